@@ -19,6 +19,7 @@ import numpy as np
 import jaxport
 from benchmarks.measure import table
 from jaxport.codegen.structure import build
+from jaxport.codegen.structure.scopes import node_chains
 from jaxport.codegen.tree import Layer, Module, Op, Weight
 from jaxport.importer.program import Program
 from jaxport.importer.tracing import record
@@ -32,26 +33,34 @@ class Coverage:
 
     Attributes:
       nodes: the part of its operators, after folding, that are layers or in modules below the model.
+      placed: the same, of the operators that the file does not place in the model itself: a model's own `forward` is in
+        the model's class.
       weights: the part of the elements of its floating-point tensors that layers have.
     """
 
     nodes: float
+    placed: float
     weights: float
 
 
 def coverage(program: Program, inputs: Mapping[str, Any] | None = None) -> Coverage:
     """How much of a program, recorded with such inputs, is in layers and modules."""
     tree, _ = build(record(program, inputs))
-    inside = outside = in_layers = loose = 0
+    _, chains = node_chains(program.places)
+    names_modules = any(chains.values())
+    inside = outside = own = in_layers = loose = 0
     for module in tree.walk():
-        for item in module.items:
+        for item in module.parts:
             if isinstance(item, Layer):
                 in_layers += sum(_elements(weight) for weight in item.weights.values())
             if isinstance(item, Layer | Op):
                 named = isinstance(item, Layer) or module is not tree
                 inside, outside = inside + named, outside + (not named)
+            if isinstance(item, Op) and module is tree:
+                own += names_modules and not chains.get(item.step.node)
         loose += _loose(module)
-    return Coverage(inside / max(inside + outside, 1), in_layers / max(in_layers + loose, 1))
+    placed = inside / max(inside + outside - own, 1)
+    return Coverage(inside / max(inside + outside, 1), placed, in_layers / max(in_layers + loose, 1))
 
 
 def _elements(weight: Weight) -> int:

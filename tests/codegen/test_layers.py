@@ -108,6 +108,74 @@ def test_statistics_follow_the_batches_in_training(tmp_path: Path) -> None:
     assert np.abs(np.asarray(made(x)) - np.asarray(program(x))).max() > 1e-3
 
 
+def training_model(rates: Sequence[float] = (0.25, 0.5), mask: str = "") -> onnx.ModelProto:
+    """Dropout in training, once for each rate; the output `mask` of the first may be one of the model."""
+    training = onnx.numpy_helper.from_array(np.array(True), "training")
+    ratios = [onnx.numpy_helper.from_array(np.float32(rate), f"rate{at}") for at, rate in enumerate(rates)]
+    nodes, x = [], "x"
+    for at in range(len(rates)):
+        outputs = [f"y{at}", mask] if mask and not at else [f"y{at}"]
+        nodes.append(onnx.helper.make_node("Dropout", [x, f"rate{at}", "training"], outputs))
+        x = f"y{at}"
+    given = onnx.helper.make_tensor_value_info("x", 1, ["batch", 64])
+    results = [onnx.helper.make_tensor_value_info(x, 1, ["batch", 64])]
+    if mask:
+        results.append(onnx.helper.make_tensor_value_info(mask, 9, ["batch", 64]))
+    graph = onnx.helper.make_graph(nodes, "one", [given], results, [training, *ratios])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 22)], ir_version=10)
+
+
+ONES = np.ones((50, 64), np.float32)
+
+
+def test_dropout_draws_in_training_and_keeps_all_in_evaluation(tmp_path: Path) -> None:
+    jaxport.from_onnx(training_model()).to_source(tmp_path, framework="nnx")
+    module = load(tmp_path)
+    made = module.load()
+    first, second = np.asarray(made(ONES)), np.asarray(made(ONES))
+    assert (first != second).any()
+    np.testing.assert_allclose(np.unique(first), [0, 1 / (0.75 * 0.5)], rtol=1e-6)
+    # Each element is kept with probability 0.375: six deviations of the mean of 3,200 elements.
+    assert abs((first != 0).mean() - 0.375) < 6 * np.sqrt(0.375 * 0.625 / first.size)
+    made.eval()
+    np.testing.assert_array_equal(made(ONES), ONES)
+    module.save(made, tmp_path / "again.safetensors")
+    module.load(tmp_path / "again.safetensors")
+
+
+def test_dropout_without_a_key_drops_what_the_program_drops(tmp_path: Path) -> None:
+    import equinox as eqx
+
+    program = jaxport.from_onnx(training_model())
+    program.to_source(tmp_path, framework="equinox")
+    made = load(tmp_path).load()
+    np.testing.assert_allclose(made(ONES), program(ONES), rtol=1e-6)
+    np.testing.assert_array_equal(eqx.nn.inference_mode(made)(ONES), ONES)
+
+
+def test_dropout_whose_mask_is_an_output_is_operators(tmp_path: Path) -> None:
+    program = jaxport.from_onnx(training_model((0.25,), mask="kept"))
+    program.to_source(tmp_path, framework="nnx")
+    for found, expected in zip(load(tmp_path).load()(ONES), program(ONES), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_batches_are_normalized_by_their_own_statistics_in_training(framework: str, tmp_path: Path) -> None:
+    attributes = {"momentum": 0.75, "training_mode": 1}
+    model = layer_model("BatchNormalization", [(4,), (4,), (4,), (4,)], ("batch", 4, 5), attributes, outputs=3)
+    del model.graph.output[1:]
+    program = jaxport.from_onnx(model)
+    code = program.to_source(tmp_path, framework=framework).code
+    assert "BatchNorm(" in code.partition("\nclass One(")[2]
+    made = load(tmp_path).load()
+    x = np.random.default_rng(1).standard_normal((3, 4, 5)).astype(np.float32)
+    mean = np.asarray(made.norm.mean[...])
+    np.testing.assert_allclose(made(x), program(x), rtol=1e-5, atol=1e-5)
+    if framework == "nnx":
+        np.testing.assert_allclose(made.norm.mean[...], 0.75 * mean + 0.25 * x.mean((0, 2)), rtol=1e-5, atol=1e-6)
+
+
 OTHERS = {
     "a reset before the product": layer_model("GRU", [(1, 9, 4), (1, 9, 3), (1, 18)], *RECURRENT),
     "peepholes": layer_model("LSTM", [(1, 12, 4), (1, 12, 3), (1, 24), (), (), (), (1, 9)], *RECURRENT),
@@ -140,6 +208,47 @@ def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]", weights
     return onnx.parser.parse_model(
         f'<ir_version: 10, opset_import: ["": 20]> graph ({", ".join(inputs)}) => ({output} y) <{constants}> {{ {body} }}'
     )
+
+
+def experts(body: str, *inputs: str, output: str) -> onnx.ModelProto:
+    kernels = ", ".join(str(at % 11 - 5) for at in range(3 * 8 * 6))
+    turned = f"float[3, 6, 8] v = {{{kernels}}}"
+    return spelled(body, *inputs, output=output, weights=f"float[3, 8, 6] w = {{{kernels}}}, {turned}")
+
+
+ROWS = ("float[batch, 8] x", "int64[batch] at")
+GROUPED = {
+    "all groups": experts(
+        "a = Constant<value_ints = [1]>() u = Unsqueeze(x, a) y = MatMul(u, w)",
+        "float[batch, 4, 8] x",
+        output="float[batch, 3, 4, 6]",
+    ),
+    "the group of each row": experts(
+        "a = Constant<value_ints = [1]>() k = Gather(w, at) u = Unsqueeze(x, a) p = MatMul(u, k) y = Squeeze(p, a)",
+        *ROWS,
+        output="float[batch, 6]",
+    ),
+    "the group of each column": experts(
+        "a = Constant<value_ints = [-1]>() k = Gather(v, at) u = Unsqueeze(x, a) p = MatMul(k, u) y = Squeeze(p, a)",
+        *ROWS,
+        output="float[batch, 6]",
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", GROUPED)
+def test_a_kernel_for_each_group_is_a_layer(name: str, framework: str, tmp_path: Path) -> None:
+    code = check_model(GROUPED[name], tmp_path, framework)
+    assert "GroupedLinear(3, 8, 6" in code
+
+
+def test_kernels_that_are_read_otherwise_are_no_layer(tmp_path: Path) -> None:
+    """The rows of a product that more than one of which is left have no one group each."""
+    model = experts(
+        "k = Gather(w, at) y = MatMul(x, k)", "float[batch, 2, 8] x", "int64[batch] at", output="float[batch, 2, 6]"
+    )
+    assert "GroupedLinear" not in check_model(model, tmp_path, "nnx")
 
 
 X = "float[batch, 4, 8] x"
@@ -228,6 +337,77 @@ IDIOMS = {
         spelled("t = Constant<value = bool {1}>() g = Greater(x, half) a = And(t, g) y = Where(a, x, half)", X),
         "return jnp.where(x > 0.5, x, 0.5)",
     ),
+    "a root mean square, scaled first": (
+        spelled(
+            "q = Mul(x, x) a = Constant<value_ints = [-1]>() m = ReduceMean<keepdims=1>(q, a) n = Add(m, scale) "
+            "r = Sqrt(n) i = Reciprocal(r) g = Mul(w, x) y = Mul(g, i)",
+            X,
+            weights="float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}",
+        ),
+        "nnx.RMSNorm(8, epsilon=0.25,",
+    ),
+    "rows of a table": (
+        spelled(
+            "a = Constant<value_ints = [-1]>() i = Unsqueeze(at, a) y = GatherND(w, i)",
+            "int64[batch, length] at",
+            output="float[batch, length, 2]",
+            weights="float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}",
+        ),
+        "return self.embed(at)",
+    ),
+    "an axis that is split behind a transpose": (
+        spelled(
+            "m = Constant<value_ints = [4, 16, 3]>() n = Constant<value_ints = [8, 2, 4, 3]>() r = Reshape(x, m) "
+            "t = Transpose<perm = [1, 0, 2]>(r) s = Reshape(t, n) y = Tanh(s)",
+            "float[4, 8, 6] x",
+            output="float[8, 2, 4, 3]",
+        ),
+        "jnp.tanh(x.reshape(4, 8, 2, 3).transpose(1, 2, 0, 3))",
+    ),
+    "an axis that comes and goes": (
+        spelled(
+            "a = Constant<value_ints = [0]>() b = Constant<value_ints = [-2]>() u = Unsqueeze(x, a) "
+            "t = Transpose<perm = [2, 1, 0, 3]>(u) y = Squeeze(t, b)",
+            X,
+            output="float[4, batch, 8]",
+        ),
+        "return x.transpose(1, 0, 2)",
+    ),
+    "positions": (
+        spelled(
+            "at = Constant<value = int64[1, 3] {0, 1, 2}>() p = Gather(w, at) y = Add(x, p)",
+            "float[batch, 3, 2] x",
+            output="float[batch, 3, 2]",
+            weights="float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}",
+        ),
+        "self.embed(jnp.expand_dims(jnp.arange(3), 0))",
+    ),
+    "a tile of one element": (
+        spelled(
+            "a = Constant<value_ints = [1]>() u = Unsqueeze(x, a) r = Constant<value_ints = [1, 3, 1, 1]>() y = Tile(u, r)",
+            X,
+            output="float[batch, 3, 4, 8]",
+        ),
+        "jnp.broadcast_to(",
+    ),
+    "a part of a part": (
+        spelled(
+            "a = Constant<value_ints = [1]>() b = Constant<value_ints = [3]>() c = Constant<value_ints = [2]>() "
+            "d = Slice(x, a, b, a) y = Slice(d, c, b, c)",
+            X,
+            output="float[batch, 2, 1]",
+        ),
+        "return x[:, 1:3, 2:3]",
+    ),
+    "bounds": (spelled("y = Clip(x, half, ten)", X), "return jnp.clip(x, 0.5, 10.0)"),
+    "numbers in arrays": (
+        spelled(
+            "o = Constant<value_floats = [1.0]>() z = Constant<value_floats = [0.0]>() g = Greater(x, half) "
+            "y = Where(g, o, z)",
+            X,
+        ),
+        "jnp.where(x > 0.5, 1.0, ",
+    ),
     "softmax": (
         spelled(f"axis = Constant<value_ints = [-1]>() {SHIFTED} y = Div(e, n)", X),
         "nn.softmax(x, axis=-1)",
@@ -242,6 +422,45 @@ def test_an_idiom_is_one_call(name: str, tmp_path: Path) -> None:
 
 
 IDIOMS["softmax of the last axis"] = (spelled("y = Softmax<axis = 2>(x)", X), "nn.softmax(x, axis=-1)")
+
+KERNELS = ", ".join(
+    f"float[8, 8, 3] {name} = {{{', '.join(str(at % prime - prime // 2) for at in range(64 * 3))}}}"
+    for name, prime in (("w", 5), ("v", 7), ("u", 11))
+)
+CHANNELS_FIRST = "float[batch, 8, length] x"
+PADDED = "Conv<pads = [1, 1]>"
+BETWEEN_CONVOLUTIONS = {
+    "a part": (
+        (
+            "a = Constant<value_ints = [1]>() e = Constant<value_ints = [-1]>() c = Constant<value_ints = [2]>() "
+            f"h = {PADDED}(x, w) p = Slice(h, a, e, c) y = {PADDED}(p, v)"
+        ),
+        "float[batch, 8, n]",
+        "[:, 1:-1]",
+    ),
+    "a maximum": (
+        f"a = Constant<value_ints = [2]>() h = {PADDED}(x, w) y = ReduceMax<keepdims=0>(h, a)",
+        "float[batch, 8]",
+        "axis=1)",
+    ),
+    "a concatenation": (
+        f"h = {PADDED}(x, w) g = {PADDED}(h, v) c = Concat<axis=2>(h, g) y = {PADDED}(c, u)",
+        "float[batch, 8, n]",
+        "axis=1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN_CONVOLUTIONS)
+def test_channels_stay_last_between_convolutions(name: str, tmp_path: Path) -> None:
+    body, output, text = BETWEEN_CONVOLUTIONS[name]
+    model = spelled(body, CHANNELS_FIRST, output=output, weights=KERNELS)
+    inputs = sampled(jaxport.from_onnx(model), SIZES)
+    code = check(model, inputs, tmp_path, "nnx")
+    assert text in code
+    assert "padding=1" in code
+    assert code.count(".mT") == (1 if output == "float[batch, 8]" else 2)
+
 
 NEARLY = {
     "another factor": spelled(f"{ERF} y = Mul(p, ten)", X),
@@ -336,8 +555,7 @@ def test_a_rotation_is_one_call_with_heads_after_positions(tmp_path: Path) -> No
         "y = Attention<q_num_heads=4, kv_num_heads=2, is_causal=1>(a, b, k) }"
     )
     code = check_model(model, tmp_path, "nnx")
-    assert "x = q.reshape(batch, length, 4, 4)" in code
-    assert "rotary(x, cos, sin)" in code
+    assert "rotary(q.reshape(batch, length, 4, 4), cos, sin)" in code
     assert code.count("jnp.expand_dims(") == 2  # once for both
     assert "transpose" not in code
 

@@ -107,7 +107,18 @@ def every_state() -> onnx.ModelProto:
     return graph.model(y=graph.node("Sum", states), **{f"state_{at}": one for at, one in enumerate(states[1:])})
 
 
+def with_the_first_value() -> onnx.ModelProto:
+    """The first value goes into each layer, beside the result of the one before."""
+    graph, x = Graph(x=X), "x"
+    for layer in range(LAYERS):
+        path = f"layers.{layer}"
+        y = graph.node("Add", [graph.linear(x, f"{path}.up"), graph.linear("x", f"{path}.across")], path)
+        x = graph.node("Tanh", [y], path)
+    return graph.model(y=x)
+
+
 LOOPS = {
+    "with the first value": (with_the_first_value(), ["for layer in self.layers[1:]:"]),
     "separate caches": (
         separate_caches(),
         ["for layer, past_key, past_value in zip(", "presents.extend((past_key, past_value))", "return (x, *presents)"],
@@ -226,6 +237,140 @@ def test_copies_of_a_weight_are_one_in_its_module(path: str, tmp_path: Path) -> 
     model = graph.model(y=graph.node("Mul", [first, graph.node("MatMul", ["b", "val_2"], path)]))
     check_model(model, tmp_path, "nnx")
     assert len(jaxport.from_onnx(model).to_source(framework="nnx").tensors) == (1 if path else 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("layers.0.up.weight", LAYERS), ("onnx::MatMul_7", LAYERS), ("positions.weight", 1)],
+)
+def test_a_weight_that_is_stored_once_for_a_list_belongs_to_each_element(name: str, kept: int, tmp_path: Path) -> None:
+    """Layers that are copies of one have equal weights before they are trained; a weight around the list is one."""
+    graph = Graph(x=X)
+    x = "x"
+    for layer in range(LAYERS):
+        path = f"layers.{layer}"
+        x = graph.node("Tanh", [graph.node("MatMul", [x, graph.weight(name, 8, 8)], f"{path}.up")], path)
+        x = graph.linear(x, f"{path}.down")
+    model = graph.model(y=x)
+    code = check_model(model, tmp_path, "nnx")
+    assert "for layer in self.layers:" in code
+    tensors = jaxport.from_onnx(model).to_source(framework="nnx").origins
+    assert sum(origin == name for origin in tensors.values()) == kept
+
+
+def test_branches_are_written_one_after_the_other(tmp_path: Path) -> None:
+    """A file has the nodes of two branches in turns; in the source each branch is one expression."""
+    graph = Graph(a=X, b=X)
+    first, second = graph.node("Tanh", ["a"]), graph.node("Sigmoid", ["b"])
+    first, second = graph.node("Exp", [first]), graph.node("Abs", [second])
+    code = check_model(graph.model(y=graph.node("Mul", [first, second])), tmp_path, "nnx")
+    assert "return jnp.exp(jnp.tanh(a)) * jnp.abs(nn.sigmoid(b))" in code
+
+
+def test_a_list_of_several_classes_says_so(tmp_path: Path) -> None:
+    """Type checkers would take an element for any of the classes; the elements of one class need no annotation."""
+    graph = Graph(x=X)
+    x = graph.block("x", "layers.0")
+    x = graph.node("Exp", [graph.linear(graph.linear(x, "layers.1.up"), "layers.1.down")], "layers.1")
+    code = check_model(graph.model(y=graph.block(x, "layers.2")), tmp_path, "nnx")
+    assert "self.layers: nnx.List[Any] = nnx.List(" in code
+    assert "List[Any]" not in jaxport.from_onnx(in_turns()).to_source(framework="nnx").code
+
+
+def test_modules_without_types_that_end_alike_are_one_class(tmp_path: Path) -> None:
+    """TorchScript's files have paths of modules only: `ff_1` and `ff_2` are alike, and so are the elements of a list."""
+    graph = Graph(x=X)
+    x = "x"
+    for path in ("blocks.0.first_ff", "blocks.0.second_ff", "blocks.1.first_ff", "blocks.1.second_ff"):
+        x = graph.block(x, path)
+    model = graph.model(y=x)
+    for node in model.graph.node:
+        del node.metadata_props[1:]
+    code = check_model(model, tmp_path, "nnx")
+    assert code.count("(nnx.Module)") == 3
+    assert "class Ff(" in code
+    assert "class Block(" in code
+
+
+def around_a_list() -> onnx.ModelProto:
+    """`x = tanh(layer(x))`, of layers of different sizes."""
+    graph, x = Graph(x=X), "x"
+    for layer, (taken, given) in enumerate(((8, 5), (5, 7), (7, 6))):
+        path = f"layers.{layer}"
+        product = graph.node("MatMul", [x, graph.weight(f"{path}.weight", taken, given)], path)
+        x = graph.node("Tanh", [graph.node("Add", [product, graph.weight(f"{path}.bias", given)], path)])
+    return graph.model(y=graph.node("Abs", [x]))
+
+
+def two_lists() -> onnx.ModelProto:
+    """`x = x + layer(gate(x) * once)`, where `once` is computed behind the first gate."""
+    graph, x, once = Graph(x=X, z=X), "x", ""
+    for layer in range(LAYERS):
+        gate = graph.node("Sigmoid", [graph.linear(x, f"gates.layers.{layer}")])
+        once = once or graph.node("Exp", ["z"])
+        x = graph.node("Add", [x, graph.block(graph.node("Mul", [gate, once]), f"layers.{layer}")])
+    return graph.model(y=x)
+
+
+def without_the_last() -> onnx.ModelProto:
+    """`x = tanh(layer(x))`, and the last layer without an activation."""
+    graph, x = Graph(x=X), "x"
+    for layer in range(LAYERS + 1):
+        x = graph.linear(x, f"layers.{layer}")
+        x = graph.node("Tanh", [x]) if layer < LAYERS else x
+    return graph.model(y=x)
+
+
+def all_states() -> onnx.ModelProto:
+    """The result of each round is an output, and the first value goes into each."""
+    graph, x, states = Graph(x=X), "x", []
+    for layer in range(LAYERS):
+        x = graph.node("Add", [graph.node("Tanh", [graph.linear(x, f"layers.{layer}")]), "x"])
+        states.append(x)
+    return graph.model(**{f"state_{at}": one for at, one in enumerate(states)})
+
+
+def own_values() -> onnx.ModelProto:
+    """Each round has a factor of its own."""
+    graph, x = Graph(x=X), "x"
+    for layer in range(LAYERS):
+        factor = graph.weight(f"factor_{layer}", 8)
+        x = graph.node("Mul", [graph.block(x, f"layers.{layer}"), factor])
+    return graph.model(y=x)
+
+
+ROUNDS = {
+    "around a list": (around_a_list(), "for layer in self.layers:\n            x = jnp.tanh(layer(x))"),
+    "two lists": (two_lists(), "for gates_layer, layer in zip(self.gates_layers, self.layers, strict=True):"),
+    "without the last": (without_the_last(), "for layer in self.layers[:3]:"),
+    "all states": (all_states(), "in self.layers:"),
+    "own values": (own_values(), "in zip("),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("case", ROUNDS)
+def test_operators_between_the_elements_of_a_list_are_in_the_loop(case: str, framework: str, tmp_path: Path) -> None:
+    model, text = ROUNDS[case]
+    code = check_model(model, tmp_path, framework)
+    assert text in code
+    assert code.partition("\ndef load(")[0].count("        for ") == 1
+
+
+def other_operators(number: int) -> str:
+    return ("Tanh", "Sigmoid", "Relu")[number]
+
+
+@pytest.mark.parametrize("different", ["operators", "positions", "operands"])
+def test_rounds_that_differ_are_no_loop(different: str, tmp_path: Path) -> None:
+    graph, x = Graph(x=X), "x"
+    for layer in range(LAYERS):
+        place = layer if different != "positions" else (2 * layer) % LAYERS
+        operator = other_operators(layer) if different == "operators" else "Tanh"
+        y = graph.node(operator, [graph.linear(x, f"layers.{place}")])
+        pair = [x, y] if different != "operands" or layer % 2 else [y, x]
+        x = graph.node("Sub" if different == "operands" else "Add", pair)
+    assert "        for " not in check_model(graph.model(y=x), tmp_path, "nnx")
 
 
 def test_calls_that_differ_keep_their_weights_together(tmp_path: Path) -> None:

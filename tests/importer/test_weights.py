@@ -29,6 +29,8 @@ rng = np.random.default_rng(0)
         ("y = Mul(x, w)", "2", False),
         ("y = Pow(x, w)", "2", True),
         ("a = Identity(w) y = Pow(x, a)", "2", True),
+        ("a = Greater(x, w) y = Cast<to = 1>(a)", "2", True),
+        ("a = Greater(x, w) b = Cast<to = 1>(a) y = Mul(b, w)", "2", False),
         ("y = Clip(x, s, w)", "1", True),
         ("y = Mul(x, w)", "1", True),
         ("y = d.Power(x, w)", "2", True),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,10 +14,23 @@ from jaxport.codegen.dialect import Dialect
 from jaxport.codegen.fields import Fields, common_name, key_of
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, number, restored
+from jaxport.codegen.statements import (
+    begin_in,
+    direct_operands,
+    for_loop,
+    items_of_rounds,
+    lowered,
+    parts_by_place,
+    plural,
+    replaced_inputs,
+    singular,
+    swaps_last,
+    with_plain_axis,
+)
 from jaxport.codegen.structure.idioms import MOVING, ROLES
 from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
-from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Tie
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie
 from jaxport.importer.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Step, Variable
@@ -44,6 +56,7 @@ class CallPrinter(Printer):
       lists: the values that a list holds, by its name.
       result: the values that the module returns.
       started: the values that loops begin with.
+      fixed: names that are not assigned to again.
     """
 
     dialect: Dialect | None = None
@@ -57,6 +70,7 @@ class CallPrinter(Printer):
     lists: dict[str, list[Variable]] = field(default_factory=dict)
     result: RuntimeValue = None
     started: set[Variable] = field(default_factory=set)
+    fixed: Collection[str] = ()
     busy: dict[str, float] = field(default_factory=dict)
     last: dict[Variable, float] = field(default_factory=dict)
     now: float = -1
@@ -113,7 +127,7 @@ class CallPrinter(Printer):
 
     def function_name(self, path: str) -> ast.expr:
         """Return a function, or a part of the module."""
-        if path.startswith("self"):
+        if path.startswith("self") or path in self.fields.elements.values():
             return ast.parse(path, mode="eval").body
         return super().function_name(path)
 
@@ -130,6 +144,7 @@ class CallPrinter(Printer):
     def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
         """Return the statements that compute a result."""
         self.result = result
+        items = [part for item in items for part in (items_of_rounds(item) if self._is_unlisted(item) else (item,))]
         loops: dict[int, Loop] = {}
         steps: list[Step] = []
         for item in items:
@@ -142,23 +157,22 @@ class CallPrinter(Printer):
         for index, step in enumerate(steps):
             for variable in reads(step):
                 self.last[variable] = index
+        readers = {leaf: at for at, step in enumerate(steps) for leaf in direct_operands(step, loops)}
+        readers |= {leaf: len(steps) for leaf in leaves(result) if isinstance(leaf, Variable)}
         for variable in leaves(result):
             if isinstance(variable, Variable):
                 self.last[variable] = math.inf
         for variable, expression in self.expressions.items():
             if isinstance(expression, ast.Name) and isinstance(variable, Variable):
-                self.busy[expression.id] = self.last.get(variable, -1)
+                self.busy[expression.id] = math.inf if expression.id in self.fixed else self.last.get(variable, -1)
         statements: list[ast.stmt] = []
         for index, step in enumerate(steps):
             self.now = index
-            following = steps[index + 1] if index + 1 < len(steps) else None
-            after = (
-                result if following is None else () if id(following) in loops else (following.args, following.kwargs)
-            )
             if id(step) in loops:
                 statements += self._loop(loops[id(step)])
-            else:
-                statements += self._statements(step, uses, after, result)
+                continue
+            reader = readers.get(step.outputs) if isinstance(step.outputs, Variable) else None
+            statements += self._statements(step, uses, reader, len(steps))
         statements.append(ast.Return(self.value(result)))
         return statements
 
@@ -181,21 +195,20 @@ class CallPrinter(Printer):
             return Step("call", "loop", item.inputs, {}, item.outputs, item)
         return item.step
 
-    def _statements(
-        self, step: Step, uses: Counter[Variable], after: RuntimeValue, result: RuntimeValue
-    ) -> list[ast.stmt]:
+    def _statements(self, step: Step, uses: Counter[Variable], reader: int | None, end: int) -> list[ast.stmt]:
+        """Return the statements of a step; none if its only reader, the step at place `reader`, has it in its expression."""
         functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
         statements: list[ast.stmt] = [self.definition(one) for one in functions if not self.is_short(one)]
         expression, default = self.expression(step), self._default(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
-            read_next = uses[variable] == 1 and any(leaf is variable for leaf in leaves(after))
-            short = after is result or len(ast.unparse(expression)) <= LONGEST_INLINE
-            if read_next and not statements and short:
+            text, is_next = ast.unparse(expression), reader == self.now + 1
+            longest = math.inf if reader == end and is_next else LONGEST_INLINE if is_next else LONGEST_DISTANT
+            if reader is not None and uses[variable] == 1 and not statements and len(text) <= longest:
                 self.expressions[variable] = expression
                 for node in ast.walk(expression):
                     if isinstance(node, ast.Name) and node.id in self.busy:
-                        self.busy[node.id] = max(self.busy[node.id], self.now + 1)
+                        self.busy[node.id] = max(self.busy[node.id], reader)
                 return statements
             target: ast.expr = ast.Name(self.bind(variable, default), ast.Store())
         else:
@@ -212,7 +225,7 @@ class CallPrinter(Printer):
             part = step.node if isinstance(step.node, Layer) else step.node.module
             place = self.fields.paths[key_of(part)]
             names = [part for part in place if isinstance(part, str)]
-            chosen = _lower(names[-1]) if len(names) == len(place) else "x"
+            chosen = lowered(names[-1]) if len(names) == len(place) else "x"
             for variable in leaves(step.outputs):
                 self.called[variable] = chosen
             return chosen
@@ -237,7 +250,7 @@ class CallPrinter(Printer):
             return self.dialect.cell(ast.parse(value, mode="eval").body)
         if isinstance(value, tuple | list) and not hasattr(value, "_asdict"):
             for chosen, made in self.lists.items():
-                begin = _begin_in(value, made)
+                begin = begin_in(value, made)
                 if begin is None:
                     continue
                 if len(value) == len(made):
@@ -251,12 +264,17 @@ class CallPrinter(Printer):
         """Return a call, of a method of arrays if there is one."""
         if step.form != "call" or not step.args:
             return super().expression(step)
+        step = with_plain_axis(step)
         array, *rest = step.args
         if step.name == "jnp.where" and len(rest) == 2 and all(map(_is_single, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
+        if step.name == "jnp.clip" and isinstance(array, Variable) and array.dtype == np.float32:
+            return call(
+                "jnp.clip", self.value(array), *(number(x.item()) if _is_single(x) else self.value(x) for x in rest)
+            )
         if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
             (axes,) = rest
-            if step.name == "jnp.transpose" and _swaps_last(axes):
+            if step.name == "jnp.transpose" and swaps_last(axes):
                 return ast.Attribute(self.value(array), "T" if len(axes) == 2 else "mT", ast.Load())
             if isinstance(axes, list | tuple) and all(isinstance(axis, int) or is_dim(axis) for axis in axes):
                 return call(ast.Attribute(self.value(array), METHODS[step.name], ast.Load()), *map(self.value, axes))
@@ -279,17 +297,21 @@ class CallPrinter(Printer):
     def _loop(self, loop: Loop) -> list[ast.stmt]:
         """`for layer, cache in zip(self.layers, caches): x = layer(x, mask, cache)`."""
         first = loop.calls[0]
-        place = self.fields.paths[key_of(first.module)]
-        alike = all(call.module is first.module for call in loop.calls)
-        if (not alike and len(place) < 2) or len({self.sizes.get(id(call.module), ()) for call in loop.calls}) > 1:
+        columns = parts_by_place(loop)
+        counts = {len({self.sizes.get(id(child), ()) for child in column}) for column in columns}
+        if not self._are_listed(columns) or counts - {1}:
             return [statement for call in loop.calls for statement in self._call(call)]
+        self._hold(loop)
         statements, names = self._carried(loop)
-        element = ""
+        elements: dict[str, str] = {}
         iterated: list[tuple[str, ast.expr]] = []
-        if not alike:
-            element = self._free(_singular(str(place[0])))
-            iterated.append((element, self._listed(str(place[0]), int(place[1]), len(loop.calls))))
-        self.busy |= dict.fromkeys([element] if element else [], math.inf)
+        for column in columns:
+            place = self.fields.paths[key_of(column[0])]
+            if key_of(column[0]) != key_of(column[-1]) and place[0] not in elements:
+                element = elements[str(place[0])] = self._free(singular(str(place[0])))
+                self.busy[element] = math.inf
+                iterated.append((element, self._listed(str(place[0]), int(place[1]), len(loop.calls))))
+        element = next(iter(elements.values()), "")
         for position, row in loop.rows.items():
             wanted = self.roles.get(first.module.inputs[position], "part")
             if wanted in self.taken and element:
@@ -301,12 +323,10 @@ class CallPrinter(Printer):
             name(names[position]) if position in names else self.value(variable)
             for position, variable in enumerate(first.inputs)
         ]
-        called = name(element) if element else ast.parse(self.fields.text(first.module), mode="eval").body
-        keywords = [ast.keyword(size, self.size(name(size))) for size in self.sizes.get(id(first.module), ())]
         targets = {output: names[position] for position, output in loop.carried.items()}
         for output in loop.collected:
             if output not in targets:
-                replaced = _replaced(loop).get(output, -1)
+                replaced = replaced_inputs(loop).get(output, -1)
                 targets[output] = names.get(replaced) or self._free(self._collected_name(loop, [output]))
                 self.busy[targets[output]] = math.inf
         lists = self._lists(loop)
@@ -314,13 +334,19 @@ class CallPrinter(Printer):
             statements.append(ast.Assign([ast.Name(chosen, ast.Store())], ast.List([], ast.Load()), lineno=0))
         stored = [ast.Name(targets.get(index, "_"), ast.Store()) for index in range(len(first.outputs))]
         target = stored[0] if len(stored) == 1 else ast.Tuple([*stored], ast.Store())
-        body: list[ast.stmt] = [ast.Assign([target], ast.Call(called, arguments, keywords), lineno=0)]
+        body: list[ast.stmt]
+        if first.module.inline:
+            body = self._round(loop, arguments, elements, target)
+        else:
+            called = name(element) if element else ast.parse(self.fields.text(first.module), mode="eval").body
+            keywords = [ast.keyword(size, self.size(name(size))) for size in self.sizes.get(id(first.module), ())]
+            body = [ast.Assign([target], ast.Call(called, arguments, keywords), lineno=0)]
         for chosen, places in lists.items():
             values = [name(targets[output]) for output in places]
             method = attribute(f"{chosen}.append") if len(values) == 1 else attribute(f"{chosen}.extend")
             argument = values[0] if len(values) == 1 else ast.Tuple(values, ast.Load())
             body.append(ast.Expr(ast.Call(method, [argument], [])))
-        statements.append(_for(iterated, len(loop.calls), body))
+        statements.append(for_loop(iterated, len(loop.calls), body))
         for chosen in [one for one, _ in iterated] + [targets[output] for output in loop.collected]:
             self.busy[chosen] = self.now
         for chosen, places in lists.items():
@@ -335,6 +361,55 @@ class CallPrinter(Printer):
                 self.expressions[variable] = name(names[position])
             self.busy[names[position]] = self.last.get(variable, self.now)
         return statements
+
+    def _hold(self, loop: Loop) -> None:
+        """Keep the names of the values that each round reads: the loop must not assign to them."""
+        rows = [row if isinstance(row, tuple) else (row,) for row in loop.rows.values()]
+        same = [v for place, v in enumerate(loop.calls[0].inputs) if place not in (*loop.carried, *loop.rows)]
+        for variable in (*same, *(variable for row in rows for variable in row)):
+            for node in ast.walk(self.expressions[variable]):
+                if isinstance(node, ast.Name) and node.id in self.busy:
+                    self.busy[node.id] = max(self.busy[node.id], self.now + 1)
+
+    def _is_unlisted(self, item: Item) -> bool:
+        """Whether an item is a loop of rounds whose parts are not all elements of lists that the module has."""
+        if not isinstance(item, Loop) or not item.calls[0].module.inline:
+            return False
+        columns = parts_by_place(item)
+        different = any(len({self.sizes.get(id(child), ()) for child in column}) > 1 for column in columns)
+        return different or not self._are_listed(columns)
+
+    def _are_listed(self, columns: Sequence[Sequence[Module | Layer]]) -> bool:
+        """Whether the parts of each column are one, or elements of a list that follow one another."""
+        for column in columns:
+            places = [self.fields.paths[key_of(child)] for child in column]
+            first = places[0]
+            in_order = len(first) == 2 and all(
+                place == (first[0], int(first[1]) + number) for number, place in enumerate(places)
+            )
+            if not in_order and any(place != first for place in places):
+                return False
+        return True
+
+    def _round(
+        self, loop: Loop, arguments: Sequence[ast.expr], elements: Mapping[str, str], target: ast.expr
+    ) -> list[ast.stmt]:
+        """Return the body of a loop: the items of its last round, with the variables of the loop in place of its parts."""
+        module = loop.calls[-1].module
+        for part in module.parts:
+            if isinstance(part, Op):
+                continue
+            child = part.module if isinstance(part, Call) else part
+            chosen = elements.get(str(self.fields.paths[key_of(child)][0]))
+            if chosen is not None:
+                self.fields.elements[key_of(child)] = chosen
+        bound = {**self.expressions, **dict(zip(module.inputs, arguments, strict=True))}
+        inner = replace(self, expressions=bound, called={}, busy={}, last={}, lists={}, started=set(), fixed=self.taken)
+        result = module.outputs[0] if len(module.outputs) == 1 else module.outputs
+        *statements, returned = inner.body(module.items, result)
+        assert isinstance(returned, ast.Return)
+        assert returned.value is not None
+        return [*statements, ast.Assign([target], returned.value, lineno=0)]
 
     def _carried(self, loop: Loop) -> tuple[list[ast.stmt], dict[int, str]]:
         """Return the statements that bind the carried values of a loop, and their names."""
@@ -371,11 +446,11 @@ class CallPrinter(Printer):
             return {}
         everything = [call.outputs[output] for call in loop.calls for output in loop.collected]
         groups = [[output] for output in loop.collected]
-        if isinstance(self.result, tuple) and _begin_in(self.result, everything) is not None:
+        if isinstance(self.result, tuple) and begin_in(self.result, everything) is not None:
             groups = [[*loop.collected]]
         lists: dict[str, list[int]] = {}
         for group in groups:
-            chosen = self._free(_plural(self._collected_name(loop, group)))
+            chosen = self._free(plural(self._collected_name(loop, group)))
             self.busy[chosen] = math.inf
             lists[chosen] = group
         return lists
@@ -384,7 +459,7 @@ class CallPrinter(Printer):
         """Return a name for results of all calls: the one that the outputs of the model share, or `part`."""
         names = {common_name([call.outputs[output] for call in loop.calls], self.results) for output in group}
         if not any(names):
-            formals, replaced = loop.calls[0].module.inputs, _replaced(loop)
+            formals, replaced = loop.calls[0].module.inputs, replaced_inputs(loop)
             names = {self.roles.get(formals[replaced[output]], "") for output in group if output in replaced}
         parts = [one.split("_") for one in names]
         shared = [each[0] for each in zip(*parts, strict=False) if len({*each}) == 1]
@@ -399,45 +474,6 @@ class CallPrinter(Printer):
         return [ast.Assign([target], expression, lineno=0)]
 
 
-def _lower(name: str) -> str:
-    """Return a name as variables have it.
-
-    >>> _lower("LayerNorm"), _lower("c_fc")
-    ('layer_norm', 'c_fc')
-    """
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-
-
-def _for(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.stmt]) -> ast.stmt:
-    """Return a loop over modules and values side by side; over nothing, `count` times."""
-    if not iterated:
-        return ast.For(ast.Name("_", ast.Store()), call("range", ast.Constant(count)), body, [], lineno=0)
-    targets: list[ast.expr] = [ast.Name(chosen, ast.Store()) for chosen, _ in iterated]
-    if len(targets) == 1:
-        return ast.For(targets[0], iterated[0][1], body, [], lineno=0)
-    together = call("zip", *(values for _, values in iterated), strict=ast.Constant(True))
-    return ast.For(ast.Tuple(targets, ast.Store()), together, body, [], lineno=0)
-
-
-def _replaced(loop: Loop) -> dict[int, int]:
-    """Return which input of its own each call updates, such as the cache of a layer, by positions of outputs."""
-    first = loop.calls[0]
-    pairs = list(zip(loop.collected, loop.rows, strict=False))
-    alike = all(
-        (first.outputs[output].shape, first.outputs[output].dtype) == (first.inputs[row].shape, first.inputs[row].dtype)
-        for output, row in pairs
-    )
-    return dict(pairs) if alike and len(loop.collected) == len(loop.rows) else {}
-
-
-def _begin_in(values: Sequence[RuntimeValue], part: Sequence[Variable]) -> int | None:
-    """Return the position at which values begin among others, in their order."""
-    for begin in range(len(values) - len(part) + 1):
-        if all(one is other for one, other in zip(values[begin:], part, strict=False)):
-            return begin
-    return None
-
-
 class _Name(str):
     """The name of a size that is an argument of a module."""
 
@@ -449,6 +485,9 @@ class _Part(str):
 
     __slots__ = ()
 
+
+LONGEST_DISTANT = 32
+"""Characters of an expression that is an operand of a later step than the next at most."""
 
 METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
 """Functions that are methods of arrays, and take an array and sizes or axes."""
@@ -462,19 +501,5 @@ def _is_single(value: object) -> bool:
     return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
 
 
-def _swaps_last(order: Sequence[int]) -> bool:
-    """Whether a transpose exchanges the last two axes, and moves no others."""
-    rank = len(order)
-    return rank > 1 and tuple(order) == (*range(rank - 2), rank - 1, rank - 2)
-
-
 def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
     return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
-
-
-def _plural(singular: str) -> str:
-    return f"{singular}s" if not singular.endswith("s") else f"{singular}_list"
-
-
-def _singular(plural: str) -> str:
-    return plural[:-1] if plural.endswith("s") and len(plural) > 2 else "layer" if plural != "layer" else "one"

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.codegen.fields import is_made_up
 from jaxport.codegen.structure.scopes import nodes_of, plain_paths
 from jaxport.codegen.tree import Weight
 from jaxport.importer.graph import BoundNode
+from jaxport.importer.names import is_made_up
 from jaxport.importer.program import Program
 
 __all__ = ["pytorch_loading", "state_dict_entries"]

@@ -11,7 +11,15 @@ import numpy as np
 
 from jaxport.codegen.calls import CallPrinter
 from jaxport.codegen.dialect import Dialect, constant
-from jaxport.codegen.fields import Fields, class_name, fields_of, key_of, roles_of, unique_arguments
+from jaxport.codegen.fields import (
+    Fields,
+    class_name,
+    fields_of,
+    key_of,
+    last_word,
+    roles_of,
+    unique_arguments,
+)
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
 from jaxport.codegen.sizes import size_statements, unreadable
 from jaxport.codegen.tree import Layer, Module, Weight
@@ -48,6 +56,11 @@ class Draft:
     sizes: tuple[str, ...]
     tables: dict[str, HostValue]
     constructor: tuple[str, tuple[ast.expr, ...]] = ("", ())
+
+    @property
+    def kind(self) -> str:
+        """What modules of one class have in common: the type that the file gives them, or else the last word of their names."""
+        return self.base if self.module.type else last_word(self.base)
 
     @property
     def trees(self) -> tuple[ast.AST, ast.AST]:
@@ -104,7 +117,7 @@ class Classes:
             for module in by_height[height]:
                 draft = self._draft(module, root, base)
                 self.drafts[id(module)] = draft
-                groups.setdefault((draft.base, *map(_key, draft.trees)), []).append(draft)
+                groups.setdefault((draft.kind, *map(_key, draft.trees)), []).append(draft)
             for drafts in groups.values():
                 self._settle(drafts, root_name if drafts[0].module is root else "")
         return root_name
@@ -153,7 +166,7 @@ class Classes:
         if key_of(layer) in fields.paths:
             return fields.text(layer)
         for inner in (called.module for called in module.calls()):
-            if any(item is layer for deeper in inner.walk() for item in deeper.items):
+            if any(part is layer for deeper in inner.walk() for part in deeper.parts):
                 return fields.text(inner) + self._layer_path(inner, layer).removeprefix("self")
         raise KeyError(layer.label)
 
@@ -202,7 +215,8 @@ class Classes:
             for alike in apart.values():
                 self._settle(alike, chosen)
             return
-        made = chosen or unique(drafts[0].base, self.names)
+        bases = {draft.base for draft in drafts}
+        made = chosen or unique(drafts[0].base if len(bases) == 1 else drafts[0].kind, self.names)
         self.names.add(made)
         first = drafts[0]
         taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}
@@ -231,7 +245,7 @@ class Classes:
             [], [ast.arg("self"), *positional], None, [ast.arg(keyword, attribute(kind))], [None], None, []
         )
         body: list[ast.stmt] = [
-            ast.Assign([ast.Attribute(name("self"), key, ast.Store())], value, lineno=0)
+            self._assigned(ast.Attribute(name("self"), key, ast.Store()), value, key in draft.fields.lists)
             for key, value in draft.init.items()
         ]
         init = ast.FunctionDef("__init__", parameters, body or [ast.Pass()], [], None, None, lineno=0)
@@ -239,6 +253,16 @@ class Classes:
         if self.dialect.declared:
             declared = [ast.AnnAssign(ast.Name(key, ast.Store()), *self._declared(draft, key), 1) for key in draft.init]
         return ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, draft.method], [])
+
+    def _assigned(self, target: ast.Attribute, value: ast.expr, is_list: bool) -> ast.stmt:
+        """Return the assignment of an attribute; type checkers know a list of several classes by its annotation only."""
+        listed = [node for node in ast.walk(value) if isinstance(node, ast.List)]
+        classes = {ast.dump(one.func) for node in listed[:1] for one in node.elts if isinstance(one, ast.Call)}
+        if not is_list or self.dialect.declared or len(classes) < 2:
+            return ast.Assign([target], value, lineno=0)
+        assert isinstance(value, ast.Call)
+        annotation = ast.Subscript(value.func, name("Any"), ast.Load())
+        return ast.AnnAssign(target, annotation, value, 0)
 
     def _declared(self, draft: Draft, key: str) -> tuple[ast.expr, ast.expr | None]:
         """Return the type of a field, and its default if it has one."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxport.codegen.literals import number
 from jaxport.codegen.tree import Layer
-from jaxport.importer.host import RuntimeValue
+from jaxport.importer.host import Attribute, RuntimeValue
 
-__all__ = ["Constructor", "Dialect", "Field", "constant", "sized"]
+__all__ = ["Constructor", "Dialect", "Field", "constant", "for_all_axes", "sized"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Dialect:
       frozen: the array behind a tensor that is not trained.
       declared: whether fields are declared in the body of the class.
       definitions: the source of classes that the module may need, by name.
-      loading: the source of `load`, with `{model}` for the class.
+      loading: makes the source of `load` of the name of the model's class, and of whether its layers draw random numbers.
       reserved: names that the framework's modules have already.
     """
 
@@ -75,7 +75,7 @@ class Dialect:
     frozen: Callable[[ast.expr], ast.expr]
     declared: bool
     definitions: Mapping[str, str]
-    loading: str
+    loading: Callable[[str, bool], str]
     reserved: frozenset[str]
 
 
@@ -89,6 +89,16 @@ def constant(value: RuntimeValue, role: str) -> ast.expr:
     if isinstance(expression, ast.Constant):
         expression.role = role  # type: ignore[attr-defined]
     return expression
+
+
+def for_all_axes(values: tuple) -> Attribute:
+    """Return the one number that holds for all axes, and for both of their ends; or the values of each.
+
+    >>> for_all_axes((2, 2)), for_all_axes(((1, 1), (1, 1))), for_all_axes(((0, 1), (0, 1)))
+    (2, 1, ((0, 1), (0, 1)))
+    """
+    numbers = {number for value in values for number in (value if isinstance(value, tuple) else (value,))}
+    return numbers.pop() if len(numbers) == 1 else values
 
 
 def sized(array: np.dtype) -> ast.expr | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from jaxport.codegen.structure.idioms import ROLES
-from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Weight
-from jaxport.importer.names import identifier, unique
+from jaxport.codegen.tree import Call, Layer, Loop, Module, Op, Weight
+from jaxport.importer.names import given_name, identifier, unique
 from jaxport.importer.recording import Variable
 
 __all__ = [
@@ -19,8 +19,8 @@ __all__ = [
     "class_name",
     "common_name",
     "fields_of",
-    "is_made_up",
     "key_of",
+    "last_word",
     "roles_of",
 ]
 
@@ -37,6 +37,8 @@ class Fields:
       paths: where each module and layer is, below `self`: `("layers", 0)`; by `key_of`.
       weights: the attributes of tensors.
       taken: the names in use.
+      order: the attributes in the order in which they are used.
+      elements: the variables that stand for parts in the body of a loop; by `key_of`.
     """
 
     single: dict[str, Child] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Fields:
     weights: dict[Variable, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     order: list[str] = field(default_factory=list)
+    elements: dict[int, str] = field(default_factory=dict)
 
     def fresh(self, wanted: str) -> str:
         """Return a name that is not in use."""
@@ -54,6 +57,8 @@ class Fields:
 
     def text(self, child: Child) -> str:
         """Return a part as the source has it: `self.layers[0]`."""
+        if key_of(child) in self.elements:
+            return self.elements[key_of(child)]
         return "self" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in self.paths[key_of(child)])
 
 
@@ -67,7 +72,7 @@ def fields_of(module: Module, reserved: Collection[str]) -> Fields:
     fields = Fields(taken=set(reserved))
     labels: dict[int, str] = {}
     children: dict[int, Child] = {}
-    for child in _children(module.items):
+    for child in _children(module):
         children.setdefault(key_of(child), child)
         labels[key_of(child)] = _label(child, module)
     lists = _lists(children, labels)
@@ -92,14 +97,10 @@ def fields_of(module: Module, reserved: Collection[str]) -> Fields:
     return fields
 
 
-def _children(items: Iterable[Item]) -> Iterable[Child]:
-    for item in items:
-        if isinstance(item, Layer):
-            yield item
-        elif isinstance(item, Call):
-            yield item.module
-        elif isinstance(item, Loop):
-            yield from (call.module for call in item.calls)
+def _children(module: Module) -> Iterator[Child]:
+    for part in module.parts:
+        if not isinstance(part, Op):
+            yield part if isinstance(part, Layer) else part.module
 
 
 def _label(child: Child, around: Module) -> str:
@@ -139,34 +140,38 @@ def weight_name(name: str) -> str:
     >>> weight_name("encoder.cls_token"), weight_name("onnx::MatMul_123"), weight_name("val_17")
     ('cls_token', 'weight', 'weight')
     """
-    last = re.split(r"[./:]", name)[-1]
-    return "weight" if is_made_up(last) else identifier(re.sub(r"_\d+$", "", last), "weight")
-
-
-def is_made_up(name: str) -> bool:
-    """Whether a name is one that exporters number values with.
-
-    >>> is_made_up("val_17"), is_made_up("unsqueeze_2"), is_made_up("cls_token")
-    (True, True, False)
-    """
-    operators = "matmul|add|mul|conv|gemm|unsqueeze|squeeze|transpose|permute|reshape|view|expand|clone|slice|cat"
-    numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|w)?_*\d*"
-    return re.fullmatch(numbered, name) is not None
+    return identifier(re.sub(r"_\d+$", "", given_name(name)), "weight")
 
 
 def class_name(type_name: str, path: str, default: str = "Block") -> str:
     """Return a class from the type that the file gives a module, or else from its path.
 
-    >>> class_name("torch.nn.modules.linear.Linear", ""), class_name("", "encoder.self_attn"), class_name("", "h.11")
-    ('Linear', 'SelfAttn', 'H')
+    >>> (
+    ...     class_name("torch.nn.modules.linear.Linear", ""),
+    ...     class_name("", "encoder.self_attn"),
+    ...     class_name("", "blocks.11"),
+    ... )
+    ('Linear', 'SelfAttn', 'Block')
     """
     text = re.split(r"[.:/]", type_name)[-1] if type_name else ""
     if not re.search(r"[A-Za-z]", text):
         parts = [part for part in re.split(r"[./]", path) if part and not part.isdigit()]
         text = re.sub(r"_\d+$", "", parts[-1]) if parts else default
+        if re.search(r"(?<=[a-z])[^s]s[./_]\d+$", path):
+            text = text[:-1]
     words = [word for word in re.split(r"[^A-Za-z0-9]+", text) if word]
     joined = "".join(word[:1].upper() + word[1:] for word in words)[:48]
     return identifier(joined, default) if joined and not joined[0].isdigit() else default
+
+
+def last_word(class_: str) -> str:
+    """Return the last word of the name of a class, without a number.
+
+    >>> last_word("AttentionNorm"), last_word("Ff1"), last_word("H")
+    ('Norm', 'Ff', 'H')
+    """
+    words = re.findall(r"[A-Z][^A-Z]*", re.sub(r"(?<=\D)\d+$", "", class_))
+    return words[-1] if words else class_
 
 
 def argument_role(variable: Variable) -> str:

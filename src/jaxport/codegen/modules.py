@@ -33,7 +33,7 @@ __all__ = ["ModuleSource", "to_modules"]
 
 _RESERVED = (
     "Array Any Path Iterator Mapping Table annotations self jax jnp lax nn nnx eqx random np re "
-    "load load_pytorch save filled named abstract keys_from load_file save_file PYTORCH"
+    "load load_pytorch save filled named abstract is_tensor keys_from load_file save_file PYTORCH"
 )
 _GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
 MARK = "imported from ONNX"
@@ -137,7 +137,9 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     weights = dict(_weights(tree, classes, dialect, ""))
     tensors = {key: weight.read() for key, weight in weights.items()}
     origins = {key: weight.name for key, weight in weights.items() if weight.name}
-    loading = [dialect.loading.format(model=made), pytorch_loading(made, weights, entries)]
+    layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
+    is_random = any(layer.kind == "Dropout" for layer in layers)
+    loading = [dialect.loading(made, is_random), pytorch_loading(made, weights, entries)]
     parts = [*_definitions(dialect, body), *helper_sources(body), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
     title = f'"""`{comment(program.name)}`, {MARK}."""\n\nfrom __future__ import annotations\n'

@@ -71,8 +71,8 @@ class Layer:
     """A layer that all frameworks have.
 
     Attributes:
-      kind: `Linear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`, `LSTM`, `GRU` or
-        `MultiHeadAttention`.
+      kind: `Linear`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`,
+        `LSTM`, `GRU`, `Dropout` or `MultiHeadAttention`.
       config: its options, sizes included; `keywords` are the names of the last inputs.
       weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`;
         calls of one layer have the same mapping. Those of an attention are by projection, `query_kernel`, with an axis of
@@ -159,6 +159,7 @@ class Module:
       inputs: the values that it takes.
       outputs: the values that are used outside of it.
       weights: the tensors that are kept in it, or read from a layer inside it, by the variable that stands for each.
+      inline: whether it is one round of a loop, whose items belong to the module around it.
     """
 
     path: str
@@ -167,14 +168,21 @@ class Module:
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     weights: Mapping[Variable, Weight | Tie] = field(default_factory=dict)
+    inline: bool = False
+
+    @property
+    def parts(self) -> Iterator[Op | Layer | Call]:
+        """The items, with the calls of loops, or with the items of their rounds, in place of loops."""
+        for item in self.items:
+            for part in item.calls if isinstance(item, Loop) else (item,):
+                if isinstance(part, Call) and part.module.inline:
+                    yield from part.module.parts
+                else:
+                    yield part
 
     def calls(self) -> Iterator[Call]:
         """Yield the calls of modules among the items, those of loops included."""
-        for item in self.items:
-            if isinstance(item, Call):
-                yield item
-            elif isinstance(item, Loop):
-                yield from item.calls
+        yield from (part for part in self.parts if isinstance(part, Call))
 
     def walk(self) -> Iterator[Module]:
         """Yield this module and all modules inside it, each once."""

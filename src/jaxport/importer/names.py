@@ -7,7 +7,7 @@ import keyword
 import re
 from collections.abc import Collection, Iterable
 
-__all__ = ["identifier", "unique", "unique_identifiers"]
+__all__ = ["given_name", "identifier", "is_made_up", "unique", "unique_identifiers"]
 
 LONGEST = 48
 _RESERVED = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
@@ -25,6 +25,27 @@ def identifier(name: str, default: str = "value") -> str:
     if text[0].isdigit():
         text = f"{default}_{text}"
     return f"{text}_" if text in _RESERVED else text
+
+
+def is_made_up(name: str) -> bool:
+    """Whether a name is one that exporters number values with.
+
+    >>> is_made_up("val_17"), is_made_up("unsqueeze_2"), is_made_up("cls_token")
+    (True, True, False)
+    """
+    operators = "matmul|add|mul|conv|gemm|unsqueeze|squeeze|transpose|permute|reshape|view|expand|clone|slice|cat"
+    numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|w)?_*\d*"
+    return re.fullmatch(numbered, name) is not None
+
+
+def given_name(name: str) -> str:
+    """Return the last part of the name of a tensor; nothing if an exporter has made it up.
+
+    >>> given_name("encoder.cls_token"), given_name("onnx::MatMul_123"), given_name("val_17")
+    ('cls_token', '', '')
+    """
+    last = re.split(r"[./:]", name)[-1]
+    return "" if is_made_up(last) else last
 
 
 def unique(name: str, taken: Collection[str]) -> str:

@@ -79,7 +79,7 @@ def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
     """Return the initializers of the model's graph that are trainable.
 
     They are floating point tensors of more than one element that no shape depends on, and that no node uses as a
-    constant: as an exponent, a scale, a statistic, a mask, or the frequencies of sines and cosines.
+    constant: as an exponent, a scale, a statistic, a mask, the frequencies of sines and cosines, or only to compare with.
     """
     candidates = {
         value: tensor
@@ -87,11 +87,12 @@ def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
         if tensor.dtype in TRAINABLE and tensor.size > 1 and value not in static
     }
     frozen, masked = _uses(body)
-    angles = _angles(body)
+    angles = _only_for(body, {"Cos", "Sin"}, _MOVED | _TURNED)
+    compared = _only_for(body, _COMPARISONS, _MOVED)
     return [
         value
         for value, tensor in candidates.items()
-        if value not in frozen
+        if value not in frozen | compared
         and not (value in masked and _is_mask(tensor))
         and not (value in angles and _is_vector(tensor))
     ]
@@ -100,19 +101,21 @@ def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
 _TURNED = {"Concat", "Einsum", "Gemm", "MatMul", "Mul"}
 """Operators that compute angles from frequencies and positions."""
 
+_COMPARISONS = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 
-def _angles(body: Body) -> set[ir.Value]:
-    """Return the values that are only used by sines and cosines: the frequencies of rotary embeddings."""
+
+def _only_for(body: Body, ends: set[str], between: set[str]) -> set[ir.Value]:
+    """Return the values that only the operators `ends` read, directly or behind operators `between`."""
     others = {*body.outputs}
     used: set[ir.Value] = set()
     for node in reversed(body.nodes):
         operator = node.node.op_type
-        makes_angles = operator in {"Cos", "Sin"} or (
-            operator in _MOVED | _TURNED and used.issuperset(node.outputs) and others.isdisjoint(node.outputs)
+        leads = operator in ends or (
+            operator in between and used.issuperset(node.outputs) and others.isdisjoint(node.outputs)
         )
         for value in node.inputs:
             if value is not None:
-                (used if makes_angles else others).add(value)
+                (used if leads else others).add(value)
         for inner in node.bodies():
             others.update(inner.captured)
     return used - others

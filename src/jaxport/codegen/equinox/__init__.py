@@ -26,14 +26,20 @@ def filled(tensors: Mapping[str, Array]) -> {model}:
     for name, leaf in named(model).items():
         if name not in tensors or tensors[name].shape != leaf.shape:
             raise ValueError(f"the file has no tensor `{{name}}` of shape {{leaf.shape}}")
+    arrays, others = eqx.partition(model, is_tensor)
     weights = [jnp.asarray(tensors[name]) for name in named(model)]
-    return jax.tree.unflatten(jax.tree.structure(model), weights)
+    return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), weights), others)
 
 
 def named(model: {model}) -> dict[str, Array]:
     """The weights of the model by path, in the order of `jax.tree.leaves`."""
-    leaves = jax.tree_util.tree_leaves_with_path(model)
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(model, is_tensor))
     return {{".".join(str(getattr(key, "name", getattr(key, "idx", key))) for key in path): leaf for path, leaf in leaves}}
+
+
+def is_tensor(leaf: Any) -> bool:
+    """Whether a leaf is a weight, and no rate or mode of a layer."""
+    return hasattr(leaf, "shape")
 
 
 def abstract() -> {model}:
@@ -69,7 +75,7 @@ EQUINOX = Dialect(
     frozen=lambda table: call("lax.stop_gradient", table),
     declared=True,
     definitions=DEFINITIONS,
-    loading=_LOADING,
+    loading=lambda model, _: _LOADING.format(model=model),
     reserved=frozenset({"keys", "key"}),
 )
 """Equinox."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
-from jaxport.codegen.dialect import Constructor, Field, constant, sized
+from jaxport.codegen.dialect import Constructor, Field, constant, for_all_axes, sized
 from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
 from jaxport.importer.host import Attribute
@@ -22,6 +22,20 @@ DEFINITIONS = {
     def __call__(self, x: Array, *, key: Array | None = None) -> Array:
         y = x @ self.weight.T
         return y if self.bias is None else y + self.bias
+''',
+    "GroupedLinear": '''class GroupedLinear(eqx.Module):
+    """A linear layer for each group, such as an expert: of all groups, or of the one group of each row."""
+
+    kernel: Array
+
+    def __init__(self, num_groups: int, in_features: int, out_features: int, *, dtype=jnp.float32, key: Array):
+        initialize = jax.nn.initializers.lecun_normal(batch_axis=0)
+        self.kernel = initialize(key, (num_groups, in_features, out_features), dtype)
+
+    def __call__(self, x: Array, groups: Array | None = None) -> Array:
+        if groups is None:
+            return x @ self.kernel
+        return jnp.einsum("...i,...io->...o", x, jnp.take(self.kernel, groups, axis=0))
 ''',
     "Embedding": '''class Embedding(eqx.nn.Embedding):
     """`eqx.nn.Embedding` of any number of indices."""
@@ -97,7 +111,8 @@ DEFINITIONS = {
         self.kernel = initialize(key, (*kernel_size, in_channels // groups, out_channels), dtype)
         self.bias = jnp.zeros(out_channels, dtype) if use_bias else None
         ones = (1,) * len(kernel_size)
-        self.strides, self.padding, self.dilation, self.groups = strides or ones, padding, dilation or ones, groups
+        self.strides, self.dilation, self.groups = strides or ones, dilation or ones, groups
+        self.padding = ((padding, padding),) * len(kernel_size) if isinstance(padding, int) else padding
 
     def __call__(self, x: Array) -> Array:
         spatial = "DHW"[-len(self.strides):]
@@ -123,7 +138,8 @@ DEFINITIONS = {
         initialize = jax.nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
         self.kernel = initialize(key, (*kernel_size, out_channels, in_channels), dtype)
         self.bias = jnp.zeros(out_channels, dtype) if use_bias else None
-        self.strides, self.padding, self.dilation = strides, padding, dilation or (1,) * len(kernel_size)
+        self.strides, self.dilation = strides, dilation or (1,) * len(kernel_size)
+        self.padding = ((padding, padding),) * len(kernel_size) if isinstance(padding, int) else padding
 
     def __call__(self, x: Array) -> Array:
         spatial = "DHW"[-len(self.strides):]
@@ -175,7 +191,7 @@ DEFINITIONS = {
         return h, h
 ''',
     "BatchNorm": '''class BatchNorm(eqx.Module):
-    """Batch normalization by its statistics, which are not trained."""
+    """Batch normalization by its statistics, which are not trained, or by those of the batch unless `inference`."""
 
     scale: Array
     bias: Array
@@ -183,18 +199,35 @@ DEFINITIONS = {
     var: Array
     eps: float = eqx.field(static=True)
     axis: int = eqx.field(static=True)
+    inference: bool
 
-    def __init__(self, channels, *, eps, axis=-1):
+    def __init__(self, channels, *, eps, axis=-1, inference=True):
         self.scale, self.bias = jnp.ones(channels), jnp.zeros(channels)
         self.mean, self.var = jnp.zeros(channels), jnp.ones(channels)
-        self.eps, self.axis = eps, axis
+        self.eps, self.axis, self.inference = eps, axis, inference
 
     def __call__(self, x: Array) -> Array:
         sizes = [1] * x.ndim
         sizes[self.axis] = x.shape[self.axis]
         mean, var = lax.stop_gradient((self.mean, self.var))
+        if not self.inference:
+            axes = tuple(axis for axis in range(x.ndim) if axis != self.axis % x.ndim)
+            mean, var = jnp.mean(x, axis=axes), jnp.var(x, axis=axes)
         factor = self.scale * lax.rsqrt(var + self.eps)
         return (x - mean.reshape(sizes)) * factor.reshape(sizes) + self.bias.reshape(sizes)
+''',
+    "Dropout": '''class Dropout(eqx.nn.Dropout):
+    """`eqx.nn.Dropout` that drops the same elements in each call unless it is given a key."""
+
+    seed: int = eqx.field(static=True)
+
+    def __init__(self, rate: float, *, seed: int):
+        super().__init__(rate)
+        self.seed = seed
+
+    def __call__(self, x: Array, *, key: Array | None = None, inference: bool | None = None) -> Array:
+        key = jax.random.fold_in(jax.random.key(0), self.seed) if key is None else key
+        return super().__call__(x, key=key, inference=inference)
 ''',
 }
 """The source of the layers, by the name of the class."""
@@ -204,9 +237,9 @@ def _made(function: str, layer: Layer, *sizes: str, keyed: bool = True, **option
     """`Linear(32, 64, use_bias=False, key=next(keys))`."""
     positional = [constant(layer.config[size], size) for size in sizes]
     keywords = {key: constant(value, key) for key, value in options.items()}
-    dtype = sized(next(iter(layer.weights.values())).dtype)
-    if dtype is not None:
-        keywords["dtype"] = dtype
+    dtypes = [sized(weight.dtype) for weight in layer.weights.values()]
+    if dtypes and dtypes[0] is not None:
+        keywords["dtype"] = dtypes[0]
     if keyed:
         keywords["key"] = call("next", name("keys"))
     return call(function, *positional, **keywords)
@@ -220,9 +253,13 @@ def _linear(layer: Layer) -> ast.expr:
     return _made("Linear", layer, "in_features", "out_features", **_bias(layer))
 
 
+def _grouped_linear(layer: Layer) -> ast.expr:
+    return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
+
+
 def _conv(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"padding": config["padding"]}
+    options: dict[str, Attribute] = {"padding": for_all_axes(config["padding"])}
     for key, option in (("strides", "strides"), ("kernel_dilation", "dilation")):
         if set(config[key]) != {1}:
             options[option] = config[key]
@@ -233,7 +270,7 @@ def _conv(layer: Layer) -> ast.expr:
 
 def _conv_transpose(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"strides": config["strides"], "padding": config["padding"]}
+    options: dict[str, Attribute] = {"strides": config["strides"], "padding": for_all_axes(config["padding"])}
     if set(config["kernel_dilation"]) != {1}:
         options["dilation"] = config["kernel_dilation"]
     return _made("ConvTranspose", layer, "in_features", "out_features", "kernel_size", **options, **_bias(layer))
@@ -264,8 +301,14 @@ def _rms_norm(layer: Layer) -> ast.expr:
 
 
 def _batch_norm(layer: Layer) -> ast.expr:
-    axis = {} if layer.config["axis"] == -1 else {"axis": layer.config["axis"]}
-    return _made("BatchNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], **axis)
+    options: dict[str, Attribute] = {} if layer.config["axis"] == -1 else {"axis": layer.config["axis"]}
+    if layer.config["training"]:
+        options["inference"] = False
+    return _made("BatchNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], **options)
+
+
+def _dropout(layer: Layer) -> ast.expr:
+    return _made("Dropout", layer, "rate", keyed=False, seed=layer.config["seed"])
 
 
 _SAME = {role: Field(role) for role in ("kernel", "bias", "scale", "mean", "var")}
@@ -290,6 +333,7 @@ _GRU = {
 
 _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "Linear": (_linear, _WEIGHT),
+    "GroupedLinear": (_grouped_linear, _SAME),
     "Conv": (_conv, _SAME),
     "ConvTranspose": (_conv_transpose, _SAME),
     "LSTM": (_lstm, _LSTM),
@@ -299,6 +343,7 @@ _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "GroupNorm": (_group_norm, _WEIGHT),
     "RMSNorm": (_rms_norm, _WEIGHT),
     "BatchNorm": (_batch_norm, _SAME),
+    "Dropout": (_dropout, {}),
 }
 
 

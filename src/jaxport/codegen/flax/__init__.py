@@ -26,7 +26,7 @@ def save(model: {model}, path: str | Path) -> None:
 
 def filled(tensors: Mapping[str, Array]) -> {model}:
     """The model with weights by path."""
-    model = abstract()
+    model = abstract(){seeded}
     for name, variable in named(model).items():
         if name not in tensors or tensors[name].shape != variable.shape:
             raise ValueError(f"the file has no tensor `{{name}}` of shape {{variable.shape}}")
@@ -36,13 +36,21 @@ def filled(tensors: Mapping[str, Array]) -> {model}:
 
 def named(model: {model}) -> dict[str, nnx.Variable]:
     """The weights of the model by path."""
-    return {{".".join(map(str, key)): variable for key, variable in nnx.to_flat_state(nnx.state(model))}}
+    return {{".".join(map(str, key)): variable for key, variable in nnx.to_flat_state({weights})}}
 
 
 def abstract() -> {model}:
     """The model with shapes in place of its weights."""
     return nnx.eval_shape(lambda: {model}(rngs=nnx.Rngs(0)))
 '''
+
+
+def _loading(model: str, is_random: bool) -> str:
+    """Return the source of `load`; the keys of random numbers are no weights, and begin with a seed."""
+    weights = "nnx.state(model, nnx.Not(nnx.RngState))" if is_random else "nnx.state(model)"
+    seeded = "\n    nnx.reseed(model, default=0)" if is_random else ""
+    return _LOADING.format(model=model, weights=weights, seeded=seeded)
+
 
 _RESERVED = "train eval sow perturb set_attributes iter_modules iter_children init rngs"
 
@@ -65,7 +73,7 @@ NNX = Dialect(
     frozen=_value,
     declared=False,
     definitions={"Table": _TABLE, **DEFINITIONS},
-    loading=_LOADING,
+    loading=_loading,
     reserved=frozenset(_RESERVED.split()),
 )
 """Flax's NNX."""

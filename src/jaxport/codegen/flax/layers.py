@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from jaxport.codegen.dialect import Constructor, Field, constant, sized
+from jaxport.codegen.dialect import Constructor, Field, constant, for_all_axes, sized
 from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
 from jaxport.importer.host import Attribute
@@ -14,6 +14,20 @@ __all__ = ["DEFINITIONS", "LAYERS"]
 
 
 DEFINITIONS = {
+    "GroupedLinear": '''class GroupedLinear(nnx.Module):
+    """A linear layer for each group, such as an expert: of all groups, or of the one group of each row."""
+
+    def __init__(
+        self, num_groups: int, in_features: int, out_features: int, *, param_dtype=jnp.float32, rngs: nnx.Rngs
+    ):
+        initialize = nnx.initializers.lecun_normal(batch_axis=0)
+        self.kernel = nnx.Param(initialize(rngs.params(), (num_groups, in_features, out_features), param_dtype))
+
+    def __call__(self, x: Array, groups: Array | None = None) -> Array:
+        if groups is None:
+            return x @ self.kernel[...]
+        return jnp.einsum("...i,...io->...o", x, jnp.take(self.kernel[...], groups, axis=0))
+''',
     "GRUCell": '''class GRUCell(nnx.GRUCell):
     """`nnx.GRUCell` whose products with the state have biases, too, as PyTorch's have."""
 
@@ -29,9 +43,9 @@ def _made(function: str, layer: Layer, *sizes: str, **options: Attribute) -> ast
     """`nnx.Linear(32, 64, use_bias=False, rngs=rngs)`."""
     positional = [constant(layer.config[size], size) for size in sizes]
     keywords = {key: constant(value, key) for key, value in options.items()}
-    dtype = sized(next(iter(layer.weights.values())).dtype)
-    if dtype is not None:
-        keywords["param_dtype"] = dtype
+    dtypes = [sized(weight.dtype) for weight in layer.weights.values()]
+    if dtypes and dtypes[0] is not None:
+        keywords["param_dtype"] = dtypes[0]
     return call(function if function in DEFINITIONS else f"nnx.{function}", *positional, **keywords, rngs=name("rngs"))
 
 
@@ -39,12 +53,16 @@ def _linear(layer: Layer) -> ast.expr:
     return _made("Linear", layer, "in_features", "out_features", **_without(layer, "bias"))
 
 
+def _grouped_linear(layer: Layer) -> ast.expr:
+    return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
+
+
 def _conv(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {"padding": _for_all_axes(config["padding"])}
+    options: dict[str, Attribute] = {"padding": for_all_axes(config["padding"])}
     for key in ("strides", "kernel_dilation"):
         if set(config[key]) != {1}:
-            options[key] = _for_all_axes(config[key])
+            options[key] = for_all_axes(config[key])
     if config["feature_group_count"] != 1:
         options["feature_group_count"] = config["feature_group_count"]
     return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_without(layer, "bias"))
@@ -52,17 +70,11 @@ def _conv(layer: Layer) -> ast.expr:
 
 def _conv_transpose(layer: Layer) -> ast.expr:
     config = layer.config
-    options: dict[str, Attribute] = {key: _for_all_axes(config[key]) for key in ("strides", "padding")}
+    options: dict[str, Attribute] = {key: for_all_axes(config[key]) for key in ("strides", "padding")}
     if set(config["kernel_dilation"]) != {1}:
-        options["kernel_dilation"] = _for_all_axes(config["kernel_dilation"])
+        options["kernel_dilation"] = for_all_axes(config["kernel_dilation"])
     sizes = ("in_features", "out_features", "kernel_size")
     return _made("ConvTranspose", layer, *sizes, **options, transpose_kernel=True, **_without(layer, "bias"))
-
-
-def _for_all_axes(values: tuple) -> Attribute:
-    """Return the one number that holds for all axes, and for both of their ends; or the values of each."""
-    numbers = {number for value in values for number in (value if isinstance(value, tuple) else (value,))}
-    return numbers.pop() if len(numbers) == 1 else values
 
 
 def _lstm(layer: Layer) -> ast.expr:
@@ -93,9 +105,12 @@ def _rms_norm(layer: Layer) -> ast.expr:
 
 def _batch_norm(layer: Layer) -> ast.expr:
     config = layer.config
-    options = {"use_running_average": True, "momentum": config["momentum"], "epsilon": config["epsilon"]}
+    training = config["training"]
+    options = {"use_running_average": not training, "momentum": config["momentum"], "epsilon": config["epsilon"]}
     if config["axis"] != -1:
         options["axis"] = config["axis"]
+    if training:
+        options["use_fast_variance"] = False
     return _made("BatchNorm", layer, "num_features", **options)
 
 
@@ -107,6 +122,10 @@ def _attention(layer: Layer) -> ast.expr:
     if "out_bias" not in layer.weights:
         options["use_bias"] = False
     return _made("MultiHeadAttention", layer, "num_heads", "in_features", **options, decode=False)
+
+
+def _dropout(layer: Layer) -> ast.expr:
+    return _made("Dropout", layer, "rate")
 
 
 def _without(layer: Layer, *roles: str) -> dict[str, bool]:
@@ -133,6 +152,7 @@ LAYERS = {
     kind: Constructor(build, _fields)
     for kind, build in {
         "Linear": _linear,
+        "GroupedLinear": _grouped_linear,
         "Conv": _conv,
         "ConvTranspose": _conv_transpose,
         "LSTM": _lstm,
@@ -143,5 +163,6 @@ LAYERS = {
         "RMSNorm": _rms_norm,
         "BatchNorm": _batch_norm,
         "MultiHeadAttention": _attention,
+        "Dropout": _dropout,
     }.items()
 }

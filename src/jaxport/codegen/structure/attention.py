@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from jaxport.codegen.structure.spellings import StepRules, number
+from jaxport.codegen.structure.spellings import StepRules, call_step, number
 from jaxport.importer.host import Dim, HostValue, RuntimeValue, Shape
 from jaxport.importer.recording import Step, Variable
 
@@ -49,7 +49,7 @@ class Attentions(StepRules):
             for_all_heads.append(self._expanded(added, role))
         shape = turned.args[0].shape
         rotated = self.call(step, "helper.rotary", (turned.args[0], *for_all_heads), shape)
-        return Step("call", "jnp.transpose", (rotated, (0, 2, 1, 3)), {}, step.outputs, step.node)
+        return call_step(step, "jnp.transpose", rotated, (0, 2, 1, 3))
 
     def _expanded(self, added: Step, role: str) -> Variable:
         """Return cosines or sines of (batch, length, size) with an axis of heads, once for all that rotate by them."""
@@ -97,7 +97,7 @@ class Attentions(StepRules):
             options["is_causal"] = True
         shape = [step.outputs.shape[axis] for axis in (0, 2, 1, 3)]
         attended = self.call(step, "nn.dot_product_attention", tuple(turned), shape, **options)
-        return Step("call", "jnp.transpose", (attended, (0, 2, 1, 3)), {}, step.outputs, step.node)
+        return call_step(step, "jnp.transpose", attended, (0, 2, 1, 3))
 
     def _is_scores(self, value: RuntimeValue) -> bool:
         """Whether a value is a product of two activations."""

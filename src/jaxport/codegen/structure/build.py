@@ -12,6 +12,7 @@ from jaxport.codegen.structure.layers import LayerWeights, recognised
 from jaxport.codegen.structure.loops import with_loops
 from jaxport.codegen.structure.mining import mine
 from jaxport.codegen.structure.repeats import further_calls, separated, united
+from jaxport.codegen.structure.scheduling import scheduled
 from jaxport.codegen.structure.scopes import (
     Chain,
     chain_of,
@@ -23,7 +24,7 @@ from jaxport.codegen.structure.scopes import (
     without_containers,
 )
 from jaxport.codegen.structure.steps import operators, renamed, variables
-from jaxport.codegen.structure.ties import copies, element_of_all, shared
+from jaxport.codegen.structure.ties import copies, element_of_all, owned_by_elements, shared
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Tie, Weight
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
@@ -57,11 +58,12 @@ def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Modul
         weights = LayerWeights(program, names, shared(ops, names, program, chains), nodes, chains)
         root = united(_module(ops, results, weights, chains, types), names)
         failed = further_calls(root)
-        if not failed and not _are_doubled(root, weights, own):
+        if not failed and not _are_doubled(root, weights, own - owned_by_elements(ops, names, chains)):
             break
         kept |= failed & repeated or repeated
     root = _with_weights(root, weights)
-    return with_loops(with_attention_layers(root) if "MultiHeadAttention" in kinds else root), result
+    root = with_attention_layers(root) if "MultiHeadAttention" in kinds else root
+    return with_loops(scheduled(root)), result
 
 
 def _module(

@@ -82,9 +82,7 @@ class Channels(StepRules):
         """Return an operator of two values that were transposed alike; and the sum of one and a bias per channel."""
         first, second = map(self._moved, step.args) if len(step.args) == 2 else (None, None)
         if first is not None and second is not None and first.args[1] == second.args[1]:
-            origins = first.args[0], second.args[0]
-            if origins[0].shape == origins[1].shape:
-                return self._both(step, *origins, first.args[1])
+            return self._both(step, first.args[0], second.args[0], first.args[1])
         if step.name != "+":
             return None
         for moved, other in ((first, step.args[1]), (second, step.args[0])):
@@ -93,8 +91,59 @@ class Channels(StepRules):
                 return self._both(step, moved.args[0], bias, moved.args[1])
         return None
 
+    def part(self, step: Step) -> Step | None:
+        """`x.transpose(0, 2, 1)[:, :, 1:]` is `x[:, 1:].transpose(0, 2, 1)`."""
+        moved = self._moved(step.args[0]) if step.form == "index" else None
+        index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
+        if moved is None or not all(isinstance(cut, slice) for cut in index):
+            return None
+        x, order = moved.args
+        cuts = [*index, *[slice(None)] * (len(order) - len(index))]
+        shape, parts = [*x.shape], [slice(None)] * len(order)
+        for axis, size, cut in zip(order, step.outputs.shape, cuts, strict=True):
+            shape[axis], parts[axis] = size, cut
+        while len(parts) > 1 and parts[-1] == slice(None):
+            parts.pop()
+        result = Variable(tuple(shape), step.outputs.dtype)
+        chosen = tuple(parts) if len(parts) > 1 else parts[0]
+        return _transpose(step, self.add(Step("index", "", (x, chosen), {}, result, step.node)), order)
+
+    def reduction(self, step: Step) -> Step | None:
+        """`max(x.transpose(0, 2, 1), axis=2)` is `max(x, axis=1)`."""
+        moved = self._moved(step.args[0]) if len(step.args) == 1 else None
+        axes = step.kwargs.get("axis")
+        # Normalizations reduce and keep their axes; their recognisers know them with channels first.
+        if moved is None or step.kwargs.keys() != {"axis"} or not isinstance(axes, int | tuple):
+            return None
+        x, order = moved.args
+        places = [order[axis % len(order)] for axis in (axes if isinstance(axes, tuple) else (axes,))]
+        kept = [axis for axis in order if axis not in places]
+        if kept != sorted(kept):
+            return None
+        axis = tuple(sorted(places)) if isinstance(axes, tuple) else places[0]
+        return Step(step.form, step.name, (x,), {"axis": axis}, step.outputs, step.node)
+
+    def concatenation(self, step: Step) -> Step | None:
+        """`concatenate` of values that were transposed alike, along the axis that was moved."""
+        if len(step.args) != 1 or step.kwargs.keys() != {"axis"}:
+            return None
+        parts = [self._moved(part) for part in step.args[0]]
+        if not all(part is not None for part in parts):
+            return None
+        orders = {part.args[1] for part in parts if part is not None}
+        origins = tuple(part.args[0] for part in parts if part is not None)
+        order = orders.pop()
+        if orders:
+            return None
+        axis, rank = order[step.kwargs["axis"] % len(order)], len(order)
+        shape = tuple(step.outputs.shape[order.index(place)] for place in range(rank))
+        result = Variable(shape, step.outputs.dtype)
+        whole = self.add(Step(step.form, step.name, (origins,), {"axis": axis}, result, step.node))
+        return _transpose(step, whole, order)
+
     def _both(self, step: Step, a: Variable, b: Variable, order: tuple[int, ...]) -> Step:
-        result = self.add(Step("operator", step.name, (a, b), {}, Variable(a.shape, step.outputs.dtype), step.node))
+        shape = tuple(step.outputs.shape[order.index(axis)] for axis in range(len(order)))
+        result = self.add(Step("operator", step.name, (a, b), {}, Variable(shape, step.outputs.dtype), step.node))
         return _transpose(step, result, order)
 
     def _moved(self, value: RuntimeValue) -> Step | None:

@@ -16,11 +16,12 @@ from jaxport.codegen.structure.attention import Attentions
 from jaxport.codegen.structure.channels import ELEMENTWISE, Channels
 from jaxport.codegen.structure.folding import folded
 from jaxport.codegen.structure.groups import Groups
+from jaxport.codegen.structure.lookups import Lookups
 from jaxport.codegen.structure.rows import Rows
-from jaxport.codegen.structure.spellings import Spellings, bounds, number
+from jaxport.codegen.structure.spellings import Spellings, added_axes, bounds, call_step, number, only_axis
 from jaxport.codegen.structure.steps import renamed
 from jaxport.codegen.tree import Op
-from jaxport.importer.host import Dim, HostValue, RuntimeValue, Shape, is_dim
+from jaxport.importer.host import Dim, HostValue, RuntimeValue, Shape
 from jaxport.importer.recording import Step, Variable, map_leaves
 
 __all__ = ["MOVING", "ROLES", "rewritten"]
@@ -63,6 +64,7 @@ class _Rewriting:
       attentions: the rules on attention.
       groups: the rule on normalizations of groups of channels.
       rows: the rules on products with a matrix.
+      lookups: the rules on parts of values.
     """
 
     weights: InitVar[Collection[Variable]]
@@ -74,12 +76,14 @@ class _Rewriting:
     attentions: Attentions = field(init=False)
     groups: Groups = field(init=False)
     rows: Rows = field(init=False)
+    lookups: Lookups = field(init=False)
 
     def __post_init__(self, weights: Collection[Variable], uniform: Callable[[Variable], float | None]) -> None:
         self.channels = Channels(self.spellings, self._made, weights)
         self.attentions = Attentions(self.spellings, self._made, weights)
         self.groups = Groups(self.spellings, self.channels, weights, uniform)
         self.rows = Rows(self.spellings, self._made, weights)
+        self.lookups = Lookups(self.spellings, self._made, weights)
 
     def _made(self, step: Step) -> Variable:
         self.add(step)
@@ -120,20 +124,26 @@ class _Rewriting:
             "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
             "@": (self.attentions.attention, self._scaled_product, self.rows.of_columns),
-            "jnp.squeeze": (self._squeeze,),
+            "jnp.squeeze": (self._squeeze, self._squeeze_added),
             "jnp.expand_dims": (self._expand,),
             "jnp.logical_and": (self._and_true,),
-            "jnp.take": (self._take_all, self._take),
-            "": (self._part_of_uniform, self._part_of_transposed),
+            "jnp.take": (self.lookups.take_all, self.lookups.take, self.lookups.take_first_rows),
+            "helper.gather_nd": (self.lookups.gather,),
+            "": (
+                self.channels.part,
+                self.lookups.part_of_part,
+                self.lookups.part_of_uniform,
+                self.lookups.part_of_transposed,
+            ),
             "jnp.transpose": (self._transpose, self.channels.flattened),
             "helper.rotary": (self.attentions.rotary,),
             "jnp.swapaxes": (self._swapped,),
             "mT": (self._swapped,),
-            "jnp.mean": (self._reduction,),
-            "jnp.sum": (self._reduction,),
-            "jnp.max": (self._reduction,),
-            "jnp.min": (self._reduction,),
-            "jnp.reshape": (self.attentions.attention, self.rows.of_rows, self._reshape),
+            "jnp.mean": (self._reduction, self.channels.reduction),
+            "jnp.sum": (self._reduction, self.channels.reduction),
+            "jnp.max": (self._reduction, self.channels.reduction),
+            "jnp.min": (self._reduction, self.channels.reduction),
+            "jnp.reshape": (self.attentions.attention, self.rows.of_rows, self._reshape, self._split_before),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
@@ -141,10 +151,11 @@ class _Rewriting:
             "*": (self._gated, self._gelu, self.channels.together),
             "-": (self.channels.together,),
             "/": (self._softmax, self._over_root, self.channels.together),
+            "jnp.tile": (self._tile,),
             "jnp.pad": (self._pad_nothing,),
             "==": (self._lower_triangle,),
             "nn.softmax": (self.attentions.mask_of, self._over_last_axis),
-            "jnp.concatenate": (self._stack, self._roll),
+            "jnp.concatenate": (self._stack, self._roll, self.channels.concatenation),
             "jnp.cos": (self._angle,),
             "jnp.sin": (self._angle,),
         }.get(step.name, ())
@@ -161,7 +172,7 @@ class _Rewriting:
         axis, rank = step.kwargs.get("axis", 0), len(step.outputs.shape)
         if len(step.args) != 1 or step.kwargs.keys() - {"axis"} or len(added) < 2:
             return None
-        if any(one is None or _only_axis(one) != axis % rank for one in added):
+        if any(one is None or only_axis(one) != axis % rank for one in added):
             return None
         parts = [one.args[0] for one in added if one is not None]
         if not all(isinstance(part, Variable) for part in parts):
@@ -176,16 +187,25 @@ class _Rewriting:
 
     def _reciprocal(self, step: Step) -> Step | None:
         root = self.spellings.step(step.args[0], "jnp.sqrt")
-        return _call(step, "lax.rsqrt", *root.args) if root is not None and _is_single(step.outputs) else None
+        return call_step(step, "lax.rsqrt", *root.args) if root is not None and _is_single(step.outputs) else None
 
     def _over_root(self, step: Step) -> Step | None:
         """`1 / sqrt(x)` is `rsqrt(x)`."""
-        return self._reciprocal(_call(step, "jnp.reciprocal", step.args[1])) if number(step.args[0]) == 1 else None
+        return self._reciprocal(call_step(step, "jnp.reciprocal", step.args[1])) if number(step.args[0]) == 1 else None
 
     def _pad_nothing(self, step: Step) -> Variable | None:
         x, widths = step.args if len(step.args) == 2 else (None, None)
         nothing = isinstance(widths, list | tuple) and all(tuple(pair) == (0, 0) for pair in widths)
         return x if nothing and isinstance(x, Variable) else None
+
+    def _tile(self, step: Step) -> Step | None:
+        """`tile(x, [1, 2])` is `broadcast_to(x, [n, 2])`, of axes of one element."""
+        x, repeats = step.args if len(step.args) == 2 and not step.kwargs else (None, None)
+        if not isinstance(x, Variable) or not isinstance(repeats, list | tuple) or len(repeats) != len(x.shape):
+            return None
+        if any(size != 1 and times != 1 for size, times in zip(x.shape, repeats, strict=True)):
+            return None
+        return call_step(step, "jnp.broadcast_to", x, tuple(step.outputs.shape))
 
     def _roll(self, step: Step) -> Step | None:
         """`concatenate((x[:, 2:], x[:, :2]), axis=1)` is `roll(x, -2, axis=1)`."""
@@ -232,14 +252,48 @@ class _Rewriting:
         chosen = tuple(begin if axis == axes[0] else other for axis, other in enumerate(index))
         return Step("index", "", (cut.args[0], chosen if len(chosen) > 1 else begin), {}, step.outputs, step.node)
 
+    def _squeeze_added(self, step: Step) -> Step | None:
+        """`squeeze(expand_dims(x, 0).transpose(1, 0, 2), 1)` is `x`, with its axes in the order of the transpose."""
+        moved = self.spellings.step(step.args[0], "jnp.transpose")
+        added = self.spellings.step(moved.args[0], "jnp.expand_dims") if moved is not None else None
+        axis, axes = (only_axis(added) if added is not None else None), step.args[1] if len(step.args) == 2 else None
+        if moved is None or added is None or axis is None or not isinstance(axes, tuple) or len(axes) != 1:
+            return None
+        order = moved.args[1]
+        if order[axes[0]] != axis or not isinstance(added.args[0], Variable):
+            return None
+        return call_step(step, "jnp.transpose", added.args[0], tuple(at - (at > axis) for at in order if at != axis))
+
+    def _split_before(self, step: Step) -> Step | None:
+        """`x.reshape(n, a * b, m).transpose(1, 0, 2).reshape(a, b, n, m)` is `x.reshape(n, a, b, m).transpose(1, 2, 0, 3)`."""
+        moved = self.spellings.step(step.args[0], "jnp.transpose")
+        shaped = self.spellings.step(moved.args[0], "jnp.reshape") if moved is not None else None
+        if moved is None or shaped is None or len(moved.args) != 2 or not isinstance(shaped.args[0], Variable):
+            return None
+        whole, parts, order = moved.outputs.shape, step.outputs.shape, moved.args[1]
+        place = next((at for at, (one, other) in enumerate(zip(whole, parts, strict=False)) if one != other), None)
+        if place is None or len(parts) != len(whole) + 1 or whole[place + 1 :] != parts[place + 2 :]:
+            return None
+        if parts[place] * parts[place + 1] != whole[place]:
+            return None
+        axis = order[place]
+        shape = [*shaped.outputs.shape]
+        shape[axis : axis + 1] = parts[place : place + 2]
+        further = [at + (at > axis) for at in order]
+        further[place : place + 1] = [axis, axis + 1]
+        x = self._make(step, "jnp.reshape", (shaped.args[0], shape), shape)
+        return call_step(step, "jnp.transpose", x, tuple(further))
+
     def _expand(self, step: Step) -> Step | None:
         """`expand_dims(expand_dims(x, 1), 2)` is `expand_dims(x, (1, 2))`."""
         inner = self.spellings.step(step.args[0], "jnp.expand_dims")
-        axes, first = _added_axes(step), _added_axes(inner) if inner is not None else None
+        axes, first = added_axes(step), added_axes(inner) if inner is not None else None
         if inner is None or axes is None or first is None:
             return None
         kept = [axis for axis in range(len(step.outputs.shape)) if axis not in axes]
-        return _call(step, "jnp.expand_dims", inner.args[0], tuple(sorted([*axes, *(kept[axis] for axis in first)])))
+        return call_step(
+            step, "jnp.expand_dims", inner.args[0], tuple(sorted([*axes, *(kept[axis] for axis in first)]))
+        )
 
     def _and_true(self, step: Step) -> Variable | None:
         """`a & True` is `a`."""
@@ -256,52 +310,6 @@ class _Rewriting:
                 return other if other.shape == step.outputs.shape else None
         return None
 
-    def _take_all(self, step: Step) -> Step | None:
-        """`take(flat, indices)` of all indices in order is a reshape: exporters write views with other strides so."""
-        flat, indices = step.args if len(step.args) == 2 else (None, None)
-        if not isinstance(flat, Variable) or len(flat.shape) != 1 or step.kwargs != {"axis": 0}:
-            return None
-        if not self.spellings.counts(indices, flat.shape[0]):
-            return None
-        return _call(step, "jnp.reshape", flat, list(step.outputs.shape))
-
-    def _take(self, step: Step) -> Step | None:
-        """`take(x, 0, axis=1)` is `x[:, 0]`."""
-        x, at = step.args if len(step.args) == 2 else (None, None)
-        axis = step.kwargs.get("axis")
-        if not isinstance(x, Variable) or not isinstance(at, HostValue) or at.ndim or at.symbolic or axis is None:
-            return None
-        index, size = int(at.item()), x.shape[axis]
-        inside = -size <= index < size if isinstance(size, int) else is_dim(size) and index in (0, -1)
-        if step.kwargs != {"axis": axis} or not inside:
-            return None
-        whole = (slice(None),) * (axis % len(x.shape))
-        return Step("index", "", (x, (*whole, index) if whole else index), {}, step.outputs, step.node)
-
-    def _part_of_uniform(self, step: Step) -> Step | None:
-        """Make a part of a tensor whose elements are all the same a smaller one."""
-        full = self.spellings.step(step.args[0], "jnp.broadcast_to") if step.form == "index" else None
-        if full is None or not isinstance(full.args[0], HostValue) or full.args[0].ndim:
-            return None
-        return _call(step, "jnp.broadcast_to", full.args[0], tuple(step.outputs.shape))
-
-    def _part_of_transposed(self, step: Step) -> Step | None:
-        """`x.transpose(2, 0, 1)[0]` is `x[:, :, 0]`."""
-        moved = self.spellings.step(step.args[0], "jnp.transpose") if step.form == "index" else None
-        if moved is None or len(moved.args) != 2 or not isinstance(moved.args[0], Variable):
-            return None
-        index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
-        if not all(part == slice(None) for part in index[:-1]) or type(index[-1]) is not int:
-            return None
-        (origin, order), at = moved.args, len(index) - 1
-        axis = order[at]
-        rest = tuple(other - (other > axis) for place, other in enumerate(order) if place != at)
-        shape = tuple(size for place, size in enumerate(origin.shape) if place != axis)
-        output = Variable(shape, origin.dtype)
-        chosen = (*(slice(None),) * axis, index[-1]) if axis else index[-1]
-        self.add(Step("index", "", (origin, chosen), {}, output, step.node))
-        return _call(step, "jnp.transpose", self.current(output), rest)
-
     def _transpose(self, step: Step) -> Variable | Step | None:
         x, order = step.args if len(step.args) == 2 and not step.kwargs else (None, None)
         if not isinstance(x, Variable) or not isinstance(order, tuple):
@@ -311,7 +319,7 @@ class _Rewriting:
         before = self.spellings.step(x, "jnp.transpose")
         if before is None or len(before.args) != 2 or not isinstance(before.args[1], tuple):
             return None
-        return _call(step, "jnp.transpose", before.args[0], tuple(before.args[1][axis] for axis in order))
+        return call_step(step, "jnp.transpose", before.args[0], tuple(before.args[1][axis] for axis in order))
 
     def _swapped(self, step: Step) -> Step | None:
         """`swapaxes(x, 1, 2)` and `x.mT` are transposes, which the rules on those see."""
@@ -321,7 +329,7 @@ class _Rewriting:
         first, second = (axis % rank for axis in (axes or (-2, -1)))
         order = list(range(rank))
         order[first], order[second] = second, first
-        return _call(step, "jnp.transpose", x, tuple(order))
+        return call_step(step, "jnp.transpose", x, tuple(order))
 
     def _reshape(self, step: Step) -> Variable | Step | None:
         """A reshape to the shape that is there; of a reshape; and axes swapped while those before them are one."""
@@ -338,12 +346,12 @@ class _Rewriting:
             if isinstance(origin, Variable) and rank > 2 and to[-2:] == (columns, rows):
                 shape = (*to[:-2], rows, columns)
                 origin = self._make(step, "jnp.reshape", (origin, list(shape)), shape)
-                return _call(step, "jnp.transpose", origin, (*range(rank - 2), rank - 1, rank - 2))
+                return call_step(step, "jnp.transpose", origin, (*range(rank - 2), rank - 1, rank - 2))
         units = self._without_units(x, to)
         if units is not None:
             return units
         before = self.spellings.step(x, "jnp.reshape")
-        return _call(step, "jnp.reshape", before.args[0], step.args[1]) if before is not None else None
+        return call_step(step, "jnp.reshape", before.args[0], step.args[1]) if before is not None else None
 
     def _without_units(self, x: Variable, shape: Shape) -> Variable | None:
         """Return the value before axes of one element were added and moved, if it has this shape."""
@@ -356,7 +364,7 @@ class _Rewriting:
             origin = origin[0] if isinstance(origin, list | tuple) and len(origin) == 1 else None
         if not isinstance(origin, Variable) or origin.shape != shape:
             return None
-        axis = _only_axis(added)
+        axis = only_axis(added)
         if axis is None:
             return None
         order = moved.args[1] if moved is not None else tuple(range(len(shape) + 1))
@@ -392,18 +400,23 @@ class _Rewriting:
         return _operator(step, "~", self.current(output))
 
     def _where(self, step: Step) -> Step | None:
-        """`where(~a, x, y)` is `where(a, y, x)`."""
+        """`where(~a, x, y)` is `where(a, y, x)`, and numbers are no arrays of one element."""
+        condition, *others = step.args
+        if len(others) == 2 and isinstance(condition, Variable) and len(condition.shape) == len(step.outputs.shape):
+            plain = [_without_unit_axis(other) for other in others]
+            if any(one is not other for one, other in zip(plain, others, strict=True)):
+                return call_step(step, "jnp.where", condition, *plain)
         negated = self.spellings.step(step.args[0], "~") if len(step.args) == 3 and not step.kwargs else None
         if negated is None or np.dtype(negated.args[0].dtype) != bool:
             return None
-        return _call(step, "jnp.where", negated.args[0], step.args[2], step.args[1])
+        return call_step(step, "jnp.where", negated.args[0], step.args[2], step.args[1])
 
     def _gated(self, step: Step) -> Step | None:
         """`x * sigmoid(x)` is `silu(x)`."""
         for x, gate in (step.args, step.args[::-1]):
             made = self.spellings.step(gate, "nn.sigmoid")
             if made is not None and made.args[0] is x and not made.kwargs:
-                return _call(step, "nn.silu", x)
+                return call_step(step, "nn.silu", x)
         return None
 
     def _gelu(self, step: Step) -> Step | None:
@@ -443,29 +456,15 @@ class _Rewriting:
         return _operator(step, "*", self.current(output), factor)
 
 
-def _only_axis(added: Step) -> int | None:
-    axes = _added_axes(added) if added.name == "jnp.expand_dims" else _stacked_axis(added)
-    return axes[0] if axes is not None and len(axes) == 1 else None
-
-
-def _stacked_axis(stacked: Step) -> tuple[int, ...]:
-    return (stacked.kwargs.get("axis", 0) % len(stacked.outputs.shape),)
-
-
-def _added_axes(added: Step) -> tuple[int, ...] | None:
-    """Return the axes that a step adds, as positions in its result."""
-    axes = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else None)
-    every = axes if isinstance(axes, tuple | list) else (axes,)
-    positions = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
-    return positions if len(positions) == len(every) else None
+def _without_unit_axis(value: RuntimeValue) -> RuntimeValue:
+    """Return an array of one axis and one element as a number; any other value as it is."""
+    if isinstance(value, HostValue) and value.shape == (1,) and not value.symbolic and not value.name:
+        return HostValue(value.data.reshape(()))
+    return value
 
 
 def _is_single(variable: Variable) -> bool:
     return variable.dtype == np.float32
-
-
-def _call(step: Step, name: str, *args: RuntimeValue) -> Step:
-    return Step("call", name, args, {}, step.outputs, step.node)
 
 
 def _operator(step: Step, symbol: str, *args: RuntimeValue) -> Step:

@@ -7,20 +7,31 @@ starts at one step and walks backwards; it declines if any step differs from its
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxport.codegen.structure.convolutions import convolution
+from jaxport.codegen.structure.grouped import grouped_linear
 from jaxport.codegen.structure.matching import LayerWeights, Matcher, are_of_type
 from jaxport.codegen.structure.recurrent import recurrent
 from jaxport.codegen.structure.spellings import number
-from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.codegen.structure.training import dropout, is_of_batch
+from jaxport.codegen.tree import Layer, Leaf, Op, Weight
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Variable
 
 __all__ = ["LayerWeights", "recognised"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class Standardized(NamedTuple):
+    """A division by the root mean square over the last axis: the operand, the epsilon, and if the mean is subtracted."""
+
+    x: Variable
+    epsilon: float
+    centered: bool
 
 
 class Recogniser(Matcher):
@@ -36,9 +47,11 @@ class Recogniser(Matcher):
         for recognise in (
             self.linear,
             lambda op: convolution(op, self),
+            lambda op: grouped_linear(op, self),
             self.embedding,
             self.normalization,
             self.batch_normalization,
+            lambda op: dropout(op, self),
         ):
             recognised = recognise(op)
             if recognised is not None:
@@ -116,6 +129,8 @@ class Recogniser(Matcher):
                 config = {"num_features": size, "num_groups": groups, "epsilon": epsilon}
                 return Layer("GroupNorm", config, {"scale": weight, "bias": bias}, (x,), (out,), "norm")
             standardized = self.standardized(normal) if weight is not None else None
+            if standardized is None:
+                weight, standardized = self.scaled_before(scale, normal, size)
             if standardized is None or weight is None:
                 continue
             x, epsilon, centered = standardized
@@ -127,8 +142,19 @@ class Recogniser(Matcher):
             return Layer(kind, config, weights, (x,), (out,), "norm")
         return None
 
-    def standardized(self, value: RuntimeValue) -> tuple[Variable, float, bool] | None:
-        """Return the operand of a division by the root mean square over the last axis, the epsilon, and if it was centered."""
+    def scaled_before(
+        self, scaled: RuntimeValue, factor: RuntimeValue, size: int
+    ) -> tuple[Weight | None, Standardized | None]:
+        """Return the scale and the standardization of `scale * x * rsqrt(mean(x²) + epsilon)`, which is scaled first."""
+        product, root = self.step(scaled, "*"), self.step(factor, "lax.rsqrt")
+        for scale, numerator in (product.step.args, product.step.args[::-1]) if product is not None else ():
+            weight = self.vector(scale, size)
+            if weight is not None:
+                return weight, self.divided(numerator, root)
+        return None, None
+
+    def standardized(self, value: RuntimeValue) -> Standardized | None:
+        """Return the division by the root mean square over the last axis that a value is."""
         product, quotient = self.step(value, "*"), self.step(value, "/")
         if product is not None:
             pairs = [(a, self.step(b, "lax.rsqrt")) for a, b in (product.step.args, product.step.args[::-1])]
@@ -136,20 +162,23 @@ class Recogniser(Matcher):
             pairs = [(quotient.step.args[0], self.step(quotient.step.args[1], "jnp.sqrt"))]
         else:
             return None
-        for numerator, root in pairs:
-            shifted = self.step(root.step.args[0], "+") if root is not None else None
-            if shifted is None or not isinstance(numerator, Variable):
+        return next(filter(None, (self.divided(numerator, root) for numerator, root in pairs)), None)
+
+    def divided(self, numerator: RuntimeValue, root: Op | None) -> Standardized | None:
+        """Return the standardization of a numerator, if `root` is the root of its mean square and an epsilon."""
+        shifted = self.step(root.step.args[0], "+") if root is not None else None
+        if shifted is None or not isinstance(numerator, Variable):
+            return None
+        for mean, epsilon in (shifted.step.args, shifted.step.args[::-1]):
+            constant, square = number(epsilon), self.mean_of(mean)
+            if constant is None or square is None or not self.is_square(square, numerator):
                 continue
-            for mean, epsilon in (shifted.step.args, shifted.step.args[::-1]):
-                constant, square = number(epsilon), self.mean_of(mean)
-                if constant is None or square is None or not self.is_square(square, numerator):
-                    continue
-                difference = self.step(numerator, "-")
-                if difference is not None:
-                    x, average = difference.step.args
-                    if isinstance(x, Variable) and self.mean_of(average) is x:
-                        return x, constant, True
-                return numerator, constant, False
+            difference = self.step(numerator, "-")
+            if difference is not None:
+                x, average = difference.step.args
+                if isinstance(x, Variable) and self.mean_of(average) is x:
+                    return Standardized(x, constant, True)
+            return Standardized(numerator, constant, False)
         return None
 
     def mean_of(self, value: RuntimeValue) -> RuntimeValue:
@@ -174,12 +203,13 @@ class Recogniser(Matcher):
         )
 
     def batch_normalization(self, op: Op) -> Layer | None:
-        """Batch normalization by statistics: the whole of an operator, whose last step this is."""
+        """Batch normalization: the whole of an operator, whose last step this is; by its statistics, or those of the batch."""
         node = self.weights.nodes.get(op.step.node)
         if op.operator != "BatchNormalization" or node is None or self.last[id(op.step.node)] is not op:
             return None
-        if node.attributes.get("training_mode") or node.attributes.get("spatial", 1) != 1 or len(node.outputs) != 1:
+        if node.attributes.get("spatial", 1) != 1:
             return None
+        training = bool(node.attributes.get("training_mode")) or len(node.outputs) > 1
         initializers = [self.weights.initializer(node, index) for index in range(1, 5)]
         scale, bias, mean, var = initializers
         first = self._difference(op)
@@ -187,7 +217,7 @@ class Recogniser(Matcher):
             return None
         x, average = first.step.args
         sizes = {weight.shape for weight in (scale, bias, mean, var)}
-        if not isinstance(x, Variable) or not isinstance(average, HostValue) or len(sizes) != 1:
+        if not isinstance(x, Variable) or len(sizes) != 1 or not isinstance(average, Variable | HostValue):
             return None
         if x.shape != op.outputs[0].shape or not all(
             w.dtype == x.dtype == np.float32 for w in (scale, bias, mean, var)
@@ -195,14 +225,17 @@ class Recogniser(Matcher):
             return None
         if not {scale.name, bias.name}.isdisjoint(self.weights.names[variable] for variable in self.weights.shared):
             return None
-        axis = len(x.shape) - 1 if average.ndim == 1 else 1
-        if x.shape[axis] != scale.shape[0]:
+        axis = len(x.shape) - 1 if len(average.shape) == 1 else 1
+        if x.shape[axis] != scale.shape[0] or not (
+            is_of_batch(average, "jnp.mean", x, axis, self) if training else isinstance(average, HostValue)
+        ):
             return None
         config = {
             "num_features": scale.shape[0],
             "epsilon": float(np.float32(node.attributes.get("epsilon", 1e-5))),
             "momentum": float(np.float32(node.attributes.get("momentum", 0.9))),
             "axis": -1 if axis == len(x.shape) - 1 else axis,
+            "training": training,
         }
         weights = {"scale": scale, "bias": bias, "mean": mean, "var": var}
         return Layer("BatchNorm", config, weights, (x,), op.outputs, "norm")

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from jaxport.codegen.structure.rounds import with_rounds
+from jaxport.codegen.structure.scopes import element_of
 from jaxport.codegen.tree import Call, Item, Loop, Module, Op
 from jaxport.importer.recording import Variable
 
 __all__ = ["with_loops"]
-
-_ELEMENT = re.compile(r"(.+)[._](\d+)")
-
-
-def element_of(path: str) -> tuple[str, int] | None:
-    """Return the list that a module is an element of, and its position, if its path says so.
-
-    >>> element_of("encoder.layers.11"), element_of("blocks_0"), element_of("head")
-    (('encoder.layers', 11), ('blocks', 0), None)
-    """
-    element = _ELEMENT.fullmatch(path)
-    return (element[1], int(element[2])) if element is not None else None
 
 
 def with_loops(module: Module, known: dict[int, Module] | None = None) -> Module:
@@ -38,6 +27,7 @@ def _with_loops(module: Module, known: dict[int, Module]) -> Module:
         replace(item, module=with_loops(item.module, known)) if isinstance(item, Call) else item
         for item in module.items
     ]
+    items = with_rounds(items, module.outputs)
     uses = Counter(variable for item in items for variable in item.inputs)
     uses.update(module.outputs)
     makers = {variable: item for item in items for variable in item.outputs}
@@ -46,7 +36,8 @@ def _with_loops(module: Module, known: dict[int, Module]) -> Module:
     while index < len(items):
         run = _Rounds(items, index)
         if len(run.calls) < 2:
-            done.append(items[index])
+            item = items[index]
+            done += item.module.items if isinstance(item, Call) and item.module.inline else [item]
             index += 1
             continue
         done += [*run.before, _loop(run, uses, makers), *run.after]

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxport.codegen.structure.loops import element_of
-from jaxport.codegen.structure.scopes import Chain, called
+from jaxport.codegen.structure.scopes import Chain, called, element_of
 from jaxport.codegen.tree import Layer, Leaf
 from jaxport.importer.names import unique
 from jaxport.importer.recording import Variable

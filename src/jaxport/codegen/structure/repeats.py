@@ -21,7 +21,7 @@ from jaxport.codegen.tree import Call, Item, Layer, Module, Op
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
 
-__all__ = ["further_calls", "separated", "united"]
+__all__ = ["ModuleMatch", "further_calls", "separated", "united"]
 
 
 def separated(
@@ -123,7 +123,7 @@ def united(module: Module, weights: Collection[Variable]) -> Module:
         names: Mapping[Variable, Variable] = {}
         if isinstance(item, Call | Layer):
             path = item.module.path if isinstance(item, Call) else item.label
-            first, match = firsts.setdefault(called(path), item), _Match(weights)
+            first, match = firsts.setdefault(called(path), item), ModuleMatch(weights)
             if first is item or path == called(path):
                 pass
             elif isinstance(item, Layer) and isinstance(first, Layer) and _are_one(first, item):
@@ -161,16 +161,16 @@ def further_calls(module: Module) -> set[str]:
 
 
 def _are_one(first: Layer, second: Layer) -> bool:
-    """Whether two layers are calls of one: a cell may begin with other states."""
+    """Whether two layers are calls of one: a cell may begin with other states, a dropout drops other elements."""
     configs = [
-        {key: value for key, value in layer.config.items() if key not in ("carry", "outputs")}
+        {key: value for key, value in layer.config.items() if key not in ("carry", "outputs", "seed")}
         for layer in (first, second)
     ]
     weights = [{role: weight.name for role, weight in layer.weights.items()} for layer in (first, second)]
     return first.kind == second.kind and configs[0] == configs[1] and weights[0] == weights[1]
 
 
-class _Match:
+class ModuleMatch:
     """Says whether two modules are the same but for the names of their values.
 
     Attributes:

@@ -16,6 +16,7 @@ __all__ = [
     "called",
     "chain_of",
     "common",
+    "element_of",
     "hoist",
     "imply_elements",
     "node_chains",
@@ -35,6 +36,19 @@ def called(path: str) -> str:
     'encoder.layers.0'
     """
     return re.sub(r"@\d+", "", path)
+
+
+_ELEMENT = re.compile(r"(.+)[._](\d+)")
+
+
+def element_of(path: str) -> tuple[str, int] | None:
+    """Return the list that a module is an element of, and its position, if its path says so.
+
+    >>> element_of("encoder.layers.11"), element_of("blocks_0"), element_of("head")
+    (('encoder.layers', 11), ('blocks', 0), None)
+    """
+    element = _ELEMENT.fullmatch(path)
+    return (element[1], int(element[2])) if element is not None else None
 
 
 def common(chains: Iterable[Chain]) -> Chain:
@@ -77,7 +91,7 @@ def chain_of(leaf: Leaf, chain: Chain) -> Chain:
 
     A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
     """
-    if not isinstance(leaf, Layer):
+    if not isinstance(leaf, Layer) or not leaf.weights:
         return chain
     around = chain[-1] if chain else ""
     weight = next(iter(leaf.weights.values()))

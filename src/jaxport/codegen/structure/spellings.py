@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.importer.host import Dim, HostValue, RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
-__all__ = ["Spellings", "StepRules", "bounds", "number"]
+__all__ = ["Spellings", "StepRules", "added_axes", "bounds", "call_step", "number", "only_axis"]
 
 CLOSE = 1e-6
 """How much a constant of a file may differ from the one that is meant, relative to it."""
@@ -209,3 +209,26 @@ def _kept_axis(step: Step) -> int | None:
     if len(step.args) != 1 or step.kwargs.keys() != {"axis", "keepdims"} or step.kwargs["keepdims"] is not True:
         return None
     return axes[0] % rank - rank if len(axes) == 1 and isinstance(axes[0], int) and rank else None
+
+
+def only_axis(added: Step) -> int | None:
+    """Return the axis that a step adds, if it is one."""
+    axes = added_axes(added) if added.name == "jnp.expand_dims" else _stacked_axis(added)
+    return axes[0] if axes is not None and len(axes) == 1 else None
+
+
+def _stacked_axis(stacked: Step) -> tuple[int, ...]:
+    return (stacked.kwargs.get("axis", 0) % len(stacked.outputs.shape),)
+
+
+def added_axes(added: Step) -> tuple[int, ...] | None:
+    """Return the axes that a step adds, as positions in its result."""
+    axes = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else None)
+    every = axes if isinstance(axes, tuple | list) else (axes,)
+    positions = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
+    return positions if len(positions) == len(every) else None
+
+
+def call_step(step: Step, name: str, *args: RuntimeValue) -> Step:
+    """Return a call of a function in place of a step."""
+    return Step("call", name, args, {}, step.outputs, step.node)

@@ -1,0 +1,130 @@
+"""Statements and names that the printer of modules makes, whatever the module is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from jaxport.codegen.flat import leaves
+from jaxport.codegen.literals import call
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
+from jaxport.importer.host import RuntimeValue
+from jaxport.importer.recording import Step, Variable
+
+__all__ = [
+    "begin_in",
+    "direct_operands",
+    "for_loop",
+    "items_of_rounds",
+    "lowered",
+    "parts_by_place",
+    "plural",
+    "replaced_inputs",
+    "singular",
+    "swaps_last",
+    "with_plain_axis",
+]
+
+
+def lowered(text: str) -> str:
+    """Return a name as variables have it.
+
+    >>> lowered("LayerNorm"), lowered("c_fc")
+    ('layer_norm', 'c_fc')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text).lower()
+
+
+def for_loop(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.stmt]) -> ast.stmt:
+    """Return a loop over modules and values side by side; over nothing, `count` times."""
+    if not iterated:
+        return ast.For(ast.Name("_", ast.Store()), call("range", ast.Constant(count)), body, [], lineno=0)
+    targets: list[ast.expr] = [ast.Name(chosen, ast.Store()) for chosen, _ in iterated]
+    if len(targets) == 1:
+        return ast.For(targets[0], iterated[0][1], body, [], lineno=0)
+    together = call("zip", *(values for _, values in iterated), strict=ast.Constant(True))
+    return ast.For(ast.Tuple(targets, ast.Store()), together, body, [], lineno=0)
+
+
+def with_plain_axis(step: Step) -> Step:
+    """Return `mean(x, axis=(1,))` as `mean(x, axis=1)`."""
+    axis = step.kwargs.get("axis")
+    kwargs = {**step.kwargs, "axis": axis[0]} if isinstance(axis, tuple) and len(axis) == 1 else step.kwargs
+    array, *rest = step.args
+    if step.name in ("jnp.expand_dims", "jnp.squeeze") and rest and isinstance(rest[0], tuple) and len(rest[0]) == 1:
+        rest = [rest[0][0]]
+    return replace(step, args=(array, *rest), kwargs=kwargs)
+
+
+def plural(text: str) -> str:
+    """Return a name for a list of values of a name.
+
+    >>> plural("cache"), plural("bias")
+    ('caches', 'bias_list')
+    """
+    return f"{text}s" if not text.endswith("s") else f"{text}_list"
+
+
+def singular(text: str) -> str:
+    """Return a name for an element of a list of a name.
+
+    >>> singular("blocks"), singular("h")
+    ('block', 'layer')
+    """
+    return text[:-1] if text.endswith("s") and len(text) > 2 else "layer" if text != "layer" else "one"
+
+
+def swaps_last(order: Sequence[int]) -> bool:
+    """Whether a transpose exchanges the last two axes, and moves no others.
+
+    >>> swaps_last((1, 0)), swaps_last((0, 2, 1)), swaps_last((1, 0, 2))
+    (True, True, False)
+    """
+    rank = len(order)
+    return rank > 1 and tuple(order) == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def direct_operands(step: Step, loops: Mapping[int, Loop]) -> Iterator[Variable]:
+    """Yield the values that are operands of a step itself, not of a loop or of a function that is one of its operands."""
+    for leaf in () if id(step) in loops else leaves((step.args, step.kwargs)):
+        if isinstance(leaf, Variable):
+            yield leaf
+
+
+def replaced_inputs(loop: Loop) -> dict[int, int]:
+    """Return which input of its own each call updates, such as the cache of a layer, by positions of outputs."""
+    first = loop.calls[0]
+    pairs = list(zip(loop.collected, loop.rows, strict=False))
+    alike = all(
+        (first.outputs[output].shape, first.outputs[output].dtype) == (first.inputs[row].shape, first.inputs[row].dtype)
+        for output, row in pairs
+    )
+    return dict(pairs) if alike and len(loop.collected) == len(loop.rows) else {}
+
+
+def begin_in(values: Sequence[RuntimeValue], part: Sequence[Variable]) -> int | None:
+    """Return the position at which values begin among others, in their order."""
+    for begin in range(len(values) - len(part) + 1):
+        if all(one is other for one, other in zip(values[begin:], part, strict=False)):
+            return begin
+    return None
+
+
+def parts_by_place(loop: Loop) -> list[list[Module | Layer]]:
+    """Return the parts that the calls of a loop call: for each, those of all calls."""
+    rounds = [
+        [part for part in one.module.parts if not isinstance(part, Op)] if one.module.inline else [one]
+        for one in loop.calls
+    ]
+    return [
+        [part.module if isinstance(part, Call) else part for part in column] for column in zip(*rounds, strict=True)
+    ]
+
+
+def items_of_rounds(loop: Item) -> Iterator[Item]:
+    """Yield the items of all rounds of a loop."""
+    assert isinstance(loop, Loop)
+    for one in loop.calls:
+        yield from one.module.items
