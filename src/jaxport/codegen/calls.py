@@ -18,11 +18,13 @@ from jaxport.codegen.statements import (
     begin_in,
     direct_operands,
     for_loop,
+    is_single_number,
     items_of_rounds,
     lowered,
     parts_by_place,
     plural,
     replaced_inputs,
+    same_tensor,
     singular,
     swaps_last,
     with_plain_axis,
@@ -136,7 +138,7 @@ class CallPrinter(Printer):
         assert self.dialect is not None
         if has_stand_ins(value):  # a file has one width for all
             value = HostValue(value.to_jax(), name=value.name)
-        known = next((key for key, other in self.tables.items() if _are_equal(other.data, value.data)), None)
+        known = next((key for key, other in self.tables.items() if same_tensor(other.data, value.data)), None)
         key = known or self.fields.fresh("table")
         self.tables.setdefault(key, value)
         return restored(value.data, self.dialect.frozen(attribute(f"self.{key}")))
@@ -266,11 +268,13 @@ class CallPrinter(Printer):
             return super().expression(step)
         step = with_plain_axis(step)
         array, *rest = step.args
-        if step.name == "jnp.where" and len(rest) == 2 and all(map(_is_single, rest)):
+        if step.name == "jnp.where" and len(rest) == 2 and all(map(is_single_number, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
         if step.name == "jnp.clip" and isinstance(array, Variable) and array.dtype == np.float32:
             return call(
-                "jnp.clip", self.value(array), *(number(x.item()) if _is_single(x) else self.value(x) for x in rest)
+                "jnp.clip",
+                self.value(array),
+                *(number(x.item()) if is_single_number(x) else self.value(x) for x in rest),
             )
         if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
             (axes,) = rest
@@ -284,7 +288,7 @@ class CallPrinter(Printer):
 
     def host_value(self, value: HostValue) -> ast.expr:
         """Return a tensor that is known; the smallest number of float32, which masks are made of, by its name."""
-        if _is_single(value) and value.item() == np.finfo(np.float32).min:
+        if is_single_number(value) and value.item() == np.finfo(np.float32).min:
             return ast.parse("jnp.finfo(jnp.float32).min", mode="eval").body
         return super().host_value(value)
 
@@ -494,12 +498,3 @@ METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
 
 KEPT = {"mask", "split", "softmax", "top_k"}
 """Defaults that say more than `x`."""
-
-
-def _is_single(value: object) -> bool:
-    """Whether a value is a known number of float32."""
-    return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
-
-
-def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
-    return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())

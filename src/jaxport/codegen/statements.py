@@ -7,21 +7,25 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from jaxport.codegen.flat import leaves
 from jaxport.codegen.literals import call
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
-from jaxport.importer.host import RuntimeValue
+from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
 __all__ = [
     "begin_in",
     "direct_operands",
     "for_loop",
+    "is_single_number",
     "items_of_rounds",
     "lowered",
     "parts_by_place",
     "plural",
     "replaced_inputs",
+    "same_tensor",
     "singular",
     "swaps_last",
     "with_plain_axis",
@@ -74,6 +78,16 @@ def singular(text: str) -> str:
     ('block', 'layer')
     """
     return text[:-1] if text.endswith("s") and len(text) > 2 else "layer" if text != "layer" else "one"
+
+
+def is_single_number(value: object) -> bool:
+    """Whether a value is a known number of float32."""
+    return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
+
+
+def same_tensor(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two tensors are of one dtype and shape, and have the same bytes."""
+    return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
 
 
 def swaps_last(order: Sequence[int]) -> bool:
