@@ -35,7 +35,8 @@ UNREACHABLE = {
 
 #: Rules for primitives of other releases of JAX than the installed one, whose names no test needs.
 OF_OTHER_RELEASES = """
-    copy_p core_call reduced_vary_cast relayout shard_alike unreduced_pmax unreduced_pmin vary_unreduced_cast
+    copy_p core_call reduced_vary_cast reduced_vary_cast_p relayout shard_alike unreduced_pmax unreduced_pmin
+    vary_unreduced_cast vary_unreduced_cast_p
 """.split()
 
 
