@@ -17,8 +17,9 @@ def continued(folder: str, length: int, prompt: list[int], features: str | None 
     parameters = onnxruntime_genai.GeneratorParams(model)
     parameters.set_search_options(max_length=length, do_sample=False)
     generator = onnxruntime_genai.Generator(model, parameters)
-    if features is not None:
-        generator.set_model_input("audio_features", np.load(features))
+    sound = None if features is None else np.load(features)  # kept: the generator reads its memory until the end
+    if sound is not None:
+        generator.set_model_input("audio_features", sound)
     generator.append_tokens(prompt)
     while not generator.is_done():
         generator.generate_next_token()
