@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
@@ -92,6 +93,32 @@ class Sharper(nnx.MultiHeadAttention):
 
 def test_an_attention_of_another_scale_is_a_module(tmp_path: Path) -> None:
     file = jaxport.to_onnx(Sharper(2, 8, decode=False, rngs=nnx.Rngs(0)), [X]).model
+    code = check(file, sampled(jaxport.from_onnx(file), SIZES), tmp_path, "nnx")
+    assert "nnx.MultiHeadAttention(" not in code
+    assert "nn.dot_product_attention(" in code
+
+
+class Windowed(nnx.Module):
+    """Queries attend within windows of four positions, which go to the batch: no layer of Flax does that."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.query, self.key, self.value, self.out = (nnx.Linear(8, 8, rngs=rngs) for _ in range(4))
+
+    def __call__(self, x):
+        query, key, value = (part(x).reshape(-1, 4, 2, 4) for part in (self.query, self.key, self.value))
+        return self.out(jax.nn.dot_product_attention(query, key, value).reshape(-1, 4, 8))
+
+
+class WindowedBlock(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.attention = Windowed(rngs)
+
+    def __call__(self, x):
+        return jnp.tanh(self.attention(x))
+
+
+def test_an_attention_within_windows_is_a_module(tmp_path: Path) -> None:
+    file = jaxport.to_onnx(WindowedBlock(nnx.Rngs(0)), [("B", 16, 8)]).model
     code = check(file, sampled(jaxport.from_onnx(file), SIZES), tmp_path, "nnx")
     assert "nnx.MultiHeadAttention(" not in code
     assert "nn.dot_product_attention(" in code

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Weight
-from jaxport.importer.host import RuntimeValue
+from jaxport.importer.host import RuntimeValue, Shape
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["with_attention_layers"]
@@ -119,10 +119,9 @@ def _heads_of(module: Module) -> _Heads | None:
         return None
     if module.outputs != out.outputs or key.inputs != value.inputs or {*query.inputs, *key.inputs} != {*module.inputs}:
         return None
-    if (
-        not _are_heads(attention.step, merged.step)
-        or len({frozenset(layer.weights) for layer in projections.values()}) > 1
-    ):
+    roles = {frozenset(layer.weights) for layer in projections.values()}
+    rows = [layer.outputs[0].shape[:-1] for layer in (query, key, value)]
+    if len(roles) > 1 or not _are_heads(attention.step, merged.step, rows):
         return None
     return _Heads(projections, attention)
 
@@ -133,9 +132,10 @@ def _of(made: Mapping[Variable, Op], value: RuntimeValue, name: str) -> Op | Non
     return op if op is not None and op.step.name == name and op.step.form != "vmap" else None
 
 
-def _are_heads(attention: Step, merged: Step) -> bool:
-    """Whether queries, keys and values have the same heads, and each projection makes them of the last axis."""
-    shapes: Sequence[tuple] = [operand.shape for operand in attention.args]
-    batch, length, heads, size = shapes[0]
+def _are_heads(attention: Step, merged: Step, rows: Sequence[Shape]) -> bool:
+    """Whether queries, keys and values have the same heads, made of the last axis of projections with these other axes."""
+    shapes = [operand.shape for operand in attention.args]
+    heads, size = shapes[0][2:]
     same = all(shape[2:] == (heads, size) for shape in shapes) and isinstance(heads, int) and isinstance(size, int)
-    return same and merged.outputs.shape == (batch, length, heads * size)
+    kept = all(shape[:2] == tuple(before) for shape, before in zip(shapes, rows, strict=True))
+    return same and kept and merged.outputs.shape == (*shapes[0][:2], heads * size)
