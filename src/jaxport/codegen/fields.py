@@ -106,7 +106,7 @@ def _children(module: Module) -> Iterator[Child]:
 def _label(child: Child, around: Module) -> str:
     if isinstance(child, Layer):
         return child.label
-    return child.path.removeprefix(f"{around.path}.") if around.path else child.path
+    return child.path_in(around)
 
 
 def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int, tuple[str, int]]:

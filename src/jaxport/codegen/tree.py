@@ -180,6 +180,10 @@ class Module:
                 else:
                     yield part
 
+    def path_in(self, around: Module) -> str:
+        """Return its path below a module around it."""
+        return self.path.removeprefix(f"{around.path}.") if around.path else self.path
+
     def calls(self) -> Iterator[Call]:
         """Yield the calls of modules among the items, those of loops included."""
         yield from (part for part in self.parts if isinstance(part, Call))

@@ -66,17 +66,17 @@ def record(model: ir.Model) -> None:
       >>> jaxport.to_onnx(jax.nn.gelu, [("B",)]).model.metadata_props[RECORD]
       '20: Gelu'
     """
-    found = _requiring(model)
-    if found:
-        model.metadata_props[RECORD] = f"{model.opset_imports['']}: {', '.join(found)}"
+    required = _requiring(model)
+    if required:
+        model.metadata_props[RECORD] = f"{model.opset_imports['']}: {', '.join(required)}"
 
 
 def recorded(model: ir.Model) -> tuple[str, ...]:
     """Return the operators in the record of a model; none if there is no record, or the model was changed since."""
     opset, _, names = model.metadata_props.get(RECORD, "").partition(": ")
-    found = tuple(filter(None, names.split(", ")))
+    required = tuple(filter(None, names.split(", ")))
     present = {node.op_type for graph in graphs(model) for node in graph if not node.domain}
-    return found if opset == str(model.opset_imports.get("")) and present.issuperset(found) else ()
+    return required if opset == str(model.opset_imports.get("")) and present.issuperset(required) else ()
 
 
 def requiring(model: ir.Model) -> tuple[str, ...]:

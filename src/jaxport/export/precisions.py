@@ -175,10 +175,10 @@ def _by_queries(
     allowed = ", ".join(repr(name) for name in (*PRECISIONS, FLOAT32) if name == FLOAT32 or not PRECISIONS[name].half)
     queries: list[tuple[str, Precision | None]] = []
     for query, name in precision.items():
-        found = None if name == FLOAT32 else named(name)
-        if found is not None and found.half is not None:
+        single = None if name == FLOAT32 else named(name)
+        if single is not None and single.half is not None:
             _refuse(f"`{query}` cannot be in {name!r} alone", where, f"{allowed}, a `jaxport.Int4` or a `jaxport.Int8`")
-        queries.append((query, found))
+        queries.append((query, single))
     used = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
     if not used:
         _refuse("no query has a precision of fewer bits", where, "leave `precision` out")

@@ -13,10 +13,10 @@ __all__ = ["grouped_linear"]
 
 def grouped_linear(op: Op, matcher: Matcher) -> Layer | None:
     """Return the product with the kernels of all groups, or of each row with the kernel of its own group."""
-    found = _of_all(op, matcher) or _of_chosen(op, matcher)
-    if found is None:
+    match = _of_all(op, matcher) or _of_chosen(op, matcher)
+    if match is None:
         return None
-    weight, inputs = found
+    weight, inputs = match
     groups, in_features, out_features = weight.shape
     if not are_of_type(inputs[0], weight) or inputs[0].shape[-1] != in_features:
         return None

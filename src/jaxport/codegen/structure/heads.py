@@ -44,9 +44,9 @@ class _AttentionLayers:
         if heads is None:
             yield replace(item, module=self.module(module))
             return
-        given = dict(zip(module.inputs, item.inputs, strict=True))
-        inputs = [given[variable] for variable in heads.inputs]
-        label = module.path.removeprefix(f"{around.path}.") if around.path else module.path
+        values = dict(zip(module.inputs, item.inputs, strict=True))
+        inputs = [values[variable] for variable in heads.inputs]
+        label = module.path_in(around)
         config = dict(heads.config)
         if heads.is_causal:
             mask = Variable((inputs[0].shape[1], inputs[-1].shape[1]), np.dtype(bool), "mask")

@@ -134,9 +134,9 @@ class _RoundRun:
         for members, names in zip(self.rounds, self.names, strict=True):
             element = _element(members[0])
             assert element is not None
-            given, returned = (tuple(names[variable] for variable in values) for values in (inputs, outputs))
+            taken, returned = (tuple(names[variable] for variable in values) for values in (inputs, outputs))
             path = f"{element[0]}.{element[1]}"
-            calls.append(Call(Module(path, "", tuple(members), given, returned, inline=True), given, returned))
+            calls.append(Call(Module(path, "", tuple(members), taken, returned, inline=True), taken, returned))
         return calls
 
 

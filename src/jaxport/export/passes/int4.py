@@ -143,19 +143,19 @@ def block_int4(model: ir.Model, *, contrib: bool, form: Int4 = Int4(), where: No
 
 
 def _by_operator(builder: Builder, dense: Dense, form: Int4, dims: list | None) -> ir.Value:
-    found = quantized(dense.weights, form)
+    stored = quantized(dense.weights, form)
     name, (depth, count) = dense.held.name or "weights", dense.weights.shape
     inputs = [
         dense.x,
-        builder.constant(_pairs(found.levels), f"{name}.int4"),
-        builder.constant(found.scale.ravel(), f"{name}.scale"),
+        builder.constant(_pairs(stored.levels), f"{name}.int4"),
+        builder.constant(stored.scale.ravel(), f"{name}.scale"),
     ]
     if not form.symmetric:
-        inputs.append(builder.constant(_pairs(found.zero).ravel(), f"{name}.zero_point"))
+        inputs.append(builder.constant(_pairs(stored.zero).ravel(), f"{name}.zero_point"))
     attributes = {"K": depth, "N": count, "bits": 4, "block_size": form.size(depth), "accuracy_level": ACCURACY}
     result = builder.emit("MatMulNBits", inputs, dims, ir.DataType.FLOAT, **attributes)
     result.producer().domain = MICROSOFT
-    return _finished(builder, result, dense, found, dims)
+    return _finished(builder, result, dense, stored, dims)
 
 
 def _pairs(levels: np.ndarray) -> np.ndarray:
@@ -166,12 +166,12 @@ def _pairs(levels: np.ndarray) -> np.ndarray:
 
 
 def _by_blocks(builder: Builder, dense: Dense, form: Int4, dims: list | None) -> ir.Value:
-    found = quantized(dense.weights, form)
+    stored = quantized(dense.weights, form)
     name, (depth, count) = dense.held.name or "weights", dense.weights.shape
-    whole = found.levels.reshape(count, -1)[:, :depth].T
-    arrays = {"int4": _signed(whole), "scale": found.scale.T}
+    whole = stored.levels.reshape(count, -1)[:, :depth].T
+    arrays = {"int4": _signed(whole), "scale": stored.scale.T}
     if not form.symmetric:
-        arrays["zero_point"] = _signed(found.zero.T)
+        arrays["zero_point"] = _signed(stored.zero.T)
     # ONNX Runtime looks for the weights only in the graph of the DequantizeLinear, so this one is not in a subgraph.
     editor, root = builder.editor, builder.root
     inputs = [editor.constant(root, array, f"{name}.{part}") for part, array in arrays.items()]
@@ -186,25 +186,25 @@ def _by_blocks(builder: Builder, dense: Dense, form: Int4, dims: list | None) ->
             dtype=ir.DataType.FLOAT, axis=0, block_size=size,
         )  # fmt: skip
     result = builder.emit("MatMul", [dense.x, weights], dims, ir.DataType.FLOAT)
-    return _finished(builder, result, dense, found, dims)
+    return _finished(builder, result, dense, stored, dims)
 
 
 def _signed(levels: np.ndarray) -> np.ndarray:
     return (levels.astype(np.int8) - 8).astype(ml_dtypes.int4)
 
 
-def _finished(builder: Builder, result: ir.Value, dense: Dense, found: Levels, dims: list | None) -> ir.Value:
+def _finished(builder: Builder, result: ir.Value, dense: Dense, stored: Levels, dims: list | None) -> ir.Value:
     """Record how far the weights of a product are from what they were, relative to their norm, and add its bias."""
     producer = result.producer()
     assert producer is not None
-    producer.metadata_props[ROUNDING] = f"{rounding_error(dense.weights, found):.4f}"
+    producer.metadata_props[ROUNDING] = f"{rounding_error(dense.weights, stored):.4f}"
     return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
 
 
-def rounding_error(weights: np.ndarray, found: Levels) -> float:
+def rounding_error(weights: np.ndarray, stored: Levels) -> float:
     """Return the norm of the difference that 4 bits make to weights, relative to the norm of the weights."""
     of_weights, of_difference = (
-        np.square(array, dtype=np.float64).sum() ** 0.5 for array in (weights, found.weights(len(weights)) - weights)
+        np.square(array, dtype=np.float64).sum() ** 0.5 for array in (weights, stored.weights(len(weights)) - weights)
     )
     return float(of_difference / of_weights) if of_weights else 0.0
 
@@ -212,11 +212,11 @@ def rounding_error(weights: np.ndarray, found: Levels) -> float:
 def quantized(weights: np.ndarray, form: Int4) -> Levels:
     """Return weights [K, N] in 4 bits; the scale of each group is the one with the least squared error.
 
-    >>> found = quantized(np.float32([[2.5], [-1.25]]), Int4())
-    >>> found.levels[0, 0, :3].tolist(), found.scale.tolist(), found.zero.tolist()
+    >>> stored = quantized(np.float32([[2.5], [-1.25]]), Int4())
+    >>> stored.levels[0, 0, :3].tolist(), stored.scale.tolist(), stored.zero.tolist()
     ([15, 0, 5], [[0.25]], [[5]])
-    >>> found = quantized(np.float32([[2.5], [-1.25]]), Int4(symmetric=True))
-    >>> found.levels[0, 0, :3].tolist(), found.scale.tolist(), found.zero.tolist()
+    >>> stored = quantized(np.float32([[2.5], [-1.25]]), Int4(symmetric=True))
+    >>> stored.levels[0, 0, :3].tolist(), stored.scale.tolist(), stored.zero.tolist()
     ([0, 12, 8], [[-0.3125]], [[8]])
     """
     depth, count = weights.shape
