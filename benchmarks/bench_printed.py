@@ -211,8 +211,19 @@ def _elements(value: ast.expr) -> list[str]:
     if isinstance(value, ast.ListComp) and isinstance(value.elt, ast.Call):
         return [ast.unparse(value.elt.func)] * 2
     if isinstance(value, ast.List):
-        return [ast.unparse(one.func) if isinstance(one, ast.Call) else "" for one in value.elts]
+        return [name for one in value.elts for name in _classes_of(one)]
     return []
+
+
+def _classes_of(element: ast.expr) -> list[str]:
+    """The class of an element of a list, as often as it is there: `*(Block(rngs=rngs) for _ in range(5))` is five."""
+    count = 1
+    if isinstance(element, ast.Starred) and isinstance(element.value, ast.GeneratorExp):
+        made = element.value.generators[0].iter
+        if isinstance(made, ast.Call) and isinstance(made.args[0], ast.Constant):
+            count = made.args[0].value
+        element = element.value.elt
+    return [ast.unparse(element.func) if isinstance(element, ast.Call) else ""] * count
 
 
 def _original(name: str) -> int | None:

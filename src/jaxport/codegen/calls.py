@@ -266,7 +266,8 @@ class CallPrinter(Printer):
         """Return a call, of a method of arrays if there is one."""
         if step.form != "call" or not step.args:
             return super().expression(step)
-        step = with_plain_axis(step)
+        function = self.dialect.functions.get(step.name) if self.dialect is not None else None
+        step = (function(step) if function is not None else None) or with_plain_axis(step)
         array, *rest = step.args
         if step.name == "jnp.where" and len(rest) == 2 and all(map(is_single_number, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))

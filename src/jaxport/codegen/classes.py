@@ -6,6 +6,7 @@ import ast
 import copy
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -31,6 +32,9 @@ __all__ = ["Classes", "Draft"]
 
 MOST_ARGUMENTS = 8
 """Arguments that a constructor has at most; modules that differ in more are classes of their own."""
+
+SHORTEST_RUN = 3
+"""Equal elements of a list that are a comprehension at least."""
 
 
 @dataclass(eq=False)
@@ -194,11 +198,17 @@ class Classes:
         return call(made, *map(copy.deepcopy, arguments), **{keyword: name(keyword)})
 
     def _list(self, elements: Sequence[ast.expr]) -> ast.expr:
-        if len({ast.dump(element) for element in elements}) == 1:
-            count = constant(len(elements), "depth")
-            loop = ast.comprehension(ast.Name("_", ast.Store()), call("range", count), [], 0)
-            return self.dialect.sequence(ast.ListComp(elements[0], [loop]))
-        return self.dialect.sequence(ast.List(list(elements), ast.Load()))
+        """Return a list of modules, in which a run of equal ones is a comprehension."""
+        runs = [list(run) for _, run in groupby(elements, key=ast.dump)]
+        if len(runs) == 1:
+            return self.dialect.sequence(ast.ListComp(runs[0][0], [_counted(len(elements))]))
+        listed: list[ast.expr] = []
+        for run in runs:
+            if len(run) < SHORTEST_RUN:
+                listed += run
+            else:
+                listed.append(ast.Starred(ast.GeneratorExp(run[0], [_counted(len(run))]), ast.Load()))
+        return self.dialect.sequence(ast.List(listed, ast.Load()))
 
     def _settle(self, drafts: Sequence[Draft], chosen: str) -> None:
         """Make one class of drafts that are alike but for numbers, or several if they differ in too many."""
@@ -256,9 +266,8 @@ class Classes:
 
     def _assigned(self, target: ast.Attribute, value: ast.expr, is_list: bool) -> ast.stmt:
         """Return the assignment of an attribute; type checkers know a list of several classes by its annotation only."""
-        listed = [node for node in ast.walk(value) if isinstance(node, ast.List)]
-        classes = {ast.dump(one.func) for node in listed[:1] for one in node.elts if isinstance(one, ast.Call)}
-        if not is_list or self.dialect.declared or len(classes) < 2:
+        listed = next((node.elts for node in ast.walk(value) if isinstance(node, ast.List)), [])
+        if not is_list or self.dialect.declared or len({ast.dump(_class_of(element)) for element in listed}) < 2:
             return ast.Assign([target], value, lineno=0)
         assert isinstance(value, ast.Call)
         annotation = ast.Subscript(value.func, name("Any"), ast.Load())
@@ -304,6 +313,21 @@ def _zeros(shape: Sequence[int], dtype: np.dtype) -> ast.expr:
 def _numbers(tree: ast.AST) -> list[ast.Constant]:
     """Return the numbers in a class that may become arguments."""
     return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) in (int, float)]
+
+
+def _class_of(element: ast.expr) -> ast.expr:
+    """Return the class of an element of a list, or of a run of equal ones."""
+    made = (
+        element.value.elt
+        if isinstance(element, ast.Starred) and isinstance(element.value, ast.GeneratorExp)
+        else element
+    )
+    return made.func if isinstance(made, ast.Call) else made
+
+
+def _counted(count: int) -> ast.comprehension:
+    """`for _ in range(12)`."""
+    return ast.comprehension(ast.Name("_", ast.Store()), call("range", constant(count, "depth")), [], 0)
 
 
 def _with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draft:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxport.codegen.literals import number
 from jaxport.codegen.tree import Layer
 from jaxport.importer.host import Attribute, RuntimeValue
+from jaxport.importer.recording import Step
 
 __all__ = ["Constructor", "Dialect", "Field", "constant", "for_all_axes", "sized"]
 
@@ -48,6 +49,7 @@ class Dialect:
     Attributes:
       name: the name by which users ask for it.
       layers: the kinds of layers that it has.
+      functions: calls of its own functions in place of calls of JAX's, by the name of those.
       base: the class that modules are derived from.
       imports: the lines that import it.
       signature: the keyword that constructors hand down, and its type.
@@ -64,6 +66,7 @@ class Dialect:
 
     name: str
     layers: Mapping[str, Constructor]
+    functions: Mapping[str, Callable[[Step], Step | None]]
     base: str
     imports: tuple[str, ...]
     signature: tuple[str, str]

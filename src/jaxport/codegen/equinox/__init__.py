@@ -64,6 +64,7 @@ def _cell(cell: ast.expr) -> ast.expr:
 EQUINOX = Dialect(
     name="equinox",
     layers=LAYERS,
+    functions={},
     base="eqx.Module",
     imports=("import equinox as eqx",),
     signature=("keys", "Iterator"),

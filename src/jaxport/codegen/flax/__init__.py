@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from jaxport.codegen.dialect import Dialect
+from jaxport.codegen.flax.functions import FUNCTIONS
 from jaxport.codegen.flax.layers import DEFINITIONS, LAYERS
 from jaxport.codegen.literals import call
 
@@ -62,6 +63,7 @@ def _value(weight: ast.expr) -> ast.expr:
 NNX = Dialect(
     name="nnx",
     layers=LAYERS,
+    functions=FUNCTIONS,
     base="nnx.Module",
     imports=("from flax import nnx",),
     signature=("rngs", "nnx.Rngs"),

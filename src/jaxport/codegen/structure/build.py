@@ -15,10 +15,10 @@ from jaxport.codegen.structure.repeats import further_calls, separated, united
 from jaxport.codegen.structure.scheduling import scheduled
 from jaxport.codegen.structure.scopes import (
     Chain,
-    chain_of,
     common,
     hoist,
     imply_elements,
+    leaf_chains,
     node_chains,
     plain_paths,
     without_containers,
@@ -76,7 +76,7 @@ def _module(
     """Return the tree of operators, without its weights."""
     leaves = recognised(ops, results, weights)
     made_by = {variable: op for op in ops for variable in op.outputs}
-    chains = {id(leaf): chain_of(leaf, op_chains[id(made_by[leaf.outputs[0]])]) for leaf in leaves}
+    chains = leaf_chains(leaves, lambda leaf: op_chains[id(made_by[leaf.outputs[0]])])
     imply_elements(chains)
     without_containers(chains)
     hoist(leaves, chains, weights.names)

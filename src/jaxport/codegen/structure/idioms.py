@@ -32,6 +32,9 @@ ROLES = frozenset({"mask", "cos", "sin"})
 MOVING = frozenset({"jnp.reshape", "jnp.transpose", "jnp.expand_dims", "jnp.squeeze", "astype"})
 """Functions whose result is named as their operand."""
 
+REDUCTIONS = ("jnp.mean", "jnp.sum", "jnp.max", "jnp.min")
+"""Functions that reduce axes."""
+
 Rule = Callable[[Step], "Variable | Step | None"]
 
 
@@ -77,6 +80,7 @@ class _Rewriting:
     groups: Groups = field(init=False)
     rows: Rows = field(init=False)
     lookups: Lookups = field(init=False)
+    concatenations: dict[tuple[int | Variable, ...], Variable] = field(default_factory=dict)
 
     def __post_init__(self, weights: Collection[Variable], uniform: Callable[[Variable], float | None]) -> None:
         self.channels = Channels(self.spellings, self._made, weights)
@@ -124,7 +128,7 @@ class _Rewriting:
             "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
             "@": (self.attentions.attention, self._scaled_product, self.rows.of_columns),
-            "jnp.squeeze": (self._squeeze, self._squeeze_added),
+            "jnp.squeeze": (self._squeeze, self._squeeze_added, self.lookups.element_of_split, self._squeeze_reduced),
             "jnp.expand_dims": (self._expand,),
             "jnp.logical_and": (self._and_true,),
             "jnp.take": (self.lookups.take_all, self.lookups.take, self.lookups.take_first_rows),
@@ -139,10 +143,7 @@ class _Rewriting:
             "helper.rotary": (self.attentions.rotary,),
             "jnp.swapaxes": (self._swapped,),
             "mT": (self._swapped,),
-            "jnp.mean": (self._reduction, self.channels.reduction),
-            "jnp.sum": (self._reduction, self.channels.reduction),
-            "jnp.max": (self._reduction, self.channels.reduction),
-            "jnp.min": (self._reduction, self.channels.reduction),
+            **dict.fromkeys(REDUCTIONS, (self._reduction, self.channels.reduction)),
             "jnp.reshape": (self.attentions.attention, self.rows.of_rows, self._reshape, self._split_before),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
@@ -155,7 +156,7 @@ class _Rewriting:
             "jnp.pad": (self._pad_nothing,),
             "==": (self._lower_triangle,),
             "nn.softmax": (self.attentions.mask_of, self._over_last_axis),
-            "jnp.concatenate": (self._stack, self._roll, self.channels.concatenation),
+            "jnp.concatenate": (self._stack, self._roll, self.channels.concatenation, self._continued),
             "jnp.cos": (self._angle,),
             "jnp.sin": (self._angle,),
         }.get(step.name, ())
@@ -206,6 +207,19 @@ class _Rewriting:
         if any(size != 1 and times != 1 for size, times in zip(x.shape, repeats, strict=True)):
             return None
         return call_step(step, "jnp.broadcast_to", x, tuple(step.outputs.shape))
+
+    def _continued(self, step: Step) -> Step | None:
+        """`concatenate((a, b, c), axis=1)` is `concatenate((ab, c), axis=1)` if `ab` is those two already."""
+        (parts, *others), axis = step.args, step.kwargs.get("axis", 0) % len(step.outputs.shape)
+        if others or step.kwargs.keys() - {"axis"} or not all(isinstance(part, Variable) for part in parts):
+            return None
+        for length in range(len(parts) - 1, 1, -1):
+            whole = self.concatenations.get((axis, *parts[:length]))
+            if whole is not None:
+                rest = (whole, *parts[length:])
+                return Step("call", step.name, (rest,), {"axis": axis}, step.outputs, step.node)
+        self.concatenations[axis, *parts] = step.outputs
+        return None
 
     def _roll(self, step: Step) -> Step | None:
         """`concatenate((x[:, 2:], x[:, :2]), axis=1)` is `roll(x, -2, axis=1)`."""
@@ -347,11 +361,25 @@ class _Rewriting:
                 shape = (*to[:-2], rows, columns)
                 origin = self._make(step, "jnp.reshape", (origin, list(shape)), shape)
                 return call_step(step, "jnp.transpose", origin, (*range(rank - 2), rank - 1, rank - 2))
-        units = self._without_units(x, to)
+        units = self._without_units(x, to) or self._squeeze_reduced(step)
         if units is not None:
             return units
         before = self.spellings.step(x, "jnp.reshape")
         return call_step(step, "jnp.reshape", before.args[0], step.args[1]) if before is not None else None
+
+    def _squeeze_reduced(self, step: Step) -> Step | None:
+        """`mean(x, axis=1, keepdims=True)` without the axis that is kept is `mean(x, axis=1)`."""
+        moved = self.spellings.step(step.args[0], "jnp.transpose")
+        kept = self.spellings.step(moved.args[0] if moved is not None else step.args[0], *REDUCTIONS)
+        if kept is None or kept.kwargs.get("keepdims") is not True or kept.kwargs.keys() != {"axis", "keepdims"}:
+            return None
+        rank, axes = len(kept.outputs.shape), kept.kwargs["axis"]
+        axes = {axis % rank for axis in (axes if isinstance(axes, tuple) else (axes,))}
+        order = [axis for axis in (moved.args[1] if moved is not None else range(rank)) if axis not in axes]
+        if order != sorted(order) or step.outputs.shape != tuple(kept.outputs.shape[axis] for axis in order):
+            return None
+        axis = tuple(sorted(axes)) if len(axes) > 1 else axes.pop()
+        return Step(kept.form, kept.name, kept.args, {"axis": axis}, step.outputs, step.node)
 
     def _without_units(self, x: Variable, shape: Shape) -> Variable | None:
         """Return the value before axes of one element were added and moved, if it has this shape."""

@@ -62,6 +62,20 @@ class Lookups(StepRules):
             return None
         return Step("call", "jnp.take", (x, added.args[0]), {"axis": 0}, step.outputs, step.node)
 
+    def element_of_split(self, step: Step) -> Step | None:
+        """`squeeze(split(x, 3, axis=1)[2], 1)` is `x[:, 2]`."""
+        part, axes = step.args if len(step.args) == 2 else (None, None)
+        if not isinstance(part, Variable) or not isinstance(axes, tuple) or len(axes) != 1:
+            return None
+        split, place = self.spellings.parts.get(part, (None, 0))
+        if split is None or split.name != "jnp.split":
+            return None
+        (x, _), rank = split.args, len(part.shape)
+        axis, parts = axes[0] % rank, len(split.outputs)
+        if not isinstance(x, Variable) or split.kwargs.get("axis", 0) % rank != axis or x.shape[axis] != parts:
+            return None
+        return Step("index", "", (x, (*(slice(None),) * axis, place) if axis else place), {}, step.outputs, step.node)
+
     def part_of_part(self, step: Step) -> Step | None:
         """`x[:, 1:][:, :, 2:]` is `x[:, 1:, 2:]`."""
         inner = self.spellings.step(step.args[0], "") if step.form == "index" else None

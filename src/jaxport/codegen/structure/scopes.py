@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 
 from jaxport.codegen.tree import Layer, Leaf, Op
@@ -14,11 +15,11 @@ from jaxport.importer.recording import Variable
 __all__ = [
     "Chain",
     "called",
-    "chain_of",
     "common",
     "element_of",
     "hoist",
     "imply_elements",
+    "leaf_chains",
     "node_chains",
     "nodes_of",
     "plain_paths",
@@ -86,16 +87,35 @@ def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, B
     return nodes, chains
 
 
-def chain_of(leaf: Leaf, chain: Chain) -> Chain:
-    """Return the modules around a leaf, those that only the name of its weight tells included.
+def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain]) -> dict[int, Chain]:
+    """Return the modules around each leaf, those that only the name of its weight tells included.
 
     A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
+
+    Args:
+      leaves: the leaves.
+      around: returns the modules around the node that computes a leaf.
     """
-    if not isinstance(leaf, Layer) or not leaf.weights:
+    leaves = list(leaves)
+    readers = Counter(_weight_of(leaf) for leaf in leaves)
+    return {id(leaf): _chain_of(leaf, around(leaf), readers[_weight_of(leaf)] == 1) for leaf in leaves}
+
+
+def _weight_of(leaf: Leaf) -> str:
+    """Return the name of the first weight of a layer."""
+    return next((weight.name for weight in leaf.weights.values()), "") if isinstance(leaf, Layer) else ""
+
+
+def _chain_of(leaf: Leaf, chain: Chain, is_only_reader: bool) -> Chain:
+    name = _weight_of(leaf)
+    if not name:
         return chain
+    path, parent = name.rpartition(".")[0], name.rpartition(".")[0].rpartition(".")[0]
+    if is_only_reader and chain and called(chain[-1]) != path and called(chain[-1]).rpartition(".")[0] == parent:
+        # A batch normalization that an exporter folded into the convolution before it has given it its place.
+        chain = chain[:-1]
     around = chain[-1] if chain else ""
-    weight = next(iter(leaf.weights.values()))
-    path, begin = weight.name.rpartition(".")[0], f"{called(around)}." if around else ""
+    begin = f"{called(around)}." if around else ""
     if path == called(around) or not path.startswith(begin):
         return chain
     if not all(part.isidentifier() or part.isdigit() for part in path.split(".")):

@@ -23,14 +23,20 @@ class Spellings:
 
     Attributes:
       made: the step that makes each value.
+      parts: the step that makes each value together with others, and its place among them.
     """
 
     made: dict[Variable, Step] = field(default_factory=dict)
+    parts: dict[Variable, tuple[Step, int]] = field(default_factory=dict)
 
     def note(self, step: Step) -> None:
         """Record a step."""
         if isinstance(step.outputs, Variable):
             self.made[step.outputs] = step
+        elif isinstance(step.outputs, tuple | list):
+            for place, output in enumerate(step.outputs):
+                if isinstance(output, Variable):
+                    self.parts[output] = step, place
 
     def step(self, value: RuntimeValue, *names: str) -> Step | None:
         """Return the step that makes a value, if it is one of these; `""` is an index."""

@@ -121,6 +121,12 @@ earlier("MaxPool", since=8, until=9, without="ceil_mode dilations")
 earlier("MaxPool", since=1, until=7, without="storage_order")
 
 
+@helper
+def avg_pool(x, window, strides, padding, **options):
+    """Return the mean of each window of `x`, in which padding counts as zeros."""
+    return lax.reduce_window(x, 0.0, lax.add, window, strides, padding, **options) / int(np.prod(window))
+
+
 @image_op("AveragePool", since=19)
 def average_pool(
     layout,
@@ -135,21 +141,23 @@ def average_pool(
     strides=None,
 ):
     window, steps, around, options = _windows(layout, X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
-    total = lax.reduce_window(X, 0.0, lax.add, window, steps, around, **options)
     if around == "VALID" or (not isinstance(around, str) and not any(map(any, around))):
-        return total / math.prod(window)
+        return avg_pool(X, window, steps, around, **options)
     # An element counts inside the input, and in the padding if that is requested, but not in the extra padding of
     # rounding up.
     counted = jnp.ones(layout.entries(layout.sizes(X), 1), X.dtype)
     if count_include_pad:
         if isinstance(around, str):
-            return total / math.prod(window)
+            return avg_pool(X, window, steps, around, **options)
         asked = layout.entries(padding(auto_pad, pads, len(kernel_shape)), (0, 0))
         counted = jnp.pad(counted, asked, constant_values=1)
-        around = tuple((0, high - more) for (_, high), (_, more) in zip(around, asked, strict=True))
-        if not any(map(any, around)):
-            return total / math.prod(window)
-    return total / lax.reduce_window(counted, 0.0, lax.add, window, steps, around, **options)
+        extra = tuple((0, high - more) for (_, high), (_, more) in zip(around, asked, strict=True))
+        if not any(map(any, extra)):
+            return avg_pool(X, window, steps, around, **options)
+    else:
+        extra = around
+    total = lax.reduce_window(X, 0.0, lax.add, window, steps, around, **options)
+    return total / lax.reduce_window(counted, 0.0, lax.add, window, steps, extra, **options)
 
 
 earlier("AveragePool", since=10, until=18, without="dilations")
