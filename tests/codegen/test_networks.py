@@ -149,3 +149,21 @@ def test_equal_elements_beside_another_are_a_comprehension(tmp_path: Path) -> No
     code = check_model(graph.model(y=graph.node("Tanh", [x])), tmp_path, "nnx", loops=1)
     assert " for _ in range(4))" in code
     assert "nnx.List[Any]" in code
+
+
+def test_operators_without_a_place_are_where_fewest_values_cross(tmp_path: Path) -> None:
+    """The parts of a value belong to the module that reads them, and their sum to the one that makes its operands."""
+    graph, x = Graph(x=X), "x"
+    for number in range(2):
+        path = f"layers.{number}"
+        first, second = f"first_{number}", f"second_{number}"
+        graph.nodes.append(onnx.helper.make_node("Split", [x], [first, second], axis=1, num_outputs=2))
+        products = [
+            graph.node("MatMul", [part, graph.weight(f"{path}.{name}.weight", 4, 8)], f"{path}.{name}")
+            for name, part in (("left", first), ("right", second))
+        ]
+        x = f"sum_{number}"
+        graph.nodes.append(onnx.helper.make_node("Add", [graph.node("Tanh", [products[0]], path), products[1]], [x]))
+    code = check_model(graph.model(y=x), tmp_path, "nnx", loops=1)
+    assert "x_3" not in code
+    assert code.partition("class Model(")[2].count("jnp.split") == 0

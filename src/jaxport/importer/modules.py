@@ -13,7 +13,7 @@ import onnx_ir as ir
 from jaxport.importer.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.names import unique
 
-__all__ = ["NodeModule", "NodePlace", "Parameters", "module_tree", "scopes_of"]
+__all__ = ["NodeModule", "NodePlace", "Parameters", "has_place", "module_tree", "scopes_of"]
 
 Scope = tuple[str, str]
 """The path of a module and the name of its type, which is empty if the exporter did not keep it."""
@@ -161,6 +161,11 @@ def scopes_of(node: ir.Node) -> list[Scope]:
         return _nested(_split(entry) for entry in props[_NAMESPACE].split("/"))
     parts = [part for part in (node.name or "").split("/") if part][:-1]
     return _nested((".".join(parts[: end + 1]), "") for end in range(len(parts)))
+
+
+def has_place(node: ir.Node) -> bool:
+    """Whether the exporter recorded which module a node is in; optimizers do not for the nodes that they add."""
+    return _NAMES in node.metadata_props or _NAMESPACE in node.metadata_props or "/" in (node.name or "")
 
 
 def _split(entry: str) -> Scope:

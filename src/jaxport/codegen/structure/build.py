@@ -20,6 +20,7 @@ from jaxport.codegen.structure.scopes import (
     imply_elements,
     leaf_chains,
     node_chains,
+    place,
     plain_paths,
     without_containers,
 )
@@ -51,10 +52,11 @@ def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Modul
     results = list(dict.fromkeys(variables(result)))
     types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
     own = {variable for variable in names if element_of_all(program, names[variable]) is None}
+    placed = {id(op): node_chain.get(op.step.node, ()) for op in ops}
+    place(ops, placed, nodes)
     kept: set[str] = set()
     while True:
-        chains = {id(op): node_chain.get(op.step.node, ()) for op in ops}
-        chains, repeated = separated(ops, chains, own, kept)
+        chains, repeated = separated(ops, dict(placed), own, kept)
         weights = LayerWeights(program, names, shared(ops, names, program, chains), nodes, chains)
         root = united(_module(ops, results, weights, chains, types), names)
         failed = further_calls(root)

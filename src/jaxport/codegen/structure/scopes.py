@@ -9,7 +9,7 @@ from itertools import pairwise, takewhile
 
 from jaxport.codegen.tree import Layer, Leaf, Op
 from jaxport.importer.graph import BoundNode
-from jaxport.importer.modules import NodePlace
+from jaxport.importer.modules import NodePlace, has_place
 from jaxport.importer.recording import Variable
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "leaf_chains",
     "node_chains",
     "nodes_of",
+    "place",
     "plain_paths",
     "without_containers",
 ]
@@ -129,6 +130,28 @@ def _chain_of(leaf: Leaf, chain: Chain, is_only_reader: bool) -> Chain:
         else:
             steps.append(whole)
     return (*chain, *steps)
+
+
+def place(ops: Sequence[Op], chains: dict[int, Chain], nodes: Mapping[Hashable, BoundNode]) -> None:
+    """Move operators that the file has no place for into the modules around their operands, or into those of their readers.
+
+    Fewer values cross the border of a module so: parts of one value into the module that reads them.
+    """
+    has_no_place = {key for key, node in nodes.items() if not has_place(node.node)}
+    makers = {variable: op for op in ops for variable in op.outputs}
+    readers: dict[Variable, list[Op]] = {}
+    for op in ops:
+        for variable in op.inputs:
+            readers.setdefault(variable, []).append(op)
+    for op in ops:
+        if op.step.node not in has_no_place:
+            continue
+        operands = [variable for variable in op.inputs if variable in makers]
+        read = [variable for variable in op.outputs if variable in readers]
+        if len(operands) < len(read):
+            chains[id(op)] = common(chains[id(reader)] for variable in read for reader in readers[variable])
+        elif len(read) < len(operands):
+            chains[id(op)] = common(chains[id(makers[variable])] for variable in operands)
 
 
 def plain_paths(paths: Iterable[str]) -> dict[str, str]:
