@@ -31,10 +31,12 @@ WIDTH, HEADS, WORDS = 768, 12, 30522
 class Coverage:
     """How much of a program the layers and modules of its tree are.
 
+    What the printer adds, such as the transposes that put channels last, is no operator of the file.
+
     Attributes:
       nodes: the part of its operators, after folding, that are layers or in modules below the model.
-      placed: the same, of the operators that the file does not place in the model itself: a model's own `forward` is in
-        the model's class.
+      placed: the same, of the operators that the file places in a module with weights: a model's own `forward` is in the
+        model's class, and a pooling or an activation is a function there.
       weights: the part of the elements of its floating-point tensors that layers have.
     """
 
@@ -47,17 +49,19 @@ def coverage(program: Program, inputs: Mapping[str, Any] | None = None) -> Cover
     """How much of a program, recorded with such inputs, is in layers and modules."""
     tree, _ = build(record(program, inputs))
     _, chains = node_chains(program.places)
-    names_modules = any(chains.values())
+    heavy = {module.path for module in program.modules.walk() if module.path and module.parameters}
     inside = outside = own = in_layers = loose = 0
     for module in tree.walk():
         for item in module.parts:
             if isinstance(item, Layer):
                 in_layers += sum(_elements(weight) for weight in item.weights.values())
+            if isinstance(item, Op) and item.step.name == "jnp.transpose" and item.operator != "Transpose":
+                continue
             if isinstance(item, Layer | Op):
                 named = isinstance(item, Layer) or module is not tree
                 inside, outside = inside + named, outside + (not named)
             if isinstance(item, Op) and module is tree:
-                own += names_modules and not chains.get(item.step.node)
+                own += bool(heavy) and heavy.isdisjoint(chains.get(item.step.node, ()))
         loose += _loose(module)
     placed = inside / max(inside + outside - own, 1)
     return Coverage(inside / max(inside + outside, 1), placed, in_layers / max(in_layers + loose, 1))

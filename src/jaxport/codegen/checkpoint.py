@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.codegen.structure.scopes import nodes_of, plain_paths
+from jaxport.codegen.structure.scopes import module_paths, nodes_of
 from jaxport.codegen.tree import Weight
 from jaxport.importer.graph import BoundNode
 from jaxport.importer.names import is_made_up
@@ -78,13 +78,13 @@ def state_dict_entries(program: Program) -> dict[str, Entry]:
     if program.model.producer_name != PRODUCER:
         return {}
     places = [*nodes_of(program.places)]
-    plain = plain_paths(path for _, chain in places for path in chain)
+    paths = module_paths(program)
     readers: dict[ir.Value, list[tuple[BoundNode, str]]] = {}
     for node, chain in places:
         for value in node.inputs:
             if value is not None and value in program.body.initializers:
-                readers.setdefault(value, []).append((node, plain[chain[-1]] if chain else ""))
-    types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
+                readers.setdefault(value, []).append((node, paths[chain[-1]] if chain else ""))
+    types = {paths.get(module.path, module.path): module.type for module in program.modules.walk()}
     entries: dict[str, Entry] = {}
     for value, readers_of_value in readers.items():
         name, rank = value.name or "", len(program.body.initializers[value].shape)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Collection, Hashable, Mapping, Sequence
+import re
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
 
 from jaxport.codegen.calls import CallPrinter
-from jaxport.codegen.dialect import Dialect, constant
+from jaxport.codegen.dialect import Dialect, SequenceForm, constant
 from jaxport.codegen.fields import (
     Fields,
     class_name,
@@ -23,9 +24,10 @@ from jaxport.codegen.fields import (
 )
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
 from jaxport.codegen.sizes import size_statements, unreadable
-from jaxport.codegen.tree import Layer, Module, Weight
+from jaxport.codegen.structure.sequences import elements_of
+from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.importer.host import HostValue, RuntimeValue
-from jaxport.importer.names import unique
+from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Variable
 
 __all__ = ["Classes", "Draft"]
@@ -80,6 +82,25 @@ class Draft:
         return [number for tree in self.trees for number in _numbers(tree)]
 
 
+@dataclass(frozen=True)
+class Sequential:
+    """A module that is made in place, of elements that it calls one after the other.
+
+    Attributes:
+      form: how the framework makes it.
+      elements: its modules and layers, or the names of functions.
+    """
+
+    form: SequenceForm
+    elements: tuple[Module | Layer | str, ...]
+
+    def children(self) -> Iterator[tuple[Module | Layer, str]]:
+        """Yield its modules and layers, each with its path below it."""
+        for number, element in enumerate(self.elements):
+            if not isinstance(element, str):
+                yield element, ".".join((*self.form.path, str(number)))
+
+
 @dataclass(eq=False)
 class Classes:
     """Makes the classes of a tree for a framework.
@@ -101,7 +122,9 @@ class Classes:
     outputs: Mapping[Variable, str]
     roles: dict[Variable, str] = field(default_factory=dict)
     drafts: dict[int, Draft] = field(default_factory=dict)
-    definitions: list[ast.ClassDef] = field(default_factory=list)
+    sequences: dict[int, Sequential] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+    definitions: list[ast.ClassDef | ast.FunctionDef] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
 
     def print(self, root: Module, base: str) -> str:
@@ -119,12 +142,84 @@ class Classes:
         for height in sorted(by_height):
             groups: dict[Hashable, list[Draft]] = {}
             for module in by_height[height]:
+                sequence = self._sequential(module) if module is not root else None
+                if sequence is not None:
+                    self.sequences[id(module)] = sequence
+                    continue
                 draft = self._draft(module, root, base)
                 self.drafts[id(module)] = draft
                 groups.setdefault((draft.kind, *map(_key, draft.trees)), []).append(draft)
             for drafts in groups.values():
                 self._settle(drafts, root_name if drafts[0].module is root else "")
         return root_name
+
+    def children(self, module: Module) -> Iterator[tuple[Module | Layer, str]]:
+        """Yield the modules and layers of a module, each with its path below it."""
+        if id(module) in self.sequences:
+            yield from self.sequences[id(module)].children()
+            return
+        fields = self.drafts[id(module)].fields
+        for key in fields.order:
+            if key in fields.single:
+                yield fields.single[key], key
+            else:
+                yield from ((child, f"{key}.{index}") for index, child in enumerate(fields.lists[key]))
+
+    def _sequential(self, module: Module) -> Sequential | None:
+        """Return the elements of a module that is a sequence, if its functions need nothing but their argument."""
+        elements = elements_of(module)
+        if elements is None or any(
+            isinstance(item, Call) and id(item.module) in self.drafts and self.drafts[id(item.module)].sizes
+            for item in elements.modules.values()
+        ):
+            return None
+        made: list[Module | Layer | str] = ["nn.identity"] * elements.count
+        for number, item in elements.modules.items():
+            made[number] = item if isinstance(item, Layer) else item.module
+        for number, ops in elements.functions.items():
+            end = [item.inputs for item in elements.modules.values()] + [module.outputs]
+            results = {variable for op in ops for variable in op.outputs}
+            (result,) = {variable for inputs in end for variable in inputs if variable in results}
+            path = re.split(r"\.(?=\D)", re.sub(r"@\d+", "", module.path))[-1]
+            function = self._function(ops, result, identifier(f"{path}_{number}".lower(), "function"))
+            if function is None:
+                return None
+            made[number] = function
+        return Sequential(self.dialect.sequential[elements.stem], tuple(made))
+
+    def _function(self, ops: Sequence[Op], result: Variable, wanted: str) -> str | None:
+        """Return the name of a function that operators are: one of JAX, or one that is defined for them."""
+        inside = {variable for op in ops for variable in op.outputs}
+        (argument,) = {variable for op in ops for variable in op.inputs if variable not in inside}
+        taken = {*self.reserved, *self.known_sizes, "x"}
+        printer = CallPrinter(taken, dialect=self.dialect, roles=self.roles)
+        printer.arguments({argument: "x"})
+        body = printer.body(ops, result)
+        prologue, missing = size_statements({"x": argument}, printer.dims & {*self.known_sizes}, checked=False)
+        if missing or printer.tables:
+            return None
+        statements = [*prologue, *body]
+        expression = body[-1].value if isinstance(body[-1], ast.Return) else None
+        called = ast.unparse(expression.func) if isinstance(expression, ast.Call) else ""
+        if len(statements) == 1 and expression is not None and ast.unparse(expression) == f"{called}(x)":
+            return called
+        parameters = ast.arguments([], [ast.arg("x", name("Array"))], None, [], [], None, [])
+        text = "\n".join(map(ast.unparse, statements))
+        if text not in self.functions:
+            simple = called.rpartition(".")[2] if len(statements) == 1 and called.startswith(("nn.", "jnp.")) else ""
+            chosen = unique(simple or wanted, self.names)
+            self.names.add(chosen)
+            self.functions[text] = chosen
+            definition = ast.FunctionDef(chosen, parameters, statements, [], name("Array"), None, lineno=0)
+            self.definitions.append(definition)
+        return self.functions[text]
+
+    def _fields(self, module: Module) -> Fields:
+        """Return the attributes of a module; of a sequence the places of its elements."""
+        if id(module) not in self.sequences:
+            return fields_of(module, self.dialect.reserved)
+        paths = {key_of(child): path for child, path in self.sequences[id(module)].children()}
+        return Fields(paths={k: tuple(int(p) if p.isdigit() else p for p in v.split(".")) for k, v in paths.items()})
 
     def _measure(self, module: Module, heights: dict[int, int]) -> int:
         if id(module) not in heights:
@@ -158,7 +253,7 @@ class Classes:
         sizes = tuple(sorted(missing))
         method = _method(arguments, sizes, [*prologue, *body], result)
         init = self._init(fields, module, printer.tables)
-        name = base if is_root else class_name(module.type, module.path)
+        name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
         return Draft(module, name, fields, init, method, sizes, printer.tables)
 
     def _arguments(self, variables: Sequence[Variable], taken: set[str]) -> dict[Variable, str]:
@@ -166,7 +261,7 @@ class Classes:
 
     def _layer_path(self, module: Module, layer: Layer) -> str:
         """Where a layer is below a module: `self.transformer.embed`."""
-        fields = fields_of(module, self.dialect.reserved)
+        fields = self._fields(module)
         if key_of(layer) in fields.paths:
             return fields.text(layer)
         for inner in (called.module for called in module.calls()):
@@ -193,6 +288,10 @@ class Classes:
     def _made(self, child: Module | Layer) -> ast.expr:
         if isinstance(child, Layer):
             return self.dialect.layers[child.kind].build(child)
+        if id(child) in self.sequences:
+            sequence = self.sequences[id(child)]
+            elements = [attribute(one) if isinstance(one, str) else self._made(one) for one in sequence.elements]
+            return sequence.form.build(elements)
         made, arguments = self.drafts[id(child)].constructor
         keyword = self.dialect.signature[0]
         return call(made, *map(copy.deepcopy, arguments), **{keyword: name(keyword)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from jaxport.codegen.tree import Layer
 from jaxport.importer.host import Attribute, RuntimeValue
 from jaxport.importer.recording import Step
 
-__all__ = ["Constructor", "Dialect", "Field", "constant", "for_all_axes", "sized"]
+__all__ = ["Constructor", "Dialect", "Field", "SequenceForm", "constant", "for_all_axes", "sized"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,19 @@ class Constructor:
 
 
 @dataclass(frozen=True)
+class SequenceForm:
+    """How modules that follow one another are one module.
+
+    Attributes:
+      build: the expression that makes it of those of its elements.
+      path: where its elements are below it.
+    """
+
+    build: Callable[[Sequence[ast.expr]], ast.expr]
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Dialect:
     """A framework, as far as printing needs to know it.
 
@@ -54,6 +67,7 @@ class Dialect:
       imports: the lines that import it.
       signature: the keyword that constructors hand down, and its type.
       sequence: makes a list of modules of an expression.
+      sequential: how a sequence is made, by the name of the list in which it keeps its elements; empty if it is the list.
       parameter: makes a parameter of the expression of an array, `table` a tensor that is not trained.
       cell: a cell as `lax.scan` takes it.
       value: the array behind a weight.
@@ -71,6 +85,7 @@ class Dialect:
     imports: tuple[str, ...]
     signature: tuple[str, str]
     sequence: Callable[[ast.expr], ast.expr]
+    sequential: Mapping[str, SequenceForm]
     parameter: Callable[[ast.expr], ast.expr]
     table: Callable[[ast.expr], ast.expr]
     cell: Callable[[ast.expr], ast.expr]

@@ -79,7 +79,7 @@ def fields_of(module: Module, reserved: Collection[str]) -> Fields:
     for key, child in children.items():
         element = lists.get(key)
         if element is None:
-            chosen = fields.fresh(attribute_name(labels[key], "module"))
+            chosen = fields.fresh(attribute_name(labels[key], "layer"))
             fields.single[chosen], fields.paths[key] = child, (chosen,)
             fields.order.append(chosen)
             continue

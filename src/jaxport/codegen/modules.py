@@ -199,15 +199,16 @@ def _uses(text: str, module: str) -> bool:
 
 def _weights(module: Module, classes: Classes, dialect: Dialect, prefix: str) -> Iterator[tuple[str, Weight]]:
     """Yield the tensors of a module and of those inside it, each with its path, as the module keeps it."""
-    draft: Draft = classes.drafts[id(module)]
-    for variable, key in draft.fields.weights.items():
-        weight = module.weights[variable]
-        assert isinstance(weight, Weight)
-        yield prefix + key, weight
-    for key, value in draft.tables.items():
-        table, _ = storable(value.data)
-        yield prefix + key, Weight("", table.shape, table.dtype, lambda table=table: table, trained=False)
-    for child, path in _children(draft):
+    if id(module) not in classes.sequences:
+        draft: Draft = classes.drafts[id(module)]
+        for variable, key in draft.fields.weights.items():
+            weight = module.weights[variable]
+            assert isinstance(weight, Weight)
+            yield prefix + key, weight
+        for key, value in draft.tables.items():
+            table, _ = storable(value.data)
+            yield prefix + key, Weight("", table.shape, table.dtype, lambda table=table: table, trained=False)
+    for child, path in classes.children(module):
         inner = f"{prefix}{path}."
         if isinstance(child, Layer):
             for role, field in dialect.layers[child.kind].fields(child).items():
@@ -215,11 +216,3 @@ def _weights(module: Module, classes: Classes, dialect: Dialect, prefix: str) ->
                 yield inner + field.name, weight if field.axes is None else weight.transposed(field.axes)
         else:
             yield from _weights(child, classes, dialect, inner)
-
-
-def _children(draft: Draft) -> Iterator[tuple[Layer | Module, str]]:
-    for key in draft.fields.order:
-        if key in draft.fields.single:
-            yield draft.fields.single[key], key
-        else:
-            yield from ((child, f"{key}.{index}") for index, child in enumerate(draft.fields.lists[key]))

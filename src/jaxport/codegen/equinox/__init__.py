@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from jaxport.codegen.dialect import Dialect
+from jaxport.codegen.dialect import Dialect, SequenceForm
 from jaxport.codegen.equinox.layers import DEFINITIONS, LAYERS
 from jaxport.codegen.literals import call
 
@@ -61,6 +61,8 @@ def _cell(cell: ast.expr) -> ast.expr:
     return ast.parse(f"lambda carry, row: {ast.unparse(cell)}(carry, row)", mode="eval").body
 
 
+_SEQUENTIAL = SequenceForm(lambda elements: call("Sequential", ast.List([*elements], ast.Load())), ("layers",))
+
 EQUINOX = Dialect(
     name="equinox",
     layers=LAYERS,
@@ -69,6 +71,7 @@ EQUINOX = Dialect(
     imports=("import equinox as eqx",),
     signature=("keys", "Iterator"),
     sequence=lambda modules: modules,
+    sequential=dict.fromkeys(("", "layers"), _SEQUENTIAL),
     parameter=lambda array: array,
     table=lambda array: array,
     cell=_cell,

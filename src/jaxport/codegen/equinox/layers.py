@@ -13,6 +13,16 @@ from jaxport.importer.host import Attribute
 __all__ = ["DEFINITIONS", "LAYERS"]
 
 DEFINITIONS = {
+    "Sequential": '''class Sequential(eqx.Module):
+    """Modules and functions, one after the other."""
+
+    layers: list
+
+    def __call__(self, x: Array) -> Array:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+''',
     "Linear": '''class Linear(eqx.nn.Linear):
     """`eqx.nn.Linear` over the last axis, whatever axes are before it."""
 

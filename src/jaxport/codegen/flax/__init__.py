@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from jaxport.codegen.dialect import Dialect
+from jaxport.codegen.dialect import Dialect, SequenceForm
 from jaxport.codegen.flax.functions import FUNCTIONS
 from jaxport.codegen.flax.layers import DEFINITIONS, LAYERS
 from jaxport.codegen.literals import call
@@ -68,6 +68,10 @@ NNX = Dialect(
     imports=("from flax import nnx",),
     signature=("rngs", "nnx.Rngs"),
     sequence=lambda modules: call("nnx.List", modules),
+    sequential={
+        "": SequenceForm(lambda elements: call("Sequential", ast.List([*elements], ast.Load())), ()),
+        "layers": SequenceForm(lambda elements: call("nnx.Sequential", *elements), ("layers",)),
+    },
     parameter=lambda array: call("nnx.Param", array),
     table=lambda array: call("Table", array),
     cell=lambda cell: cell,

@@ -14,6 +14,14 @@ __all__ = ["DEFINITIONS", "LAYERS"]
 
 
 DEFINITIONS = {
+    "Sequential": '''class Sequential(nnx.List):
+    """Modules and functions, one after the other."""
+
+    def __call__(self, x: Array) -> Array:
+        for layer in self:
+            x = layer(x)
+        return x
+''',
     "GroupedLinear": '''class GroupedLinear(nnx.Module):
     """A linear layer for each group, such as an expert: of all groups, or of the one group of each row."""
 

@@ -16,13 +16,13 @@ from jaxport.codegen.structure.scheduling import scheduled
 from jaxport.codegen.structure.scopes import (
     Chain,
     common,
+    containers,
     hoist,
     imply_elements,
     leaf_chains,
+    module_paths,
     node_chains,
     place,
-    plain_paths,
-    without_containers,
 )
 from jaxport.codegen.structure.steps import operators, renamed, variables
 from jaxport.codegen.structure.ties import copies, element_of_all, owned_by_elements, shared
@@ -42,15 +42,15 @@ def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Modul
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
     nodes, node_chain = node_chains(program.places)
-    plain = plain_paths(path for chain in node_chain.values() for path in chain)
-    node_chain = {key: tuple(plain[path] for path in chain) for key, chain in node_chain.items()}
+    paths = module_paths(program)
+    node_chain = {key: tuple(paths[path] for path in chain) for key, chain in node_chain.items()}
     same = copies(recorded.steps, names, program, node_chain)
     steps = [renamed(step, same) for step in recorded.steps]
     ops, result = operators(steps, recorded.outputs, names)
     steps, result = rewritten(ops, result, names, lambda variable: element_of_all(program, names[variable]))
     ops, result = operators(steps, result, names)
     results = list(dict.fromkeys(variables(result)))
-    types = {plain.get(module.path, module.path): module.type for module in program.modules.walk()}
+    types = {paths.get(module.path, module.path): module.type for module in program.modules.walk()}
     own = {variable for variable in names if element_of_all(program, names[variable]) is None}
     placed = {id(op): node_chain.get(op.step.node, ()) for op in ops}
     place(ops, placed, nodes)
@@ -80,11 +80,11 @@ def _module(
     made_by = {variable: op for op in ops for variable in op.outputs}
     chains = leaf_chains(leaves, lambda leaf: op_chains[id(made_by[leaf.outputs[0]])])
     imply_elements(chains)
-    without_containers(chains)
     hoist(leaves, chains, weights.names)
     mined = mine(leaves, chains, [*weights.names])
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
-    closing = Closing(chains, order, weights.names.keys(), weights.shared.keys(), {**types, **mined}, results)
+    types = {**types, **mined}
+    closing = Closing(chains, order, weights.names.keys(), weights.shared.keys(), types, results, containers(chains))
     return closing.module("", leaves, 0, set(results))
 
 

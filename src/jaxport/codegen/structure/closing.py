@@ -12,7 +12,8 @@ import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from jaxport.codegen.structure.scopes import Chain
+from jaxport.codegen.structure.scopes import Chain, called
+from jaxport.codegen.structure.sequences import rearranges, sequence_of
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op
 from jaxport.importer.recording import Variable
 
@@ -36,6 +37,7 @@ class Closing:
       shared: those of them that belong to several modules.
       types: the types of modules, by path.
       results: the values that the model returns.
+      containers: the modules that only number others: each is a sequence of them, or no module.
     """
 
     chains: dict[int, Chain]
@@ -44,6 +46,7 @@ class Closing:
     shared: Set[Variable]
     types: Mapping[str, str]
     results: Collection[Variable]
+    containers: Set[str]
 
     def module(self, path: str, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> Module:
         """Return the module of these leaves, which is in `depth` others.
@@ -79,14 +82,20 @@ class Closing:
     ) -> list[Item]:
         """Return the call of a module.
 
-        Of one that is a layer, and at most brings axes into its order, the layer itself.
+        Of one that is a layer, and at most brings axes into its order, the layer itself; of a container that is no
+        sequence its parts.
         """
         module = self.module(path, leaves, depth, outside)
-        layers = [item for item in module.items if isinstance(item, Layer)]
+        label = path.removeprefix(f"{around}.") if around else path
+        layers = [leaf for leaf in leaves if isinstance(leaf, Layer)]
         others = [item for item in module.items if not isinstance(item, Layer)]
         light = all(isinstance(item, Op) and self.weights.isdisjoint(item.inputs) for item in others)
-        if len(layers) == 1 and light and len(others) <= MOST_AROUND:
-            label = path.removeprefix(f"{around}.") if around else path
+        moved = all(map(rearranges, others)) and not any(_has_place(layer, path) for layer in module.items)
+        if path in self.containers and not (len(layers) == 1 and moved):
+            parts = sequence_of(module, self.weights)
+            return parts if parts is not None else _with_labels(module.items, label)
+        is_layer = len(layers) == 1 and (path in self.containers or len(self.chains[id(layers[0])]) == depth)
+        if is_layer and light and len(others) <= MOST_AROUND:
             return [replace(item, label=label) if isinstance(item, Layer) else item for item in module.items]
         return [Call(module, module.inputs, module.outputs)]
 
@@ -138,7 +147,7 @@ class Closing:
                     self.chains[id(part)] = (*self.chains[id(part)][:depth], modules[0])
             return
         sizes = {path: sum(self._part(leaf, depth) == path for leaf in leaves) for path in modules}
-        self._dissolve(min(modules, key=lambda path: sizes[path]), leaves, depth)
+        self._dissolve(min(modules, key=lambda path: (path not in self.containers, sizes[path])), leaves, depth)
 
     def _dissolve(self, path: str, leaves: Iterable[Leaf], depth: int) -> None:
         for leaf in leaves:
@@ -193,6 +202,17 @@ class Closing:
                     heapq.heappush(ready, (first[other], index[other]))
         assert len(done) == len(parts)
         return done
+
+
+def _has_place(item: Item, around: str) -> bool:
+    """Whether the weights of a layer are named by its place in a module; those of one that others were folded into are not."""
+    begin = f"{called(around)}.{item.label}." if isinstance(item, Layer) else ""
+    return isinstance(item, Layer) and any(weight.name.startswith(begin) for weight in item.weights.values())
+
+
+def _with_labels(items: Iterable[Item], around: str) -> list[Item]:
+    """Return the parts of a module as parts of the one around it."""
+    return [replace(item, label=f"{around}.{item.label}") if isinstance(item, Layer) else item for item in items]
 
 
 def _components(edges: Mapping[Part, set[Part]]) -> list[list[Part]]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from jaxport.codegen.structure.rounds import with_rounds
 from jaxport.codegen.structure.scopes import element_of
+from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Item, Loop, Module, Op
 from jaxport.importer.recording import Variable
 
@@ -27,6 +28,8 @@ def _with_loops(module: Module, known: dict[int, Module]) -> Module:
         replace(item, module=with_loops(item.module, known)) if isinstance(item, Call) else item
         for item in module.items
     ]
+    if elements_of(module) is not None:  # it is printed as a list already
+        return replace(module, items=tuple(items))
     items = with_rounds(items, module.outputs)
     uses = Counter(variable for item in items for variable in item.inputs)
     uses.update(module.outputs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxport.codegen.structure.scopes import Chain, called, element_of
+from jaxport.codegen.structure.scopes import Chain, called, common, element_of
 from jaxport.codegen.tree import Layer, Leaf
 from jaxport.importer.names import unique
 from jaxport.importer.recording import Variable
@@ -40,13 +40,14 @@ def mine(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Sequence[Var
     types: dict[str, str] = {}
     names: set[str] = set()
     for run in sorted(mining.runs(), key=lambda run: run.begin):
-        stem = unique("layers", names)
+        around = common(chains[id(leaf)] for leaf in mining.sequence[run.begin : run.end])
+        stem = unique(".".join((*around[-1:], "layers")), names)
         names.add(stem)
         for place in range(run.rounds):
             path = f"{stem}.{place}"
             types[path] = "Block"
             for leaf in mining.sequence[run.begin + place * run.period : run.begin + (place + 1) * run.period]:
-                chains[id(leaf)] = (path, *chains[id(leaf)])
+                chains[id(leaf)] = (*around, path, *chains[id(leaf)][len(around) :])
     return types
 
 

@@ -10,21 +10,22 @@ from itertools import pairwise, takewhile
 from jaxport.codegen.tree import Layer, Leaf, Op
 from jaxport.importer.graph import BoundNode
 from jaxport.importer.modules import NodePlace, has_place
+from jaxport.importer.program import Program
 from jaxport.importer.recording import Variable
 
 __all__ = [
     "Chain",
     "called",
     "common",
+    "containers",
     "element_of",
     "hoist",
     "imply_elements",
     "leaf_chains",
+    "module_paths",
     "node_chains",
     "nodes_of",
     "place",
-    "plain_paths",
-    "without_containers",
 ]
 
 Chain = tuple[str, ...]
@@ -154,15 +155,31 @@ def place(ops: Sequence[Op], chains: dict[int, Chain], nodes: Mapping[Hashable, 
             chains[id(op)] = common(chains[id(makers[variable])] for variable in operands)
 
 
-def plain_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Return paths as the modules are called; the TorchScript exporter repeats the name of a list before its elements.
+def module_paths(program: Program) -> dict[str, str]:
+    """Return the modules of a program as they are called, by their paths in the file."""
+    modules = [module for module in program.modules.walk() if module.path]
+    paths = [module.path for module in modules]
+    return dict(zip(paths, paths, strict=True)) if any(module.type for module in modules) else _plain_paths(paths)
 
-    >>> plain_paths(["net", "net.net.0", "net.net.0.fc"])
-    {'net': 'net', 'net.net.0': 'net.0', 'net.net.0.fc': 'net.0.fc'}
+
+def _plain_paths(paths: Iterable[str]) -> dict[str, str]:
+    """Return paths as the TorchScript exporter means them: it repeats the name of a list before its elements.
+
+    >>> _plain_paths(["net", "net.net.0", "net.net.0.net.0.1", "net.net.0.net.0.1.fc"])
+    {'net': 'net', 'net.net.0': 'net.0', 'net.net.0.net.0.1': 'net.0.1', 'net.net.0.net.0.1.fc': 'net.0.1.fc'}
     """
-    paths = list(dict.fromkeys(paths))
-    plain = {path: re.sub(r"(?<![^.])([^.]+)\.(?=\1\.\d+(?:_\d+)?(?![^.]))", "", path) for path in paths}
-    return plain if len({*plain.values()}) == len(plain) else dict(zip(paths, paths, strict=True))
+    plain: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for path in dict.fromkeys(paths):
+        around = path
+        while around not in plain and around:
+            around = around.rpartition(".")[0]
+        name = path[len(around) + 1 :] if around else path
+        list_name = re.sub(r"_\d+$", "", names.get(around, ""))
+        is_element = list_name and re.fullmatch(rf"{re.escape(list_name)}\.\d+(_\d+)?", name)
+        inner = name[len(list_name) + 1 :] if is_element else name
+        plain[path], names[path] = ".".join(filter(None, (plain.get(around, ""), inner))), name
+    return plain if len({*plain.values()}) == len(plain) else {path: path for path in plain}
 
 
 def imply_elements(chains: dict[int, Chain]) -> None:
@@ -184,16 +201,14 @@ def imply_elements(chains: dict[int, Chain]) -> None:
         chains[key] = tuple(path for path in whole_chain if len(children.get(path, (1, 2))) > 1)
 
 
-def without_containers(chains: dict[int, Chain]) -> None:
-    """Leave out the modules that only number others: `blocks` around `blocks.0` and `blocks.1` is a list."""
-    containers = {
+def containers(chains: Mapping[int, Chain]) -> set[str]:
+    """Return the modules that only number others: `blocks` around `blocks.0` and `blocks.1`."""
+    return {
         outer
         for chain in chains.values()
         for outer, inner in pairwise(chain)
         if inner.startswith(f"{outer}.") and inner[len(outer) + 1 :].isdigit()
     }
-    for key, chain in chains.items():
-        chains[key] = tuple(path for path in chain if path not in containers)
 
 
 def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Variable]) -> None:
