@@ -167,3 +167,49 @@ def test_operators_without_a_place_are_where_fewest_values_cross(tmp_path: Path)
     code = check_model(graph.model(y=x), tmp_path, "nnx", loops=1)
     assert "x_3" not in code
     assert code.partition("class Model(")[2].count("jnp.split") == 0
+
+
+def downsampled(strides: list[int]) -> onnx.ModelProto:
+    """Blocks of two convolutions, the first with steps and the second with a bias in some of them."""
+    graph, x = Graph(x=["batch", 2, 9, 9]), "x"
+    for number, stride in enumerate(strides):
+        path = f"stages.{number}"
+        first = [x, graph.weight(f"{path}.first.weight", 2, 2, 3, 3)]
+        x = graph.node("Conv", first, f"{path}.first", strides=[stride, stride], pads=[1, 1, 1, 1])
+        second = [x, graph.weight(f"{path}.second.weight", 2, 2, 1, 1)]
+        if stride > 1:
+            second.append(graph.weight(f"{path}.second.bias", 2))
+        x = graph.node("Relu", [graph.node("Conv", second, f"{path}.second")], path)
+    return graph.model(y=graph.node("Sigmoid", [x]))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_modules_that_differ_in_options_are_of_one_class(framework: str, tmp_path: Path) -> None:
+    code = check_model(downsampled([1, 2, 1, 2]), tmp_path, framework)
+    (block,) = [part for part in code.split("\nclass ") if "self.first = " in part]
+    assert "strides: int, *, use_bias: bool, " in " ".join(block.split())
+    assert "strides=strides" in block
+    assert "use_bias=use_bias" in block
+    assert "2, use_bias=True, " in code
+
+
+def test_options_that_are_the_default_everywhere_are_not_written(tmp_path: Path) -> None:
+    code = check_model(downsampled([1, 1, 1]), tmp_path, "nnx")
+    assert "strides" not in code
+    assert "use_bias=False" in code
+
+
+def test_images_are_brought_into_order_outside_of_the_module_that_begins_with_them(tmp_path: Path) -> None:
+    code = check_model(downsampled([2, 2, 2]), tmp_path, "nnx")
+    assert code.count("(nnx.Module)") == 2
+    assert "x.transpose(0, 2, 3, 1)" in code.partition("class Model(")[2]
+
+
+def test_layers_in_modules_with_names_are_no_new_blocks(tmp_path: Path) -> None:
+    """Repeats are looked for only where the file names no modules around the layers."""
+    graph, x = Graph(x=X), "x"
+    for number in range(4):
+        x = graph.block(x, f"body.part{number}")
+    code = check_model(graph.model(y=x), tmp_path, "nnx")
+    assert "self.part3 = " in code
+    assert "layers" not in code

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from types import MappingProxyType
 
 import numpy as np
 
 from jaxport.codegen.calls import CallPrinter
-from jaxport.codegen.dialect import Dialect, SequenceForm, constant
+from jaxport.codegen.dialect import Dialect, SequenceForm, constant, in_runs, listed, without_defaults
 from jaxport.codegen.fields import (
     Fields,
     class_name,
@@ -35,9 +35,6 @@ __all__ = ["Classes", "Draft"]
 MOST_ARGUMENTS = 8
 """Arguments that a constructor has at most; modules that differ in more are classes of their own."""
 
-SHORTEST_RUN = 3
-"""Equal elements of a list that are a comprehension at least."""
-
 
 @dataclass(eq=False)
 class Draft:
@@ -51,7 +48,7 @@ class Draft:
       method: its `__call__`.
       sizes: the sizes that it takes as arguments because the shape of no argument has them.
       tables: its tensors that are no parameters, by attribute.
-      constructor: the name of the class that it has become an instance of, and its arguments.
+      constructor: the name of the class that it has become an instance of, and its arguments, by position and keyword.
     """
 
     module: Module
@@ -61,7 +58,7 @@ class Draft:
     method: ast.FunctionDef
     sizes: tuple[str, ...]
     tables: dict[str, HostValue]
-    constructor: tuple[str, tuple[ast.expr, ...]] = ("", ())
+    constructor: tuple[str, tuple[ast.expr, ...], Mapping[str, ast.expr]] = ("", (), MappingProxyType({}))
 
     @property
     def kind(self) -> str:
@@ -291,23 +288,13 @@ class Classes:
         if id(child) in self.sequences:
             sequence = self.sequences[id(child)]
             elements = [attribute(one) if isinstance(one, str) else self._made(one) for one in sequence.elements]
-            return sequence.form.build(elements)
-        made, arguments = self.drafts[id(child)].constructor
+            return sequence.form.build(in_runs(elements))
+        made, arguments, options = self.drafts[id(child)].constructor
         keyword = self.dialect.signature[0]
-        return call(made, *map(copy.deepcopy, arguments), **{keyword: name(keyword)})
+        return call(made, *map(copy.deepcopy, arguments), **copy.deepcopy(dict(options)), **{keyword: name(keyword)})
 
     def _list(self, elements: Sequence[ast.expr]) -> ast.expr:
-        """Return a list of modules, in which a run of equal ones is a comprehension."""
-        runs = [list(run) for _, run in groupby(elements, key=ast.dump)]
-        if len(runs) == 1:
-            return self.dialect.sequence(ast.ListComp(runs[0][0], [_counted(len(elements))]))
-        listed: list[ast.expr] = []
-        for run in runs:
-            if len(run) < SHORTEST_RUN:
-                listed += run
-            else:
-                listed.append(ast.Starred(ast.GeneratorExp(run[0], [_counted(len(run))]), ast.Load()))
-        return self.dialect.sequence(ast.List(listed, ast.Load()))
+        return self.dialect.sequence(listed(in_runs(elements)))
 
     def _settle(self, drafts: Sequence[Draft], chosen: str) -> None:
         """Make one class of drafts that are alike but for numbers, or several if they differ in too many."""
@@ -318,10 +305,12 @@ class Classes:
             if len(set(values)) > 1:
                 varying.setdefault(values, []).append(index)
         if len(varying) > MOST_ARGUMENTS:
-            apart: dict[str, list[Draft]] = {}
-            for draft in drafts:
-                apart.setdefault(str([*map(ast.dump, draft.trees)]), []).append(draft)
-            for alike in apart.values():
+            apart = _grouped(
+                drafts, lambda draft: [_key(without_defaults(copy.deepcopy(tree))) for tree in draft.trees]
+            )
+            if len(apart) == 1:
+                apart = _grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])
+            for alike in apart:
                 self._settle(alike, chosen)
             return
         bases = {draft.base for draft in drafts}
@@ -336,23 +325,22 @@ class Classes:
             arguments[argument] = places
         for draft in drafts:
             numbers = draft.numbers
-            values = [copy.deepcopy(numbers[places[0]]) for places in arguments.values()]
-            for value, argument in zip(values, arguments, strict=True):
-                value.role = argument  # type: ignore[attr-defined]
-            draft.constructor = (made, tuple(values))
+            values = {argument: copy.deepcopy(numbers[places[0]]) for argument, places in arguments.items()}
+            for argument, value in values.items():
+                value.role, value.is_default = argument, False  # type: ignore[attr-defined]
+            options = {argument: value for argument, value in values.items() if isinstance(value.value, bool)}
+            draft.constructor = made, tuple(values[key] for key in values if key not in options), options
         self.definitions.append(self._class(made, _with_arguments(first, arguments), arguments, columns))
 
     def _class(
         self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]]
     ) -> ast.ClassDef:
         keyword, kind = self.dialect.signature
-        positional = [
-            ast.arg(argument, name(type(columns[places[0]][0].value).__name__))
-            for argument, places in arguments.items()
-        ]
-        parameters = ast.arguments(
-            [], [ast.arg("self"), *positional], None, [ast.arg(keyword, attribute(kind))], [None], None, []
-        )
+        types = {argument: type(columns[places[0]][0].value).__name__ for argument, places in arguments.items()}
+        positional = [ast.arg(argument, name(type_)) for argument, type_ in types.items() if type_ != "bool"]
+        options = [ast.arg(argument, name(type_)) for argument, type_ in types.items() if type_ == "bool"]
+        options.append(ast.arg(keyword, attribute(kind)))
+        parameters = ast.arguments([], [ast.arg("self"), *positional], None, options, [None] * len(options), None, [])
         body: list[ast.stmt] = [
             self._assigned(ast.Attribute(name("self"), key, ast.Store()), value, key in draft.fields.lists)
             for key, value in draft.init.items()
@@ -361,7 +349,8 @@ class Classes:
         declared: list[ast.stmt] = []
         if self.dialect.declared:
             declared = [ast.AnnAssign(ast.Name(key, ast.Store()), *self._declared(draft, key), 1) for key in draft.init]
-        return ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, draft.method], [])
+        made_class = ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, draft.method], [])
+        return without_defaults(made_class)
 
     def _assigned(self, target: ast.Attribute, value: ast.expr, is_list: bool) -> ast.stmt:
         """Return the assignment of an attribute; type checkers know a list of several classes by its annotation only."""
@@ -411,22 +400,27 @@ def _zeros(shape: Sequence[int], dtype: np.dtype) -> ast.expr:
 
 def _numbers(tree: ast.AST) -> list[ast.Constant]:
     """Return the numbers in a class that may become arguments."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) in (int, float)]
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return [
+        node
+        for node in constants
+        if type(node.value) in (int, float) or (isinstance(node.value, bool) and hasattr(node, "role"))
+    ]
+
+
+def _grouped(drafts: Iterable[Draft], key: Callable[[Draft], list[str]]) -> list[list[Draft]]:
+    """Return the drafts that share a key, in the order of their first ones."""
+    groups: dict[tuple[str, ...], list[Draft]] = {}
+    for draft in drafts:
+        groups.setdefault(tuple(key(draft)), []).append(draft)
+    return [*groups.values()]
 
 
 def _class_of(element: ast.expr) -> ast.expr:
     """Return the class of an element of a list, or of a run of equal ones."""
-    made = (
-        element.value.elt
-        if isinstance(element, ast.Starred) and isinstance(element.value, ast.GeneratorExp)
-        else element
-    )
-    return made.func if isinstance(made, ast.Call) else made
-
-
-def _counted(count: int) -> ast.comprehension:
-    """`for _ in range(12)`."""
-    return ast.comprehension(ast.Name("_", ast.Store()), call("range", constant(count, "depth")), [], 0)
+    if isinstance(element, ast.Starred) and isinstance(element.value, ast.GeneratorExp):
+        element = element.value.elt
+    return element.func if isinstance(element, ast.Call) else element
 
 
 def _with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draft:

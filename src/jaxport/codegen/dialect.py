@@ -5,15 +5,34 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 
-from jaxport.codegen.literals import number
+from jaxport.codegen.literals import call, number
 from jaxport.codegen.tree import Layer
 from jaxport.importer.host import Attribute, RuntimeValue
 from jaxport.importer.recording import Step
 
-__all__ = ["Constructor", "Dialect", "Field", "SequenceForm", "constant", "for_all_axes", "sized"]
+__all__ = [
+    "Constructor",
+    "Dialect",
+    "Field",
+    "SequenceForm",
+    "constant",
+    "for_all_axes",
+    "in_runs",
+    "keywords",
+    "listed",
+    "sized",
+    "without_defaults",
+]
+
+Tree = TypeVar("Tree", bound=ast.AST)
+
+SHORTEST_RUN = 3
+"""Equal elements beside others that are a comprehension at least."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +66,7 @@ class SequenceForm:
     """How modules that follow one another are one module.
 
     Attributes:
-      build: the expression that makes it of those of its elements.
+      build: the expression that makes it of those of its elements, as `in_runs` returns them.
       path: where its elements are below it.
     """
 
@@ -101,12 +120,58 @@ def constant(value: RuntimeValue, role: str) -> ast.expr:
     """Return a number that may become an argument of the constructor, which then is called by its role."""
     if isinstance(value, tuple):
         return ast.Tuple([constant(part, role) for part in value], ast.Load())
-    if isinstance(value, bool | str | None):
+    if isinstance(value, str | None):
         return ast.Constant(value)
-    expression = number(np.float32(value) if isinstance(value, float) and _is_single(value) else value)
+    expression = (
+        ast.Constant(value)
+        if isinstance(value, bool)
+        else number(np.float32(value) if isinstance(value, float) and _is_single(value) else value)
+    )
     if isinstance(expression, ast.Constant):
         expression.role = role  # type: ignore[attr-defined]
     return expression
+
+
+def keywords(options: Mapping[str, Attribute], defaults: Mapping[str, Attribute]) -> dict[str, ast.expr]:
+    """Return the options of a layer as arguments by keyword, of which those that have their default are marked.
+
+    Classes are alike if they differ in the values of options only, and `without_defaults` drops what is the same in all.
+    """
+    made = {key: constant(value, key) for key, value in options.items()}
+    for key, expression in made.items():
+        expression.is_default = key in defaults and options[key] == defaults[key]  # type: ignore[attr-defined]
+    return made
+
+
+def without_defaults(tree: Tree) -> Tree:
+    """Return a tree without arguments that have their default; it is changed."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            node.keywords = [keyword for keyword in node.keywords if not getattr(keyword.value, "is_default", False)]
+    return tree
+
+
+def in_runs(elements: Sequence[ast.expr]) -> list[ast.expr]:
+    """Return the elements of a list, in which a run of equal ones is `*(Block(rngs=rngs) for _ in range(5))`."""
+    runs = [list(run) for _, run in groupby(elements, key=ast.dump)]
+    shortest = SHORTEST_RUN if len(runs) > 1 else 2
+    grouped: list[ast.expr] = []
+    for run in runs:
+        if len(run) < shortest:
+            grouped += run
+        else:
+            count = call("range", constant(len(run), "depth"))
+            loop = ast.comprehension(ast.Name("_", ast.Store()), count, [], 0)
+            grouped.append(ast.Starred(ast.GeneratorExp(run[0], [loop]), ast.Load()))
+    return grouped
+
+
+def listed(elements: Sequence[ast.expr]) -> ast.expr:
+    """Return a list of elements, or the comprehension that the only run of them is."""
+    first = elements[0] if len(elements) == 1 else None
+    if isinstance(first, ast.Starred) and isinstance(first.value, ast.GeneratorExp):
+        return ast.ListComp(first.value.elt, first.value.generators)
+    return ast.List([*elements], ast.Load())
 
 
 def for_all_axes(values: tuple) -> Attribute:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from jaxport.codegen.dialect import Dialect, SequenceForm
+from jaxport.codegen.dialect import Dialect, SequenceForm, listed
 from jaxport.codegen.equinox.layers import DEFINITIONS, LAYERS
 from jaxport.codegen.literals import call
 
@@ -61,7 +61,7 @@ def _cell(cell: ast.expr) -> ast.expr:
     return ast.parse(f"lambda carry, row: {ast.unparse(cell)}(carry, row)", mode="eval").body
 
 
-_SEQUENTIAL = SequenceForm(lambda elements: call("Sequential", ast.List([*elements], ast.Load())), ("layers",))
+_SEQUENTIAL = SequenceForm(lambda elements: call("Sequential", listed(elements)), ("layers",))
 
 EQUINOX = Dialect(
     name="equinox",

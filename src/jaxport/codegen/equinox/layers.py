@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
-from jaxport.codegen.dialect import Constructor, Field, constant, for_all_axes, sized
+from jaxport.codegen.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
 from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
 from jaxport.importer.host import Attribute
@@ -114,15 +114,16 @@ DEFINITIONS = {
     groups: int = eqx.field(static=True)
 
     def __init__(
-        self, in_channels, out_channels, kernel_size, *, padding, strides=None, dilation=None, groups=1,
-        use_bias=True, dtype=jnp.float32, key,
+        self, in_channels, out_channels, kernel_size, *, padding, strides=1, dilation=1, groups=1, use_bias=True,
+        dtype=jnp.float32, key,
     ):
         initialize = jax.nn.initializers.lecun_normal()
         self.kernel = initialize(key, (*kernel_size, in_channels // groups, out_channels), dtype)
         self.bias = jnp.zeros(out_channels, dtype) if use_bias else None
-        ones = (1,) * len(kernel_size)
-        self.strides, self.dilation, self.groups = strides or ones, dilation or ones, groups
-        self.padding = ((padding, padding),) * len(kernel_size) if isinstance(padding, int) else padding
+        axes, self.groups = len(kernel_size), groups
+        self.strides = (strides,) * axes if isinstance(strides, int) else strides
+        self.dilation = (dilation,) * axes if isinstance(dilation, int) else dilation
+        self.padding = ((padding, padding),) * axes if isinstance(padding, int) else padding
 
     def __call__(self, x: Array) -> Array:
         spatial = "DHW"[-len(self.strides):]
@@ -142,14 +143,16 @@ DEFINITIONS = {
     dilation: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(
-        self, in_channels, out_channels, kernel_size, *, strides, padding, dilation=None, use_bias=True,
+        self, in_channels, out_channels, kernel_size, *, padding, strides=1, dilation=1, use_bias=True,
         dtype=jnp.float32, key,
     ):
         initialize = jax.nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
         self.kernel = initialize(key, (*kernel_size, out_channels, in_channels), dtype)
         self.bias = jnp.zeros(out_channels, dtype) if use_bias else None
-        self.strides, self.dilation = strides, dilation or (1,) * len(kernel_size)
-        self.padding = ((padding, padding),) * len(kernel_size) if isinstance(padding, int) else padding
+        axes = len(kernel_size)
+        self.strides = (strides,) * axes if isinstance(strides, int) else strides
+        self.dilation = (dilation,) * axes if isinstance(dilation, int) else dilation
+        self.padding = ((padding, padding),) * axes if isinstance(padding, int) else padding
 
     def __call__(self, x: Array) -> Array:
         spatial = "DHW"[-len(self.strides):]
@@ -242,21 +245,24 @@ DEFINITIONS = {
 }
 """The source of the layers, by the name of the class."""
 
+DEFAULTS = {"strides": 1, "dilation": 1, "groups": 1, "use_bias": True}
+"""Options that are left out if they have these values."""
+
 
 def _made(function: str, layer: Layer, *sizes: str, keyed: bool = True, **options: Attribute) -> ast.expr:
     """`Linear(32, 64, use_bias=False, key=next(keys))`."""
     positional = [constant(layer.config[size], size) for size in sizes]
-    keywords = {key: constant(value, key) for key, value in options.items()}
+    made = keywords(options, DEFAULTS)
     dtypes = [sized(weight.dtype) for weight in layer.weights.values()]
     if dtypes and dtypes[0] is not None:
-        keywords["dtype"] = dtypes[0]
+        made["dtype"] = dtypes[0]
     if keyed:
-        keywords["key"] = call("next", name("keys"))
-    return call(function, *positional, **keywords)
+        made["key"] = call("next", name("keys"))
+    return call(function, *positional, **made)
 
 
 def _bias(layer: Layer) -> dict[str, bool]:
-    return {} if "bias" in layer.weights else {"use_bias": False}
+    return {"use_bias": "bias" in layer.weights}
 
 
 def _linear(layer: Layer) -> ast.expr:
@@ -267,23 +273,19 @@ def _grouped_linear(layer: Layer) -> ast.expr:
     return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
 
 
+def _windows(layer: Layer) -> dict[str, Attribute]:
+    names = {"padding": "padding", "strides": "strides", "kernel_dilation": "dilation"}
+    return {option: for_all_axes(layer.config[key]) for key, option in names.items()}
+
+
 def _conv(layer: Layer) -> ast.expr:
-    config = layer.config
-    options: dict[str, Attribute] = {"padding": for_all_axes(config["padding"])}
-    for key, option in (("strides", "strides"), ("kernel_dilation", "dilation")):
-        if set(config[key]) != {1}:
-            options[option] = config[key]
-    if config["feature_group_count"] != 1:
-        options["groups"] = config["feature_group_count"]
+    options = {**_windows(layer), "groups": layer.config["feature_group_count"]}
     return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_bias(layer))
 
 
 def _conv_transpose(layer: Layer) -> ast.expr:
-    config = layer.config
-    options: dict[str, Attribute] = {"strides": config["strides"], "padding": for_all_axes(config["padding"])}
-    if set(config["kernel_dilation"]) != {1}:
-        options["dilation"] = config["kernel_dilation"]
-    return _made("ConvTranspose", layer, "in_features", "out_features", "kernel_size", **options, **_bias(layer))
+    sizes = ("in_features", "out_features", "kernel_size")
+    return _made("ConvTranspose", layer, *sizes, **_windows(layer), **_bias(layer))
 
 
 def _lstm(layer: Layer) -> ast.expr:

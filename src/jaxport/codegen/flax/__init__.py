@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from jaxport.codegen.dialect import Dialect, SequenceForm
+from jaxport.codegen.dialect import Dialect, SequenceForm, listed
 from jaxport.codegen.flax.functions import FUNCTIONS
 from jaxport.codegen.flax.layers import DEFINITIONS, LAYERS
 from jaxport.codegen.literals import call
@@ -69,7 +69,7 @@ NNX = Dialect(
     signature=("rngs", "nnx.Rngs"),
     sequence=lambda modules: call("nnx.List", modules),
     sequential={
-        "": SequenceForm(lambda elements: call("Sequential", ast.List([*elements], ast.Load())), ()),
+        "": SequenceForm(lambda elements: call("Sequential", listed(elements)), ()),
         "layers": SequenceForm(lambda elements: call("nnx.Sequential", *elements), ("layers",)),
     },
     parameter=lambda array: call("nnx.Param", array),

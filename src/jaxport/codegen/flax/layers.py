@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from jaxport.codegen.dialect import Constructor, Field, constant, for_all_axes, sized
+from jaxport.codegen.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
 from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
 from jaxport.importer.host import Attribute
@@ -46,43 +46,42 @@ DEFINITIONS = {
 }
 """The source of the layers that Flax does not have, by the name of the class."""
 
+DEFAULTS = {"strides": 1, "kernel_dilation": 1, "feature_group_count": 1, "use_bias": True}
+"""Options that are left out if they have these values."""
+
 
 def _made(function: str, layer: Layer, *sizes: str, **options: Attribute) -> ast.expr:
     """`nnx.Linear(32, 64, use_bias=False, rngs=rngs)`."""
     positional = [constant(layer.config[size], size) for size in sizes]
-    keywords = {key: constant(value, key) for key, value in options.items()}
+    made = keywords(options, DEFAULTS)
     dtypes = [sized(weight.dtype) for weight in layer.weights.values()]
     if dtypes and dtypes[0] is not None:
-        keywords["param_dtype"] = dtypes[0]
-    return call(function if function in DEFINITIONS else f"nnx.{function}", *positional, **keywords, rngs=name("rngs"))
+        made["param_dtype"] = dtypes[0]
+    return call(function if function in DEFINITIONS else f"nnx.{function}", *positional, **made, rngs=name("rngs"))
 
 
 def _linear(layer: Layer) -> ast.expr:
-    return _made("Linear", layer, "in_features", "out_features", **_without(layer, "bias"))
+    return _made("Linear", layer, "in_features", "out_features", **_uses(layer, "bias"))
 
 
 def _grouped_linear(layer: Layer) -> ast.expr:
     return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
 
 
+def _windows(layer: Layer) -> dict[str, Attribute]:
+    return {key: for_all_axes(layer.config[key]) for key in ("padding", "strides", "kernel_dilation")}
+
+
 def _conv(layer: Layer) -> ast.expr:
-    config = layer.config
-    options: dict[str, Attribute] = {"padding": for_all_axes(config["padding"])}
-    for key in ("strides", "kernel_dilation"):
-        if set(config[key]) != {1}:
-            options[key] = for_all_axes(config[key])
-    if config["feature_group_count"] != 1:
-        options["feature_group_count"] = config["feature_group_count"]
-    return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_without(layer, "bias"))
+    options = {**_windows(layer), "feature_group_count": layer.config["feature_group_count"]}
+    return _made("Conv", layer, "in_features", "out_features", "kernel_size", **options, **_uses(layer, "bias"))
 
 
 def _conv_transpose(layer: Layer) -> ast.expr:
-    config = layer.config
-    options: dict[str, Attribute] = {key: for_all_axes(config[key]) for key in ("strides", "padding")}
-    if set(config["kernel_dilation"]) != {1}:
-        options["kernel_dilation"] = for_all_axes(config["kernel_dilation"])
-    sizes = ("in_features", "out_features", "kernel_size")
-    return _made("ConvTranspose", layer, *sizes, **options, transpose_kernel=True, **_without(layer, "bias"))
+    options = {**_windows(layer), "transpose_kernel": True}
+    return _made(
+        "ConvTranspose", layer, "in_features", "out_features", "kernel_size", **options, **_uses(layer, "bias")
+    )
 
 
 def _lstm(layer: Layer) -> ast.expr:
@@ -98,7 +97,7 @@ def _embed(layer: Layer) -> ast.expr:
 
 
 def _layer_norm(layer: Layer) -> ast.expr:
-    options = {"epsilon": layer.config["epsilon"], **_without(layer, "bias"), "use_fast_variance": False}
+    options = {"epsilon": layer.config["epsilon"], **_uses(layer, "bias"), "use_fast_variance": False}
     return _made("LayerNorm", layer, "num_features", **options)
 
 
@@ -127,8 +126,7 @@ def _attention(layer: Layer) -> ast.expr:
     for key in ("qkv_features", "out_features", "in_kv_features"):
         if config[key] != config["in_features"]:
             options[key] = config[key]
-    if "out_bias" not in layer.weights:
-        options["use_bias"] = False
+    options["use_bias"] = "out_bias" in layer.weights
     return _made("MultiHeadAttention", layer, "num_heads", "in_features", **options, decode=False)
 
 
@@ -136,8 +134,8 @@ def _dropout(layer: Layer) -> ast.expr:
     return _made("Dropout", layer, "rate")
 
 
-def _without(layer: Layer, *roles: str) -> dict[str, bool]:
-    return {f"use_{role}": False for role in roles if role not in layer.weights}
+def _uses(layer: Layer, role: str) -> dict[str, bool]:
+    return {f"use_{role}": role in layer.weights}
 
 
 def _fields(layer: Layer) -> Mapping[str, Field]:

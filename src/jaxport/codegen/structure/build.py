@@ -19,6 +19,7 @@ from jaxport.codegen.structure.scopes import (
     containers,
     hoist,
     imply_elements,
+    keep_channels_last,
     leaf_chains,
     module_paths,
     node_chains,
@@ -80,6 +81,7 @@ def _module(
     made_by = {variable: op for op in ops for variable in op.outputs}
     chains = leaf_chains(leaves, lambda leaf: op_chains[id(made_by[leaf.outputs[0]])])
     imply_elements(chains)
+    keep_channels_last(leaves, chains)
     hoist(leaves, chains, weights.names)
     mined = mine(leaves, chains, [*weights.names])
     order = {id(leaf): index for index, leaf in enumerate(leaves)}

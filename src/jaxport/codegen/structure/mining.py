@@ -40,7 +40,10 @@ def mine(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Sequence[Var
     types: dict[str, str] = {}
     names: set[str] = set()
     for run in sorted(mining.runs(), key=lambda run: run.begin):
-        around = common(chains[id(leaf)] for leaf in mining.sequence[run.begin : run.end])
+        inside = mining.sequence[run.begin : run.end]
+        around = common(chains[id(leaf)] for leaf in inside)
+        if any(isinstance(leaf, Layer) and len(chains[id(leaf)]) > len(around) + 1 for leaf in inside):
+            continue  # the file names the modules around these layers
         stem = unique(".".join((*around[-1:], "layers")), names)
         names.add(stem)
         for place in range(run.rounds):

@@ -21,6 +21,7 @@ __all__ = [
     "element_of",
     "hoist",
     "imply_elements",
+    "keep_channels_last",
     "leaf_chains",
     "module_paths",
     "node_chains",
@@ -209,6 +210,18 @@ def containers(chains: Mapping[int, Chain]) -> set[str]:
         for outer, inner in pairwise(chain)
         if inner.startswith(f"{outer}.") and inner[len(outer) + 1 :].isdigit()
     }
+
+
+def keep_channels_last(leaves: Iterable[Leaf], chains: dict[int, Chain]) -> None:
+    """Move the transposes that bring channels to the end to the modules that the images come from.
+
+    So a module that begins with a convolution takes images as all others do.
+    """
+    maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+    for leaf in leaves:
+        if isinstance(leaf, Op) and leaf.step.name == "jnp.transpose" and leaf.step.args[1] == (0, 2, 3, 1):
+            before = maker.get(leaf.inputs[0])
+            chains[id(leaf)] = common([chains[id(leaf)], chains[id(before)] if before is not None else ()])
 
 
 def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Variable]) -> None:
