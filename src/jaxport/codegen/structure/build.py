@@ -22,6 +22,7 @@ from jaxport.codegen.structure.scopes import (
     imply_elements,
     module_paths,
     node_chains,
+    places_of,
 )
 from jaxport.codegen.structure.steps import operators, renamed, variables
 from jaxport.codegen.structure.ties import copies, element_of_all, owned_by_elements, shared
@@ -82,7 +83,10 @@ def _module(
     mined = mine(leaves, chains, [*weights.names])
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
     types = {**types, **mined}
-    closing = Closing(chains, order, weights.names.keys(), weights.shared.keys(), types, results, containers(chains))
+    closing = Closing(
+        chains, order, weights.names.keys(), weights.shared.keys(), types, results, containers(chains),
+        places_of(leaves, chains),
+    )  # fmt: skip
     return closing.module("", leaves, 0, set(results))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 
@@ -24,6 +25,7 @@ __all__ = [
     "module_paths",
     "node_chains",
     "nodes_of",
+    "places_of",
 ]
 
 Chain = tuple[str, ...]
@@ -139,6 +141,13 @@ def _plain_paths(paths: Iterable[str]) -> dict[str, str]:
     return plain if len({*plain.values()}) == len(plain) else {path: path for path in plain}
 
 
+def places_of(leaves: Iterable[Leaf], chains: Mapping[int, Chain]) -> dict[int, str]:
+    """Return the modules that are of one layer each, by the layer's identity."""
+    inner = {id(leaf): chains[id(leaf)][-1] for leaf in leaves if isinstance(leaf, Layer) and chains[id(leaf)]}
+    count = Counter(inner.values())
+    return {key: path for key, path in inner.items() if count[path] == 1}
+
+
 def imply_elements(chains: dict[int, Chain]) -> None:
     """Add the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
     with_elements: dict[int, Chain] = {}
@@ -147,7 +156,7 @@ def imply_elements(chains: dict[int, Chain]) -> None:
         whole: list[str] = []
         for path in chain:
             around = f"{whole[-1]}." if whole else ""
-            element = re.match(r"[^.]*[^.\d][^.]*\.\d+(?=\.)", path.removeprefix(around))
+            element = re.match(r"[^.]*[^.\d][^.]*(?:\.\d+)+(?=\.[^.]*[^.\d])", path.removeprefix(around))
             if element is not None and path.startswith(around):
                 implied = f"{around}{element[0]}"
                 children.setdefault(implied, set()).add(path)
