@@ -308,14 +308,14 @@ class CallPrinter(Printer):
             return [statement for call in loop.calls for statement in self._call(call)]
         self._hold(loop)
         statements, names = self._carried(loop)
-        elements: dict[str, str] = {}
+        elements: dict[tuple[str | int, ...], str] = {}
         iterated: list[tuple[str, ast.expr]] = []
         for column in columns:
-            place = self.fields.paths[key_of(column[0])]
-            if key_of(column[0]) != key_of(column[-1]) and place[0] not in elements:
-                element = elements[str(place[0])] = self._free(singular(str(place[0])))
+            *around, position = self.fields.paths[key_of(column[0])]
+            if key_of(column[0]) != key_of(column[-1]) and tuple(around) not in elements:
+                element = elements[tuple(around)] = self._free(singular(str(around[0])))
                 self.busy[element] = math.inf
-                iterated.append((element, self._listed(str(place[0]), int(place[1]), len(loop.calls))))
+                iterated.append((element, self._listed(around, int(position), len(loop.calls))))
         element = next(iter(elements.values()), "")
         for position, row in loop.rows.items():
             wanted = self.roles.get(first.module.inputs[position], "part")
@@ -389,15 +389,15 @@ class CallPrinter(Printer):
         for column in columns:
             places = [self.fields.paths[key_of(child)] for child in column]
             first = places[0]
-            in_order = len(first) == 2 and all(
-                place == (first[0], int(first[1]) + number) for number, place in enumerate(places)
+            in_order = len(first) > 1 and all(
+                place == (*first[:-1], int(first[-1]) + number) for number, place in enumerate(places)
             )
             if not in_order and any(place != first for place in places):
                 return False
         return True
 
     def _round(
-        self, loop: Loop, arguments: Sequence[ast.expr], elements: Mapping[str, str], target: ast.expr
+        self, loop: Loop, arguments: Sequence[ast.expr], elements: Mapping[tuple[str | int, ...], str], target: ast.expr
     ) -> list[ast.stmt]:
         """Return the body of a loop: the items of its last round, with the variables of the loop in place of its parts."""
         module = loop.calls[-1].module
@@ -405,7 +405,7 @@ class CallPrinter(Printer):
             if isinstance(part, Op):
                 continue
             child = part.module if isinstance(part, Call) else part
-            chosen = elements.get(str(self.fields.paths[key_of(child)][0]))
+            chosen = elements.get(self.fields.paths[key_of(child)][:-1])
             if chosen is not None:
                 self.fields.elements[key_of(child)] = chosen
         bound = {**self.expressions, **dict(zip(module.inputs, arguments, strict=True))}
@@ -436,10 +436,12 @@ class CallPrinter(Printer):
             names[position] = chosen
         return statements, names
 
-    def _listed(self, field: str, begin: int, count: int) -> ast.expr:
+    def _listed(self, around: Sequence[str | int], begin: int, count: int) -> ast.expr:
         """Return the modules of a list that a loop calls."""
-        members, end = self.fields.lists[field], begin + count
-        listed: ast.expr = attribute(f"self.{field}")
+        members, end = self.fields.members(around), begin + count
+        listed: ast.expr = attribute(f"self.{around[0]}")
+        for number in around[1:]:
+            listed = ast.Subscript(listed, ast.Constant(number), ast.Load())
         if (begin, end) == (0, len(members)):
             return listed
         bounds = ast.Slice(ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxport.codegen.calls import CallPrinter
 from jaxport.codegen.dialect import Dialect, SequenceForm, constant, in_runs, listed, without_defaults
 from jaxport.codegen.fields import (
+    Entry,
     Fields,
     class_name,
     fields_of,
@@ -160,7 +161,7 @@ class Classes:
             if key in fields.single:
                 yield fields.single[key], key
             else:
-                yield from ((child, f"{key}.{index}") for index, child in enumerate(fields.lists[key]))
+                yield from _flat(fields.lists[key], key)
 
     def _sequential(self, module: Module) -> Sequential | None:
         """Return the elements of a module that is a sequence, if its functions need nothing but their argument."""
@@ -272,7 +273,7 @@ class Classes:
             if key in fields.single:
                 init[key] = self._made(fields.single[key])
             else:
-                init[key] = self._list([self._made(child) for child in fields.lists[key]])
+                init[key] = self._made(fields.lists[key])
         for variable, key in fields.weights.items():
             weight = module.weights[variable]
             assert isinstance(weight, Weight)
@@ -282,7 +283,9 @@ class Classes:
             init[key] = self.dialect.table(_zeros(array.shape, array.dtype))
         return init
 
-    def _made(self, child: Module | Layer) -> ast.expr:
+    def _made(self, child: Entry) -> ast.expr:
+        if isinstance(child, list):
+            return self._list([self._made(one) for one in child])
         if isinstance(child, Layer):
             return self.dialect.layers[child.kind].build(child)
         if id(child) in self.sequences:
@@ -371,6 +374,16 @@ class Classes:
         if isinstance(made, ast.Name):  # a number that is an argument of the constructor
             return name("float"), call("eqx.field", static=ast.Constant(True))
         return name("Array"), None
+
+
+def _flat(entries: Sequence[Entry], path: str) -> Iterator[tuple[Module | Layer, str]]:
+    """Yield the modules and layers of a list, and of the lists in it, each with its path."""
+    for number, entry in enumerate(entries):
+        inner = f"{path}.{number}"
+        if isinstance(entry, list):
+            yield from _flat(entry, inner)
+        else:
+            yield entry, inner
 
 
 def _tied_layers(module: Module) -> list[Layer]:

@@ -14,6 +14,7 @@ from jaxport.importer.names import given_name, identifier, unique
 from jaxport.importer.recording import Variable
 
 __all__ = [
+    "Entry",
     "Fields",
     "argument_role",
     "class_name",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 Child = Module | Layer
+Entry = Child | list["Entry"]
+"""An element of a list of modules, which may be a list itself."""
 
 
 @dataclass(eq=False)
@@ -42,7 +45,7 @@ class Fields:
     """
 
     single: dict[str, Child] = field(default_factory=dict)
-    lists: dict[str, list[Child]] = field(default_factory=dict)
+    lists: dict[str, list[Entry]] = field(default_factory=dict)
     paths: dict[int, tuple[str | int, ...]] = field(default_factory=dict)
     weights: dict[Variable, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -54,6 +57,15 @@ class Fields:
         chosen = unique(wanted, self.taken)
         self.taken.add(chosen)
         return chosen
+
+    def members(self, place: Sequence[str | int]) -> list[Entry]:
+        """Return the list at a place."""
+        found = self.lists[str(place[0])]
+        for number in place[1:]:
+            inner = found[int(number)]
+            assert isinstance(inner, list)
+            found = inner
+        return found
 
     def text(self, child: Child) -> str:
         """Return a part as the source has it: `self.layers[0]`."""
@@ -83,14 +95,15 @@ def fields_of(module: Module, reserved: Collection[str]) -> Fields:
             fields.single[chosen], fields.paths[key] = child, (chosen,)
             fields.order.append(chosen)
             continue
-        stem, position = element
-        if position == 0:
-            chosen = fields.fresh(attribute_name(stem, "layers"))
+        stem, *numbers = element
+        if not any(numbers):
+            chosen = fields.fresh(attribute_name(str(stem), "layers"))
             fields.order.append(chosen)
-            members = sorted((place, other) for other, (name, place) in lists.items() if name == stem)
-            fields.lists[chosen] = [children[other] for _, other in members]
-            for place, other in members:
-                fields.paths[other] = (chosen, place)
+            fields.lists[chosen] = []
+            for other, (name, *place) in lists.items():
+                if name == stem:
+                    fields.paths[other] = (chosen, *place)
+                    _put(fields.lists[chosen], place, children[other])
     for variable, weight in module.weights.items():
         if isinstance(weight, Weight):
             fields.weights[variable] = fields.fresh(weight_name(weight.name))
@@ -109,20 +122,50 @@ def _label(child: Child, around: Module) -> str:
     return child.path_in(around)
 
 
-def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int, tuple[str, int]]:
-    """Return the parts that are elements of a list: those with labels numbered from 0 on, without a gap, in order."""
-    numbered: dict[str, list[tuple[int, int]]] = {}
-    for key in children:
-        numbered_label = re.fullmatch(r"(.+)[._](\d{1,6})", labels[key])
-        if numbered_label is not None:
-            numbered.setdefault(numbered_label[1], []).append((int(numbered_label[2]), key))
-    return {
-        key: (stem, position)
-        for stem, members in numbered.items()
-        if [position for position, _ in members] == list(range(len(members))) and len(members) > 1
-        if all("." in labels[key][len(stem) :] or isinstance(children[key], Module) for _, key in members)
-        for position, key in members
-    }
+def _put(entries: list[Entry], place: Sequence[int], child: Child) -> None:
+    """Put a part into a list of lists, behind all others."""
+    for number in place[:-1]:
+        if number == len(entries):
+            entries.append([])
+        inner = entries[number]
+        assert isinstance(inner, list)
+        entries = inner
+    entries.append(child)
+
+
+def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int, tuple[str | int, ...]]:
+    """Return the places of the parts that are elements of lists, or of lists of lists, below their names.
+
+    The labels of a list are numbered from 0 on, without a gap, in order: `blocks.0`, `blocks.1`, or `stages.0.0`,
+    `stages.0.1`, `stages.1.0`.
+    """
+    found: dict[int, tuple[str | int, ...]] = {}
+    for depth in (2, 1):
+        numbered: dict[str, list[tuple[tuple[int, ...], int]]] = {}
+        for key in children:
+            label = re.fullmatch(rf"(.+?)((?:[._]\d{{1,6}}){{{depth}}})", labels[key])
+            if label is not None and key not in found:
+                place = tuple(map(int, re.findall(r"\d+", label[2])))
+                numbered.setdefault(label[1], []).append((place, key))
+        for stem, members in numbered.items():
+            is_list = all("." in labels[key][len(stem) :] or isinstance(children[key], Module) for _, key in members)
+            is_single = len(members) == 1 and "." not in labels[members[0][1]][len(stem) :]
+            if is_list and not is_single and _follow([place for place, _ in members]):
+                found |= {key: (stem, *place) for place, key in members}
+    return found
+
+
+def _follow(places: Sequence[tuple[int, ...]]) -> bool:
+    """Whether places follow one another: only one number is one more than before, and those behind it are 0 again.
+
+    >>> _follow([(0, 0), (0, 1), (1, 0)]), _follow([(0, 0), (1, 1)]), _follow([(1,), (2,)])
+    (True, False, False)
+    """
+    zeros = (0,) * len(places[0])
+    following = [
+        {(*before[:at], before[at] + 1, *zeros[at + 1 :]) for at in range(len(zeros))} for before in places[:-1]
+    ]
+    return places[0] == zeros and all(place in known for place, known in zip(places[1:], following, strict=True))
 
 
 def attribute_name(label: str, default: str) -> str:

@@ -22,8 +22,9 @@ from jaxport.codegen.structure.scopes import (
     keep_channels_last,
     leaf_chains,
     module_paths,
+    move_unplaced,
     node_chains,
-    place,
+    places_of,
 )
 from jaxport.codegen.structure.steps import operators, renamed, variables
 from jaxport.codegen.structure.ties import copies, element_of_all, owned_by_elements, shared
@@ -54,7 +55,7 @@ def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Modul
     types = {paths.get(module.path, module.path): module.type for module in program.modules.walk()}
     own = {variable for variable in names if element_of_all(program, names[variable]) is None}
     placed = {id(op): node_chain.get(op.step.node, ()) for op in ops}
-    place(ops, placed, nodes)
+    move_unplaced(ops, placed, nodes)
     kept: set[str] = set()
     while True:
         chains, repeated = separated(ops, dict(placed), own, kept)
@@ -86,7 +87,10 @@ def _module(
     mined = mine(leaves, chains, [*weights.names])
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
     types = {**types, **mined}
-    closing = Closing(chains, order, weights.names.keys(), weights.shared.keys(), types, results, containers(chains))
+    closing = Closing(
+        chains, order, weights.names.keys(), weights.shared.keys(), types, results, containers(chains),
+        places_of(leaves, chains),
+    )  # fmt: skip
     return closing.module("", leaves, 0, set(results))
 
 

@@ -22,6 +22,9 @@ __all__ = ["Closing"]
 MOST_AROUND = 3
 """Operators beside the layer of a module that is a layer."""
 
+ROLES = frozenset({"", "kernel", "weight", "bias", "scale", "embedding"})
+"""Names of weights that say nothing about their layer."""
+
 Part = str | Leaf
 """A node of the graph of one level: a module inside, by its path, or a leaf."""
 
@@ -38,6 +41,7 @@ class Closing:
       types: the types of modules, by path.
       results: the values that the model returns.
       containers: the modules that only number others: each is a sequence of them, or no module.
+      places: the modules that are of one layer each, by the layer's identity.
     """
 
     chains: dict[int, Chain]
@@ -47,6 +51,7 @@ class Closing:
     types: Mapping[str, str]
     results: Collection[Variable]
     containers: Set[str]
+    places: Mapping[int, str]
 
     def module(self, path: str, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> Module:
         """Return the module of these leaves, which is in `depth` others.
@@ -68,7 +73,7 @@ class Closing:
         items: list[Item] = []
         for part in self._sorted(parts, makers):
             if not isinstance(part, str):
-                items.append(part)
+                items.append(replace(part, label=self._label(part, path)) if isinstance(part, Layer) else part)
                 continue
             beyond = [v for leaf in parts[part] for v in leaf.outputs if used.get(v, set()) - {part}]
             items += self._call(part, path, parts[part], depth + 1, beyond)
@@ -94,10 +99,19 @@ class Closing:
         if path in self.containers and not (len(layers) == 1 and moved):
             parts = sequence_of(module, self.weights)
             return parts if parts is not None else _with_labels(module.items, label)
-        is_layer = len(layers) == 1 and (path in self.containers or len(self.chains[id(layers[0])]) == depth)
-        if is_layer and light and len(others) <= MOST_AROUND:
+        deeper = [inner for layer in layers for inner in self.chains[id(layer)][depth:] if called(inner) in self.types]
+        if len(layers) == 1 and light and len(others) <= MOST_AROUND and (path in self.containers or not deeper):
             return [replace(item, label=label) if isinstance(item, Layer) else item for item in module.items]
         return [Call(module, module.inputs, module.outputs)]
+
+    def _label(self, layer: Layer, around: str) -> str:
+        """Return the path of a layer in a module: that of its own, though it be dissolved, or that of its only weight."""
+        place, begin = self.places.get(id(layer), ""), f"{around}." if around else ""
+        if place.startswith(begin) and place not in ("", around):
+            return place.removeprefix(begin)
+        names = [weight.name for weight in layer.weights.values()]
+        path, _, name = names[0].rpartition(".") if len(names) == 1 else ("", "", "")
+        return name if name not in ROLES and name.isidentifier() and path == called(around) else layer.label
 
     def _part(self, leaf: Leaf, depth: int) -> Part:
         chain = self.chains[id(leaf)]

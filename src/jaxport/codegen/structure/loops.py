@@ -98,6 +98,8 @@ def _is_next(before: Call, call: Call) -> bool:
     """Whether a call is one of the same module, or of the one that follows in a list."""
     if len(before.inputs) != len(call.inputs) or len(before.outputs) != len(call.outputs):
         return False
+    if before.module.inline is not call.module.inline:  # an element behind rounds of others is no round
+        return False
     first, second = element_of(before.module.path), element_of(call.module.path)
     return call.module is before.module or (
         first is not None and second is not None and second == (first[0], first[1] + 1)

@@ -131,7 +131,9 @@ class Matcher:
                 return whole
             return replace(whole, shape=(size,), read=lambda: whole.read().reshape(size), axes=None)
         weight = self.parameter(value, turned=False)
-        return weight if weight is not None and weight.shape == (size,) else None
+        if weight is None or weight.shape == (size,):
+            return weight
+        return weight.reshaped((size,)) if weight.shape == (*(1,) * (len(weight.shape) - 1), size) else None
 
     def with_bias(self, op: Op, size: int) -> tuple[Op, Weight | None]:
         """Return the operator in front of an addition of a bias, and the bias; or the operator itself."""

@@ -24,9 +24,10 @@ __all__ = [
     "keep_channels_last",
     "leaf_chains",
     "module_paths",
+    "move_unplaced",
     "node_chains",
     "nodes_of",
-    "place",
+    "places_of",
 ]
 
 Chain = tuple[str, ...]
@@ -134,7 +135,7 @@ def _chain_of(leaf: Leaf, chain: Chain, is_only_reader: bool) -> Chain:
     return (*chain, *steps)
 
 
-def place(ops: Sequence[Op], chains: dict[int, Chain], nodes: Mapping[Hashable, BoundNode]) -> None:
+def move_unplaced(ops: Sequence[Op], chains: dict[int, Chain], nodes: Mapping[Hashable, BoundNode]) -> None:
     """Move operators that the file has no place for into the modules around their operands, or into those of their readers.
 
     Fewer values cross the border of a module so: parts of one value into the module that reads them.
@@ -183,6 +184,13 @@ def _plain_paths(paths: Iterable[str]) -> dict[str, str]:
     return plain if len({*plain.values()}) == len(plain) else {path: path for path in plain}
 
 
+def places_of(leaves: Iterable[Leaf], chains: Mapping[int, Chain]) -> dict[int, str]:
+    """Return the modules that are of one layer each, by the layer's identity."""
+    inner = {id(leaf): chains[id(leaf)][-1] for leaf in leaves if isinstance(leaf, Layer) and chains[id(leaf)]}
+    count = Counter(inner.values())
+    return {key: path for key, path in inner.items() if count[path] == 1}
+
+
 def imply_elements(chains: dict[int, Chain]) -> None:
     """Add the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
     with_elements: dict[int, Chain] = {}
@@ -191,7 +199,7 @@ def imply_elements(chains: dict[int, Chain]) -> None:
         whole: list[str] = []
         for path in chain:
             around = f"{whole[-1]}." if whole else ""
-            element = re.match(r"[^.]*[^.\d][^.]*\.\d+(?=\.)", path.removeprefix(around))
+            element = re.match(r"[^.]*[^.\d][^.]*(?:\.\d+)+(?=\.[^.]*[^.\d])", path.removeprefix(around))
             if element is not None and path.startswith(around):
                 implied = f"{around}{element[0]}"
                 children.setdefault(implied, set()).add(path)
