@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxport.export.passes.patterns import Pattern
+from jaxport.graph.patterns import Pattern
 
 F32 = np.dtype("float32")
 

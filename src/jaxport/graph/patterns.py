@@ -19,22 +19,13 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import legalize
-from jaxport.export.emitter import Emitter
-from jaxport.export.passes.constants import constants
-from jaxport.export.passes.editing import constant_of, is_op, sources
-from jaxport.export.passes.identities import identities
-from jaxport.export.passes.matching import close
-from jaxport.export.passes.repeated import repeated
-from jaxport.export.passes.simplify import simplify
-from jaxport.export.passes.tidy import tidy
-from jaxport.export.value import Scope, Value
-from jaxport.jaxprs import Array, PythonFunction, PyTree
-from jaxport.onnx_facts import COMMUTATIVE
+from jaxport.graph.editing import constant_of, is_op, sources
+from jaxport.graph.matching import close
+from jaxport.jaxprs import PythonFunction
+from jaxport.onnx_facts import COMMUTATIVE, releases
 
 PRODUCTS = ("Mul", "Div", "Neg")
 SUMS = ("Add", "Sub")
@@ -72,25 +63,10 @@ class Pattern:
     @classmethod
     def of(cls, function: PythonFunction, dtype: np.dtype, opset: int) -> Pattern:
         """Return the pattern of a JAX function of an array and keyword-only numeric parameters."""
-        from jaxport.export.rules import RULES  # the rules may use passes
-        from jaxport.export.walker import Place, Walker
+        from jaxport.export.function_graph import function_graph
 
         names = tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
-        walker = Walker(opset, RULES, {})
-        op = Emitter(walker, Scope("main"), Place())
-        x = op.scope.add_input(Value(dtype, (2, 3), name="x"))
-        numbers = [op.scope.add_input(Value(dtype, (), name=name)) for name in names]
-
-        def positional(x: Array, *numbers: Array) -> PyTree:
-            return function(x, **dict(zip(names, numbers, strict=True)))
-
-        with jax.enable_x64(dtype == np.float64):
-            outputs = [op.expanded(op.call(positional, x, *numbers))]
-        graph = walker.finish_graph(op, outputs, name="pattern")
-        graph.opset_imports[""] = opset
-        model = ir.Model(graph, ir_version=10)
-        for graph_pass in (identities, tidy, constants, simplify, repeated):
-            graph_pass(model)
+        graph = function_graph(function, names, dtype, opset)
         return cls(tuple(graph.inputs), names, graph.outputs[0])
 
     @functools.cached_property
@@ -325,5 +301,5 @@ def _attributes(node: ir.Node) -> dict[str, str]:
 @functools.lru_cache(maxsize=512)
 def pattern_of(function: PythonFunction, dtype: np.dtype, opset: int) -> Pattern:
     """Return the pattern of a function, independent of the runtime release of the model that first needs it; cached."""
-    with legalize.made_for(legalize.OLDEST):
+    with releases.made_for(releases.OLDEST):
         return Pattern.of(function, dtype, opset)

@@ -5,10 +5,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import linen as nn, nnx
+from tests.graph.test_normalization import linen_layer, nnx_layer
 
 from jaxport.testing import check, f32
 from tests.export.passes.fusions import operators, report
-from tests.export.passes.test_normalization import linen_layer, nnx_layer
 
 LOOSE = {"rtol": 5e-5, "atol": 1e-5}
 

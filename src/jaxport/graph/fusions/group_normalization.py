@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.arranging import product, reshaped, target
-from jaxport.export.passes.editing import Dim, dims_of
-from jaxport.export.passes.fusing import Builder, Fusion, obstacle, same_dims
-from jaxport.export.passes.matching import Part, Seen
-from jaxport.export.passes.normalized import Normalized, with_bias
+from jaxport.graph.arranging import product, reshaped, target
+from jaxport.graph.editing import Dim, dims_of
+from jaxport.graph.fusing import Builder, Fusion, obstacle, same_dims
+from jaxport.graph.fusions.normalized import Normalized, with_bias
+from jaxport.graph.matching import Part, Seen
 
 
 @dataclass(frozen=True)
