@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
+from jaxport.codegen.fused import FUSIONS
 from jaxport.export import passes
 from jaxport.graph import fusions
 from jaxport.importer.registry import operators
@@ -50,8 +51,9 @@ def test_a_pass_runs_or_is_documented(name: str) -> None:
         text = (TESTS.parent / "docs" / page).read_text()
         assert word in text, f"`{word}` ({file}) is not in docs/{page}: say what it is for"
         return
-    assert name in {passes.pass_name(graph_pass) for graph_pass in passes.DEFAULT}, (
-        f"`{name}` ({file}) takes a model and never runs: add it to `DEFAULT` in passes/__init__.py, or to `ON_REQUEST` here"
+    assert name in {passes.pass_name(graph_pass) for graph_pass in (*passes.DEFAULT, *FUSIONS)}, (
+        f"`{name}` ({file}) takes a model and never runs: add it to `DEFAULT` in export/passes/__init__.py, to `FUSIONS` in "
+        "codegen/fused.py, or to `ON_REQUEST` here"
     )
 
 

@@ -22,12 +22,13 @@ from typing import TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import constant_of, is_op, sources
+from jaxport.graph.editing import constant_of, is_op, source, sources
 from jaxport.graph.matching import close
 from jaxport.jaxprs import PythonFunction
 from jaxport.onnx_facts import COMMUTATIVE, releases
 
-PRODUCTS = ("Mul", "Div", "Neg")
+#: The operators that products consist of, and the exponents of their operands; powers with an integer are products, too.
+PRODUCTS = {"Mul": (1, 1), "Div": (1, -1), "Neg": (1,)}
 SUMS = ("Add", "Sub")
 #: The largest number of factors or terms in a pattern: longer products in graphs are not split further.
 LIMIT = 8
@@ -115,10 +116,10 @@ class Pattern:
             number = _number(own)
             if number is not None and _is_number(value, number):
                 yield bindings
-        elif is_op(own.producer(), *PRODUCTS):
+        elif kind(own) == "product":
             for other in _distinct(Product.of(value, depth) for depth in (LIMIT, 1)):
                 yield from self._unify_products(Product.of(own, LIMIT), other, bindings)
-        elif is_op(own.producer(), *SUMS):
+        elif kind(own) == "sum":
             for other in _distinct(WeightedSum.of(value, depth) for depth in (LIMIT, 1)):
                 yield from self._unify_sums(WeightedSum.of(own, LIMIT), other, bindings)
         else:
@@ -205,15 +206,15 @@ class Product:
         number, node = _number(value), value.producer()
         if number is not None:
             self.coefficient *= number**exponent if number or exponent > 0 else math.inf
-        elif depth and is_op(node, *PRODUCTS) and (root or len(value.uses()) == 1) and len(self.factors) < LIMIT:
-            first, *second = sources(node)
-            self._add(first, exponent, depth - 1)
-            if second:
-                self._add(second[0], -exponent if node.op_type == "Div" else exponent, depth - 1)
-            else:
-                self.coefficient *= -1
+        elif depth and node is not None and (powers := _exponents(node)) and self._is_split(value, root):
+            self.coefficient *= -1 if node.op_type == "Neg" and exponent % 2 else 1
+            for operand, power in zip(sources(node), powers, strict=False):
+                self._add(operand, exponent * power, depth - 1)
         else:
             self.factors[value] = self.factors.get(value, 0) + exponent
+
+    def _is_split(self, value: ir.Value, root: bool) -> bool:
+        return (root or len(value.uses()) == 1) and len(self.factors) < LIMIT
 
 
 @dataclass
@@ -257,7 +258,15 @@ def kind(value: ir.Value) -> str:
     node = value.producer()
     if node is None or node.domain:
         return ""
-    return "product" if node.op_type in PRODUCTS else "sum" if node.op_type in SUMS else node.op_type
+    return "product" if _exponents(node) else "sum" if node.op_type in SUMS else node.op_type
+
+
+def _exponents(node: ir.Node) -> tuple[int, ...]:
+    """Return the exponents of the operands that a node multiplies; none if it is no product."""
+    if is_op(node, "Pow"):
+        power = _number(source(node, 1))
+        return (int(power),) if power in range(2, LIMIT + 1) else ()
+    return () if node.domain else PRODUCTS.get(node.op_type, ())
 
 
 def operators_below(value: ir.Value) -> set[str] | None:
@@ -265,9 +274,10 @@ def operators_below(value: ir.Value) -> set[str] | None:
     operators: set[str] = set()
     seen, waiting = {value}, [value]
     while waiting:
-        node = waiting.pop().producer()
-        if not is_op(node, *PRODUCTS, *SUMS):
-            operators.add("" if node is None or node.domain else node.op_type)
+        value = waiting.pop()
+        node, operator = value.producer(), kind(value)
+        if node is None or operator not in ("product", "sum"):
+            operators.add(operator)
             continue
         new = {operand for operand in node.inputs if operand is not None} - seen
         if len(seen) + len(new) > MANY:

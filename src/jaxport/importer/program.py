@@ -132,6 +132,8 @@ class Program:
         shardings: weights.Shardings | None = None,
     ):
         self.model = model
+        self._options = {"untie": untie, "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
+        self._trainable = trainable
         self.limits = limits or Limits()
         self.body: Body = resolve(model, self.limits)
         set_bounds(self.body, sizes or {})
@@ -236,10 +238,9 @@ class Program:
             return nn.relu(x)
         """
         from jaxport.codegen import printed
-        from jaxport.importer.tracing import record
 
         with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
-            source = printed(lambda: record(self, inputs), framework)
+            source = printed(self, inputs, framework)
             if folder is not None:
                 source.save(folder)
             return source
@@ -315,6 +316,11 @@ class Program:
         """
         with boundary("the program cannot be saved", where=f"`{self.name}`"):
             saving.save(self.weights.written(self.model, self.params if params is None else params), path)
+
+    def rebuilt(self, model: ir.Model) -> Program:
+        """Return the program of another model that computes the same with the same parameters, under the same options."""
+        trainable = self._trainable if self._options["untie"] else list(self.weights.values)
+        return Program(model, trainable=trainable, **self._options)
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:

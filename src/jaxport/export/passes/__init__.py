@@ -26,7 +26,6 @@ from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases, global_pools, padded_pools
 from jaxport.export.passes.double import double_factors
 from jaxport.export.passes.hoisting import hoisting
-from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
 from jaxport.export.passes.operand_order import operand_order
 from jaxport.export.passes.repeated import repeated
@@ -45,6 +44,7 @@ from jaxport.graph.fusions.normalization import normalization
 from jaxport.graph.fusions.pixel_shuffle import pixel_shuffle, plain_shuffles
 from jaxport.graph.fusions.rotary import rotary
 from jaxport.graph.fusions.softmax import softmax
+from jaxport.graph.identities import identities
 
 Pass = Callable[[ir.Model], object]
 
