@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import constant_of, graphs, is_op
+from jaxport.graph.editing import constant_of, graphs, is_op, numpy_dtype
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.group_normalization import group_normalization
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
@@ -25,7 +25,7 @@ from jaxport.graph.identities import identities
 from jaxport.importer.evaluate import observing
 from jaxport.importer.graph import BoundNode
 from jaxport.importer.host import HostValue, RuntimeValue
-from jaxport.importer.program import Program
+from jaxport.importer.program import Program, rebuilt
 from jaxport.importer.recording import map_leaves
 from jaxport.importer.tracing import RecordedProgram, hosted, record
 
@@ -114,7 +114,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, RuntimeValue]) -> Program:
     for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name
     is_changed = any(node.version is None and not node.domain for graph in graphs(model) for node in graph)
-    return program.rebuilt(model) if is_changed else program
+    return rebuilt(program, model) if is_changed else program
 
 
 def _is_unit_affine(value: ir.Value) -> bool:
@@ -159,7 +159,7 @@ def _annotated(
             and result.size <= SMALL
             and value.producer() is not None
         ):
-            value.const_value = ir.Tensor(result.data.astype(value.dtype.numpy()), name=value.name)
+            value.const_value = ir.Tensor(result.data.astype(numpy_dtype(value)), name=value.name)
     yield
     for value, kind, shape, constant in declared:
         value.type, value.shape, value.const_value = kind, shape, constant

@@ -265,7 +265,7 @@ def _exponents(node: ir.Node) -> tuple[int, ...]:
     """Return the exponents of the operands that a node multiplies; none if it is no product."""
     if is_op(node, "Pow"):
         power = _number(source(node, 1))
-        return (int(power),) if power in range(2, LIMIT + 1) else ()
+        return (int(power),) if power is not None and power in range(2, LIMIT + 1) else ()
     return () if node.domain else PRODUCTS.get(node.op_type, ())
 
 

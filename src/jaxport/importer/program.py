@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jaxport.importer.explain import GraphExplanation
     from jaxport.verify.report import Report
 
-__all__ = ["Program", "from_onnx"]
+__all__ = ["Program", "from_onnx", "rebuilt"]
 
 AGAIN = "export the model again"
 
@@ -104,6 +104,12 @@ def from_onnx(
             limits=limits,
             shardings=shardings,
         )
+
+
+def rebuilt(program: Program, model: ir.Model) -> Program:
+    """Return the program of another model that computes the same with the same parameters, under the same options."""
+    options, trainable = program._options, program._trainable
+    return Program(model, trainable=trainable if options["untie"] else list(program.weights.values), **options)
 
 
 class Program:
@@ -316,11 +322,6 @@ class Program:
         """
         with boundary("the program cannot be saved", where=f"`{self.name}`"):
             saving.save(self.weights.written(self.model, self.params if params is None else params), path)
-
-    def rebuilt(self, model: ir.Model) -> Program:
-        """Return the program of another model that computes the same with the same parameters, under the same options."""
-        trainable = self._trainable if self._options["untie"] else list(self.weights.values)
-        return Program(model, trainable=trainable, **self._options)
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
