@@ -74,8 +74,12 @@ def _seen(
                 seen[value] = result if _are_alike(seen.get(value, result), result) else None
 
     values = {name: map_leaves(hosted, value) for name, value in known.items()}
+
+    def run(params: Mapping[str, RuntimeValue], arguments: Mapping[str, RuntimeValue]) -> None:
+        program.evaluate(params, {**values, **arguments})
+
     with observing(observe):
-        jax.eval_shape(lambda params, arrays: program.evaluate(params, values | arrays), program.param_specs, specs)
+        jax.eval_shape(run, program.param_specs, specs)
     return seen
 
 
