@@ -103,9 +103,19 @@ def test_functions_are_searched():
     assert calls(program(body, functions=FUNCTION)) == ["nn.gelu"]
 
 
-def test_a_function_that_is_called_at_two_shapes_is_not():
+TWICE = (
+    "z = Constant<value_ints = [0]>() {other} f = own.spelled(x) g = own.spelled(o) m = ReduceSum(g, z) y = Add(f, m)"
+)
+
+
+def test_a_function_may_be_called_at_two_sizes():
+    body = TWICE.format(other="o = Concat<axis = 0>(x, x)")
+    assert calls(program(body, functions=FUNCTION)).count("nn.gelu") == 2
+
+
+def test_a_function_that_is_called_at_two_ranks_is_not_searched():
     """Its values have no shape of their own."""
-    body = "a = Constant<value_ints = [0]>() u = Unsqueeze(x, a) f = own.spelled(x) g = own.spelled(u) y0 = Squeeze(g, a) y = Add(f, y0)"
+    body = TWICE.format(other="o = Unsqueeze(x, z)").replace("ReduceSum(g, z)", "Squeeze(g, z)")
     assert "nn.gelu" not in calls(program(body, functions=FUNCTION))
 
 

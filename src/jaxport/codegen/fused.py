@@ -23,7 +23,7 @@ from jaxport.graph.fusions.normalization import normalization
 from jaxport.graph.fusions.softmax import softmax
 from jaxport.graph.identities import identities
 from jaxport.importer.evaluate import observing
-from jaxport.importer.graph import BoundNode
+from jaxport.importer.graph import BodyFunction, BoundNode
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.program import Program, rebuilt
 from jaxport.importer.recording import map_leaves
@@ -64,14 +64,21 @@ def record_fused(program: Program, inputs: Mapping[str, RuntimeValue] | None = N
 
 def _seen(
     program: Program, specs: Mapping[str, RuntimeValue], known: Mapping[str, RuntimeValue]
-) -> dict[ir.Value, RuntimeValue]:
-    """Return what each value of a graph is while the program is traced; None if it is not the same each time."""
-    seen: dict[ir.Value, RuntimeValue] = {}
+) -> dict[ir.Value, list[RuntimeValue]]:
+    """Return what each value of a graph is while the program is traced: in each call of its function."""
+    computed: dict[ir.Value, list[RuntimeValue]] = {}
+    taken: dict[ir.Value, list[RuntimeValue]] = {}
 
     def observe(node: BoundNode, inputs: Sequence[RuntimeValue], outputs: Sequence[RuntimeValue]) -> None:
-        for value, result in (*zip(node.inputs, inputs, strict=True), *zip(node.outputs, outputs, strict=True)):
+        noted = [*zip(node.outputs, outputs, strict=False)]
+        if isinstance(node.target, BodyFunction):  # which has been called with these
+            noted += zip(node.target.body.inputs, inputs, strict=False)
+        for value, result in noted:
             if value is not None:
-                seen[value] = result if _are_alike(seen.get(value, result), result) else None
+                computed.setdefault(value, []).append(result)
+        for value, result in zip(node.inputs, inputs, strict=False):
+            if value is not None:
+                taken.setdefault(value, [result])
 
     values = {name: map_leaves(hosted, value) for name, value in known.items()}
 
@@ -80,23 +87,37 @@ def _seen(
 
     with observing(observe):
         jax.eval_shape(run, program.param_specs, specs)
-    return seen
+    return taken | computed
 
 
-def _are_alike(one: RuntimeValue, other: RuntimeValue) -> bool:
-    """Whether two values have the same shape and dtype, and the same elements if these are known."""
-    if one is other:
-        return True
-    if isinstance(one, HostValue) and isinstance(other, HostValue):
-        return _type(one) == _type(other) and bool(np.array_equal(one.data, other.data))
-    return isinstance(one, jax.Array) and isinstance(other, jax.Array) and _type(one) == _type(other)
+def _type(results: Sequence[RuntimeValue]) -> tuple[np.dtype, list[int | str]] | None:
+    """Return the dtype and the sizes of a value, or None if it is no array of one rank.
+
+    A size that differs from call to call is named after all of them, so that it equals those that change alike.
+    """
+    if not all(isinstance(result, jax.Array | HostValue) for result in results):
+        return None
+    dtypes, ranks = {np.dtype(result.dtype) for result in results}, {result.ndim for result in results}
+    if len(dtypes) != 1 or len(ranks) != 1:
+        return None
+    sizes: list[int | str] = []
+    for along in zip(*(result.shape for result in results), strict=True):
+        texts = [*map(str, along)]
+        every = texts[0] if len({*texts}) == 1 else f"each({', '.join(texts)})"
+        sizes.append(int(every) if every.isdecimal() else every)
+    return dtypes.pop(), sizes
 
 
-def _type(value: jax.Array | HostValue) -> tuple[np.dtype, list[int | str]]:
-    return np.dtype(value.dtype), [size if isinstance(size, int) else str(size) for size in value.shape]
+def _constant(results: Sequence[RuntimeValue]) -> np.ndarray | None:
+    """Return the elements of a value that is small, known, and the same in each call."""
+    first, *others = results
+    if not isinstance(first, HostValue) or first.symbolic or first.size > SMALL:
+        return None
+    alike = (isinstance(other, HostValue) and np.array_equal(first.data, other.data) for other in others)
+    return first.data if all(alike) else None
 
 
-def _fused(program: Program, seen: Mapping[ir.Value, RuntimeValue]) -> Program:
+def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]]) -> Program:
     """Return the program with operators instead of what spells them out; the program itself if nothing does."""
     model = program.model.clone()
     for root in (model, *model.functions.values()):
@@ -111,7 +132,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, RuntimeValue]) -> Program:
     copies = dict(zip(_values(program.model), _values(model), strict=True))
     names = [value.name for value in model.graph.outputs]
     with _annotated(
-        {copies[value]: result for value, result in seen.items() if value in copies}, [*copies.values()], parameters
+        {copies[value]: results for value, results in seen.items() if value in copies}, [*copies.values()], parameters
     ):
         for fusion in FUSIONS:
             fusion(model)
@@ -139,7 +160,7 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 
 @contextmanager
 def _annotated(
-    known: Mapping[ir.Value, RuntimeValue], values: Sequence[ir.Value], parameters: Sequence[ir.Value]
+    known: Mapping[ir.Value, Sequence[RuntimeValue]], values: Sequence[ir.Value], parameters: Sequence[ir.Value]
 ) -> Iterator[None]:
     """Give values the shapes that they had, and those that depend on nothing but sizes their elements, inside the context.
 
@@ -150,20 +171,17 @@ def _annotated(
     for parameter in parameters:
         parameter.const_value = None
     for value in values:
-        result, value.shape = known.get(value), None
-        if not isinstance(result, jax.Array | HostValue) or not _is_exact(value.dtype, np.dtype(result.dtype)):
+        results, value.shape = known.get(value, ()), None
+        kind = _type(results) if results else None
+        if kind is None or not _is_exact(value.dtype, kind[0]):
             continue
-        dtype, sizes = _type(result)
+        dtype, sizes = kind
         value.shape = ir.Shape(sizes)
         if value.dtype is None:
             value.type = ir.TensorType(ir.DataType.from_numpy(dtype))
-        if (
-            isinstance(result, HostValue)
-            and not result.symbolic
-            and result.size <= SMALL
-            and value.producer() is not None
-        ):
-            value.const_value = ir.Tensor(result.data.astype(numpy_dtype(value)), name=value.name)
+        constant = None if value.producer() is None else _constant(results)
+        if constant is not None:
+            value.const_value = ir.Tensor(constant.astype(numpy_dtype(value)), name=value.name)
     yield
     for value, kind, shape, constant in declared:
         value.type, value.shape, value.const_value = kind, shape, constant
