@@ -18,11 +18,11 @@ import numpy as np
 
 import jaxport
 from benchmarks.measure import table
+from jaxport.codegen.fused import record_fused
 from jaxport.codegen.structure import build
 from jaxport.codegen.structure.scopes import node_chains
 from jaxport.codegen.tree import Layer, Module, Op, Weight
 from jaxport.importer.program import Program
-from jaxport.importer.tracing import record
 
 WIDTH, HEADS, WORDS = 768, 12, 30522
 
@@ -47,7 +47,7 @@ class Coverage:
 
 def coverage(program: Program, inputs: Mapping[str, Any] | None = None) -> Coverage:
     """How much of a program, recorded with such inputs, is in layers and modules."""
-    tree, _ = build(record(program, inputs))
+    tree, _ = build(record_fused(program, inputs))
     _, chains = node_chains(program.places)
     heavy = {module.path for module in program.modules.walk() if module.path and module.parameters}
     inside = outside = own = in_layers = loose = 0

@@ -19,6 +19,7 @@ PARTS: Mapping[str, str] = {
     "blocks": "module calls in a trace",
     "frameworks": "Flax, Equinox, Keras, Haiku",
     "mox": "module expressions",
+    "graph": "tools on ONNX graphs",
     "export": "JAX → ONNX",
     "importer": "ONNX → JAX",
     "codegen": "programs as source",

@@ -9,8 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jaxport.export import opsets, schema
+from jaxport.export import opsets
 from jaxport.export.rules.refused import REASONS
+from jaxport.onnx_facts import schema
 from scripts.coverage_run import failures
 from tests.export.rules.test_every_primitive import UNREACHABLE, lowered
 from tests.export.sweeps.namespaces import NAMESPACES, Namespace

@@ -1,4 +1,4 @@
-"""Regenerate `src/jaxport/export/kernels.py`: which dtypes ONNX Runtime has no CPU kernel for, release by release.
+"""Regenerate `src/jaxport/onnx_facts/kernels.py`: which dtypes ONNX Runtime has no CPU kernel for, release by release.
 
 For every operator that the rules emit, one-node models are loaded and run in each of `RELEASES`, which pip puts into
 folders of their own, at the default opset and at each version that the operator has since the opset of the target
@@ -20,11 +20,12 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import opsets, schema
+from jaxport.export import opsets
 from jaxport.export.value import data_type
+from jaxport.onnx_facts import schema
 
 PORTABLE = 18  # the opset of the target "portable"
-TARGET = Path(__file__).parents[1] / "src" / "jaxport" / "export" / "kernels.py"
+TARGET = Path(__file__).parents[1] / "src" / "jaxport" / "onnx_facts" / "kernels.py"
 ANSWERS = Path(__file__).with_name("ort_answers.py")
 #: One per line of releases, the oldest first. Those before 1.19 want a NumPy before 2.
 RELEASES = (

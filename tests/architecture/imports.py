@@ -16,15 +16,18 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "errors": frozenset({"columns"}),
     "collecting": frozenset(),
     "onnx_facts": frozenset(),
+    "graph": frozenset({"errors", "onnx_facts", "jaxprs"}),
     "jaxprs": frozenset({"errors"}),
     "files": frozenset({"errors"}),
     "saving": frozenset({"errors", "files"}),
     "blocks": frozenset({"errors", "jaxprs"}),
     "frameworks": frozenset({"errors", "jaxprs", "blocks", "importer"}),
     "mox": frozenset({"columns", "errors", "collecting", "jaxprs", "files", "blocks", "frameworks"}),
-    "export": frozenset({"columns", "errors", "onnx_facts", "collecting", "jaxprs", "saving", "blocks", "mox"}),
+    "export": frozenset(
+        {"columns", "errors", "onnx_facts", "graph", "collecting", "jaxprs", "saving", "blocks", "mox"}
+    ),
     "importer": frozenset({"columns", "errors", "onnx_facts", "jaxprs", "files", "saving", "blocks"}),
-    "codegen": frozenset({"errors", "onnx_facts", "files", "blocks", "importer"}),
+    "codegen": frozenset({"errors", "onnx_facts", "graph", "files", "blocks", "importer"}),
 }
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).
@@ -33,6 +36,7 @@ UPWARD: dict[tuple[str, str], str] = {
     ("export/exported.py", "verify"): "`exported.verify()`, and `exported(x)`, which runs the model",
     ("export/calibration.py", "verify"): "calibration runs the model on the user's batches",
     ("export/sources.py", "frameworks"): "a line in a framework that is loaded is not the user's, wherever it lies",
+    ("graph/patterns.py", "export"): "a pattern is what the exporter emits for a JAX function",
     ("importer/program.py", "codegen"): "`program.to_source()`",
     ("importer/program.py", "verify"): "`program.verify()`",
 }

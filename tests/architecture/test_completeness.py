@@ -11,7 +11,9 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
+from jaxport.codegen.fused import FUSIONS
 from jaxport.export import passes
+from jaxport.graph import fusions
 from jaxport.importer.registry import operators
 
 TESTS = Path(__file__).parents[1]
@@ -27,16 +29,17 @@ ON_REQUEST = {
 
 
 def defined_passes() -> dict[str, str]:
-    """The public functions of `jaxport.export.passes` that take a model alone, with the files that define them."""
+    """The public functions of passes and fusions that take a model alone, with the files that define them."""
     found = {}
-    for module_info in pkgutil.iter_modules(passes.__path__):
-        module = importlib.import_module(f"{passes.__name__}.{module_info.name}")
-        for name, function in inspect.getmembers(module, inspect.isfunction):
-            parameters = list(inspect.signature(function, eval_str=True).parameters.values())
-            takes_a_model = [parameter.annotation for parameter in parameters] == [ir.Model]
-            reports = inspect.signature(function, eval_str=True).return_annotation is str
-            if takes_a_model and reports and not name.startswith("_") and function.__module__ == module.__name__:
-                found[name] = f"passes/{module_info.name}.py"
+    for package in (passes, fusions):
+        for module_info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{module_info.name}")
+            for name, function in inspect.getmembers(module, inspect.isfunction):
+                parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+                takes_a_model = [parameter.annotation for parameter in parameters] == [ir.Model]
+                reports = inspect.signature(function, eval_str=True).return_annotation is str
+                if takes_a_model and reports and not name.startswith("_") and function.__module__ == module.__name__:
+                    found[name] = f"{package.__name__.rpartition('.')[2]}/{module_info.name}.py"
     return found
 
 
@@ -48,8 +51,9 @@ def test_a_pass_runs_or_is_documented(name: str) -> None:
         text = (TESTS.parent / "docs" / page).read_text()
         assert word in text, f"`{word}` ({file}) is not in docs/{page}: say what it is for"
         return
-    assert name in {passes.pass_name(graph_pass) for graph_pass in passes.DEFAULT}, (
-        f"`{name}` ({file}) takes a model and never runs: add it to `DEFAULT` in passes/__init__.py, or to `ON_REQUEST` here"
+    assert name in {passes.pass_name(graph_pass) for graph_pass in (*passes.DEFAULT, *FUSIONS)}, (
+        f"`{name}` ({file}) takes a model and never runs: add it to `DEFAULT` in export/passes/__init__.py, to `FUSIONS` in "
+        "codegen/fused.py, or to `ON_REQUEST` here"
     )
 
 

@@ -21,7 +21,7 @@ pytestmark = needs_newest_onnx  # older ones lack operators that the facts name
 
 SHAPE = (2, 3, 4, 5)
 ATTRIBUTES = {"BitShift": {"direction": "LEFT"}, "Cast": {"to": onnx.TensorProto.INT32}}
-FACTS = "in src/jaxport/onnx_facts.py"
+FACTS = "in src/jaxport/onnx_facts/__init__.py"
 
 #: Operators that are elementwise on the samples of this test, but not in general.
 ONLY_HERE = {

@@ -14,8 +14,8 @@ from jax import lax
 
 import jaxport
 from jaxport.export import targets
-from jaxport.export.kernels import RELEASES
 from jaxport.export.requirements import Requirements, lacking
+from jaxport.onnx_facts.kernels import RELEASES
 from jaxport.testing import f32, i32, spec
 
 KEY = jax.random.key(0)

@@ -18,9 +18,9 @@ from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state as native  # pyright: ignore[reportAttributeAccessIssue]
 
 from jaxport.errors import ModelError, Unsupported
-from jaxport.export.kernels import RELEASES
 from jaxport.importer import from_onnx
 from jaxport.importer.registry import Operator, operators
+from jaxport.onnx_facts.kernels import RELEASES
 from jaxport.verify.importing import Comparison, verify_program
 from tests.importer import printed
 

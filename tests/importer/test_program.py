@@ -8,8 +8,11 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+import onnx.parser
+import onnx_ir as ir
 import pytest
 
+import jaxport
 from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
 from jaxport.importer import Host, OutputCount, RandomKey, from_onnx, op, resolve
 from jaxport.importer.registry import lookup
@@ -290,3 +293,13 @@ def test_the_representation_names_inputs_outputs_operators_and_parameters() -> N
         "  ops     Gemm 1",
         "  calls   none yet",
     ]
+
+
+def test_a_node_of_onnx_ir_may_have_a_version_of_its_own():
+    text = '<ir_version: 8, opset_import: ["": 17]> agraph (float[N] x) => (float[N] y) { y = Gelu(x) }'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    with pytest.raises(jaxport.Unsupported, match="Gelu"):
+        jaxport.from_onnx(model)
+    model.graph[0].version = 20
+    x = np.linspace(-2, 2, 5, dtype=np.float32)
+    np.testing.assert_array_equal(jaxport.from_onnx(model)(x), jax.nn.gelu(x, approximate=False))

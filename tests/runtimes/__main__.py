@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxport.export.kernels import RELEASES
 from jaxport.export.targets import DEFAULT, TARGETS
+from jaxport.onnx_facts.kernels import RELEASES
 from tests.runtimes import faults, generation, javascript, page
 from tests.runtimes.faults import FAULTS
 from tests.runtimes.page import Found

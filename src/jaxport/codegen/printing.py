@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from jaxport.codegen.equinox import EQUINOX
 from jaxport.codegen.flax import NNX
+from jaxport.codegen.fused import record_fused
 from jaxport.codegen.modules import ModuleSource, to_modules
 from jaxport.codegen.source import Source, to_source
 from jaxport.errors import InvalidArgument
-from jaxport.importer.tracing import RecordedProgram
+from jaxport.importer.host import RuntimeValue
+from jaxport.importer.program import Program
+from jaxport.importer.tracing import record
 
 __all__ = ["FRAMEWORKS", "printed"]
 
@@ -18,11 +21,12 @@ FRAMEWORKS = ("jax", *_DIALECTS)
 """The frameworks that source can be printed for; `"jax"` is one function."""
 
 
-def printed(recorded: Callable[[], RecordedProgram], framework: str) -> Source | ModuleSource:
+def printed(program: Program, inputs: Mapping[str, RuntimeValue] | None, framework: str) -> Source | ModuleSource:
     """Return a program as source for a framework.
 
     Args:
-      recorded: records the program.
+      program: the imported model.
+      inputs: for `jaxport.importer.tracing.record`: sizes other than the declared ones, and values that decide shapes.
       framework: one of `FRAMEWORKS`.
 
     Raises:
@@ -35,4 +39,6 @@ def printed(recorded: Callable[[], RecordedProgram], framework: str) -> Source |
             instead=f"give one of {', '.join(f'`{name}`' for name in FRAMEWORKS)}",
         )
     dialect = _DIALECTS.get(framework)
-    return to_source(recorded()) if dialect is None else to_modules(recorded(), dialect)
+    if dialect is None:
+        return to_source(record(program, inputs))
+    return to_modules(record_fused(program, inputs), dialect)

@@ -23,7 +23,6 @@ from jaxport.export import (
     decoders,
     encoders,
     failures,
-    legalize,
     lowest,
     passes as graph_passes,
     plugins,
@@ -46,6 +45,7 @@ from jaxport.export.targets import Target
 from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
 from jaxport.jaxprs import Dim, Parameters, PythonFunction, PyTree
+from jaxport.onnx_facts import releases
 
 Nonfinite = Literal["runtime", "exact"]
 
@@ -209,7 +209,7 @@ class Options:
 
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     """Export a trace, under the precision that it was traced with."""
-    with legalize.made_for(options.target.release):
+    with releases.made_for(options.target.release):
         exported = _export(traced, options)
         if options.choice is not None:
             exported = precisions.applied(exported, options.choice, options.target)

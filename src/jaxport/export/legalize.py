@@ -7,17 +7,14 @@ if only bits are moved or sums wrap, uint64 may be replaced by int64.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-import ml_dtypes
 import numpy as np
 
-from jaxport.export.kernels import MISSING, RELEASES
-from jaxport.export.schema import Schema
 from jaxport.export.value import Value
+from jaxport.onnx_facts.releases import NEWEST, current_release, missing
+from jaxport.onnx_facts.schema import Schema
 
 #: Dtypes that hold all values of a dtype, the cheapest first.
 WIDER: dict[str, tuple[str, ...]] = {
@@ -43,59 +40,6 @@ WIDER: dict[str, tuple[str, ...]] = {
 SIGNLESS = frozenset({"CumSum", "ReduceProd", "Where"})
 
 
-#: Dtypes with a kernel whose values are not those of the operator (Sign of NaN in half precision is 1), and dtypes
-#: newer than the opset of the table of kernels.
-BESIDE: dict[str, tuple[str, ...]] = {
-    "Sign": ("float16", "bfloat16"),
-    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze"), ("float8_e8m0fnu",)),
-}
-
-
-#: The releases of ONNX Runtime that models support unless a target asks for others: all from the oldest on, which is
-#: the lower bound of the extra `runtime`.
-OLDEST, NEWEST = "1.28", next(reversed(RELEASES))
-
-_made_for: contextvars.ContextVar[str] = contextvars.ContextVar("release", default=OLDEST)
-
-
-@contextlib.contextmanager
-def made_for(release: str) -> Iterator[None]:
-    """Make models for this release and all newer ones inside the context.
-
-    >>> with made_for("1.17"):
-    ...     sorted(dtype.name for dtype in missing("BitShift"))
-    ['uint16']
-    """
-    token = _made_for.set(release)
-    try:
-        yield
-    finally:
-        _made_for.reset(token)
-
-
-def missing(op_type: str, release: str | None = None) -> frozenset[np.dtype]:
-    """Return the dtypes for which a release of the runtime has no kernel of an operator, or no exact one.
-
-    Args:
-      op_type: the operator.
-      release: the release of the runtime; by default the oldest that models are made for.
-
-    >>> sorted(dtype.name for dtype in missing("BitShift") - missing("BitShift", NEWEST))
-    ['uint16']
-    """
-    return _missing(op_type, release or _made_for.get())
-
-
-@functools.lru_cache(maxsize=2048)
-def _missing(op_type: str, release: str) -> frozenset[np.dtype]:
-    releases = list(RELEASES)
-    entries = (entry.partition("<") for entry in MISSING.get(op_type, "").split())
-    names = [name for name, _, since in entries if not since or releases.index(release) < releases.index(since)]
-    return frozenset(
-        np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in (*names, *BESIDE.get(op_type, ()))
-    )
-
-
 def type_parameter(facts: Schema, values: Sequence[Value | None]) -> tuple[str, np.dtype]:
     """Return the type parameter that an operator computes in, and the dtype that the operands give it."""
     dtypes = {}
@@ -111,7 +55,7 @@ def type_parameter(facts: Schema, values: Sequence[Value | None]) -> tuple[str, 
 def compute_dtype(op_type: str, facts: Schema, values: Sequence[Value | None]) -> np.dtype | None:
     """Return the dtype to compute in, or None if the operands' own dtype works or nothing wider exists."""
     parameter, dtype = type_parameter(facts, values)
-    return _compute_dtype(op_type, facts, parameter, dtype, _made_for.get())
+    return _compute_dtype(op_type, facts, parameter, dtype, current_release())
 
 
 @functools.lru_cache(maxsize=8192)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import onnx_ir as ir
 
-from jaxport.export import opsets, schema
-from jaxport.export.passes.editing import graphs
+from jaxport.export import opsets
+from jaxport.graph.editing import graphs
+from jaxport.onnx_facts import schema
 
 Formals = Callable[[int], schema.Formal | None]
 """The formal parameter at a position."""

@@ -8,8 +8,8 @@ import warnings
 import onnx
 
 from jaxport.errors import InvalidArgument
-from jaxport.export import schema
-from jaxport.export.kernels import RELEASES
+from jaxport.onnx_facts import schema
+from jaxport.onnx_facts.kernels import RELEASES
 
 #: The IR version of the ONNX release that brought an opset.
 IR_VERSIONS: dict[int, int] = {

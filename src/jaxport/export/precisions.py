@@ -16,11 +16,11 @@ from jaxport.export import choosing, passes as graph_passes
 from jaxport.export.calibration import Calibration, ranges_of, read_calibration
 from jaxport.export.passes.calibrated import calibrated_int8
 from jaxport.export.passes.dense import Int8, NodeFilter, dynamic_int8, everywhere
-from jaxport.export.passes.editing import subgraphs
 from jaxport.export.passes.half import half
 from jaxport.export.passes.int4 import MICROSOFT, ROUNDING, Int4, block_int4, quantized, rounding_error
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
+from jaxport.graph.editing import subgraphs
 from jaxport.jaxprs import PyTree
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import legalize, lowest, schema
-from jaxport.export.kernels import MISSING, RELEASES, VERSIONS
-from jaxport.export.passes.editing import dims_of, graphs
-from jaxport.onnx_facts import CONTROL_FLOW
+from jaxport.export import lowest
+from jaxport.graph.editing import dims_of, graphs
+from jaxport.onnx_facts import CONTROL_FLOW, releases, schema
+from jaxport.onnx_facts.kernels import MISSING, RELEASES, VERSIONS
 
 #: Operators whose kernels take every dtype, or do not depend on one.
 SLOW_ON_CPUS = ("SkipLayerNormFusion",)
@@ -156,7 +156,7 @@ def lack(node: ir.Node, opset: int, release: str) -> Lack | None:
         return Lack(node.op_type, f"opset {opset}, where it does not exist")
     if facts.since in _unserved(node.op_type, release):
         return Lack(node.op_type, f"opset {facts.since}")
-    missing = legalize.missing(node.op_type, release)
+    missing = releases.missing(node.op_type, release)
     dtype = computed_in(node, facts) if missing else None
     if missing and (dtype is None or dtype in missing):
         return Lack(node.op_type, "an unknown dtype" if dtype is None else dtype.name)

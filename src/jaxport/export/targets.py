@@ -9,16 +9,17 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from jaxport.errors import InvalidArgument, Refusal
-from jaxport.export import legalize, opsets, requirements, unsigned
-from jaxport.export.kernels import RELEASES
+from jaxport.export import opsets, requirements, unsigned
 from jaxport.export.passes import Pass
-from jaxport.export.passes.editing import graphs
 from jaxport.export.passes.inlining import inlining
 from jaxport.export.passes.shifts import shifts
 from jaxport.export.passes.spectra import spectra
 from jaxport.export.passes.tied import tied
 from jaxport.export.passes.untied import untied
 from jaxport.export.passes.whole_blocks import whole_blocks
+from jaxport.graph.editing import graphs
+from jaxport.onnx_facts import releases
+from jaxport.onnx_facts.kernels import RELEASES
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Target:
     @property
     def release(self) -> str:
         """The oldest release of ONNX Runtime that dtypes are chosen for."""
-        return self.runtime or legalize.OLDEST
+        return self.runtime or releases.OLDEST
 
     def has_domain(self, domain: str) -> bool:
         """Whether there is an operator set beside ONNX's own for sure."""
@@ -115,11 +116,11 @@ TARGETS: dict[str, Target] = {
             domains=_MICROSOFT,
             without_dtypes=_NARROW | {"complex64", "complex128"},
         ),
-        Target("onnxruntime", newest_opset=RELEASES[legalize.OLDEST], runtime=legalize.OLDEST, domains=_MICROSOFT),
+        Target("onnxruntime", newest_opset=RELEASES[releases.OLDEST], runtime=releases.OLDEST, domains=_MICROSOFT),
         Target(
             "genai",
-            newest_opset=RELEASES[legalize.OLDEST],
-            runtime=legalize.OLDEST,
+            newest_opset=RELEASES[releases.OLDEST],
+            runtime=releases.OLDEST,
             domains=_MICROSOFT,
             decoder=True,
         ),

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import constant_of, is_op, subgraphs
 from jaxport.export.passes.shifts import is_exact
+from jaxport.graph.editing import constant_of, is_op, subgraphs
 from jaxport.onnx_facts import SELECTIONS
 
 #: Operators that are correct modulo 2³² for modular operands, and whose results may have the highest bit.

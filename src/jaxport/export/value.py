@@ -13,13 +13,12 @@ from jax.typing import DTypeLike
 
 from jaxport.export import dims
 from jaxport.export.steps import Emission, Log, OperatorCall, Watch, Withdrawal
+from jaxport.graph.editing import PARAMETER
 from jaxport.jaxprs import Parameters
 
 if TYPE_CHECKING:
     from jaxport.export.walker import Place
 
-#: Marks a parameter of the user's, in the `meta` of its `onnx_ir.Value`.
-PARAMETER = "jaxport.parameter"
 SMALL = 1024
 """Constants of at most this many bytes are compared by content, larger ones by memory."""
 

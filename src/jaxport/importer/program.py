@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from jaxport.importer.explain import GraphExplanation
     from jaxport.verify.report import Report
 
-__all__ = ["Program", "from_onnx"]
+__all__ = ["Program", "from_onnx", "rebuilt"]
 
 AGAIN = "export the model again"
 
@@ -106,6 +106,12 @@ def from_onnx(
         )
 
 
+def rebuilt(program: Program, model: ir.Model) -> Program:
+    """Return the program of another model that computes the same with the same parameters, under the same options."""
+    options, trainable = program._options, program._trainable
+    return Program(model, trainable=trainable if options["untie"] else list(program.weights.values), **options)
+
+
 class Program:
     """An imported ONNX model: a function of its inputs, with its weights in `params`.
 
@@ -132,6 +138,8 @@ class Program:
         shardings: weights.Shardings | None = None,
     ):
         self.model = model
+        self._options = {"untie": untie, "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
+        self._trainable = trainable
         self.limits = limits or Limits()
         self.body: Body = resolve(model, self.limits)
         set_bounds(self.body, sizes or {})
@@ -236,10 +244,9 @@ class Program:
             return nn.relu(x)
         """
         from jaxport.codegen import printed
-        from jaxport.importer.tracing import record
 
         with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
-            source = printed(lambda: record(self, inputs), framework)
+            source = printed(self, inputs, framework)
             if folder is not None:
                 source.save(folder)
             return source

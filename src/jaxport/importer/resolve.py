@@ -153,7 +153,7 @@ class _Resolver:
     def node(self, node: ir.Node, opsets: Mapping[str, int]) -> BoundNode | None:
         """Return the node bound to its function, or None if it is refused."""
         local = self.model.functions.get(node.op_identifier())
-        opset = self.version(node.domain, opsets)
+        opset = self.version(node.domain, opsets) if node.version is None else node.version
         schema = None
         if local is not None:
             target: Operator | BodyFunction | SchemaFunction | None = self.function(local)

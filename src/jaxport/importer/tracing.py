@@ -21,7 +21,7 @@ from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
 
-__all__ = ["RecordedProgram", "input_specs", "record", "with_constraints"]
+__all__ = ["RecordedProgram", "hosted", "input_specs", "record", "with_constraints"]
 
 LONGEST_EXPRESSION = 200
 LARGE_SIZE = 10**6
@@ -166,7 +166,7 @@ def record(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -
 
 
 def _record(program: Program, inputs: dict[str, RuntimeValue]) -> RecordedProgram:
-    known = {name: map_leaves(_host, value) for name, value in inputs.items() if not _is_spec(value)}
+    known = {name: map_leaves(hosted, value) for name, value in inputs.items() if not _is_spec(value)}
     specs = [(name, inputs[name]) for name in program.input_names if name in inputs and name not in known]
     texts = [name for name, spec in specs if any(leaf.dtype == STRING for leaf in jax.tree.leaves(spec))]
     if texts:
@@ -198,7 +198,8 @@ def _record(program: Program, inputs: dict[str, RuntimeValue]) -> RecordedProgra
     return RecordedProgram(program, **result)
 
 
-def _host(leaf: RuntimeValue) -> RuntimeValue:
+def hosted(leaf: RuntimeValue) -> RuntimeValue:
+    """Return an array as a value that is known while the program is traced; any other value as it is."""
     if isinstance(leaf, jax.Array | np.ndarray | np.generic) and np.asarray(leaf).dtype.kind not in "OUST":
         return HostValue(np.asarray(leaf))
     return leaf

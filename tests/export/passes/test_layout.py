@@ -17,8 +17,8 @@ import examples.models as models
 import jaxport
 from jaxport.export import passes
 from jaxport.export.passes import layout_ops
-from jaxport.export.passes.axis_groups import axis_groups
 from jaxport.export.passes.layout_axes import across
+from jaxport.graph.axis_groups import axis_groups
 from jaxport.testing import check, f32
 
 pytestmark = pytest.mark.sampled(2)

@@ -11,8 +11,8 @@ from jax import lax
 
 import jaxport
 from jaxport.export.passes import DEFAULT
-from jaxport.export.passes.editing import constant_of
 from jaxport.export.passes.operand_order import operand_order
+from jaxport.graph.editing import constant_of
 from jaxport.testing import boolean, check, expect_graph, f32, i32
 
 GENERATOR = np.random.default_rng(11)

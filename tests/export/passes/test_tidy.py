@@ -8,8 +8,8 @@ import onnx_ir as ir
 import pytest
 from jax import lax
 
-from jaxport.export.passes.editing import added_ones
 from jaxport.export.passes.tidy import holds, tidy
+from jaxport.graph.editing import added_ones
 from jaxport.testing import check, expect_graph, f32, i32
 
 CASES = {

@@ -10,7 +10,7 @@ import flax
 import jax
 import pytest
 
-from jaxport.export import schema
+from jaxport.onnx_facts import schema
 from scripts.coverage_pages import coverage, operators
 from scripts.coverage_run import Results, Task, failures, run_tasks
 from scripts.rule_lines import lengths

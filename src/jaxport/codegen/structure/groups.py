@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from jax import Array
 
 from jaxport.codegen.structure.channels import Channels
 from jaxport.codegen.structure.spellings import Spellings, number
-from jaxport.importer.host import HostValue, RuntimeValue
-from jaxport.importer.namespaces import helper, jnp, lax
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["Groups"]
-
-
-@helper
-def group_norm(x: Array, groups: int, epsilon: float) -> Array:
-    """`x`, with channels last, of mean 0 and variance 1 in each group of channels of each sample."""
-    grouped = x.reshape(x.shape[0], -1, groups, x.shape[-1] // groups)
-    grouped = grouped - jnp.mean(grouped, axis=(1, 3), keepdims=True)
-    return (grouped * lax.rsqrt(jnp.mean(grouped**2, axis=(1, 3), keepdims=True) + epsilon)).reshape(x.shape)
 
 
 @dataclass(eq=False)
@@ -34,13 +24,11 @@ class Groups:
       spellings: the step that made each value.
       channels: the rules on layouts.
       weights: the parameters.
-      uniform: the element that all elements of a parameter are, or None.
     """
 
     spellings: Spellings
     channels: Channels
     weights: Collection[Variable]
-    uniform: Callable[[Variable], float | None]
 
     def normalization(self, step: Step) -> Step | None:
         """`standardized(x) * scale + bias`, of groups of the second axis, as the same of groups of the last."""
@@ -77,8 +65,7 @@ class Groups:
                 if standardized is not None and standardized[0].shape == out.shape
                 else None
             )
-        plain = self._without_unit_affine(shaped.args[0]) or shaped.args[0]
-        standardized = self._instances(shaped.args[0]) or self._standardized(plain, (2,))
+        standardized = self._standardized(shaped.args[0], (2,))
         grouped = self.spellings.step(standardized[0], "jnp.reshape") if standardized is not None else None
         if standardized is None or grouped is None or not isinstance(grouped.args[0], Variable):
             return None
@@ -89,35 +76,6 @@ class Groups:
             if known and x.shape == out.shape and standardized[0].shape[0] == x.shape[0]
             else None
         )
-
-    def _instances(self, value: RuntimeValue) -> tuple[Variable, float] | None:
-        """Return the operand of an instance normalization whose scale is 1 and bias 0: exporters write groups with it."""
-        moved = self.spellings.step(value, "jnp.transpose")
-        normal = self.spellings.step(self._without_unit_affine(moved.args[0] if moved else None), "helper.group_norm")
-        source = self.spellings.step(normal.args[0], "jnp.transpose") if normal is not None else None
-        if moved is None or normal is None or source is None or len(value.shape) != 3:
-            return None
-        same = moved.args[1] == source.args[1] == (0, 2, 1) and normal.args[1] == value.shape[1]
-        return (source.args[0], normal.args[2]) if same and source.args[0].shape == value.shape else None
-
-    def _without_unit_affine(self, value: RuntimeValue) -> RuntimeValue:
-        """Return a value before it was multiplied with ones and zeros were added, by parameters that are nothing else."""
-        total = self.spellings.step(value, "+")
-        for zero, other in (total.args, total.args[::-1]) if total is not None else ():
-            product = self.spellings.step(other, "*")
-            for one, normal in (product.args, product.args[::-1]) if product is not None else ():
-                if self._element(zero) == 0 and self._element(one) == 1:
-                    return normal
-        return None
-
-    def _element(self, value: RuntimeValue) -> float | None:
-        shaped = self.spellings.step(value, "jnp.reshape")
-        origin = shaped.args[0] if shaped is not None else value
-        if isinstance(origin, Variable):
-            return self.uniform(origin) if origin in self.weights else None
-        if isinstance(origin, HostValue) and origin.size and not origin.symbolic:
-            return float(origin.data.flat[0]) if (origin.data == origin.data.flat[0]).all() else None
-        return None
 
     def _standardized(self, value: RuntimeValue, axes: tuple[int, ...]) -> tuple[Variable, float] | None:
         """Return the operand of a standardization along these axes, and the epsilon."""

@@ -39,7 +39,7 @@ Rule = Callable[[Step], "Variable | Step | None"]
 
 
 def rewritten(
-    ops: Iterable[Op], result: RuntimeValue, weights: Collection[Variable], uniform: Callable[[Variable], float | None]
+    ops: Iterable[Op], result: RuntimeValue, weights: Collection[Variable]
 ) -> tuple[list[Step], RuntimeValue]:
     """Return the steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
 
@@ -47,9 +47,8 @@ def rewritten(
       ops: the operators, in order.
       result: the values that they compute.
       weights: the parameters.
-      uniform: the element that all elements of a parameter are, or None.
     """
-    rewriting = _Rewriting(weights, uniform)
+    rewriting = _Rewriting(weights)
     for op in ops:
         rewriting.add(op.step)
     return rewriting.steps, map_leaves(rewriting.current, result)
@@ -71,7 +70,6 @@ class _Rewriting:
     """
 
     weights: InitVar[Collection[Variable]]
-    uniform: InitVar[Callable[[Variable], float | None]]
     steps: list[Step] = field(default_factory=list)
     same: dict[Variable, Variable | HostValue] = field(default_factory=dict)
     spellings: Spellings = field(default_factory=Spellings)
@@ -82,10 +80,10 @@ class _Rewriting:
     lookups: Lookups = field(init=False)
     concatenations: dict[tuple[int | Variable, ...], Variable] = field(default_factory=dict)
 
-    def __post_init__(self, weights: Collection[Variable], uniform: Callable[[Variable], float | None]) -> None:
+    def __post_init__(self, weights: Collection[Variable]) -> None:
         self.channels = Channels(self.spellings, self._made, weights)
         self.attentions = Attentions(self.spellings, self._made, weights)
-        self.groups = Groups(self.spellings, self.channels, weights, uniform)
+        self.groups = Groups(self.spellings, self.channels, weights)
         self.rows = Rows(self.spellings, self._made, weights)
         self.lookups = Lookups(self.spellings, self._made, weights)
 
@@ -149,9 +147,9 @@ class _Rewriting:
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
             "jnp.where": (self._where,),
-            "*": (self._gated, self._gelu, self.channels.together),
+            "*": (self._times_one, self._gated, self.channels.together),
             "-": (self.channels.together,),
-            "/": (self._softmax, self._over_root, self.channels.together),
+            "/": (self._over_root, self.channels.together),
             "jnp.tile": (self._tile,),
             "jnp.pad": (self._pad_nothing,),
             "==": (self._lower_triangle,),
@@ -324,6 +322,14 @@ class _Rewriting:
                 return other if other.shape == step.outputs.shape else None
         return None
 
+    def _times_one(self, step: Step) -> Variable | None:
+        """`x * ones` is `x`: normalizations without a scale have one of ones."""
+        for one, other in (step.args, step.args[::-1]):
+            is_one = isinstance(one, HostValue) and not one.symbolic and one.size and (one.data == 1).all()
+            if is_one and isinstance(other, Variable) and (other.shape, other.dtype) == _type(step.outputs):
+                return other
+        return None
+
     def _transpose(self, step: Step) -> Variable | Step | None:
         x, order = step.args if len(step.args) == 2 and not step.kwargs else (None, None)
         if not isinstance(x, Variable) or not isinstance(order, tuple):
@@ -447,20 +453,6 @@ class _Rewriting:
                 return call_step(step, "nn.silu", x)
         return None
 
-    def _gelu(self, step: Step) -> Step | None:
-        operands = self.spellings.gelu(step) if _is_single(step.outputs) else None
-        if operands is None:
-            return None
-        return Step("call", "nn.gelu", operands[:1], {"approximate": operands[1]}, step.outputs, step.node)
-
-    def _softmax(self, step: Step) -> Step | None:
-        operands = self.spellings.softmax(step) if _is_single(step.outputs) else None
-        return (
-            Step("call", "nn.softmax", operands[:1], {"axis": operands[1]}, step.outputs, step.node)
-            if operands
-            else None
-        )
-
     def _over_last_axis(self, step: Step) -> Step | None:
         """`softmax(x, axis=3)` is `softmax(x, axis=-1)`, of four axes."""
         if step.kwargs != {"axis": len(step.outputs.shape) - 1}:
@@ -489,6 +481,10 @@ def _without_unit_axis(value: RuntimeValue) -> RuntimeValue:
     if isinstance(value, HostValue) and value.shape == (1,) and not value.symbolic and not value.name:
         return HostValue(value.data.reshape(()))
     return value
+
+
+def _type(variable: Variable) -> tuple[Shape, np.dtype]:
+    return variable.shape, variable.dtype
 
 
 def _is_single(variable: Variable) -> bool:

@@ -1,4 +1,4 @@
-"""How operators spell out a function: products with constant factors, GELU, softmax, attention."""
+"""The steps that computed values, and what rules ask about them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from jaxport.importer.host import Dim, HostValue, RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["Spellings", "StepRules", "added_axes", "bounds", "call_step", "number", "only_axis"]
-
-CLOSE = 1e-6
-"""How much a constant of a file may differ from the one that is meant, relative to it."""
 
 
 @dataclass(eq=False)
@@ -61,85 +58,6 @@ class Spellings:
             if rest.shape != value.shape:
                 return value, factor
             value, factor = rest, factor * known
-
-    def factors(self, value: RuntimeValue) -> tuple[list[Variable], float]:
-        """Return the values that a value is the product of, and the product of its constants."""
-        rest, factor = self.scaled(value)
-        product = self.step(rest, "*")
-        if product is None or not all(isinstance(arg, Variable) for arg in product.args):
-            return [rest], factor
-        parts, factors = zip(*map(self.factors, product.args), strict=True)
-        return [*parts[0], *parts[1]], factor * math.prod(factors)
-
-    def gelu(self, step: Step) -> tuple[Variable, bool] | None:
-        """Return the operand of a GELU that a product spells out, and if it is the approximation by tanh."""
-        parts = [self.factors(arg) if isinstance(arg, Variable) else ([], number(arg)) for arg in step.args]
-        if any(factor is None for _, factor in parts):
-            return None
-        values, factor = (
-            [value for variables, _ in parts for value in variables],
-            math.prod(factor or 0 for _, factor in parts),
-        )
-        if len(values) != 2 or not is_close(factor, 0.5):
-            return None
-        for x, gate in (values, values[::-1]):
-            inner = self._plus_one(gate)
-            if inner is None or not isinstance(x, Variable) or x.shape != step.outputs.shape:
-                continue
-            erf, tanh = self.step(inner, "lax.erf", "jax.lax.erf"), self.step(inner, "jnp.tanh")
-            if erf is not None and self._is_scaled(erf.args[0], x, math.sqrt(0.5)):
-                return x, False
-            if tanh is not None and self._is_cubic(tanh.args[0], x):
-                return x, True
-        return None
-
-    def _plus_one(self, value: RuntimeValue) -> RuntimeValue:
-        total = self.step(value, "+")
-        for one, other in (total.args, total.args[::-1]) if total is not None else ():
-            if number(one) == 1:
-                return other
-        return None
-
-    def _is_scaled(self, value: RuntimeValue, x: Variable, factor: float) -> bool:
-        rest, product = self.scaled(value)
-        return rest is x and is_close(product, factor)
-
-    def _is_cubic(self, value: RuntimeValue, x: Variable) -> bool:
-        """Whether a value is `sqrt(2 / pi) * (x + 0.044715 * x**3)`."""
-        rest, factor = self.scaled(value)
-        total = self.step(rest, "+")
-        if total is None or not is_close(factor, math.sqrt(2 / math.pi)):
-            return False
-        for linear, cube in (total.args, total.args[::-1]):
-            power, factor = self.scaled(cube)
-            if linear is x and is_close(factor, 0.044715) and self._power(power, x) == 3:
-                return True
-        return False
-
-    def _power(self, value: RuntimeValue, x: Variable) -> float | None:
-        if value is x:
-            return 1
-        power, product = self.step(value, "**", "jnp.power"), self.step(value, "*")
-        if power is not None:
-            return number(power.args[1]) if power.args[0] is x else None
-        if product is None:
-            return None
-        exponents = [self._power(part, x) for part in product.args]
-        return None if any(one is None for one in exponents) else sum(one or 0 for one in exponents)
-
-    def softmax(self, quotient: Step) -> tuple[Variable, int] | None:
-        """Return the operand and the axis of a softmax that a quotient spells out: `exp(x - max(x)) / sum(exp(x - max(x)))`."""
-        power = self.step(quotient.args[0], "jnp.exp")
-        total = self.step(quotient.args[1], "jnp.sum")
-        shifted = self.step(power.args[0], "-") if power is not None else None
-        if power is None or total is None or shifted is None or total.args[0] is not power.outputs:
-            return None
-        highest = self.step(shifted.args[1], "jnp.max", "jnp.amax")
-        if highest is None or highest.args[0] is not shifted.args[0] or not isinstance(shifted.args[0], Variable):
-            return None
-        axes = {_kept_axis(step) for step in (total, highest)}
-        axis = axes.pop()
-        return (shifted.args[0], axis) if not axes and axis is not None else None
 
     def counts(self, value: RuntimeValue, size: Dim) -> bool:
         """Whether a value is 0, 1 … `size - 1`, in this order, whatever its shape is: rows times their length, and columns."""
@@ -200,21 +118,6 @@ def bounds(index: RuntimeValue, axis: int, size: int) -> tuple[int, int] | None:
         return None
     begin, end, _ = part.indices(size)
     return begin, end
-
-
-def is_close(value: float, wanted: float) -> bool:
-    """Whether a constant is the one that is meant."""
-    return abs(value - wanted) <= CLOSE * abs(wanted)
-
-
-def _kept_axis(step: Step) -> int | None:
-    """Return the one axis that a step reduces and keeps, from the end."""
-    axis = step.kwargs.get("axis")
-    axes = axis if isinstance(axis, tuple) else (axis,)
-    rank = len(step.args[0].shape) if isinstance(step.args[0], Variable) else 0
-    if len(step.args) != 1 or step.kwargs.keys() != {"axis", "keepdims"} or step.kwargs["keepdims"] is not True:
-        return None
-    return axes[0] % rank - rank if len(axes) == 1 and isinstance(axes[0], int) and rank else None
 
 
 def only_axis(added: Step) -> int | None:

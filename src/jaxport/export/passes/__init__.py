@@ -21,30 +21,30 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from jaxport.errors import ExportError
-from jaxport.export.passes.activations import activations
-from jaxport.export.passes.attention import attention
-from jaxport.export.passes.batch_normalization import batch_normalization
 from jaxport.export.passes.channel_factors import channel_factors as channel_factors
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases, global_pools, padded_pools
 from jaxport.export.passes.double import double_factors
 from jaxport.export.passes.hoisting import hoisting
-from jaxport.export.passes.identities import identities
 from jaxport.export.passes.layout import layout
-from jaxport.export.passes.log_sum_exp import log_sum_exp
-from jaxport.export.passes.means import means
-from jaxport.export.passes.normalization import normalization
 from jaxport.export.passes.operand_order import operand_order
-from jaxport.export.passes.pixel_shuffle import pixel_shuffle, plain_shuffles
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.reshapes import reshapes
 from jaxport.export.passes.resizing import resizing
-from jaxport.export.passes.rotary import rotary
 from jaxport.export.passes.scanned import scanned
 from jaxport.export.passes.simplify import simplify
-from jaxport.export.passes.softmax import softmax
 from jaxport.export.passes.tidy import tidy, unit_axes
 from jaxport.export.passes.tied import tied
+from jaxport.graph.fusions.activations import activations
+from jaxport.graph.fusions.attention import attention
+from jaxport.graph.fusions.batch_normalization import batch_normalization
+from jaxport.graph.fusions.log_sum_exp import log_sum_exp
+from jaxport.graph.fusions.means import means
+from jaxport.graph.fusions.normalization import normalization
+from jaxport.graph.fusions.pixel_shuffle import pixel_shuffle, plain_shuffles
+from jaxport.graph.fusions.rotary import rotary
+from jaxport.graph.fusions.softmax import softmax
+from jaxport.graph.identities import identities
 
 Pass = Callable[[ir.Model], object]
 

@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.dense import Dense, Int8, NodeFilter, columns_int8, everywhere
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, integer, is_op, operand, source
-from jaxport.export.passes.fusing import report
+from jaxport.graph.editing import Editor, constant_of, dims_of, integer, is_op, operand, source
+from jaxport.graph.fusing import report
 
 Range = tuple[float, float]
 FLOAT = ir.DataType.FLOAT

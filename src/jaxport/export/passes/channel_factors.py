@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from jaxport.export.passes.editing import (
+from jaxport.graph.editing import (
     Editor,
     constant_of,
     dims_of,
@@ -27,7 +27,7 @@ from jaxport.export.passes.editing import (
     source,
     substitute,
 )
-from jaxport.export.passes.fusing import report
+from jaxport.graph.fusing import report
 
 EXACT = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 

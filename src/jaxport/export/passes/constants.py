@@ -14,13 +14,14 @@ of floats are computed in double precision and rounded, which is as good as any 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.export.passes.editing import (
+from jaxport.export.value import SMALL
+from jaxport.graph.editing import (
+    PARAMETER,
     Editor,
     constant_of,
     dims_of,
@@ -32,7 +33,6 @@ from jaxport.export.passes.editing import (
     static_dims,
     substitute,
 )
-from jaxport.export.value import PARAMETER, SMALL
 from jaxport.jaxprs import PythonFunction
 
 #: The largest constant, in bytes, that is computed for a pass that asks for it.
@@ -42,7 +42,9 @@ LARGE = 1 << 20
 def _reduction(function: PythonFunction) -> PythonFunction:
     """Return a reduction whose axes are an operand, or an attribute in older operator sets; over all if absent."""
 
-    def reduced(x: np.ndarray, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
+    def reduced(
+        x: np.ndarray, axes: np.ndarray | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> np.ndarray:
         if axes is None or not len(axes):
             return x if noop_with_empty_axes else function(x, None, keepdims=bool(keepdims))
         return function(x, tuple(int(axis) for axis in axes), keepdims=bool(keepdims))

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import (
+from jaxport.graph.editing import (
     Dim,
     Editor,
     constant_of,
@@ -36,8 +36,8 @@ from jaxport.export.passes.editing import (
     source,
     substitute,
 )
-from jaxport.export.passes.fusing import obstacle
-from jaxport.export.passes.matching import reduction_axes
+from jaxport.graph.fusing import obstacle
+from jaxport.graph.matching import reduction_axes
 from jaxport.onnx_facts import MOVEMENTS
 
 #: The first operator set whose Pad takes axes.

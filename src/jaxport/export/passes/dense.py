@@ -18,8 +18,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.export.passes.editing import constant_of, dims_of, integer, is_op, operand, permutation, source
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse
+from jaxport.graph.editing import constant_of, dims_of, integer, is_op, operand, permutation, source
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 
 NodeFilter = Callable[[ir.Node], bool]
 LARGE = 2**14

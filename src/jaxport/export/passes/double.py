@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, is_op, source, substitute
+from jaxport.graph.editing import Editor, constant_of, dims_of, graphs, is_op, source, substitute
 
 
 def double_factors(model: ir.Model) -> str:

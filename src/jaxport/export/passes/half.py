@@ -17,8 +17,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import legalize, schema
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, is_op, set_dtype, source, subgraphs
+from jaxport.graph.editing import Editor, constant_of, dims_of, is_op, set_dtype, source, subgraphs
+from jaxport.onnx_facts import releases, schema
 
 #: Operators that are worth a cast of their operands.
 HEAVY = frozenset(
@@ -135,7 +135,7 @@ class _Halving:
             return False
         narrow = self.dtype.numpy()
         facts = schema.find("", node.op_type, self.model.opset_imports[""])
-        if facts is None or narrow in legalize.missing(node.op_type) or narrow not in facts.inputs[0].dtypes:
+        if facts is None or narrow in releases.missing(node.op_type) or narrow not in facts.inputs[0].dtypes:
             return False
         arrays = [constant_of(value) for value in floats if value not in self.halves]
         return all(array is None or self._holds(array) for array in arrays)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import is_op, roots
+from jaxport.graph.editing import is_op, roots
 from jaxport.onnx_facts import RANDOM
 
 

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
 from jaxport.export.passes.dense import Dense, Int8, NodeFilter, Tables, everywhere, integer_product
-from jaxport.export.passes.editing import dims_of
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse
+from jaxport.graph.editing import dims_of
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 
 MICROSOFT = "com.microsoft"
 GROUPS = (16, 32, 64, 128, 256)

@@ -22,7 +22,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes import layout_axes  # noqa: F401  registers what it knows in `layout_ops`
-from jaxport.export.passes.editing import (
+from jaxport.export.passes.layout_ops import Carry, Layout, carry, inverse, moves_only_ones, permuted
+from jaxport.graph.editing import (
     Editor,
     constant_of,
     dims_of,
@@ -33,7 +34,6 @@ from jaxport.export.passes.editing import (
     source,
     substitute,
 )
-from jaxport.export.passes.layout_ops import Carry, Layout, carry, inverse, moves_only_ones, permuted
 
 #: The number of times that regions are rebuilt, since moved Transposes may let others meet.
 ROUNDS = 3

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.axis_groups import Groups, axis_groups
-from jaxport.export.passes.editing import (
+from jaxport.export.passes.layout_ops import Carry, Layout, carries, inverse, permuted
+from jaxport.graph.axis_groups import Groups, axis_groups
+from jaxport.graph.editing import (
     Editor,
     constant_of,
     dims_of,
@@ -19,7 +20,6 @@ from jaxport.export.passes.editing import (
     rank_of,
     source,
 )
-from jaxport.export.passes.layout_ops import Carry, Layout, carries, inverse, permuted
 from jaxport.onnx_facts import REDUCTIONS
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import (
+from jaxport.graph.editing import (
     Dim,
     Editor,
     constant_of,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import constant_of, roots
+from jaxport.graph.editing import constant_of, roots
 from jaxport.onnx_facts import COMMUTATIVE, RANDOM
 
 #: Not commutative: of 0.0 and -0.0, and of two NaN, these may return either.

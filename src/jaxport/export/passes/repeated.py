@@ -10,8 +10,8 @@ import collections
 
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import constant_of, roots, substitute
 from jaxport.export.value import SMALL
+from jaxport.graph.editing import constant_of, roots, substitute
 from jaxport.onnx_facts import COMMUTATIVE, RANDOM
 
 Known = collections.ChainMap[tuple, ir.Node]

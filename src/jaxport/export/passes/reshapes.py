@@ -11,9 +11,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.axis_groups import Groups, axis_groups
-from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, graphs, is_op, source, static_dims
 from jaxport.export.passes.simplify import BROADCASTING
+from jaxport.graph.axis_groups import Groups, axis_groups
+from jaxport.graph.editing import Dim, Editor, constant_of, dims_of, graphs, is_op, source, static_dims
 
 
 def reshapes(model: ir.Model) -> str:

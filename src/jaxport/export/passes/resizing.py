@@ -25,9 +25,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.arranging import goes_into_transpose, sizes_of
 from jaxport.export.passes.constants import known
-from jaxport.export.passes.editing import (
+from jaxport.export.passes.layout_ops import INTERPOLATED
+from jaxport.graph.arranging import goes_into_transpose, sizes_of
+from jaxport.graph.editing import (
+    PARAMETER,
     Dim,
     Editor,
     constant_of,
@@ -39,10 +41,8 @@ from jaxport.export.passes.editing import (
     rank_of,
     source,
 )
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.export.passes.layout_ops import INTERPOLATED
-from jaxport.export.passes.matching import Axis, Part, Seen, look
-from jaxport.export.value import PARAMETER
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
+from jaxport.graph.matching import Axis, Part, Seen, look
 
 #: The rounding error of a position in float32, relative to the number of elements.
 ROUNDING = 1e-6

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import (
+from jaxport.graph.editing import (
     Dim,
     Editor,
     constant_of,

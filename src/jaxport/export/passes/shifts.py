@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import constant_of, dims_of, is_op, source
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse
+from jaxport.graph.editing import constant_of, dims_of, is_op, source
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 
 HALF = 16
 LOWER = np.uint32(0xFFFF)

@@ -13,10 +13,9 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, discard, graphs, is_op, source, substitute
-from jaxport.export.passes.fusing import same_dims
-from jaxport.export.passes.matching import Seen
-from jaxport.export.value import PARAMETER
+from jaxport.graph.editing import PARAMETER, Editor, constant_of, dims_of, discard, graphs, is_op, source, substitute
+from jaxport.graph.fusing import same_dims
+from jaxport.graph.matching import Seen
 from jaxport.onnx_facts import BROADCASTING, VIEWS
 
 

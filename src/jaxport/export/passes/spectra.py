@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import constant_of, dims_of, integer, is_op, operand, source
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse
+from jaxport.graph.editing import constant_of, dims_of, integer, is_op, operand, source
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 
 
 def spectra(model: ir.Model) -> str:

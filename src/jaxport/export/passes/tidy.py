@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import (
+from jaxport.export.passes.layout_ops import inverse, moves_only_ones
+from jaxport.graph.editing import (
     Editor,
     added_ones,
     constant_of,
@@ -29,7 +30,6 @@ from jaxport.export.passes.editing import (
     source,
     substitute,
 )
-from jaxport.export.passes.layout_ops import inverse, moves_only_ones
 from jaxport.onnx_facts import REDUCTIONS, RESHAPING
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, integer, permutation
+from jaxport.graph.editing import Editor, constant_of, dims_of, integer, permutation
 
 
 def untied(model: ir.Model) -> str:

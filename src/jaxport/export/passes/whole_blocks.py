@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Editor, constant_of, dims_of, graphs, integer, is_op, source
+from jaxport.graph.editing import Editor, constant_of, dims_of, graphs, integer, is_op, source
 
 
 def whole_blocks(model: ir.Model) -> str:

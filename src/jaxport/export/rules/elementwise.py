@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export import legalize
 from jaxport.export.registry import renamed, rule
+from jaxport.onnx_facts import releases
 
 elementwise = functools.partial(rule, broadcasts=True)
 
@@ -36,7 +36,7 @@ renamed(
 
 @elementwise("cos")
 def cos(op, x):
-    if x.dtype not in legalize.missing("Cos") or x.dtype != np.float64:  # other dtypes are computed in a wider one
+    if x.dtype not in releases.missing("Cos") or x.dtype != np.float64:  # other dtypes are computed in a wider one
         return op.Cos(x)
     sine = op.Sin(op.Mul(x, 0.5))  # 1 - 2 sin²(x/2), as exact as a cosine for any x
     return op.Sub(1.0, op.Mul(op.Mul(sine, sine), 2.0))

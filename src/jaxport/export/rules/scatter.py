@@ -18,7 +18,7 @@ import numpy as np
 from jax.lax import GatherScatterMode
 from numpy.typing import ArrayLike
 
-from jaxport.export import dims, legalize
+from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules import elementwise, starts as window_starts
 from jaxport.export.rules.indexing import arranged, many_windows, one_window, sliced, stacked
@@ -26,6 +26,7 @@ from jaxport.export.rules.starts import INT64
 from jaxport.export.rules.windows import highest, lowest
 from jaxport.export.value import Value
 from jaxport.jaxprs import ClosedJaxpr, Dim, PythonFunction, jaxpr_as_fun
+from jaxport.onnx_facts import releases
 
 if TYPE_CHECKING:
     from jaxport.export.emitter import Emitter
@@ -175,7 +176,7 @@ def one_update(op, x, update, starts, combination):
 
 def has_tensor_scatter(op, x, axis):
     """Whether TensorScatter can write along an axis."""
-    return axis > 0 and op.opset >= TENSOR_SCATTER and x.dtype not in legalize.missing("TensorScatter", legalize.NEWEST)
+    return axis > 0 and op.opset >= TENSOR_SCATTER and x.dtype not in releases.missing("TensorScatter", releases.NEWEST)
 
 
 def counts_from_end(op, x, sizes):

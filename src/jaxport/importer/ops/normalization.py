@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.image_layout import ONNX, ImageLayout
-from jaxport.importer.namespaces import cast, jnp, lax
+from jaxport.importer.namespaces import cast, helper, jnp, lax
 from jaxport.importer.registry import REQUIRED, OutputCount, earlier, image_op, op
 
 
@@ -53,16 +53,24 @@ def instance_normalization(layout, input, scale, B, *, epsilon=1e-5):
 earlier("InstanceNormalization", since=1, until=5, ignored={"consumed_inputs": None})
 
 
+@helper
+def group_norm(x, groups, epsilon):
+    """`x`, with channels last, of mean 0 and variance 1 in each group of channels of each sample."""
+    grouped = x.reshape(x.shape[0], -1, groups, x.shape[-1] // groups)
+    grouped = grouped - jnp.mean(grouped, axis=(1, 3), keepdims=True)
+    return (grouped * lax.rsqrt(jnp.mean(grouped**2, axis=(1, 3), keepdims=True) + epsilon)).reshape(x.shape)
+
+
 @image_op("GroupNormalization", since=21)
 def group_normalization(layout, X, scale, bias, *, epsilon=1e-5, num_groups, stash_type=1):
+    x = _at_least(X, stash_type)
     if layout.channels_last:
-        batch, *spatial, channels = X.shape
-        grouped, axes = (batch, math.prod(spatial), num_groups, channels // num_groups), (1, 3)
+        y = group_norm(x, num_groups, epsilon)
     else:
         batch, channels, *spatial = X.shape
-        grouped, axes = (batch, num_groups, channels // num_groups * math.prod(spatial)), (2,)
-    y, _, _ = standardized(jnp.reshape(_at_least(X, stash_type), grouped), axes, epsilon)
-    y = cast(jnp.reshape(y, X.shape), X.dtype)
+        rows = jnp.reshape(x, (batch, num_groups, channels // num_groups * math.prod(spatial)))
+        y = jnp.reshape(standardized(rows, (2,), epsilon)[0], X.shape)
+    y = cast(y, X.dtype)
     return y * layout.per_channel(scale, X) + layout.per_channel(bias, X)
 
 

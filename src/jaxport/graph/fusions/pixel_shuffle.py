@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.arranging import atoms, sizes_of, target
-from jaxport.export.passes.editing import Dim, Editor, dims_of, graphs, is_op, permutation, source, substitute
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.export.passes.matching import Axis, Part, Seen
+from jaxport.graph.arranging import atoms, sizes_of, target
+from jaxport.graph.editing import Dim, Editor, dims_of, graphs, is_op, permutation, source, substitute
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
+from jaxport.graph.matching import Axis, Part, Seen
 
 CHANNELS_SECOND, CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 

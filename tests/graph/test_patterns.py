@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxport.export.passes.patterns import Pattern
+from jaxport.graph.patterns import Pattern
 
 F32 = np.dtype("float32")
 
@@ -24,6 +24,8 @@ def pattern(function):
         (lambda x: 2 * x * jnp.exp(x), lambda x: x / 0.5 * jnp.exp(x)),
         (lambda x: jnp.sin(x) - x, lambda x: -x + jnp.sin(x)),
         (lambda x: x**3 + jnp.sin(x), lambda x: x * x * x + jnp.sin(x)),
+        (lambda x: x**3 + jnp.sin(x), lambda x: jnp.sin(x) - lax.pow(-x, jnp.float32(3))),
+        (lambda x: x**2 + jnp.sin(x), lambda x: jnp.sin(x) + lax.pow(-x, jnp.float32(2))),
         (lambda x: jnp.maximum(x, 1), lambda x: jnp.maximum(1, x)),
         (lambda x: jnp.exp(-x / 3), lambda x: jnp.exp(x * (-1 / 3))),
     ],
@@ -41,6 +43,8 @@ def test_the_same_in_other_words(looked_for, written):
         (lambda x: jnp.sin(x) - x, lambda x: x - jnp.sin(x)),
         (lambda x: x / jnp.exp(x), lambda x: jnp.exp(x) / x),
         (lambda x: x**3 + jnp.sin(x), lambda x: x**2 + jnp.sin(x)),
+        (lambda x: x**3 + jnp.sin(x), lambda x: lax.pow(x, jnp.float32(2.5)) + jnp.sin(x)),
+        (lambda x: x**3 + jnp.sin(x), lambda x: lax.pow(-x, jnp.float32(3)) + jnp.sin(x)),
         (lambda x: 2 * x * jnp.exp(x), lambda x: 2.1 * x * jnp.exp(x)),
         (lambda x: x * jnp.exp(x), lambda x: x * jnp.exp(jnp.flip(x))),
         (lambda x: jnp.where(x > 0, x, 1), lambda x: jnp.where(x > 0, 1, x)),

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, is_op, static_dims
-from jaxport.export.passes.fusing import Anchor, same_dims
-from jaxport.export.passes.matching import Axis, Reduced, Seen, close, over
-from jaxport.export.value import PARAMETER
+from jaxport.graph.editing import PARAMETER, Dim, is_op, static_dims
+from jaxport.graph.fusing import Anchor, same_dims
+from jaxport.graph.matching import Axis, Reduced, Seen, close, over
 from jaxport.onnx_facts import VIEWS
 
 #: A product that may have the root as a factor.

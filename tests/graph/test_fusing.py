@@ -9,8 +9,8 @@ import pytest
 from jax import lax
 
 import jaxport
-from jaxport.export.passes.fusing import Anchor, fuse
 from jaxport.export.prepare.rewriting import Contents
+from jaxport.graph.fusing import Anchor, fuse
 
 
 def found(anchor: Anchor, function, *inputs) -> list[str]:

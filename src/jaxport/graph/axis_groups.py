@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jaxport.export.passes.editing import Dim
+from jaxport.graph.editing import Dim
 
 Groups = list[tuple[list[int], list[int]]]
 """Which axes of an input become which axes of the output, from the first to the last."""

@@ -1,4 +1,4 @@
-"""Recognise normalization over groups of channels and all positions as InstanceNormalization.
+"""Recognise normalization over groups of channels and all positions, as InstanceNormalization or GroupNormalization.
 
 As in `normalized`, it is a product with `1 / sqrt(variance + epsilon)`. The axes that are not normalized are those of
 batches and channels, or of batches and groups of channels:
@@ -7,7 +7,8 @@ batches and channels, or of batches and groups of channels:
 2. Groups of channels: the same, with the elements of each group in one row.
 
 Runtimes compute InstanceNormalization faster than reductions or GroupNormalization. It wants channels before positions:
-the Transposes for that cancel with those of the convolutions around it.
+the Transposes for that cancel with those of the convolutions around it. For a reader GroupNormalization (opset 21) says
+more: `group_normalization` recognises it where exporters write InstanceNormalization of rows.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.arranging import product, reshaped, target
-from jaxport.export.passes.editing import Dim, dims_of
-from jaxport.export.passes.fusing import Builder, Fusion, obstacle, same_dims
-from jaxport.export.passes.matching import Part, Seen
-from jaxport.export.passes.normalized import Normalized, with_bias
+from jaxport.graph.arranging import product, reshaped, target
+from jaxport.graph.editing import Dim, dims_of, is_op, source, sources
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.fusions.normalized import Normalized, with_bias
+from jaxport.graph.matching import Part, Seen
+from jaxport.onnx_facts import VIEWS
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,56 @@ class Grouping:
     def is_parameter(self, seen: Seen) -> bool:
         """Whether a value varies along the channels only."""
         return [axis for axis in seen.axes if axis is not None] in ([], [self.channel])
+
+
+def group_normalization(model: ir.Model) -> str:
+    """Recognise GroupNormalization written with InstanceNormalization, in the graph, its subgraphs and its functions."""
+    opset = model.opset_imports[""]
+    anchor = Anchor(at=("Add",), below=("InstanceNormalization",), through=(*VIEWS, "Mul"))
+    return fuse(model, lambda node: _of_rows(node, opset), anchor)
+
+
+def _of_rows(node: ir.Node, opset: int) -> Fusion | str | None:
+    """Match `reshape(instance_normalization(reshape(x), 1, 0)) * scale + bias`, with a scale and a bias per channel."""
+    result = Seen.whole(node.outputs[0])
+    bias, product = (None if result is None else result.commuted("Add", _per_channel)) or (None, None)
+    scale, normal = (None if product is None else product.commuted("Mul", _per_channel)) or (None, None)
+    if bias is None or scale is None or normal is None or not is_op(shaped := normal.entry.producer(), "Reshape"):
+        return None
+    instances = source(shaped).producer()
+    rows = source(instances).producer() if is_op(instances, "InstanceNormalization") else None
+    if instances is None or rows is None or not is_op(rows, "Reshape"):
+        return None
+    x, own = source(rows), [Seen.whole(value) for value in sources(instances)[1:]]
+    if [None if seen is None else seen.scalar for seen in own] != [1, 0] or not same_dims(x, node.outputs[0]):
+        return None
+    dims, of_rows = dims_of(x) or [], dims_of(rows.outputs[0]) or []
+    if len(dims) < 3 or len(of_rows) != 3 or dims[0] != of_rows[0]:
+        return None
+    channels, groups = dims[1], of_rows[1]
+    if not isinstance(channels, int) or not isinstance(groups, int) or channels % groups:
+        return None
+    epsilon = instances.attributes["epsilon"].as_float() if "epsilon" in instances.attributes else 1e-5
+
+    def build(builder: Builder) -> ir.Value:
+        vectors = [_vector(builder, seen.value, channels) for seen in (scale, bias)]
+        return builder.emit("GroupNormalization", [x, *vectors], dims, num_groups=groups, epsilon=epsilon)
+
+    hindrance = obstacle("GroupNormalization", x.dtype, opset)
+    return hindrance or Fusion("GroupNormalization", node.outputs[0], [x, scale.value, bias.value], build)
+
+
+def _vector(builder: Builder, value: ir.Value, size: int) -> ir.Value:
+    """Return a value of one element per channel as a vector."""
+    value = builder.owned(value)
+    if dims_of(value) == [size]:
+        return value
+    return builder.emit("Reshape", [value, builder.integers([size], "shape")], [size], value.dtype)
+
+
+def _per_channel(seen: Seen) -> Seen | None:
+    """Return a value that varies along the second axis alone."""
+    return seen if [axis for axis in seen.axes if axis is not None] == [1] else None
 
 
 def grouped(match: Normalized, result: ir.Value, opset: int) -> Fusion | str | None:

@@ -16,12 +16,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, constant_of, dims_of, numpy_dtype, static_dims
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.group_normalization import grouped
-from jaxport.export.passes.matching import Seen
-from jaxport.export.passes.normalized import PRODUCT, Normalized, normalized, with_bias
-from jaxport.export.passes.softmax import axis_attribute
+from jaxport.graph.editing import Dim, constant_of, dims_of, numpy_dtype, static_dims
+from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.fusions.group_normalization import grouped
+from jaxport.graph.fusions.normalized import PRODUCT, Normalized, normalized, with_bias
+from jaxport.graph.fusions.softmax import axis_attribute
+from jaxport.graph.matching import Seen
 
 
 def normalization(model: ir.Model) -> str:

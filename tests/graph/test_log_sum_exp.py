@@ -7,7 +7,7 @@ import pytest
 
 from jaxport.testing import check, f32, f64
 from tests.export.passes.fusions import operators, report
-from tests.export.passes.test_softmax import ODD
+from tests.graph.test_softmax import ODD
 
 LEAN = {"ReduceMax": 1, "IsInf": 1, "Where": 1, "Sub": 1, "Exp": 1, "ReduceSum": 1, "Log": 1, "Add": 1}
 lse = jax.nn.logsumexp

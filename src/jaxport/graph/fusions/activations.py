@@ -17,9 +17,9 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from jaxport.export.passes.editing import dims_of, graphs, numpy_dtype
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.patterns import Pattern, PatternMatch, kind, operators_below, pattern_of
+from jaxport.graph.editing import dims_of, graphs, numpy_dtype
+from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.patterns import Pattern, PatternMatch, kind, operators_below, pattern_of
 from jaxport.jaxprs import PythonFunction
 
 _TANH_GELU = (2 / np.pi) ** 0.5

@@ -10,7 +10,7 @@ from flax import linen as nn, nnx
 import jaxport
 from jaxport.testing import check, f32, spec
 from tests.export.passes.fusions import operators, report
-from tests.export.passes.test_normalization import nnx_layer
+from tests.graph.test_normalization import nnx_layer
 
 PARAMETERS = {name: np.random.default_rng(i).uniform(0.5, 1.5, 4).astype("f4") for i, name in enumerate("smvb")}
 SCALE, MEAN, VARIANCE, BIAS = PARAMETERS.values()

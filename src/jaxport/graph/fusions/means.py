@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import constant_of, integer, is_op, operand
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.matching import Seen, reduction_axes
-from jaxport.export.passes.normalized import mean_of
+from jaxport.graph.editing import constant_of, integer, is_op, operand
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.fusions.normalized import mean_of
+from jaxport.graph.matching import Seen, reduction_axes
 
 
 def means(model: ir.Model) -> str:

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import legalize, schema
-from jaxport.export.passes.editing import Dim, Editor, constant_of, dims_of, is_op, roots, subgraphs, substitute
-from jaxport.export.passes.matching import between
-from jaxport.onnx_facts import VIEWS
+from jaxport.graph.editing import Dim, Editor, constant_of, dims_of, is_op, roots, subgraphs, substitute
+from jaxport.graph.matching import between
+from jaxport.onnx_facts import VIEWS, releases, schema
 
 SHOWN = 5
 """The number of values named for each reason why a fusion was declined."""
@@ -295,7 +294,7 @@ def obstacle(op_type: str, dtype: ir.DataType | None, opset: int, numbers: Itera
         return f"{op_type} needs opset {schema.first_opset('', op_type)}"
     if dtype is None:
         return "the dtype is not known"
-    if dtype.numpy() in legalize.missing(op_type) or dtype.numpy() not in facts.inputs[0].dtypes:
+    if dtype.numpy() in releases.missing(op_type) or dtype.numpy() not in facts.inputs[0].dtypes:
         return f"the runtime has no {op_type} of {dtype.name}"
     rounded = [x for x in numbers if dtype is ir.DataType.DOUBLE and float(np.float32(x)) != x]
     return f"the attributes of {op_type} are float32, {rounded[0]} is not" if rounded else None

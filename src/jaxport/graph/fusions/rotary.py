@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.arranging import Arrangement, goes_into_transpose
-from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op, source, sources
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.export.passes.matching import Axis, Seen, look
+from jaxport.graph.arranging import Arrangement, goes_into_transpose
+from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, sources
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
+from jaxport.graph.matching import Axis, Seen, look
 
 #: The label of the axis of vectors; the other axes are labelled by position.
 VECTOR = 3

@@ -23,8 +23,8 @@ from typing import TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.axis_groups import axis_groups
-from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of, source
+from jaxport.graph.axis_groups import axis_groups
+from jaxport.graph.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of, source
 from jaxport.onnx_facts import VIEWS
 
 T = TypeVar("T")

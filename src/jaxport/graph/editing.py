@@ -1,4 +1,4 @@
-"""Helpers of passes: read nodes, and insert nodes and constants."""
+"""Read nodes, and insert nodes and constants."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from jaxport.onnx_facts import CONTROL_FLOW
 
 Dim = int | str | ir.SymbolicDim
 
+#: Marks a parameter of the user's, in the `meta` of its `onnx_ir.Value`.
+PARAMETER = "jaxport.parameter"
 #: Constants of at most this many bytes are deduplicated by content.
 SMALL = 256
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import onnx.parser
+import onnx_ir as ir
 import pytest
 from jax import lax
 
 import jaxport
-from jaxport.export.passes.identities import identities
+from jaxport.graph.identities import identities
 from jaxport.testing import check, f32
 
 
@@ -34,3 +36,12 @@ def test_an_identity_inside_is_removed():
     exported = jaxport.to_onnx(lambda x: jnp.sin(x) * 2, [("B",)], rules={"sin": copied})
     assert [node.op_type for node in exported.model.graph] == ["Sin", "Mul"]
     assert identities(exported.model) == "nothing to do"
+
+
+def test_a_cast_that_changes_nothing_is_removed():
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    agraph (float[N] x) => (double[N] y) { a = Cast<to = 1>(x) b = Sin(a) c = Cast<to = 11>(b) y = Cast<to = 11>(c) }"""
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    assert identities(model) == "2 nodes removed"
+    assert [node.op_type for node in model.graph] == ["Sin", "Cast"]
+    assert [value.name for value in model.graph.outputs] == ["y"]

@@ -14,9 +14,9 @@ import math
 
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import dims_of
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.matching import Axis, Seen, over
+from jaxport.graph.editing import dims_of
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.matching import Axis, Seen, over
 from jaxport.onnx_facts import VIEWS
 
 

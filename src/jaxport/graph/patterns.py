@@ -19,24 +19,16 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import legalize
-from jaxport.export.emitter import Emitter
-from jaxport.export.passes.constants import constants
-from jaxport.export.passes.editing import constant_of, is_op, sources
-from jaxport.export.passes.identities import identities
-from jaxport.export.passes.matching import close
-from jaxport.export.passes.repeated import repeated
-from jaxport.export.passes.simplify import simplify
-from jaxport.export.passes.tidy import tidy
-from jaxport.export.value import Scope, Value
-from jaxport.jaxprs import Array, PythonFunction, PyTree
-from jaxport.onnx_facts import COMMUTATIVE
+from jaxport.graph.editing import constant_of, is_op, source, sources
+from jaxport.graph.matching import close
+from jaxport.jaxprs import PythonFunction
+from jaxport.onnx_facts import COMMUTATIVE, releases
 
-PRODUCTS = ("Mul", "Div", "Neg")
+#: The operators that products consist of, and the exponents of their operands; powers with an integer are products, too.
+PRODUCTS = {"Mul": (1, 1), "Div": (1, -1), "Neg": (1,)}
 SUMS = ("Add", "Sub")
 #: The largest number of factors or terms in a pattern: longer products in graphs are not split further.
 LIMIT = 8
@@ -72,25 +64,10 @@ class Pattern:
     @classmethod
     def of(cls, function: PythonFunction, dtype: np.dtype, opset: int) -> Pattern:
         """Return the pattern of a JAX function of an array and keyword-only numeric parameters."""
-        from jaxport.export.rules import RULES  # the rules may use passes
-        from jaxport.export.walker import Place, Walker
+        from jaxport.export.function_graph import function_graph
 
         names = tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY)
-        walker = Walker(opset, RULES, {})
-        op = Emitter(walker, Scope("main"), Place())
-        x = op.scope.add_input(Value(dtype, (2, 3), name="x"))
-        numbers = [op.scope.add_input(Value(dtype, (), name=name)) for name in names]
-
-        def positional(x: Array, *numbers: Array) -> PyTree:
-            return function(x, **dict(zip(names, numbers, strict=True)))
-
-        with jax.enable_x64(dtype == np.float64):
-            outputs = [op.expanded(op.call(positional, x, *numbers))]
-        graph = walker.finish_graph(op, outputs, name="pattern")
-        graph.opset_imports[""] = opset
-        model = ir.Model(graph, ir_version=10)
-        for graph_pass in (identities, tidy, constants, simplify, repeated):
-            graph_pass(model)
+        graph = function_graph(function, names, dtype, opset)
         return cls(tuple(graph.inputs), names, graph.outputs[0])
 
     @functools.cached_property
@@ -139,10 +116,10 @@ class Pattern:
             number = _number(own)
             if number is not None and _is_number(value, number):
                 yield bindings
-        elif is_op(own.producer(), *PRODUCTS):
+        elif kind(own) == "product":
             for other in _distinct(Product.of(value, depth) for depth in (LIMIT, 1)):
                 yield from self._unify_products(Product.of(own, LIMIT), other, bindings)
-        elif is_op(own.producer(), *SUMS):
+        elif kind(own) == "sum":
             for other in _distinct(WeightedSum.of(value, depth) for depth in (LIMIT, 1)):
                 yield from self._unify_sums(WeightedSum.of(own, LIMIT), other, bindings)
         else:
@@ -229,15 +206,15 @@ class Product:
         number, node = _number(value), value.producer()
         if number is not None:
             self.coefficient *= number**exponent if number or exponent > 0 else math.inf
-        elif depth and is_op(node, *PRODUCTS) and (root or len(value.uses()) == 1) and len(self.factors) < LIMIT:
-            first, *second = sources(node)
-            self._add(first, exponent, depth - 1)
-            if second:
-                self._add(second[0], -exponent if node.op_type == "Div" else exponent, depth - 1)
-            else:
-                self.coefficient *= -1
+        elif depth and node is not None and (powers := _exponents(node)) and self._is_split(value, root):
+            self.coefficient *= -1 if node.op_type == "Neg" and exponent % 2 else 1
+            for operand, power in zip(sources(node), powers, strict=False):
+                self._add(operand, exponent * power, depth - 1)
         else:
             self.factors[value] = self.factors.get(value, 0) + exponent
+
+    def _is_split(self, value: ir.Value, root: bool) -> bool:
+        return (root or len(value.uses()) == 1) and len(self.factors) < LIMIT
 
 
 @dataclass
@@ -281,7 +258,15 @@ def kind(value: ir.Value) -> str:
     node = value.producer()
     if node is None or node.domain:
         return ""
-    return "product" if node.op_type in PRODUCTS else "sum" if node.op_type in SUMS else node.op_type
+    return "product" if _exponents(node) else "sum" if node.op_type in SUMS else node.op_type
+
+
+def _exponents(node: ir.Node) -> tuple[int, ...]:
+    """Return the exponents of the operands that a node multiplies; none if it is no product."""
+    if is_op(node, "Pow"):
+        power = _number(source(node, 1))
+        return (int(power),) if power is not None and power in range(2, LIMIT + 1) else ()
+    return () if node.domain else PRODUCTS.get(node.op_type, ())
 
 
 def operators_below(value: ir.Value) -> set[str] | None:
@@ -289,9 +274,10 @@ def operators_below(value: ir.Value) -> set[str] | None:
     operators: set[str] = set()
     seen, waiting = {value}, [value]
     while waiting:
-        node = waiting.pop().producer()
-        if not is_op(node, *PRODUCTS, *SUMS):
-            operators.add("" if node is None or node.domain else node.op_type)
+        value = waiting.pop()
+        node, operator = value.producer(), kind(value)
+        if node is None or operator not in ("product", "sum"):
+            operators.add(operator)
             continue
         new = {operand for operand in node.inputs if operand is not None} - seen
         if len(seen) + len(new) > MANY:
@@ -325,5 +311,5 @@ def _attributes(node: ir.Node) -> dict[str, str]:
 @functools.lru_cache(maxsize=512)
 def pattern_of(function: PythonFunction, dtype: np.dtype, opset: int) -> Pattern:
     """Return the pattern of a function, independent of the runtime release of the model that first needs it; cached."""
-    with legalize.made_for(legalize.OLDEST):
+    with releases.made_for(releases.OLDEST):
         return Pattern.of(function, dtype, opset)

@@ -3,12 +3,17 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import onnx.parser
+import onnx_ir as ir
+import onnxruntime
 import pytest
 from flax import linen as nn, nnx
 
+from jaxport.graph.fusions.group_normalization import group_normalization
 from jaxport.testing import check, f32
 from tests.export.passes.fusions import operators, report
-from tests.export.passes.test_normalization import linen_layer, nnx_layer
+from tests.graph.test_normalization import linen_layer, nnx_layer
 
 LOOSE = {"rtol": 5e-5, "atol": 1e-5}
 
@@ -60,3 +65,44 @@ def test_statistics_over_the_batch_are_something_else():
     exported = check(batch_normalized, f32("B", 4, 4, 3), **LOOSE)
     assert "InstanceNormalization" not in operators(exported)
     assert report(exported, "normalization") == "nothing to do"
+
+
+ROWS = """g = Constant<value_ints = [0, 2, -1]>() r = Reshape(x, g) n = InstanceNormalization<epsilon = 0.01>(r, one, zero)
+    h = Shape(x) u = Reshape(n, h) m = Mul(u, w) y = Add(m, v)"""
+
+
+def of_rows(body: str, x: str = "2, 6, 4, 5") -> ir.Model:
+    sizes = f"float[{x}]"
+    tensors = ", ".join(
+        f"float[{shape}] {name} = {{{', '.join(map(str, elements))}}}"
+        for name, shape, elements in (
+            ("one", "2", [1, 1]), ("zero", "2", [0, 0]), ("w", "6, 1, 1", range(6)), ("v", "6, 1, 1", range(1, 7))
+        )
+    )  # fmt: skip
+    text = f'<ir_version: 10, opset_import: ["": 22]> agraph ({sizes} x) => ({sizes} y) <{tensors}> {{ {body} }}'
+    inferred = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text), data_prop=True)
+    return ir.from_proto(inferred)
+
+
+def test_groups_written_as_rows():
+    model = of_rows(ROWS)
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    assert group_normalization(model) == "1 GroupNormalization"
+    assert [node.op_type for node in model.graph if node.op_type != "Constant"][-1] == "GroupNormalization"
+    x = np.random.default_rng(0).standard_normal((2, 6, 4, 5)).astype(np.float32)
+    onnx.checker.check_model(ir.to_proto(model))
+    fused = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(fused.run(None, {"x": x})[0], session.run(None, {"x": x})[0], rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ROWS.replace("one, zero", "zero, one"),
+        ROWS.replace("[0, 2, -1]", "[4, 2, -1]").replace("Shape(x)", "Identity(s)").replace("g =", "s = Shape(x) g ="),
+        ROWS.replace("m = Mul(u, w) y = Add(m, v)", "m = Add(u, v) y = Mul(m, w)"),
+        ROWS.replace("Mul(u, w)", "Mul(u, u)"),
+    ],
+)
+def test_other_rows_are_no_groups(body: str):
+    assert group_normalization(of_rows(body)) == "nothing to do"

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import dims_of
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, same_dims
-from jaxport.export.passes.matching import Reduced, Seen, over
-from jaxport.export.passes.softmax import maximum_of
+from jaxport.graph.editing import dims_of
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, same_dims
+from jaxport.graph.fusions.softmax import maximum_of
+from jaxport.graph.matching import Reduced, Seen, over
 from jaxport.onnx_facts import VIEWS
 
 

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
-from jaxport.export.passes.editing import Dim, constant_of, dims_of, integer, is_op, source, static_dims
-from jaxport.export.passes.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.export.passes.matching import Axis, Reduced, Seen, look
+from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
+from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, static_dims
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
+from jaxport.graph.matching import Axis, Reduced, Seen, look
 from jaxport.onnx_facts import VIEWS
 
 #: The bias that hides a score, and the largest number that counts as hiding it.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import Dim, dims_of, is_op, source
-from jaxport.export.passes.fusing import Builder
-from jaxport.export.passes.matching import Axis, Joined, Part, Reduced, Seen, parts_of
+from jaxport.graph.editing import Dim, dims_of, is_op, source
+from jaxport.graph.fusing import Builder
+from jaxport.graph.matching import Axis, Joined, Part, Reduced, Seen, parts_of
 
 
 def atoms(axes: Iterable[Axis], split: Iterable[Axis] = ()) -> list[Axis]:

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.editing import constant_of, dims_of, is_op, numpy_dtype
-from jaxport.export.passes.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.export.passes.matching import Seen
-from jaxport.export.passes.normalized import PRODUCT, deviation_and_factors, with_bias
+from jaxport.graph.editing import constant_of, dims_of, is_op, numpy_dtype
+from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.fusions.normalized import PRODUCT, deviation_and_factors, with_bias
+from jaxport.graph.matching import Seen
 
 MOST_DEVIATIONS = 30
 """The largest mean, in standard deviations: the result loses as many times the rounding error of its type."""

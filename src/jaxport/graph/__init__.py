@@ -1,0 +1,1 @@
+"""Tools on graphs of `onnx_ir`: match computations, edit, and fuse."""

@@ -1,0 +1,130 @@
+"""What a file spells out is an operator before a printer sees it, but only if that changes no value."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import onnx.parser
+import pytest
+
+import jaxport
+from jaxport.codegen.fused import record_fused
+from jaxport.importer import Program
+
+GELU = "d = Div(x, root) e = Erf(d) s = Add(e, one) p = Mul(x, s) y = Mul(p, half)"
+SCALED = f"x = Mul(v, w) {GELU}"
+WEIGHTS = "float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}"
+
+
+def program(
+    body: str, given: str = "float[batch, 8] x", weights: str = "", opset: int = 17, functions: str = ""
+) -> Program:
+    kind = given.partition("[")[0]
+    numbers = [f"{kind} {name} = {{{value}}}" for name, value in (("root", 1.4142135), ("one", 1), ("half", 0.5))]
+    tensors = ", ".join([*numbers, *([weights] if weights else [])])
+    return jaxport.from_onnx(
+        onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["": {opset}, "own": 1]> '
+            f"agraph ({given}) => ({kind}[batch, 8] y) <{tensors}> {{ {body} }} {functions}"
+        )
+    )
+
+
+def calls(spelled: Program) -> list[str]:
+    return [step.name for step in record_fused(spelled).steps]
+
+
+@pytest.mark.parametrize("opset", [9, 13, 17, 22])
+def test_operators_may_be_newer_than_the_file(opset: int):
+    assert calls(program(GELU, opset=opset)) == ["nn.gelu"]
+
+
+def test_a_file_in_which_operators_broadcast_otherwise_is_left_as_it_is():
+    body = "d = Div<broadcast = 1>(x, root) e = Tanh(d) s = Mul<broadcast = 1>(e, half) y = Neg(s)"
+    assert calls(program(body, opset=6)) == ["/", "jnp.tanh", "*", "jnp.negative"]
+
+
+def test_the_program_of_the_user_stays():
+    spelled = program(SCALED, "float[batch, 8] v", WEIGHTS)
+    before = [node.op_type for node in spelled.model.graph]
+    shapes = [node.outputs[0].shape for node in spelled.model.graph]
+    fused = record_fused(spelled).program
+    assert [node.op_type for node in spelled.model.graph] == before
+    assert [node.outputs[0].shape for node in spelled.model.graph] == shapes
+    assert spelled.model.opset_imports[""] == 17
+    assert [node.op_type for node in fused.model.graph if node.op_type != "Constant"] == ["Mul", "Gelu"]
+    assert fused.output_names == ("y",)
+    x = np.linspace(-2, 2, 16, dtype=np.float32).reshape(2, 8)
+    np.testing.assert_allclose(fused(x), spelled(x), rtol=2e-6, atol=1e-6)  # `1 + erf(x)` cancels
+
+
+def test_options_of_the_import_stay():
+    model = program(SCALED, "float[batch, 8] v", WEIGHTS).model
+    assert list(record_fused(jaxport.from_onnx(model, trainable=[])).params) == []
+    assert {*record_fused(jaxport.from_onnx(model, trainable=["w", "half"])).params} == {"w", "half"}
+    assert list(record_fused(jaxport.from_onnx(model, untie=True)).params) == ["w"]
+
+
+def test_a_number_that_is_trained_is_no_constant():
+    model = program(GELU).model
+    fused = record_fused(jaxport.from_onnx(model, trainable=["half"]))
+    assert "nn.gelu" not in [step.name for step in fused.steps]
+
+
+def test_other_precisions_round_where_the_file_says():
+    halves = "a = Cast<to = 10>(x) b = Mul(a, a) c = Exp(b) t = Constant<value_ints = [-1]>() "
+    halves += (
+        "m = ReduceMax<axes = [-1]>(a) d = Sub(a, m) e = Exp(d) n = ReduceSum(e, t) s = Div(e, n) y = Cast<to = 1>(s)"
+    )
+    assert "nn.softmax" in calls(program(halves.replace("to = 10", "to = 1")))
+    assert "nn.softmax" not in calls(program(halves))
+    with jax.enable_x64(True):
+        assert calls(program(GELU, "double[batch, 8] x"))[1] == "lax.erf"
+
+
+def test_constants_that_sizes_determine():
+    """A scale that the graph computes from the size of an axis."""
+    body = (
+        "h = Shape(x) a = Constant<value_ints = [1]>() n = Gather(h, a) f = Cast<to = 1>(n) "  # 8
+        "c = Constant<value_floats = [16.0]>() k = Div(f, c) "
+        "d = Div(x, root) e = Erf(d) s = Add(e, one) p = Mul(x, s) y = Mul(p, k)"
+    )
+    assert calls(program(body)) == ["nn.gelu"]
+
+
+FUNCTION = (
+    '<domain: "own", opset_import: ["": 17]> spelled (x) => (y) { root = Constant<value_float = 1.4142135>() '
+    f"one = Constant<value_float = 1.0>() half = Constant<value_float = 0.5>() {GELU} }}"
+)
+
+
+def test_functions_are_searched():
+    body = "y = own.spelled(x)"
+    assert calls(program(body, functions=FUNCTION)) == ["nn.gelu"]
+
+
+TWICE = (
+    "z = Constant<value_ints = [0]>() {other} f = own.spelled(x) g = own.spelled(o) m = ReduceSum(g, z) y = Add(f, m)"
+)
+
+
+def test_a_function_may_be_called_at_two_sizes():
+    body = TWICE.format(other="o = Concat<axis = 0>(x, x)")
+    assert calls(program(body, functions=FUNCTION)).count("nn.gelu") == 2
+
+
+def test_a_function_that_is_called_at_two_ranks_is_not_searched():
+    """Its values have no shape of their own."""
+    body = TWICE.format(other="o = Unsqueeze(x, z)").replace("ReduceSum(g, z)", "Squeeze(g, z)")
+    assert "nn.gelu" not in calls(program(body, functions=FUNCTION))
+
+
+def test_casts_to_the_same_type_are_seen_through():
+    body = (
+        "t = Constant<value_float = 2.0>() l = Constant<value_ints = [-1]>() epsilon = Constant<value_float = 1e-5>() "
+        "c = Cast<to = 1>(x) q = Pow(c, t) m = ReduceMean<axes = [-1]>(q) a = Add(m, epsilon) r = Sqrt(a) "
+        "n = Div(c, r) d = Cast<to = 1>(n) y = Mul(w, d)"
+    )
+    spelled = program(body, weights=WEIGHTS)
+    assert [node.op_type for node in record_fused(spelled).program.model.graph][-1] == "RMSNormalization"
+    assert "nnx.RMSNorm(8" in spelled.to_source(framework="nnx").code
