@@ -1,6 +1,7 @@
 """Export time over the number of transformer layers: CPU time, of a first export of a process and of later ones.
 
-It is compared with `jax.make_jaxpr` of the same model, in turns in one process, and with jax2onnx in another.
+It is compared with `jax.make_jaxpr` of the same model, in turns in one process, and with jax2onnx in another. Garbage is
+collected before each turn, so that none pays for what another one left.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from benchmarks.measure import PEERS, have_peers, median, run, table
 
 #: A plain pre-norm transformer in Flax NNX, the same for both exporters.
 MODEL = """
-import time, jax, jax.numpy as jnp
+import gc, time, jax, jax.numpy as jnp
 from flax import nnx
 
 class Layer(nnx.Module):
@@ -37,6 +38,7 @@ class Transformer(nnx.Module):
 
 def timed(export, layers):
     model = Transformer(layers)
+    gc.collect()
     start = time.process_time()
     export(model)
     return time.process_time() - start

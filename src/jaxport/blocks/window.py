@@ -18,7 +18,7 @@ from jaxport.blocks import targets as targets_module
 from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import Patch, class_boundaries, method_patches, selection
-from jaxport.jaxprs import PyTree, source_info_util
+from jaxport.jaxprs import CHECKS_OF_SIZES, PyTree, source_info_util
 
 __all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
 
@@ -196,7 +196,7 @@ def activation(
     stack = ExitStack()
     weakref.finalize(recorder, stack.close).atexit = False  # does nothing after the stack was closed
     try:
-        patched.enter(recorder, [*selected.patches, *of_methods])
+        patched.enter(recorder, [*selected.patches, *of_methods, *CHECKS_OF_SIZES])
         recorders.append(weakref.ref(recorder))
         for framework in frameworks:
             stack.enter_context(framework.interception(current_recorder))

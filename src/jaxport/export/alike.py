@@ -43,12 +43,18 @@ def same_operation(one: JaxprEqn, other: JaxprEqn, same: Callable[[PyTree, PyTre
     """Whether two equations apply the same operation; `same` compares their parameters."""
     if one.primitive is not other.primitive or one.effects != other.effects:
         return False
-    names = set(one.params) | set(other.params)
+    params, others = one.params, other.params
     if one.primitive.name in _WITH_DERIVATIVES:
-        names = {name for name in names if isinstance(one.params.get(name), Jaxpr | ClosedJaxpr)}
-    return all(
-        name in one.params and name in other.params and same(one.params[name], other.params[name]) for name in names
-    )
+        bodies = (name for name in {**params, **others} if isinstance(params.get(name), Jaxpr | ClosedJaxpr))
+        return all(name in others and same(params[name], others[name]) for name in bodies)
+    if params.keys() != others.keys():
+        return False
+    for name, value in params.items():
+        theirs = others[name]
+        # A program is compared even with itself: the paths of its blocks may have to differ.
+        if (value is not theirs or isinstance(value, Jaxpr | ClosedJaxpr)) and not same(value, theirs):
+            return False
+    return True
 
 
 def same_value(a: PyTree, b: PyTree) -> bool:

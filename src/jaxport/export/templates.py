@@ -133,8 +133,8 @@ class BlockTemplate:
 
     def fits(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> bool:
         """Whether a block would emit the same with these operands."""
-        around = replace(op.place, blocks=(), primitive="")
-        if op.scope is not self.scope or around != replace(self.place, blocks=(), primitive=""):
+        around = op.place._replace(blocks=(), primitive="")
+        if op.scope is not self.scope or around != self.place._replace(blocks=(), primitive=""):
             return False
         if not all(map(_same_kind, self.operands, operands)) or _partition(self.operands) != _partition(operands):
             return False

@@ -168,7 +168,7 @@ class Value:
         if self._ir is None:
             self._ir = ir.Value(name=self.name)
         self._ir.type = ir.TensorType(data_type(self.dtype))
-        self._ir.shape = None if self.shape is None else ir.Shape([dims.label(d) for d in self.shape])
+        self._ir.shape = None if self.shape is None else ir.Shape([_label(d) for d in self.shape])
 
 
 Operand = Value | np.ndarray | np.generic | float | Sequence[dims.Dim] | None
@@ -184,6 +184,16 @@ def beside(value: Value | None, op_type: str, first: Value | None) -> Value | No
         return None
     x, y = value.origin.operands
     return y if x is not None and x._ir is first._ir else None
+
+
+def _label(dim: dims.Dim) -> int | ir.SymbolicDim:
+    """Return a dim as a shape in the graph has it."""
+    return dim if dim.__class__ is int else int(dim) if dims.is_static(dim) else _symbolic(dim)
+
+
+@functools.lru_cache(maxsize=256)
+def _symbolic(dim: dims.Dim) -> ir.SymbolicDim:
+    return ir.SymbolicDim(dims.label(dim))
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from jaxport.blocks import Block
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """The place of an equation: the blocks around it, the user's line, and the primitive.
 
     Attributes:
@@ -52,7 +51,7 @@ class Place:
     def enter(self, block: Block) -> Place:
         """Return the place inside a block."""
         path = block.path.removeprefix(f"{self.base}.") if self.base else block.path
-        return replace(self, blocks=(*self.blocks, (path or block.name, block.target)))
+        return self._replace(blocks=(*self.blocks, (path or block.name, block.target)))
 
     def of(self, primitive: str, source: str) -> Place:
         """Return the place of an equation here."""
@@ -64,7 +63,7 @@ class Place:
 
     def inside(self, base: str) -> Place:
         """Return the place at the start of a function's body, to which the paths of its blocks are relative."""
-        return replace(self, blocks=(), base=base)
+        return self._replace(blocks=(), base=base)
 
     @property
     def path(self) -> str:
@@ -86,8 +85,7 @@ def _namespace(blocks: tuple[tuple[str, str], ...]) -> str:
     return "/".join(f"{path}: {target}" for path, target in blocks)
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """How one equation was exported: the rule that was applied, the nodes it made, and a note if there is one."""
 
     place: Place
@@ -266,7 +264,7 @@ class Walker:
             jaxpr, tree = prepare.rewritten(jaxpr, self.rules, self.is_whole), jax.tree.structure(shape)
             if key is not None:
                 self._traced[key] = jaxpr, tree
-        inner = Emitter(self, op.scope, replace(op.place, in_rule=True))
+        inner = Emitter(self, op.scope, op.place._replace(in_rule=True))
         results = self.inline(inner, jaxpr, operands)
         return results[0] if tree == jax.tree.structure(0) else results
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from jaxport.graph.editing import Dim
 
-Groups = list[tuple[list[int], list[int]]]
+Groups = Sequence[tuple[Sequence[int], Sequence[int]]]
 """Which axes of an input become which axes of the output, from the first to the last."""
 
 
@@ -68,7 +68,13 @@ def axis_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
     >>> axis_groups(["B*T", 8], ["B", "T", 2, 4])
     [([0], [0, 1]), ([1], [2, 3])]
     """
-    groups: Groups = []
+    # An unknown dim equals another one for Python, but not here.
+    known = all(d.__class__ in (int, str) for d in (*old, *new))
+    return _known_groups(tuple(old), tuple(new)) if known else _groups(old, new)
+
+
+def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
+    groups: list[tuple[Sequence[int], Sequence[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
         left, right = (old[i] if i < len(old) else None), (new[j] if j < len(new) else None)
@@ -85,6 +91,9 @@ def axis_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
             groups.append(group)
         i, j = i + len(groups[-1][0]), j + len(groups[-1][1])
     return groups
+
+
+_known_groups = functools.lru_cache(maxsize=1024)(_groups)
 
 
 def _equal_products(old: Sequence[Dim], new: Sequence[Dim], i: int, j: int) -> tuple[list[int], list[int]] | None:

@@ -26,6 +26,15 @@ def graphs(model: ir.Model) -> Iterator[ir.Graph]:
         yield from subgraphs(root)
 
 
+def nodes_of(model: ir.Model, *op_types: str) -> list[ir.Node]:
+    """Return the nodes of these operators of the default domain, graph by graph; without an operator, all nodes.
+
+    A pass that changes the graph meets nodes that it has removed before: these have no graph.
+    """
+    nodes = [node for graph in graphs(model) for node in graph]
+    return [node for node in nodes if node.op_type in op_types and not node.domain] if op_types else nodes
+
+
 def subgraphs(nodes: Iterable[ir.Node]) -> Iterator[ir.Graph]:
     """Yield all graphs nested in the nodes of a graph, each before those inside it."""
     for node in nodes:
@@ -92,14 +101,16 @@ def permutation(node: ir.Node) -> tuple[int, ...]:
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
     """Return the array of a constant, else None."""
-    tensor = None if value is None or value.is_graph_input() else ir.convenience.get_const_tensor(value)
+    if value is None or (value.const_value is None and not is_op(value.producer(), "Constant")):
+        return None
+    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
     return None if tensor is None else tensor.numpy()
 
 
 def dims_of(value: ir.Value | None) -> list[Dim] | None:
     """Return the dims of a value: integers, the text of an expression, or an unknown dim that equals only itself."""
     shape = None if value is None else value.shape
-    return None if shape is None else [d if isinstance(d, int) else d.value or d for d in shape.dims]
+    return None if shape is None else [d if d.__class__ is int else d.value or d for d in shape]
 
 
 def static_dims(dims: Sequence[Dim | None] | None) -> list[int] | None:
@@ -283,10 +294,10 @@ def _put_first(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _names(graph: ir.Graph) -> set[str | None]:
+    nodes = list(graph)
     names = {value.name for value in (*graph.inputs, *graph.initializers.values())}
-    for node in graph:
-        names.add(node.name)
-        names.update([value.name for value in node.outputs])
+    names.update([node.name for node in nodes])
+    names.update([value.name for node in nodes for value in node.outputs])
     return names
 
 
@@ -313,5 +324,7 @@ def discard(node: ir.Node | None) -> None:
             continue
         if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
             continue  # subgraphs use values, too
-        stack.extend(value.producer() for value in node.inputs if value is not None)
-        node.graph.remove(node, safe=True)
+        stack.extend([value.producer() for value in node.inputs if value is not None])
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+        node.graph.remove((node,))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -144,7 +144,7 @@ class Fusion:
     result: ir.Value
     leaves: Sequence[ir.Value]
     build: Callable[[Builder], ir.Value]
-    inner: set[ir.Node] = field(default_factory=set)
+    inner: Sequence[ir.Node] = ()
 
     def used_elsewhere(self, inside: set[ir.Node]) -> ir.Value | None:
         """Return an intermediate value that a node outside uses, so that fusing saves nothing; views cost nothing."""
@@ -241,8 +241,8 @@ def _candidates(model: ir.Model, anchors: Sequence[Anchor]) -> Iterator[tuple[ir
 
 def _delimited(fusion: Fusion) -> bool:
     """Record the nodes of the result's graph that would be removed; nodes of enclosing graphs stay."""
-    inner = between(fusion.result, fusion.leaves) or set()
-    fusion.inner = {node for node in inner if node.graph is fusion.result.graph}
+    inner = between(fusion.result, fusion.leaves) or ()
+    fusion.inner = [node for node in inner if node.graph is fusion.result.graph]
     return bool(inner)
 
 

@@ -16,7 +16,7 @@ Seen(value=x, axes=('column', None, 'row'))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -31,21 +31,21 @@ T = TypeVar("T")
 Axis = Hashable | None
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True, slots=True)  # matchers make thousands, and one that is frozen takes three times as long
 class Seen:
-    """A value with a label for each of its axes, as seen from a value computed from it.
+    """A value with a label for each of its axes, as seen from a value computed from it. No code changes one.
 
     Attributes:
       value: the value behind all views.
       axes: the labels of its axes.
       entry: the value from which the views lead to it.
-      sizes: the size along each label, including those that the views merge and split on the way.
+      along: the labels and the dims of each value on the way.
     """
 
     value: ir.Value
     axes: tuple[Axis, ...]
     entry: ir.Value = field(compare=False)
-    sizes: Mapping[Axis, Dim] = field(compare=False, default_factory=dict)
+    along: Sequence[tuple[tuple[Axis, ...], Sequence[Dim] | None]] = field(compare=False, default=())
 
     def __repr__(self) -> str:
         return f"Seen(value={self.value.name}, axes={self.axes})"
@@ -68,6 +68,16 @@ class Seen:
         return is_op(self.value.producer(), *op_types)
 
     @property
+    def dims(self) -> Sequence[Dim] | None:
+        """The dims of the value."""
+        return self.along[-1][1] if self.along else dims_of(self.value)
+
+    @property
+    def sizes(self) -> dict[Axis, Dim]:
+        """The size along each label, including those that the views merge and split on the way."""
+        return {axis: dim for axes, dims in self.along for axis, dim in zip(axes, dims or (), strict=False)}
+
+    @property
     def scalar(self) -> float | None:
         """The number that all its elements equal, or None."""
         array = constant_of(self.value)
@@ -83,7 +93,7 @@ class Seen:
         """
         if not self.is_op(*op_types):
             return None
-        dims = dims_of(self.value)
+        dims = self.dims
         operands = [_broadcast(value, dims, self.axes) for value in self.node.inputs]
         return None if dims is None or None in operands else operands  # pyright: ignore[reportReturnType]
 
@@ -174,17 +184,21 @@ def _orders(operands: Sequence[Seen] | None) -> Iterable[tuple[Seen, Seen]]:
 
 def look(value: ir.Value, axes: Iterable[Axis]) -> Seen:
     """Look through `value` and all views behind it; `axes` are the labels of its axes."""
-    entry, dims = value, dims_of(value)
-    axes = _without_ones(dims, axes)
-    sizes = dict(zip(axes, dims or (), strict=False))
+    return _look(value, dims_of(value), axes)
+
+
+def _look(entry: ir.Value, dims: Sequence[Dim] | None, axes: Iterable[Axis]) -> Seen:
+    value, axes = entry, _without_ones(dims, axes)
+    along = [(axes, dims)]
     while is_op(node := value.producer(), *VIEWS):
-        behind = _through(node, source(node), axes)
-        if behind is None:
+        behind = source(node)
+        old = dims_of(behind)
+        labels = _through(node, old, dims, axes)
+        if labels is None:
             break
-        value, dims = source(node), dims_of(source(node))
-        axes = _without_ones(dims, behind)
-        sizes.update(zip(axes, dims or (), strict=False))
-    return Seen(value, axes, entry, sizes)
+        value, dims, axes = behind, old, _without_ones(old, labels)
+        along.append((axes, dims))
+    return Seen(value, axes, entry, along)
 
 
 def _without_ones(dims: Sequence[Dim] | None, axes: Iterable[Axis]) -> tuple[Axis, ...]:
@@ -193,20 +207,18 @@ def _without_ones(dims: Sequence[Dim] | None, axes: Iterable[Axis]) -> tuple[Axi
     return tuple(None if d == 1 else a for d, a in zip(dims, axes, strict=True))
 
 
-def _through(node: ir.Node, viewed: ir.Value, axes: tuple[Axis, ...]) -> list[Axis] | None:
-    """Return the labels of a view's operand, given those of its result."""
+def _through(
+    node: ir.Node, old: Sequence[Dim] | None, new: Sequence[Dim] | None, axes: tuple[Axis, ...]
+) -> Sequence[Axis] | None:
+    """Return the labels of a view's operand with the dims `old`, given those of its result with the dims `new`."""
     if node.op_type == "Identity":
-        return list(axes)
+        return axes
     if node.op_type == "Transpose":
         order = integers(node, "perm") or list(range(len(axes)))[::-1]
         return [axes[order.index(axis)] for axis in range(len(axes))]
-    old, new = dims_of(viewed), dims_of(node.outputs[0])
     if old is None or new is None:
         return None
-    if node.op_type == "Expand":
-        broadcast = _broadcast(viewed, new, axes, behind=False)
-        return None if broadcast is None else list(broadcast.axes)
-    return _relabelled(old, new, axes)
+    return _aligned(old, new, axes) if node.op_type == "Expand" else _relabelled(old, new, axes)
 
 
 def _relabelled(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) -> list[Axis] | None:
@@ -228,18 +240,22 @@ def _relabelled(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) ->
     return labels
 
 
-def _broadcast(
-    value: ir.Value | None, dims: Sequence[Dim] | None, axes: Sequence[Axis], behind: bool = True
-) -> Seen | None:
+def _broadcast(value: ir.Value | None, dims: Sequence[Dim] | None, axes: Sequence[Axis]) -> Seen | None:
     """Return an operand that broadcasts to some dims, seen along the axes of the result."""
-    own = None if value is None else dims_of(value)
-    if value is None or own is None or dims is None or len(own) > len(dims):
-        return None
+    own = dims_of(value)
+    labels = None if own is None or dims is None else _aligned(own, dims, axes)
+    return None if value is None or labels is None else _look(value, own, labels)
+
+
+def _aligned(own: Sequence[Dim], dims: Sequence[Dim], axes: Sequence[Axis]) -> Sequence[Axis] | None:
+    """Return the labels of a value that broadcasts to some dims with these labels; None if it does not."""
     start = len(dims) - len(own)
-    if any(d not in (1, dims[start + i]) for i, d in enumerate(own)):
+    if start < 0:
         return None
-    labels = axes[start:]
-    return look(value, labels) if behind else Seen(value, _without_ones(own, labels), value)
+    for dim, wide in zip(own, dims[start:], strict=True):
+        if dim != wide and dim != 1:
+            return None
+    return axes[start:]
 
 
 def reduction_axes(node: ir.Node) -> set[int] | None:
@@ -269,9 +285,9 @@ def over(reduced: Seen, of: Seen) -> tuple[Axis, ...] | None:
     return tuple(axes) if axes and None not in axes else None
 
 
-def between(result: ir.Value, leaves: Iterable[ir.Value]) -> set[ir.Node] | None:
+def between(result: ir.Value, leaves: Iterable[ir.Value]) -> list[ir.Node] | None:
     """Return the nodes that compute `result` from `leaves` and constants; None if it depends on anything else."""
-    ends, nodes, stack = set(leaves), set(), [result]
+    ends, nodes, stack = set(leaves), dict[ir.Node, None](), [result]
     while stack:
         value = stack.pop()
         if value in ends or constant_of(value) is not None:
@@ -280,10 +296,10 @@ def between(result: ir.Value, leaves: Iterable[ir.Value]) -> set[ir.Node] | None
         if node is None:
             return None
         if node not in nodes:
-            nodes.add(node)
+            nodes[node] = None
             data = node.inputs[:1] if is_op(node, *VIEWS) else node.inputs
-            stack.extend(operand for operand in data if operand is not None)
-    return nodes
+            stack.extend([operand for operand in data if operand is not None])
+    return list(nodes)
 
 
 def close(one: float, other: float, dtype: ir.DataType | None) -> bool:

@@ -76,6 +76,14 @@ class Pattern:
         return kind(self.result)
 
     @functools.cached_property
+    def op_types(self) -> frozenset[str]:
+        """The operators of the pattern."""
+        producer = self.result.producer()
+        assert producer is not None
+        assert producer.graph is not None
+        return frozenset(node.op_type for node in producer.graph)
+
+    @functools.cached_property
     def operators(self) -> frozenset[str]:
         """The operators whose results the pattern's products and sums combine."""
         return frozenset(operators_below(self.result) or ()) - {""}

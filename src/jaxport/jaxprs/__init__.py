@@ -3,7 +3,8 @@
 `aliases` names the types of values; `versions` lists what differs between releases; `names` has the names that are
 private or move, `definitions` JAX's own definitions of primitives; `parameters` reads and makes the parameters of
 primitives; `rules` registers the behaviour of our own primitives under JAX's transformations; `implementations` returns
-the implementation of a primitive, and `defaults` tells which of its parameters have no effect.
+the implementation of a primitive, and `defaults` tells which of its parameters have no effect; `sizes` checks symbolic
+sizes without errors.
 """
 
 from jaxport.jaxprs.aliases import Array, Dim, Module, Parameters, PythonFunction, PyTree, Shape
@@ -40,6 +41,7 @@ from jaxport.jaxprs.names import (
 )
 from jaxport.jaxprs.parameters import native, parameters, with_parameters
 from jaxport.jaxprs.rules import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules
+from jaxport.jaxprs.sizes import CHECKS_OF_SIZES
 from jaxport.jaxprs.versions import (
     DIGAMMA_AT_ZERO,
     INFINITE_BESIDE_NAN,

@@ -25,8 +25,8 @@ from jaxport.graph.editing import (
     Editor,
     constant_of,
     dims_of,
-    graphs,
     is_op,
+    nodes_of,
     numpy_dtype,
     set_dtype,
     source,
@@ -83,9 +83,8 @@ _FLOATS: dict[str, PythonFunction] = {
 def constants(model: ir.Model) -> str:
     """Fold nodes that depend on constants only, in the graph, its subgraphs and its functions."""
     editor, folded = Editor(model), 0
-    for graph in graphs(model):
-        for node in list(graph):
-            folded += _recast(node) or _folded(editor, node)
+    for node in nodes_of(model):
+        folded += _recast(node) or _folded(editor, node)
     return f"{folded} nodes computed" if folded else "nothing to do"
 
 

@@ -28,9 +28,9 @@ from jaxport.graph.editing import (
     constant_of,
     dims_of,
     discard,
-    graphs,
     integer,
     is_op,
+    nodes_of,
     operand,
     permutation,
     source,
@@ -47,9 +47,8 @@ AXES_OF_PAD = 18
 def average_pools(model: ir.Model) -> str:
     """Recognise means over windows."""
     editor, count = Editor(model), 0
-    for graph in graphs(model):
-        for node in list(graph):
-            count += node.graph is not None and is_op(node, "Div") and _average(editor, node)
+    for node in nodes_of(model, "Div"):
+        count += node.graph is not None and _average(editor, node)
     return f"{count} means recognised" if count else "nothing to do"
 
 
@@ -130,9 +129,8 @@ def _is_one(value: ir.Value) -> bool:
 def convolution_biases(model: ir.Model) -> str:
     """Fuse additions after convolutions into their biases."""
     editor, count = Editor(model), 0
-    for graph in graphs(model):
-        for node in list(graph):
-            count += node.graph is not None and is_op(node, "Add", "Sub") and _bias(editor, node)
+    for node in nodes_of(model, "Add", "Sub"):
+        count += node.graph is not None and _bias(editor, node)
     return f"{count} biases" if count else "nothing to do"
 
 
@@ -189,18 +187,13 @@ def _per_channel(
 def global_pools(model: ir.Model) -> str:
     """Replace means over the positions of images that convolutions use by pools, which keep the layout."""
     count, opset = 0, model.opset_imports[""]
-    for graph in graphs(model):
-        for node in graph:
-            if (
-                not is_op(node, "ReduceMean")
-                or not _is_global(node)
-                or obstacle("GlobalAveragePool", source(node).dtype, opset)
-            ):
-                continue
-            node.op_type = "GlobalAveragePool"
-            node.attributes.clear()
-            node.resize_inputs(1)
-            count += 1
+    for node in nodes_of(model, "ReduceMean"):
+        if not _is_global(node) or obstacle("GlobalAveragePool", source(node).dtype, opset):
+            continue
+        node.op_type = "GlobalAveragePool"
+        node.attributes.clear()
+        node.resize_inputs(1)
+        count += 1
     return f"{count} pools" if count else "nothing to do"
 
 
@@ -221,15 +214,12 @@ def padded_pools(model: ir.Model) -> str:
     if (model.opset_imports[""] or 0) < AXES_OF_PAD:
         return f"operator set {model.opset_imports['']} has no axes in Pad"
     editor, count = Editor(model), 0
-    for graph in graphs(model):
-        for node in list(graph):
-            pools = [use.node for use in node.outputs[0].uses()] if is_op(node, "Pad") else []
-            pads = (
-                constant_of(operand(node, 1)) if any(is_op(pool, "MaxPool", "AveragePool") for pool in pools) else None
-            )
-            if pads is not None and operand(node, 3) is None:
-                axes = editor.constant(graph, np.arange(pads.size // 2, dtype=np.int64), "axes")
-                node.resize_inputs(4)
-                node.replace_input_with(3, axes)
-                count += 1
+    for node in nodes_of(model, "Pad"):
+        pools = [use.node for use in node.outputs[0].uses()]
+        pads = constant_of(operand(node, 1)) if any(is_op(pool, "MaxPool", "AveragePool") for pool in pools) else None
+        if pads is not None and operand(node, 3) is None:
+            axes = editor.constant(node.graph, np.arange(pads.size // 2, dtype=np.int64), "axes")
+            node.resize_inputs(4)
+            node.replace_input_with(3, axes)
+            count += 1
     return f"{count} pools" if count else "nothing to do"

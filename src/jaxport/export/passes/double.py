@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import Editor, constant_of, dims_of, graphs, is_op, source, substitute
+from jaxport.graph.editing import Editor, constant_of, dims_of, is_op, nodes_of, source, substitute
 
 
 def double_factors(model: ir.Model) -> str:
     """Repeat the numbers that multiply float64 values, in models with products of float64 matrices."""
-    nodes = [node for graph in graphs(model) for node in graph]
+    nodes = nodes_of(model, "Div", "MatMul", "Mul")
     if not any(is_op(node, "MatMul") and _is_double(node.outputs[0]) for node in nodes):
         return "nothing to do"
     editor = Editor(model)

@@ -30,6 +30,7 @@ from jaxport.graph.editing import (
     discard,
     graphs,
     is_op,
+    nodes_of,
     permutation,
     source,
     substitute,
@@ -55,7 +56,7 @@ def layout(model: ir.Model) -> str:
 
 
 def _count(model: ir.Model) -> int:
-    return sum(is_op(node, "Transpose") for graph in graphs(model) for node in graph)
+    return len(nodes_of(model, "Transpose"))
 
 
 def _moved(editor: Editor, graph: ir.Graph) -> int:

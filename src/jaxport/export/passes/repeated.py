@@ -47,16 +47,16 @@ def _key(node: ir.Node) -> tuple:
     """Return a key that nodes share if and only if they compute the same results."""
     operands = [_operand_key(value) for value in node.inputs]
     if node.op_type in COMMUTATIVE:
-        operands.sort(key=str)
-    attributes = sorted((name, _attribute_key(node, attribute)) for name, attribute in node.attributes.items())
-    return (node.op_identifier(), len(node.outputs), tuple(operands), tuple(attributes))
+        operands.sort(key=hash)
+    attributes = [(name, _attribute_key(node, attribute)) for name, attribute in node.attributes.items()]
+    return (node.op_identifier(), len(node.outputs), tuple(operands), tuple(sorted(attributes)))
 
 
 def _operand_key(value: ir.Value | None) -> object:
     array = constant_of(value)
     if array is None or array.nbytes > SMALL or array.dtype == object:
         return id(value)
-    return (str(array.dtype), array.shape, array.tobytes())
+    return (array.dtype, array.shape, array.tobytes())
 
 
 def _attribute_key(node: ir.Node, attribute: ir.Attr) -> object:

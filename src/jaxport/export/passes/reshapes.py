@@ -13,16 +13,15 @@ import onnx_ir as ir
 
 from jaxport.export.passes.simplify import BROADCASTING
 from jaxport.graph.axis_groups import Groups, axis_groups
-from jaxport.graph.editing import Dim, Editor, constant_of, dims_of, graphs, is_op, source, static_dims
+from jaxport.graph.editing import Dim, Editor, constant_of, dims_of, is_op, nodes_of, source, static_dims
 
 
 def reshapes(model: ir.Model) -> str:
     """Move Reshapes behind arithmetic with constants, in the graph, its subgraphs and its functions."""
     editor, moved = Editor(model), 0
-    for graph in graphs(model):
-        for node in list(graph):
-            while is_op(node, "Reshape", "Unsqueeze") and _moved(editor, node):
-                moved += 1
+    for node in nodes_of(model, "Reshape", "Unsqueeze"):
+        while _moved(editor, node):
+            moved += 1
     return f"{moved} moved" if moved else "nothing to do"
 
 

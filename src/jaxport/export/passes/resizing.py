@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,9 @@ from jaxport.graph.editing import (
     constant_of,
     dims_of,
     discard,
-    graphs,
     integer,
     is_op,
+    nodes_of,
     rank_of,
     source,
 )
@@ -49,23 +49,24 @@ ROUNDING = 1e-6
 #: The first operator set whose Resize takes axes.
 NAMED_AXES = 18
 
+#: The operands of each operator that may be computed from constants.
+_PLACES = {"MatMul": (0, 1), "Gather": (1,)}
+
 
 def resizing(model: ir.Model) -> str:
     """Recognise Resize and fold constant matrices, in the graph, its subgraphs and its functions."""
     editor, opset, computed = Editor(model), model.opset_imports[""], 0
     memory: dict[ir.Value, np.ndarray | None] = {}
-    for graph in graphs(model):
-        for node in list(graph):
-            computed += _computed(editor, node, memory) if node.graph is not None else 0
+    for node in nodes_of(model, *_PLACES):
+        computed += _computed(editor, node, memory) if node.graph is not None else 0
     report = fuse(model, lambda node: _find(node, opset), Anchor(at=("MatMul", "Gather", "Transpose", "Reshape")))
     return report + (f"; {computed} constants computed" if computed else "")
 
 
 def _computed(editor: Editor, node: ir.Node, memory: dict[ir.Value, np.ndarray | None]) -> int:
     """Fold the matrix of a product, or the positions of a Gather, if it depends on constants only."""
-    places = {"MatMul": (0, 1), "Gather": (1,)}.get("" if node.domain else node.op_type, ())
     stored = 0
-    for place in places:
+    for place in _PLACES[node.op_type]:
         value = node.inputs[place]
         array = None if constant_of(value) is not None else known(value, memory)
         if array is None or value is None or (node.op_type == "Gather" and array.ndim != 1):
@@ -139,7 +140,7 @@ def _resized(result: ir.Value) -> Resized | None:
         return None
     missing = iter(sorted(every - set(labels)))  # of size one
     axes = tuple(next(missing) if label is None else label for label in labels)
-    resized.seen = Seen(resized.seen.value, axes, resized.seen.entry, resized.seen.sizes)
+    resized.seen = replace(resized.seen, axes=axes)
     return resized
 
 

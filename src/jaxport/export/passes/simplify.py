@@ -13,7 +13,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.graph.editing import PARAMETER, Editor, constant_of, dims_of, discard, graphs, is_op, source, substitute
+from jaxport.graph.editing import PARAMETER, Editor, constant_of, dims_of, discard, is_op, nodes_of, source, substitute
 from jaxport.graph.fusing import same_dims
 from jaxport.graph.matching import Seen
 from jaxport.onnx_facts import BROADCASTING, VIEWS
@@ -22,10 +22,9 @@ from jaxport.onnx_facts import BROADCASTING, VIEWS
 def simplify(model: ir.Model) -> str:
     """Simplify nodes in the graph, its subgraphs and its functions."""
     editor, changed = Editor(model), 0
-    for graph in graphs(model):
-        for node in list(graph):
-            if not node.domain and node.graph is not None and len(node.outputs) == 1:
-                changed += _spread(editor, node) + _replaced(node)
+    for node in nodes_of(model, *RULES, *_NEUTRAL, *BROADCASTING):
+        if node.graph is not None and len(node.outputs) == 1:
+            changed += _spread(editor, node) + _replaced(node)
     return f"{changed} nodes simplified" if changed else "nothing to do"
 
 

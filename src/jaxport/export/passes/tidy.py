@@ -21,10 +21,10 @@ from jaxport.graph.editing import (
     constant_of,
     dims_of,
     discard,
-    graphs,
     integer,
     integers,
     is_op,
+    nodes_of,
     operand,
     permutation,
     source,
@@ -36,7 +36,7 @@ from jaxport.onnx_facts import REDUCTIONS, RESHAPING
 def tidy(model: ir.Model) -> str:
     """Remove movements that cancel, in the graph, its subgraphs and its functions."""
     editor = Editor(model)
-    nodes = [node for graph in graphs(model) for node in graph if not node.domain]
+    nodes = nodes_of(model, "Cast", "Transpose", *RESHAPING)
     changed = sum(_simplified(editor, node) for node in nodes if node.graph is not None)
     return f"{changed} nodes simplified" if changed else "nothing to do"
 
@@ -74,14 +74,13 @@ def _transpose(node: ir.Node) -> bool:
 def unit_axes(model: ir.Model) -> str:
     """Replace Transposes that only move axes of size one, in the graph, its subgraphs and its functions."""
     editor, changed = Editor(model), 0
-    for graph in graphs(model):
-        for node in list(graph):
-            if not is_op(node, "Transpose") or node.graph is None:
-                continue
-            data, result = source(node), node.outputs[0]
-            dims = dims_of(result)
-            if dims is not None and moves_only_ones(dims_of(data), inverse(permutation(node))):
-                changed += substitute(result, editor.viewed(graph, data, dims, before=node))
+    for node in nodes_of(model, "Transpose"):
+        if node.graph is None:
+            continue
+        data, result = source(node), node.outputs[0]
+        dims = dims_of(result)
+        if dims is not None and moves_only_ones(dims_of(data), inverse(permutation(node))):
+            changed += substitute(result, editor.viewed(node.graph, data, dims, before=node))
     return f"{changed} Transposes became views" if changed else "nothing to do"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,9 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from jaxport.graph.editing import dims_of, graphs, numpy_dtype
-from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.graph.patterns import Pattern, PatternMatch, kind, operators_below, pattern_of
+from jaxport.graph.editing import dims_of, nodes_of, numpy_dtype
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.patterns import PRODUCTS, SUMS, Pattern, PatternMatch, kind, operators_below, pattern_of
 from jaxport.jaxprs import PythonFunction
 
 _TANH_GELU = (2 / np.pi) ** 0.5
@@ -99,7 +100,8 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataTy
 def activations(model: ir.Model) -> str:
     """Recognise activation functions, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    present = {node.op_type for graph in graphs(model) for node in graph if not node.domain}
+    nodes = [node for node in nodes_of(model) if not node.domain and node.outputs]
+    present = {node.op_type for node in nodes}
     wanted = [activation for activation in ACTIVATIONS if present.issuperset(activation.needs)]
 
     @functools.cache
@@ -127,7 +129,13 @@ def activations(model: ir.Model) -> str:
                     return _fusion(activation, match, result)
         return hindrance
 
-    return fuse(model, find)
+    # A match ends at an operator that its pattern needs, or below one.
+    needed = {activation.needs[0] for activation in wanted}
+    through = {*PRODUCTS, *SUMS}
+    for dtype in {node.outputs[0].dtype for node in nodes}.intersection(_FLOATS):
+        for _, pattern in itertools.chain.from_iterable(patterns(dtype.numpy()).values()):
+            through |= pattern.op_types
+    return fuse(model, find, Anchor(at=needed), Anchor(at=through, below=needed, through=through))
 
 
 def _fusion(activation: Activation, match: PatternMatch, result: ir.Value) -> Fusion:

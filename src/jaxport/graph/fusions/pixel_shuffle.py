@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.arranging import atoms, sizes_of, target
-from jaxport.graph.editing import Dim, Editor, dims_of, graphs, is_op, permutation, source, substitute
+from jaxport.graph.editing import Dim, Editor, dims_of, is_op, nodes_of, permutation, source, substitute
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.matching import Axis, Part, Seen
 
@@ -150,9 +150,8 @@ def _fusion(seen: Seen, shuffle: Shuffle, result: ir.Value) -> Fusion:
 def plain_shuffles(model: ir.Model) -> str:
     """Expand shuffles that are between Transposes of their own into Reshape, Transpose and Reshape."""
     editor, changed = Editor(model), 0
-    for graph in graphs(model):
-        for node in list(graph):
-            changed += is_op(node, "DepthToSpace", "SpaceToDepth") and _written_out(editor, node)
+    for node in nodes_of(model, "DepthToSpace", "SpaceToDepth"):
+        changed += _written_out(editor, node)
     return f"{changed} written out: nothing around them has its channels second" if changed else "nothing to do"
 
 

@@ -22,15 +22,19 @@ from jaxport.graph.arranging import Arrangement, goes_into_transpose
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.matching import Axis, Seen, look
+from jaxport.onnx_facts import VIEWS
 
 #: The label of the axis of vectors; the other axes are labelled by position.
 VECTOR = 3
+
+#: A rotation of neighbours ends with joining them; one of halves with a sum that depends on joined halves.
+ANCHORS = (Anchor(at=("Concat",)), Anchor(at=("Add",), below=("Concat",), through=(*VIEWS, "Mul")))
 
 
 def rotary(model: ir.Model) -> str:
     """Recognise RotaryEmbedding, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset), Anchor(at=("Concat", "Add")))
+    return fuse(model, lambda node: _find(node, opset), *ANCHORS)
 
 
 @dataclass(frozen=True)
