@@ -26,7 +26,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "export": frozenset(
         {"columns", "errors", "onnx_facts", "graph", "collecting", "jaxprs", "saving", "blocks", "mox"}
     ),
-    "importer": frozenset({"columns", "errors", "onnx_facts", "jaxprs", "files", "saving", "blocks"}),
+    "importer": frozenset({"columns", "errors", "onnx_facts", "graph", "jaxprs", "files", "saving", "blocks"}),
     "codegen": frozenset({"errors", "onnx_facts", "graph", "files", "blocks", "importer"}),
 }
 

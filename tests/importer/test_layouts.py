@@ -71,7 +71,7 @@ CASES: dict[str, list[tuple[str, int]]] = {
     "Sqrt": [("n = Abs (c) y = Sqrt (n)", 18)],
     "SwiGLU": [("y = SwiGLU<alpha=0.5> (c, i)", 28)],
     "TopK": [("k = Constant<value = int64[1] {2}> () y, z = TopK<axis=1> (c, k)", 18), ("k = Constant<value = int64[1] {2}> () z, y = TopK (c, k)", 18)],
-    "Transpose": [("y = Transpose<perm=[0,2,3,1]> (c)", 18), ("y = Transpose<perm=[1,0,3,2]> (c)", 18),
+    "Transpose": [("y = Transpose<perm=[0,2,3,1]> (c)", 18), ("y = Transpose<perm=[1,0,3,2]> (c)", 18), ("y = Transpose (c)", 18),
         ("n = Transpose<perm=[0,2,3,1]> (c) m = Exp (n) k = Transpose<perm=[0,3,1,2]> (m) y = Add (k, c)", 18)],
     "Upsample": [("y = Upsample<scales=[1.0,1.0,2.0,1.0]> (c)", 7)],
     "Where": [("n = Greater (c, r_image) y = Where (n, c, i)", 18)],
@@ -98,7 +98,7 @@ for reduction in layouts.OVER:
     CASES[reduction].append((f"a = Constant<value = int64[1] {{1}}> () n = Abs (c) y = {reduction} (n, a)", 18))
 
 IN_ORDER = {
-    ("Transpose", 0), ("Transpose", 1), ("Softmax", 1), ("Hardmax", 1), ("Split", 1), *((name, 4) for name in layouts.OVER),
+    ("Transpose", 0), ("Transpose", 1), ("Transpose", 2), ("Softmax", 1), ("Hardmax", 1), ("Split", 1), *((name, 4) for name in layouts.OVER),
 }  # fmt: skip
 """Cases of which some axis has to be moved, or whose version does not work along one axis."""
 
@@ -173,6 +173,8 @@ NESTED = {
             k2 = Identity (k) d = Conv (s, w) s2 = Sub (d, c) }}> }}""",
     "function": f"""g (float[1,2,3,4] x) => (float[1,2,3,4] y) {{ {KERNEL} c = Conv (x, w) d = own.Twice (c, w) y = Add (c, d) }}
         <domain: "own", opset_import: ["": 18]> Twice (a, b) => (z) {{ m = Relu (a) n = Conv (m, b) z = Add (n, a) }}""",
+    "permutation of a function": f"""g (float[1,2,3,4] x) => (float[1,4,2,3] y) {{ {KERNEL} y = own.Moved<perm=[0, 3, 1, 2]> (x, w) }}
+        <domain: "own", opset_import: ["": 18]> Moved<perm> (a, b) => (z) {{ n = Conv (a, b) z = Transpose<perm: ints = @perm> (n) }}""",
 }  # fmt: skip
 
 
@@ -184,6 +186,33 @@ def test_in_bodies_and_functions(case: str) -> None:
     inputs = {name: samples[name] for name in nested.input_names if name in samples}
     with jax.enable_x64(True):
         assert nested.verify(inputs).ok
+
+
+IN_PLACE = (
+    "s = Constant<value_ints=[2,1,-1]> () p = Constant<value_ints=[2,4,5,6]> () o = Constant<value_floats=[1.0]> ()"
+)
+BRANCH = "f{0} = Reshape (c{0}, s) n{0} = InstanceNormalization (f{0}, o, o) b{0} = Reshape (n{0}, p) c{1} = {2} (c{0}, b{0}) "
+CHOICES = {
+    # Each branch needs the model's order: so do the sums, and only the first convolution is transposed.
+    "a stream that branches need": (f"c0 = Conv (x, w) {''.join(BRANCH.format(i, i + 1, 'Add') for i in range(3))} y = Relu (c3)", 2),
+    # Each branch goes through a convolution, and is joined where this saves a transpose.
+    "branches of convolutions": (f"c0 = Conv (x, w) {''.join(BRANCH.format(2 * i, 2 * i + 1, 'Mul') + f'c{2 * i + 2} = Conv (c{2 * i + 1}, v)' for i in range(2))} y = Relu (c4)", 6),
+    # A vector per channel costs nothing: the sum stays with the convolutions.
+    "a vector per channel": ("c0 = Conv (x, w) k = Constant<value_ints=[2,3]> () u = ReduceMean<axes=[2,3], keepdims=0> (c0) d = Exp (u) e = Unsqueeze (d, k) a = Add (c0, e) y = Conv (a, v)", 3),
+    # Of equally good places the last one: what follows the Reshape is computed in the model's order.
+    "a chain": ("f = Reshape (x, p3) g = Exp (f) h = Sin (g) c = Conv (h, w) d = Exp (c) y = Sin (d)", 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_as_few_transposes_as_possible(case: str) -> None:
+    body, count = CHOICES[case]
+    constants = f"w = Constant<value = float[4,3,1,1] {{{numbers(12)}}}> () v = Constant<value = float[4,4,1,1] {{{numbers(16)}}}> ()"
+    constants += f" p3 = Constant<value_ints=[2,3,5,6]> () {IN_PLACE}"
+    called = program(f"g (float[2,3,5,6] x) => (y) {{ {constants} {body} }}", 13)
+    moved = transposes(called, inputs()[0])
+    assert len(moved) == count, moved
+    assert called.verify([inputs()[0]]).ok
 
 
 WRONG = ["y = Concat<axis=4> (c, i)", "y = ReduceMax<axes=[1, 5]> (c)", "y = Transpose<perm=[0, 1, 2, 4]> (c)"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
 from jaxport.errors import InvalidArgument
@@ -125,7 +126,7 @@ class Port:
             raise self._wrong_dtype(dtype if self.declared is None else self.declared, array.dtype)
         return array.astype(dtype)
 
-    def _wrong_dtype(self, wanted: Any, actual: Any) -> InvalidArgument:
+    def _wrong_dtype(self, wanted: DTypeLike, actual: DTypeLike) -> InvalidArgument:
         return InvalidArgument(
             f"the input `{self.name}` has dtype {actual}",
             why=f"it was exported as {wanted}",

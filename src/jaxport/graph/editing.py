@@ -95,8 +95,11 @@ def set_dtype(value: ir.Value, dtype: ir.DataType) -> None:
 
 
 def permutation(node: ir.Node) -> tuple[int, ...]:
-    """Return the permutation of a Transpose."""
-    return tuple(node.attributes["perm"].as_ints())
+    """Return the permutation of a Transpose; () if it is an attribute of the function, or an unknown number of axes."""
+    attribute = node.attributes.get("perm")
+    if attribute is None:
+        return tuple(reversed(range(rank_of(source(node)) or 0)))
+    return () if attribute.is_ref() else tuple(attribute.as_ints())
 
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:

@@ -32,7 +32,7 @@ from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active, check_size
 from jaxport.importer.registry import BOUND, Operator, OperatorFunction
 from jaxport.importer.resolve import tensor_value
-from jaxport.importer.scope import EvaluationScope, Held
+from jaxport.importer.scope import EvaluationScope
 from jaxport.importer.segments import Item, Nested, Segment
 from jaxport.jaxprs import InconclusiveDimensionOperation
 
@@ -245,7 +245,7 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
         if value is None:
             continue
         if arrangement is not None and arrangement.held and output.ndim == RANK:
-            scope.last[value] = Held(output, arrangement.prefers_nhwc)
+            scope.last[value] = output
         else:
             scope.values[value] = output
 

@@ -38,6 +38,16 @@ class Body:
     captured: tuple[ir.Value, ...] = ()
     operations: int = 0
 
+    def expire(self) -> None:
+        """Record at each node which values of the body nothing uses later."""
+        made = {value for node in self.nodes for value in node.outputs if value is not None}
+        seen = set(self.outputs)
+        for node in reversed(self.nodes):
+            used = [value for value in node.inputs if value in made]
+            used += [value for inner in node.bodies() for value in inner.captured if value in made]
+            node.expired = tuple(value for value in dict.fromkeys(used) if value not in seen)
+            seen.update(node.expired)
+
 
 @dataclass(eq=False, slots=True)
 class BodyFunction:
@@ -76,8 +86,9 @@ class BoundNode:
     `attributes` holds the node's attributes in the function's form: Python values, host values for tensors, a `Body`
     for a graph, a `Reference` inside functions. `output_types` has for each output the input with the same dtype (an
     int), or the dtype itself, or None if the schema leaves it open. `expired` are the values that nothing uses later;
-    `kernel_layout` is the layout of a convolution's kernel, `bound` the maximum number of rows of the result,
-    `foreseen` are inputs whose result was found not to be too large.
+    `kernel_layout` is the layout of a convolution's kernel, `channels_last` whether images have that layout where the
+    node is computed, if it can be; `bound` is the maximum number of rows of the result, `foreseen` are inputs whose result
+    was found not to be too large.
     """
 
     node: ir.Node
@@ -89,6 +100,7 @@ class BoundNode:
     index: int
     expired: tuple[ir.Value, ...] = ()
     kernel_layout: str = OIHW
+    channels_last: bool = False
     bound: int | None = None
     foreseen: tuple[RuntimeValue, ...] = ()
 

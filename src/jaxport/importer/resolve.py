@@ -17,6 +17,7 @@ from jaxport.importer.dtypes import from_type_string
 from jaxport.importer.foreseeing import check_window
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, InputType, Reference, SchemaFunction, describe
 from jaxport.importer.host import Attribute, HostValue, RuntimeValue
+from jaxport.importer.layouts import choose
 from jaxport.importer.limits import Limits
 from jaxport.importer.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
 
@@ -137,7 +138,8 @@ class _Resolver:
             )
         captured |= dict.fromkeys(value for value in graph.outputs if value not in own)
         body.captured = tuple(captured)
-        _expire(body)
+        body.expire()
+        choose(body)
         return body
 
     def check_defined(self, value: ir.Value | None, node: ir.Node) -> None:
@@ -320,7 +322,8 @@ class _Resolver:
         body.captured = tuple(
             value for value in dict.fromkeys(v for o in body.nodes for v in o.inputs) if value and value not in own
         )
-        _expire(body)
+        body.expire()
+        choose(body)
         return body
 
 
@@ -424,17 +427,6 @@ def _live(graph: ir.Graph) -> Iterator[ir.Node]:
 def _subgraphs(node: ir.Node) -> list[ir.Graph]:
     attributes = node.attributes.values()
     return [a.as_graph() for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
-
-
-def _expire(body: Body) -> None:
-    """Record at each node which values of the body nothing uses later."""
-    made = {value for node in body.nodes for value in node.outputs if value is not None}
-    seen = set(body.outputs)
-    for node in reversed(body.nodes):
-        used = [value for value in node.inputs if value in made]
-        used += [value for inner in node.bodies() for value in inner.captured if value in made]
-        node.expired = tuple(value for value in dict.fromkeys(used) if value not in seen)
-        seen.update(node.expired)
 
 
 def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: object, schema: Schema) -> None:

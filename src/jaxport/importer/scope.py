@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -14,17 +13,7 @@ from jaxport.importer.image_layout import PLACES
 from jaxport.importer.namespaces import jnp
 from jaxport.importer.segments import Item
 
-__all__ = ["EvaluationScope", "Held"]
-
-
-class Held(NamedTuple):
-    """An image that is held as (batch, height, width, channels).
-
-    `prefers_nhwc` is set if a convolution produced it; any other image is equally well off in the model's own order.
-    """
-
-    array: RuntimeValue
-    prefers_nhwc: bool
+__all__ = ["EvaluationScope"]
 
 
 class EvaluationScope:
@@ -45,7 +34,7 @@ class EvaluationScope:
         bodies: Mapping[Body, Sequence[Item]] | None = None,
     ):
         self.values, self.attributes, self.key, self.parent = values, attributes, key, parent
-        self.last: dict[ir.Value, Held] = {}
+        self.last: dict[ir.Value, RuntimeValue] = {}
         self.bodies = bodies or {}
 
     def inner(
@@ -54,7 +43,7 @@ class EvaluationScope:
         """Return a scope inside this one, which sees its values."""
         return EvaluationScope({} if values is None else values, self.attributes, self.key, self, bodies)
 
-    def held(self, value: ir.Value) -> Held | None:
+    def held(self, value: ir.Value) -> RuntimeValue | None:
         """Return the value with its channels last, if it is held so."""
         scope: EvaluationScope | None = self
         while scope is not None:
@@ -71,7 +60,7 @@ class EvaluationScope:
                 return scope.values[value]
             if value in scope.last:
                 # Kept in this scope rather than in the owner's: a loop's body must not leak its trace outside.
-                plain = self.values[value] = jnp.transpose(scope.last[value].array, PLACES)
+                plain = self.values[value] = jnp.transpose(scope.last[value], PLACES)
                 return plain
             scope = scope.parent
         maker = value.producer()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.layout_ops import Carry, Layout, carries, inverse, permuted
+from jaxport.export.passes.layout_ops import Carry, carries
 from jaxport.graph.axis_groups import Groups, axis_groups
 from jaxport.graph.editing import (
     Editor,
@@ -20,6 +20,7 @@ from jaxport.graph.editing import (
     rank_of,
     source,
 )
+from jaxport.graph.layout import Layout, inverse, permuted
 from jaxport.onnx_facts import REDUCTIONS
 
 

@@ -1,9 +1,7 @@
 """How operators carry a permutation of their data: what is permuted with it, and what has to be adapted.
 
-A *layout* of a value is a permutation `p`: axis `i` of the value is axis `p[i]` of its stored form, so the value is
-`Transpose(stored, perm=p)`. Each function here takes a node, one of its inputs or outputs and the layout of that; it
-returns the layouts of the other values that are permuted with it and how to adapt the node, or None if the node cannot
-work on permuted data.
+Each function here takes a node, one of its inputs or outputs and the layout of that; it returns the layouts of the other
+values that are permuted with it and how to adapt the node, or None if the node cannot work on permuted data.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ from jaxport.graph.editing import (
     rank_of,
     source,
 )
+from jaxport.graph.layout import Layout, inverse, moves_only_ones, permuted
 from jaxport.onnx_facts import ALONG_AXIS, ELEMENTWISE
-
-Layout = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -63,28 +60,6 @@ def carries(*op_types: str) -> Callable[[CarryFunction], CarryFunction]:
         return function
 
     return register
-
-
-def inverse(layout: Sequence[int]) -> Layout:
-    """Return the inverse permutation: the layout of the stored form relative to the value.
-
-    >>> inverse((0, 2, 3, 1))
-    (0, 3, 1, 2)
-    """
-    return tuple(sorted(range(len(layout)), key=layout.__getitem__))
-
-
-def permuted(entries: Sequence, layout: Layout) -> list:
-    """Return one entry per axis of a value in the order of the stored axes."""
-    return [entries[axis] for axis in inverse(layout)]
-
-
-def moves_only_ones(dims: Sequence[Dim] | None, layout: Layout) -> bool:
-    """Whether a value and its stored form differ only in the places of axes of size one."""
-    if dims is None:
-        return list(layout) == sorted(layout)
-    order = [layout[axis] for axis, dim in enumerate(dims) if dim != 1]
-    return order == sorted(order)
 
 
 def _together(

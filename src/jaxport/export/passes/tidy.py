@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.layout_ops import inverse, moves_only_ones
 from jaxport.graph.editing import (
     Editor,
     added_ones,
@@ -30,6 +29,7 @@ from jaxport.graph.editing import (
     source,
     substitute,
 )
+from jaxport.graph.layout import inverse, moves_only_ones
 from jaxport.onnx_facts import REDUCTIONS, RESHAPING
 
 
