@@ -213,3 +213,24 @@ def test_layers_in_modules_with_names_are_no_new_blocks(tmp_path: Path) -> None:
     code = check_model(graph.model(y=x), tmp_path, "nnx")
     assert "self.part3 = " in code
     assert "layers" not in code
+
+
+@pytest.mark.parametrize(
+    ("layer", "count", "text"),
+    [
+        ("qkv", 3, "q, k, v = jnp.split(self.qkv(x), 3, axis=1)"),
+        ("gate_up_proj", 2, "gate, up = jnp.split(self.gate_up_proj(x), 2, axis=1)"),
+        ("both", 2, "part, part_2 = jnp.split(self.both(x), 2, axis=1)"),
+    ],
+)
+def test_parts_of_a_value_have_the_names_that_its_layer_tells(
+    layer: str, count: int, text: str, tmp_path: Path
+) -> None:
+    graph = Graph(x=X)
+    whole = graph.node("MatMul", ["x", graph.weight(f"{layer}.weight", 8, 4 * count)], layer)
+    parts = [f"part{number}" for number in range(count)]
+    graph.nodes.append(onnx.helper.make_node("Split", [whole], parts, axis=1, num_outputs=count))
+    x = parts[0]
+    for part in parts[1:]:
+        x = graph.node("Mul", [graph.node("Tanh", [x]), part])
+    assert text in check_model(graph.model(y=graph.node("Mul", [x, parts[0]])), tmp_path, "nnx")

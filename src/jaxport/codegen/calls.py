@@ -21,6 +21,7 @@ from jaxport.codegen.statements import (
     is_single_number,
     items_of_rounds,
     lowered,
+    names_of_parts,
     parts_by_place,
     plural,
     replaced_inputs,
@@ -216,8 +217,12 @@ class CallPrinter(Printer):
         else:
             unused = isinstance(step.outputs, tuple) and not any(uses[v] for v in leaves(step.outputs[0]))
             outputs = (None, *step.outputs[1:]) if unused and isinstance(step.node, Layer) else step.outputs
-            target = self.target(outputs, uses, default)
+            target = self.target(outputs, uses, self._parts(step) if step.name == "jnp.split" else default)
         return [*statements, ast.Assign([target], expression, lineno=0)]
+
+    def _parts(self, step: Step) -> list[str]:
+        """Return names for the parts of a value: `q`, `k` and `v` are those of the result of the layer `qkv`."""
+        return names_of_parts(self.called.get(step.args[0], ""), len(step.outputs))
 
     def _default(self, step: Step) -> str:
         """Return a name for a result: that of the layer that makes it, or `x`."""

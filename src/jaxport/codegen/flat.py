@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -122,13 +122,19 @@ class Printer:
             target = self.target(step.outputs, uses, default_name(step))
         yield ast.Assign([target], expression, lineno=0)
 
-    def target(self, tree: RuntimeValue, uses: Counter[Variable] | None, default: str) -> ast.expr:
-        """Return the target that the outputs of a call are assigned to: a name, or a pattern of names."""
+    def target(self, tree: RuntimeValue, uses: Counter[Variable] | None, default: str | Sequence[str]) -> ast.expr:
+        """Return the target that the outputs of a call are assigned to: a name, or a pattern of names.
+
+        `default` is the name of all that have none, or that of each.
+        """
+        if isinstance(tree, tuple | list) and tree:
+            defaults = [default] * len(tree) if isinstance(default, str) else default
+            parts = [self.target(part, uses, own) for part, own in zip(tree, defaults, strict=True)]
+            return ast.Tuple(parts, ast.Store())
+        assert isinstance(default, str)
         if isinstance(tree, Variable):
             used = uses is None or uses[tree]
             return ast.Name(self.bind(tree, default) if used else "_", ast.Store())
-        if isinstance(tree, tuple | list) and tree:
-            return ast.Tuple([self.target(part, uses, default) for part in tree], ast.Store())
         return ast.Name("_", ast.Store())
 
     def definition(self, function: Function) -> ast.stmt:

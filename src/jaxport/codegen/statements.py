@@ -22,6 +22,7 @@ __all__ = [
     "is_single_number",
     "items_of_rounds",
     "lowered",
+    "names_of_parts",
     "parts_by_place",
     "plural",
     "replaced_inputs",
@@ -78,6 +79,19 @@ def singular(text: str) -> str:
     ('block', 'layer')
     """
     return text[:-1] if text.endswith("s") and len(text) > 2 else "layer" if text != "layer" else "one"
+
+
+def names_of_parts(whole: str, count: int) -> list[str]:
+    """Return names for the parts of a value, which its own name may tell.
+
+    >>> names_of_parts("qkv", 3), names_of_parts("to_kv", 2), names_of_parts("gate_up_proj", 2), names_of_parts("x", 2)
+    (['q', 'k', 'v'], ['k', 'v'], ['gate', 'up'], ['part', 'part'])
+    """
+    words = [word for word in whole.split("_") if word.isalpha() and word not in ("to", "in", "proj", "linear", "fc")]
+    for names in (words, list(words[-1]) if words and words[-1] in ("qkv", "qk", "kv") else []):
+        if len(names) == count and names:
+            return names
+    return ["part"] * count
 
 
 def is_single_number(value: object) -> bool:

@@ -17,11 +17,13 @@ from jaxport.jaxprs import Dim
 
 def _split_evenly(input: Tensor, count: int, axis: int) -> tuple[Tensor, ...]:
     """Return `count` parts of the same size; the last one may be smaller."""
-    size = -(-input.shape[axis] // count)
-    return tuple(jnp.split(input, [size * i for i in range(1, count)], axis=axis))
+    return _split(input, [-(-input.shape[axis] // count)] * count, axis)
 
 
 def _split(input: Tensor, sizes: Sequence[Dim], axis: int) -> tuple[Tensor, ...]:
+    """Return the parts of these sizes; the last one is what is left."""
+    if all(isinstance(size, int) and size * len(sizes) == input.shape[axis] for size in sizes):
+        return tuple(jnp.split(input, len(sizes), axis=axis))
     return tuple(jnp.split(input, list(accumulate(sizes))[:-1], axis=axis))
 
 
