@@ -17,7 +17,7 @@ from jaxport.codegen.structure.matching import LayerWeights, Matcher, are_of_typ
 from jaxport.codegen.structure.recurrent import recurrent
 from jaxport.codegen.structure.spellings import number
 from jaxport.codegen.structure.training import dropout, is_of_batch
-from jaxport.codegen.tree import Layer, Leaf, Op, Weight
+from jaxport.codegen.tree import Layer, Leaf, Op
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Variable
 
@@ -113,7 +113,7 @@ class Recogniser(Matcher):
         return indices if same and last and (number(low), number(high)) == (-rows, rows - 1) else None
 
     def normalization(self, op: Op) -> Layer | None:
-        """`(x - mean(x)) / sqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, and the same without the mean."""
+        """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, and the same without the mean."""
         out = op.outputs[0]
         if out.dtype != np.float32 or not out.shape or not isinstance(out.shape[-1], int):
             return None
@@ -129,8 +129,6 @@ class Recogniser(Matcher):
                 config = {"num_features": size, "num_groups": groups, "epsilon": epsilon}
                 return Layer("GroupNorm", config, {"scale": weight, "bias": bias}, (x,), (out,), "norm")
             standardized = self.standardized(normal) if weight is not None else None
-            if standardized is None:
-                weight, standardized = self.scaled_before(scale, normal, size)
             if standardized is None or weight is None:
                 continue
             x, epsilon, centered = standardized
@@ -142,44 +140,23 @@ class Recogniser(Matcher):
             return Layer(kind, config, weights, (x,), (out,), "norm")
         return None
 
-    def scaled_before(
-        self, scaled: RuntimeValue, factor: RuntimeValue, size: int
-    ) -> tuple[Weight | None, Standardized | None]:
-        """Return the scale and the standardization of `scale * x * rsqrt(mean(x²) + epsilon)`, which is scaled first."""
-        product, root = self.step(scaled, "*"), self.step(factor, "lax.rsqrt")
-        for scale, numerator in (product.step.args, product.step.args[::-1]) if product is not None else ():
-            weight = self.vector(scale, size)
-            if weight is not None:
-                return weight, self.divided(numerator, root)
-        return None, None
-
     def standardized(self, value: RuntimeValue) -> Standardized | None:
-        """Return the division by the root mean square over the last axis that a value is."""
-        product, quotient = self.step(value, "*"), self.step(value, "/")
-        if product is not None:
-            pairs = [(a, self.step(b, "lax.rsqrt")) for a, b in (product.step.args, product.step.args[::-1])]
-        elif quotient is not None:
-            pairs = [(quotient.step.args[0], self.step(quotient.step.args[1], "jnp.sqrt"))]
-        else:
-            return None
-        return next(filter(None, (self.divided(numerator, root) for numerator, root in pairs)), None)
-
-    def divided(self, numerator: RuntimeValue, root: Op | None) -> Standardized | None:
-        """Return the standardization of a numerator, if `root` is the root of its mean square and an epsilon."""
+        """Return the division by the root mean square over the last axis that a value is, as operators define it."""
+        product = self.step(value, "*")
+        numerator, factor = product.step.args if product is not None else (None, None)
+        root = self.step(factor, "lax.rsqrt")
         shifted = self.step(root.step.args[0], "+") if root is not None else None
-        if shifted is None or not isinstance(numerator, Variable):
+        mean, epsilon = shifted.step.args if shifted is not None else (None, None)
+        constant, square = number(epsilon), self.step(self.mean_of(mean), "*")
+        if constant is None or square is None or not isinstance(numerator, Variable):
             return None
-        for mean, epsilon in (shifted.step.args, shifted.step.args[::-1]):
-            constant, square = number(epsilon), self.mean_of(mean)
-            if constant is None or square is None or not self.is_square(square, numerator):
-                continue
-            difference = self.step(numerator, "-")
-            if difference is not None:
-                x, average = difference.step.args
-                if isinstance(x, Variable) and self.mean_of(average) is x:
-                    return Standardized(x, constant, True)
-            return Standardized(numerator, constant, False)
-        return None
+        if any(arg is not numerator for arg in square.step.args):
+            return None
+        difference = self.step(numerator, "-")
+        x, average = difference.step.args if difference is not None else (None, None)
+        if isinstance(x, Variable) and self.mean_of(average) is x:
+            return Standardized(x, constant, True)
+        return Standardized(numerator, constant, False)
 
     def mean_of(self, value: RuntimeValue) -> RuntimeValue:
         """Return the operand of a mean over the last axis that keeps it."""
@@ -191,16 +168,6 @@ class Recogniser(Matcher):
         axes = (axis,) if isinstance(axis, int) else axis
         last = isinstance(axes, tuple) and len(axes) == 1 and axes[0] in (-1, rank - 1)
         return averaged if last and op.step.kwargs == {"axis": axis, "keepdims": True} else None
-
-    def is_square(self, value: RuntimeValue, of: Variable) -> bool:
-        op = self.step(value, "*", "**", "jnp.power", "jnp.square")
-        if op is None or op.step.args[0] is not of:
-            return False
-        return (
-            op.step.name == "jnp.square"
-            or op.step.args[1] is of
-            or (op.step.name != "*" and number(op.step.args[1]) == 2)
-        )
 
     def batch_normalization(self, op: Op) -> Layer | None:
         """Batch normalization: the whole of an operator, whose last step this is; by its statistics, or those of the batch."""
