@@ -254,19 +254,25 @@ class Walker:
             if value.shape is None:
                 raise RuleError(f"{value} is passed to a JAX function, which needs its shape")
             avals.append(jax.ShapeDtypeStruct(value.shape, value.dtype))
+        jaxpr, tree = self.traced(function, avals, parameters)
+        inner = Emitter(self, op.scope, op.place._replace(in_rule=True))
+        results = self.inline(inner, jaxpr, operands)
+        return results[0] if tree == jax.tree.structure(0) else results
+
+    def traced(self, function: PythonFunction, avals: Sequence[Any], parameters: dict) -> tuple[ClosedJaxpr, Any]:
+        """Return a JAX function of these abstract values as the walker walks it, and the tree of its results."""
         try:
             key = (function, tuple((a.shape, a.dtype) for a in avals), tuple(sorted(parameters.items())))
             jaxpr, tree = self._traced.get(key, (None, None))
         except TypeError:  # an unhashable parameter
             key = jaxpr = tree = None
         if jaxpr is None:
-            jaxpr, shape = jax.make_jaxpr(functools.partial(function, **parameters), return_shape=True)(*avals)
+            specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+            jaxpr, shape = jax.make_jaxpr(functools.partial(function, **parameters), return_shape=True)(*specs)
             jaxpr, tree = prepare.rewritten(jaxpr, self.rules, self.is_whole), jax.tree.structure(shape)
             if key is not None:
                 self._traced[key] = jaxpr, tree
-        inner = Emitter(self, op.scope, op.place._replace(in_rule=True))
-        results = self.inline(inner, jaxpr, operands)
-        return results[0] if tree == jax.tree.structure(0) else results
+        return jaxpr, tree
 
     def finish_graph(self, op: Emitter, outputs: Sequence[Value], name: str) -> ir.Graph:
         """Return the graph of the scope of `op`, with these outputs."""

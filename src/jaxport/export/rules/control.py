@@ -11,6 +11,7 @@ import numpy as np
 from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.recurrent import Unfit, recurrent_layer
+from jaxport.export.rules.searching import searched
 from jaxport.jaxprs import jaxprs_in_params
 
 #: By default a scan over layers is unrolled if that gives at most this many equations.
@@ -101,6 +102,9 @@ def _where(going, new, old):
 @rule("scan", broadcasts=True, irrelevant=("_split_transpose",))
 def scan(op, *operands, jaxpr, length, reverse, num_consts, num_carry, unroll):
     counts = {"num_consts": num_consts, "num_carry": num_carry}
+    bounds = searched(op, operands, jaxpr=jaxpr, length=length, **counts)
+    if bounds is not None:
+        return bounds
     if not (dims.is_static(length) and length <= (op.walker.unroll_scans or 0)):
         try:
             return recurrent_layer(op, operands, jaxpr=jaxpr, length=length, reverse=reverse, **counts)
