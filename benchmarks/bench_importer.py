@@ -68,7 +68,8 @@ import jaxport
 from benchmarks.measure import in_turns
 from examples.models import build
 from jaxport.verify import difference
-from jaxport.verify.importing import Comparison, Run
+from jaxport.verify.importing import Comparison
+from jaxport.verify.running import Run
 example = build({name!r}, {framework!r}, "real")
 exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
 program = jaxport.from_onnx(exported.model)

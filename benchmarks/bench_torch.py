@@ -38,7 +38,8 @@ import numpy as np
 import jaxport
 from benchmarks.measure import in_turns
 from jaxport.verify import difference
-from jaxport.verify.importing import Comparison, Run
+from jaxport.verify.importing import Comparison
+from jaxport.verify.running import Run
 jax.config.update("jax_enable_x64", True)  # words are int64
 path = Path({path!r})
 program = jaxport.from_onnx(path)

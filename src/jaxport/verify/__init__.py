@@ -3,7 +3,8 @@
 from jaxport.verify.comparing import Difference, difference
 from jaxport.verify.importing import verify_program
 from jaxport.verify.report import Divergence, Output, Report
-from jaxport.verify.verifying import Sampler, verify, verify_file
+from jaxport.verify.running import Sampler
+from jaxport.verify.verifying import verify, verify_file
 
 __all__ = [
     "Difference",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import jax
 import numpy as np
-from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
@@ -18,13 +15,13 @@ from jaxport.export.ports import Port
 from jaxport.importer import Program
 from jaxport.importer.tracing import input_specs, with_constraints
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
-from jaxport.verify import conditioning, sampling, sizes as size_choice
-from jaxport.verify.comparing import compared_results
+from jaxport.verify import conditioning
 from jaxport.verify.precision import narrowest
-from jaxport.verify.report import Output, Report, compared_outputs
+from jaxport.verify.report import Report
+from jaxport.verify.running import Run, Sides, arguments
 from jaxport.verify.runtime import Session
 
-__all__ = ["Comparison", "Run", "caller", "verify_program"]
+__all__ = ["Comparison", "caller", "verify_program"]
 
 
 def verify_program(
@@ -74,30 +71,15 @@ def verify_program(
       N=3    y       float32  3×2    ...
     """
     comparison = Comparison(program)
-    outputs = [
-        output
-        for run in comparison.runs(inputs, sizes, seed, avoid)
-        for output in comparison.compared(run, comparison.in_runtime(run)(), comparison.in_jax(run)(), rtol, atol)
-    ]
+    runs = comparison.runs(inputs, sizes, seed, avoid)
+    outputs = [output for _, compared in comparison.comparisons(runs, rtol, atol) for output in compared]
     report = Report(program.name or "model", tuple(outputs))
     if check:
         report.raise_if_failed()
     return report
 
 
-@dataclass(frozen=True)
-class Run:
-    """One set of sizes, with NumPy arrays for the inputs of the model, in its own types.
-
-    `inside` has the narrowest float that each output is rounded to, if that is known.
-    """
-
-    sizes: dict[str, int]
-    arrays: dict[str, np.ndarray]
-    inside: Sequence[DTypeLike | None] = ()
-
-
-class Comparison:
+class Comparison(Sides[Run]):
     """A program and a session of its model.
 
     Args:
@@ -106,7 +88,7 @@ class Comparison:
     """
 
     def __init__(self, program: Program, threads: int | None = None):
-        self.program = program
+        self.program, self.output_names = program, program.output_names
         operators = {node.op_type for node in program.model.graph.all_nodes()}
         self.quantized = not operators.isdisjoint({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
         if threads is None and "DynamicQuantizeLSTM" in operators:
@@ -137,23 +119,11 @@ class Comparison:
             )
         with jax.enable_x64(True):
             traced = self._traced(by_name)
-        sets = size_choice.sets(size_choice.Conditions(traced), sizes, self._known_sizes(by_name), seed)
-        names = [name for name in self._specs if name not in self.program.static_inputs]
-        bounds = sampling.bounds(traced)
-        first = len(traced.in_avals) - len(names)
-        avoided = sampling.avoided(avoid, self._specs)
-        for number, at in enumerate(sets):
-            generator = np.random.default_rng([seed, number])
-            arrays = {}
-            for name in self._specs:
-                if name in by_name:
-                    arrays[name] = by_name[name]
-                    continue
-                spec, valid = self._specs[name], bounds.get(first + names.index(name), ())
-                arrays[name] = sampling.sample(
-                    Port(name, spec.shape, spec.dtype), at, generator, valid, avoided.get(name, ())
-                )
-            yield Run(at, arrays, narrowest(traced))
+        ports = {name: Port(name, spec.shape, spec.dtype) for name, spec in self._specs.items()}
+        names = [name for name in ports if name not in self.program.static_inputs]
+        known, inside = self._known_sizes(by_name), narrowest(traced)
+        for at, arrays in arguments(traced, names, ports, by_name, known, sizes, avoid, seed):
+            yield Run(at, arrays, inside)
 
     def in_jax(self, run: Run) -> Callable[[], list[np.ndarray]]:
         """Return a call of the program on the arrays of a run; jitted unless a shape depends on values."""
@@ -163,21 +133,13 @@ class Comparison:
         """Return a call of ONNX Runtime on the arrays of a run."""
         return lambda: self.session.run(run.arrays)
 
-    def compared(
-        self,
-        run: Run,
-        expected: Sequence[np.ndarray],
-        actual: Sequence[np.ndarray],
-        rtol: float | None = None,
-        atol: float | None = None,
-    ) -> list[Output]:
-        """Compare the outputs."""
-        spread = functools.partial(self._spread, run)
-        differences = compared_results(expected, actual, rtol, atol, run.inside, spread)
-        return compared_outputs(self.program.output_names, run.sizes, expected, differences)
+    def expected(self, run: Run) -> list[np.ndarray]:
+        return self.in_runtime(run)()
 
-    def _spread(self, run: Run) -> list[np.ndarray]:
-        """Return the change of each output in JAX itself under different rounding."""
+    def actual(self, run: Run) -> list[np.ndarray]:
+        return self.in_jax(run)()
+
+    def spread(self, run: Run) -> Sequence[np.ndarray]:
         program = self.program
         passed = {name: value for name, value in run.arrays.items() if name not in program.static_inputs}
         closed_over = {name: run.arrays[name] for name in program.static_inputs}

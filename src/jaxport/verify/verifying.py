@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,19 +19,16 @@ from jaxport.export import dims, specs
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
 from jaxport.export.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
-from jaxport.verify import conditioning, reference, sampling, sizes as size_choice
+from jaxport.verify import conditioning, reference
 from jaxport.verify.blockwise import BlockDifference, block_differences
-from jaxport.verify.comparing import compared_results
 from jaxport.verify.localizing import Localizer
 from jaxport.verify.precision import narrowest
-from jaxport.verify.report import Divergence, Output, Report, compared_outputs
+from jaxport.verify.report import Divergence, Output, Report
+from jaxport.verify.running import Run, Sampler, Sides, arguments
 from jaxport.verify.runtime import Session
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
-
-#: Makes an argument for an input, or returns None for the default: `sampler(port, sizes, generator)`.
-Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], PyTree]
 
 
 def verify(
@@ -191,15 +188,14 @@ def _x64() -> bool:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """One set of sizes with arguments of the JAX function, by the names of the ports."""
+class _FunctionRun(Run):
+    """A run with the arguments of the JAX function."""
 
-    sizes: dict[str, int]
-    leaves: dict[str, PyTree]
+    leaves: Sequence[Array] = ()
 
 
-@dataclass(frozen=True)
-class _Subject:
+@dataclass
+class _Subject(Sides[_FunctionRun]):
     """The two sides of a comparison: a traced callable, and a session with the ports that connect it."""
 
     name: str
@@ -213,6 +209,11 @@ class _Subject:
     flags: frozenset[int]
     x64: bool
     exported: Exported | None = None
+
+    def __post_init__(self) -> None:
+        self.output_names = [port.name for port in self.outputs]
+        self.precision = self.exported.precision if self.exported is not None else None
+        self.scaled = self.precision.tolerance if self.precision is not None else None
 
     def report(
         self,
@@ -229,45 +230,37 @@ class _Subject:
         outputs: list[Output] = []
         blocks_found: tuple[BlockDifference, ...] = ()
         divergence: Divergence | None = None
-        inside = narrowest(self.traced.jaxpr)
-        precision = self.exported.precision if self.exported is not None else None
-        scaled = precision.tolerance if precision is not None else None
         with jax.enable_x64(self.x64):
-            for run in self._runs(inputs, sizes, avoid, seed):
-                arrays = {port.name: port.to_model(run.leaves[port.name], self.x64) for port in self.inputs}
-                leaves = [port.to_jax(arrays[port.name]) for port in self.inputs]  # JAX gets the model's inputs
-                expected = list(map(_plain, self._in_jax(leaves)))
-                results = self.session.run({**self.defaults, **arrays})
-                actual = [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
-                spread = functools.partial(self._spread, leaves)
-                differences = compared_results(expected, actual, rtol, atol, inside, spread, scaled)
-                names = [port.name for port in self.outputs]
-                compared = compared_outputs(names, run.sizes, expected, differences)
+            for run, compared in self.comparisons(self._runs(inputs, sizes, avoid, seed), rtol, atol):
                 if per_block and self.exported is not None and not outputs:
-                    blocks_found = block_differences(self.exported, leaves, arrays)
+                    blocks_found = block_differences(self.exported, run.leaves, run.arrays)
                 outputs += compared
                 if (
                     divergence is None
                     and self.exported is not None
-                    and precision is None
+                    and self.precision is None
                     and not all(output.ok for output in compared)
                 ):
-                    divergence = Localizer(self.exported, leaves, arrays, rtol, atol).divergence()
-        in_precision = precision.name if precision is not None else ""
+                    divergence = Localizer(self.exported, run.leaves, run.arrays, rtol, atol).divergence()
+        in_precision = self.precision.name if self.precision is not None else ""
         report = Report(self.name, tuple(outputs), divergence, in_precision, blocks_found)
         if check:
             report.raise_if_failed()
         return report
 
-    def _in_jax(self, leaves: Sequence[Array]) -> list[Array]:
-        """Return the outputs of the JAX side."""
-        traced, leaves = self._concrete(leaves)
+    def expected(self, run: _FunctionRun) -> list[np.ndarray]:
+        traced, leaves = self._concrete(run.leaves)
         results = reference.run_traced(traced, leaves)
-        return results if traced.state_outputs == self.traced.state_outputs else self._with_old_state(traced, results)
+        if traced.state_outputs != self.traced.state_outputs:
+            results = self._with_old_state(traced, results)
+        return list(map(_plain, results))
 
-    def _spread(self, leaves: Sequence[Array]) -> list[np.ndarray]:
-        """Return the change of each output in JAX itself under different rounding."""
-        traced, leaves = self._concrete(leaves)
+    def actual(self, run: _FunctionRun) -> list[np.ndarray]:
+        results = self.session.run({**self.defaults, **run.arrays})
+        return [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
+
+    def spread(self, run: _FunctionRun) -> Sequence[np.ndarray]:
+        traced, leaves = self._concrete(run.leaves)
         weights = [weight.value for weight in traced.weights]
         return conditioning.spread(traced.jaxpr, [*weights, *leaves], len(weights))
 
@@ -307,34 +300,23 @@ class _Subject:
         sizes: Sequence[Mapping[str, int]] | None,
         avoid: Mapping[str, Iterable[int]] | None,
         seed: int,
-    ) -> Iterator[_Run]:
-        """Yield the arguments to run on, at each set of sizes."""
+    ) -> Iterator[_FunctionRun]:
+        """Yield the arguments to run on, at each set of sizes, and for each value of each flag at the first."""
         by_name, sampler = self._by_name(inputs)
         ports = {port.name: port for port in self.inputs}
-        avoided = sampling.avoided(avoid, ports)
-        known = specs.sizes_of({name: ports[name].shape for name in by_name}, by_name)
-        sets = size_choice.sets(size_choice.Conditions(self.traced.jaxpr), sizes, known, seed)
-        bounds, first = sampling.bounds(self.traced.jaxpr), len(self.traced.weights)
+        shapes = {name: port.shape for name, port in ports.items()}
+        known = specs.sizes_of({name: shapes[name] for name in by_name}, by_name)
         flags = [
             name for index, name in enumerate(ports) if self._position(index) in self.flags and name not in by_name
         ]
-        values = [
-            dict(zip(flags, chosen, strict=True)) for chosen in itertools.product((True, False), repeat=len(flags))
-        ]
-        runs = [(sets[0], chosen) for chosen in values]  # each value of each flag, and then more sizes
-        runs += [(at, values[number % len(values)]) for number, at in enumerate(sets[1:], 1)]
-        for number, (at, chosen) in enumerate(runs):
-            generator = np.random.default_rng([seed, number])
-            leaves = {**by_name, **{name: np.asarray(value) for name, value in chosen.items()}}
-            for index, (name, port) in enumerate(ports.items()):
-                if name not in leaves and sampler is not None:
-                    leaves[name] = sampler(port, at, generator)
-                if leaves.get(name) is None:
-                    leaves[name] = sampling.sample(
-                        port, at, generator, bounds.get(first + index, ()), avoided.get(name, ())
-                    )
-            specs.sizes_of({name: port.shape for name, port in ports.items()}, leaves)
-            yield _Run({**at, **chosen}, leaves)
+        bools = np.array(list(itertools.product((True, False), repeat=len(flags))))
+        choices = [dict(zip(flags, chosen, strict=True)) for chosen in bools]
+        trace, inside = self.traced.jaxpr, narrowest(self.traced.jaxpr)
+        for at, values in arguments(trace, list(ports), ports, by_name, known, sizes, avoid, seed, sampler, choices):
+            specs.sizes_of(shapes, values)
+            arrays = {name: port.to_model(values[name], self.x64) for name, port in ports.items()}
+            leaves = [port.to_jax(arrays[name]) for name, port in ports.items()]  # JAX gets the model's inputs
+            yield _FunctionRun({**at, **{name: bool(values[name]) for name in flags}}, arrays, inside, leaves)
 
     def _by_name(self, inputs: PyTree) -> tuple[dict[str, PyTree], Sampler | None]:
         """Return the arguments that the user gives, by the names of their ports, and the sampler."""

@@ -1,0 +1,124 @@
+"""The loop of `verify`: run both sides of a conversion on the same inputs, at several sizes, and compare them."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from jax.typing import DTypeLike
+
+from jaxport import jaxprs
+from jaxport.export.ports import Port
+from jaxport.jaxprs import Parameters, PyTree
+from jaxport.verify import sampling, sizes as size_choice
+from jaxport.verify.comparing import compared_results
+from jaxport.verify.report import Output, compared_outputs
+
+#: Makes an argument for an input, or returns None for the default: `sampler(port, sizes, generator)`.
+Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], PyTree]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One set of sizes, with NumPy arrays for the inputs of the model, in its own types.
+
+    `inside` has the narrowest float that each output is rounded to, if that is known.
+    """
+
+    sizes: dict[str, int]
+    arrays: dict[str, np.ndarray]
+    inside: Sequence[DTypeLike | None] = ()
+
+
+R = TypeVar("R", bound=Run)
+
+
+class Sides(ABC, Generic[R]):
+    """The two sides of a comparison: what a model should compute, and what it does.
+
+    Attributes:
+      output_names: the names of the outputs.
+      scaled: the tolerance of a model in reduced precision, as `difference` takes it.
+    """
+
+    output_names: Sequence[str]
+    scaled: float | None = None
+
+    @abstractmethod
+    def expected(self, run: R) -> list[np.ndarray]:
+        """Return the outputs of the side that is right."""
+
+    @abstractmethod
+    def actual(self, run: R) -> list[np.ndarray]:
+        """Return the outputs of the other side."""
+
+    @abstractmethod
+    def spread(self, run: R) -> Sequence[np.ndarray]:
+        """Return the change of each output in JAX itself under different rounding."""
+
+    def compared(
+        self,
+        run: R,
+        expected: Sequence[np.ndarray],
+        actual: Sequence[np.ndarray],
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> list[Output]:
+        """Compare the outputs of a run."""
+        spread = functools.partial(self.spread, run)
+        differences = compared_results(expected, actual, rtol, atol, run.inside, spread, self.scaled)
+        return compared_outputs(self.output_names, run.sizes, expected, differences)
+
+    def comparisons(
+        self, runs: Iterable[R], rtol: float | None, atol: float | None
+    ) -> Iterator[tuple[R, list[Output]]]:
+        """Run both sides on each set of inputs; yield it with the comparisons of its outputs."""
+        for run in runs:
+            yield run, self.compared(run, self.expected(run), self.actual(run), rtol, atol)
+
+
+def arguments(
+    trace: jaxprs.ClosedJaxpr,
+    traced: Sequence[str],
+    ports: Mapping[str, Port],
+    given: Parameters,
+    known: Mapping[str, int],
+    sizes: Sequence[Mapping[str, int]] | None,
+    avoid: Mapping[str, Iterable[int]] | None,
+    seed: int,
+    sampler: Sampler | None = None,
+    choices: Sequence[Parameters] = ({},),
+) -> Iterator[tuple[dict[str, int], dict[str, PyTree]]]:
+    """Yield the sizes of each run with an argument for each input: the given ones, and sampled ones.
+
+    Args:
+      trace: the program.
+      traced: the names of its last inputs; inputs that it closes over are given.
+      ports: the inputs by name, in order.
+      given: the arguments that the user gives, by name.
+      known: the sizes that these have.
+      sizes, avoid, seed: as `verify` takes them.
+      sampler: makes arguments, if the user has one.
+      choices: further arguments. At the first sizes there is a run for each, and one at each of the others.
+
+    Raises:
+      InvalidArgument: the sizes do not fit, or there is no such input to avoid integers for.
+    """
+    bounds, avoided = sampling.bounds(trace), sampling.avoided(avoid, ports)
+    valid = {name: bounds.get(len(trace.in_avals) - len(traced) + index, ()) for index, name in enumerate(traced)}
+    sets = size_choice.sets(size_choice.Conditions(trace), sizes, known, seed)
+    runs = [(sets[0], chosen) for chosen in choices]
+    runs += [(at, choices[number % len(choices)]) for number, at in enumerate(sets[1:], 1)]
+    for number, (at, chosen) in enumerate(runs):
+        generator = np.random.default_rng([seed, number])
+        values = {**given, **chosen}
+        for name, port in ports.items():
+            if name not in values and sampler is not None:
+                values[name] = sampler(port, at, generator)
+            if values.get(name) is None:
+                values[name] = sampling.sample(port, at, generator, valid[name], avoided.get(name, ()))
+        yield at, values
