@@ -26,8 +26,7 @@ from jaxport.importer.evaluate import observing
 from jaxport.importer.graph import BodyFunction, BoundNode
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.program import Program, rebuilt
-from jaxport.importer.recording import map_leaves
-from jaxport.importer.tracing import RecordedProgram, hosted, record
+from jaxport.importer.tracing import RecordedProgram, arguments, completed, record
 
 __all__ = ["record_fused"]
 
@@ -52,20 +51,16 @@ def record_fused(program: Program, inputs: Mapping[str, RuntimeValue] | None = N
     >>> [step.name for step in record_fused(program).steps]
     ['nn.sigmoid']
     """
-    recorded = record(program, inputs)
-    specs = {
-        name: map_leaves(lambda variable: jax.ShapeDtypeStruct(variable.shape, variable.dtype), tree)
-        for name, tree in recorded.inputs.items()
-    }
-    known = {name: value for name, value in (inputs or {}).items() if name not in specs}
-    fused = _fused(program, _seen(program, specs, known))
-    return recorded if fused is program else record(fused, {**known, **specs})
+
+    def attempt(inputs: dict[str, RuntimeValue]) -> RecordedProgram:
+        return record(_fused(program, _seen(program, inputs)), inputs)
+
+    return completed(program, inputs, attempt)
 
 
-def _seen(
-    program: Program, specs: Mapping[str, RuntimeValue], known: Mapping[str, RuntimeValue]
-) -> dict[ir.Value, list[RuntimeValue]]:
+def _seen(program: Program, inputs: Mapping[str, RuntimeValue]) -> dict[ir.Value, list[RuntimeValue]]:
     """Return what each value of a graph is while the program is traced: in each call of its function."""
+    specs, known = arguments(program, inputs)
     computed: dict[ir.Value, list[RuntimeValue]] = {}
     taken: dict[ir.Value, list[RuntimeValue]] = {}
 
@@ -80,10 +75,8 @@ def _seen(
             if value is not None:
                 taken.setdefault(value, [result])
 
-    values = {name: map_leaves(hosted, value) for name, value in known.items()}
-
-    def run(params: Mapping[str, RuntimeValue], arguments: Mapping[str, RuntimeValue]) -> None:
-        program.evaluate(params, {**values, **arguments})
+    def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
+        program.evaluate(params, {**values, **known})
 
     with observing(observe):
         jax.eval_shape(run, program.param_specs, specs)

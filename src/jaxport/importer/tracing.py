@@ -21,7 +21,7 @@ from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
 
-__all__ = ["RecordedProgram", "hosted", "input_specs", "record", "with_constraints"]
+__all__ = ["RecordedProgram", "arguments", "completed", "input_specs", "record", "with_constraints"]
 
 LONGEST_EXPRESSION = 200
 LARGE_SIZE = 10**6
@@ -158,17 +158,30 @@ def record(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -
     Raises:
       ValueNotKnown: a shape depends on the values of an input that stays an argument.
     """
-    if set(inputs or {}) < {value.name for value in program.inputs}:
-        return with_constraints(
-            lambda constraints: _record(program, input_specs(program, constraints) | {**(inputs or {})})
-        )
-    return _record(program, dict(inputs or {}))
+    return completed(program, inputs, lambda inputs: _record(program, inputs))
 
 
-def _record(program: Program, inputs: dict[str, RuntimeValue]) -> RecordedProgram:
-    known = {name: map_leaves(hosted, value) for name, value in inputs.items() if not _is_spec(value)}
-    specs = [(name, inputs[name]) for name in program.input_names if name in inputs and name not in known]
-    texts = [name for name, spec in specs if any(leaf.dtype == STRING for leaf in jax.tree.leaves(spec))]
+def completed(
+    program: Program, inputs: Mapping[str, RuntimeValue] | None, attempt: Callable[[dict[str, RuntimeValue]], Result]
+) -> Result:
+    """Return `attempt` of the inputs, with what the model declares for omitted ones under the constraints that it asks for."""
+    inputs = dict(inputs or {})
+    if set(inputs) < {value.name for value in program.inputs}:
+        return with_constraints(lambda constraints: attempt(input_specs(program, constraints) | inputs))
+    return attempt(inputs)
+
+
+def arguments(
+    program: Program, inputs: Mapping[str, RuntimeValue]
+) -> tuple[dict[str, RuntimeValue], dict[str, RuntimeValue]]:
+    """Return the specs of the inputs that stay arguments, in the model's order, and the values of the others.
+
+    Raises:
+      ValueNotKnown: an input that stays an argument is of strings.
+    """
+    known = {name: map_leaves(_host, value) for name, value in inputs.items() if not _is_spec(value)}
+    specs = {name: inputs[name] for name in program.input_names if name in inputs and name not in known}
+    texts = [name for name, spec in specs.items() if any(leaf.dtype == STRING for leaf in jax.tree.leaves(spec))]
     if texts:
         why = (
             "JAX has no strings: give their values, `inputs={…}` with a NumPy array for each, which then are constants"
@@ -177,14 +190,18 @@ def _record(program: Program, inputs: dict[str, RuntimeValue]) -> RecordedProgra
             "strings cannot be arguments of a program that is recorded",
             [Refusal(name, f"the input `{name}`", why) for name in texts],
         )
+    return specs, known
+
+
+def _record(program: Program, inputs: Mapping[str, RuntimeValue]) -> RecordedProgram:
+    specs, known = arguments(program, inputs)
     result: dict[str, RuntimeValue] = {}
 
-    def run(params: Mapping[str, RuntimeValue], values: Sequence[RuntimeValue]) -> None:
-        arguments = dict(zip((name for name, _ in specs), values, strict=True))
+    def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
         with recording_scope() as recording:
             shadow_params = {name: recorded(value, name) for name, value in params.items()}
-            shadows = {
-                name: map_leaves(lambda leaf, name=name: recorded(leaf, name), v) for name, v in arguments.items()
+            shadows = {  # in the model's order, which JAX does not keep
+                name: map_leaves(lambda leaf, name=name: recorded(leaf, name), values[name]) for name in specs
             }
             outputs = program.evaluate(shadow_params, shadows | known)
         result.update(
@@ -194,12 +211,11 @@ def _record(program: Program, inputs: dict[str, RuntimeValue]) -> RecordedProgra
             outputs=_variables(outputs),
         )
 
-    jax.eval_shape(run, program.param_specs, [spec for _, spec in specs])
+    jax.eval_shape(run, program.param_specs, specs)
     return RecordedProgram(program, **result)
 
 
-def hosted(leaf: RuntimeValue) -> RuntimeValue:
-    """Return an array as a value that is known while the program is traced; any other value as it is."""
+def _host(leaf: RuntimeValue) -> RuntimeValue:
     if isinstance(leaf, jax.Array | np.ndarray | np.generic) and np.asarray(leaf).dtype.kind not in "OUST":
         return HostValue(np.asarray(leaf))
     return leaf
