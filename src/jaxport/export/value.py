@@ -193,7 +193,7 @@ def _label(dim: dims.Dim) -> int | ir.SymbolicDim:
 
 @functools.lru_cache(maxsize=256)
 def _symbolic(dim: dims.Dim) -> ir.SymbolicDim:
-    return ir.SymbolicDim(dims.label(dim))
+    return ir.SymbolicDim(str(dim))
 
 
 @functools.lru_cache(maxsize=64)

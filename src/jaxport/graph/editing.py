@@ -113,7 +113,7 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
 def dims_of(value: ir.Value | None) -> list[Dim] | None:
     """Return the dims of a value: integers, the text of an expression, or an unknown dim that equals only itself."""
     shape = None if value is None else value.shape
-    return None if shape is None else [d if d.__class__ is int else d.value or d for d in shape]
+    return None if shape is None else [d if isinstance(d, int) else d.value or d for d in shape]
 
 
 def static_dims(dims: Sequence[Dim | None] | None) -> list[int] | None:

@@ -10,6 +10,7 @@ from jax import lax
 
 import jaxport
 from jaxport.export.rules.searching import MOST_ELEMENTS, _scans
+from jaxport.jaxprs import jaxpr_as_fun
 from jaxport.testing import expect_graph
 
 ORDERED = np.array([-np.inf, -2, -0.0, 0.0, 0.5, 0.5, 0.5, 3, 3e4, np.inf], np.float32)
@@ -77,7 +78,7 @@ def test_many_elements_stay_a_loop():
 @pytest.mark.parametrize(("steps", "is_search"), [(4, True), (3, False), (5, False)])
 def test_a_loop_with_other_steps_is_no_search(steps, is_search):
     (scan,) = _scans(jax.make_jaxpr(jnp.searchsorted)(ORDERED, SOUGHT).jaxpr)
-    step = jax.extend.core.jaxpr_as_fun(scan.params["jaxpr"])
+    step = jaxpr_as_fun(scan.params["jaxpr"])
 
     def bounds(elements, sought):
         low = jnp.zeros(sought.shape, jnp.uint32)
@@ -90,7 +91,7 @@ def test_a_loop_with_other_steps_is_no_search(steps, is_search):
 
 def test_a_search_in_part_of_the_elements_stays_a_loop():
     (scan,) = _scans(jax.make_jaxpr(jnp.searchsorted)(ORDERED, SOUGHT).jaxpr)
-    step = jax.extend.core.jaxpr_as_fun(scan.params["jaxpr"])
+    step = jaxpr_as_fun(scan.params["jaxpr"])
 
     def bounds(elements, sought):
         low = jnp.full(sought.shape, 2, jnp.uint32)

@@ -132,8 +132,8 @@ def activations(model: ir.Model) -> str:
     # A match ends at an operator that its pattern needs, or below one.
     needed = {activation.needs[0] for activation in wanted}
     through = {*PRODUCTS, *SUMS}
-    for dtype in {node.outputs[0].dtype for node in nodes}.intersection(_FLOATS):
-        for _, pattern in itertools.chain.from_iterable(patterns(dtype.numpy()).values()):
+    for dtype in {numpy_dtype(node.outputs[0]) for node in nodes if node.outputs[0].dtype in _FLOATS}:
+        for _, pattern in itertools.chain.from_iterable(patterns(dtype).values()):
             through |= pattern.op_types
     return fuse(model, find, Anchor(at=needed), Anchor(at=through, below=needed, through=through))
 
