@@ -48,7 +48,7 @@ NEEDED = """
 # Of `jax._src.core`, whose names moved to a public place in a later release.
 OF_CORE = """
     ClosedJaxpr DebugInfo DropVar InconclusiveDimensionOperation check_jaxpr get_opaque_trace_state
-    internal_mutable_array_effect jaxprs_in_params new_jaxpr_eqn valid_jaxtype
+    internal_mutable_array_effect new_jaxpr_eqn valid_jaxtype
 """.split()
 
 

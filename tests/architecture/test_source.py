@@ -188,6 +188,24 @@ def test_a_public_name_is_documented_with_an_example(public: str, value: object)
     assert ">>> " in documentation or is_error(value), f"the docstring of `jaxport.{public}` has no example"
 
 
+#: How many files outside `jaxprs` read the equations of a jaxpr. Each is one rewriting or interpretation of programs, or one
+#: question about a body; what two of them need is a function of `jaxprs/walk.py`.
+MOST_WALKS = 48
+
+
+def test_walks_through_programs_stand_in_one_place() -> None:
+    """How JAX holds equations is known to few files."""
+    reading = [
+        name(path)
+        for path in FILES
+        if not name(path).startswith("jaxprs/")
+        and any(
+            isinstance(node, ast.Attribute) and node.attr == "eqns" for node in ast.walk(ast.parse(path.read_text()))
+        )
+    ]
+    assert len(reading) <= MOST_WALKS, f"use or extend `jaxprs/walk.py`: {len(reading)} files read `.eqns`: {reading}"
+
+
 def test_every_class_has_a_name_of_its_own() -> None:
     """A reader who meets a class need not ask which one it is."""
     places: dict[str, list[str]] = {}

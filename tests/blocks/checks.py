@@ -11,6 +11,7 @@ from jaxport import jaxprs as jex_core
 from jaxport.blocks import Block, Traced, activation, block_p, trace, ungroup
 from jaxport.blocks.grouping import Roots, group
 from jaxport.blocks.markers import block_enter_p, block_exit_p
+from jaxport.jaxprs.walk import bodies
 
 
 def blocks(jaxpr) -> list[Block]:
@@ -21,7 +22,7 @@ def blocks(jaxpr) -> list[Block]:
 def equations(jaxpr) -> Iterator[jex_core.JaxprEqn]:
     for equation in jaxpr.eqns:
         yield equation
-        for body in jex_core.jaxprs_in_params(equation.params):
+        for body in bodies(equation.params):
             yield from equations(body)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 
 from jaxport import jaxprs
-from jaxport.blocks.labels import bodies
 from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs.walk import bodies
 
 __all__ = ["hoisted"]
 

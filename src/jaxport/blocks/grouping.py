@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p
-from jaxport.blocks.labels import Flow, Label, Labels, bodies, labels_of, replace_bodies
+from jaxport.blocks.labels import Flow, Label, Labels, labels_of
 from jaxport.blocks.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
 from jaxport.blocks.places import Places, joined
 from jaxport.jaxprs import PyTree
+from jaxport.jaxprs.walk import bodies, replace_bodies
 
 __all__ = ["Grouped", "Roots", "group"]
 

@@ -6,13 +6,14 @@ traced body, called with the weights of two layers, belongs to both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Parameters, PyTree
+from jaxport.jaxprs import PyTree
+from jaxport.jaxprs.walk import bodies
 
-__all__ = ["Flow", "Label", "bodies", "replace_bodies"]
+__all__ = ["Flow", "Label"]
 
 _SLICE, _DERIVED = "slice", "derived"
 
@@ -61,41 +62,6 @@ class Label:
 
 
 Labels = tuple[Label | None, ...]
-
-_Closed, _Open = jaxprs.ClosedJaxpr, jaxprs.Jaxpr
-
-
-def bodies(params: Parameters) -> list[jaxprs.Jaxpr]:
-    """Return the jaxprs in the params of an equation, closed or not, in a fixed order."""
-    jaxprs_in_params = []
-    for value in params.values():
-        kind = type(value)  # every equation of every program passes here
-        if kind is _Closed:
-            jaxprs_in_params.append(value.jaxpr)
-        elif kind is _Open:
-            jaxprs_in_params.append(value)
-        elif kind is tuple or kind is list:
-            for item in value:
-                if type(item) is _Closed:
-                    jaxprs_in_params.append(item.jaxpr)
-                elif type(item) is _Open:
-                    jaxprs_in_params.append(item)
-    return jaxprs_in_params
-
-
-def replace_bodies(params: Parameters, new: Iterator[jaxprs.Jaxpr]) -> dict[str, PyTree]:
-    """Return the params with their jaxprs replaced, in the order in which `bodies` gives them."""
-
-    def replaced(item: PyTree) -> PyTree:
-        if isinstance(item, jaxprs.ClosedJaxpr):
-            jaxpr = next(new)
-            return item if jaxpr is item.jaxpr else jaxprs.closed(jaxpr, item.consts)
-        return next(new) if isinstance(item, jaxprs.Jaxpr) else item
-
-    return {
-        name: type(value)(map(replaced, value)) if type(value) in (tuple, list) else replaced(value)
-        for name, value in params.items()
-    }
 
 
 class Flow:

@@ -8,6 +8,7 @@ import jax
 
 from jaxport.blocks.block import Block, block_p
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, dce_jaxpr, liveness_rule
+from jaxport.jaxprs.walk import with_equations
 
 __all__ = ["all_blocks", "live"]
 
@@ -34,10 +35,7 @@ def live(
     """
     with _is_whole(is_whole):
         made, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=list(keep))
-    same = all(used) and len(made.eqns) == len(jaxpr.eqns)
-    if same and all(new is old for new, old in zip(made.eqns, jaxpr.eqns, strict=True)):
-        return jaxpr, list(used)
-    return made, list(used)
+    return jaxpr if all(used) and with_equations(jaxpr, made.eqns) is jaxpr else made, list(used)
 
 
 @liveness_rule(block_p)

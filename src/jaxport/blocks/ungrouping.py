@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
-from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.markers import BlockCall, block_enter_p, block_exit_p
 from jaxport.blocks.values import is_value
+from jaxport.jaxprs.walk import bodies, replace_bodies, with_equations
 
 __all__ = ["ungroup"]
 
@@ -46,11 +46,8 @@ class _Ungrouping:
             for equation in jaxpr.eqns:
                 self.inline(equation, env, equations, nested=False)
             outvars = [_read(env, atom) for atom in jaxpr.outvars]
-            changed = len(equations) != len(jaxpr.eqns) or any(
-                a is not b for a, b in zip(equations, jaxpr.eqns, strict=True)
-            )
-            result = jaxpr.replace(eqns=equations, outvars=outvars) if changed else jaxpr
-            self._done[id(jaxpr)] = jaxpr, result
+            made = with_equations(jaxpr, equations)
+            self._done[id(jaxpr)] = jaxpr, made if made is jaxpr else made.replace(outvars=outvars)
         return self._done[id(jaxpr)][1]
 
     def inline(

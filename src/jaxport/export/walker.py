@@ -26,6 +26,7 @@ from jaxport.export.sources import source_lines
 from jaxport.export.templates import BlockTemplates
 from jaxport.export.value import Value, has_data_type
 from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Parameters, PythonFunction, Var, parameters
+from jaxport.jaxprs.walk import needed_equations
 
 if TYPE_CHECKING:
     from jaxport.blocks import Block
@@ -327,13 +328,7 @@ def _dtype(aval: Any) -> np.dtype:
 
 def live_equations(jaxpr: Jaxpr) -> list[JaxprEqn]:
     """Return the equations of `jaxpr` that an output depends on, or that have an effect, in order."""
-    used = {v for v in jaxpr.outvars if isinstance(v, Var)}
-    live = []
-    for equation in reversed(jaxpr.eqns):
-        if equation.effects or any(v in used for v in equation.outvars):
-            live.append(equation)
-            used.update(v for v in equation.invars if isinstance(v, Var))
-    return live[::-1]
+    return needed_equations(jaxpr, jaxpr.outvars, effects=True)[0]
 
 
 def checked_results(rule: Rule, op: Emitter, results: Sequence[object]) -> list[Value]:

@@ -23,7 +23,8 @@ from jaxport.importer.dtypes import STRING
 from jaxport.importer.evaluate import LARGE, observed
 from jaxport.importer.host import HostValue, Key, RuntimeValue
 from jaxport.importer.recording import Recorded, active, map_leaves
-from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs import Jaxpr, JaxprEqn, PythonFunction
+from jaxport.jaxprs.walk import bodies
 
 __all__ = ["Calls"]
 
@@ -227,16 +228,12 @@ def _too_large(jaxpr: Any) -> str:
     return ""
 
 
-def _equations(jaxpr: Any) -> Iterator[RuntimeValue]:
-    pending = [jaxpr]
-    while pending:
-        inner = pending.pop()
-        yield from inner.eqns
-        for equation in inner.eqns:
-            for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
-                body = getattr(value, "jaxpr", value)
-                if hasattr(body, "eqns"):
-                    pending.append(body)
+def _equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Yield all equations that a program runs, a body that is shared once for each equation that runs it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for body in bodies(equation.params):
+            yield from _equations(body)
 
 
 def _reason(error: Exception) -> str:

@@ -1,10 +1,10 @@
 """A uniform interface to JAX beyond its public one, the same for every release of JAX.
 
 `aliases` names the types of values; `versions` lists what differs between releases; `names` has the names that are
-private or move, `definitions` JAX's own definitions of primitives; `parameters` reads and makes the parameters of
-primitives; `rules` registers the behaviour of our own primitives under JAX's transformations; `implementations` returns
-the implementation of a primitive, and `defaults` tells which of its parameters have no effect; `sizes` checks symbolic
-sizes without errors.
+private or move, `definitions` JAX's own definitions of primitives; `walk` has the walks through programs that others are
+made of; `parameters` reads and makes the parameters of primitives; `rules` registers the behaviour of our own primitives
+under JAX's transformations; `implementations` returns the implementation of a primitive, and `defaults` tells which of
+its parameters have no effect; `sizes` checks symbolic sizes without errors.
 """
 
 from jaxport.jaxprs.aliases import Array, Dim, Module, Parameters, PythonFunction, PyTree, Shape
@@ -28,7 +28,6 @@ from jaxport.jaxprs.names import (
     get_opaque_trace_state,
     internal_mutable_array_effect,
     jaxpr_as_fun,
-    jaxprs_in_params,
     known_primitives,
     nameless,
     new_jaxpr_eqn,

@@ -50,7 +50,6 @@ DropVar = _core.DropVar
 get_opaque_trace_state = _core.get_opaque_trace_state
 InconclusiveDimensionOperation = _core.InconclusiveDimensionOperation
 check_jaxpr = _core.check_jaxpr
-jaxprs_in_params = _core.jaxprs_in_params
 new_jaxpr_eqn = _core.new_jaxpr_eqn
 valid_jaxtype = _core.valid_jaxtype
 # The effect of a jaxpr with mutable arrays of its own.

@@ -6,7 +6,7 @@ Everything that depends on the release is in this package, `jaxprs`; the rest as
 from release                                what differs
 ==========================================  =========================================================================
 0.10                                        `jax.extend.core` exports `DebugInfo`, `DropVar`, `check_jaxpr`,
-                                            `jaxprs_in_params`, `new_jaxpr_eqn`, `valid_jaxtype`,
+                                            `new_jaxpr_eqn`, `valid_jaxtype`,
                                             `InconclusiveDimensionOperation`; before, they are in `jax._src.core` alone.
 0.10                                        `scan` has no parameters `linear` and `_split_transpose` any more.
 0.10                                        `discharge_state` takes and gives a closed jaxpr; before, that is

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from jax import export as jax_export
 
 from jaxport import jaxprs
-from jaxport.blocks.labels import bodies
 from jaxport.columns import aligned
 from jaxport.jaxprs import Atom, Dim
+from jaxport.jaxprs.walk import bodies
 from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import runs_bodies
 from jaxport.mox.tree import short_name

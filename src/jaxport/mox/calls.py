@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxport import jaxprs
-from jaxport.blocks.labels import bodies
 from jaxport.jaxprs import Dim, PyTree
+from jaxport.jaxprs.walk import bodies
 from jaxport.mox.aliases import Aval, Effect
 from jaxport.mox.edited_body import InputKey
 

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxport import jaxprs
-from jaxport.blocks.labels import bodies
 from jaxport.errors import InvalidArgument, QueryError, Unsupported
 from jaxport.jaxprs import Array, Atom, PyTree
+from jaxport.jaxprs.walk import bodies
 from jaxport.mox import calls
 from jaxport.mox.match import arguments_of, call_arguments, nested, returns_of
 from jaxport.mox.refusals import tap_refusal

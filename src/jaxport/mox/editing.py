@@ -14,12 +14,12 @@ from jax import core as jax_core
 
 from jaxport import blocks, jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p
-from jaxport.blocks.labels import bodies
 from jaxport.blocks.naming import unused
 from jaxport.blocks.places import joined
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.jaxprs import Array, Atom, PyTree
+from jaxport.jaxprs.walk import bodies
 from jaxport.mox import calls, placing
 from jaxport.mox.aliases import Aval, Effect
 from jaxport.mox.edited_body import EditedBody, InputKey

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jaxport import jaxprs
-from jaxport.blocks.labels import bodies
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.jaxprs import Array, Atom, PyTree, Var
+from jaxport.jaxprs.walk import bodies, needed_equations, producers
 from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import DISSOLVED, PLAIN_CALLS, body_names, source_of
 from jaxport.mox.tree import Node
@@ -69,7 +69,7 @@ def origin_of(mox: Mox, node: Node, atom: Atom) -> InputOrigin:
 
 def _stack_of(jaxpr: jaxprs.Jaxpr, atom: Atom) -> tuple[Atom, tuple[int, ...]]:
     """Return the array that a value is an element of, by static indices of its leading axes, and these indices."""
-    made: dict[Var, jaxprs.JaxprEqn] = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
+    made = producers(jaxpr)
     indices: tuple[int, ...] = ()
     while isinstance(atom, jaxprs.Var) and atom in made and is_first_axis_squeezed(made[atom]):
         operand = made[atom].invars[0]
@@ -169,11 +169,8 @@ def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Arr
     """
     if isinstance(atom, jaxprs.Literal):
         return atom.val
-    body, needed, equations = _body_around(mox, node), {atom}, []
-    for equation in reversed(body.eqns):
-        if not needed.isdisjoint(equation.outvars):
-            equations.append(equation)
-            needed.update(operand for operand in equation.invars if isinstance(operand, jaxprs.Var))
+    body = _body_around(mox, node)
+    equations, needed = needed_equations(body, [atom])
     if any(equation.effects for equation in equations):
         return None
     known: dict[Var, Array] = {}
@@ -183,7 +180,7 @@ def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Arr
             if value is None:
                 return None
             known[variable] = value
-    for equation in reversed(equations):
+    for equation in equations:
         operands = [
             operand.val if isinstance(operand, jaxprs.Literal) else known[operand] for operand in equation.invars
         ]

@@ -13,9 +13,9 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
-from jaxport.blocks.labels import bodies
 from jaxport.blocks.values import is_tracer
 from jaxport.jaxprs import Array
+from jaxport.jaxprs.walk import bodies
 from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import body_names, runs_bodies
 from jaxport.mox.show import count, text, title

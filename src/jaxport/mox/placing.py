@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from jaxport import jaxprs
 from jaxport.blocks.block import FrozenMapping
-from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.places import joined
+from jaxport.jaxprs.walk import bodies, equations_within, replace_bodies
 from jaxport.mox.match import IN_PLACE, REPLACED
 from jaxport.mox.original import original_p
 from jaxport.mox.renaming import with_names
@@ -89,11 +89,7 @@ def _original(equation: jaxprs.JaxprEqn, original: jaxprs.JaxprEqn, more: list[j
 
 def _nested_original(equation: jaxprs.JaxprEqn, original: jaxprs.JaxprEqn, results: int) -> jaxprs.JaxprEqn:
     inner = bodies(equation.params)
-    if not any(_holds_original(body) for body in inner):
+    if not any(e.primitive is original_p for body in inner for e in equations_within(body)):
         return equation
     new = [body.replace(eqns=with_original(body, original, results)[0]) for body in inner]
     return equation.replace(params=replace_bodies(equation.params, iter(new)))
-
-
-def _holds_original(jaxpr: jaxprs.Jaxpr) -> bool:
-    return any(e.primitive is original_p or any(map(_holds_original, bodies(e.params))) for e in jaxpr.eqns)

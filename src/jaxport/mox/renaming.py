@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
-from jaxport.blocks.labels import bodies, replace_bodies
+from jaxport.jaxprs.walk import bodies, replace_bodies, with_equations
 from jaxport.mox.mox import Mox
 
 __all__ = ["renamed", "with_names"]
@@ -49,9 +49,7 @@ class _Renaming:
 
     def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
         if id(jaxpr) not in self.done:
-            equations = [self.equation(equation) for equation in jaxpr.eqns]
-            same = all(new is old for new, old in zip(equations, jaxpr.eqns, strict=True))
-            self.done[id(jaxpr)] = jaxpr, jaxpr if same else jaxpr.replace(eqns=equations)
+            self.done[id(jaxpr)] = jaxpr, with_equations(jaxpr, [self.equation(e) for e in jaxpr.eqns])
         return self.done[id(jaxpr)][1]
 
     def equation(self, equation: jaxprs.JaxprEqn) -> jaxprs.JaxprEqn:

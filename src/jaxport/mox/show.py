@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
-from jaxport.blocks.labels import bodies
 from jaxport.errors import SaveError
+from jaxport.jaxprs.walk import bodies
 from jaxport.mox.calls import body_names, runs_bodies
 from jaxport.mox.tree import name_below, short_name, value_text
 

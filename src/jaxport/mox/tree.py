@@ -19,8 +19,8 @@ from jax.typing import DTypeLike
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.framework import public_name
-from jaxport.blocks.labels import bodies
 from jaxport.jaxprs import Atom
+from jaxport.jaxprs.walk import bodies
 from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import body_names, runs_bodies
 

@@ -13,10 +13,10 @@ from jax import lax
 from jaxport import jaxprs
 from jaxport.blocks import dims
 from jaxport.blocks.block import Block, FrozenMapping
-from jaxport.blocks.labels import bodies, replace_bodies
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
 from jaxport.jaxprs import Atom, PythonFunction
+from jaxport.jaxprs.walk import bodies, replace_bodies
 from jaxport.mox.aliases import Aval
 from jaxport.mox.mox import Mox
 from jaxport.mox.origins import origin_of, stacking_scans

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.blocks.labels import bodies
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.jaxprs import Atom, Var
+from jaxport.jaxprs.walk import bodies, producers
 from jaxport.mox.aliases import Aval
 from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.tree import name_below
@@ -74,7 +74,7 @@ def plain_body(match: Match) -> jaxprs.Jaxpr:
 
 def cast_of(jaxpr: jaxprs.Jaxpr, atom: Atom) -> Atom:
     """Return the value that casts made `atom` of."""
-    made = {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+    made = producers(jaxpr)
     while isinstance(atom, jaxprs.Var) and atom in made and made[atom].primitive.name in _CASTS:
         atom = made[atom].invars[0]
     return atom

@@ -18,6 +18,7 @@ from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
 from jaxport.export.rules import BLOCK_RULES
 from jaxport.jaxprs import Array, Atom, PyTree
+from jaxport.jaxprs.walk import bodies, equations_within
 from jaxport.verify import reference
 from jaxport.verify.taps import Tap, tapped
 
@@ -97,7 +98,7 @@ def _known(atom: Atom, around: Sequence[jaxprs.JaxprEqn], by_value: Mapping[jaxp
         if atom in by_value:
             break
         outer = around[position]
-        body = next((b for b in jaxprs.jaxprs_in_params(outer.params) if atom in b.invars), None)
+        body = next((b for b in bodies(outer.params) if atom in b.invars), None)
         if body is None:
             continue
         # The operands of a body are the last ones of its equation: a branch has an index before them.
@@ -109,12 +110,9 @@ def _known(atom: Atom, around: Sequence[jaxprs.JaxprEqn], by_value: Mapping[jaxp
 
 def _operands(jaxpr: jaxprs.Jaxpr) -> Iterator[jaxprs.Var]:
     """Yield the values that blocks, and what has a body, are computed from."""
-    for equation in jaxpr.eqns:
-        bodies = list(jaxprs.jaxprs_in_params(equation.params))
-        if bodies:
+    for equation in equations_within(jaxpr):
+        if bodies(equation.params):
             yield from (atom for atom in equation.invars if not isinstance(atom, jaxprs.Literal))
-        for body in bodies:
-            yield from _operands(body)
 
 
 def _relative(expected: PyTree, actual: PyTree) -> float:

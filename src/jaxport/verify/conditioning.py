@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxport import blocks, jaxprs
 from jaxport.jaxprs import Array, Atom, PyTree
+from jaxport.jaxprs.walk import bodies
 from jaxport.verify.precision import MOVES
 
 #: The number of runs.
@@ -99,9 +100,9 @@ class _Rounding:
 
         for equation in jaxpr.eqns:
             inputs = [read(atom) for atom in equation.invars]
-            bodies = list(jaxprs.jaxprs_in_params(equation.params))
-            if equation.primitive.name in _CALLS and len(bodies) == 1 and not bodies[0].constvars:
-                results = self.through(bodies[0], (), inputs)
+            inner = bodies(equation.params)
+            if equation.primitive.name in _CALLS and len(inner) == 1 and not inner[0].constvars:
+                results = self.through(inner[0], (), inputs)
             else:
                 results = _evaluated(equation, inputs, jaxpr)
                 if equation.primitive.name not in MOVES:

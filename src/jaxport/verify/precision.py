@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.jaxprs import Atom
+from jaxport.jaxprs.walk import bodies
 
 #: Primitives whose results are elements of their operands.
 MOVES = frozenset(
@@ -44,9 +45,9 @@ def _given(equation: jaxprs.JaxprEqn, env: dict[Atom, np.dtype | None]) -> np.dt
 
 def _own(equation: jaxprs.JaxprEqn, known: dict[int, np.dtype | None]) -> np.dtype | None:
     """Return the narrowest type that an equation rounds to, by itself or in its bodies."""
-    bodies = list(jaxprs.jaxprs_in_params(equation.params))
-    if bodies:
-        return _narrower(*(_inside(body, known) for body in bodies))
+    inner = bodies(equation.params)
+    if inner:
+        return _narrower(*(_inside(body, known) for body in inner))
     name = equation.primitive.name
     if name in MOVES:
         return None

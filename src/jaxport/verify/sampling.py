@@ -19,6 +19,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.export.ports import Port, is_key, key_implementation
 from jaxport.jaxprs import Atom, PyTree
+from jaxport.jaxprs.walk import bodies
 
 #: The range of integers without bounds.
 FREE = (-4, 12)
@@ -106,7 +107,7 @@ class _Flow:
         for origin, valid in _selections(equation, origins):
             for index in origin.inputs:
                 self.ranges.setdefault(index, []).append(valid)
-        inner = list(jaxprs.jaxprs_in_params(equation.params))
+        inner = bodies(equation.params)
         if inner:
             return self.bodies(equation, inner, origins)
         if name not in _CARRIES:

@@ -12,6 +12,7 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.jaxprs import Dim
+from jaxport.jaxprs.walk import equations_within
 
 #: The ranges that are searched, the smallest first, to keep runs quick.
 LIMITS = (3, 6, 10, 20, 50, 100, 300, 1000)
@@ -166,18 +167,5 @@ def _alike(sizes: Mapping[str, int], other: Mapping[str, int], symbols: Sequence
 
 def _symbolic_dims(jaxpr: jaxprs.Jaxpr) -> set[Dim]:
     """Return the symbolic dims of all values in a program."""
-    symbolic: set[Dim] = set()
-    seen: set[int] = set()
-
-    def visit(body: jaxprs.Jaxpr) -> None:
-        if id(body) in seen:
-            return
-        seen.add(id(body))
-        for equation in body.eqns:
-            for variable in equation.outvars:
-                symbolic.update(d for d in getattr(variable.aval, "shape", ()) if not dims.is_static(d))
-            for inner in jaxprs.jaxprs_in_params(equation.params):
-                visit(inner)
-
-    visit(jaxpr)
-    return symbolic
+    outvars = (variable for equation in equations_within(jaxpr) for variable in equation.outvars)
+    return {d for variable in outvars for d in getattr(variable.aval, "shape", ()) if not dims.is_static(d)}

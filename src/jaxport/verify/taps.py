@@ -18,6 +18,7 @@ from jaxport import jaxprs
 from jaxport.blocks import block_p
 from jaxport.export.ports import is_key
 from jaxport.jaxprs import Atom, PyTree
+from jaxport.jaxprs.walk import bodies
 
 #: Primitives that run one body once: they are replaced by its equations.
 _CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
@@ -126,7 +127,7 @@ class _Tapping:
         """Append one equation to `out`; return its results and its taps, which follow those inside it."""
         name, params, results = equation.primitive.name, equation.params, equation.outvars
         source = equation
-        bodies = list(jaxprs.jaxprs_in_params(params))
+        inner = bodies(params)
         tapped_values: list[_Tapped] = []
         if equation.primitive is block_p:
             if params["block"].target not in self.closed:
@@ -137,13 +138,13 @@ class _Tapping:
             equation, tapped_values = self._while(equation, around, out)
         elif name == "cond":
             equation, tapped_values = self._cond(equation, around)
-        elif name in _CALLS and len(bodies) == 1 and not bodies[0].constvars:
+        elif name in _CALLS and len(inner) == 1 and not inner[0].constvars:
             inside: list[jaxprs.JaxprEqn] = []
-            env: dict[jaxprs.Var, Atom] = dict(zip(bodies[0].invars, equation.invars, strict=True))
-            tapped_values = self.append(bodies[0], (*around, equation), inside, env, nested=True)
+            env: dict[jaxprs.Var, Atom] = dict(zip(inner[0].invars, equation.invars, strict=True))
+            tapped_values = self.append(inner[0], (*around, equation), inside, env, nested=True)
             if tapped_values:
                 out += inside
-                return [_read(env, atom) for atom in bodies[0].outvars], tapped_values
+                return [_read(env, atom) for atom in inner[0].outvars], tapped_values
         out.append(equation)
         if wanted:
             tapped_values += [(v, Tap(source, around, (_LAST,), v)) for v in results if _is_array(v.aval)]
@@ -198,13 +199,13 @@ class _Tapping:
     ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
         """Return the taps of all branches from each; those of the other branches are zeros."""
         branches = equation.params["branches"]
-        bodies = [self.body(branch.jaxpr, (*around, equation)) for branch in branches]
-        everything = [tap for _, taps in bodies for tap in taps]
+        tapped = [self.body(branch.jaxpr, (*around, equation)) for branch in branches]
+        everything = [tap for _, taps in tapped for tap in taps]
         if not everything:
             return equation, []
-        variables = [variable for body, taps in bodies for variable in _variables(body, taps)]
+        variables = [variable for body, taps in tapped for variable in _variables(body, taps)]
         new, start = [], 0
-        for (body, taps), branch in zip(bodies, branches, strict=True):
+        for (body, taps), branch in zip(tapped, branches, strict=True):
             own = range(start, start + len(taps))
             start += len(taps)
             equations = list(body.eqns)

@@ -15,9 +15,10 @@ import jax
 from jaxport.blocks import block_p
 from jaxport.export import dims
 from jaxport.export.prepare.keys import RANDOM
-from jaxport.export.prepare.rewriting import Local, inner_jaxprs
+from jaxport.export.prepare.rewriting import Local
 from jaxport.export.registry import RULES, Rule
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, jaxpr_as_fun, nameless
+from jaxport.jaxprs.walk import bodies, equations_within
 
 #: Results of more bytes are drawn in the graph: its operators take less room than the numbers.
 LIMIT = 1 << 16
@@ -86,6 +87,5 @@ def _is_small(variable: Var) -> bool:
 def _primitives(equation: JaxprEqn) -> Iterator[str]:
     """Yield the names of the primitive and of those inside it."""
     yield equation.primitive.name
-    for inner in (inner for value in equation.params.values() for inner in inner_jaxprs(value)):
-        for nested in inner.eqns:
-            yield from _primitives(nested)
+    for body in bodies(equation.params):
+        yield from (inner.primitive.name for inner in equations_within(body))

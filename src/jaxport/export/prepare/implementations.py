@@ -7,13 +7,12 @@ a primitive that only calls its jaxpr becomes a call of it, under any name, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax.core import ShapedArray
 
 from jaxport.blocks import block_p
-from jaxport.blocks.labels import bodies
 from jaxport.export import dims
 from jaxport.export.prepare import complex as complex_numbers
 from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, map_jaxprs, traced
@@ -30,6 +29,7 @@ from jaxport.jaxprs import (
     new_jaxpr_eqn,
 )
 from jaxport.jaxprs.implementations import implementations
+from jaxport.jaxprs.walk import equations_within
 
 #: How deep implementations of one primitive may nest: more is an infinite recursion.
 DEEPEST = 20
@@ -117,7 +117,8 @@ def _meaning(function: PythonFunction, equation: JaxprEqn) -> ClosedJaxpr | None
         made = traced(lambda *operands: function(*operands, **params), [atom.aval for atom in equation.invars])
     except Exception:  # noqa: BLE001  it may do anything that is no program, and then is no meaning
         return None
-    if any(_is_same(inner, equation.primitive, params) for inner in _equations(made.jaxpr)):
+    inside = equations_within(made.jaxpr, lambda inner: inner.primitive is not opaque_p)
+    if any(_is_same(inner, equation.primitive, params) for inner in inside):
         return None
     wanted = [atom.aval for atom in equation.outvars]
     if len(made.out_avals) != len(wanted) or not all(map(_fits, made.out_avals, wanted)):
@@ -141,15 +142,6 @@ def _opaque(jaxpr: ClosedJaxpr | Jaxpr) -> ClosedJaxpr | Jaxpr:
 def _effects(body: ClosedJaxpr) -> set[Any]:
     """Return the effects of a jaxpr except those on mutable arrays, which name an input."""
     return {effect for effect in body.effects if not hasattr(effect, "input_index")}
-
-
-def _equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Yield the equations of a jaxpr and the jaxprs in it, except those behind opaque calls."""
-    for equation in jaxpr.eqns:
-        yield equation
-        if equation.primitive is not opaque_p:
-            for inner in bodies(equation.params):
-                yield from _equations(inner)
 
 
 def _is_same(equation: JaxprEqn, primitive: Primitive, params: Parameters) -> bool:

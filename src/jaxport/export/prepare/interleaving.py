@@ -15,6 +15,7 @@ from jax import lax
 
 from jaxport.export.prepare.rewriting import Local, call_of, traced
 from jaxport.jaxprs import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jaxport.jaxprs.walk import with_equations
 
 SUMS = frozenset({"add", "or"})
 
@@ -33,9 +34,7 @@ def with_interleaving(closed: ClosedJaxpr) -> ClosedJaxpr:
 class _Interleaving(Local):
     def local(self, jaxpr: Jaxpr) -> Jaxpr:
         pads = {equation.outvars[0]: equation for equation in jaxpr.eqns if equation.primitive.name == "pad"}
-        equations = [_joined(equation, pads) for equation in jaxpr.eqns] if pads else jaxpr.eqns
-        changed = any(new is not old for new, old in zip(equations, jaxpr.eqns, strict=True))
-        return jaxpr.replace(eqns=equations) if changed else jaxpr
+        return with_equations(jaxpr, [_joined(equation, pads) for equation in jaxpr.eqns]) if pads else jaxpr
 
 
 def _joined(equation: JaxprEqn, pads: Mapping[Any, JaxprEqn]) -> JaxprEqn:

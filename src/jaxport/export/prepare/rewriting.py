@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from jaxport.jaxprs import (
     closed_call_p,
     new_jaxpr_eqn,
 )
+from jaxport.jaxprs.walk import bodies_within, inner_jaxprs
 
 Atoms = Callable[[Iterable[Atom]], list[Any]]
 """The replacements of some variables and literals, in order."""
@@ -141,18 +142,11 @@ class Contents:
         """Collect the contents of a closed jaxpr; a shared jaxpr is visited once."""
         primitives: set[str] = set()
         dtypes: set[Any] = set()
-        waiting, known = [closed.jaxpr], set()
-        while waiting:
-            jaxpr = waiting.pop()
-            if id(jaxpr) in known:
-                continue
-            known.add(id(jaxpr))
+        for jaxpr in bodies_within(closed.jaxpr):
             dtypes.update(getattr(atom.aval, "dtype", None) for atom in (*jaxpr.invars, *jaxpr.constvars))
             for equation in jaxpr.eqns:
                 primitives.add(equation.primitive.name)
                 dtypes.update(getattr(atom.aval, "dtype", None) for atom in (*equation.invars, *equation.outvars))
-                for value in equation.params.values():
-                    waiting += inner_jaxprs(value)
         return cls(primitives, dtypes - {None}, closed.effects)
 
 
@@ -171,17 +165,6 @@ def map_jaxprs(function: PythonFunction, value: PyTree) -> PyTree:
 def holds_jaxpr(value: object) -> bool:
     """Whether a parameter of an equation is a jaxpr, or contains one."""
     return next(inner_jaxprs(value), None) is not None
-
-
-def inner_jaxprs(value: object) -> Iterator[Jaxpr]:
-    """Yield the jaxprs in a parameter of an equation."""
-    if isinstance(value, tuple | list):
-        for item in value:
-            yield from inner_jaxprs(item)
-    elif isinstance(value, ClosedJaxpr):
-        yield value.jaxpr
-    elif isinstance(value, Jaxpr):
-        yield value
 
 
 def traced(function: PythonFunction, operands: Sequence[PyTree]) -> ClosedJaxpr:

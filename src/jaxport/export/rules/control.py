@@ -12,7 +12,7 @@ from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.recurrent import Unfit, recurrent_layer
 from jaxport.export.rules.searching import searched
-from jaxport.jaxprs import jaxprs_in_params
+from jaxport.jaxprs.walk import bodies
 
 #: By default a scan over layers is unrolled if that gives at most this many equations.
 MOST_EQUATIONS = 4000
@@ -152,8 +152,8 @@ def is_stack_of_weights(x):
 
 def equations(jaxpr):
     """Return the number of equations of a jaxpr with its scans unrolled; at least one."""
-    inner = ((equation.params.get("length", 1), jaxprs_in_params(equation.params)) for equation in jaxpr.eqns)
-    counts = (length * sum(map(equations, bodies)) if dims.is_static(length) else 1 for length, bodies in inner)
+    counted = ((equation.params.get("length", 1), bodies(equation.params)) for equation in jaxpr.eqns)
+    counts = (length * sum(map(equations, inner)) if dims.is_static(length) else 1 for length, inner in counted)
     return sum(max(1, count) for count in counts) or 1
 
 

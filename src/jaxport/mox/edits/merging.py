@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxport import jaxprs
-from jaxport.blocks.labels import bodies
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs.walk import bodies
 from jaxport.mox.calls import runs_bodies, source_of
 from jaxport.mox.edits.exchanged import exchanged_weight, exchanged_weights
 from jaxport.mox.edits.lora import GATE, TARGET, update_of

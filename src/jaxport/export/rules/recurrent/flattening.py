@@ -8,6 +8,7 @@ from jaxport import jaxprs
 from jaxport.blocks import block_p
 from jaxport.export.rules.calls import BODIES
 from jaxport.jaxprs import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
+from jaxport.jaxprs.walk import needed_equations
 
 
 def flat(closed: ClosedJaxpr, look_at: Callable[[JaxprEqn], None]) -> Jaxpr:
@@ -62,16 +63,10 @@ def needed(jaxpr: Jaxpr, invars: Sequence[Var], outvars: Sequence[Atom]) -> Jaxp
 
     If these do not suffice, it uses inputs of the whole jaxpr too.
     """
-    available = set(invars)
-    wanted = variables(outvars) - available
-    equations = []
-    for equation in reversed(jaxpr.eqns):
-        if wanted.intersection(equation.outvars):
-            equations.append(equation)
-            wanted |= variables(equation.invars) - available
+    equations, _ = needed_equations(jaxpr, outvars, set(invars))
     used = variables([*(atom for equation in equations for atom in equation.invars), *outvars])
     inputs = [v for v in dict.fromkeys((*invars, *jaxpr.invars)) if v in used]
-    return jaxpr.replace(invars=inputs, eqns=equations[::-1], outvars=list(outvars))
+    return jaxpr.replace(invars=inputs, eqns=equations, outvars=list(outvars))
 
 
 def variables(atoms: Iterable[Atom]) -> set[Var]:
