@@ -32,7 +32,7 @@ from jaxport.codegen.statements import (
 from jaxport.codegen.structure.idioms import MOVING, ROLES
 from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
-from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.importer.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Step, Variable
@@ -93,7 +93,8 @@ class CallPrinter(Printer):
                 expression = ast.parse(f"{self.ties[weight.layer]}.{place}", mode="eval").body
             else:
                 expression = attribute(f"self.{self.fields.weights[variable]}")
-            self.expressions[variable] = self.dialect.value(expression)
+            is_fixed = isinstance(weight, Weight) and not weight.trained
+            self.expressions[variable] = (self.dialect.frozen if is_fixed else self.dialect.value)(expression)
 
     def bind(self, variable: Variable, default: str = "x") -> str:
         """Return a name for a variable; of the module's own values it may be one that is free again."""
@@ -312,7 +313,9 @@ class CallPrinter(Printer):
         for column in columns:
             *around, position = self.fields.paths[key_of(column[0])]
             if key_of(column[0]) != key_of(column[-1]) and tuple(around) not in elements:
-                element = elements[tuple(around)] = self._free(singular(str(around[0])))
+                element = elements[tuple(around)] = self._free(
+                    singular(str(around[0])) if len(around) == 1 else "layer"
+                )
                 self.busy[element] = math.inf
                 iterated.append((element, self._listed(around, int(position), len(loop.calls))))
         element = next(iter(elements.values()), "")
@@ -439,8 +442,8 @@ class CallPrinter(Printer):
         """Return the modules of a list that a loop calls."""
         members, end = self.fields.members(around), begin + count
         listed: ast.expr = attribute(f"self.{around[0]}")
-        for number in around[1:]:
-            listed = ast.Subscript(listed, ast.Constant(number), ast.Load())
+        for place in around[1:]:
+            listed = ast.Subscript(listed, ast.Constant(place), ast.Load())
         if (begin, end) == (0, len(members)):
             return listed
         bounds = ast.Slice(ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None)

@@ -276,7 +276,8 @@ class Classes:
         for variable, key in fields.weights.items():
             weight = module.weights[variable]
             assert isinstance(weight, Weight)
-            init[key] = self.dialect.parameter(_zeros(weight.shape, weight.dtype))
+            kept = self.dialect.parameter if weight.trained else self.dialect.table
+            init[key] = kept(_zeros(weight.shape, weight.dtype))
         for key, value in tables.items():
             array, _ = storable(value.data)
             init[key] = self.dialect.table(_zeros(array.shape, array.dtype))

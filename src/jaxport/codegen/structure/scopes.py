@@ -177,12 +177,17 @@ def containers(chains: Mapping[int, Chain]) -> set[str]:
     }
 
 
-def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Variable]) -> None:
+def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Mapping[Variable, str]) -> None:
     """Move operators that several modules use, and that none of them has to compute, to the module around them all.
 
-    A mask that the first layer of a stack makes for all of them is made before the first layer.
+    A mask that the first layer of a stack makes for all of them is made before the first layer; so is what is made of a
+    weight that has the name of the module around.
+
+    Args:
+      leaves: the layers and operators.
+      chains: the modules around each, by identity; changed.
+      weights: the names of the tensors, by the variable that stands for each.
     """
-    own = set(weights)
     users: dict[Variable, list[Leaf]] = {}
     maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
     for leaf in leaves:
@@ -195,7 +200,9 @@ def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Va
         if len(around) == len(chain):
             continue
         inside = chain[len(around)]
-        for moved in _computed_by(leaf, inside, len(around), chains, maker, own):
+        begin, own = f"{called(around[-1])}." if around else "", f"{called(inside)}."
+        bound = {v for v, name in weights.items() if not begin or not name.startswith(begin) or name.startswith(own)}
+        for moved in _computed_by(leaf, inside, len(around), chains, maker, bound):
             chains[id(moved)] = around
 
 
