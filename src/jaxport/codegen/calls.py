@@ -271,11 +271,11 @@ class CallPrinter(Printer):
         array, *rest = step.args
         if step.name == "jnp.where" and len(rest) == 2 and all(map(is_single_number, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
-        if step.name == "jnp.clip" and isinstance(array, Variable) and array.dtype == np.float32:
+        if step.name in WEAK and isinstance(array, Variable) and array.dtype == np.float32:
             return call(
-                "jnp.clip",
+                step.name.removeprefix("helper."),
                 self.value(array),
-                *(number(x.item()) if is_single_number(x) else self.value(x) for x in rest),
+                *(number(x.data[()]) if is_single_number(x) else self.value(x) for x in rest),
             )
         if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
             (axes,) = rest
@@ -500,6 +500,9 @@ LONGEST_DISTANT = 32
 
 METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
 """Functions that are methods of arrays, and take an array and sizes or axes."""
+
+WEAK = {"jnp.clip", "helper.fake_quantized"}
+"""Functions whose operands behind the first may be plain numbers."""
 
 KEPT = {"mask", "split", "softmax", "top_k"}
 """Defaults that say more than `x`."""

@@ -325,7 +325,8 @@ class Classes:
         taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}
         arguments: dict[str, list[int]] = {}
         for places in varying.values():
-            argument = unique(next((role for at in places if (role := _role(columns[at][0]))), "size"), taken)
+            default = "size" if isinstance(columns[places[0]][0].value, int) else "factor"
+            argument = unique(next((role for at in places if (role := _role(columns[at][0]))), default), taken)
             taken.add(argument)
             arguments[argument] = places
         for draft in drafts:

@@ -11,6 +11,7 @@ from jaxport.codegen.structure.idioms import rewritten
 from jaxport.codegen.structure.layers import LayerWeights, recognised
 from jaxport.codegen.structure.loops import with_loops
 from jaxport.codegen.structure.mining import mine
+from jaxport.codegen.structure.quantization import with_rounding
 from jaxport.codegen.structure.repeats import further_calls, separated, united
 from jaxport.codegen.structure.scheduling import scheduled
 from jaxport.codegen.structure.scopes import (
@@ -50,7 +51,7 @@ def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Modul
     steps = [renamed(step, same) for step in recorded.steps]
     ops, result = operators(steps, recorded.outputs, names)
     steps, result = rewritten(ops, result, names, lambda variable: element_of_all(program, names[variable]))
-    ops, result = operators(steps, result, names)
+    ops, result = operators(with_rounding(steps, variables(result)), result, names)
     results = list(dict.fromkeys(variables(result)))
     types = {paths.get(module.path, module.path): module.type for module in program.modules.walk()}
     own = {variable for variable in names if element_of_all(program, names[variable]) is None}

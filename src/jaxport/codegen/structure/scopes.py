@@ -98,7 +98,8 @@ def chain_of(leaf: Leaf, chain: Chain) -> Chain:
         return chain
     around = chain[-1] if chain else ""
     weight = next(iter(leaf.weights.values()))
-    path, begin = weight.name.rpartition(".")[0], f"{called(around)}." if around else ""
+    name = re.sub(r"\.u?int\d+$", "", weight.name)  # of the integers that a weight is stored as
+    path, begin = name.rpartition(".")[0], f"{called(around)}." if around else ""
     if path == called(around) or not path.startswith(begin):
         return chain
     if not all(part.isidentifier() or part.isdigit() for part in path.split(".")):
