@@ -37,7 +37,8 @@ class Coverage:
       nodes: the part of its operators, after folding, that are layers or in modules below the model.
       placed: the same, of the operators that the file places in a module with weights: a model's own `forward` is in the
         model's class, and a pooling or an activation is a function there.
-      weights: the part of the elements of its floating-point tensors that layers have.
+      weights: the part of the elements of its floating-point tensors that layers have; tables that nobody trains, such as
+        the sines of positions, are not counted.
     """
 
     nodes: float
@@ -49,6 +50,7 @@ def coverage(program: Program, inputs: Mapping[str, Any] | None = None) -> Cover
     """How much of a program, recorded with such inputs, is in layers and modules."""
     tree, _ = build(record_fused(program, inputs))
     _, chains = node_chains(program.places)
+    names_modules = any(chains.values())
     heavy = {module.path for module in program.modules.walk() if module.path and module.parameters}
     inside = outside = own = in_layers = loose = 0
     for module in tree.walk():
@@ -61,7 +63,8 @@ def coverage(program: Program, inputs: Mapping[str, Any] | None = None) -> Cover
                 named = isinstance(item, Layer) or module is not tree
                 inside, outside = inside + named, outside + (not named)
             if isinstance(item, Op) and module is tree:
-                own += bool(heavy) and heavy.isdisjoint(chains.get(item.step.node, ()))
+                own += names_modules and heavy.isdisjoint(chains.get(item.step.node, ()))
+        in_layers += sum(_elements(weight) for layer in module.uncalled for weight in layer.weights.values())
         loose += _loose(module)
     placed = inside / max(inside + outside - own, 1)
     return Coverage(inside / max(inside + outside, 1), placed, in_layers / max(in_layers + loose, 1))
@@ -72,7 +75,7 @@ def _elements(weight: Weight) -> int:
 
 
 def _loose(module: Module) -> int:
-    return sum(_elements(weight) for weight in module.weights.values() if isinstance(weight, Weight))
+    return sum(_elements(weight) for weight in module.weights.values() if isinstance(weight, Weight) and weight.trained)
 
 
 def bert(layers: int, width: int = WIDTH, words: int = WORDS, heads: int = HEADS) -> Program:

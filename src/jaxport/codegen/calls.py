@@ -13,7 +13,7 @@ import numpy as np
 from jaxport.codegen.dialect import Dialect
 from jaxport.codegen.fields import Fields, common_name, key_of
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
-from jaxport.codegen.literals import attribute, call, dtype_expression, name, number, restored
+from jaxport.codegen.literals import attribute, call, name, number, restored
 from jaxport.codegen.statements import (
     begin_in,
     direct_operands,
@@ -28,12 +28,13 @@ from jaxport.codegen.statements import (
     same_tensor,
     singular,
     swaps_last,
+    uniform,
     with_plain_axis,
 )
 from jaxport.codegen.structure.idioms import MOVING, ROLES
 from jaxport.codegen.structure.spellings import number as number_of
 from jaxport.codegen.structure.steps import reads
-from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.importer.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Step, Variable
@@ -94,7 +95,8 @@ class CallPrinter(Printer):
                 expression = ast.parse(f"{self.ties[weight.layer]}.{place}", mode="eval").body
             else:
                 expression = attribute(f"self.{self.fields.weights[variable]}")
-            self.expressions[variable] = self.dialect.value(expression)
+            is_fixed = isinstance(weight, Weight) and not weight.trained
+            self.expressions[variable] = (self.dialect.frozen if is_fixed else self.dialect.value)(expression)
 
     def bind(self, variable: Variable, default: str = "x") -> str:
         """Return a name for a variable; of the module's own values it may be one that is free again."""
@@ -276,11 +278,11 @@ class CallPrinter(Printer):
         array, *rest = step.args
         if step.name == "jnp.where" and len(rest) == 2 and all(map(is_single_number, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
-        if step.name == "jnp.clip" and isinstance(array, Variable) and array.dtype == np.float32:
+        if step.name in WEAK and isinstance(array, Variable) and array.dtype == np.float32:
             return call(
-                "jnp.clip",
+                step.name.removeprefix("helper."),
                 self.value(array),
-                *(number(x.item()) if is_single_number(x) else self.value(x) for x in rest),
+                *(number(x.data[()]) if is_single_number(x) else self.value(x) for x in rest),
             )
         if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
             (axes,) = rest
@@ -289,7 +291,7 @@ class CallPrinter(Printer):
             if isinstance(axes, list | tuple) and all(isinstance(axis, int) or is_dim(axis) for axis in axes):
                 return call(ast.Attribute(self.value(array), METHODS[step.name], ast.Load()), *map(self.value, axes))
         if step.name == "jnp.broadcast_to" and isinstance(array, HostValue) and not array.ndim and not array.symbolic:
-            return self._uniform(array, self.value(rest[0]))
+            return uniform(array, self.value(rest[0]))
         return super().expression(step)
 
     def host_value(self, value: HostValue) -> ast.expr:
@@ -298,18 +300,12 @@ class CallPrinter(Printer):
             return ast.parse("jnp.finfo(jnp.float32).min", mode="eval").body
         return super().host_value(value)
 
-    def _uniform(self, element: HostValue, shape: ast.expr) -> ast.expr:
-        """`jnp.zeros((batch, 16), jnp.float32)`."""
-        short = {0: "jnp.zeros", 1: "jnp.ones"}.get(element.item()) if element.dtype.kind in "iuf" else None
-        dtype = dtype_expression(element.dtype)
-        return call(short, shape, dtype) if short else call("jnp.full", shape, number(element.item()), dtype)
-
     def _loop(self, loop: Loop) -> list[ast.stmt]:
         """`for layer, cache in zip(self.layers, caches): x = layer(x, mask, cache)`."""
         first = loop.calls[0]
         columns = parts_by_place(loop)
         counts = {len({self.sizes.get(id(child), ()) for child in column}) for column in columns}
-        if not self._are_listed(columns) or counts - {1}:
+        if not self.fields.follow(columns) or counts - {1}:
             return [statement for call in loop.calls for statement in self._call(call)]
         self._hold(loop)
         statements, names = self._carried(loop)
@@ -318,7 +314,9 @@ class CallPrinter(Printer):
         for column in columns:
             *around, position = self.fields.paths[key_of(column[0])]
             if key_of(column[0]) != key_of(column[-1]) and tuple(around) not in elements:
-                element = elements[tuple(around)] = self._free(singular(str(around[0])))
+                element = elements[tuple(around)] = self._free(
+                    singular(str(around[0])) if len(around) == 1 else "layer"
+                )
                 self.busy[element] = math.inf
                 iterated.append((element, self._listed(around, int(position), len(loop.calls))))
         element = next(iter(elements.values()), "")
@@ -387,19 +385,7 @@ class CallPrinter(Printer):
             return False
         columns = parts_by_place(item)
         different = any(len({self.sizes.get(id(child), ()) for child in column}) > 1 for column in columns)
-        return different or not self._are_listed(columns)
-
-    def _are_listed(self, columns: Sequence[Sequence[Module | Layer]]) -> bool:
-        """Whether the parts of each column are one, or elements of a list that follow one another."""
-        for column in columns:
-            places = [self.fields.paths[key_of(child)] for child in column]
-            first = places[0]
-            in_order = len(first) > 1 and all(
-                place == (*first[:-1], int(first[-1]) + number) for number, place in enumerate(places)
-            )
-            if not in_order and any(place != first for place in places):
-                return False
-        return True
+        return different or not self.fields.follow(columns)
 
     def _round(
         self, loop: Loop, arguments: Sequence[ast.expr], elements: Mapping[tuple[str | int, ...], str], target: ast.expr
@@ -445,8 +431,8 @@ class CallPrinter(Printer):
         """Return the modules of a list that a loop calls."""
         members, end = self.fields.members(around), begin + count
         listed: ast.expr = attribute(f"self.{around[0]}")
-        for number in around[1:]:
-            listed = ast.Subscript(listed, ast.Constant(number), ast.Load())
+        for place in around[1:]:
+            listed = ast.Subscript(listed, ast.Constant(place), ast.Load())
         if (begin, end) == (0, len(members)):
             return listed
         bounds = ast.Slice(ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None)
@@ -504,5 +490,8 @@ LONGEST_DISTANT = 32
 METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
 """Functions that are methods of arrays, and take an array and sizes or axes."""
 
-KEPT = {"mask", "split", "softmax", "top_k"}
+WEAK = {"jnp.clip", "helper.fake_quantized"}
+"""Functions whose operands behind the first may be plain numbers."""
+
+KEPT = {"mask", "softmax", "top_k"}
 """Defaults that say more than `x`."""

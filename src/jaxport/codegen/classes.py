@@ -277,7 +277,8 @@ class Classes:
         for variable, key in fields.weights.items():
             weight = module.weights[variable]
             assert isinstance(weight, Weight)
-            init[key] = self.dialect.parameter(_zeros(weight.shape, weight.dtype))
+            kept = self.dialect.parameter if weight.trained else self.dialect.table
+            init[key] = kept(_zeros(weight.shape, weight.dtype))
         for key, value in tables.items():
             array, _ = storable(value.data)
             init[key] = self.dialect.table(_zeros(array.shape, array.dtype))
@@ -323,7 +324,8 @@ class Classes:
         taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}
         arguments: dict[str, list[int]] = {}
         for places in varying.values():
-            argument = unique(next((role for at in places if (role := _role(columns[at][0]))), "size"), taken)
+            default = "size" if isinstance(columns[places[0]][0].value, int) else "factor"
+            argument = unique(next((role for at in places if (role := _role(columns[at][0]))), default), taken)
             taken.add(argument)
             arguments[argument] = places
         for draft in drafts:

@@ -67,6 +67,17 @@ class Fields:
             found = inner
         return found
 
+    def follow(self, columns: Sequence[Sequence[Child]]) -> bool:
+        """Whether the parts of each column are one, or elements of a list that follow one another."""
+        for column in columns:
+            first, *_ = places = [self.paths[key_of(child)] for child in column]
+            in_order = len(first) > 1 and all(
+                place == (*first[:-1], int(first[-1]) + number) for number, place in enumerate(places)
+            )
+            if not in_order and any(place != first for place in places):
+                return False
+        return True
+
     def text(self, child: Child) -> str:
         """Return a part as the source has it: `self.layers[0]`."""
         if key_of(child) in self.elements:
@@ -95,18 +106,18 @@ def fields_of(module: Module, reserved: Collection[str]) -> Fields:
             fields.single[chosen], fields.paths[key] = child, (chosen,)
             fields.order.append(chosen)
             continue
-        stem, *numbers = element
-        if not any(numbers):
-            chosen = fields.fresh(attribute_name(str(stem), "layers"))
+        stem, first = element
+        if not any(first):
+            chosen = fields.fresh(attribute_name(stem, "layers"))
             fields.order.append(chosen)
             fields.lists[chosen] = []
-            for other, (name, *place) in lists.items():
+            for other, (name, place) in lists.items():
                 if name == stem:
                     fields.paths[other] = (chosen, *place)
                     _put(fields.lists[chosen], place, children[other])
     for variable, weight in module.weights.items():
         if isinstance(weight, Weight):
-            fields.weights[variable] = fields.fresh(weight_name(weight.name))
+            fields.weights[variable] = fields.fresh(weight_name(weight.name) if weight.trained else "table")
     return fields
 
 
@@ -114,6 +125,7 @@ def _children(module: Module) -> Iterator[Child]:
     for part in module.parts:
         if not isinstance(part, Op):
             yield part if isinstance(part, Layer) else part.module
+    yield from module.uncalled
 
 
 def _label(child: Child, around: Module) -> str:
@@ -133,13 +145,13 @@ def _put(entries: list[Entry], place: Sequence[int], child: Child) -> None:
     entries.append(child)
 
 
-def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int, tuple[str | int, ...]]:
-    """Return the places of the parts that are elements of lists, or of lists of lists, below their names.
+def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int, tuple[str, tuple[int, ...]]]:
+    """Return the lists that parts are elements of, or lists of lists, and the place of each.
 
     The labels of a list are numbered from 0 on, without a gap, in order: `blocks.0`, `blocks.1`, or `stages.0.0`,
     `stages.0.1`, `stages.1.0`.
     """
-    found: dict[int, tuple[str | int, ...]] = {}
+    found: dict[int, tuple[str, tuple[int, ...]]] = {}
     for depth in (2, 1):
         numbered: dict[str, list[tuple[tuple[int, ...], int]]] = {}
         for key in children:
@@ -151,7 +163,7 @@ def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int
             is_list = all("." in labels[key][len(stem) :] or isinstance(children[key], Module) for _, key in members)
             is_single = len(members) == 1 and "." not in labels[members[0][1]][len(stem) :]
             if is_list and not is_single and _follow([place for place, _ in members]):
-                found |= {key: (stem, *place) for place, key in members}
+                found |= {key: (stem, place) for place, key in members}
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from jaxport.codegen.flat import leaves
-from jaxport.codegen.literals import call
+from jaxport.codegen.literals import call, dtype_expression, number
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Step, Variable
@@ -29,6 +29,7 @@ __all__ = [
     "same_tensor",
     "singular",
     "swaps_last",
+    "uniform",
     "with_plain_axis",
 ]
 
@@ -112,6 +113,13 @@ def swaps_last(order: Sequence[int]) -> bool:
     """
     rank = len(order)
     return rank > 1 and tuple(order) == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def uniform(element: HostValue, shape: ast.expr) -> ast.expr:
+    """Return an array whose elements are all the same: `jnp.zeros((batch, 16), jnp.float32)`."""
+    short = {0: "jnp.zeros", 1: "jnp.ones"}.get(element.item()) if element.dtype.kind in "iuf" else None
+    dtype = dtype_expression(element.dtype)
+    return call(short, shape, dtype) if short else call("jnp.full", shape, number(element.item()), dtype)
 
 
 def direct_operands(step: Step, loops: Mapping[int, Loop]) -> Iterator[Variable]:

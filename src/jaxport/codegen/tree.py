@@ -159,6 +159,7 @@ class Module:
       inputs: the values that it takes.
       outputs: the values that are used outside of it.
       weights: the tensors that are kept in it, or read from a layer inside it, by the variable that stands for each.
+      uncalled: the layers that it has, and that it only reads the weights of.
       inline: whether it is one round of a loop, whose items belong to the module around it.
     """
 
@@ -168,6 +169,7 @@ class Module:
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     weights: Mapping[Variable, Weight | Tie] = field(default_factory=dict)
+    uncalled: tuple[Layer, ...] = ()
     inline: bool = False
 
     @property

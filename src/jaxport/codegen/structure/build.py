@@ -11,10 +11,12 @@ from jaxport.codegen.structure.idioms import rewritten
 from jaxport.codegen.structure.layers import LayerWeights, recognised
 from jaxport.codegen.structure.loops import with_loops
 from jaxport.codegen.structure.mining import mine
+from jaxport.codegen.structure.quantization import with_rounding
 from jaxport.codegen.structure.repeats import further_calls, separated, united
 from jaxport.codegen.structure.scheduling import scheduled
 from jaxport.codegen.structure.scopes import (
     Chain,
+    called,
     common,
     containers,
     hoist,
@@ -27,6 +29,7 @@ from jaxport.codegen.structure.scopes import (
     places_of,
 )
 from jaxport.codegen.structure.steps import operators, renamed, variables
+from jaxport.codegen.structure.tables import is_table
 from jaxport.codegen.structure.ties import copies, element_of_all, owned_by_elements, shared
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Tie, Weight
 from jaxport.importer.host import RuntimeValue
@@ -50,7 +53,7 @@ def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Modul
     steps = [renamed(step, same) for step in recorded.steps]
     ops, result = operators(steps, recorded.outputs, names)
     steps, result = rewritten(ops, result, names)
-    ops, result = operators(steps, result, names)
+    ops, result = operators(with_rounding(steps, variables(result)), result, names)
     results = list(dict.fromkeys(variables(result)))
     types = {paths.get(module.path, module.path): module.type for module in program.modules.walk()}
     own = {variable for variable in names if element_of_all(program, names[variable]) is None}
@@ -140,12 +143,32 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
 
     visit(root, ())
     kept: dict[int, dict[Variable, Weight | Tie]] = {}
+    paths = {module.path for module in root.walk()}
     for variable, chains in chains_of_readers.items():
         if variable in weights.shared or variable in ties:
             chains = [chains[0][: len(_common(chains))]]
         for chain in chains:
-            kept.setdefault(id(chain[-1]), {})[variable] = ties.get(variable) or weights.weight(variable)
+            weight = ties.get(variable) or _weight(variable, weights, chain[-1])
+            table = _uncalled(weight, chain[-1], paths) if isinstance(weight, Weight) else None
+            kept.setdefault(id(chain[-1]), {})[variable] = table or weight
     return _rebuilt(root, kept, {})
+
+
+def _weight(variable: Variable, weights: LayerWeights, module: Module) -> Weight:
+    """Return a parameter that a module keeps; one that has no name of the module's own may be a table."""
+    weight = weights.weight(variable)
+    is_own = weight.name.rpartition(".")[0] == called(module.path)
+    return weight if is_own or not is_table(weight.read()) else replace(weight, name="", trained=False)
+
+
+def _uncalled(weight: Weight, module: Module, paths: Collection[str]) -> Tie | None:
+    """Return the table of a layer that a module has, and that is read but never called: `embed.weight[:length]`."""
+    path, _, role = weight.name.rpartition(".")
+    label = path.removeprefix(f"{called(module.path)}.") if module.path else path
+    if role not in ("weight", "embedding") or len(weight.shape) != 2 or path in paths or not label.isidentifier():
+        return None
+    config = {"num_embeddings": weight.shape[0], "features": weight.shape[1]}
+    return Tie(Layer("Embed", config, {"embedding": weight}, (), (), label), "embedding")
 
 
 def _common(chains: Sequence[tuple[Module, ...]]) -> Chain:
@@ -174,5 +197,6 @@ def _rebuilt(module: Module, kept: Mapping[int, Mapping[Variable, Weight | Tie]]
     inputs = tuple(variable for variable in read if variable not in made and variable not in own)
     # In the order in which they are read, so that modules that are alike are one class.
     weights = {variable: own[variable] for variable in [*read, *own] if variable in own}
-    done[id(module)] = replace(module, items=tuple(items), inputs=inputs, weights=weights)
+    uncalled = tuple(tie.layer for tie in weights.values() if isinstance(tie, Tie) and not tie.layer.outputs)
+    done[id(module)] = replace(module, items=tuple(items), inputs=inputs, weights=weights, uncalled=uncalled)
     return done[id(module)]

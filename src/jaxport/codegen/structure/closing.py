@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from jaxport.codegen.structure.scopes import Chain, called
 from jaxport.codegen.structure.sequences import rearranges, sequence_of
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op
+from jaxport.importer.names import is_made_up
 from jaxport.importer.recording import Variable
 
 __all__ = ["Closing"]
@@ -111,7 +112,8 @@ class Closing:
             return place.removeprefix(begin)
         names = [weight.name for weight in layer.weights.values()]
         path, _, name = names[0].rpartition(".") if len(names) == 1 else ("", "", "")
-        return name if name not in ROLES and name.isidentifier() and path == called(around) else layer.label
+        is_name = name not in ROLES and name.isidentifier() and not is_made_up(name)
+        return name if is_name and path == called(around) else layer.label
 
     def _part(self, leaf: Leaf, depth: int) -> Part:
         chain = self.chains[id(leaf)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxport.codegen.structure.channels import LAYOUTS
 from jaxport.codegen.structure.matching import Matcher, are_of_type
+from jaxport.codegen.structure.quantization import dequantized
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
@@ -27,10 +28,13 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
     if "lhs_dilation" in step.kwargs:
         return _transposed(op, product, bias, matcher)
     x, kernel, strides, pads = step.args
-    weight = matcher.parameter(kernel)
+    weight, layout = matcher.parameter(kernel), LAYOUTS.get(len(x.shape))
+    if weight is None and layout is not None:
+        weight, layout = dequantized(kernel, step.node), (layout[0], f"OI{layout[1][:-2]}", layout[2])
+        weight = weight.transposed((*range(2, len(x.shape)), 1, 0)) if weight is not None else None
     if weight is None or len(weight.shape) != len(x.shape) or not are_of_type(x, weight, bias):
         return None
-    if step.kwargs.get("dimension_numbers") != LAYOUTS.get(len(x.shape)):
+    if step.kwargs.get("dimension_numbers") != layout:
         return None
     if step.kwargs.keys() - {"dimension_numbers", "feature_group_count", "rhs_dilation"} or not _are_known(pads):
         return None

@@ -14,6 +14,7 @@ import numpy as np
 from jaxport.codegen.structure.convolutions import convolution
 from jaxport.codegen.structure.grouped import grouped_linear
 from jaxport.codegen.structure.matching import LayerWeights, Matcher, are_of_type
+from jaxport.codegen.structure.quantization import dequantized
 from jaxport.codegen.structure.recurrent import recurrent
 from jaxport.codegen.structure.spellings import number
 from jaxport.codegen.structure.training import dropout, is_of_batch
@@ -66,7 +67,7 @@ class Recogniser(Matcher):
         if product.step.name not in ("jnp.matmul", "@") or product.step.kwargs:
             return None
         x, kernel = product.step.args
-        weight = self.parameter(kernel)
+        weight = self.parameter(kernel) or dequantized(kernel, product.step.node)
         if weight is None or len(weight.shape) != 2 or not isinstance(x, Variable) or x in self.weights.names:
             return None
         if not are_of_type(x, weight, bias) or len(x.shape) < 1 or product.outputs[0].shape != out.shape:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from jaxport.codegen.structure.quantization import dequantized
 from jaxport.codegen.structure.scopes import Chain, called
 from jaxport.codegen.tree import Op, Weight
 from jaxport.importer.graph import BoundNode
@@ -140,7 +141,9 @@ class Matcher:
         if op.step.name != "+":
             return op, None
         for bias, other in (op.step.args, op.step.args[::-1]):
-            weight, before = self.vector(bias, size), self.made.get(other) if isinstance(other, Variable) else None
+            before = self.made.get(other) if isinstance(other, Variable) else None
+            weight = self.vector(bias, size) or dequantized(bias, op.step.node)
+            weight = weight if weight is not None and weight.shape == (size,) else None
             if weight is not None and before is not None and self.uses[other] == 1:
                 return before, weight
         return op, None

@@ -106,8 +106,9 @@ def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain]) -> dict
 
 
 def _weight_of(leaf: Leaf) -> str:
-    """Return the name of the first weight of a layer."""
-    return next((weight.name for weight in leaf.weights.values()), "") if isinstance(leaf, Layer) else ""
+    """Return the name of the first weight of a layer, without that of the integers that it is stored as."""
+    weight = next(iter(leaf.weights.values()), None) if isinstance(leaf, Layer) else None
+    return re.sub(r"\.u?int\d+$", "", weight.name) if weight is not None else ""
 
 
 def _chain_of(leaf: Leaf, chain: Chain, is_only_reader: bool) -> Chain:
@@ -232,12 +233,17 @@ def keep_channels_last(leaves: Iterable[Leaf], chains: dict[int, Chain]) -> None
             chains[id(leaf)] = common([chains[id(leaf)], chains[id(before)] if before is not None else ()])
 
 
-def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Variable]) -> None:
+def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Mapping[Variable, str]) -> None:
     """Move operators that several modules use, and that none of them has to compute, to the module around them all.
 
-    A mask that the first layer of a stack makes for all of them is made before the first layer.
+    A mask that the first layer of a stack makes for all of them is made before the first layer; so is what is made of a
+    weight that has the name of the module around.
+
+    Args:
+      leaves: the layers and operators.
+      chains: the modules around each, by identity; changed.
+      weights: the names of the tensors, by the variable that stands for each.
     """
-    own = set(weights)
     users: dict[Variable, list[Leaf]] = {}
     maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
     for leaf in leaves:
@@ -250,7 +256,9 @@ def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Iterable[Va
         if len(around) == len(chain):
             continue
         inside = chain[len(around)]
-        for moved in _computed_by(leaf, inside, len(around), chains, maker, own):
+        begin, own = f"{called(around[-1])}." if around else "", f"{called(inside)}."
+        bound = {v for v, name in weights.items() if not begin or not name.startswith(begin) or name.startswith(own)}
+        for moved in _computed_by(leaf, inside, len(around), chains, maker, bound):
             chains[id(moved)] = around
 
 

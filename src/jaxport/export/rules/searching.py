@@ -6,14 +6,12 @@ comparing some dozens of elements, and a sum of comparisons is what a person wou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport.export import dims
 from jaxport.export.alike import same_value
-from jaxport.jaxprs import Jaxpr, JaxprEqn, jaxprs_in_params
+from jaxport.jaxprs.walk import equations_within
 
 #: The largest number of elements that are all compared. In ONNX Runtime on a CPU a loop takes less from some 100 on.
 MOST_ELEMENTS = 64
@@ -36,19 +34,13 @@ def searched(op, operands, *, jaxpr, length, num_consts, num_carry):
     avals = [variable.aval for variable in jaxpr.jaxpr.invars[:num_consts]]
     for side in ("left", "right"):
         program, _ = op.walker.traced(jnp.searchsorted, avals, {"side": side, "method": "scan"})
-        for scan in _scans(program.jaxpr):
-            if scan.params["length"] == length and same_value(scan.params["jaxpr"], jaxpr):
+        for scan in equations_within(program.jaxpr):
+            if scan.primitive.name != "scan" or scan.params["length"] != length:
+                continue
+            if same_value(scan.params["jaxpr"], jaxpr):
                 found = op.call(_count, *map(op.expanded, (elements, sought)), side=side, ordered=_is_ordered(elements))
                 return [op.call(_before, found), found]
     return None
-
-
-def _scans(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "scan":
-            yield equation
-        for body in jaxprs_in_params(equation.params):
-            yield from _scans(body)
 
 
 def _is_ordered(elements):

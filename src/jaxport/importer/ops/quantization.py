@@ -83,6 +83,14 @@ earlier("DequantizeLinear", since=10, until=12, without="axis")
 
 
 @helper
+def fake_quantized(x, scale, zero_point, dtype):
+    """Return `x` rounded to the values that an integer type has with a scale and a zero point."""
+    low, high = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
+    whole = jnp.clip(jnp.round(x / scale) + zero_point, low, high).astype(dtype)
+    return (whole.astype(x.dtype) - zero_point) * scale
+
+
+@helper
 def extremes(x):
     """Return the least and the greatest element, whose derivatives are those of one element each.
 

@@ -1,0 +1,93 @@
+"""Weights that no call of a layer reads: tables that nobody trains, tables of layers that are never called, lists of lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from flax import nnx
+
+import jaxport
+from tests.codegen.structured import load
+from tests.codegen.test_loops import Graph, X
+from tests.codegen.test_structured import FRAMEWORKS, check_model
+
+ANGLES = np.arange(16)[:, None] * np.array([1.0, 0.1, 0.01, 0.001])
+
+
+def with_table(name: str, array: np.ndarray, path: str) -> onnx.ModelProto:
+    graph = Graph(x=[16, 8])
+    graph.tensors[name] = array.astype(np.float32)
+    x = graph.node("Add", ["x", name], path)
+    return graph.model(y=graph.linear(graph.node("Tanh", [x], path), f"{path}.up" if path else "up"))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_table_of_sines_is_not_trained(framework: str, tmp_path: Path) -> None:
+    table = np.concatenate([np.sin(ANGLES), np.cos(ANGLES)], axis=1)
+    code = check_model(with_table("repeat_1", table, "block"), tmp_path, framework)
+    assert {"nnx": "self.table = Table(", "equinox": "lax.stop_gradient(self.table)"}[framework] in code
+
+
+def test_a_mask_is_not_trained(tmp_path: Path) -> None:
+    mask = np.where(np.arange(16)[:, None] < np.arange(8), -100.0, 0.0)
+    assert "self.table = Table(" in check_model(with_table("val_3", mask, "block"), tmp_path, "nnx")
+
+
+@pytest.mark.parametrize("name", ["block.positions", "val_3"])
+def test_other_tensors_and_those_of_a_module_itself_are_trained(name: str, tmp_path: Path) -> None:
+    table = ANGLES.repeat(2, axis=1) if name == "val_3" else np.concatenate([np.sin(ANGLES), np.cos(ANGLES)], axis=1)
+    assert "Table" not in check_model(with_table(name, table, "block"), tmp_path, "nnx")
+
+
+def relative(named: bool) -> onnx.ModelProto:
+    """Two layers that read rows of a table of the module around, which the first of them cuts out."""
+    graph = Graph(x=X)
+    table = graph.weight("encoder.positions.weight" if named else "val_1", 12, 8)
+    graph.tensors |= {"from": np.array([2]), "to": np.array([3])}
+    rows = graph.node("Slice", [table, "from", "to"], "encoder.layers.0")
+    x = "x"
+    for layer in range(2):
+        path = f"encoder.layers.{layer}"
+        x = graph.linear(graph.node("Add", [x, rows], path), f"{path}.up")
+    return graph.model(y=graph.node("Tanh", [x]))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_table_of_the_module_around_is_one_of_its_layers(framework: str, tmp_path: Path) -> None:
+    code = check_model(relative(named=True), tmp_path, framework)
+    assert "in self.layers:" in code
+    assert {"nnx": "self.positions.embedding[...][", "equinox": "self.positions.weight["}[framework] in code
+    assert any(path.startswith("encoder.positions.") for path in load(tmp_path).named(load(tmp_path).load()))
+
+
+def test_a_table_without_a_name_stays_where_it_is_read(tmp_path: Path) -> None:
+    assert "Embed(" not in check_model(relative(named=False), tmp_path, "nnx")
+
+
+class Stages(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.stages = nnx.List([nnx.List([Block(rngs) for _ in range(count)]) for count in (2, 1)])
+
+    def __call__(self, x):
+        for stage in self.stages:
+            for block in stage:
+                x = block(x)
+        return x
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.up, self.down = nnx.Linear(4, 6, rngs=rngs), nnx.Linear(6, 4, rngs=rngs)
+
+    def __call__(self, x):
+        return x + self.down(nnx.relu(self.up(x)))
+
+
+def test_a_list_of_lists_is_one(tmp_path: Path) -> None:
+    code = check_model(jaxport.to_onnx(Stages(nnx.Rngs(0)), [("batch", 4)]).model, tmp_path, "nnx")
+    assert "in self.stages[0]:" in code
+    keys = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(Stages(nnx.Rngs(0)), nnx.Param))}
+    assert keys == set(load(tmp_path).named(load(tmp_path).load()))
