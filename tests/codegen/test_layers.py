@@ -263,6 +263,18 @@ IDIOMS = {
     ),
     "gelu by tanh": (spelled(f"{TANH} h = Mul(x, half) y = Mul(h, s)", X), "nn.gelu(x, approximate=True)"),
     "silu": (spelled("s = Sigmoid(x) y = Mul(x, s)", X), "nn.silu(x)"),
+    "a rotation by repeated angles": (
+        spelled(
+            "r = Concat<axis = 2>(a, a) i = Constant<value_ints = [1]>() c = Cos(r) s = Sin(r) "
+            "m = Unsqueeze(c, i) n = Unsqueeze(s, i) z = Constant<value_ints = [0]>() h = Constant<value_ints = [4]>() "
+            "e = Constant<value_ints = [8]>() l = Constant<value_ints = [3]>() f = Slice(x, z, h, l) "
+            "g = Slice(x, h, e, l) b = Neg(g) t = Concat<axis = 3>(b, f) p = Mul(x, m) q = Mul(t, n) y = Add(p, q)",
+            "float[batch, 2, length, 8] x",
+            "float[batch, length, 4] a",
+            output="float[batch, 2, length, 8]",
+        ),
+        "rotary(",
+    ),
     "a part": (
         spelled("i = Constant<value = int64 {2}>() y = Gather<axis=1>(x, i)", X, output="float[batch, 8]"),
         "x[:, 2]",

@@ -20,6 +20,7 @@ from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.group_normalization import group_normalization
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
 from jaxport.graph.fusions.normalization import normalization
+from jaxport.graph.fusions.rotary import rotary
 from jaxport.graph.fusions.softmax import softmax
 from jaxport.graph.identities import identities
 from jaxport.importer.evaluate import observing
@@ -30,7 +31,7 @@ from jaxport.importer.tracing import RecordedProgram, arguments, completed, reco
 
 __all__ = ["record_fused"]
 
-FUSIONS = (identities, softmax, log_sum_exp, normalization, group_normalization, activations)
+FUSIONS = (identities, softmax, log_sum_exp, normalization, group_normalization, activations, rotary)
 OPSET = 23
 """An opset that has the operators of the fusions; nodes of the file keep the versions that they have in it."""
 FIRST_OPSET = 7

@@ -1,7 +1,7 @@
 """Recognise RotaryEmbedding (opset 23): pairs of elements rotated by angles that depend on the position.
 
 1. The halves of `x` paired: `concat(a cos - b sin, b cos + a sin)`.
-2. The same with the halves rotated first: `x cos + concat(-b, a) sin`, with both tables repeated.
+2. The same with the halves rotated first: `x cos + concat(-b, a) sin`, with both tables repeated, or their angles.
 3. Neighbours paired: `stack(a cos - b sin, b cos + a sin)` of every second element, merged into one axis.
 
 The axes are those of batches, positions, heads and vectors, in any order; the tables are of positions, or of positions
@@ -38,20 +38,41 @@ def rotary(model: ir.Model) -> str:
 
 
 @dataclass(frozen=True)
+class Table:
+    """A table of cosines or sines, as it broadcasts to half of `x`.
+
+    Attributes:
+      seen: the value that it is computed from.
+      functions: the elementwise operators that compute it from that value, the first one first.
+    """
+
+    seen: Seen
+    functions: tuple[ir.Node, ...] = ()
+
+    def emit(self, builder: Builder) -> ir.Value:
+        """Return the table itself."""
+        value = builder.owned(self.seen.value)
+        for node in self.functions:
+            operands = [value if constant_of(operand) is None else operand for operand in node.inputs]
+            value = builder.emit(node.op_type, operands, dims_of(self.seen.value), value.dtype)
+        return value
+
+
+@dataclass(frozen=True)
 class Rotation:
     """A rotation of pairs of elements.
 
     Attributes:
       result: the rotated value; the labels of its axes are their positions.
       x: the operand.
-      cos, sin: the tables, as they broadcast to half of `x`.
+      cos, sin: the tables.
       interleaved: whether pairs are neighbours instead of halves.
     """
 
     result: ir.Value
     x: Seen
-    cos: Seen
-    sin: Seen
+    cos: Table
+    sin: Table
     interleaved: bool
 
 
@@ -63,7 +84,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     dims = dims_of(rotation.result) or []
     if len(dims) != 4 or not isinstance(dims[VECTOR], int):
         return "it is not of batches, heads and positions"
-    along = {axis for axis in (*rotation.cos.axes, *rotation.sin.axes) if axis is not None} - {0, VECTOR}
+    along = {axis for axis in (*rotation.cos.seen.axes, *rotation.sin.seen.axes) if axis is not None} - {0, VECTOR}
     along = along or {axis for axis in (1, 2) if dims[axis] == 1}  # a sequence of length one
     sequence = next(iter(along), None)
     if len(along) != 1 or not isinstance(sequence, int):
@@ -77,9 +98,9 @@ def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
     sizes: dict[Axis, Dim] = dict(enumerate(dims))
     table, halved = [dims[0], dims[sequence], width // 2], sizes | {VECTOR: width // 2}
     tables = [
-        (seen, how)
-        for seen in (rotation.cos, rotation.sin)
-        if (how := Arrangement.of(dims_of(seen.value) or (), seen.axes, [[0], [sequence], [VECTOR]], halved))
+        (one, how)
+        for one in (rotation.cos, rotation.sin)
+        if (how := Arrangement.of(dims_of(one.seen.value) or (), one.seen.axes, [[0], [sequence], [VECTOR]], halved))
     ]
     options = []
     for flat in (True, False):
@@ -94,14 +115,14 @@ def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
     _, _, x, result = min(options, key=lambda option: option[:2])
 
     def build(builder: Builder) -> ir.Value:
-        caches = [builder.expanded(how.apply(builder, builder.owned(seen.value)), table) for seen, how in tables]
+        caches = [builder.expanded(how.apply(builder, one.emit(builder)), table) for one, how in tables]
         attributes: dict[str, Any] = {"interleaved": 1} if rotation.interleaved else {}
         attributes |= {"num_heads": heads} if len(x.merged) == 3 else {}
         arranged = x.apply(builder, builder.now(rotation.x.value))
         turned = builder.emit("RotaryEmbedding", [arranged, *caches], x.merged, **attributes)
         return result.revert(builder, turned)
 
-    leaves = [rotation.x.value, rotation.cos.value, rotation.sin.value]
+    leaves = [rotation.x.value, rotation.cos.seen.value, rotation.sin.seen.value]
     return Fusion("RotaryEmbedding", rotation.result, leaves, build)
 
 
@@ -123,7 +144,7 @@ def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
     for a, b, cos, sin in _pairs(first, second):
         x = _parted(a, b, alternating=stacked)
         if x is not None:
-            yield Rotation(result, x, cos, sin, stacked)
+            yield Rotation(result, x, Table(cos), Table(sin), stacked)
 
 
 def _pairs(first: Seen, second: Seen) -> Iterator[tuple[Seen, Seen, Seen, Seen]]:
@@ -195,8 +216,21 @@ def _taken(node: ir.Node, place: int, width: int) -> range | None:
     return range(width)[slice(start, end, *step)]
 
 
-def _half_of(table: Seen) -> Seen | None:
-    """Return half of a table whose vectors are repeated; half of a constant is not yet a value of the graph."""
+def _half_of(table: Seen) -> Table | None:
+    """Return half of a table whose vectors are repeated, or are elementwise functions of vectors that are."""
+    functions: list[ir.Node] = []
+    while (half := _repeated(table)) is None:
+        node, factor = table.value.producer(), table.commuted("Mul", lambda operand: operand.scalar is not None)
+        inner = [factor[1]] if factor is not None else table.operands("Cos", "Sin")
+        if node is None or inner is None:
+            return None
+        functions.insert(0, node)
+        (table,) = inner
+    return Table(half, tuple(functions))
+
+
+def _repeated(table: Seen) -> Seen | None:
+    """Return half of a value whose vectors are repeated; half of a constant is not yet a value of the graph."""
     if VECTOR not in table.axes:
         return None
     place, rank = table.axes.index(VECTOR), len(table.axes)

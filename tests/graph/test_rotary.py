@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+
+from jaxport.testing import check, f32
+from tests.export.passes.fusions import operators
+
+X, ANGLES = f32("B", 4, "T", 8), f32("B", "T", 4)
+
+
+def turned(x):
+    first, second = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([-second, first], axis=-1)
+
+
+def rotated(x, angles, scale=1.0, other=None):
+    """As Hugging Face writes it: angles are repeated before their cosines and sines are computed."""
+    repeated = jnp.concatenate([angles, angles if other is None else other], axis=-1)[:, None]
+    return x * (jnp.cos(repeated) * scale) + turned(x) * (jnp.sin(repeated) * scale)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.7])
+def test_tables_of_repeated_angles(scale):
+    found = operators(check(lambda x, angles: rotated(x, angles, scale), X, ANGLES, opset=23))
+    assert found["RotaryEmbedding"] == 1
+    assert "Neg" not in found
+
+
+def test_two_rotations_share_the_tables():
+    found = operators(check(lambda x, y, angles: rotated(x, angles) + rotated(y, angles), X, X, ANGLES, opset=23))
+    assert found["RotaryEmbedding"] == 2
+    assert found["Cos"] == found["Sin"] == 1
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, angles: rotated(x, angles, other=angles + 1),
+        lambda x, angles: x * jnp.exp(jnp.concatenate([angles] * 2, -1))[:, None] + turned(x) * jnp.sin(angles.sum()),
+    ],
+)
+def test_other_tables_are_no_rotation(fn):
+    assert "RotaryEmbedding" not in operators(check(fn, X, ANGLES, opset=23))
