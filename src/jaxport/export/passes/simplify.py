@@ -4,6 +4,7 @@
 2. Where with a constant condition, or the same value in both branches: the branch.
 3. An identity operand (x + 0, x · 1, x and true, …): the other one.
 4. An operand expanded to the shape of the result, which the others have anyway: the value before the Expand.
+5. Concat: the operands that have elements.
 """
 
 from __future__ import annotations
@@ -13,7 +14,19 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.graph.editing import PARAMETER, Editor, constant_of, dims_of, discard, is_op, nodes_of, source, substitute
+from jaxport.graph.editing import (
+    PARAMETER,
+    Editor,
+    constant_of,
+    dims_of,
+    discard,
+    integer,
+    is_op,
+    nodes_of,
+    source,
+    sources,
+    substitute,
+)
 from jaxport.graph.fusing import same_dims
 from jaxport.graph.matching import Seen
 from jaxport.onnx_facts import BROADCASTING, VIEWS
@@ -65,6 +78,22 @@ def _where(node: ir.Node) -> ir.Value | None:
     return chosen if array.all() else other
 
 
+def _concat(node: ir.Node) -> ir.Value | None:
+    """Drop the operands that are known to have no elements; return the other one if there is only one."""
+    axis, operands = integer(node, "axis", 0), sources(node)
+    kept = [value for value in operands if not ((dims := dims_of(value)) and dims[axis] == 0)]
+    if not kept or len(kept) == len(operands):
+        return None
+    if len(kept) == 1:
+        return kept[0]
+    for index, value in enumerate(kept):
+        node.replace_input_with(index, value)
+    node.resize_inputs(len(kept))
+    for value in operands:
+        discard(value.producer())
+    return None
+
+
 _NEUTRAL = {**folding.NEUTRAL, **folding.NEUTRAL_SECOND}
 
 
@@ -79,7 +108,9 @@ def _neutral(node: ir.Node) -> ir.Value | None:
     return None
 
 
-RULES: dict[str, Callable[[ir.Node], ir.Value | None]] = {"Not": _not, "Equal": _equal, "Where": _where}
+RULES: dict[str, Callable[[ir.Node], ir.Value | None]] = {
+    "Not": _not, "Equal": _equal, "Where": _where, "Concat": _concat
+}  # fmt: skip
 
 
 def _spread(editor: Editor, node: ir.Node) -> bool:
