@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ FRAMEWORKS = ("nnx", "equinox")
 ROWS = "rows.printed.jsonl"
 HEADER = (
     "file", "opset", "difference NNX", "difference Equinox", "% of nodes", "% of nodes below the model", "% of weights",
-    "lines NNX", "lines Equinox", "lines of the original", "loops", "unrolled", "nameless: difference", "nameless: loops",
+    "% of weights of the original", "lines NNX", "lines Equinox", "lines of the original", "loops", "unrolled", "nameless: difference", "nameless: loops",
 )  # fmt: skip
 
 
@@ -96,7 +96,9 @@ def measured(path: Path) -> dict[str, Any]:
     row["oracle"] = checks.oracle
     covered = coverage(checks.program, specs)
     row |= {"nodes": covered.nodes, "placed": covered.placed, "weights": covered.weights}
-    row["original"] = _original(path.name.partition(".")[0])
+    original = _original(path.name.partition(".")[0])
+    if original is not None:
+        row |= {"original": original.lines, "original weights": original.weights}
     stripped = jaxport.from_onnx(nameless(onnx.load(path)))
     checks.program = stripped
     source, row["nameless"] = _printed(checks, specs, "nnx")
@@ -226,8 +228,19 @@ def _classes_of(element: ast.expr) -> list[str]:
     return [ast.unparse(element.func) if isinstance(element, ast.Call) else ""] * count
 
 
-def _original(name: str) -> int | None:
-    """The lines of the classes of a model's modules that are not PyTorch's own."""
+class Original(NamedTuple):
+    """A model of PyTorch.
+
+    Attributes:
+      lines: the lines of the classes of its modules that are not PyTorch's own.
+      weights: the part of the elements of its parameters that are in PyTorch's own modules: its classes keep the others.
+    """
+
+    lines: int
+    weights: float
+
+
+def _original(name: str) -> Original | None:
     try:
         import inspect
         import textwrap
@@ -242,9 +255,15 @@ def _original(name: str) -> int | None:
     if name not in cases:
         return None
     with torch.no_grad():
-        kinds = dict.fromkeys(type(module) for module in cases[name]().modules())
+        modules = [*cases[name]().modules()]
+    kinds = dict.fromkeys(map(type, modules))
     own = [kind for kind in kinds if not kind.__module__.startswith(("torch.", "tests.torch.models"))]
-    return sum(lines_of(textwrap.dedent(inspect.getsource(kind))) for kind in own)
+    lines = sum(lines_of(textwrap.dedent(inspect.getsource(kind))) for kind in own)
+    elements = {True: 0, False: 0}
+    for module in modules:
+        for parameter in module.parameters(recurse=False):
+            elements[type(module).__module__.startswith("torch.nn.")] += parameter.numel()
+    return Original(lines, elements[True] / max(sum(elements.values()), 1))
 
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -252,7 +271,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     cells = [
         [
             row["file"], row.get("opset", ""), *(_cell(row.get(framework, row.get("failed"))) for framework in FRAMEWORKS),
-            *(f"{100 * row[key]:.1f}" if key in row else "" for key in ("nodes", "placed", "weights")),
+            *(f"{100 * row[key]:.1f}" if key in row else "" for key in ("nodes", "placed", "weights", "original weights")),
             *(row.get(key, "") for key in ("nnx lines", "equinox lines", "original", "loops", "unrolled")),
             _cell(row.get("nameless", "")), row.get("nameless loops", ""),
         ]
@@ -268,11 +287,17 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"at least 95 % of nodes: {sum(row['nodes'] >= 0.95 for row in rows if 'nodes' in row)}",
         f"at least 95 % of the nodes below the model: {sum(row.get('placed', 0) >= 0.95 for row in rows)}",
         f"at least 97 % of weights: {sum(row['weights'] >= 0.97 for row in rows if 'weights' in row)}",
+        f"at least 97 % of weights, or as many as the original: {sum(_has_weights(row) for row in rows)}",
         f"lines over those of the original, median: {statistics.median(shares) if shares else float('nan'):.2f}",
         f"files with a stack that is no loop: {sum(bool(row.get('unrolled')) for row in rows)}",
         f"nameless, within 1e-5: {sum(_number(row.get('nameless')) <= 1e-5 for row in exact)} of {len(exact)}",
     ]
     return text + "\n\n" + "".join(f"- {fact}\n" for fact in facts)
+
+
+def _has_weights(row: Mapping[str, Any]) -> bool:
+    """Whether layers have 97 % of the weights, or the part that they have in the original."""
+    return row.get("weights", 0) >= min(0.97, row.get("original weights", 1))
 
 
 def _is_plain(row: Mapping[str, Any]) -> bool:

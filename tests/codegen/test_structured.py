@@ -246,3 +246,13 @@ def test_a_size_that_hides_a_module_is_refused():
     agraph (float[jnp, 2] x) => (float[k] y) <int64[1] flat = {-1}> { y = Reshape(x, flat) }""")
     with pytest.raises(InvalidArgument, match="the size `jnp` would hide"):
         jaxport.from_onnx(model).to_source(framework="nnx")
+
+
+@pytest.mark.parametrize("framework", ["jax", *FRAMEWORKS])
+def test_an_input_named_like_a_size_keeps_its_name(framework):
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+    agraph (float[points, 3] points) => (float[n] y)
+    <float[1] one = {1}> { size = Shape<start = 0, end = 1>(points)  y = Expand(one, size) }""")
+    code = jaxport.from_onnx(model).to_source(framework=framework).code
+    assert "points_size, _ = points.shape" in code
+    assert "points_2" not in code

@@ -78,7 +78,11 @@ def input_specs(program: Program, constraints: Sequence[str] = ()) -> dict[str, 
         for axis, size in enumerate(value.shape.dims if value.shape is not None else ())
         if not isinstance(size, int)
     }
-    scope, names = jax.export.SymbolicScope(constraints), _Names(texts.values())
+    # A size with the name of an input would take it away from the argument of printed source.
+    inputs = {value.name or "" for value in program.inputs} - {
+        name for text in constraints for name in re.findall(r"\w+", text)
+    }
+    scope, names = jax.export.SymbolicScope(constraints), _Names(texts.values(), inputs)
     return {
         value.name or "": jax.ShapeDtypeStruct(
             tuple(
@@ -96,12 +100,17 @@ class _Names:
     """The names of open sizes, as JAX takes them.
 
     A text such as `past + 1` is an expression if its names are names of sizes; anything else is a name.
+
+    Args:
+      texts: the sizes as the model has them.
+      inputs: names that are those of something else: such a size is `points_size`.
     """
 
-    def __init__(self, texts: Iterable[str]):
+    def __init__(self, texts: Iterable[str], inputs: Collection[str]):
         texts = list(dict.fromkeys(texts))
         plain = [text for text in texts if text.isidentifier()]
-        self.names = dict(zip(plain, unique_identifiers(plain, "size", FUNCTIONS), strict=True))
+        wanted = [f"{text}_size" if text in inputs else text for text in plain]
+        self.names = dict(zip(plain, unique_identifiers(wanted, "size", FUNCTIONS), strict=True))
         for text in texts:
             if text not in self.names and not _is_expression(text, plain):
                 self.names[text] = unique(identifier(text, "size"), {*self.names.values(), *FUNCTIONS})
