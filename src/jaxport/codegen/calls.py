@@ -283,9 +283,28 @@ class CallPrinter(Printer):
                 return ast.Attribute(self.value(array), "T" if len(axes) == 2 else "mT", ast.Load())
             if isinstance(axes, list | tuple) and all(isinstance(axis, int) or is_dim(axis) for axis in axes):
                 return call(ast.Attribute(self.value(array), METHODS[step.name], ast.Load()), *map(self.value, axes))
+        pooled = self._pooled(step) if step.name == "lax.reduce_window" else None
+        if pooled is not None:
+            return pooled
         if step.name == "jnp.broadcast_to" and isinstance(array, HostValue) and not array.ndim and not array.symbolic:
             return self._uniform(array, self.value(rest[0]))
         return super().expression(step)
+
+    def _pooled(self, step: Step) -> ast.expr | None:
+        """`nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))`, if only inner axes have windows."""
+        assert self.dialect is not None
+        if not self.dialect.max_pool or step.kwargs or len(step.args) != 6:
+            return None
+        x, least, function, window, strides, padding = step.args
+        ends = [(window[at], strides[at], padding[at]) for at in (0, -1)] if not isinstance(padding, str) else []
+        is_largest = getattr(function, "name", "") == "lax.max" and number_of(least) == -math.inf
+        if not is_largest or any(
+            size != 1 or stride != 1 or tuple(pads) != (0, 0) for size, stride, pads in ends or [(0, 0, ())]
+        ):
+            return None
+        inner = [self.value(tuple(values[1:-1])) for values in (window, strides, padding)]
+        options = {"strides": inner[1]} | ({"padding": inner[2]} if any(map(any, padding)) else {})
+        return call(self.dialect.max_pool, self.value(x), inner[0], **options)
 
     def host_value(self, value: HostValue) -> ast.expr:
         """Return a tensor that is known; the smallest number of float32, which masks are made of, by its name."""

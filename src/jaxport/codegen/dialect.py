@@ -71,6 +71,7 @@ class Dialect:
       value: the array behind a weight.
       frozen: the array behind a tensor that is not trained.
       declared: whether fields are declared in the body of the class.
+      max_pool: the function of the largest of each window of a batch with channels last; empty if there is none.
       definitions: the source of classes that the module may need, by name.
       loading: makes the source of `load` of the name of the model's class, and of whether its layers draw random numbers.
       reserved: names that the framework's modules have already.
@@ -92,6 +93,7 @@ class Dialect:
     definitions: Mapping[str, str]
     loading: Callable[[str, bool], str]
     reserved: frozenset[str]
+    max_pool: str = ""
 
 
 def constant(value: RuntimeValue, role: str) -> ast.expr:

@@ -79,5 +79,6 @@ NNX = Dialect(
     definitions={"Table": _TABLE, **DEFINITIONS},
     loading=_loading,
     reserved=frozenset(_RESERVED.split()),
+    max_pool="nnx.max_pool",
 )
 """Flax's NNX."""

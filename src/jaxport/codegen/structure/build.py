@@ -80,7 +80,7 @@ def _module(
     """Return the tree of operators, without its weights."""
     leaves = recognised(ops, results, weights)
     made_by = {variable: op for op in ops for variable in op.outputs}
-    chains = {id(leaf): chain_of(leaf, op_chains[id(made_by[leaf.outputs[0]])]) for leaf in leaves}
+    chains = {id(leaf): chain_of(leaf, op_chains[id(made_by[leaf.outputs[0]])], types) for leaf in leaves}
     imply_elements(chains)
     hoist(leaves, chains, weights.names)
     mined = mine(leaves, chains, [*weights.names])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 
 from jaxport.codegen.tree import Layer, Leaf, Op
@@ -89,10 +89,11 @@ def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, B
     return nodes, chains
 
 
-def chain_of(leaf: Leaf, chain: Chain) -> Chain:
+def chain_of(leaf: Leaf, chain: Chain, known: Collection[str]) -> Chain:
     """Return the modules around a leaf, those that only the name of its weight tells included.
 
-    A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
+    A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts. A convolution that a
+    normalization was folded into has the place of the normalization; it is itself, unless the file has that (`known`), too.
     """
     if not isinstance(leaf, Layer) or not leaf.weights:
         return chain
@@ -100,6 +101,9 @@ def chain_of(leaf: Leaf, chain: Chain) -> Chain:
     weight = next(iter(leaf.weights.values()))
     name = re.sub(r"\.u?int\d+$", "", weight.name)  # of the integers that a weight is stored as
     path, begin = name.rpartition(".")[0], f"{called(around)}." if around else ""
+    outer, _, last = around.rpartition(".")
+    if path.rpartition(".")[0] == called(outer) and path not in known and not last.isdigit() and len(chain) > 1:
+        return (*chain[:-1], ".".join(filter(None, (outer, path.rpartition(".")[2]))))
     if path == called(around) or not path.startswith(begin):
         return chain
     if not all(part.isidentifier() or part.isdigit() for part in path.split(".")):
