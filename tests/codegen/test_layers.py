@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from flax import nnx
 
 import jaxport
 from tests.codegen.structured import check, load, nameless
@@ -615,3 +616,17 @@ def test_a_stack_without_names_is_a_loop(framework: str, tmp_path: Path) -> None
     code = check_model(model, tmp_path, framework, loops=1)
     assert "class Block(" in code
     assert "range(4)" in code
+
+
+POOLS = {
+    "plain": (((2, 2), (2, 2), "VALID"), "nnx.max_pool(x, (2, 2), strides=(2, 2))"),
+    "padded": (((3, 3), (2, 2), ((1, 1), (1, 1))), "nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))"),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_pooling_is_one_of_flax(name: str, tmp_path: Path) -> None:
+    (window, strides, padding), text = POOLS[name]
+    model = jaxport.to_onnx(lambda x: nnx.max_pool(x, window, strides, padding), [("batch", 8, 8, 3)]).model
+    assert text in check_model(model, tmp_path, "nnx")
+    assert "lax.reduce_window(" in check_model(model, tmp_path / "equinox", "equinox")

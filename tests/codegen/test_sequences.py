@@ -106,6 +106,20 @@ def test_a_layer_that_another_was_folded_into_is_itself(tmp_path: Path) -> None:
     assert "self.stem = nnx.Linear(" in check_model(graph.model(y=graph.node("Tanh", [folded])), tmp_path, "nnx")
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_layer_that_a_normalization_was_folded_into_is_itself(kept: bool, tmp_path: Path) -> None:
+    """Its node has the place of the normalization, unless the file has the layer, too."""
+    graph = Graph(x=X)
+    x = graph.node("MatMul", ["x", graph.weight("block.first.weight", 8, 8)], "block.norm")
+    x = graph.linear(
+        graph.node("Tanh", [graph.node("Add", [x, graph.weight("b", 8)], "block.norm")], "block"), "block.second"
+    )
+    x = graph.node("Mul", [x, graph.weight("block.first.factor", 8)], "block.first") if kept else x
+    code = check_model(graph.model(y=graph.node("Neg", [x])), tmp_path, "nnx")
+    assert ("self.norm = nnx.Linear" in code) == kept
+    assert ("self.first = nnx.Linear" in code) != kept
+
+
 class Stack(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.layers = nnx.Sequential(

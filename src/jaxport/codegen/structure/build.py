@@ -83,7 +83,7 @@ def _module(
     """Return the tree of operators, without its weights."""
     leaves = recognised(ops, results, weights)
     made_by = {variable: op for op in ops for variable in op.outputs}
-    chains = leaf_chains(leaves, lambda leaf: op_chains[id(made_by[leaf.outputs[0]])])
+    chains = leaf_chains(leaves, lambda leaf: op_chains[id(made_by[leaf.outputs[0]])], types)
     imply_elements(chains)
     keep_channels_last(leaves, chains)
     hoist(leaves, chains, weights.names)

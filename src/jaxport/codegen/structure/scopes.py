@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 
 from jaxport.codegen.tree import Layer, Leaf, Op
@@ -91,7 +91,7 @@ def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, B
     return nodes, chains
 
 
-def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain]) -> dict[int, Chain]:
+def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: Collection[str]) -> dict[int, Chain]:
     """Return the modules around each leaf, those that only the name of its weight tells included.
 
     A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
@@ -99,10 +99,12 @@ def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain]) -> dict
     Args:
       leaves: the leaves.
       around: returns the modules around the node that computes a leaf.
+      known: the modules that the file has.
     """
     leaves = list(leaves)
     readers = Counter(_weight_of(leaf) for leaf in leaves)
-    return {id(leaf): _chain_of(leaf, around(leaf), readers[_weight_of(leaf)] == 1) for leaf in leaves}
+    movable = {name for name, count in readers.items() if count == 1 and name.rpartition(".")[0] not in known}
+    return {id(leaf): _chain_of(leaf, around(leaf), _weight_of(leaf) in movable) for leaf in leaves}
 
 
 def _weight_of(leaf: Leaf) -> str:
@@ -111,12 +113,12 @@ def _weight_of(leaf: Leaf) -> str:
     return re.sub(r"\.u?int\d+$", "", weight.name) if weight is not None else ""
 
 
-def _chain_of(leaf: Leaf, chain: Chain, is_only_reader: bool) -> Chain:
+def _chain_of(leaf: Leaf, chain: Chain, is_movable: bool) -> Chain:
     name = _weight_of(leaf)
     if not name:
         return chain
     path, parent = name.rpartition(".")[0], name.rpartition(".")[0].rpartition(".")[0]
-    if is_only_reader and chain and called(chain[-1]) != path and called(chain[-1]).rpartition(".")[0] == parent:
+    if is_movable and chain and called(chain[-1]) != path and called(chain[-1]).rpartition(".")[0] == parent:
         # A batch normalization that an exporter folded into the convolution before it has given it its place.
         chain = chain[:-1]
     around = chain[-1] if chain else ""
