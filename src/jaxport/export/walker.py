@@ -25,7 +25,19 @@ from jaxport.export.registry import RULES, Rule
 from jaxport.export.sources import source_lines
 from jaxport.export.templates import BlockTemplates
 from jaxport.export.value import Value, has_data_type
-from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Parameters, PythonFunction, Var, parameters
+from jaxport.jaxprs import (
+    Atom,
+    ClosedJaxpr,
+    Dim,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Parameters,
+    PythonFunction,
+    PyTree,
+    Var,
+    parameters,
+)
 from jaxport.jaxprs.walk import needed_equations
 
 if TYPE_CHECKING:
@@ -130,7 +142,7 @@ class Walker:
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     _sources: dict[Any, tuple[str, str]] = field(default_factory=dict)
-    _traced: dict[tuple, Any] = field(default_factory=dict)
+    _traced: dict[tuple, tuple[ClosedJaxpr, PyTree]] = field(default_factory=dict)
 
     def walk(self, op: Emitter, jaxpr: Jaxpr, operands: Sequence[Value]) -> list[Value]:
         """Export the equations of `jaxpr` in the graph of `op`; return the values of its outputs."""
@@ -260,7 +272,9 @@ class Walker:
         results = self.inline(inner, jaxpr, operands)
         return results[0] if tree == jax.tree.structure(0) else results
 
-    def traced(self, function: PythonFunction, avals: Sequence[Any], parameters: dict) -> tuple[ClosedJaxpr, Any]:
+    def traced(
+        self, function: PythonFunction, avals: Sequence[jax.ShapeDtypeStruct], parameters: dict
+    ) -> tuple[ClosedJaxpr, PyTree]:
         """Return a JAX function of these abstract values as the walker walks it, and the tree of its results."""
         try:
             key = (function, tuple((a.shape, a.dtype) for a in avals), tuple(sorted(parameters.items())))

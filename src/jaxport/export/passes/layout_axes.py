@@ -32,7 +32,7 @@ def across(groups: Groups, layout: Layout, side: int) -> Layout | None:
       layout: the layout of one side.
       side: 0 if the layout is that of the input, 1 if it is that of the output.
     """
-    placed: list[tuple[float, int, list[int]]] = []
+    placed: list[tuple[float, int, Sequence[int]]] = []
     position = -1.0
     for index, group in enumerate(groups):
         known, other = group[side], group[1 - side]
