@@ -15,8 +15,14 @@ from jaxport.codegen.fields import Fields, common_name, key_of
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, number, restored
 from jaxport.codegen.statements import (
+    KEPT,
+    METHODS,
+    WEAK,
+    PartName,
+    SizeName,
     begin_in,
     direct_operands,
+    follow,
     for_loop,
     is_single_number,
     items_of_rounds,
@@ -27,6 +33,7 @@ from jaxport.codegen.statements import (
     same_tensor,
     singular,
     swaps_last,
+    windows_of,
     with_plain_axis,
 )
 from jaxport.codegen.structure.idioms import MOVING, ROLES
@@ -183,7 +190,7 @@ class CallPrinter(Printer):
         """Return an item as a call: of a layer, of a module, or of the function that computes an operator."""
         if isinstance(item, Layer) and "carry" in item.config:
             options = {"reverse": True} if item.config["reverse"] else {}
-            args = (_Part(self.fields.text(item)), item.config["carry"], item.inputs[0])
+            args = (PartName(self.fields.text(item)), item.config["carry"], item.inputs[0])
             return Step("call", "lax.scan", args, options, item.config["outputs"], item)
         if isinstance(item, Layer):
             keywords = item.config.get("keywords", ())
@@ -191,7 +198,7 @@ class CallPrinter(Printer):
             options = dict(zip(keywords, item.inputs[first:], strict=True))
             return Step("call", self.fields.text(item), item.inputs[:first], options, item.outputs[0], item)
         if isinstance(item, Call):
-            sizes = {key: _Name(key) for key in self.sizes.get(id(item.module), ())}
+            sizes = {key: SizeName(key) for key in self.sizes.get(id(item.module), ())}
             outputs = item.outputs[0] if len(item.outputs) == 1 else item.outputs
             return Step("call", self.fields.text(item.module), item.inputs, sizes, outputs, item)
         if isinstance(item, Loop):
@@ -247,9 +254,9 @@ class CallPrinter(Printer):
 
     def value(self, value: RuntimeValue) -> ast.expr:
         """Return any argument as an expression."""
-        if isinstance(value, _Name):
+        if isinstance(value, SizeName):
             return self.size(name(value))
-        if isinstance(value, _Part) and self.dialect is not None:
+        if isinstance(value, PartName) and self.dialect is not None:
             return self.dialect.cell(ast.parse(value, mode="eval").body)
         if isinstance(value, tuple | list) and not hasattr(value, "_asdict"):
             for chosen, made in self.lists.items():
@@ -292,19 +299,12 @@ class CallPrinter(Printer):
 
     def _pooled(self, step: Step) -> ast.expr | None:
         """`nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))`, if only inner axes have windows."""
-        assert self.dialect is not None
-        if not self.dialect.max_pool or step.kwargs or len(step.args) != 6:
+        windows = windows_of(step)
+        if windows is None or self.dialect is None or not self.dialect.max_pool:
             return None
-        x, least, function, window, strides, padding = step.args
-        ends = [(window[at], strides[at], padding[at]) for at in (0, -1)] if not isinstance(padding, str) else []
-        is_largest = getattr(function, "name", "") == "lax.max" and number_of(least) == -math.inf
-        if not is_largest or any(
-            size != 1 or stride != 1 or tuple(pads) != (0, 0) for size, stride, pads in ends or [(0, 0, ())]
-        ):
-            return None
-        inner = [self.value(tuple(values[1:-1])) for values in (window, strides, padding)]
-        options = {"strides": inner[1]} | ({"padding": inner[2]} if any(map(any, padding)) else {})
-        return call(self.dialect.max_pool, self.value(x), inner[0], **options)
+        window, strides, padding = map(self.value, windows)
+        options = {"strides": strides} | ({"padding": padding} if any(map(any, windows[2])) else {})
+        return call(self.dialect.max_pool, self.value(step.args[0]), window, **options)
 
     def host_value(self, value: HostValue) -> ast.expr:
         """Return a tensor that is known; the smallest number of float32, which masks are made of, by its name."""
@@ -407,15 +407,7 @@ class CallPrinter(Printer):
 
     def _are_listed(self, columns: Sequence[Sequence[Module | Layer]]) -> bool:
         """Whether the parts of each column are one, or elements of a list that follow one another."""
-        for column in columns:
-            places = [self.fields.paths[key_of(child)] for child in column]
-            first = places[0]
-            in_order = len(first) > 1 and all(
-                place == (*first[:-1], int(first[-1]) + number) for number, place in enumerate(places)
-            )
-            if not in_order and any(place != first for place in places):
-                return False
-        return True
+        return all(follow([self.fields.paths[key_of(child)] for child in column]) for column in columns)
 
     def _round(
         self, loop: Loop, arguments: Sequence[ast.expr], elements: Mapping[tuple[str | int, ...], str], target: ast.expr
@@ -502,26 +494,5 @@ class CallPrinter(Printer):
         return [ast.Assign([target], expression, lineno=0)]
 
 
-class _Name(str):
-    """The name of a size that is an argument of a module."""
-
-    __slots__ = ()
-
-
-class _Part(str):
-    """A part of the module that is an argument."""
-
-    __slots__ = ()
-
-
 LONGEST_DISTANT = 32
 """Characters of an expression that is an operand of a later step than the next at most."""
-
-METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
-"""Functions that are methods of arrays, and take an array and sizes or axes."""
-
-WEAK = {"jnp.clip", "helper.fake_quantized"}
-"""Functions whose operands behind the first may be plain numbers."""
-
-KEPT = {"mask", "split", "softmax", "top_k"}
-"""Defaults that say more than `x`."""

@@ -11,13 +11,20 @@ import numpy as np
 
 from jaxport.codegen.flat import leaves
 from jaxport.codegen.literals import call
+from jaxport.codegen.structure.spellings import number
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
 __all__ = [
+    "KEPT",
+    "METHODS",
+    "WEAK",
+    "PartName",
+    "SizeName",
     "begin_in",
     "direct_operands",
+    "follow",
     "for_loop",
     "is_single_number",
     "items_of_rounds",
@@ -28,8 +35,31 @@ __all__ = [
     "same_tensor",
     "singular",
     "swaps_last",
+    "windows_of",
     "with_plain_axis",
 ]
+
+
+METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
+"""Functions that are methods of arrays, and take an array and sizes or axes."""
+
+WEAK = {"jnp.clip", "helper.fake_quantized"}
+"""Functions whose operands behind the first may be plain numbers."""
+
+KEPT = {"mask", "split", "softmax", "top_k"}
+"""Defaults that say more than `x`."""
+
+
+class SizeName(str):
+    """The name of a size that is an argument of a module."""
+
+    __slots__ = ()
+
+
+class PartName(str):
+    """A part of the module that is an argument."""
+
+    __slots__ = ()
 
 
 def lowered(text: str) -> str:
@@ -142,3 +172,27 @@ def items_of_rounds(loop: Item) -> Iterator[Item]:
     assert isinstance(loop, Loop)
     for one in loop.calls:
         yield from one.module.items
+
+
+def follow(places: Sequence[tuple[str | int, ...]]) -> bool:
+    """Whether the places of parts are one, or those of elements of a list that follow one another.
+
+    >>> follow([("layers", 1), ("layers", 2)]), follow([("norm",), ("norm",)]), follow([("layers", 1), ("layers", 3)])
+    (True, True, False)
+    """
+    first = places[0]
+    in_order = len(first) > 1 and all(
+        place == (*first[:-1], int(first[-1]) + number) for number, place in enumerate(places)
+    )
+    return in_order or all(place == first for place in places)
+
+
+def windows_of(step: Step) -> tuple[RuntimeValue, RuntimeValue, RuntimeValue] | None:
+    """Return windows, strides and padding of a maximum of windows, if neither the first nor the last axis has any."""
+    if step.kwargs or len(step.args) != 6 or isinstance(step.args[5], str):
+        return None
+    _, least, function, window, strides, padding = step.args
+    ends = [(window[at], strides[at], *padding[at]) for at in (0, -1)]
+    if getattr(function, "name", "") != "lax.max" or number(least) != -np.inf or ends != [(1, 1, 0, 0)] * 2:
+        return None
+    return tuple(window[1:-1]), tuple(strides[1:-1]), tuple(map(tuple, padding[1:-1]))
