@@ -123,6 +123,22 @@ class Channels(StepRules):
         axis = tuple(sorted(places)) if isinstance(axes, tuple) else places[0]
         return Step(step.form, step.name, (x,), {"axis": axis}, step.outputs, step.node)
 
+    def pool(self, step: Step) -> Step | None:
+        """Return a pool of images that were transposed as one of the images themselves, and a transpose."""
+        moved = self._moved(step.args[0])
+        if moved is None:
+            return None
+        x, order = moved.args
+
+        def by_axis(values: RuntimeValue) -> RuntimeValue:
+            return values if isinstance(values, str) else tuple(values[order.index(axis)] for axis in range(len(order)))
+
+        *others, window, strides, pads = step.args[1:]
+        args = (x, *others, *map(by_axis, (window, strides, pads)))
+        options = {key: by_axis(values) for key, values in step.kwargs.items()}
+        result = Variable(by_axis(step.outputs.shape), step.outputs.dtype)
+        return _transpose(step, self.add(Step(step.form, step.name, args, options, result, step.node)), order)
+
     def concatenation(self, step: Step) -> Step | None:
         """`concatenate` of values that were transposed alike, along the axis that was moved."""
         if len(step.args) != 1 or step.kwargs.keys() != {"axis"}:

@@ -155,6 +155,8 @@ class _Rewriting:
             "==": (self._lower_triangle,),
             "nn.softmax": (self.attentions.mask_of, self._over_last_axis),
             "jnp.concatenate": (self._stack, self._roll, self.channels.concatenation, self._continued),
+            "lax.reduce_window": (self.channels.pool,),
+            "helper.avg_pool": (self.channels.pool,),
             "jnp.cos": (self._angle,),
             "jnp.sin": (self._angle,),
         }.get(step.name, ())

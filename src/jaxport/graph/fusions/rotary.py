@@ -78,6 +78,8 @@ class Rotation:
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     rank = len(dims_of(node.outputs[0]) or ())
+    if not rank:  # nothing is known of its shape
+        return None
     rotation = next(_joined(node, rank) if is_op(node, "Concat") else _turned(node, rank), None)
     if rotation is None:
         return None
