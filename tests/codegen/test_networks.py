@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import onnx
 import pytest
 
+import jaxport
 from tests.codegen.test_layers import spelled
 from tests.codegen.test_loops import Graph, X
 from tests.codegen.test_structured import FRAMEWORKS, check_model
@@ -234,3 +239,24 @@ def test_parts_of_a_value_have_the_names_that_its_layer_tells(
     for part in parts[1:]:
         x = graph.node("Mul", [graph.node("Tanh", [x]), part])
     assert text in check_model(graph.model(y=graph.node("Mul", [x, parts[0]])), tmp_path, "nnx")
+
+
+def decoder(weights: dict, x: jax.Array) -> jax.Array:
+    """A scan over layers, and a product."""
+
+    def layer(x: jax.Array, weights: dict[str, jax.Array]) -> tuple[jax.Array, None]:
+        return x + jnp.tanh(x @ weights["query"]) @ weights["output"], None
+
+    return jax.lax.scan(layer, x, weights["layers"])[0] @ weights["head"]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_slices_of_stacked_weights_are_elements_of_the_stack(framework: str, tmp_path: Path) -> None:
+    """A scan over layers that is unrolled reads slices of one tensor, which have the name of them all."""
+    random = np.random.default_rng(0)
+    layers = {name: jnp.asarray(random.standard_normal((3, 4, 4)), jnp.float32) for name in ("query", "output")}
+    weights = {"layers": layers, "head": jnp.asarray(random.standard_normal((4, 2)), jnp.float32)}
+    model = jaxport.to_onnx(partial(decoder, weights), [("batch", 4)]).model
+    code = check_model(model, tmp_path, framework, loops=1)
+    assert "for layer in self.layers:" in code
+    assert "return x + self.output(jnp.tanh(self.query(x)))" in code

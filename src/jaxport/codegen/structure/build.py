@@ -31,7 +31,7 @@ from jaxport.codegen.structure.scopes import (
 from jaxport.codegen.structure.steps import operators, renamed, variables
 from jaxport.codegen.structure.tables import is_table
 from jaxport.codegen.structure.ties import copies, element_of_all, owned_by_elements, shared
-from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Tie, Weight
+from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
@@ -83,11 +83,15 @@ def _module(
     """Return the tree of operators, without its weights."""
     leaves = recognised(ops, results, weights)
     made_by = {variable: op for op in ops for variable in op.outputs}
-    chains = leaf_chains(leaves, lambda leaf: op_chains[id(made_by[leaf.outputs[0]])], types)
+
+    def around_node(leaf: Leaf) -> Chain:
+        return op_chains[id(made_by[leaf.outputs[0]])]
+
+    chains = leaf_chains(leaves, around_node, types)
     imply_elements(chains)
     keep_channels_last(leaves, chains)
     hoist(leaves, chains, weights.names)
-    mined = mine(leaves, chains, [*weights.names])
+    mined = mine(leaves, chains, [*weights.names], around_node)
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
     types = {**types, **mined}
     closing = Closing(

@@ -6,7 +6,7 @@ are closed and classes are made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,13 +23,19 @@ FEWEST_LAYERS = 2
 NORMS = frozenset({"LayerNorm", "RMSNorm", "BatchNorm"})
 
 
-def mine(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Sequence[Variable]) -> dict[str, str]:
+def mine(
+    leaves: Sequence[Leaf],
+    chains: dict[int, Chain],
+    weights: Sequence[Variable],
+    around_node: Callable[[Leaf], Chain],
+) -> dict[str, str]:
     """Put repeated blocks into modules `layers.0`, `layers.1` …, if the file has no such modules.
 
     Args:
       leaves: the layers and operators, in the order of the file.
       chains: the modules around each, by identity; changed.
       weights: the variables that stand for tensors.
+      around_node: returns the modules that the file names around the node of a leaf; the names of weights may tell more.
 
     Returns:
       The types of the new modules, by path.
@@ -42,16 +48,31 @@ def mine(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Sequence[Var
     for run in sorted(mining.runs(), key=lambda run: run.begin):
         inside = mining.sequence[run.begin : run.end]
         around = common(chains[id(leaf)] for leaf in inside)
-        if any(isinstance(leaf, Layer) and len(chains[id(leaf)]) > len(around) + 1 for leaf in inside):
+        if any(isinstance(leaf, Layer) and len(around_node(leaf)) > len(around) + 1 for leaf in inside):
             continue  # the file names the modules around these layers
-        stem = unique(".".join((*around[-1:], "layers")), names)
+        rounds = [inside[begin : begin + run.period] for begin in range(0, len(inside), run.period)]
+        stack = _stack(rounds, chains, around)
+        stem = unique(stack[-1] if stack else ".".join((*around[-1:], "layers")), names)
         names.add(stem)
-        for place in range(run.rounds):
+        for place, leaves_of_round in enumerate(rounds):
             path = f"{stem}.{place}"
             types[path] = "Block"
-            for leaf in mining.sequence[run.begin + place * run.period : run.begin + (place + 1) * run.period]:
-                chains[id(leaf)] = (*around, path, *chains[id(leaf)][len(around) :])
+            for leaf in leaves_of_round:
+                chain = chains[id(leaf)]
+                if stack and chain[: len(stack)] == stack:
+                    chain = (*around, *(f"{path}{one.removeprefix(stack[-1])}" for one in chain[len(stack) :]))
+                chains[id(leaf)] = (*around, path, *chain[len(around) :])
     return types
+
+
+def _stack(rounds: Sequence[Sequence[Leaf]], chains: Mapping[int, Chain], around: Chain) -> Chain:
+    """Return the module that the weights of all rounds are named after; empty if there is none.
+
+    Slices of stacked weights have the names of the stack: the blocks are its elements.
+    """
+    named = [[chains[id(leaf)] for leaf in one if isinstance(leaf, Layer)] for one in rounds]
+    stack = common(chain for chain in named[0])[: len(around) + 1]
+    return stack if len(stack) > len(around) and all(one == named[0] for one in named) else ()
 
 
 @dataclass(frozen=True)
