@@ -9,8 +9,9 @@ import pytest
 from jax import lax
 
 import jaxport
-from jaxport.export.rules.searching import MOST_ELEMENTS, _scans
+from jaxport.export.rules.searching import MOST_ELEMENTS
 from jaxport.jaxprs import jaxpr_as_fun
+from jaxport.jaxprs.walk import equations_within
 from jaxport.testing import expect_graph
 
 ORDERED = np.array([-np.inf, -2, -0.0, 0.0, 0.5, 0.5, 0.5, 3, 3e4, np.inf], np.float32)
@@ -19,6 +20,13 @@ SOUGHT = np.array([np.nan, -np.inf, np.inf, -3, -2, 0.0, -0.0, 0.25, 0.5, 7, 3, 
 
 def operators(exported):
     return {node.op_type for node in exported.model.graph.all_nodes()}
+
+
+def loop_of_a_search():
+    """Return the equation that JAX traces for the loop."""
+    program = jax.make_jaxpr(jnp.searchsorted)(ORDERED, SOUGHT).jaxpr
+    (scan,) = [equation for equation in equations_within(program) if equation.primitive.name == "scan"]
+    return scan
 
 
 def compared(fn, *arrays):
@@ -77,7 +85,7 @@ def test_many_elements_stay_a_loop():
 
 @pytest.mark.parametrize(("steps", "is_search"), [(4, True), (3, False), (5, False)])
 def test_a_loop_with_other_steps_is_no_search(steps, is_search):
-    (scan,) = _scans(jax.make_jaxpr(jnp.searchsorted)(ORDERED, SOUGHT).jaxpr)
+    scan = loop_of_a_search()
     step = jaxpr_as_fun(scan.params["jaxpr"])
 
     def bounds(elements, sought):
@@ -90,7 +98,7 @@ def test_a_loop_with_other_steps_is_no_search(steps, is_search):
 
 
 def test_a_search_in_part_of_the_elements_stays_a_loop():
-    (scan,) = _scans(jax.make_jaxpr(jnp.searchsorted)(ORDERED, SOUGHT).jaxpr)
+    scan = loop_of_a_search()
     step = jaxpr_as_fun(scan.params["jaxpr"])
 
     def bounds(elements, sought):
