@@ -9,7 +9,9 @@ import pytest
 from jax import lax
 
 import jaxport
+from jaxport.export.rules import RULES
 from jaxport.export.rules.searching import MOST_ELEMENTS
+from jaxport.export.walker import Walker
 from jaxport.jaxprs import jaxpr_as_fun
 from jaxport.jaxprs.walk import equations_within
 from jaxport.testing import expect_graph
@@ -23,9 +25,10 @@ def operators(exported):
 
 
 def loop_of_a_search():
-    """Return the equation that JAX traces for the loop."""
-    program = jax.make_jaxpr(jnp.searchsorted)(ORDERED, SOUGHT).jaxpr
-    (scan,) = [equation for equation in equations_within(program) if equation.primitive.name == "scan"]
+    """Return the equation of the loop, which newer releases of JAX have in the implementation of a primitive."""
+    arrays = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (ORDERED, SOUGHT)]
+    program, _ = Walker(23, RULES, {}).traced(jnp.searchsorted, arrays, {})
+    (scan,) = [equation for equation in equations_within(program.jaxpr) if equation.primitive.name == "scan"]
     return scan
 
 
