@@ -87,6 +87,30 @@ def test_axes_that_are_kept_and_dropped_are_not_kept(name: str, tmp_path: Path) 
     assert text in check_model(model, tmp_path, "nnx")
 
 
+def test_the_mean_of_everything_has_no_axes(tmp_path: Path) -> None:
+    body = "a = Constant<value_ints = [0, 1, 2]>() p = ReduceMean<keepdims = 1>(x) y = Squeeze(p, a)"
+    assert "return jnp.mean(x)" in check_model(spelled(body, "float[batch, 4, 8] x", output="float"), tmp_path, "nnx")
+
+
+def test_parts_of_other_sizes_are_no_indices(tmp_path: Path) -> None:
+    body = (
+        "a = Constant<value_ints = [1]>() s = Constant<value_ints = [2, 1, 0]>() p, q, r = Split<axis = 1>(x, s) "
+        "u = Squeeze(q, a) v = ReduceSum<keepdims = 0>(p, a) y = Sub(u, v)"
+    )
+    code = check_model(spelled(body, "float[batch, 3, 8] x", output="float[batch, 8]"), tmp_path, "nnx")
+    assert "x[:, 1]" not in code
+
+
+def test_a_weight_that_is_transposed_stays_in_its_module(tmp_path: Path) -> None:
+    graph, x = Graph(x=["batch", 2, 5, 5]), "x"
+    for number in range(3):
+        path = f"layers.{number}"
+        conv = graph.node("Conv", [x, graph.weight(f"{path}.conv.weight", 2, 2, 1, 1)], f"{path}.conv")
+        x = graph.node("Add", [x, graph.node("Mul", [conv, graph.weight(f"{path}.gamma", 1, 2, 1, 1)], path)], path)
+    code = check_model(graph.model(y=x), tmp_path, "nnx")
+    assert "self.gamma" in code.partition("class Model(")[0]
+
+
 def test_an_axis_that_others_read_is_kept(tmp_path: Path) -> None:
     body = "a = Constant<value_ints = [1]>() p = ReduceMean<keepdims = 1>(x, a) y = Div(x, p)"
     assert "keepdims=True" in check_model(spelled(body, "float[batch, 4, 8] x"), tmp_path, "nnx")

@@ -89,7 +89,7 @@ def _module(
 
     chains = leaf_chains(leaves, around_node, types)
     imply_elements(chains)
-    keep_channels_last(leaves, chains)
+    keep_channels_last(leaves, chains, weights.names)
     hoist(leaves, chains, weights.names)
     mined = mine(leaves, chains, [*weights.names], around_node)
     order = {id(leaf): index for index, leaf in enumerate(leaves)}

@@ -381,13 +381,15 @@ class _Rewriting:
         kept = self.spellings.step(moved.args[0] if moved is not None else step.args[0], *REDUCTIONS)
         if kept is None or kept.kwargs.get("keepdims") is not True or kept.kwargs.keys() != {"axis", "keepdims"}:
             return None
-        rank, axes = len(kept.outputs.shape), kept.kwargs["axis"]
-        axes = {axis % rank for axis in (axes if isinstance(axes, tuple) else (axes,))}
-        order = [axis for axis in (moved.args[1] if moved is not None else range(rank)) if axis not in axes]
-        if order != sorted(order) or step.outputs.shape != tuple(kept.outputs.shape[axis] for axis in order):
+        rank, axis = len(kept.outputs.shape), kept.kwargs["axis"]
+        axes = (
+            {*range(rank)} if axis is None else {one % rank for one in (axis if isinstance(axis, tuple) else (axis,))}
+        )
+        order = [place for place in (moved.args[1] if moved is not None else range(rank)) if place not in axes]
+        if order != sorted(order) or step.outputs.shape != tuple(kept.outputs.shape[place] for place in order):
             return None
-        axis = tuple(sorted(axes)) if len(axes) > 1 else axes.pop()
-        return Step(kept.form, kept.name, kept.args, {"axis": axis}, step.outputs, step.node)
+        options = {"axis": tuple(sorted(axes)) if len(axes) > 1 else axes.pop()} if order else {}
+        return Step(kept.form, kept.name, kept.args, options, step.outputs, step.node)
 
     def _without_units(self, x: Variable, shape: Shape) -> Variable | None:
         """Return the value before axes of one element were added and moved, if it has this shape."""

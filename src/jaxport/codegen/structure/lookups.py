@@ -71,8 +71,10 @@ class Lookups(StepRules):
         if split is None or split.name != "jnp.split":
             return None
         (x, _), rank = split.args, len(part.shape)
-        axis, parts = axes[0] % rank, len(split.outputs)
-        if not isinstance(x, Variable) or split.kwargs.get("axis", 0) % rank != axis or x.shape[axis] != parts:
+        axis = axes[0] % rank
+        if not isinstance(x, Variable) or split.kwargs.get("axis", 0) % rank != axis:
+            return None
+        if any(one.shape[axis] != 1 for one in split.outputs):
             return None
         return Step("index", "", (x, (*(slice(None),) * axis, place) if axis else place), {}, step.outputs, step.node)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 
 from jaxport.codegen.tree import Layer, Leaf, Op
@@ -223,16 +223,19 @@ def containers(chains: Mapping[int, Chain]) -> set[str]:
     }
 
 
-def keep_channels_last(leaves: Iterable[Leaf], chains: dict[int, Chain]) -> None:
+def keep_channels_last(leaves: Iterable[Leaf], chains: dict[int, Chain], weights: Container[Variable]) -> None:
     """Move the transposes that bring channels to the end to the modules that the images come from.
 
-    So a module that begins with a convolution takes images as all others do.
+    So a module that begins with a convolution takes images as all others do. Weights stay in their modules.
     """
     maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
     for leaf in leaves:
-        if isinstance(leaf, Op) and leaf.step.name == "jnp.transpose" and leaf.step.args[1] == (0, 2, 3, 1):
-            before = maker.get(leaf.inputs[0])
-            chains[id(leaf)] = common([chains[id(leaf)], chains[id(before)] if before is not None else ()])
+        if not isinstance(leaf, Op) or leaf.step.name != "jnp.transpose" or leaf.step.args[1] != (0, 2, 3, 1):
+            continue
+        (images,) = leaf.inputs
+        if images not in weights:
+            around = chains[id(maker[images])] if images in maker else ()
+            chains[id(leaf)] = common([chains[id(leaf)], around])
 
 
 def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Mapping[Variable, str]) -> None:
