@@ -60,12 +60,12 @@ class Fields:
 
     def members(self, place: Sequence[str | int]) -> list[Entry]:
         """Return the list at a place."""
-        found = self.lists[str(place[0])]
+        entries = self.lists[str(place[0])]
         for number in place[1:]:
-            inner = found[int(number)]
+            inner = entries[int(number)]
             assert isinstance(inner, list)
-            found = inner
-        return found
+            entries = inner
+        return entries
 
     def follow(self, columns: Sequence[Sequence[Child]]) -> bool:
         """Whether the parts of each column are one, or elements of a list that follow one another."""
@@ -151,20 +151,20 @@ def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int
     The labels of a list are numbered from 0 on, without a gap, in order: `blocks.0`, `blocks.1`, or `stages.0.0`,
     `stages.0.1`, `stages.1.0`.
     """
-    found: dict[int, tuple[str, tuple[int, ...]]] = {}
+    places: dict[int, tuple[str, tuple[int, ...]]] = {}
     for depth in (2, 1):
         numbered: dict[str, list[tuple[tuple[int, ...], int]]] = {}
         for key in children:
             label = re.fullmatch(rf"(.+?)((?:[._]\d{{1,6}}){{{depth}}})", labels[key])
-            if label is not None and key not in found:
+            if label is not None and key not in places:
                 place = tuple(map(int, re.findall(r"\d+", label[2])))
                 numbered.setdefault(label[1], []).append((place, key))
         for stem, members in numbered.items():
             is_list = all("." in labels[key][len(stem) :] or isinstance(children[key], Module) for _, key in members)
             is_single = len(members) == 1 and "." not in labels[members[0][1]][len(stem) :]
             if is_list and not is_single and _follow([place for place, _ in members]):
-                found |= {key: (stem, place) for place, key in members}
-    return found
+                places |= {key: (stem, place) for place, key in members}
+    return places
 
 
 def _follow(places: Sequence[tuple[int, ...]]) -> bool:

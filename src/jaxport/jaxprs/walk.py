@@ -27,20 +27,20 @@ __all__ = [
 
 def bodies(params: Parameters) -> list[Jaxpr]:
     """Return the jaxprs in the parameters of an equation, closed or not, in a fixed order."""
-    found = []
+    jaxprs = []
     for value in params.values():
         kind = type(value)  # every equation of every program passes here
         if kind is ClosedJaxpr:
-            found.append(value.jaxpr)
+            jaxprs.append(value.jaxpr)
         elif kind is Jaxpr:
-            found.append(value)
+            jaxprs.append(value)
         elif kind is tuple or kind is list:
             for item in value:
                 if type(item) is ClosedJaxpr:
-                    found.append(item.jaxpr)
+                    jaxprs.append(item.jaxpr)
                 elif type(item) is Jaxpr:
-                    found.append(item)
-    return found
+                    jaxprs.append(item)
+    return jaxprs
 
 
 def replace_bodies(params: Parameters, new: Iterator[Jaxpr]) -> dict[str, PyTree]:

@@ -61,8 +61,8 @@ def _rounding(step: Step, made: Mapping[Variable, Step], uses: Mapping[Variable,
         return None
 
     def before(value: RuntimeValue, name: str) -> Step | None:
-        found = made.get(value) if isinstance(value, Variable) and uses[value] == 1 else None
-        return found if found is not None and found.name == name else None
+        maker = made.get(value) if isinstance(value, Variable) and uses[value] == 1 else None
+        return maker if maker is not None and maker.name == name else None
 
     value, scale = step.args
     shifted = before(value, "-")

@@ -18,6 +18,9 @@ __all__ = ["Elements", "elements_of", "rearranges", "sequence_of"]
 REARRANGING = frozenset({"jnp.reshape", "jnp.transpose", "jnp.expand_dims", "jnp.squeeze", "T"})
 """Functions that may stand before or behind a sequence as well as in it."""
 
+LONGEST = 3
+"""Digits of a number at most: one element of a large number would be a long list."""
+
 
 @dataclass(frozen=True)
 class Elements:
@@ -118,10 +121,6 @@ def _numbers(module: Module) -> dict[int, int] | None:
             return None
         numbers[id(item)] = int(number)
     return numbers
-
-
-LONGEST = 3
-"""Digits of a number at most: one element of a large number would be a long list."""
 
 
 def _has_options(layer: Layer) -> bool:

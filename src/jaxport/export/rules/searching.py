@@ -38,8 +38,8 @@ def searched(op, operands, *, jaxpr, length, num_consts, num_carry):
             if scan.primitive.name != "scan" or scan.params["length"] != length:
                 continue
             if same_value(scan.params["jaxpr"], jaxpr):
-                found = op.call(_count, *map(op.expanded, (elements, sought)), side=side, ordered=_is_ordered(elements))
-                return [op.call(_before, found), found]
+                count = op.call(_count, *map(op.expanded, (elements, sought)), side=side, ordered=_is_ordered(elements))
+                return [op.call(_before, count), count]
     return None
 
 
@@ -60,6 +60,6 @@ def _count(elements, sought, *, side, ordered):
     return jnp.sum(before, axis=0, dtype=np.uint32)
 
 
-def _before(found):
+def _before(count):
     """Return the lower bound of the last range: the element before, unless there is none."""
-    return jnp.where(found == 0, found, found - 1)
+    return jnp.where(count == 0, count, count - 1)
