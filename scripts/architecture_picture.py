@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.architecture.imports import SOURCE, imports_of, part_of
 
 TARGET = Path(__file__).parents[1] / "docs" / "architecture.svg"
-#: One line on each part that the picture shows: all but `columns`, `files`, `saving` and `collecting`, on which much rests.
+#: One line on each part that the picture shows: all but the files of the package itself, on which much rests.
 PARTS: Mapping[str, str] = {
     "errors": "one family of errors",
     "jaxprs": "JAX's private names",

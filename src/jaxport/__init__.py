@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from jaxport.importer.program import Program, from_onnx
     from jaxport.importer.registry import op
     from jaxport.mox.tracing import make_mox
+    from jaxport.phases import progress
     from jaxport.sourcing import to_source
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "mox",
     "onnx_function",
     "op",
+    "progress",
     "rule",
     "to_onnx",
     "to_source",
@@ -100,6 +102,7 @@ _LAZY = {
     "encoder_decoder_inputs": "jaxport.export.decoders",
     "from_onnx": "jaxport.importer",
     "onnx_function": "jaxport.export.functions",
+    "progress": "jaxport.phases",
     "op": "jaxport.importer",  # our operators are registered before the user's
     "rule": "jaxport.export.rules",  # our rules are registered before the user's
     "to_onnx": "jaxport.export.api",

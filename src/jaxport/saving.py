@@ -8,7 +8,7 @@ never held twice, whatever its memory layout.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from jaxport import files
 from jaxport.errors import SaveError
+from jaxport.phases import phase
 
 #: The maximum size of a protobuf message in bytes.
 PROTOBUF_LIMIT = 2**31 - 1
@@ -121,11 +122,12 @@ def save(model: ir.Model, path: str | os.PathLike[str], external_data: bool | No
             )
         external_data = True
     beside = external_data and parts.tensors
-    files.publish(
-        path,
-        lambda file, data: _write(file, _message(_external(parts, data)) if data else pieces),
-        (lambda file: _write(file, _aligned(parts.tensors))) if beside else None,
-    )
+    with phase("Saving", sum(map(_size, pieces))) as advance:
+        files.publish(
+            path,
+            lambda file, data: _write(file, _message(_external(parts, data)) if data else pieces, advance),
+            (lambda file: _write(file, _aligned(parts.tensors), advance)) if beside else None,
+        )
 
 
 def save_folder(
@@ -154,7 +156,7 @@ def save_folder(
     for name, model in models.items():
         save(model, place / name, external_data)
     for name, text in texts.items():
-        files.publish(place / name, lambda path, _, text=text: _write(path, [text.encode()]))
+        files.publish(place / name, lambda path, _, text=text: path.write_bytes(text.encode()))
 
 
 def _size(piece: Piece) -> int:
@@ -221,11 +223,11 @@ def _gap(position: int, tensor: ir.TensorProtocol) -> int:
     return -position % (PAGE if tensor.nbytes >= PAGED else ALIGNED)
 
 
-def _write(path: Path, pieces: Iterable[Piece]) -> None:
+def _write(path: Path, pieces: Iterable[Piece], advance: Callable[[int], None]) -> None:
     with path.open("wb") as file:
         for piece in pieces:
             for chunk in [piece] if isinstance(piece, bytes) else chunks(piece):
-                file.write(chunk)
+                advance(file.write(chunk))
 
 
 def chunks(tensor: ir.TensorProtocol) -> Iterator[bytes | memoryview]:

@@ -15,19 +15,22 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "columns": frozenset(),
     "errors": frozenset({"columns"}),
     "collecting": frozenset(),
+    "phases": frozenset(),
     "onnx_facts": frozenset(),
     "graph": frozenset({"errors", "onnx_facts", "jaxprs"}),
     "jaxprs": frozenset({"errors"}),
     "files": frozenset({"errors"}),
-    "saving": frozenset({"errors", "files"}),
-    "blocks": frozenset({"errors", "jaxprs"}),
+    "saving": frozenset({"errors", "files", "phases"}),
+    "blocks": frozenset({"errors", "jaxprs", "phases"}),
     "frameworks": frozenset({"errors", "jaxprs", "blocks", "importer"}),
     "mox": frozenset({"columns", "errors", "collecting", "jaxprs", "files", "blocks", "frameworks"}),
     "export": frozenset(
-        {"columns", "errors", "onnx_facts", "graph", "collecting", "jaxprs", "saving", "blocks", "mox"}
+        {"columns", "errors", "onnx_facts", "graph", "collecting", "jaxprs", "saving", "blocks", "mox", "phases"}
     ),
-    "importer": frozenset({"columns", "errors", "onnx_facts", "graph", "jaxprs", "files", "saving", "blocks"}),
-    "codegen": frozenset({"errors", "onnx_facts", "graph", "files", "blocks", "importer"}),
+    "importer": frozenset(
+        {"columns", "errors", "onnx_facts", "graph", "jaxprs", "files", "saving", "blocks", "phases"}
+    ),
+    "codegen": frozenset({"errors", "onnx_facts", "graph", "files", "blocks", "importer", "phases"}),
 }
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).

@@ -23,6 +23,7 @@ from jaxport.blocks.values import is_array
 from jaxport.blocks.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, source_info_util
+from jaxport.phases import phase
 
 __all__ = ["Traced", "TracedWeight", "trace"]
 
@@ -121,9 +122,10 @@ def trace(
             why="it cannot be called",
             instead="give a module, a function or a method",
         )
-    return _Trace(
-        fn, tuple(args), dict(kwargs or {}), state, tuple(functions), counters, operators, frameworks
-    ).traced()
+    with phase("Tracing"):
+        return _Trace(
+            fn, tuple(args), dict(kwargs or {}), state, tuple(functions), counters, operators, frameworks
+        ).traced()
 
 
 class _Trace:

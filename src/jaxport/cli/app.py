@@ -18,6 +18,7 @@ from jaxport.cli.summary import summarize
 from jaxport.cli.tables import console, file_size, key_values, summary_view
 from jaxport.cli.targets import load_target
 from jaxport.errors import VerificationFailed
+from jaxport.phases import progress
 
 if TYPE_CHECKING:
     from jaxport.jaxprs import Parameters
@@ -93,11 +94,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def jaxport(
+    context: typer.Context,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """The bridge between JAX and ONNX."""
+    context.with_resource(progress())
 
 
 @app.command()

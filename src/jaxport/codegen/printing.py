@@ -13,6 +13,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.program import Program
 from jaxport.importer.tracing import record
+from jaxport.phases import phase
 
 __all__ = ["FRAMEWORKS", "printed"]
 
@@ -39,6 +40,7 @@ def printed(program: Program, inputs: Mapping[str, RuntimeValue] | None, framewo
             instead=f"give one of {', '.join(f'`{name}`' for name in FRAMEWORKS)}",
         )
     dialect = _DIALECTS.get(framework)
-    if dialect is None:
-        return to_source(record(program, inputs))
-    return to_modules(record_fused(program, inputs), dialect)
+    with phase("Printing"):
+        with phase("Recording"):
+            recorded = record(program, inputs) if dialect is None else record_fused(program, inputs)
+        return to_source(recorded) if dialect is None else to_modules(recorded, dialect)

@@ -46,6 +46,7 @@ from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
 from jaxport.jaxprs import Dim, Parameters, PythonFunction, PyTree
 from jaxport.onnx_facts import releases
+from jaxport.phases import phase
 
 Nonfinite = Literal["runtime", "exact"]
 
@@ -148,7 +149,7 @@ def to_onnx(
             f"nonfinite={nonfinite!r} is unknown", where="`to_onnx(nonfinite=...)`", instead='"runtime" or "exact"'
         )
     name = name or _name_of(fn)
-    with jax.enable_x64(True) if double_precision else contextlib.nullcontext():
+    with phase(f"Exporting {name}"), jax.enable_x64(True) if double_precision else contextlib.nullcontext():
         read = read_inputs(inputs, input_params, constraints, double_precision)
         wanted = selector(functions)
         traced, flags = _trace(fn, read, static_params, state, name, wanted)
@@ -248,7 +249,8 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
     program = prepare.prepare(traced, rules, walker.is_whole)
     op = Emitter(walker, Scope("main"), Place())
     operands, ports, defaults = _enter(op, traced, program, options)
-    outputs = walker.inline(op, program.jaxpr, operands)
+    with phase("Writing operators"):
+        outputs = walker.inline(op, program.jaxpr, operands)
     if walker.refusals:
         count = len(set(walker.refusals))
         noun = "1 operation" if count == 1 else f"{count} operations"

@@ -33,6 +33,7 @@ from jaxport.importer.narrowing import computed_narrower, declared_wider
 from jaxport.importer.resolve import resolve
 from jaxport.importer.roles import static_values
 from jaxport.importer.segments import Item, segments
+from jaxport.phases import phase
 
 if TYPE_CHECKING:
     from jaxport.importer.explain import GraphExplanation
@@ -92,8 +93,13 @@ def from_onnx(
     >>> jax.grad(lambda params: program.apply(params, np.ones((3, 2), np.float32)).sum())(program.params)
     {'bias': Array([3., 3.], dtype=float32)}
     """
-    with boundary(
-        "the model is malformed", where=f"`{source}`" if isinstance(source, str | os.PathLike) else "", instead=AGAIN
+    with (
+        boundary(
+            "the model is malformed",
+            where=f"`{source}`" if isinstance(source, str | os.PathLike) else "",
+            instead=AGAIN,
+        ),
+        phase("Importing"),
     ):
         return Program(
             load(source, limits),

@@ -14,6 +14,7 @@ from jax.typing import DTypeLike
 from jaxport import jaxprs
 from jaxport.export.ports import Port
 from jaxport.jaxprs import Parameters, PyTree
+from jaxport.phases import phase
 from jaxport.verify import sampling, sizes as size_choice
 from jaxport.verify.comparing import compared_results
 from jaxport.verify.report import Output, compared_outputs
@@ -78,7 +79,9 @@ class Sides(ABC, Generic[R]):
     ) -> Iterator[tuple[R, list[Output]]]:
         """Run both sides on each set of inputs; yield it with the comparisons of its outputs."""
         for run in runs:
-            yield run, self.compared(run, self.expected(run), self.actual(run), rtol, atol)
+            with phase("Comparing"):
+                outputs = self.compared(run, self.expected(run), self.actual(run), rtol, atol)
+            yield run, outputs
 
 
 def arguments(

@@ -45,6 +45,7 @@ from jaxport.graph.fusions.pixel_shuffle import pixel_shuffle, plain_shuffles
 from jaxport.graph.fusions.rotary import rotary
 from jaxport.graph.fusions.softmax import softmax
 from jaxport.graph.identities import identities
+from jaxport.phases import each
 
 Pass = Callable[[ir.Model], object]
 
@@ -106,7 +107,7 @@ def run(model: ir.Model, passes: Sequence[Pass]) -> list[PassReport]:
       ExportError: a pass returned another model instead of changing this one, or raised.
     """
     reports = []
-    for graph_pass in passes:
+    for graph_pass in each("Optimizing", passes):
         try:
             result = graph_pass(model)
         except Exception as error:  # the pass may be the user's

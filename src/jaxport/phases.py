@@ -1,0 +1,112 @@
+"""The phases of long work, and how far each is: a line in the terminal for those who ask for it.
+
+What takes long says so with `phase` or `each`, which cost nothing unless somebody looks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+__all__ = ["each", "phase", "progress"]
+
+T = TypeVar("T")
+
+_shown: ContextVar[_Lines | None] = ContextVar("shown", default=None)
+
+
+@contextmanager
+def progress(console: Console | None = None) -> Iterator[None]:
+    """Show how far exports, imports, comparisons and saves are, while the context is open.
+
+    Each phase of the work is a line with the time that it has taken, and a bar if its length is known. The lines go when
+    the work is done. Nothing is written if the console is no terminal.
+
+    Args:
+      console: a `rich.console.Console`; by default one on the standard error.
+
+    >>> import jax.numpy as jnp, jaxport
+    >>> with jaxport.progress():
+    ...     exported = jaxport.to_onnx(jnp.tanh, [("B", 3)])
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True) if console is None else console
+    if not console.is_terminal:
+        yield
+        return
+    token = _shown.set(_Lines(console))
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+@contextmanager
+def phase(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a phase of the work inside the context, which gets a function to say how much more of it is done.
+
+    Args:
+      title: what is done.
+      total: the length of the phase in units of the caller's choice, or None if it is not known.
+    """
+    lines = _shown.get()
+    if lines is None:
+        yield lambda _: None
+        return
+    with lines.line(title, total) as advance:
+        yield advance
+
+
+def each(title: str, items: Sequence[T]) -> Iterator[T]:
+    """Yield items, and show how many of them are done.
+
+    >>> list(each("Counting", "abc"))
+    ['a', 'b', 'c']
+    """
+    with phase(title, len(items)) as advance:
+        for item in items:
+            yield item
+            advance(1)
+
+
+class _Lines:
+    """The lines of the phases that are open; between the outermost ones the terminal is left alone."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._display: Progress | None = None
+
+    @contextmanager
+    def line(self, title: str, total: int | None) -> Iterator[Callable[[int], None]]:
+        is_outermost, display = self._display is None, self._display or self._new()
+        if is_outermost:
+            self._display = display
+            display.start()
+        task = display.add_task(title, total=total)
+        try:
+            yield lambda amount: display.advance(task, amount)
+        finally:
+            display.remove_task(task)
+            if is_outermost:
+                self._display = None
+                display.stop()
+
+    def _new(self) -> Progress:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+        )
+        # What the user's code prints meanwhile stands above the lines, unless it goes to a file.
+        return Progress(*columns, console=self._console, transient=True, redirect_stdout=sys.stdout.isatty())
