@@ -45,6 +45,10 @@ def exponential_used_twice(x):
         (log_by_hand, [f32("B", 5, 3)], {"LogSoftmax": 1}),
         (lambda x: jax.nn.softmax(jax.nn.softmax(x)), [f32("B", 5)], {"Softmax": 2}),
         (lambda x: jax.lax.map(jax.nn.softmax, x), [f32("B", 5)], {"Softmax": 1, "Scan": 1}),
+        (lambda x: jax.nn.softmax(x.reshape(-1, 12)), [f32("B", 3, 4)], {"Reshape": 1, "Softmax": 1}),
+        (lambda x: jax.nn.log_softmax(x.reshape(2, 12)), [f32(2, 3, 4)], {"Reshape": 1, "LogSoftmax": 1}),
+        (lambda x: jax.nn.softmax(x.reshape(-1, 2, 6), 1), [f32("B", 3, 4)], {"Reshape": 1, "Softmax": 1}),
+        (lambda x: jax.nn.softmax(x.reshape(-1, 4), 0), [f32("B", 4)], {"Softmax": 1}),
     ],
 )
 def test_recognised(fn, specs, expected):

@@ -135,6 +135,7 @@ class Emitter:
         if key not in known:
             at_root = self.at_root()
             known[key] = at_root.squeeze(at_root.dim_vector(dim), (0,))
+            known[key].is_size(dim)
         return self.cast(known[key], dtype)
 
     def dim_vector(self, dim: dims.Dim) -> Value:

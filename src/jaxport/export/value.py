@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from jaxport.export import dims
 from jaxport.export.steps import Emission, Log, OperatorCall, Watch, Withdrawal
-from jaxport.graph.editing import PARAMETER
+from jaxport.graph.editing import PARAMETER, SIZE
 from jaxport.jaxprs import Parameters
 
 if TYPE_CHECKING:
@@ -162,6 +162,11 @@ class Value:
         if array.nbytes <= SMALL:
             return (*kind, self.name, array.tobytes())
         return (*kind, array.__array_interface__["data"][0], array.strides)
+
+    def is_size(self, dim: dims.Dim) -> None:
+        """Note on the underlying `onnx_ir.Value` that it is a size, if this is known to be positive."""
+        if self._ir is not None and dims.known(lambda: dim >= 1):
+            self._ir.meta[SIZE] = str(dim)
 
     def stamp(self) -> None:
         """Write dtype and shape on the underlying `onnx_ir.Value`."""

@@ -15,6 +15,8 @@ Dim = int | str | ir.SymbolicDim
 
 #: Marks a parameter of the user's, in the `meta` of its `onnx_ir.Value`.
 PARAMETER = "jaxport.parameter"
+#: Marks a number that is a positive size, in the `meta` of its `onnx_ir.Value`, by the text of the size.
+SIZE = "jaxport.size"
 #: Constants of at most this many bytes are deduplicated by content.
 SMALL = 256
 
@@ -108,6 +110,14 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
         return None
     tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
     return None if tensor is None else tensor.numpy()
+
+
+def size_in(value: ir.Value | None) -> str | None:
+    """Return the positive symbolic size that a number is, perhaps cast to another type; None if it is not known to be one."""
+    while value is not None and SIZE not in value.meta:
+        node = value.producer()
+        value = source(node) if is_op(node, "Cast") else None
+    return None if value is None else value.meta[SIZE]
 
 
 def dims_of(value: ir.Value | None) -> list[Dim] | None:

@@ -24,7 +24,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.axis_groups import axis_groups
-from jaxport.graph.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of, source
+from jaxport.graph.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of, size_in, source
 from jaxport.onnx_facts import VIEWS
 
 T = TypeVar("T")
@@ -123,6 +123,11 @@ class Seen:
                 label = next(kept)
                 labels.append(Reduced(node, axis) if axis in axes else label)
         return look(source(node), labels)
+
+    def reduced_by(self, node: ir.Node) -> tuple[Reduced, ...]:
+        """Return the labels of its axes that a reduction removes, each once if the axis is seen in parts."""
+        wholes = (axis.whole if isinstance(axis, Part) else axis for axis in self.axes)
+        return tuple(dict.fromkeys(axis for axis in wholes if isinstance(axis, Reduced) and axis.node is node))
 
     def contracted(self) -> tuple[Seen, Seen] | None:
         """Return the operands of the matrix product that computes it; the contracted axis gets a label of its own."""
@@ -274,23 +279,31 @@ def over(reduced: Seen, of: Seen) -> tuple[Axis, ...] | None:
     """
     if reduced.value is not of.value:
         return None
-    axes: list[Axis] = []
+    axes: dict[Axis, None] = {}
     for whole, outside in zip(reduced.axes, of.axes, strict=True):
         parts = whole.parts if isinstance(whole, Joined) and whole != outside else (whole,)
-        for inside, part in zip(parts, parts_of(outside, len(parts)) if len(parts) > 1 else [outside], strict=True):
-            if isinstance(inside, Reduced) and inside != part:
-                axes.append(part)
-            elif inside != part:
+        for label, part in zip(parts, parts_of(outside, len(parts)) if len(parts) > 1 else [outside], strict=True):
+            inside, beside = _wholes(label, part)
+            if isinstance(inside, Reduced) and inside != beside:
+                axes[beside] = None
+            elif inside != beside:
                 return None
     return tuple(axes) if axes and None not in axes else None
 
 
+def _wholes(one: Axis, other: Axis) -> tuple[Axis, Axis]:
+    """Return the labels of the axes that two labels are the same part of, or the labels themselves."""
+    if isinstance(one, Part) and isinstance(other, Part) and (one.place, one.count) == (other.place, other.count):
+        return one.whole, other.whole
+    return one, other
+
+
 def between(result: ir.Value, leaves: Iterable[ir.Value]) -> list[ir.Node] | None:
-    """Return the nodes that compute `result` from `leaves` and constants; None if it depends on anything else."""
+    """Return the nodes that compute `result` from `leaves`, constants and sizes; None if it depends on anything else."""
     ends, nodes, stack = set(leaves), dict[ir.Node, None](), [result]
     while stack:
         value = stack.pop()
-        if value in ends or constant_of(value) is not None:
+        if value in ends or constant_of(value) is not None or size_in(value) is not None:
             continue
         node = value.producer()
         if node is None:

@@ -1,4 +1,4 @@
-"""Operands of Concat that have no elements."""
+"""Operands that change nothing: of Concat without elements, of sums of zero, of products of one."""
 
 from __future__ import annotations
 
@@ -40,3 +40,17 @@ def test_an_operand_that_may_have_elements_stays():
     expect_graph(exported, ["Concat"], exact=True)
     x, y = np.zeros(0, np.float32), np.arange(3, dtype=np.float32)
     np.testing.assert_array_equal(exported(x, y), y)
+
+
+@pytest.mark.parametrize(
+    ("fn", "operators"),
+    [
+        (lambda x: jnp.tanh(x - jnp.zeros((4, 1))), ["Tanh"]),
+        (lambda x: jnp.tanh(x * jnp.ones((4, 3))), ["Tanh"]),
+        (lambda x: jnp.tanh(x - jnp.zeros((2, 4, 3))), ["Tanh", "Expand"]),
+        (lambda x: jnp.tanh(x - jnp.zeros((4, 1)).at[2].set(1)), ["Sub", "Tanh"]),
+    ],
+)
+def test_neutral_arrays(fn, operators):
+    exported = check(fn, f32(4, 3))
+    assert [node.op_type for node in exported.model.graph] == operators

@@ -23,6 +23,7 @@ from jaxport.graph.editing import (
     integer,
     is_op,
     nodes_of,
+    size_in,
     source,
     sources,
     substitute,
@@ -71,11 +72,18 @@ def _equal(node: ir.Node) -> ir.Value | None:
 def _where(node: ir.Node) -> ir.Value | None:
     condition, chosen, other = node.inputs
     array = constant_of(condition)
-    if chosen is other:
+    if chosen is other or _holds(condition):
         return chosen
     if array is None or not array.size or array.any() != array.all():
         return None
     return chosen if array.all() else other
+
+
+def _holds(condition: ir.Value | None) -> bool:
+    """Whether a condition is that a size is positive."""
+    node = None if condition is None else condition.producer()
+    bound = constant_of(node.inputs[1]) if is_op(node, "Greater") and size_in(node.inputs[0]) else None
+    return bound is not None and bound.size == 1 and float(bound.item()) <= 0
 
 
 def _concat(node: ir.Node) -> ir.Value | None:
@@ -100,10 +108,10 @@ _NEUTRAL = {**folding.NEUTRAL, **folding.NEUTRAL_SECOND}
 def _neutral(node: ir.Node) -> ir.Value | None:
     for place in (1, 0) if node.op_type in folding.NEUTRAL else (1,):
         array = constant_of(node.inputs[place]) if len(node.inputs) == 2 else None
-        if array is None or array.size != 1 or source(node, place).meta.get(PARAMETER):
+        if array is None or not array.size or source(node, place).meta.get(PARAMETER):
             continue  # a parameter stays even while it has its initial value
         neutral = _NEUTRAL[node.op_type](array.dtype)
-        if neutral is not None and bool((array == neutral).all()):
+        if neutral is not None and array.flat[0] == neutral and bool((array == neutral).all()):
             return node.inputs[1 - place]
     return None
 

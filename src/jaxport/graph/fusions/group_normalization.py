@@ -109,7 +109,7 @@ def _grouping(match: Normalized, dims: list[Dim]) -> Grouping | None:
     """Return the grouping of the channels, or None if this is no normalization over positions."""
     others = {axis for axis, d in enumerate(dims) if d != 1} - {0}
     parts = [axis for axis in match.axes if isinstance(axis, Part)]
-    if match.op_type != "LayerNormalization" or 0 in match.axes or len(dims) < 3 or dims[0] == 1:
+    if match.op_type != "LayerNormalization" or 0 in match.axes or len(dims) < 3:
         return None
     if parts:
         (part, *more) = parts
@@ -131,7 +131,7 @@ def _fusion(match: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | 
     order = [0, grouping.channel, *(axis for axis in range(1, len(dims)) if axis != grouping.channel)]
     first = [dims[axis] for axis in order]
     rows = first if grouping.whole else [first[0], grouping.groups, _row(first[1:], grouping.groups)]
-    if target(first, rows) is None or target(rows, first) is None:
+    if target(first, rows) is None:
         return "its shapes cannot be told before it runs"
 
     def build(builder: Builder) -> ir.Value:
@@ -142,7 +142,12 @@ def _fusion(match: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | 
         normal = builder.emit(
             "InstanceNormalization", [reshaped(builder, moved, rows), one, zero], rows, epsilon=match.epsilon
         )
-        normal = builder.transposed(reshaped(builder, normal, first), np.argsort(order).tolist())
+        if target(rows, first) is not None:
+            normal = reshaped(builder, normal, first)
+        else:  # several positions are open
+            shape = builder.emit("Shape", [moved], [len(first)], ir.DataType.INT64)
+            normal = builder.emit("Reshape", [normal, shape], first)
+        normal = builder.transposed(normal, np.argsort(order).tolist())
         for scale in match.scales:
             normal = builder.emit("Mul", [normal, scale.entry], dims)
         return builder.emit("Add", [normal, bias.entry], dims) if bias else normal

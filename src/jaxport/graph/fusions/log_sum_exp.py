@@ -15,7 +15,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import dims_of
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, same_dims
 from jaxport.graph.fusions.softmax import maximum_of
-from jaxport.graph.matching import Reduced, Seen, over
+from jaxport.graph.matching import Seen, over
 from jaxport.onnx_facts import VIEWS
 
 
@@ -40,7 +40,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | None:
     if exponential is None or difference is None or difference[1] != shift or greatest is None:
         return None
     x = difference[0]
-    axes = tuple(axis for axis in x.axes if isinstance(axis, Reduced) and axis.node is total.node)
+    axes = x.reduced_by(total.node)
     if over(greatest, x) != axes or not same_dims(x.entry, exponential.entry):
         return None
     places = sorted(axis.place for axis in axes)

@@ -52,6 +52,8 @@ def _hindrance(match: Normalized, product: ir.Value, opset: int) -> str | None:
     first = min(axis for axis in match.axes if isinstance(axis, int))
     if any(axis not in match.axes and dim != 1 for axis, dim in enumerate(dims) if axis >= first):
         return "the normalized axes are not the last ones"
+    if static_dims(dims[first:]) is None:
+        return "the sizes of the normalized axes are open"
     if not same_dims(x, product):
         return f"`{x.name}` is broadcast to the shape of the result"
     if len(match.scales) > 1 or not all(map(match.is_parameter, match.scales)):

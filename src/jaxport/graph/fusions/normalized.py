@@ -7,13 +7,13 @@ without a mean it is `mean(x²)`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.graph.editing import PARAMETER, Dim, is_op, static_dims
+from jaxport.graph.arranging import product
+from jaxport.graph.editing import PARAMETER, Dim, is_op, size_in
 from jaxport.graph.fusing import Anchor, same_dims
 from jaxport.graph.matching import Axis, Reduced, Seen, close, over
 from jaxport.onnx_facts import VIEWS
@@ -122,19 +122,21 @@ def mean_of(seen: Seen) -> Seen | None:
     operands = seen.operands("Div") or seen.operands("Mul") or ()
     for index, total in enumerate(operands):
         factor, summed = operands[1 - index].scalar, total.reduced("ReduceSum")
-        if factor and summed is not None and not (seen.is_op("Div") and index):
-            count = _size(summed, total)
-            expected = factor if seen.is_op("Div") else 1 / factor
-            if count is not None and close(count, expected, seen.value.dtype):
+        if summed is None or (seen.is_op("Div") and index):
+            continue
+        count = _count(summed, total)
+        if not isinstance(count, int):
+            if seen.is_op("Div") and count == size_in(operands[1].value):
                 return summed
+        elif factor and close(count, factor if seen.is_op("Div") else 1 / factor, seen.value.dtype):
+            return summed
     return None
 
 
-def _size(summed: Seen, total: Seen) -> int | None:
+def _count(summed: Seen, total: Seen) -> Dim:
     """Return the number of elements in each sum."""
     reduction = total.value.producer()
-    sizes = static_dims([d for axis, d in summed.sizes.items() if isinstance(axis, Reduced) and axis.node is reduction])
-    return None if sizes is None else math.prod(sizes)
+    return product(dim for axis, dim in summed.sizes.items() if isinstance(axis, Reduced) and axis.node is reduction)
 
 
 def _square_of(seen: Seen) -> Seen | None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import dims_of
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.graph.matching import Axis, Seen, over
+from jaxport.graph.matching import Axis, Part, Reduced, Seen, over
 from jaxport.onnx_facts import VIEWS
 
 
@@ -119,4 +119,7 @@ def maximum_of(seen: Seen) -> Seen | None:
 
 
 def _place(axis: Axis) -> Axis:
-    return getattr(axis, "place", axis)
+    """Return a label in which the reductions that remove an axis do not differ."""
+    if isinstance(axis, Part):
+        return Part(_place(axis.whole), axis.place, axis.count)
+    return axis.place if isinstance(axis, Reduced) else axis
