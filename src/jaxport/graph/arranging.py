@@ -11,7 +11,7 @@ import jax.export
 import onnx_ir as ir
 
 from jaxport.graph.editing import Dim, dims_of, is_op, source
-from jaxport.graph.fusing import Builder
+from jaxport.graph.fusing import Builder, is_view
 from jaxport.graph.matching import Axis, Joined, Part, Reduced, Seen, parts_of
 
 
@@ -82,7 +82,7 @@ class Arrangement:
         merged = tuple(product([sizes[label] for label in group]) for group in present)
         arrangement = cls(tuple(dims), tuple(sizes[label] for label in own), order, merged)
         steps = [*arrangement._steps(), *arrangement._steps_back()]
-        return arrangement if all(_is_view(*step) or target(*step) is not None for step in steps) else None
+        return arrangement if all(is_view(*step) or target(*step) is not None for step in steps) else None
 
     @property
     def turned(self) -> tuple[Dim, ...]:
@@ -154,17 +154,12 @@ def target(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
     return vector if vector.count(-1) <= 1 else None
 
 
-def _is_view(before: Sequence[Dim], after: Sequence[Dim]) -> bool:
-    """Whether two shapes differ only in axes of size one."""
-    return [d for d in before if d != 1] == [d for d in after if d != 1]
-
-
 def reshaped(builder: Builder, value: ir.Value, dims: Sequence[Dim]) -> ir.Value:
     """Return a value reshaped to some dims; the value itself if it has them."""
     old = dims_of(value)
     if old is None or old == list(dims):
         return value
-    if _is_view(old, dims):
+    if is_view(old, dims):
         return builder.viewed(value, dims)
     vector = builder.integers(target(old, dims) or [], "shape")
     return builder.emit("Reshape", [value, vector], dims, value.dtype)

@@ -300,6 +300,21 @@ def obstacle(op_type: str, dtype: ir.DataType | None, opset: int, numbers: Itera
     return f"the attributes of {op_type} are float32, {rounded[0]} is not" if rounded else None
 
 
+def same_but_for_ones(one: ir.Value, other: ir.Value) -> bool:
+    """Whether two values are known to have the same shape, except for axes of size one."""
+    dims, others = dims_of(one), dims_of(other)
+    return dims is not None and others is not None and is_view(dims, others)
+
+
+def is_view(before: Sequence[Dim], after: Sequence[Dim]) -> bool:
+    """Whether two shapes differ only in axes of size one.
+
+    >>> is_view([1, "T", 3], ["T", 3, 1]), is_view(["T", 3], [3, "T"])
+    (True, False)
+    """
+    return [d for d in before if d != 1] == [d for d in after if d != 1]
+
+
 def same_dims(one: ir.Value, other: ir.Value) -> bool:
     """Whether two values are known to have the same shape."""
     dims = dims_of(one)

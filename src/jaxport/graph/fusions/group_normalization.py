@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from jaxport.graph.arranging import product, reshaped, target
 from jaxport.graph.editing import Dim, dims_of, is_op, source, sources
-from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_but_for_ones, same_dims
 from jaxport.graph.fusions.normalized import Normalized, with_bias
 from jaxport.graph.matching import Part, Seen
 from jaxport.onnx_facts import VIEWS
@@ -100,7 +100,7 @@ def grouped(match: Normalized, result: ir.Value, opset: int) -> Fusion | str | N
     grouping = _grouping(match, dims_of(result) or [])
     if grouping is None or not all(map(grouping.is_parameter, match.scales)):
         return None
-    if not same_dims(match.x.entry, result):
+    if not same_but_for_ones(match.x.entry, result):
         return f"`{match.x.entry.name}` is broadcast to the shape of the result"
     return obstacle("InstanceNormalization", match.x.value.dtype, opset) or _fusion(match, result, grouping)
 
@@ -136,7 +136,7 @@ def _fusion(match: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | 
 
     def build(builder: Builder) -> ir.Value:
         dtype = x.dtype.numpy()  # pyright: ignore[reportOptionalMemberAccess]
-        moved = builder.transposed(x, order)
+        moved = builder.transposed(builder.viewed(x, dims), order)
         one = builder.constant(np.ones(grouping.groups, dtype), "ones")
         zero = builder.constant(np.zeros(grouping.groups, dtype), "zeros")
         normal = builder.emit(

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.editing import Dim, constant_of, dims_of, numpy_dtype, static_dims
-from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_but_for_ones
 from jaxport.graph.fusions.group_normalization import grouped
 from jaxport.graph.fusions.normalized import PRODUCT, Normalized, normalized, with_bias
 from jaxport.graph.fusions.softmax import axis_attribute
@@ -54,7 +54,7 @@ def _hindrance(match: Normalized, product: ir.Value, opset: int) -> str | None:
         return "the normalized axes are not the last ones"
     if static_dims(dims[first:]) is None:
         return "the sizes of the normalized axes are open"
-    if not same_dims(x, product):
+    if not same_but_for_ones(x, product):
         return f"`{x.name}` is broadcast to the shape of the result"
     if len(match.scales) > 1 or not all(map(match.is_parameter, match.scales)):
         return "it is scaled along other axes than the normalized ones"
@@ -76,9 +76,9 @@ def _fusion(match: Normalized, product: ir.Value) -> Fusion:
             shape = static_dims(dims[first:])
             assert shape is not None
             scale = builder.constant(np.ones(shape, numpy_dtype(match.x.entry)), "ones")
-        inputs = [match.x.entry, scale, *([_parameter(builder, bias, dims, first)] if bias else [])]
-        axis = axis_attribute(first, match.x.entry)
-        return builder.emit(match.op_type, inputs, dims, axis=axis, epsilon=match.epsilon)
+        x, shift = builder.viewed(match.x.entry, dims), [_parameter(builder, bias, dims, first)] if bias else []
+        axis = axis_attribute(first, dims)
+        return builder.emit(match.op_type, [x, scale, *shift], dims, axis=axis, epsilon=match.epsilon)
 
     return Fusion(match.op_type, result, [seen.value for seen in leaves], build)
 

@@ -11,11 +11,12 @@ subtracted, which overflows when Softmax does not.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from jaxport.graph.editing import dims_of
-from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.editing import Dim, dims_of
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_but_for_ones
 from jaxport.graph.matching import Axis, Part, Reduced, Seen, over
 from jaxport.onnx_facts import VIEWS
 
@@ -53,7 +54,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     x, axis = whole.entry, axes[0]
     if len(axes) > 1:
         return f"{op_type} is over one axis, this is over {len(axes)}"
-    if not same_dims(x, node.outputs[0]):
+    if not same_but_for_ones(x, node.outputs[0]):
         return f"`{x.name}` is broadcast to the shape of the result"
     if op_type == "LogSoftmax" and x.dtype is ir.DataType.DOUBLE:
         return "the runtime's LogSoftmax of DOUBLE loses NaN"
@@ -62,15 +63,16 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         return hindrance
 
     def build(builder: Builder) -> ir.Value:
-        return builder.emit(op_type, [x], dims_of(node.outputs[0]), axis=axis_attribute(axis, x))
+        dims = dims_of(node.outputs[0]) or []
+        return builder.emit(op_type, [builder.viewed(x, dims)], dims, axis=axis_attribute(axis, dims))
 
     return Fusion(op_type, node.outputs[0], [whole.value], build)
 
 
-def axis_attribute(axis: Axis, x: ir.Value) -> int:
+def axis_attribute(axis: Axis, dims: Sequence[Dim]) -> int:
     """Return an axis as people write it: -1 for the last one."""
     assert isinstance(axis, int)
-    return -1 if axis == len(dims_of(x) or ()) - 1 else axis
+    return -1 if axis == len(dims) - 1 else axis
 
 
 def _operand(seen: Seen, op_type: str) -> Seen | None:
