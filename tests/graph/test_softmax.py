@@ -49,6 +49,11 @@ def exponential_used_twice(x):
         (lambda x: jax.nn.log_softmax(x.reshape(2, 12)), [f32(2, 3, 4)], {"Reshape": 1, "LogSoftmax": 1}),
         (lambda x: jax.nn.softmax(x.reshape(-1, 2, 6), 1), [f32("B", 3, 4)], {"Reshape": 1, "Softmax": 1}),
         (lambda x: jax.nn.softmax(x.reshape(-1, 4), 0), [f32("B", 4)], {"Softmax": 1}),
+        (
+            lambda x: jax.nn.softmax(x @ x / 4),
+            [f32(1, 6, 6)],
+            {"Reshape": 1, "Unsqueeze": 1, "MatMul": 1, "Div": 1, "Softmax": 1},
+        ),
     ],
 )
 def test_recognised(fn, specs, expected):
