@@ -117,3 +117,10 @@ def test_inside_loops_and_functions():
         return lax.scan(lambda c, r: (c + r, jax.nn.gelu(c * r)), x[0], x)[1]
 
     assert operators(check(steps, f32("B", 5)))["Gelu"] == 1
+
+
+@pytest.mark.parametrize("fn", [lambda x: jax.nn.gelu(x, approximate=False), jax.nn.gelu, jax.nn.mish])
+def test_after_a_product_of_one_matrix(fn):
+    """A batch of one leaves the product without its axis, which some operators of the function have again."""
+    found = operators(check(lambda x: fn(x @ x / 4), f32(1, 4, 4), rtol=1e-5, atol=1e-6))
+    assert found.keys() - {"Reshape", "Unsqueeze", "MatMul", "Div"} in ({"Gelu"}, {"Mish"})

@@ -22,6 +22,7 @@ lse = jax.nn.logsumexp
         (lambda x: lse(x, -1), [f32("B", 5)], {"Squeeze": 1}),
         (lse, [f32("B", 5)], {"Squeeze": 1}),
         (lambda x: lse(x.reshape(-1, 12), 1, keepdims=True), [f32("B", 3, 4)], {"Reshape": 1}),
+        (lambda x: lse(x @ x / 4, 2, keepdims=True), [f32(1, 4, 4)], None),
         (lambda x: lse(x.reshape(-1, 12), keepdims=True), [f32(2, 3, 4)], {"Reshape": 1}),
         (jax.vmap(lse, in_axes=1), [f32(5, "B")], None),
         (lambda x: jax.lax.map(lambda row: lse(row, keepdims=True), x), [f32("B", 5)], {"Scan": 1}),

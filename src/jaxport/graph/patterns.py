@@ -23,9 +23,10 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.editing import constant_of, is_op, source, sources
+from jaxport.graph.fusing import same_but_for_ones
 from jaxport.graph.matching import close
 from jaxport.jaxprs import PythonFunction
-from jaxport.onnx_facts import COMMUTATIVE, releases
+from jaxport.onnx_facts import COMMUTATIVE, RESHAPING, releases
 
 #: The operators that products consist of, and the exponents of their operands; powers with an integer are products, too.
 PRODUCTS = {"Mul": (1, 1), "Div": (1, -1), "Neg": (1,)}
@@ -105,7 +106,7 @@ class Pattern:
 
     def _unify(self, own: ir.Value, value: ir.Value, bindings: Bindings) -> Iterator[Bindings]:
         """Yield all bindings with which `value` is what the pattern computes as `own`."""
-        known = bindings.get(own)
+        known, value = bindings.get(own), plain(value)
         if known is not None:
             if known is value or (isinstance(known, float) and _is_number(value, known)):
                 yield bindings
@@ -211,6 +212,7 @@ class Product:
         return product
 
     def _add(self, value: ir.Value, exponent: int, depth: int, root: bool = False) -> None:
+        value = plain(value)
         number, node = _number(value), value.producer()
         if number is not None:
             self.coefficient *= number**exponent if number or exponent > 0 else math.inf
@@ -240,6 +242,7 @@ class WeightedSum:
         return total
 
     def _add(self, value: ir.Value, sign: int, depth: int, root: bool = False) -> None:
+        value = plain(value)
         number, node = _number(value), value.producer()
         if number is not None:
             self.constant += sign * number
@@ -261,9 +264,16 @@ def _distinct(ways: Iterable[T]) -> Iterator[T]:
         yield second
 
 
+def plain(value: ir.Value) -> ir.Value:
+    """Return a value without the views before it that only add or drop axes of size one."""
+    while is_op(node := value.producer(), *RESHAPING) and same_but_for_ones(source(node), value):
+        value = source(node)
+    return value
+
+
 def kind(value: ir.Value) -> str:
     """Return the operator that computes a value: its name, or that of products and sums; empty if there is none."""
-    node = value.producer()
+    node = plain(value).producer()
     if node is None or node.domain:
         return ""
     return "product" if _exponents(node) else "sum" if node.op_type in SUMS else node.op_type
@@ -282,7 +292,7 @@ def operators_below(value: ir.Value) -> set[str] | None:
     operators: set[str] = set()
     seen, waiting = {value}, [value]
     while waiting:
-        value = waiting.pop()
+        value = plain(waiting.pop())
         node, operator = value.producer(), kind(value)
         if node is None or operator not in ("product", "sum"):
             operators.add(operator)

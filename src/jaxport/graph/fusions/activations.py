@@ -19,9 +19,10 @@ import onnx_ir as ir
 from jax import lax
 
 from jaxport.graph.editing import dims_of, nodes_of, numpy_dtype
-from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_but_for_ones
 from jaxport.graph.patterns import PRODUCTS, SUMS, Pattern, PatternMatch, kind, operators_below, pattern_of
 from jaxport.jaxprs import PythonFunction
+from jaxport.onnx_facts import RESHAPING
 
 _TANH_GELU = (2 / np.pi) ** 0.5
 
@@ -121,7 +122,7 @@ def activations(model: ir.Model) -> str:
         below = operators_below(result) if candidates else None
         for activation, pattern in candidates or ():
             match = pattern.match(result, below)
-            if match is not None and same_dims(match.x, result):
+            if match is not None and same_but_for_ones(match.x, result):
                 dtype = ir.DataType.FLOAT if result.dtype is ir.DataType.BFLOAT16 else result.dtype
                 numbers = [x for x in activation.values(match.parameters) if isinstance(x, float)]
                 hindrance = obstacle(activation.op_type, dtype, opset, numbers)
@@ -135,7 +136,7 @@ def activations(model: ir.Model) -> str:
     for dtype in {numpy_dtype(node.outputs[0]) for node in nodes if node.outputs[0].dtype in _FLOATS}:
         for _, pattern in itertools.chain.from_iterable(patterns(dtype).values()):
             through |= pattern.op_types
-    return fuse(model, find, Anchor(at=needed), Anchor(at=through, below=needed, through=through))
+    return fuse(model, find, Anchor(at=needed), Anchor(at=through, below=needed, through=through | RESHAPING))
 
 
 def _fusion(activation: Activation, match: PatternMatch, result: ir.Value) -> Fusion:
@@ -151,7 +152,8 @@ def _fusion(activation: Activation, match: PatternMatch, result: ir.Value) -> Fu
         def number(value: float) -> ir.Value:
             return builder.constant(np.asarray(value, np.float32 if narrow else numpy_dtype(match.x)), "scalar")
 
-        x = op("Cast", match.x, to=wide) if narrow else match.x
+        x = builder.viewed(match.x, dims or [])
+        x = op("Cast", x, to=wide) if narrow else x
         value = activation.emits(op, x, match.parameters)
         return builder.emit("Cast", [value], dims, to=result.dtype) if narrow else value
 

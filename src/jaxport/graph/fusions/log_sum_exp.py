@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.editing import dims_of
-from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, same_dims
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, same_but_for_ones
 from jaxport.graph.fusions.softmax import maximum_of
 from jaxport.graph.matching import Seen, over
 from jaxport.onnx_facts import VIEWS
@@ -41,10 +41,16 @@ def _find(node: ir.Node, opset: int) -> Fusion | None:
         return None
     x = difference[0]
     axes = x.reduced_by(total.node)
-    if over(greatest, x) != axes or not same_dims(x.entry, exponential.entry):
+    if over(greatest, x) != axes or not same_but_for_ones(x.entry, exponential.entry):
         return None
+    dims = dims_of(exponential.entry) or []
     places = sorted(axis.place for axis in axes)
-    return Fusion("LogSumExp", result, [x.value], lambda builder: _build(builder, x.entry, result, places, opset))
+    return Fusion(
+        "LogSumExp",
+        result,
+        [x.value],
+        lambda builder: _build(builder, builder.viewed(x.entry, dims), result, places, opset),
+    )
 
 
 def _finite_maximum(seen: Seen) -> Seen | None:
