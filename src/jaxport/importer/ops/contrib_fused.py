@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,12 +13,12 @@ from jaxport.importer.image_layout import CHANNELS_LAST
 from jaxport.importer.namespaces import cast, jnp, lax, nn
 from jaxport.importer.ops.activations import hard_sigmoid
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
-from jaxport.importer.ops.convolution import conv
+from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
 from jaxport.importer.ops.generating import trilu
 from jaxport.importer.ops.linear_algebra import gemm, scaled
 from jaxport.importer.ops.normalization import standardized
-from jaxport.importer.ops.pooling import max_pool
-from jaxport.importer.registry import Host, image_op, in_layout, op
+from jaxport.importer.ops.pooling import PoolingAttributes, max_pool
+from jaxport.importer.registry import Host, image_op, in_layout, op, variant
 
 
 @op(DOMAIN, "Gelu", since=1)
@@ -158,75 +159,60 @@ def _transposed(x: Tensor, last: int, batch: int) -> Tensor:
     return x.mT if last and x.ndim > 1 else x
 
 
+@dataclass(frozen=True, kw_only=True)
+class ActivationAttributes:
+    """The constants of the activation that is fused with a product."""
+
+    activation_alpha: float | None = None
+    activation_beta: float | None = None
+    activation_gamma: float | None = None
+
+    def of(self, y: Tensor, name: str | None) -> Tensor:
+        """Return the result `y` of a product with the activation applied."""
+        constants = (self.activation_alpha, self.activation_beta, self.activation_gamma)
+        return _activated(y, name, [constant for constant in constants if constant is not None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductAttributes:
+    """The attributes of products of matrices that are transposed first."""
+
+    alpha: float = 1.0
+    transA: int = 0
+    transB: int = 0
+    transBatchA: int = 0
+    transBatchB: int = 0
+
+
 @op(DOMAIN, "FusedMatMul", since=1)
-def fused_matmul(A, B, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
-    return scaled(_transposed(A, transA, transBatchA) @ _transposed(B, transB, transBatchB), alpha)
+def fused_matmul(A, B, *, product: ProductAttributes):
+    left, right = (
+        _transposed(A, product.transA, product.transBatchA),
+        _transposed(B, product.transB, product.transBatchB),
+    )
+    return scaled(left @ right, product.alpha)
 
 
-@op(DOMAIN, "TransposeMatMul", since=1)
-def transpose_matmul(A, B, *, alpha=1.0, transA=0, transB=0):
-    return fused_matmul(A, B, alpha=alpha, transA=transA, transB=transB)
+op(DOMAIN, "TransposeMatMul", since=1)(variant("transBatchA transBatchB")(fused_matmul))
 
 
 @op(DOMAIN, "FusedMatMulActivation", since=1)
 def fused_matmul_activation(
-    A,
-    B,
-    *,
-    activation,
-    activation_alpha=None,
-    activation_axis=None,
-    activation_beta=None,
-    activation_gamma=None,
-    alpha=1.0,
-    transA=0,
-    transB=0,
-    transBatchA=0,
-    transBatchB=0,
+    A, B, *, activation, activation_axis=None, constants: ActivationAttributes, product: ProductAttributes
 ):
-    parameters = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
-    y = fused_matmul(A, B, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB)
-    return _activated(y, activation, parameters)
+    return constants.of(fused_matmul(A, B, product=product), activation)
 
 
 @op(DOMAIN, "FusedGemm", since=1)
 def fused_gemm(
-    A,
-    B,
-    C=None,
-    *,
-    activation=None,
-    activation_alpha=None,
-    activation_beta=None,
-    activation_gamma=None,
-    alpha=1.0,
-    beta=1.0,
-    transA=0,
-    transB=0,
+    A, B, C=None, *, activation=None, constants: ActivationAttributes, alpha=1.0, beta=1.0, transA=0, transB=0
 ):
-    parameters = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
-    return _activated(gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB), activation, parameters)
+    return constants.of(gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB), activation)
 
 
 @image_op(DOMAIN, "FusedConv", since=1)
-def fused_conv(
-    layout,
-    X,
-    W,
-    B=None,
-    Z=None,
-    *,
-    activation=None,
-    activation_params=None,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
-):
-    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    y = conv(layout, X, W, B, **options)
+def fused_conv(layout, X, W, B=None, Z=None, *, activation=None, activation_params=None, window: ConvolutionAttributes):
+    y = conv(layout, X, W, B, window=window)
     return _activated(y if Z is None else y + Z, activation, activation_params or ())
 
 
@@ -234,16 +220,14 @@ op(DOMAIN, "NhwcFusedConv", since=1)(in_layout(CHANNELS_LAST, fused_conv))
 
 
 @op(DOMAIN, "NhwcConv", since=1)
-def nhwc_conv(X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
+def nhwc_conv(X, W, B=None, *, window: ConvolutionAttributes):
     # The description says otherwise, but ONNX Runtime's own optimizer, which writes it, puts the kernel's channels last.
-    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    return fused_conv(CHANNELS_LAST, X, jnp.moveaxis(W, -1, 1), B, **options)
+    return conv(CHANNELS_LAST, X, jnp.moveaxis(W, -1, 1), B, window=window)
 
 
 @op(DOMAIN, "NhwcMaxPool", since=1)
-def nhwc_max_pool(x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, pads=None, strides=None):
-    options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations, "pads": pads, "strides": strides}
-    return max_pool(CHANNELS_LAST, x, kernel_shape=kernel_shape, **options)
+def nhwc_max_pool(x, *, window: PoolingAttributes):
+    return max_pool(CHANNELS_LAST, x, window=window)
 
 
 @op(DOMAIN, "Inverse", since=1)
