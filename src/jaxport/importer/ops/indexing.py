@@ -184,9 +184,5 @@ def slice_attributes(data, *, starts, ends, axes=None):
 @op("Slice", since=10)
 def slice_(data, starts: Host, ends: Host, axes: Host | None = None, steps: Host | None = None):
     return _sliced(
-        data,
-        starts,
-        ends,
-        range(len(starts)) if axes is None else axes,
-        [1] * len(starts) if steps is None else steps,
+        data, starts, ends, range(len(starts)) if axes is None else axes, [1] * len(starts) if steps is None else steps
     )

@@ -109,12 +109,7 @@ def _recurrent(
 
 
 def _scanned(
-    step: Step,
-    states: States,
-    inputs: Tensor,
-    steps: int,
-    lengths: Tensor | None,
-    reverse: bool,
+    step: Step, states: States, inputs: Tensor, steps: int, lengths: Tensor | None, reverse: bool
 ) -> tuple[Tensor, States]:
     """Return the first state at every step, and all final states; beyond its length a sequence keeps its state.
 
@@ -170,17 +165,7 @@ def rnn(X, W, R, B=None, sequence_lens=None, initial_h=None, *, recurrence: Recu
 
 
 @op("GRU", since=14)
-def gru(
-    X,
-    W,
-    R,
-    B=None,
-    sequence_lens=None,
-    initial_h=None,
-    *,
-    linear_before_reset=0,
-    recurrence: RecurrentAttributes,
-):
+def gru(X, W, R, B=None, sequence_lens=None, initial_h=None, *, linear_before_reset=0, recurrence: RecurrentAttributes):
     hidden, functions = R.shape[-1], recurrence.functions("Sigmoid", "Tanh", clip=recurrence.clip)
 
     def cell(x: Tensor, d: int) -> tuple[Tensor, Step]:
@@ -248,18 +233,7 @@ def lstm_layer(
 
 
 @op("LSTM", since=14)
-def lstm(
-    X,
-    W,
-    R,
-    B=None,
-    sequence_lens=None,
-    initial_h=None,
-    initial_c=None,
-    P=None,
-    *,
-    recurrence: LSTMAttributes,
-):
+def lstm(X, W, R, B=None, sequence_lens=None, initial_h=None, initial_c=None, P=None, *, recurrence: LSTMAttributes):
     hidden = R.shape[-1]
 
     def products(x: Tensor, d: int) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]:
