@@ -12,8 +12,8 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from examples.models.example import Example, Size, normal, normals, spec, token_sample
-from examples.models.rnn import SIZES, LanguageConfig
+from examples.models.example import TEXT_SIZES, Example, Size, normal, normals, spec, token_sample
+from examples.models.rnn import LanguageConfig
 from examples.models.weights import nnx_model
 
 
@@ -215,7 +215,7 @@ def _example(name: str, model: Any, **rest: Any) -> Example:
 def gru(size: Size) -> Example:
     config = GRU[size]
     inputs, sample = (spec(("B", "T"), "int32"),), token_sample(config.vocabulary)
-    return _example("gru", nnx_model(GruLanguageModel, config), inputs=inputs, sample=sample, sizes=SIZES)
+    return _example("gru", nnx_model(GruLanguageModel, config), inputs=inputs, sample=sample, sizes=TEXT_SIZES)
 
 
 def speech(size: Size) -> Example:
