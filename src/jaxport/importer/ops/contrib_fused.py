@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.importer.host import Tensor
 from jaxport.importer.image_layout import CHANNELS_LAST
 from jaxport.importer.namespaces import cast, jnp, lax, nn
-from jaxport.importer.ops.activations import hard_sigmoid
+from jaxport.importer.ops.activations import gelu, hard_sigmoid
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
 from jaxport.importer.ops.generating import trilu
@@ -20,10 +20,7 @@ from jaxport.importer.ops.normalization import standardized
 from jaxport.importer.ops.pooling import PoolingAttributes, max_pool
 from jaxport.importer.registry import Host, image_op, in_layout, op, variant
 
-
-@op(DOMAIN, "Gelu", since=1)
-def gelu(X):
-    return nn.gelu(X, approximate=False)
+op(DOMAIN, "Gelu", since=1)(variant("approximate")(gelu))
 
 
 @op(DOMAIN, "BiasGelu", since=1)

@@ -122,9 +122,7 @@ def quantized_global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_poin
 op(DOMAIN, "QLinearConv", since=1)(quantized_conv)
 
 
-@op(DOMAIN, "MatMulInteger16", since=1)
-def matmul_integer_16(A, B):
-    return matmul_integer(A, B)
+op(DOMAIN, "MatMulInteger16", since=1)(variant("a_zero_point b_zero_point")(matmul_integer))
 
 
 @op(DOMAIN, "MatMulIntegerToFloat", since=1)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxport.importer.dtypes import STRING, dtype_of
 from jaxport.importer.host import HostValue, Tensor, host
 from jaxport.importer.namespaces import cast, jnp, nn
-from jaxport.importer.registry import Host, ShapeOnly, op
+from jaxport.importer.registry import REQUIRED, Host, ShapeOnly, earlier, op
 from jaxport.jaxprs import Dim
 
 
@@ -76,16 +76,6 @@ def mel_weight_matrix(
     return cast(host(weights, np.float32), dtype_of(output_datatype))
 
 
-@op("Constant", since=1, until=10)
-def constant_tensor(*, value):
-    return value
-
-
-@op("Constant", since=11, until=11)
-def constant_dense_or_sparse(*, value=None, sparse_value=None):
-    return value  # the loader has made a sparse value dense
-
-
 @op("Constant", since=12)
 def constant(
     *,
@@ -99,9 +89,14 @@ def constant(
     value_strings=None,
 ):
     if value is not None:
-        return value
+        return value  # the loader has made a sparse value dense
     if value_string is not None or value_strings is not None:
         return HostValue(np.array(value_strings if value_string is None else value_string, dtype=object), STRING)
     if value_int is not None or value_ints is not None:
         return host(np.array(value_ints if value_int is None else value_int, np.int64))
     return host(np.array(value_floats if value_float is None else value_float, np.float32))
+
+
+_NUMBERS_AND_STRINGS = "value_float value_floats value_int value_ints value_string value_strings"
+earlier("Constant", since=11, until=11, without=_NUMBERS_AND_STRINGS)
+earlier("Constant", since=1, until=10, without="sparse_value", value=REQUIRED)
