@@ -14,7 +14,6 @@ from flax import nnx
 
 from .building import equinox_example_with_state, linen_example, nnx_example
 from .example import Size, images, images_channels_first
-from .weights import nnx_model
 
 EXPANSION = 4
 
@@ -190,11 +189,6 @@ class EquinoxResNet(eqx.Module):
         for block in self.blocks:
             x, state = block(x, state)
         return self.head(jnp.mean(x, axis=(1, 2))), state
-
-
-def resnet50(size: Size = "real") -> NnxResNet:
-    """A Flax NNX ResNet-50 in eval mode for images (batch, 224, 224, 3), with random weights and statistics."""
-    return nnx_model(NnxResNet, CONFIGS[size])
 
 
 nnx_resnet50 = nnx_example("resnet50", NnxResNet, CONFIGS, images)

@@ -14,6 +14,7 @@ from jaxport.importer.namespaces import cast, jnp, lax, vmap
 from jaxport.importer.ops.attention import (
     both,
     capped,
+    joined,
     lowest,
     merge_heads,
     positions,
@@ -85,10 +86,6 @@ def _attended(
     return merge_heads(product(weights[..., :-1], v)), scores
 
 
-def _joined(past: Tensor | None, present: Tensor) -> Tensor:
-    return present if past is None else jnp.concatenate([past, present], axis=2)
-
-
 @dataclass(frozen=True, kw_only=True)
 class HeadAttributes:
     """The attributes of attention with several heads."""
@@ -127,7 +124,7 @@ class SelfAttentionAttributes(HeadAttributes):
         refuse(bool(self.past_present_share_buffer), "`past_present_share_buffer`")
         parts = jnp.split(projected, 3 if sizes is None else [sizes[0], sizes[0] + sizes[1]], axis=2)
         q, k, v = (split_heads(x, self.num_heads) for x in parts)
-        k, v = (k, v) if past is None else (_joined(past[0], k), _joined(past[1], v))
+        k, v = (k, v) if past is None else (joined(past[0], k), joined(past[1], v))
         y, _ = self.attended(q, k, v, mask, term, 0 if past is None else past.shape[3])
         return y, jnp.stack([k, v]) if k.shape == v.shape else None
 
@@ -207,7 +204,7 @@ def multi_head_attention(
     shared = past_sequence_length is not None or cache_indirection is not None
     refuse(shared, "buffers that past and present share; export without `past_sequence_length`")
     q, k, v = _unpacked(query, key, value, bias, heads.num_heads)
-    k, v = _joined(past_key, k), _joined(past_value, v)
+    k, v = joined(past_key, k), joined(past_value, v)
     before = 0 if past_key is None else past_key.shape[2]
     y, scores = heads.attended(q, k, v, key_padding_mask, attention_bias, before)
     return y, k, v, scores
