@@ -31,10 +31,10 @@ from jaxport.jaxprs import Dim
 DOMAIN = "com.microsoft"
 
 
-def refuse(wrong: bool, what: str) -> None:
+def refuse(used: bool, feature: str) -> None:
     """Refuse a feature of an operator if it is used."""
-    if wrong:
-        raise Unsupported("a fused operator uses what is not supported", [Refusal("", "", what)])
+    if used:
+        raise Unsupported("a fused operator uses what is not supported", [Refusal("", "", feature)])
 
 
 def _filled(mask: Tensor, filter_value: float | None, dtype: np.dtype) -> Tensor:
