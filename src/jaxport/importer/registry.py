@@ -181,8 +181,8 @@ def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Opera
       since: the first version of the domain's opset that the function serves.
       until: the last one, for an operator that ONNX removed.
 
-    The signature is the operator's schema: inputs are positional, attributes keyword-only, with their defaults. Values
-    are used through `jaxport.importer.namespaces`, or through plain `jax.numpy` if printed source is not needed.
+    The signature is the operator's schema: inputs are positional, attributes keyword-only, with their defaults; a
+    keyword annotated with a dataclass is a group of attributes, its fields. Values are used through `jaxport.importer.namespaces`, or through plain `jax.numpy` if printed source is not needed.
 
     Raises:
       InvalidArgument: the version is registered already.

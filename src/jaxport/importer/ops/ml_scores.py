@@ -43,6 +43,22 @@ def labelled(index: Tensor, integers: Sequence[int] | None, names: Sequence[str]
     return chosen(strings(list(names)) if names else host(list(integers or range(2))), index)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelAttributes:
+    """The labels of classes: numbers or names."""
+
+    classlabels_ints: Sequence[int] | None = None
+    classlabels_strings: Sequence[str] | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.classlabels_ints or self.classlabels_strings or ())
+
+    def at(self, index: Tensor) -> Tensor:
+        """Return the labels of classes by index."""
+        return labelled(index, self.classlabels_ints, self.classlabels_strings)
+
+
 def chosen(table: RuntimeValue, index: Tensor, axis: int = 0) -> Tensor:
     """Return the elements of a table at an index, which has to be known if they are strings.
 
@@ -67,25 +83,17 @@ def linear_regressor(X, *, coefficients=None, intercepts=None, post_transform="N
 
 @op(DOMAIN, "LinearClassifier", since=1)
 def linear_classifier(
-    X,
-    *,
-    classlabels_ints=None,
-    classlabels_strings=None,
-    coefficients,
-    intercepts=None,
-    multi_class=0,
-    post_transform="NONE",
+    X, *, coefficients, intercepts=None, labels: LabelAttributes, multi_class=0, post_transform="NONE"
 ):
-    labels = len(classlabels_ints or classlabels_strings or ())
-    rows = len(intercepts) if intercepts else labels
+    rows = len(intercepts) if intercepts else labels.count
     x = jnp.expand_dims(X, 0) if X.ndim == 1 else X
     scores = _weighted(x, coefficients, rows, intercepts)
     if rows > 1:
         index, scores = jnp.argmax(scores, axis=1), transformed(scores, post_transform)
     else:
         index = cast(scores[:, 0] > 0, np.int32)
-        scores = two_classes(scores, post_transform, 1.0) if labels == 2 else transformed(scores, post_transform)
-    return labelled(index, classlabels_ints, classlabels_strings), scores
+        scores = two_classes(scores, post_transform, 1.0) if labels.count == 2 else transformed(scores, post_transform)
+    return labels.at(index), scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,22 +154,14 @@ def coupled_probabilities(pairs):
 
 @op(DOMAIN, "SVMClassifier", since=1)
 def svm_classifier(
-    X,
-    *,
-    classlabels_ints=None,
-    classlabels_strings=None,
-    prob_a=None,
-    prob_b=None,
-    vectors_per_class=None,
-    machine: SupportVectorAttributes,
+    X, *, labels: LabelAttributes, machine: SupportVectorAttributes, prob_a=None, prob_b=None, vectors_per_class=None
 ):
     x, transform = cast(X, np.float32), machine.post_transform
     coefficients, rho = machine.coefficients or (), machine.rho or (0.0,)
-    count = len(classlabels_ints or classlabels_strings or ())
+    count = labels.count
     if not vectors_per_class:
         scores = _weighted(x, coefficients, count, None) + rho[0]
-        index = jnp.argmax(scores, axis=1)
-        return labelled(index, classlabels_ints, classlabels_strings), transformed(scores, transform)
+        return labels.at(jnp.argmax(scores, axis=1)), transformed(scores, transform)
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
     kernels = machine.kernel(x, sum(vectors_per_class))
     decisions = kernels @ _of_pairs(coefficients, vectors_per_class, pairs) + np.array(rho, np.float32)
@@ -175,7 +175,7 @@ def svm_classifier(
         scores = two_classes(decisions, transform)
     else:
         scores = transformed(decisions, transform)
-    return labelled(jnp.argmax(votes, axis=1), classlabels_ints, classlabels_strings), scores
+    return labels.at(jnp.argmax(votes, axis=1)), scores
 
 
 def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> RuntimeValue:
