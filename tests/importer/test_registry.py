@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import Parameter
 
 import numpy as np
@@ -139,6 +139,7 @@ def test_a_version_cannot_be_registered_twice() -> None:
 class Line:
     slope: float
     shift: float = 1.0
+    steps: list[int] = field(default_factory=list)
 
 
 def test_a_group_of_attributes_is_one_keyword() -> None:
@@ -151,6 +152,7 @@ def test_a_group_of_attributes_is_one_keyword() -> None:
         "sign": 1.0,
         "slope": Parameter.empty,
         "shift": 1.0,
+        "steps": [],
     }
     graph = "g (float[1] x) => (float[1] y) { y = test.registry.Line<slope = 3.0, sign = -1.0>(x) }"
     assert program(graph, domains=', "test.registry": 1')(np.ones(1, np.float32)).tolist() == [-4]
@@ -174,6 +176,6 @@ def test_a_variant_has_fewer_inputs_and_other_defaults() -> None:
 
     entry = lookup("test.registry", "Variant", 1)
     assert [parameter.name for parameter in entry.inputs] == ["x"]
-    assert {name: p.default for name, p in entry.attributes.items()} == {"slope": 2.0, "hint": 0}
+    assert {name: p.default for name, p in entry.attributes.items()} == {"slope": 2.0, "steps": [], "hint": 0}
     graph = "g (float[1] x) => (float[1] y) { y = test.registry.Variant<hint = 7>(x) }"
     assert program(graph, domains=', "test.registry": 1')(np.ones(1, np.float32)).tolist() == [3]

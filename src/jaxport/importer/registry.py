@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cached_property, partial, update_wrapper
 from keyword import iskeyword
 from typing import Annotated, Any, get_args, get_origin
@@ -182,7 +182,8 @@ def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Opera
       until: the last one, for an operator that ONNX removed.
 
     The signature is the operator's schema: inputs are positional, attributes keyword-only, with their defaults; a
-    keyword annotated with a dataclass is a group of attributes, its fields. Values are used through `jaxport.importer.namespaces`, or through plain `jax.numpy` if printed source is not needed.
+    keyword annotated with a dataclass is a group of attributes, its fields. Values are used through
+    `jaxport.importer.namespaces`, or through plain `jax.numpy` if printed source is not needed.
 
     Raises:
       InvalidArgument: the version is registered already.
@@ -262,9 +263,9 @@ def _expanded(function: OperatorFunction) -> OperatorFunction:
     groups = {p.name: p.annotation for p in parameters if _is_group(p)}
     if not groups:
         return function
-    members = {name: {attribute.name: attribute.default for attribute in fields(groups[name])} for name in groups}
+    members = {name: {attribute.name: _default(attribute) for attribute in fields(groups[name])} for name in groups}
     attributes = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=REQUIRED if default is MISSING else default)
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
         for group in members.values()
         for name, default in group.items()
     ]
@@ -275,6 +276,12 @@ def _expanded(function: OperatorFunction) -> OperatorFunction:
         return function(*inputs, **keywords)
 
     return _declared(call, [*(p for p in parameters if p.name not in groups), *attributes], function)
+
+
+def _default(attribute: Field[Any]) -> Any:
+    if attribute.default is not MISSING:
+        return attribute.default
+    return REQUIRED if attribute.default_factory is MISSING else attribute.default_factory()
 
 
 def _is_group(parameter: inspect.Parameter) -> bool:
