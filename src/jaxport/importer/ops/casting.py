@@ -24,6 +24,11 @@ def to_power_of_two(x, saturate, round_mode):
     return lax.bitcast_convert_type(exponent.astype(jnp.uint8), jnp.float8_e8m0fnu)
 
 
+def at_least_single(x: Tensor) -> Tensor:
+    """Return `x`, in float32 if its type is smaller: transforms and factorizations exist in no smaller type."""
+    return cast(x, np.float32) if x.dtype.itemsize < 4 else x
+
+
 def converted(x: Tensor, dtype: np.dtype, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """Return `x` as `dtype`, with ONNX's saturation of 8-bit floats and the wrap-around of narrow integers."""
     if dtype.name == "float8_e8m0fnu":

@@ -12,6 +12,7 @@ from jaxport.importer.host import Tensor
 from jaxport.importer.image_layout import CHANNELS_LAST
 from jaxport.importer.namespaces import cast, jnp, lax, nn
 from jaxport.importer.ops.activations import gelu, hard_sigmoid
+from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
 from jaxport.importer.ops.generating import trilu
@@ -49,10 +50,6 @@ def bias_add(X, bias, skip):
     return X + bias + skip
 
 
-def _float(x: Tensor) -> Tensor:
-    return cast(x, np.float32) if x.dtype.itemsize < 4 else x
-
-
 def _sum(input: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
     return input + skip if bias is None else input + skip + bias
 
@@ -60,13 +57,13 @@ def _sum(input: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
 @op(DOMAIN, "SkipLayerNormalization", since=1)
 def skip_layer_normalization(input, skip, gamma, beta=None, bias=None, *, epsilon=1e-12):
     total = _sum(input, skip, bias)
-    y, mean, inverse = standardized(_float(total), (-1,), epsilon)
+    y, mean, inverse = standardized(at_least_single(total), (-1,), epsilon)
     y = cast(y, input.dtype) * gamma
     return y if beta is None else y + beta, mean, inverse, total
 
 
 def _root_mean_square(x: Tensor, scale: Tensor, epsilon: float, axes: Sequence[int] = (-1,)) -> tuple[Tensor, Tensor]:
-    wide = _float(x)
+    wide = at_least_single(x)
     inverse = lax.rsqrt(jnp.mean(wide * wide, axis=tuple(axes), keepdims=True) + epsilon)
     return cast(wide * inverse, x.dtype) * scale, inverse
 
@@ -102,7 +99,7 @@ def embed_layer_normalization(
     total = jnp.take(word_embedding, input_ids, axis=0) + jnp.take(position_embedding, at, axis=0)
     if segment_ids is not None:
         total = total + jnp.take(segment_embedding, segment_ids, axis=0)
-    y = cast(standardized(_float(total), (-1,), epsilon)[0], total.dtype) * gamma + beta
+    y = cast(standardized(at_least_single(total), (-1,), epsilon)[0], total.dtype) * gamma + beta
     counted = jnp.zeros_like(input_ids) if mask is None else mask
     return y, cast(jnp.sum(counted, axis=1), np.int32), total
 
@@ -111,7 +108,7 @@ def embed_layer_normalization(
 def group_norm(X, gamma, beta, *, activation, channels_last=1, epsilon=1e-5, groups):
     x = jnp.moveaxis(X, -1, 1) if channels_last else X
     batch, channels, *spatial = x.shape
-    grouped = jnp.reshape(_float(x), (batch, groups, channels // groups * math.prod(spatial)))
+    grouped = jnp.reshape(at_least_single(x), (batch, groups, channels // groups * math.prod(spatial)))
     y = jnp.reshape(standardized(grouped, (2,), epsilon)[0], x.shape)
     y = jnp.moveaxis(y, 1, -1) if channels_last else y
     shape = (-1,) if channels_last else (-1, *[1] * len(spatial))
@@ -229,7 +226,7 @@ def nhwc_max_pool(x, *, window: PoolingAttributes):
 
 @op(DOMAIN, "Inverse", since=1)
 def inverse(X):
-    return cast(jnp.linalg.inv(_float(X)), X.dtype)
+    return cast(jnp.linalg.inv(at_least_single(X)), X.dtype)
 
 
 @op(DOMAIN, "Trilu", since=1)

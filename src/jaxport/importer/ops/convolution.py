@@ -27,8 +27,10 @@ class WindowAttributes:
 
     def padding(self, axes: int) -> RuntimeValue:
         """Return the padding of `axes` spatial axes as `lax` takes it: a name, or the sizes before and after."""
-        if self.auto_pad != "NOTSET":
-            return AUTO_PADS[self.auto_pad]
+        return self.pads_by_axis(axes) if self.auto_pad == "NOTSET" else AUTO_PADS[self.auto_pad]
+
+    def pads_by_axis(self, axes: int) -> tuple[tuple[int, int], ...]:
+        """Return `pads` as the sizes before and after each of `axes` spatial axes."""
         pads = self.pads or (0,) * (2 * axes)
         return tuple(zip(pads[:axes], pads[axes:], strict=True))
 
@@ -60,15 +62,14 @@ def _transposed_pads(
     strides: Sequence[int],
     output_padding: Sequence[int],
     output_shape: Sequence[int] | None,
-) -> list[tuple[RuntimeValue, RuntimeValue]]:
+) -> Sequence[tuple[RuntimeValue, RuntimeValue]]:
     """Return how much a transposed convolution crops before and after each axis of an image of these sizes.
 
     `kernel` is the size of the dilated kernel.
     """
     axes = len(kernel)
     if output_shape is None and not window.auto_pad.startswith("SAME"):
-        pads = window.pads or (0,) * (2 * axes)
-        return list(zip(pads[:axes], pads[axes:], strict=True))
+        return window.pads_by_axis(axes)
     wanted = [n * stride for n, stride in zip(sizes, strides, strict=True)] if output_shape is None else output_shape
     totals = [
         stride * (n - 1) + extra + k - size

@@ -9,13 +9,14 @@ import numpy as np
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import Tensor, host
 from jaxport.importer.namespaces import cast, jnp, lax
+from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.registry import Host, op
 from jaxport.jaxprs import Dim
 
 
 def _transformed(x: Tensor, length: Tensor | None, axis: int, inverse: int, onesided: int) -> Tensor:
     """Transform along `axis` of `x`, whose last axis has one element (real) or two (real and imaginary part)."""
-    x = cast(x, np.float32) if x.dtype.itemsize < 4 else x  # there are no transforms of smaller types
+    x = at_least_single(x)
     z = x[..., 0] if x.shape[-1] == 1 else lax.complex(x[..., 0], x[..., 1])
     axis %= x.ndim
     if inverse and onesided:
