@@ -30,7 +30,7 @@ from keyword import iskeyword
 from typing import Annotated, Any, get_args, get_origin
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.image_layout import ONNX, ImageLayout
 
 __all__ = [
@@ -220,9 +220,9 @@ def in_layout(layout: ImageLayout, function: OperatorFunction) -> OperatorFuncti
 def variant(
     without: str = "",
     *,
-    fixed: Mapping[str, Any] | None = None,
-    ignored: Mapping[str, Any] | None = None,
-    **defaults: Any,
+    fixed: Mapping[str, Attribute] | None = None,
+    ignored: Mapping[str, Attribute] | None = None,
+    **defaults: Attribute,
 ) -> Callable[[OperatorFunction], OperatorFunction]:
     """Return a decorator that changes the inputs and attributes of a function, for an operator that differs in these.
 
@@ -248,7 +248,7 @@ def variant(
         beyond = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in ignored.items()]
         preset = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
 
-        def call(*inputs: Any, **attributes: Any) -> Any:
+        def call(*inputs: RuntimeValue, **attributes: Attribute) -> RuntimeValue:
             passed = {name: value for name, value in attributes.items() if name not in ignored}
             return function(*inputs, **{**preset, **passed})
 
@@ -270,7 +270,7 @@ def _expanded(function: OperatorFunction) -> OperatorFunction:
         for name, default in group.items()
     ]
 
-    def call(*inputs: Any, **keywords: Any) -> Any:
+    def call(*inputs: RuntimeValue, **keywords: Attribute) -> RuntimeValue:
         for name, group in groups.items():
             keywords[name] = group(**{member: keywords.pop(member) for member in members[name] if member in keywords})
         return function(*inputs, **keywords)
@@ -278,7 +278,7 @@ def _expanded(function: OperatorFunction) -> OperatorFunction:
     return _declared(call, [*(p for p in parameters if p.name not in groups), *attributes], function)
 
 
-def _default(attribute: Field[Any]) -> Any:
+def _default(attribute: Field[Attribute]) -> Attribute:
     if attribute.default is not MISSING:
         return attribute.default
     return REQUIRED if attribute.default_factory is MISSING else attribute.default_factory()
