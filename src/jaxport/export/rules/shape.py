@@ -86,8 +86,7 @@ def tile(op, x, *, reps):
 
 @rule("split")
 def split(op, x, *, sizes, axis):
-    results = op.Split(x, tuple(sizes), axis=axis, outputs=len(sizes))
-    return results
+    return op.Split(x, tuple(sizes), axis=axis, outputs=len(sizes))
 
 
 @rule("slice")
