@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jaxport
+from jaxport.testing import expect_graph
 
 
 def export(fn, *specs, **options):
@@ -17,3 +18,8 @@ def operators(exported, *, nested: bool = False) -> list[str]:
 
 def weight_bytes(exported) -> int:
     return sum(value.const_value.nbytes for value in exported.model.graph.initializers.values())
+
+
+def expect_exactly(fn, specs, paths) -> None:
+    """Assert that the graph of a function consists of these paths and of nothing else."""
+    expect_graph(jaxport.to_onnx(fn, specs), paths, exact=True)
