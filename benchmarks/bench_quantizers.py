@@ -38,15 +38,15 @@ DRAWS = 4
 class Reader(CalibrationDataReader):
     """Gives the batches to ONNX Runtime's quantizer."""
 
-    def __init__(self, given: Sequence[Inputs]):
-        self._given = iter(given)
+    def __init__(self, calibration: Sequence[Inputs]):
+        self._calibration = iter(calibration)
 
     def get_next(self) -> Inputs:
         """The next batch; None after the last."""
-        return next(self._given, None)  # pyright: ignore[reportReturnType]  the protocol of the quantizer
+        return next(self._calibration, None)  # pyright: ignore[reportReturnType]  the protocol of the quantizer
 
 
-def peer(source: Path, result: Path, form: Int4 | Int8, given: Sequence[Inputs]) -> None:
+def peer(source: Path, result: Path, form: Int4 | Int8, calibration: Sequence[Inputs]) -> None:
     """Let ONNX Runtime's quantizer make what a precision makes: with the same groups, ranges and batches."""
     match form:
         case Int4():
@@ -65,7 +65,7 @@ def peer(source: Path, result: Path, form: Int4 | Int8, given: Sequence[Inputs])
             quantize_static(
                 source,
                 result,
-                Reader(given),
+                Reader(calibration),
                 op_types_to_quantize=STATIC,
                 per_channel=True,
                 reduce_range=reduced,
@@ -77,7 +77,7 @@ def rows(name: str) -> Iterator[list[object]]:
     """The rows of a model: its precisions, at the first of its sizes."""
     example, sizes = build(name, "nnx", "real"), MODELS[name][0]
     plain = exported(example, None)
-    given = [plain.flatten(batch, {}) for batch in batches(example)]
+    calibration = [plain.flatten(batch, {}) for batch in batches(example)]
     generator = np.random.default_rng(1)
     inputs = [plain.flatten(example.sample(generator, sizes), {}) for _ in range(DRAWS)]
     with tempfile.TemporaryDirectory() as text:
@@ -88,7 +88,7 @@ def rows(name: str) -> Iterator[list[object]]:
         expected = [reference.run(one)[0] for one in inputs]
         for form in FORMS:
             made, other = exported(example, form).model, folder / "peer.onnx"
-            peer(source, other, form, given)
+            peer(source, other, form, calibration)
             sessions = {"jaxport": Session(made, threads=1), "peer": Session(other, threads=1)}
             bytes_of = {"jaxport": size_of(made), "peer": size_of(ir.load(other))}
             errors = {
@@ -107,9 +107,9 @@ def rows(name: str) -> Iterator[list[object]]:
             gc.collect()
 
 
-def error(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+def error(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
     """The root mean square of the differences, relative to that of what is expected."""
-    squares = [(np.square(a - b).mean(), np.square(b).mean()) for a, b in zip(found, expected, strict=True)]
+    squares = [(np.square(a - b).mean(), np.square(b).mean()) for a, b in zip(actual, expected, strict=True)]
     difference, whole = np.sum(squares, axis=0)
     return float(np.sqrt(difference / whole))
 

@@ -32,12 +32,12 @@ WIDTH, HEIGHT, ACROSS, DOWN = 176, 52, 206, 112
 
 def edges() -> dict[str, set[str]]:
     """Which parts each part imports while it is imported itself."""
-    found: dict[str, set[str]] = {part: set() for part in PARTS}
+    imported: dict[str, set[str]] = {part: set() for part in PARTS}
     for entry in imports_of(SOURCE / "jaxport"):
         here, there = part_of(entry.file), part_of(entry.module)
         if entry.at_import and entry.module.startswith("jaxport.") and here != there and here in PARTS:
-            found[here] |= {there} & PARTS.keys()
-    return found
+            imported[here] |= {there} & PARTS.keys()
+    return imported
 
 
 def reach(part: str, graph: Mapping[str, Set[str]]) -> set[str]:

@@ -20,7 +20,7 @@ def runs(path: Path, value: float) -> bool:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        session.run(None, {given.name: np.full(given.shape, value, np.float32) for given in session.get_inputs()})
+        session.run(None, {port.name: np.full(port.shape, value, np.float32) for port in session.get_inputs()})
     except Exception:  # noqa: BLE001  the runtime raises errors of many kinds, and each of them means no
         return False
     return True

@@ -122,15 +122,15 @@ def opsets_of(op_type: str) -> list[int]:
 
 def versions_of(op_type: str) -> list[int]:
     """The versions of an operator; the one that is in force at the smallest opset has that number."""
-    found = (schema.find("", op_type, opset) for opset in range(PORTABLE, schema.NEWEST + 1))
-    return sorted({max(PORTABLE, facts.since) for facts in found if facts is not None})
+    schemas = (schema.find("", op_type, opset) for opset in range(PORTABLE, schema.NEWEST + 1))
+    return sorted({max(PORTABLE, facts.since) for facts in schemas if facts is not None})
 
 
 def model_of(
     op_type: str, operands: Sequence[Any], attributes: dict[str, Any], dtype: np.dtype, opset: int
 ) -> ir.Model:
     """A model of one node with this dtype."""
-    inputs, nodes, given, initializers = [], [], [], []
+    inputs, nodes, outer_values, initializers = [], [], [], []
     for index, operand in enumerate(operands):
         if operand is None:
             inputs.append(None)
@@ -142,13 +142,15 @@ def model_of(
             outer = ir.Value(name=f"x{index}", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(operand[1]))
             inner = ir.Value(name=f"v{index}")
             nodes.append(ir.Node("", "Cast", [outer], [ir.AttrInt64("to", int(data_type(dtype)))], outputs=[inner]))
-            given.append(outer)
+            outer_values.append(outer)
             inputs.append(inner)
     results = [ir.Value(name=f"result{index}") for index in range(OUTPUTS.get(op_type, 1))]
     nodes.append(ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes), outputs=results))
     last = ir.Value(name="last", type=ir.TensorType(ir.DataType.FLOAT))
     nodes.append(ir.Node("", "Cast", results[:1], [ir.AttrInt64("to", int(ir.DataType.FLOAT))], outputs=[last]))
-    graph = ir.Graph(given, [last], nodes=nodes, initializers=initializers, opset_imports={"": opset}, name="one")
+    graph = ir.Graph(
+        outer_values, [last], nodes=nodes, initializers=initializers, opset_imports={"": opset}, name="one"
+    )
     return ir.Model(graph, ir_version=opsets.ir_version(opset))
 
 
@@ -224,7 +226,7 @@ def _without(op_type: str, opset: int, run: frozenset[str]) -> list[str]:
 
 def versions(op_type: str, answers: dict[str, frozenset[str]]) -> str:
     """The versions of an operator that a release loads and has no kernel of, with the release that brought one."""
-    found, releases = [], list(answers)
+    ranges, releases = [], list(answers)
     for opset in versions_of(op_type):
         count = len(accepted(op_type, calls()[op_type][0], opset))
         lacking = [
@@ -234,18 +236,18 @@ def versions(op_type: str, answers: dict[str, frozenset[str]]) -> str:
         ]
         if lacking:
             later = releases[releases.index(lacking[-1]) + 1 :]
-            found.append(f"{opset}<{later[0]}" if later else str(opset))
-    return " ".join(found)
+            ranges.append(f"{opset}<{later[0]}" if later else str(opset))
+    return " ".join(ranges)
 
 
 def words(op_type: str, answers: dict[str, frozenset[str]]) -> list[str]:
     """The dtypes without a kernel, those that have one in newer releases with the release that brought it."""
-    found = {release: missing(op_type, run) for release, run in answers.items()}
+    missing_in = {release: missing(op_type, run) for release, run in answers.items()}
     releases = list(answers)
-    newest = found[releases[-1]]
+    newest = missing_in[releases[-1]]
     later = []
     for dtype in (d.name for d in DTYPES if d.name not in newest):
-        without = [release for release in releases if dtype in found[release]]
+        without = [release for release in releases if dtype in missing_in[release]]
         if without:
             later.append(f"{dtype}<{releases[releases.index(without[-1]) + 1]}")
     return newest + later
@@ -258,8 +260,8 @@ def main() -> None:
         ask(folder)
         answers = {release.rpartition(".")[0]: answers_of(release, folder) for release in RELEASES}
     releases = "".join(f'    "{release}": {newest_opset(run)},\n' for release, run in answers.items())
-    found = {op_type: " ".join(words(op_type, answers)) for op_type in sorted(calls())}
-    rows = "".join(f'    "{op_type}": "{dtypes}",\n' for op_type, dtypes in found.items())
+    missing_dtypes = {op_type: " ".join(words(op_type, answers)) for op_type in sorted(calls())}
+    rows = "".join(f'    "{op_type}": "{dtypes}",\n' for op_type, dtypes in missing_dtypes.items())
     by_version = {op_type: versions(op_type, answers) for op_type in sorted(calls())}
     version_rows = "".join(f'    "{op_type}": "{text}",\n' for op_type, text in by_version.items() if text)
     text = (

@@ -54,8 +54,8 @@ def page() -> str:
         counts = {
             framework: sum(bool(line.strip()) for line in code.splitlines()) for framework, code in sources.items()
         }
-        found = [node.name for node in ast.parse(sources["nnx"]).body if isinstance(node, ast.ClassDef)]
-        classes = ", ".join(f"`{one}`" for one in found)
+        names = [node.name for node in ast.parse(sources["nnx"]).body if isinstance(node, ast.ClassDef)]
+        classes = ", ".join(f"`{name}`" for name in names)
         text += f"| `{name}` | {counts['nnx']} | {counts['equinox']} | {classes} |\n"
         if name in SHOWN:
             shown += f"\n## `{name}`\n\n```py\n{sources['nnx']}\n```\n"

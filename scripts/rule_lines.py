@@ -50,11 +50,18 @@ def lengths() -> dict[str, int]:
 
 
 def operator_lengths() -> dict[str, int]:
-    """The code lines of each operator function by its operator and first version; a row of a table is one line."""
-    return {
-        f"{entry.label} {entry.since}": lines_of(entry.lowering or entry.function) if _is_ours(entry.function) else 1
-        for entry in operators()
-    }
+    """The code lines of each operator function by its operator and first version; a row of a table is one line.
+
+    A function that serves several operators or versions is counted once, with the first of them.
+    """
+    counted: set[Callable[..., Any]] = set()
+    lengths = {}
+    for entry in operators():
+        function = inspect.unwrap(entry.lowering or entry.function)
+        is_row = function in counted or not _is_ours(function)
+        lengths[f"{entry.label} {entry.since}"] = 1 if is_row else lines_of(function)
+        counted.add(function)
+    return lengths
 
 
 def _is_ours(function: Callable[..., Any]) -> bool:
@@ -62,7 +69,7 @@ def _is_ours(function: Callable[..., Any]) -> bool:
 
 
 if __name__ == "__main__":
-    for what, found in (("rules", lengths()), ("operators", operator_lengths())):
-        longest = sorted(found, key=lambda name: -found[name])[:10]
-        sys.stdout.write(f"{len(found)} {what}, median {statistics.median(found.values()):g} code lines\n")
-        sys.stdout.writelines(f"{found[name]:4} {name}\n" for name in longest)
+    for kind, counts in (("rules", lengths()), ("operators", operator_lengths())):
+        longest = sorted(counts, key=lambda name: -counts[name])[:10]
+        sys.stdout.write(f"{len(counts)} {kind}, median {statistics.median(counts.values()):g} code lines\n")
+        sys.stdout.writelines(f"{counts[name]:4} {name}\n" for name in longest)

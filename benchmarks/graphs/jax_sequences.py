@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,9 +13,9 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from examples.models.example import Example, Size, normal, normals, spec, token_sample
-from examples.models.rnn import SIZES, LanguageConfig
-from examples.models.weights import nnx_model
+from examples.models.building import nnx_example
+from examples.models.example import Size, normal, numbers, spec, text
+from examples.models.rnn import LanguageConfig
 
 
 @dataclass(frozen=True)
@@ -208,50 +209,33 @@ class MessagePassing(nnx.Module):
         return self.head(x)
 
 
-def _example(name: str, model: Any, **rest: Any) -> Example:
-    return Example(name=name, framework="nnx", fn=model, weights=nnx.state(model, nnx.Param), **rest)
+def _frames(config: SpeechConfig) -> dict[str, Any]:
+    return numbers(("B", "T", config.frequencies), sizes=({"B": 1, "T": 6}, {"B": 3, "T": 9}))
 
 
-def gru(size: Size) -> Example:
-    config = GRU[size]
-    inputs, sample = (spec(("B", "T"), "int32"),), token_sample(config.vocabulary)
-    return _example("gru", nnx_model(GruLanguageModel, config), inputs=inputs, sample=sample, sizes=SIZES)
+def _words(config: MambaConfig) -> dict[str, Any]:
+    return text(config) | {"sizes": ({"B": 1, "T": config.length}, {"B": 3, "T": 8})}
 
 
-def speech(size: Size) -> Example:
-    config = SPEECH[size]
-    inputs = (("B", "T", config.frequencies),)
-    sizes = ({"B": 1, "T": 6}, {"B": 3, "T": 9})
-    return _example("speech", nnx_model(Speech, config), inputs=inputs, sample=normals(*inputs), sizes=sizes)
+def _words_of_fixed_length(config: MambaConfig) -> dict[str, Any]:
+    # JAX has no associative scan over a symbolic length.
+    sizes = ({"B": 1, "T": config.length}, {"B": 3, "T": config.length})
+    return text(config) | {"inputs": (spec(("B", config.length), "int32"),), "sizes": sizes}
 
 
-def _mamba(name: str, associative: bool, length: int | str, size: Size) -> Example:
-    config = MAMBA[size]
-    inputs, sample = (spec(("B", length), "int32"),), token_sample(config.vocabulary)
-    other = 8 if isinstance(length, str) else length
-    sizes = ({"B": 1, "T": config.length}, {"B": 3, "T": other})
-    return _example(name, nnx_model(Mamba, config, associative), inputs=inputs, sample=sample, sizes=sizes)
-
-
-def mamba(size: Size) -> Example:
-    return _mamba("mamba", False, "T", size)
-
-
-def mamba_associative(size: Size) -> Example:
-    """Of a fixed length: JAX has no associative scan over a symbolic one."""
-    return _mamba("mamba_associative", True, MAMBA[size].length, size)
-
-
-def message_passing(size: Size) -> Example:
-    config = GRAPH[size]
-
+def _network(config: GraphConfig) -> dict[str, Any]:
     def sample(rng: np.random.Generator, dims: Mapping[str, int]) -> tuple[Any, ...]:
         nodes, edges = normal(rng, (dims["N"], config.node)), normal(rng, (dims["E"], config.edge))
         senders, receivers = rng.integers(0, dims["N"], (2, dims["E"]), np.int32)
         return nodes, edges, senders, receivers
 
     ends = spec(("E",), "int32")
-    return _example(
-        "message_passing", nnx_model(MessagePassing, config), inputs=(("N", config.node), ("E", config.edge), ends, ends),
-        sample=sample, sizes=({"N": 5, "E": 9}, {"N": 7, "E": 12}),
-    )  # fmt: skip
+    inputs = (("N", config.node), ("E", config.edge), ends, ends)
+    return {"inputs": inputs, "sample": sample, "sizes": ({"N": 5, "E": 9}, {"N": 7, "E": 12})}
+
+
+gru = nnx_example("gru", GruLanguageModel, GRU, text)
+speech = nnx_example("speech", Speech, SPEECH, _frames)
+mamba = nnx_example("mamba", partial(Mamba, associative=False), MAMBA, _words)
+mamba_associative = nnx_example("mamba_associative", partial(Mamba, associative=True), MAMBA, _words_of_fixed_length)
+message_passing = nnx_example("message_passing", MessagePassing, GRAPH, _network)

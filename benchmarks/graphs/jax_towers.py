@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from examples.models.example import Example, Size, normal, spec, token_ids
-from examples.models.weights import nnx_model
+from examples.models.building import nnx_example
+from examples.models.example import TEXT_SIZES, Size, normal, spec, token_ids
 
 
 @dataclass(frozen=True)
@@ -171,33 +171,25 @@ class Clip(nnx.Module):
         return self.read(last)
 
 
-def whisper_tiny(size: Size) -> Example:
-    config = WHISPER[size]
-    model = nnx_model(Whisper, config)
-
+def _sound_and_text(config: WhisperConfig) -> dict[str, Any]:
     def sample(rng: np.random.Generator, dims: Mapping[str, int]) -> tuple[Any, ...]:
         sound = normal(rng, (dims["B"], config.mels, config.frames))
         return sound, token_ids(rng, (dims["B"], dims["T"]), config.vocabulary)
 
     inputs = (("B", config.mels, config.frames), spec(("B", "T"), "int32"))
-    return Example(
-        name="whisper_tiny", framework="nnx", fn=model, weights=nnx.state(model, nnx.Param), inputs=inputs,
-        sample=sample, sizes=({"B": 1, "T": 5}, {"B": 3, "T": 8}),
-        # A prefix of the table of positions is there only for texts that are not longer than it.
-        options={"constraints": [f"T <= {config.context}"]},
-    )  # fmt: skip
+    # A prefix of the table of positions is there only for texts that are not longer than it.
+    options = {"constraints": [f"T <= {config.context}"]}
+    return {"inputs": inputs, "sample": sample, "sizes": TEXT_SIZES, "options": options}
 
 
-def clip_vit_b32(size: Size) -> Example:
-    config = CLIP[size]
-    model = nnx_model(Clip, config)
-
+def _images_and_texts(config: ClipConfig) -> dict[str, Any]:
     def sample(rng: np.random.Generator, dims: Mapping[str, int]) -> tuple[Any, ...]:
         images = normal(rng, (dims["B"], config.image, config.image, 3))
         return images, token_ids(rng, (dims["N"], config.context), config.vocabulary)
 
     inputs = (("B", config.image, config.image, 3), spec(("N", config.context), "int32"))
-    return Example(
-        name="clip_vit_b32", framework="nnx", fn=model, weights=nnx.state(model, nnx.Param), inputs=inputs,
-        sample=sample, sizes=({"B": 1, "N": 2}, {"B": 3, "N": 1}),
-    )  # fmt: skip
+    return {"inputs": inputs, "sample": sample, "sizes": ({"B": 1, "N": 2}, {"B": 3, "N": 1})}
+
+
+whisper_tiny = nnx_example("whisper_tiny", Whisper, WHISPER, _sound_and_text)
+clip_vit_b32 = nnx_example("clip_vit_b32", Clip, CLIP, _images_and_texts)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from examples.models.example import Example, Size, normals
-from examples.models.weights import nnx_model
+from examples.models.building import nnx_example
+from examples.models.example import Size, images
 
 
 @dataclass(frozen=True)
@@ -212,22 +211,6 @@ class UNet(nnx.Module):
         return self.head(x)
 
 
-def _of_images(name: str, module: Any, config: Any) -> Example:
-    inputs = (("B", config.image, config.image, 3),)
-    model = nnx_model(module, config)
-    return Example(
-        name=name, framework="nnx", fn=model, weights=nnx.state(model, nnx.Param), inputs=inputs,
-        sample=normals(*inputs), sizes=({"B": 1}, {"B": 3}),
-    )  # fmt: skip
-
-
-def efficientnet_b0(size: Size) -> Example:
-    return _of_images("efficientnet_b0", EfficientNet, EFFICIENTNET[size])
-
-
-def convnext_t(size: Size) -> Example:
-    return _of_images("convnext_t", ConvNext, CONVNEXT[size])
-
-
-def segmentation_unet(size: Size) -> Example:
-    return _of_images("segmentation_unet", UNet, UNET[size])
+efficientnet_b0 = nnx_example("efficientnet_b0", EfficientNet, EFFICIENTNET, images)
+convnext_t = nnx_example("convnext_t", ConvNext, CONVNEXT, images)
+segmentation_unet = nnx_example("segmentation_unet", UNet, UNET, images)

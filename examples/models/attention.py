@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from .example import Example, Size, normal, padding_mask, sized, spec
-from .weights import equinox_model, linen_variables, nnx_model
+from .building import equinox_example, linen_example, nnx_example
+from .example import Size, normal, padding_mask, sized, spec
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,20 @@ class LinenCrossAttention(nn.Module):
         query_mask = jnp.ones(x.shape[:2], bool)
         mask = nn.make_attention_mask(query_mask, memory_mask)
         return x + nn.MultiHeadDotProductAttention(self.config.heads)(nn.LayerNorm()(x), memory, mask=mask)
+
+
+def attention_with_biases(config: Any, *, key: jax.Array) -> eqx.nn.MultiheadAttention:
+    """Attention of Equinox with the biases that published transformers have."""
+    return eqx.nn.MultiheadAttention(
+        config.heads,
+        config.hidden,
+        use_query_bias=True,
+        use_key_bias=True,
+        use_value_bias=True,
+        use_output_bias=True,
+        dropout_p=config.dropout,
+        key=key,
+    )
 
 
 class EquinoxCrossAttention(eqx.Module):
@@ -81,26 +95,12 @@ def _query_and_memory(
     }
 
 
-def nnx_cross_attention(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxCrossAttention, config)
-    weights, inputs = nnx.state(model, nnx.Param), _query_and_memory(config)
-    return Example(name="cross_attention", framework="nnx", fn=model, weights=weights, **inputs)
-
-
-def linen_cross_attention(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenCrossAttention(config)
-    shapes = ((1, 2, config.hidden), (1, 3, config.hidden), spec((1, 3), "bool"))
-    variables = linen_variables(model, *shapes)
-    fn, inputs = partial(model.apply, variables), _query_and_memory(config)
-    return Example(name="cross_attention", framework="linen", fn=fn, weights=variables["params"], **inputs)
-
-
-def equinox_cross_attention(size: Size) -> Example:
-    """Of fixed lengths, for which Equinox tabulates the angles of its rotary embedding."""
-    config = CONFIGS[size]
-    model = equinox_model(EquinoxCrossAttention, config)
-    weights = eqx.filter(model, eqx.is_inexact_array)
-    inputs = _query_and_memory(config, queries=5, keys=7, sizes=({"B": 1}, {"B": 3}))
-    return Example(name="cross_attention", framework="equinox", fn=jax.vmap(model), weights=weights, **inputs)
+nnx_cross_attention = nnx_example("cross_attention", NnxCrossAttention, CONFIGS, _query_and_memory)
+linen_cross_attention = linen_example("cross_attention", LinenCrossAttention, CONFIGS, _query_and_memory)
+# Of fixed lengths, for which Equinox tabulates the angles of its rotary embedding.
+equinox_cross_attention = equinox_example(
+    "cross_attention",
+    EquinoxCrossAttention,
+    CONFIGS,
+    partial(_query_and_memory, queries=5, keys=7, sizes=({"B": 1}, {"B": 3})),
+)

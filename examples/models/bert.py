@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from .example import Example, Size, padding_mask, spec, token_ids
-from .weights import equinox_model, linen_variables, nnx_model
+from .attention import attention_with_biases
+from .building import equinox_example, linen_example, nnx_example
+from .example import TEXT_SIZES, Size, padding_mask, spec, token_ids
 
 
 @dataclass(frozen=True)
@@ -127,16 +128,7 @@ class EquinoxLayer(eqx.Module):
 
     def __init__(self, config: Config, *, key: jax.Array):
         attention_key, intermediate_key, output_key = jax.random.split(key, 3)
-        self.attention = eqx.nn.MultiheadAttention(
-            config.heads,
-            config.hidden,
-            use_query_bias=True,
-            use_key_bias=True,
-            use_value_bias=True,
-            use_output_bias=True,
-            dropout_p=config.dropout,
-            key=attention_key,
-        )
+        self.attention = attention_with_biases(config, key=attention_key)
         self.attention_norm = eqx.nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.intermediate = eqx.nn.Linear(config.hidden, config.mlp, key=intermediate_key)
         self.output = eqx.nn.Linear(config.mlp, config.hidden, key=output_key)
@@ -187,27 +179,9 @@ def _text(config: Config) -> dict[str, Any]:
         return token_ids(rng, shape, config.vocabulary), mask, token_ids(rng, shape, config.segments)
 
     tokens = spec(("B", "T"), "int32")
-    return {"inputs": (tokens, tokens, tokens), "sample": sample, "sizes": ({"B": 1, "T": 5}, {"B": 3, "T": 8})}
+    return {"inputs": (tokens, tokens, tokens), "sample": sample, "sizes": TEXT_SIZES}
 
 
-def nnx_bert(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxBert, config)
-    weights = nnx.state(model, nnx.Param)
-    return Example(name="bert_base", framework="nnx", fn=model, weights=weights, **_text(config))
-
-
-def linen_bert(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenBert(config)
-    tokens = spec((1, 4), "int32")
-    variables = linen_variables(model, tokens, tokens, tokens)
-    fn = partial(model.apply, variables)
-    return Example(name="bert_base", framework="linen", fn=fn, weights=variables["params"], **_text(config))
-
-
-def equinox_bert(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = equinox_model(EquinoxBert, config)
-    weights = eqx.filter(model, eqx.is_inexact_array)
-    return Example(name="bert_base", framework="equinox", fn=jax.vmap(model), weights=weights, **_text(config))
+nnx_bert = nnx_example("bert_base", NnxBert, CONFIGS, _text)
+linen_bert = linen_example("bert_base", LinenBert, CONFIGS, _text)
+equinox_bert = equinox_example("bert_base", EquinoxBert, CONFIGS, _text)

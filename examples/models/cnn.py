@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import flax.linen as nn
@@ -12,8 +11,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .example import Example, Size, normals
-from .weights import equinox_model_and_state, linen_variables, nnx_model
+from .building import batched, equinox_example_with_state, linen_example, nnx_example
+from .example import Example, Size, images, images_channels_first, numbers
+from .weights import equinox_model_and_state, nnx_model
 
 
 @dataclass(frozen=True)
@@ -87,22 +87,9 @@ class EquinoxCnn(eqx.Module):
         return self.head(jnp.ravel(self.average_pool(x))), state
 
 
-def batched(model: Any) -> Any:
-    """An Equinox module with BatchNorm over a batch: `(x, state) -> (y, new state)`."""
-    return jax.vmap(model, in_axes=(0, None), out_axes=(0, None), axis_name="batch")
-
-
-def _images(config: Config, *, train: bool = False) -> dict[str, Any]:
-    inputs = (("B", config.image, config.image, 3),)
-    # The statistics of a batch of one say little.
-    sizes = ({"B": 2}, {"B": 5}) if train else ({"B": 1}, {"B": 3})
-    return {"inputs": inputs, "sample": normals(*inputs), "sizes": sizes}
-
-
-def nnx_cnn(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxCnn, config)
-    return Example(name="cnn", framework="nnx", fn=model, weights=nnx.state(model, nnx.Param), **_images(config))
+nnx_cnn = nnx_example("cnn", NnxCnn, CONFIGS, images)
+linen_cnn = linen_example("cnn", LinenCnn, CONFIGS, images)
+equinox_cnn = equinox_example_with_state("cnn", EquinoxCnn, CONFIGS, images_channels_first)
 
 
 def nnx_cnn_train(size: Size) -> Example:
@@ -116,45 +103,14 @@ def nnx_cnn_train(size: Size) -> Example:
         fn=model,
         weights=nnx.state(model, nnx.Param),
         options={"state": "outputs"},
-        **_images(config, train=True),
+        **images(config, train=True),
     )
 
 
-def linen_cnn(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenCnn(config)
-    variables = linen_variables(model, (1, config.image, config.image, 3))
-    fn = partial(model.apply, variables)
-    return Example(name="cnn", framework="linen", fn=fn, weights=variables["params"], **_images(config))
-
-
-def linen_cnn_train(size: Size) -> Example:
-    """The module in train mode: `apply` returns the new running statistics beside the logits."""
-    config = CONFIGS[size]
-    model = LinenCnn(config)
-    variables = linen_variables(model, (1, config.image, config.image, 3))
-    fn = partial(model.apply, variables, train=True, mutable=["batch_stats"])
-    images = _images(config, train=True)
-    return Example(name="cnn_train", framework="linen", fn=fn, weights=variables["params"], **images)
-
-
-def equinox_cnn(size: Size) -> Example:
-    config = CONFIGS[size]
-    model, state = equinox_model_and_state(EquinoxCnn, config)
-    inputs = (("B", 3, config.image, config.image),)
-
-    def predict(x: jax.Array) -> jax.Array:
-        return batched(model)(x, state)[0]
-
-    return Example(
-        name="cnn",
-        framework="equinox",
-        fn=predict,
-        weights=eqx.filter(model, eqx.is_inexact_array),
-        inputs=inputs,
-        sample=normals(*inputs),
-        sizes=({"B": 1}, {"B": 3}),
-    )
+# In train mode: `apply` returns the new running statistics beside the logits.
+linen_cnn_train = linen_example(
+    "cnn_train", LinenCnn, CONFIGS, partial(images, train=True), train=True, mutable=["batch_stats"]
+)
 
 
 def equinox_cnn_train(size: Size) -> Example:
@@ -165,7 +121,7 @@ def equinox_cnn_train(size: Size) -> Example:
     config = CONFIGS[size]
     model, state = equinox_model_and_state(EquinoxCnn, config)
     model = eqx.nn.inference_mode(model, value=False)
-    inputs = ((4, 3, "H", "W"),)
+    sizes = ({"H": config.image, "W": config.image}, {"H": config.image + 4, "W": config.image + 7})
 
     def train(x: jax.Array) -> tuple[jax.Array, eqx.nn.State]:
         return batched(model)(x, state)
@@ -175,7 +131,5 @@ def equinox_cnn_train(size: Size) -> Example:
         framework="equinox",
         fn=train,
         weights=eqx.filter(model, eqx.is_inexact_array),
-        inputs=inputs,
-        sample=normals(*inputs),
-        sizes=({"H": config.image, "W": config.image}, {"H": config.image + 4, "W": config.image + 7}),
+        **numbers((4, 3, "H", "W"), sizes=sizes),
     )

@@ -14,6 +14,7 @@ Size = Literal["small", "real"]
 Framework = Literal["nnx", "linen", "equinox", "jax"]
 Sample = Callable[[np.random.Generator, Mapping[str, int]], tuple[Any, ...]]
 
+TEXT_SIZES = ({"B": 1, "T": 5}, {"B": 3, "T": 8})
 FRAMEWORKS: tuple[Framework, ...] = ("nnx", "linen", "equinox", "jax")
 
 
@@ -87,6 +88,27 @@ def normals(*inputs: Any) -> Sample:
         return jax.tree.map(lambda leaf: normal(rng, sized(leaf.shape, dims)), specs)
 
     return sample
+
+
+def numbers(*inputs: Any, sizes: tuple[dict[str, int], ...] = ({"B": 1}, {"B": 3})) -> dict[str, Any]:
+    """Inputs, samples and sizes of an example whose inputs are standard normal numbers."""
+    return {"inputs": inputs, "sample": normals(*inputs), "sizes": sizes}
+
+
+def images(config: Any, *, train: bool = False) -> dict[str, Any]:
+    """The same for square images, channels last. To train takes several: the statistics of a batch of one say little."""
+    sizes = ({"B": 2}, {"B": 5}) if train else ({"B": 1}, {"B": 3})
+    return numbers(("B", config.image, config.image, 3), sizes=sizes)
+
+
+def images_channels_first(config: Any) -> dict[str, Any]:
+    """The same with channels first."""
+    return numbers(("B", 3, config.image, config.image))
+
+
+def text(config: Any) -> dict[str, Any]:
+    """The same for ids of tokens, (batch, length)."""
+    return {"inputs": (spec(("B", "T"), "int32"),), "sample": token_sample(config.vocabulary), "sizes": TEXT_SIZES}
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

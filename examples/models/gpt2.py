@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -15,8 +14,10 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from .example import Example, Size, normal, sized, spec, token_ids, token_sample
-from .weights import equinox_model, linen_variables, nnx_model
+from .attention import attention_with_biases
+from .building import equinox_example, linen_example, nnx_example
+from .example import Example, Size, normal, sized, spec, text, token_ids
+from .weights import linen_variables, nnx_model
 
 
 @dataclass(frozen=True)
@@ -119,16 +120,7 @@ class EquinoxBlock(eqx.Module):
     def __init__(self, config: Config, *, key: jax.Array):
         attention_key, mlp_key = jax.random.split(key)
         self.attention_norm = eqx.nn.LayerNorm(config.hidden, eps=config.epsilon)
-        self.attention = eqx.nn.MultiheadAttention(
-            config.heads,
-            config.hidden,
-            use_query_bias=True,
-            use_key_bias=True,
-            use_value_bias=True,
-            use_output_bias=True,
-            dropout_p=config.dropout,
-            key=attention_key,
-        )
+        self.attention = attention_with_biases(config, key=attention_key)
         self.mlp_norm = eqx.nn.LayerNorm(config.hidden, eps=config.epsilon)
         self.mlp = eqx.nn.MLP(config.hidden, config.hidden, 4 * config.hidden, 1, jax.nn.gelu, key=mlp_key)
         self.dropout = eqx.nn.Dropout(config.dropout)
@@ -162,31 +154,9 @@ class EquinoxGpt2(eqx.Module):
         return jax.vmap(self.norm)(x) @ self.words.weight.T
 
 
-def _text(config: Config) -> dict[str, Any]:
-    sizes = ({"B": 1, "T": 5}, {"B": 3, "T": 8})
-    return {"inputs": (spec(("B", "T"), "int32"),), "sample": token_sample(config.vocabulary), "sizes": sizes}
-
-
-def nnx_gpt2(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxGpt2, config)
-    weights = nnx.state(model, nnx.Param)
-    return Example(name="gpt2", framework="nnx", fn=model, weights=weights, **_text(config))
-
-
-def linen_gpt2(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenGpt2(config)
-    variables = linen_variables(model, spec((1, 4), "int32"))
-    fn = partial(model.apply, variables)
-    return Example(name="gpt2", framework="linen", fn=fn, weights=variables["params"], **_text(config))
-
-
-def equinox_gpt2(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = equinox_model(EquinoxGpt2, config)
-    weights = eqx.filter(model, eqx.is_inexact_array)
-    return Example(name="gpt2", framework="equinox", fn=jax.vmap(model), weights=weights, **_text(config))
+nnx_gpt2 = nnx_example("gpt2", NnxGpt2, CONFIGS, text)
+linen_gpt2 = linen_example("gpt2", LinenGpt2, CONFIGS, text)
+equinox_gpt2 = equinox_example("gpt2", EquinoxGpt2, CONFIGS, text)
 
 
 def _decoding(config: Config, cache: Any) -> dict[str, Any]:
@@ -263,4 +233,4 @@ def nnx_gpt2_greedy(size: Size) -> Example:
         return lax.while_loop(unfinished, extend, start)[1]
 
     weights = nnx.state(model, nnx.Param)
-    return Example(name="gpt2_greedy", framework="nnx", fn=generate, weights=weights, **_text(config))
+    return Example(name="gpt2_greedy", framework="nnx", fn=generate, weights=weights, **text(config))

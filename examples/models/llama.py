@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -18,8 +17,9 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from .example import Example, Size, normal, spec, token_ids, token_sample
-from .weights import linen_variables, nnx_model, random_weights
+from .building import linen_example, nnx_example
+from .example import Example, Size, normal, spec, text, token_ids
+from .weights import random_weights
 
 
 @dataclass(frozen=True)
@@ -312,31 +312,9 @@ def jax_greedy(config: Config, parameters: Parameters, prompt: jax.Array) -> jax
     return lax.while_loop(unfinished, extend, start)[1]
 
 
-def _text(config: Config) -> dict[str, Any]:
-    sizes = ({"B": 1, "T": 5}, {"B": 3, "T": 8})
-    return {"inputs": (spec(("B", "T"), "int32"),), "sample": token_sample(config.vocabulary), "sizes": sizes}
-
-
-def nnx_llama(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxLlama, config)
-    weights = nnx.state(model, nnx.Param)
-    return Example(name="llama", framework="nnx", fn=model, weights=weights, **_text(config))
-
-
-def nnx_scanned_llama(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxScannedLlama, config, stacked=config.layers)
-    weights = nnx.state(model, nnx.Param)
-    return Example(name="llama_scan", framework="nnx", fn=model, weights=weights, **_text(config))
-
-
-def linen_scanned_llama(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenScannedLlama(config)
-    variables = linen_variables(model, spec((1, 4), "int32"), stacked=config.layers)
-    fn = partial(model.apply, variables)
-    return Example(name="llama_scan", framework="linen", fn=fn, weights=variables["params"], **_text(config))
+nnx_llama = nnx_example("llama", NnxLlama, CONFIGS, text)
+nnx_scanned_llama = nnx_example("llama_scan", NnxScannedLlama, CONFIGS, text, stacked="layers")
+linen_scanned_llama = linen_example("llama_scan", LinenScannedLlama, CONFIGS, text, stacked="layers")
 
 
 def _of_text(name: str, apply: Callable[[Config, Parameters, jax.Array], jax.Array], size: Size) -> Example:
@@ -347,7 +325,7 @@ def _of_text(name: str, apply: Callable[[Config, Parameters, jax.Array], jax.Arr
     def fn(ids: jax.Array) -> jax.Array:
         return apply(config, parameters, ids)
 
-    return Example(name=name, framework="jax", fn=fn, weights=parameters, **_text(config))
+    return Example(name=name, framework="jax", fn=fn, weights=parameters, **text(config))
 
 
 def plain_llama(size: Size) -> Example:

@@ -16,7 +16,8 @@ import numpy as np
 import optax
 from flax import nnx
 
-from .example import Example, Size, normal, normals, spec, token_ids
+from .building import equinox_example, linen_example, nnx_example
+from .example import Example, Size, normal, numbers, spec, token_ids
 from .weights import equinox_model, linen_variables, nnx_model, random_weights
 
 
@@ -81,8 +82,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def _features(config: Config) -> dict[str, Any]:
-    inputs = (("B", config.features),)
-    return {"inputs": inputs, "sample": normals(*inputs), "sizes": ({"B": 1}, {"B": 4})}
+    return numbers(("B", config.features), sizes=({"B": 1}, {"B": 4}))
 
 
 def _labelled_features(config: Config) -> dict[str, Any]:
@@ -92,25 +92,9 @@ def _labelled_features(config: Config) -> dict[str, Any]:
     return _features(config) | {"inputs": (("B", config.features), spec(("B",), "int32")), "sample": sample}
 
 
-def nnx_mlp(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxMlp, config)
-    return Example(name="mlp", framework="nnx", fn=model, weights=nnx.state(model, nnx.Param), **_features(config))
-
-
-def linen_mlp(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenMlp(config)
-    variables = linen_variables(model, (1, config.features))
-    fn = partial(model.apply, variables)
-    return Example(name="mlp", framework="linen", fn=fn, weights=variables["params"], **_features(config))
-
-
-def equinox_mlp(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = equinox_model(equinox_mlp_module, config)
-    weights = eqx.filter(model, eqx.is_inexact_array)
-    return Example(name="mlp", framework="equinox", fn=jax.vmap(model), weights=weights, **_features(config))
+nnx_mlp = nnx_example("mlp", NnxMlp, CONFIGS, _features)
+linen_mlp = linen_example("mlp", LinenMlp, CONFIGS, _features)
+equinox_mlp = equinox_example("mlp", equinox_mlp_module, CONFIGS, _features)
 
 
 def plain_mlp(size: Size) -> Example:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .example import Example, Size, normals
-from .weights import linen_variables, nnx_model
+from .building import linen_example, nnx_example
+from .example import Size, images
 
 
 @dataclass(frozen=True)
@@ -150,21 +148,5 @@ class LinenMobileNet(nn.Module):
         return nn.Dense(self.config.classes)(x)
 
 
-def _images(config: Config) -> dict[str, Any]:
-    inputs = (("B", config.image, config.image, 3),)
-    return {"inputs": inputs, "sample": normals(*inputs), "sizes": ({"B": 1}, {"B": 3})}
-
-
-def nnx_mobilenet_v2(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxMobileNet, config)
-    weights = nnx.state(model, nnx.Param)
-    return Example(name="mobilenet_v2", framework="nnx", fn=model, weights=weights, **_images(config))
-
-
-def linen_mobilenet_v2(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenMobileNet(config)
-    variables = linen_variables(model, (1, config.image, config.image, 3))
-    fn = partial(model.apply, variables)
-    return Example(name="mobilenet_v2", framework="linen", fn=fn, weights=variables["params"], **_images(config))
+nnx_mobilenet_v2 = nnx_example("mobilenet_v2", NnxMobileNet, CONFIGS, images)
+linen_mobilenet_v2 = linen_example("mobilenet_v2", LinenMobileNet, CONFIGS, images)

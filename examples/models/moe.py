@@ -8,7 +8,6 @@ by a ragged matrix product (plain JAX).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -17,8 +16,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from .example import Example, Size, normals, spec
-from .weights import linen_variables, nnx_model, random_weights
+from .building import linen_example, nnx_example
+from .example import TEXT_SIZES, Example, Size, numbers, spec
+from .weights import random_weights
 
 
 @dataclass(frozen=True)
@@ -134,23 +134,11 @@ def jax_experts(config: Config, parameters: dict[str, jax.Array], x: jax.Array) 
 
 
 def _embedded_text(config: Config) -> dict[str, Any]:
-    inputs = (("B", "T", config.hidden),)
-    return {"inputs": inputs, "sample": normals(*inputs), "sizes": ({"B": 1, "T": 5}, {"B": 3, "T": 8})}
+    return numbers(("B", "T", config.hidden), sizes=TEXT_SIZES)
 
 
-def nnx_moe(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxMixture, config, stacked=config.experts)
-    weights = nnx.state(model, nnx.Param)
-    return Example(name="moe", framework="nnx", fn=model, weights=weights, **_embedded_text(config))
-
-
-def linen_moe(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenMixture(config)
-    variables = linen_variables(model, (1, 4, config.hidden), stacked=config.experts)
-    fn = partial(model.apply, variables)
-    return Example(name="moe", framework="linen", fn=fn, weights=variables["params"], **_embedded_text(config))
+nnx_moe = nnx_example("moe", NnxMixture, CONFIGS, _embedded_text, stacked="experts")
+linen_moe = linen_example("moe", LinenMixture, CONFIGS, _embedded_text, stacked="experts")
 
 
 def plain_moe(size: Size) -> Example:

@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .cnn import batched
-from .example import Example, Size, normals
-from .weights import equinox_model_and_state, linen_variables, nnx_model
+from .building import equinox_example_with_state, linen_example, nnx_example
+from .example import Size, images, images_channels_first
 
 EXPANSION = 4
 
@@ -192,56 +191,10 @@ class EquinoxResNet(eqx.Module):
         return self.head(jnp.mean(x, axis=(1, 2))), state
 
 
-def resnet50(size: Size = "real") -> NnxResNet:
-    """A Flax NNX ResNet-50 in eval mode for images (batch, 224, 224, 3), with random weights and statistics."""
-    return nnx_model(NnxResNet, CONFIGS[size])
-
-
-def _images(config: Config, *, train: bool = False) -> dict[str, Any]:
-    inputs = (("B", config.image, config.image, 3),)
-    sizes = ({"B": 2}, {"B": 5}) if train else ({"B": 1}, {"B": 3})
-    return {"inputs": inputs, "sample": normals(*inputs), "sizes": sizes}
-
-
-def nnx_resnet50(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = resnet50(size)
-    weights = nnx.state(model, nnx.Param)
-    return Example(name="resnet50", framework="nnx", fn=model, weights=weights, **_images(config))
-
-
-def linen_resnet50(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenResNet(config)
-    variables = linen_variables(model, (1, config.image, config.image, 3))
-    fn = partial(model.apply, variables)
-    return Example(name="resnet50", framework="linen", fn=fn, weights=variables["params"], **_images(config))
-
-
-def linen_resnet50_train(size: Size) -> Example:
-    """In train mode: batch statistics normalize, and `apply` returns the new running ones beside the logits."""
-    config = CONFIGS[size]
-    model = LinenResNet(config)
-    variables = linen_variables(model, (1, config.image, config.image, 3))
-    fn = partial(model.apply, variables, train=True, mutable=["batch_stats"])
-    images = _images(config, train=True)
-    return Example(name="resnet50_train", framework="linen", fn=fn, weights=variables["params"], **images)
-
-
-def equinox_resnet50(size: Size) -> Example:
-    config = CONFIGS[size]
-    model, state = equinox_model_and_state(EquinoxResNet, config)
-    inputs = (("B", 3, config.image, config.image),)
-
-    def predict(x: jax.Array) -> jax.Array:
-        return batched(model)(x, state)[0]
-
-    return Example(
-        name="resnet50",
-        framework="equinox",
-        fn=predict,
-        weights=eqx.filter(model, eqx.is_inexact_array),
-        inputs=inputs,
-        sample=normals(*inputs),
-        sizes=({"B": 1}, {"B": 3}),
-    )
+nnx_resnet50 = nnx_example("resnet50", NnxResNet, CONFIGS, images)
+linen_resnet50 = linen_example("resnet50", LinenResNet, CONFIGS, images)
+equinox_resnet50 = equinox_example_with_state("resnet50", EquinoxResNet, CONFIGS, images_channels_first)
+# In train mode: batch statistics normalize, and `apply` returns the new running ones beside the logits.
+linen_resnet50_train = linen_example(
+    "resnet50_train", LinenResNet, CONFIGS, partial(images, train=True), train=True, mutable=["batch_stats"]
+)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -18,8 +17,8 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from .example import Example, Size, lengths_up_to, normal, spec, token_sample
-from .weights import equinox_model, linen_variables, nnx_model
+from .building import equinox_example, linen_example, nnx_example
+from .example import TEXT_SIZES, Size, lengths_up_to, normal, spec, text
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,6 @@ SPEECH_CONFIGS: dict[Size, SpeechConfig] = {
     "small": SpeechConfig(features=6, hidden=16, layers=2, classes=5),
     "real": SpeechConfig(features=80, hidden=512, layers=3, classes=32),
 }
-SIZES = ({"B": 1, "T": 5}, {"B": 3, "T": 8})
 
 
 class NnxLstm(nnx.Module):
@@ -139,51 +137,16 @@ class LinenBidirectionalGru(nn.Module):
         return nn.Dense(self.config.classes)(jnp.mean(y, axis=1, where=belongs))
 
 
-def _text(config: LanguageConfig) -> dict[str, Any]:
-    inputs = (spec(("B", "T"), "int32"),)
-    return {"inputs": inputs, "sample": token_sample(config.vocabulary), "sizes": SIZES}
-
-
 def _speech(config: SpeechConfig) -> dict[str, Any]:
     def sample(rng: np.random.Generator, dims: Mapping[str, int]) -> tuple[Any, ...]:
         frames = normal(rng, (dims["B"], dims["T"], config.features))
         return frames, lengths_up_to(rng, dims["B"], dims["T"])
 
-    return {"inputs": (("B", "T", config.features), spec(("B",), "int32")), "sample": sample, "sizes": SIZES}
+    return {"inputs": (("B", "T", config.features), spec(("B",), "int32")), "sample": sample, "sizes": TEXT_SIZES}
 
 
-def nnx_lstm(size: Size) -> Example:
-    config = LANGUAGE_CONFIGS[size]
-    model = nnx_model(NnxLstm, config)
-    weights = nnx.state(model, nnx.Param)
-    return Example(name="lstm", framework="nnx", fn=model, weights=weights, **_text(config))
-
-
-def linen_lstm(size: Size) -> Example:
-    config = LANGUAGE_CONFIGS[size]
-    model = LinenLstm(config)
-    variables = linen_variables(model, spec((1, 4), "int32"))
-    fn = partial(model.apply, variables)
-    return Example(name="lstm", framework="linen", fn=fn, weights=variables["params"], **_text(config))
-
-
-def equinox_lstm(size: Size) -> Example:
-    config = LANGUAGE_CONFIGS[size]
-    model = equinox_model(EquinoxLstm, config)
-    weights = eqx.filter(model, eqx.is_inexact_array)
-    return Example(name="lstm", framework="equinox", fn=jax.vmap(model), weights=weights, **_text(config))
-
-
-def nnx_bidirectional_gru(size: Size) -> Example:
-    config = SPEECH_CONFIGS[size]
-    model = nnx_model(NnxBidirectionalGru, config)
-    weights = nnx.state(model, nnx.Param)
-    return Example(name="bidirectional_gru", framework="nnx", fn=model, weights=weights, **_speech(config))
-
-
-def linen_bidirectional_gru(size: Size) -> Example:
-    config = SPEECH_CONFIGS[size]
-    model = LinenBidirectionalGru(config)
-    variables = linen_variables(model, (1, 4, config.features), spec((1,), "int32"))
-    fn, weights = partial(model.apply, variables), variables["params"]
-    return Example(name="bidirectional_gru", framework="linen", fn=fn, weights=weights, **_speech(config))
+nnx_lstm = nnx_example("lstm", NnxLstm, LANGUAGE_CONFIGS, text)
+linen_lstm = linen_example("lstm", LinenLstm, LANGUAGE_CONFIGS, text)
+equinox_lstm = equinox_example("lstm", EquinoxLstm, LANGUAGE_CONFIGS, text)
+nnx_bidirectional_gru = nnx_example("bidirectional_gru", NnxBidirectionalGru, SPEECH_CONFIGS, _speech)
+linen_bidirectional_gru = linen_example("bidirectional_gru", LinenBidirectionalGru, SPEECH_CONFIGS, _speech)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -17,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from .example import Example, Size, normal, spec
-from .weights import linen_variables, nnx_model
+from .building import linen_example, nnx_example
+from .example import Size, normal, spec
 
 
 @dataclass(frozen=True)
@@ -231,16 +230,5 @@ def _noisy_images(config: Config) -> dict[str, Any]:
     return {"inputs": (("B", *image), spec(("B",), "int32")), "sample": sample, "sizes": ({"B": 1}, {"B": 3})}
 
 
-def nnx_unet(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxUNet, config)
-    weights = nnx.state(model, nnx.Param)
-    return Example(name="unet", framework="nnx", fn=model, weights=weights, **_noisy_images(config))
-
-
-def linen_unet(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenUNet(config)
-    variables = linen_variables(model, (1, config.image, config.image, 3), spec((1,), "int32"))
-    fn = partial(model.apply, variables)
-    return Example(name="unet", framework="linen", fn=fn, weights=variables["params"], **_noisy_images(config))
+nnx_unet = nnx_example("unet", NnxUNet, CONFIGS, _noisy_images)
+linen_unet = linen_example("unet", LinenUNet, CONFIGS, _noisy_images)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import equinox as eqx
 import flax.linen as nn
@@ -12,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from .example import Example, Size, normals
-from .weights import equinox_model, linen_variables, nnx_model
+from .attention import attention_with_biases
+from .building import equinox_example, linen_example, nnx_example
+from .example import Size, images, images_channels_first
 
 
 @dataclass(frozen=True)
@@ -124,16 +123,7 @@ class EquinoxBlock(eqx.Module):
     def __init__(self, config: Config, *, key: jax.Array):
         attention_key, mlp_key = jax.random.split(key)
         self.attention_norm = eqx.nn.LayerNorm(config.hidden)
-        self.attention = eqx.nn.MultiheadAttention(
-            config.heads,
-            config.hidden,
-            use_query_bias=True,
-            use_key_bias=True,
-            use_value_bias=True,
-            use_output_bias=True,
-            dropout_p=config.dropout,
-            key=attention_key,
-        )
+        self.attention = attention_with_biases(config, key=attention_key)
         self.mlp_norm = eqx.nn.LayerNorm(config.hidden)
         self.mlp = eqx.nn.MLP(config.hidden, config.hidden, config.mlp, 1, jax.nn.gelu, key=mlp_key)
 
@@ -169,29 +159,6 @@ class EquinoxViT(eqx.Module):
         return self.head(self.norm(x[0]))
 
 
-def _images(*shape: int | str) -> dict[str, Any]:
-    return {"inputs": (shape,), "sample": normals(shape), "sizes": ({"B": 1}, {"B": 3})}
-
-
-def nnx_vit(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = nnx_model(NnxViT, config)
-    images = _images("B", config.image, config.image, 3)
-    return Example(name="vit_b16", framework="nnx", fn=model, weights=nnx.state(model, nnx.Param), **images)
-
-
-def linen_vit(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = LinenViT(config)
-    variables = linen_variables(model, (1, config.image, config.image, 3))
-    fn = partial(model.apply, variables)
-    images = _images("B", config.image, config.image, 3)
-    return Example(name="vit_b16", framework="linen", fn=fn, weights=variables["params"], **images)
-
-
-def equinox_vit(size: Size) -> Example:
-    config = CONFIGS[size]
-    model = equinox_model(EquinoxViT, config)
-    weights = eqx.filter(model, eqx.is_inexact_array)
-    images = _images("B", 3, config.image, config.image)
-    return Example(name="vit_b16", framework="equinox", fn=jax.vmap(model), weights=weights, **images)
+nnx_vit = nnx_example("vit_b16", NnxViT, CONFIGS, images)
+linen_vit = linen_example("vit_b16", LinenViT, CONFIGS, images)
+equinox_vit = equinox_example("vit_b16", EquinoxViT, CONFIGS, images_channels_first)

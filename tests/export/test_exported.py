@@ -12,12 +12,9 @@ from flax import nnx
 import jaxport
 from jaxport.export.ports import Port, stored
 from jaxport.testing import f32, i32, spec
+from tests.exports import export
 
 ONES, KEY = np.ones((2, 3), np.float32), jax.random.key(0)
-
-
-def export(fn, *specs, **options):
-    return jaxport.to_onnx(fn, list(specs), **options)
 
 
 def test_the_representation_is_short():

@@ -13,6 +13,7 @@ import jaxport
 from jaxport.export import plugins
 from jaxport.export.registry import BLOCK_RULES, RULES
 from jaxport.testing import check, f32
+from tests.exports import operators
 
 
 @pytest.fixture(autouse=True)
@@ -49,10 +50,6 @@ def my_primitive(name):
     primitive = jax.extend.core.Primitive(name)
     primitive.def_abstract_eval(lambda x: jax.core.ShapedArray(x.shape, x.dtype))
     return primitive
-
-
-def operators(exported):
-    return [node.op_type for node in exported.model.graph]
 
 
 # Entry points ------------------------------------------------------------------------------------------------------

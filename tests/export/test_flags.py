@@ -13,6 +13,7 @@ import jaxport
 from jaxport.export.alike import same_value
 from jaxport.testing import check
 from jaxport.verify import verify_file
+from tests.exports import operators
 
 FLAG = {"deterministic": bool}
 KEY = jax.random.key(3)
@@ -44,10 +45,6 @@ def net():
     return Net(nnx.Rngs(0))
 
 
-def ops(exported):
-    return [node.op_type for node in exported.model.graph]
-
-
 def verified(fn, inputs, **options):
     exported = jaxport.to_onnx(fn, inputs, **options)
     report = exported.verify()
@@ -60,8 +57,8 @@ def test_nnx_chooses_inside_of_its_modules(net, flag):
     exported = verified(net, [("B", 4)], input_params={"deterministic": flag}, state="discard")
     assert exported.input_names == ["x", "deterministic"]
     # What does not depend on the flag stands in the graph once.
-    assert ops(exported).count("MatMul") == 2
-    assert ops(exported).count("Tanh") == 2
+    assert operators(exported).count("MatMul") == 2
+    assert operators(exported).count("Tanh") == 2
     names = {node.metadata_props.get("namespace", "") for node in exported.model.graph if node.op_type == "If"}
     assert any("layers.0.dropout" in name or "layers.0" in name for name in names)
 
@@ -102,7 +99,7 @@ def test_linen_with_a_key_as_an_input():
 
     exported = verified(apply, [("B", 4), KEY], input_params=FLAG)
     assert exported.input_names == ["x", "key", "deterministic"]
-    assert ops(exported).count("MatMul") == 2
+    assert operators(exported).count("MatMul") == 2
 
 
 def test_equinox_dropout_and_inference_mode():
@@ -154,12 +151,12 @@ def test_a_flag_may_be_compared_by_identity():
 
 
 def test_a_flag_that_jax_can_trace_costs_nothing():
-    assert ops(jaxport.to_onnx(lambda x, *, f: jnp.where(f, x, -x), [("B",)], input_params={"f": bool})) == [
+    assert operators(jaxport.to_onnx(lambda x, *, f: jnp.where(f, x, -x), [("B",)], input_params={"f": bool})) == [
         "Neg",
         "Where",
     ]
     exported = jaxport.to_onnx(lambda x, *, f: x * f.astype(jnp.float32), [("B",)], input_params={"f": bool})
-    assert ops(exported) == ["Cast", "Mul"]
+    assert operators(exported) == ["Cast", "Mul"]
 
 
 def test_a_flag_in_the_body_of_a_loop():

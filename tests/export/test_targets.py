@@ -17,16 +17,9 @@ from jaxport.export import targets
 from jaxport.export.requirements import Requirements, lacking
 from jaxport.onnx_facts.kernels import RELEASES
 from jaxport.testing import f32, i32, spec
+from tests.exports import export, operators
 
 KEY = jax.random.key(0)
-
-
-def operators(exported):
-    return [node.op_type for node in exported.model.graph]
-
-
-def export(fn, *specs, **options):
-    return jaxport.to_onnx(fn, list(specs), **options)
 
 
 def bits(key):

@@ -43,6 +43,17 @@ def export(fn, inputs, **options):
     return exported
 
 
+def repeat(layer, times):
+    """A function that calls a layer several times, each on the result of the one before."""
+
+    def fn(x):
+        for _ in range(times):
+            x = layer(x)
+        return x
+
+    return fn
+
+
 class Layer(nnx.Module):
     def __init__(self, rngs, width=4, activation=nnx.gelu, rate=0.0):
         self.norm = nnx.LayerNorm(width, rngs=rngs)
@@ -235,12 +246,7 @@ def test_the_lines_of_nodes_are_their_own():
             return jnp.tanh(x)
         return jnp.tanh(x)
 
-    def fn(x):
-        for _ in range(6):
-            x = either(x)
-        return x
-
-    exported = export(fn, X)
+    exported = export(repeat(either, 6), X)
     assert len({node.metadata_props["jaxport.source"] for node in exported.model.graph}) == 2
 
 
@@ -249,12 +255,7 @@ def test_numbers_that_are_computed_inside(repeated):
     def decayed(x):
         return x * jax.lax.integer_pow(jax.lax.full((), 0.5), 3)
 
-    def fn(x):
-        for _ in range(5):
-            x = decayed(x)
-        return x
-
-    export(fn, X)
+    export(repeat(decayed, 5), X)
     assert len(repeated) == 3
 
 
@@ -263,12 +264,7 @@ def test_the_first_value_of_a_dim_is_not_repeated(repeated):
     def padded(x):
         return x + jnp.arange(x.shape[0], dtype=x.dtype)[:, None]
 
-    def fn(x):
-        for _ in range(5):
-            x = padded(x)
-        return x
-
-    export(fn, X)
+    export(repeat(padded, 5), X)
     assert len(repeated) == 3
 
 
@@ -277,12 +273,7 @@ def test_loops_are_walked(repeated):
     def summed(x):
         return jax.lax.fori_loop(0, 3, lambda i, y: y * 0.5 + x, x)
 
-    def fn(x):
-        for _ in range(5):
-            x = summed(x)
-        return x
-
-    export(fn, X)
+    export(repeat(summed, 5), X)
     assert not repeated
 
 
@@ -349,13 +340,8 @@ def test_refusals_are_all_reported():
     def called(x):
         return jax.pure_callback(lambda x: x, x, x)
 
-    def fn(x):
-        for _ in range(4):
-            x = called(x)
-        return x
-
     with pytest.raises(jaxport.Unsupported, match="cannot be exported"):
-        jaxport.to_onnx(fn, [(4,)])
+        jaxport.to_onnx(repeat(called, 4), [(4,)])
 
 
 def test_the_namespace_of_nodes_is_their_own():

@@ -21,6 +21,7 @@ from jaxport.export import opsets
 from jaxport.export.opsets import NEWEST
 from jaxport.testing import check, f32, i32, spec
 from jaxport.verify.runtime import newest_opset
+from tests.exports import export
 
 
 class Mlp(nnx.Module):
@@ -39,10 +40,6 @@ def mlp():
 
 
 WEIGHTS = ["layers.0.bias", "layers.0.kernel", "layers.1.bias", "layers.1.kernel"]
-
-
-def export(fn, *specs, **options):
-    return jaxport.to_onnx(fn, list(specs), **options)
 
 
 def initializers(exported):

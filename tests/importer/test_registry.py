@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from inspect import Parameter
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx.defs import OpSchema
 
 from jaxport.errors import InvalidArgument, ModelError, RuleError
 from jaxport.importer import op
-from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, operators, versions
+from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, operators, variant, versions
 from jaxport.importer.resolve import attribute_value
 from tests.importer.models import needs_newest_onnx, program
 
@@ -132,3 +133,49 @@ def test_functions_that_fail_are_named() -> None:
 def test_a_version_cannot_be_registered_twice() -> None:
     with pytest.raises(InvalidArgument, match=r"`Relu` since version 6 is registered already"):
         op("Relu", since=6)(lambda X: X)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    slope: float
+    shift: float = 1.0
+    steps: list[int] = field(default_factory=list)
+
+
+def test_a_group_of_attributes_is_one_keyword() -> None:
+    @op("test.registry", "Line")
+    def line(x, *, sign=1.0, line: Line):
+        return sign * (x * line.slope + line.shift)
+
+    declared = lookup("test.registry", "Line", 1).attributes
+    assert {name: parameter.default for name, parameter in declared.items()} == {
+        "sign": 1.0,
+        "slope": Parameter.empty,
+        "shift": 1.0,
+        "steps": [],
+    }
+    graph = "g (float[1] x) => (float[1] y) { y = test.registry.Line<slope = 3.0, sign = -1.0>(x) }"
+    assert program(graph, domains=', "test.registry": 1')(np.ones(1, np.float32)).tolist() == [-4]
+
+
+def test_a_required_attribute_of_a_group_is_refused_if_it_is_missing() -> None:
+    @op("test.registry", "Slope")
+    def line(x, *, line: Line):
+        return x * line.slope
+
+    graph = "g (float[1] x) => (float[1] y) { y = test.registry.Slope(x) }"
+    with pytest.raises(ModelError, match=r"`slope`"):
+        program(graph, domains=', "test.registry": 1')
+
+
+def test_a_variant_has_fewer_inputs_and_other_defaults() -> None:
+    @op("test.registry", "Variant")
+    @variant("y shift", slope=2.0, ignored={"hint": 0})
+    def line(x, y=None, *, line: Line):
+        return x * line.slope + line.shift + (0.0 if y is None else y)
+
+    entry = lookup("test.registry", "Variant", 1)
+    assert [parameter.name for parameter in entry.inputs] == ["x"]
+    assert {name: p.default for name, p in entry.attributes.items()} == {"slope": 2.0, "steps": [], "hint": 0}
+    graph = "g (float[1] x) => (float[1] y) { y = test.registry.Variant<hint = 7>(x) }"
+    assert program(graph, domains=', "test.registry": 1')(np.ones(1, np.float32)).tolist() == [3]

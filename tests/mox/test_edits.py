@@ -24,6 +24,7 @@ from jaxport.mox import (
     write_back,
 )
 from tests.blocks.checks import assert_same
+from tests.exports import operators
 from tests.mox.models import CASES
 
 pytestmark = pytest.mark.sampled(2)
@@ -162,8 +163,8 @@ def test_int8_weights_are_close_small_and_exported(name):
         exported = jaxport.to_onnx(small, list(case.args))
         # ONNX Runtime multiplies int8 weights in a faster, coarser way.
         assert exported.verify(atol=0.1).ok
-        operators = [node.op_type for node in exported.model.graph]
-        assert operators.count("DequantizeLinear") == case.count
+        used = operators(exported)
+        assert used.count("DequantizeLinear") == case.count
 
 
 def test_rounded_activations_are_exported_as_quantize_and_dequantize():
@@ -173,7 +174,7 @@ def test_rounded_activations_are_exported_as_quantize_and_dequantize():
     wanted = np.round(np.asarray(mox(ROWS)) / scales[""]) * scales[""]
     np.testing.assert_allclose(rounded(ROWS), wanted, atol=1e-6)
     exported = jaxport.to_onnx(rounded, [ROWS])
-    assert {"QuantizeLinear", "DequantizeLinear"} <= {node.op_type for node in exported.model.graph}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= set(operators(exported))
     assert exported.verify().ok
     with pytest.raises(jaxport.InvalidArgument, match="has no scale"):
         mox.sub("//Linear", qdq({"elsewhere": 1.0}))

@@ -10,9 +10,9 @@ from flax import nnx
 
 import jaxport
 from jaxport.blocks import boundary
-from jaxport.cli import main
 from jaxport.export import rules as registry
 from jaxport.mox import lora, prune, quantize
+from tests.cli.running import run
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3)), jnp.float32)
 
@@ -137,12 +137,6 @@ def test_an_operator_with_weights_among_its_arguments_is_edited(file, edit):
     edited = mox.sub("//MatMul", edit, expect=2)
     np.testing.assert_allclose(edited(X), mox(X), atol=0.5)
     assert jaxport.to_onnx(edited, [X]).verify().ok
-
-
-def run(*arguments):
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    return stop.value.code
 
 
 def test_the_command_shows_queries_and_edits_onnx_files(file, tmp_path, capsys):

@@ -289,18 +289,8 @@ def test_long_bodies_are_folded_and_the_notebook_folds_by_hand():
     assert "attention" in html
 
 
-class Deep(nnx.Module):
-    def __init__(self, rngs):
-        self.layers = nnx.List([NnxLayer(rngs) for _ in range(12)])
-
-    def __call__(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 def test_a_model_of_twelve_layers_is_printed_on_a_page():
-    mox = jaxport.make_mox(Deep(nnx.Rngs(0)))(CASES["nnx"]().args[0])
+    mox = jaxport.make_mox(nnx.Sequential(*[NnxLayer(nnx.Rngs(0)) for _ in range(12)]))(CASES["nnx"]().args[0])
     lines = str(mox).splitlines()
     assert len(lines) <= 80
     assert lines[-1].strip() == "└─ … layers.1 to layers.11: the same"

@@ -11,12 +11,8 @@ import pytest
 from flax import nnx
 from jax import lax
 
-import jaxport
 from jaxport.testing import expect_graph, expectation
-
-
-def export(fn, *specs, **options):
-    return jaxport.to_onnx(fn, list(specs), **options)
+from tests.exports import export
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,7 @@ from jax import lax
 import jaxport
 from jaxport.testing import f32, f64, i32, spec
 from jaxport.verify import verify_file
-
-
-def export(fn, *specs, **options):
-    return jaxport.to_onnx(fn, list(specs), **options)
+from tests.exports import export
 
 
 def wrong(op, x):

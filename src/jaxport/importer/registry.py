@@ -13,6 +13,9 @@ if an input has that name too. Annotations tell what the evaluator has to provid
   outputs of the node, whether each has a name, a `jax.random` key, the part of the graph that the node differentiates.
 * `SizeBound`: such a keyword: the maximum number of rows of the result, or None if the user did not set it.
 
+A keyword annotated with a dataclass is a group of attributes that several operators have: its fields are the attributes,
+with their defaults.
+
 A function of images that can be computed in several orders of their axes has one more parameter before the inputs, an
 `ImageLayout`; it is registered by `image_op`.
 """
@@ -21,13 +24,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cached_property, partial, update_wrapper
 from keyword import iskeyword
 from typing import Annotated, Any, get_args, get_origin
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.host import HostValue
+from jaxport.importer.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.image_layout import ONNX, ImageLayout
 
 __all__ = [
@@ -52,6 +55,7 @@ __all__ = [
     "op",
     "operators",
     "renamed",
+    "variant",
     "versions",
 ]
 
@@ -95,7 +99,7 @@ class Operator:
 
     @cached_property
     def parameters(self) -> list[inspect.Parameter]:
-        return list(inspect.signature(self.function, eval_str=True).parameters.values())
+        return _parameters(self.function)
 
     @cached_property
     def inputs(self) -> list[inspect.Parameter]:
@@ -177,8 +181,9 @@ def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Opera
       since: the first version of the domain's opset that the function serves.
       until: the last one, for an operator that ONNX removed.
 
-    The signature is the operator's schema: inputs are positional, attributes keyword-only, with their defaults. Values
-    are used through `jaxport.importer.namespaces`, or through plain `jax.numpy` if printed source is not needed.
+    The signature is the operator's schema: inputs are positional, attributes keyword-only, with their defaults; a
+    keyword annotated with a dataclass is a group of attributes, its fields. Values are used through
+    `jaxport.importer.namespaces`, or through plain `jax.numpy` if printed source is not needed.
 
     Raises:
       InvalidArgument: the version is registered already.
@@ -189,10 +194,9 @@ def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Opera
     >>> lookup("my.domain", "Scaled", 1).function is scaled
     True
     """
-    domain, name = names if len(names) == 2 else ("", *names)
 
     def register(function: OperatorFunction) -> OperatorFunction:
-        _add(Operator(_domain(domain), name, since, function, until))
+        _add(names, since, until, _expanded(function))
         return function
 
     return register
@@ -200,10 +204,9 @@ def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Opera
 
 def image_op(*names: str, since: int = 1, until: int | None = None) -> Callable[[OperatorFunction], OperatorFunction]:
     """Register a function as an ONNX operator, as `op` does, if its first parameter is the layout of the images."""
-    domain, name = names if len(names) == 2 else ("", *names)
 
     def register(function: OperatorFunction) -> OperatorFunction:
-        _add(Operator(_domain(domain), name, since, in_layout(ONNX, function), until, lowering=function))
+        _add_image_operator(names, since, until, _expanded(function))
         return function
 
     return register
@@ -211,30 +214,92 @@ def image_op(*names: str, since: int = 1, until: int | None = None) -> Callable[
 
 def in_layout(layout: ImageLayout, function: OperatorFunction) -> OperatorFunction:
     """Return a function of images in one layout: its first parameter is set."""
-    _, *parameters = inspect.signature(function, eval_str=True).parameters.values()
-    return _declared(partial(function, layout), parameters, function)
+    return _declared(partial(function, layout), _parameters(function)[1:], function)
+
+
+def variant(
+    without: str = "",
+    *,
+    fixed: Mapping[str, Attribute] | None = None,
+    ignored: Mapping[str, Attribute] | None = None,
+    **defaults: Attribute,
+) -> Callable[[OperatorFunction], OperatorFunction]:
+    """Return a decorator that changes the inputs and attributes of a function, for an operator that differs in these.
+
+    Args:
+      without: the names of the trailing inputs and of the attributes that the operator lacks, separated by spaces.
+      fixed: attributes that it lacks, with their values if these differ from the function's defaults.
+      ignored: additional attributes that it has, with their defaults, and that change nothing.
+      defaults: its defaults, if these differ; `REQUIRED` for required ones.
+
+    >>> @variant("shift", factor=3.0)
+    ... def scaled(x, *, factor=1.0, shift=0.0):
+    ...     return x * factor + shift
+    >>> scaled(2.0), str(inspect.signature(scaled))
+    (6.0, '(x, *, factor=3.0)')
+    """
+    fixed, ignored = fixed or {}, ignored or {}
+
+    def changed(function: OperatorFunction) -> OperatorFunction:
+        function = _expanded(function)
+        lacking = {*without.split(), *fixed}
+        kept = [p.replace(default=defaults.get(p.name, p.default)) for p in _parameters(function)]
+        kept = [p for p in kept if p.name not in lacking]
+        beyond = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in ignored.items()]
+        preset = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
+
+        def call(*inputs: RuntimeValue, **attributes: Attribute) -> RuntimeValue:
+            passed = {name: value for name, value in attributes.items() if name not in ignored}
+            return function(*inputs, **{**preset, **passed})
+
+        return _declared(call, [*kept, *beyond], function)
+
+    return changed
+
+
+def _expanded(function: OperatorFunction) -> OperatorFunction:
+    """Return a function whose keywords are single attributes, if some keywords of this one are groups of them."""
+    parameters = _parameters(function)
+    groups = {p.name: p.annotation for p in parameters if _is_group(p)}
+    if not groups:
+        return function
+    members = {name: {attribute.name: _default(attribute) for attribute in fields(groups[name])} for name in groups}
+    attributes = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for group in members.values()
+        for name, default in group.items()
+    ]
+
+    def call(*inputs: RuntimeValue, **keywords: Attribute) -> RuntimeValue:
+        for name, group in groups.items():
+            keywords[name] = group(**{member: keywords.pop(member) for member in members[name] if member in keywords})
+        return function(*inputs, **keywords)
+
+    return _declared(call, [*(p for p in parameters if p.name not in groups), *attributes], function)
+
+
+def _default(attribute: Field[Attribute]) -> Attribute:
+    if attribute.default is not MISSING:
+        return attribute.default
+    return REQUIRED if attribute.default_factory is MISSING else attribute.default_factory()
+
+
+def _is_group(parameter: inspect.Parameter) -> bool:
+    return parameter.kind == parameter.KEYWORD_ONLY and is_dataclass(parameter.annotation)
 
 
 def _declared(
-    call: OperatorFunction,
-    parameters: Sequence[inspect.Parameter],
-    like: OperatorFunction | None,
-    preset: Mapping[str, Any] | None = None,
-    ignored: Collection[str] = (),
+    call: OperatorFunction, parameters: Sequence[inspect.Parameter], like: OperatorFunction
 ) -> OperatorFunction:
-    """Return a function with these parameters that calls another one, and has the name of `like`.
+    """Give a new function these parameters, and the name of another one."""
+    update_wrapper(call, like, updated=())
+    # In ONNX, unlike in Python, required inputs may follow optional ones.
+    call.__signature__ = inspect.Signature(parameters, __validate_parameters__=False)
+    return call
 
-    Attributes in `ignored` are not passed on, those in `preset` are, unless the caller gives them.
-    """
 
-    def declared(*inputs: Any, **attributes: Any) -> Any:
-        passed = {name: value for name, value in attributes.items() if name not in ignored}
-        return call(*inputs, **{**(preset or {}), **passed})
-
-    if like is not None:
-        update_wrapper(declared, like, updated=())
-    declared.__signature__ = inspect.Signature(parameters)
-    return declared
+def _parameters(function: OperatorFunction) -> list[inspect.Parameter]:
+    return list(inspect.signature(function, eval_str=True).parameters.values())
 
 
 def renamed(domain: str = "", *, since: int, **functions: OperatorFunction) -> None:
@@ -242,48 +307,29 @@ def renamed(domain: str = "", *, since: int, **functions: OperatorFunction) -> N
     Sin=jnp.sin)`.
     """
     for name, function in functions.items():
-        _add(Operator(_domain(domain), name, since, function, plain=True))
+        _add((domain, name), since, None, function, plain=True)
 
 
-def earlier(
-    *names: str,
-    since: int,
-    until: int,
-    without: str = "",
-    fixed: Mapping[str, Any] | None = None,
-    ignored: Mapping[str, Any] | None = None,
-    inputs: str = "",
-    **defaults: Any,
-) -> None:
+def earlier(*names: str, since: int, until: int, inputs: str = "", **changes: Any) -> None:
     """Register versions `since` to `until` of an operator with the function of the version after them.
 
     Args:
       names: the operator, or the domain and the operator.
       since: the first version.
       until: the last one; the version after it is registered already.
-      without: the names of the trailing inputs and of the attributes that they lack, separated by spaces.
-      fixed: attributes that they lack, with their values if these differ from the later version's defaults.
-      ignored: additional attributes that they have, with their defaults, and that change nothing.
       inputs: the name of the input of a JAX function; the functions of this package have theirs in their signature.
-      defaults: their defaults, if these differ; `REQUIRED` for required ones.
+      changes: how they differ from that version, as arguments of `variant`.
     """
-    domain, name = names if len(names) == 2 else ("", *names)
-    later = lookup(domain, name, until + 1)
-    assert later is not None, name
-    fixed, ignored = fixed or {}, ignored or {}
-    own = [inspect.Parameter(inputs, inspect.Parameter.POSITIONAL_OR_KEYWORD)] if inputs else later.parameters
-    lacking = {*without.split(), *fixed}
-    kept = [p.replace(default=defaults.get(p.name, p.default)) for p in own if p.name not in lacking]
-    beyond = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in ignored.items()]
-    preset = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
-
-    parameters = [*kept, *beyond]
-    function = _declared(later.function, parameters, None if inputs else later.function, preset, ignored)
-    lowering = later.lowering
-    if lowering is not None:
-        layout = next(iter(inspect.signature(lowering).parameters.values()))
-        lowering = _declared(lowering, [layout, *parameters], lowering, preset, ignored)
-    _add(Operator(_domain(domain), name, since, function, until, lowering=lowering))
+    later = lookup(*_domain_and_name(names), until + 1)
+    assert later is not None, names
+    if later.lowering is not None:
+        _add_image_operator(names, since, until, variant(**changes)(later.lowering))
+        return
+    function = later.function
+    if inputs:
+        operand = inspect.Parameter(inputs, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        function = _declared(partial(function), [operand], function)
+    _add(names, since, until, variant(**changes)(function))
 
 
 def lookup(domain: str, name: str, opset: int) -> Operator | None:
@@ -308,7 +354,17 @@ def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
-def _add(entry: Operator) -> None:
+def _domain_and_name(names: Sequence[str]) -> tuple[str, str]:
+    domain, name = names if len(names) == 2 else ("", *names)
+    return _domain(domain), name
+
+
+def _add_image_operator(names: Sequence[str], since: int, until: int | None, lowering: OperatorFunction) -> None:
+    _add(names, since, until, in_layout(ONNX, lowering), lowering=lowering)
+
+
+def _add(names: Sequence[str], since: int, until: int | None, function: OperatorFunction, **options: Any) -> None:
+    entry = Operator(*_domain_and_name(names), since, function, until, **options)
     entries = _registry.setdefault((entry.domain, entry.name), [])
     same = [other for other in entries if other.since == entry.since]
     standard = entry.domain in KNOWN_OPSETS

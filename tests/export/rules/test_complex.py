@@ -12,6 +12,7 @@ import jaxport
 from jaxport.export.prepare.complex import without_complex
 from jaxport.export.registry import RULES
 from jaxport.testing import check, f32, i32, spec
+from tests.exports import operators
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -20,10 +21,6 @@ B, T = "B", "T"
 
 def c64(*shape):
     return spec(*shape, dtype=np.complex64)
-
-
-def op_types(exported):
-    return [node.op_type for node in exported.model.graph.all_nodes()]
 
 
 # Elementwise ----------------------------------------------------------------------------------------------------------
@@ -198,7 +195,7 @@ def test_weights(weights):
 
 def test_a_product_is_four_multiplications():
     exported = jaxport.to_onnx(lambda z, w: z * w, [c64(3), c64(3)])
-    assert op_types(exported).count("Mul") == 4
+    assert operators(exported, nested=True).count("Mul") == 4
 
 
 def test_a_refusal():

@@ -10,15 +10,11 @@ from jax import lax
 
 import jaxport
 from jaxport.testing import boolean, check, f32, i32, spec
+from tests.exports import operators, weight_bytes
 
 pytestmark = pytest.mark.sampled(2)
 
 B, T = "B", "T"
-
-
-def op_types(exported):
-    """The operators of a model, those of its subgraphs included."""
-    return [node.op_type for node in exported.model.graph.all_nodes()]
 
 
 # Branches ------------------------------------------------------------------------------------------------------------
@@ -67,22 +63,22 @@ def test_switch_clamps_its_index(count):
 
 def test_the_branches_of_a_switch_are_halved():
     exported = check(lambda i, x: lax.switch(i, FUNCTIONS, x), i32(), f32(B))
-    assert op_types(exported).count("If") == 4
+    assert operators(exported, nested=True).count("If") == 4
 
 
 def test_a_known_index_leaves_no_branch():
     exported = check(lambda x: lax.cond(x.shape[0] > 2, jnp.sin, jnp.cos, x), f32(3))
-    assert op_types(exported) == ["Sin"]
+    assert operators(exported, nested=True) == ["Sin"]
 
 
 def test_a_branch_may_be_for_onnx():
     call = lambda x: lax.platform_dependent(x, cpu=jnp.sin, onnx=jnp.cos, default=jnp.tan)
-    assert op_types(jaxport.to_onnx(call, [("B",)])) == ["Cos"]
+    assert operators(jaxport.to_onnx(call, [("B",)]), nested=True) == ["Cos"]
 
 
 def test_a_predicate_is_used_as_it_is():
     exported = check(lambda x: lax.cond(x[0] > 0, jnp.sin, jnp.cos, x), f32(3))
-    assert "Cast" not in op_types(exported)
+    assert "Cast" not in operators(exported, nested=True)
 
 
 # Loops while something holds -----------------------------------------------------------------------------------------
@@ -222,7 +218,7 @@ def test_a_scan_with_weights_closed_over_and_stacked():
     stacked, shared = (generator.normal(size=s).astype(np.float32) for s in ((3, 4, 4), (4,)))
     fn = lambda x: lax.scan(lambda h, w: (jnp.tanh(h @ w + shared), None), x, stacked)[0]
     exported = check(fn, f32(B, 4), unroll_scans=0)
-    assert op_types(exported).count("Scan") == 1
+    assert operators(exported, nested=True).count("Scan") == 1
 
 
 def stacked_layers(count=3):
@@ -252,7 +248,7 @@ LAYERS = {
 @pytest.mark.parametrize("fn", LAYERS.values(), ids=LAYERS)
 def test_a_scan_over_layers_is_written_out(fn):
     exported = check(fn, f32(B, 8))
-    assert not {"Scan", "Loop", "Gather"} & set(op_types(exported)) or fn is LAYERS["gradient"]
+    assert not {"Scan", "Loop", "Gather"} & set(operators(exported, nested=True)) or fn is LAYERS["gradient"]
 
 
 def test_each_layer_has_its_weights_and_none_is_stored_twice():
@@ -260,11 +256,7 @@ def test_each_layer_has_its_weights_and_none_is_stored_twice():
     initializers = exported.model.graph.initializers.values()
     assert sorted(tuple(v.shape) for v in initializers if v.const_value.nbytes > 16) == [(8,)] * 3 + [(8, 8)] * 3
     looped = jaxport.to_onnx(LAYERS["forwards"], [(B, 8)], unroll_scans=0)
-    assert weights_of(exported) <= weights_of(looped) + 64
-
-
-def weights_of(exported):
-    return sum(value.const_value.nbytes for value in exported.model.graph.initializers.values())
+    assert weight_bytes(exported) <= weight_bytes(looped) + 64
 
 
 def test_caches_beside_the_weights():
@@ -274,7 +266,7 @@ def test_caches_beside_the_weights():
         return h, h + weights["bias"]
 
     exported = check(lambda x, cache: lax.scan(step, x, (stacked_layers(), cache)), f32(B, 8), f32(3, B, 8))
-    assert "Scan" not in op_types(exported)
+    assert "Scan" not in operators(exported, nested=True)
 
 
 KEPT_LOOPS = {
@@ -289,7 +281,7 @@ KEPT_LOOPS = {
 @pytest.mark.parametrize("fn_and_specs", KEPT_LOOPS.values(), ids=KEPT_LOOPS)
 def test_other_scans_stay_loops(fn_and_specs):
     fn, *specs = fn_and_specs
-    assert op_types(jaxport.to_onnx(fn, specs)).count("Scan") == 1
+    assert operators(jaxport.to_onnx(fn, specs), nested=True).count("Scan") == 1
 
 
 @pytest.mark.parametrize(("limit", "loops"), [(0, 1), (2, 1), (3, 0)])
@@ -300,7 +292,7 @@ def test_scans_up_to_a_length_can_be_written_out(limit, loops):
         f32(B, 4),
         unroll_scans=limit,
     )
-    assert op_types(exported).count("Scan") == loops
+    assert operators(exported, nested=True).count("Scan") == loops
 
 
 @pytest.mark.parametrize(
@@ -312,7 +304,7 @@ def test_scans_up_to_a_length_can_be_written_out(limit, loops):
     ],
 )  # fmt: skip
 def test_the_loop_that_is_chosen(fn, node):
-    found = op_types(check(fn, f32(T)))
+    found = operators(check(fn, f32(T)), nested=True)
     assert [n for n in found if n in ("Scan", "Loop")] == [node]
 
 

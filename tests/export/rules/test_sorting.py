@@ -9,8 +9,9 @@ import pytest
 from jax import lax
 
 import jaxport
-from jaxport.testing import check, expect_graph, f32, i32, spec
+from jaxport.testing import check, f32, i32, spec
 from tests.export.rules.indices import DTYPES
+from tests.exports import expect_exactly
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -117,8 +118,7 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_what_the_graph_looks_like(name):
-    fn, specs, paths = GRAPHS[name]
-    expect_graph(jaxport.to_onnx(fn, specs), paths, exact=True)
+    expect_exactly(*GRAPHS[name])
 
 
 def test_a_reduction_that_keeps_candidates_is_refused():

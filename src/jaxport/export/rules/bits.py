@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import jax.numpy as jnp
@@ -10,8 +9,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.registry import rule
-
-elementwise = functools.partial(rule, broadcasts=True)
+from jaxport.export.rules.elementwise import elementwise
 
 
 def unsigned(dtype):

@@ -7,10 +7,8 @@ import numpy as np
 
 from jaxport.export import dims
 from jaxport.export.registry import rule
+from jaxport.export.rules.shape import rev
 from jaxport.export.rules.sliding import Window, attributes, fitted, gathered, padded, windows
-
-#: Less than any index along an axis: the end of a Slice with a negative step.
-BEFORE_FIRST = np.iinfo(np.int64).min + 1
 
 
 @rule("conv_general_dilated", irrelevant=("precision", "preferred_element_type"))
@@ -110,4 +108,4 @@ def mirrored(op, kernel):
     axes = tuple(range(2, kernel.rank))
     if kernel.constant is not None:
         return op.const(np.flip(kernel.constant, axes), name=kernel.name)
-    return op.slice(kernel, [-1] * len(axes), [BEFORE_FIRST] * len(axes), axes, [-1] * len(axes))
+    return rev(op, kernel, dimensions=axes)

@@ -69,15 +69,8 @@ def by_operator(op, x, axis, inverse, onesided=None):
     shape = list(x.shape[:-1])
     if onesided:
         shape[axis] = shape[axis] // 2 + 1
-    transform = op.emit(
-        "DFT",
-        x,
-        None,
-        op.const(axis, np.int64),
-        inverse=int(inverse) or None,
-        onesided=onesided,
-        results=[(x.dtype, (*shape, 2))],
-    )
+    options = {"inverse": int(inverse) or None, "onesided": onesided, "results": [(x.dtype, (*shape, 2))]}
+    transform = op.emit("DFT", x, None, op.const(axis, np.int64), **options)
     return [op.Gather(transform, op.const(part, np.int64), axis=len(shape)) for part in range(2)]
 
 

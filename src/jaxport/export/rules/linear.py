@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxport.export.registry import rule
+from jaxport.jaxprs import definitions
 
 
 @rule("dot_general", irrelevant=("precision",))
@@ -18,7 +19,7 @@ def dot_general(op, x, y, *, dimension_numbers, preferred_element_type):
         pairs = sorted(zip(x_contracted, y_contracted, strict=True), key=lambda pair: pair[lead])
         x_contracted, y_contracted = zip(*pairs, strict=True)
     dtype = op.out.dtype
-    x, y = accumulated(op, x, dtype), accumulated(op, y, dtype)
+    x, y = op.cast(x, dtype), op.cast(y, dtype)  # ONNX accumulates in the operands' own dtype
     x_free = [a for a in range(x.rank) if a not in (*x_contracted, *x_batch)]
     y_free = [a for a in range(y.rank) if a not in (*y_contracted, *y_batch)]
     if x_batch:
@@ -51,19 +52,21 @@ rule("scaled_dot", via=scaled_dot)
 def scaled_matmul(x, y, x_scale, y_scale, *, preferred_element_type):
     """Do the same over batches of rows; JAX has a kernel on NVIDIA's GPUs, and does this on AMD's."""
     dimension_numbers = (((2,), (2,)), ((0,), (0,)))
-    return [
-        lax.scaled_dot(
-            x,
-            y,
-            lhs_scale=x_scale,
-            rhs_scale=y_scale,
-            dimension_numbers=dimension_numbers,
-            preferred_element_type=preferred_element_type,
-        )
-    ]
+    options = {"dimension_numbers": dimension_numbers, "preferred_element_type": preferred_element_type}
+    return [lax.scaled_dot(x, y, lhs_scale=x_scale, rhs_scale=y_scale, **options)]
 
 
 rule("scaled_matmul_wrapper", via=scaled_matmul)
+
+
+def ragged_dot(x, y, group_sizes, *, ragged_dot_dimension_numbers, preferred_element_type):
+    """Multiply groups of rows (mixtures of experts), by JAX's own definition in terms of masks and `dot_general`."""
+    return definitions.ragged_dot_general_impl(
+        x, y, group_sizes, ragged_dot_dimension_numbers, preferred_element_type=preferred_element_type
+    )
+
+
+rule("ragged_dot_general", via=ragged_dot, irrelevant=("precision",))
 
 
 def scaled(x, scale, axes):
@@ -72,11 +75,6 @@ def scaled(x, scale, axes):
     for axis in axes:
         scale = jnp.repeat(scale, x.shape[axis] // scale.shape[axis], axis)
     return x.astype(jnp.bfloat16) * scale
-
-
-def accumulated(op, x, dtype):
-    """Cast an operand to the dtype of accumulation, since ONNX accumulates in the operands' own."""
-    return op.cast(x, dtype)
 
 
 def size(x, axes):
@@ -107,7 +105,5 @@ def times_matrix(op, x, free, contracted, matrix, rows, columns):
 def flattened(op, x, batch, rows, columns):
     """Return `x` as matrices: the batch axes, then the product of `rows`, then the product of `columns`."""
     x = op.transpose(x, (*batch, *rows, *columns))
-    lead = x.shape[: len(batch)]
-    tail = x.shape[len(batch) :]
-    shape = (*lead, math.prod(tail[: len(rows)]), math.prod(tail[len(rows) :]))
-    return op.reshape(x, shape)
+    lead, tail = x.shape[: len(batch)], x.shape[len(batch) :]
+    return op.reshape(x, (*lead, math.prod(tail[: len(rows)]), math.prod(tail[len(rows) :])))

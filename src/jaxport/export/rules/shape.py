@@ -1,4 +1,4 @@
-"""Primitives that move data, or create it from a shape."""
+"""Primitives that move data, pad it, or create it from a shape."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.indexing import without_axes
 from jaxport.export.rules.starts import positions
+
+#: Less than any index along an axis: the end of a Slice with a negative step.
+BEFORE_FIRST = np.iinfo(np.int64).min + 1
 
 
 @rule("broadcast_in_dim", broadcasts=True)
@@ -83,8 +86,7 @@ def tile(op, x, *, reps):
 
 @rule("split")
 def split(op, x, *, sizes, axis):
-    results = op.Split(x, tuple(sizes), axis=axis, outputs=len(sizes))
-    return results
+    return op.Split(x, tuple(sizes), axis=axis, outputs=len(sizes))
 
 
 @rule("slice")
@@ -103,7 +105,48 @@ def slice_(op, x, *, start_indices, limit_indices, strides):
 @rule("rev")
 def rev(op, x, *, dimensions):
     n = len(dimensions)
-    lowest = np.iinfo(np.int64).min + 1
-    result = op.slice(x, [-1] * n, [lowest] * n, dimensions, [-1] * n)
+    result = op.slice(x, [-1] * n, [BEFORE_FIRST] * n, dimensions, [-1] * n)
     result.shape = x.shape
     return result
+
+
+@rule("pad")
+def pad(op, x, value, *, padding_config):
+    """Pad around and between the elements; negative amounts crop."""
+    lows, highs, gaps = (list(column) for column in zip(*padding_config, strict=True)) if x.rank else ([], [], [])
+    axes = range(x.rank)
+    spread = [axis for axis, gap in enumerate(gaps) if gap and not dims.same(x.shape[axis], 0)]
+    if spread:
+        filled = all(dims.known(lambda a=axis: x.shape[a] >= 1) for axis in spread)
+        x = spread_out(op, x, value, {axis: gaps[axis] for axis in spread})
+        if filled:  # the gap after the last element is padding already
+            highs = [high - gaps[axis] if axis in spread else high for axis, high in enumerate(highs)]
+        else:
+            x = op.slice(x, [0] * len(spread), [-gaps[axis] for axis in spread], spread)
+    shrinking = [axis for axis in axes if not (not_negative(lows[axis]) and not_negative(highs[axis]))]
+    if not all(dims.known(lambda d=d: d <= 0) for d in (*lows, *highs)):
+        amounts = op.dims([*lows, *highs])
+        x = op.Pad(x, op.Max(amounts, (0,)) if shrinking else amounts, value)
+    if shrinking:
+        begins = op.Max(op.dims([-lows[axis] for axis in shrinking]), (0,))
+        ends = op.Add(begins, tuple(op.out.shape[axis] for axis in shrinking))
+        x = op.emit("Slice", x, begins, ends, tuple(shrinking), results=[(x.dtype, op.out.shape)])
+    return x
+
+
+def not_negative(dim):
+    return dims.known(lambda: dim >= 0)
+
+
+def spread_out(op, x, value, gaps):
+    """Return `x` with padding elements inserted after each element, as many as `gaps` has for the axis."""
+    apart, merged = [], []
+    for axis, size in enumerate(x.shape):
+        apart += [size, 1] if axis in gaps else [size]
+        merged.append(size * (1 + gaps[axis]) if axis in gaps else size)
+    added = [
+        gaps[axis] if last else 0 for axis in range(x.rank) for last in ((False, True) if axis in gaps else (False,))
+    ]
+    x = op.Pad(op.reshape(x, apart), (*[0] * len(added), *added), value)
+    x.shape = tuple(size + gap for size, gap in zip(apart, added, strict=True))
+    return op.reshape(x, merged)

@@ -94,11 +94,6 @@ def erf_in_double(x):
     return jnp.where(jnp.isnan(x), x, jnp.where(size < 1, near, jnp.sign(x) * far))
 
 
-@rule("erf", broadcasts=True)
-def erf(op, x):
-    return op.call(erf_in_double, x) if x.dtype == np.float64 else op.Erf(x)
-
-
 _ERF_INV_SINGLE = (
     (5.0, 2.5, False, (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
                        -0.00417768164, 0.246640727, 1.50140941)),

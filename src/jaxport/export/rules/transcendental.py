@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export.registry import rule
 from jaxport.export.rules.bits import shift_right_arithmetic, shift_right_logical
-from jaxport.export.rules.special import in_single_precision, polynomial
-
-elementwise = functools.partial(rule, broadcasts=True)
+from jaxport.export.rules.elementwise import elementwise
+from jaxport.export.rules.special import erf_in_double, in_single_precision, polynomial
 
 # Cephes, atan.c: atan(x) = x + x z P(z) / Q(z) with z = x², for |x| <= 0.66.
 _ATAN_P = (
@@ -91,6 +87,7 @@ for _name, _op_type, _function in [
     ("atan", "Atan", _atan),
     ("atanh", "Atanh", _atanh),
     ("cosh", "Cosh", _cosh),
+    ("erf", "Erf", erf_in_double),
     ("sinh", "Sinh", _sinh),
     ("tan", "Tan", lambda x: jnp.sin(x) / jnp.cos(x)),
 ]:

@@ -11,7 +11,6 @@ from jaxport.importer.ops import (
     contrib_quantized,
     control_flow,
     convolution,
-    drawing,
     elementwise,
     experimental,
     generating,

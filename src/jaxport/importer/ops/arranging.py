@@ -11,7 +11,7 @@ from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.host import RuntimeValue, Tensor, dims_compare, is_dim
 from jaxport.importer.namespaces import jnp, known, lax
 from jaxport.importer.ops.indexing import columns_to_image
-from jaxport.importer.registry import Host, OutputCount, op
+from jaxport.importer.registry import Host, OutputCount, earlier, op
 from jaxport.jaxprs import Dim
 
 
@@ -40,13 +40,8 @@ def split_attribute(input, *, axis=0, split=None, outputs: OutputCount):
     return _split_evenly(input, outputs, axis) if split is None else _split(input, split, axis)
 
 
-@op("Split", since=13, until=17)
-def split(input, split: Host | None = None, *, axis=0, outputs: OutputCount):
-    return _split_evenly(input, outputs, axis) if split is None else _split(input, split.tolist(), axis)
-
-
 @op("Split", since=18)
-def split_counted(input, split: Host | None = None, *, axis=0, num_outputs=None, outputs: OutputCount):
+def split(input, split: Host | None = None, *, axis=0, num_outputs=None, outputs: OutputCount):
     if split is not None:
         return _split(input, split.tolist(), axis)
     if num_outputs is not None and num_outputs != outputs:
@@ -55,6 +50,8 @@ def split_counted(input, split: Host | None = None, *, axis=0, num_outputs=None,
         )
     return _split_evenly(input, outputs, axis)
 
+
+earlier("Split", since=13, until=17, without="num_outputs")
 
 MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -101,9 +98,7 @@ def pad(data, pads: Host, constant_value=None, axes: Host | None = None, *, mode
     return _padded(data, list(pads), range(data.ndim) if axes is None else list(axes), mode, _scalar(constant_value))
 
 
-@op("Pad", since=11, until=17)
-def pad_all_axes(data, pads: Host, constant_value=None, *, mode="constant"):
-    return _padded(data, list(pads), range(data.ndim), mode, _scalar(constant_value))
+earlier("Pad", since=11, until=17, without="axes")
 
 
 @op("Pad", since=2, until=10)
@@ -140,9 +135,7 @@ def depth_to_space(input, *, blocksize, mode="DCR"):
     return jnp.reshape(y, (n, depth, h * blocksize, w * blocksize))
 
 
-@op("DepthToSpace", since=1, until=10)
-def depth_to_space_dcr(input, *, blocksize):
-    return depth_to_space(input, blocksize=blocksize)
+earlier("DepthToSpace", since=1, until=10, without="mode")
 
 
 @op("SpaceToDepth", since=28)
@@ -154,9 +147,7 @@ def space_to_depth(input, *, blocksize, mode="DCR"):
     return jnp.reshape(y, (n, c * blocksize**2, h, w))
 
 
-@op("SpaceToDepth", since=1, until=27)
-def space_to_depth_dcr(input, *, blocksize):
-    return space_to_depth(input, blocksize=blocksize)
+earlier("SpaceToDepth", since=1, until=27, without="mode")
 
 
 @op("Col2Im", since=18)

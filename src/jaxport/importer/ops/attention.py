@@ -38,6 +38,11 @@ def both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return second if first is None else first if second is None else jnp.logical_and(first, second)
 
 
+def joined(past: Tensor | None, new: Tensor) -> Tensor:
+    """Return the keys or values of a cache, if there is one, and the new ones: (batch, heads, length, size)."""
+    return new if past is None else jnp.concatenate([past, new], axis=2)
+
+
 def product(left: Tensor, right: Tensor) -> Tensor:
     """Return `left @ right`, where each head of `right` serves as many consecutive heads of `left`."""
     batch, heads, rows, size = left.shape
@@ -107,8 +112,7 @@ def attention(
 ):
     packed = Q.ndim == 3
     q, k, v = (split_heads(Q, q_num_heads), *(split_heads(x, kv_num_heads) for x in (K, V))) if packed else (Q, K, V)
-    if past_key is not None:
-        k, v = jnp.concatenate([past_key, k], axis=2), jnp.concatenate([past_value, v], axis=2)
+    k, v = joined(past_key, k), joined(past_value, v)
     queries, keys = q.shape[2], k.shape[2]
     lengths = None if nonpad_kv_seqlen is None else jnp.reshape(nonpad_kv_seqlen, (-1, 1, 1, 1))
     before = past_key.shape[2] if past_key is not None else 0 if lengths is None else lengths - queries

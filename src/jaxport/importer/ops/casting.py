@@ -8,7 +8,7 @@ import numpy as np
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import Tensor
 from jaxport.importer.namespaces import cast, helper, jnp, lax
-from jaxport.importer.registry import ShapeOnly, op
+from jaxport.importer.registry import ShapeOnly, earlier, op
 
 NARROW_INTEGERS = {"int2", "uint2", "int4", "uint4"}
 
@@ -24,6 +24,11 @@ def to_power_of_two(x, saturate, round_mode):
     return lax.bitcast_convert_type(exponent.astype(jnp.uint8), jnp.float8_e8m0fnu)
 
 
+def at_least_single(x: Tensor) -> Tensor:
+    """Return `x`, in float32 if its type is smaller: transforms and factorizations exist in no smaller type."""
+    return cast(x, np.float32) if x.dtype.itemsize < 4 else x
+
+
 def converted(x: Tensor, dtype: np.dtype, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """Return `x` as `dtype`, with ONNX's saturation of 8-bit floats and the wrap-around of narrow integers."""
     if dtype.name == "float8_e8m0fnu":
@@ -36,31 +41,17 @@ def converted(x: Tensor, dtype: np.dtype, saturate: int = 1, round_mode: str = "
     return cast(x, dtype)
 
 
-@op("Cast", since=6, until=18)
-def cast_(input, *, to):
-    return converted(input, dtype_of(to))
-
-
-@op("CastLike", since=15, until=18)
-def cast_like(input, target_type: ShapeOnly):
-    return converted(input, target_type.dtype)
-
-
-@op("Cast", since=19, until=23)
-def cast_saturating(input, *, to, saturate=1):
-    return converted(input, dtype_of(to), saturate)
-
-
-@op("CastLike", since=19, until=23)
-def cast_like_saturating(input, target_type: ShapeOnly, *, saturate=1):
-    return converted(input, target_type.dtype, saturate)
-
-
 @op("Cast", since=24)
-def cast_rounding(input, *, to, saturate=1, round_mode="up"):
+def cast_(input, *, to, saturate=1, round_mode="up"):
     return converted(input, dtype_of(to), saturate, round_mode)
 
 
 @op("CastLike", since=24)
-def cast_like_rounding(input, target_type: ShapeOnly, *, saturate=1, round_mode="up"):
+def cast_like(input, target_type: ShapeOnly, *, saturate=1, round_mode="up"):
     return converted(input, target_type.dtype, saturate, round_mode)
+
+
+earlier("Cast", since=19, until=23, without="round_mode")
+earlier("Cast", since=6, until=18, without="saturate")
+earlier("CastLike", since=19, until=23, without="round_mode")
+earlier("CastLike", since=15, until=18, without="saturate")

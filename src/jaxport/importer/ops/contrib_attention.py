@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from jaxport.importer.namespaces import cast, jnp, lax, vmap
 from jaxport.importer.ops.attention import (
     both,
     capped,
+    joined,
     lowest,
     merge_heads,
     positions,
@@ -23,16 +25,16 @@ from jaxport.importer.ops.attention import (
     split_heads,
 )
 from jaxport.importer.ops.quantization import matmul_integer
-from jaxport.importer.registry import Host, OutputCount, op
+from jaxport.importer.registry import Host, OutputCount, op, variant
 from jaxport.jaxprs import Dim
 
 DOMAIN = "com.microsoft"
 
 
-def refuse(wrong: bool, what: str) -> None:
+def refuse(used: bool, feature: str) -> None:
     """Refuse a feature of an operator if it is used."""
-    if wrong:
-        raise Unsupported("a fused operator uses what is not supported", [Refusal("", "", what)])
+    if used:
+        raise Unsupported("a fused operator uses what is not supported", [Refusal("", "", feature)])
 
 
 def _filled(mask: Tensor, filter_value: float | None, dtype: np.dtype) -> Tensor:
@@ -84,12 +86,47 @@ def _attended(
     return merge_heads(product(weights[..., :-1], v)), scores
 
 
-def _causal(unidirectional: int, queries: Dim, keys: Dim, before: RuntimeValue) -> Tensor | None:
-    return positions(queries, keys, before) >= 0 if unidirectional else None
+@dataclass(frozen=True, kw_only=True)
+class HeadAttributes:
+    """The attributes of attention with several heads."""
+
+    mask_filter_value: float | None = None
+    num_heads: int
+    scale: float | None = None
+    unidirectional: int = 0
+
+    def attended(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, term: Tensor | None, before: Dim
+    ) -> tuple[Tensor, Tensor]:
+        """Return the result and the scores of heads (batch, heads, length, size); `before` keys precede the queries."""
+        padding = _padding(mask, q.shape[0], k.shape[2], self.mask_filter_value, q.dtype)
+        causal = positions(q.shape[2], k.shape[2], before) >= 0 if self.unidirectional else None
+        return _attended(q, k, v, padding, term, causal=causal, scale=self.scale)
 
 
-def _joined(past: Tensor | None, present: Tensor) -> Tensor:
-    return present if past is None else jnp.concatenate([past, present], axis=2)
+@dataclass(frozen=True, kw_only=True)
+class SelfAttentionAttributes(HeadAttributes):
+    """The attributes of attention whose queries, keys and values come from one input."""
+
+    do_rotary: int | None = None
+    past_present_share_buffer: int | None = None
+
+    def self_attended(
+        self,
+        projected: Tensor,
+        mask: Tensor | None,
+        past: Tensor | None,
+        term: Tensor | None = None,
+        sizes: Sequence[int] | None = None,
+    ) -> tuple[RuntimeValue, RuntimeValue]:
+        """Compute attention from projections with queries, keys and values side by side; keys and values are stacked."""
+        refuse(bool(self.do_rotary), "`do_rotary`; use GroupQueryAttention")
+        refuse(bool(self.past_present_share_buffer), "`past_present_share_buffer`")
+        parts = jnp.split(projected, 3 if sizes is None else [sizes[0], sizes[0] + sizes[1]], axis=2)
+        q, k, v = (split_heads(x, self.num_heads) for x in parts)
+        k, v = (k, v) if past is None else (joined(past[0], k), joined(past[1], v))
+        y, _ = self.attended(q, k, v, mask, term, 0 if past is None else past.shape[3])
+        return y, jnp.stack([k, v]) if k.shape == v.shape else None
 
 
 @op(DOMAIN, "Attention", since=1)
@@ -102,52 +139,12 @@ def attention(
     attention_bias=None,
     past_sequence_length=None,
     *,
-    do_rotary=None,
-    mask_filter_value=None,
-    num_heads,
-    past_present_share_buffer=None,
     qkv_hidden_sizes=None,
     rotary_embedding_dim=None,
-    scale=None,
-    unidirectional=0,
+    heads: SelfAttentionAttributes,
 ):
-    refuse(bool(do_rotary), "`do_rotary`; use GroupQueryAttention")
     projected = input @ weights if bias is None else input @ weights + bias
-    refuse(bool(past_present_share_buffer), "`past_present_share_buffer`")
-    return _self_attended(
-        projected,
-        qkv_hidden_sizes,
-        num_heads,
-        mask_index,
-        past,
-        attention_bias,
-        mask_filter_value,
-        scale,
-        unidirectional,
-    )
-
-
-def _self_attended(
-    projected: Tensor,
-    sizes: Sequence[int] | None,
-    heads: int,
-    mask: Tensor | None,
-    past: Tensor | None,
-    term: Tensor | None,
-    filter_value: float | None,
-    scale: float | None,
-    unidirectional: int,
-) -> tuple[RuntimeValue, RuntimeValue]:
-    """Compute attention from projections with queries, keys and values side by side; keys and values are stacked."""
-    ends = None if sizes is None else [sizes[0], sizes[0] + sizes[1]]
-    q, k, v = (split_heads(x, heads) for x in jnp.split(projected, 3 if ends is None else ends, axis=2))
-    before = 0 if past is None else past.shape[3]
-    k, v = (k, v) if past is None else (_joined(past[0], k), _joined(past[1], v))
-    batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
-    padding = _padding(mask, batch, keys, filter_value, q.dtype)
-    causal = _causal(unidirectional, queries, keys, before)
-    y, _ = _attended(q, k, v, padding, term, causal=causal, scale=scale)
-    return y, jnp.stack([k, v]) if k.shape == v.shape else None
+    return heads.self_attended(projected, mask_index, past, attention_bias, qkv_hidden_sizes)
 
 
 @op(DOMAIN, "QAttention", since=1)
@@ -162,17 +159,11 @@ def quantized_attention(
     weight_zero_point=None,
     past=None,
     *,
-    do_rotary=None,
-    mask_filter_value=None,
-    num_heads,
-    past_present_share_buffer=None,
-    scale=None,
-    unidirectional=0,
+    heads: SelfAttentionAttributes,
 ):
-    refuse(bool(do_rotary or past_present_share_buffer), "`do_rotary` and `past_present_share_buffer`")
     whole = matmul_integer(input, weight, input_zero_point, weight_zero_point)
     projected = cast(whole, bias.dtype) * (input_scale * weight_scale) + bias
-    return _self_attended(projected, None, num_heads, mask_index, past, None, mask_filter_value, scale, unidirectional)
+    return heads.self_attended(projected, mask_index, past)
 
 
 def _unpacked(
@@ -207,24 +198,20 @@ def multi_head_attention(
     past_sequence_length=None,
     cache_indirection=None,
     *,
-    mask_filter_value=None,
-    num_heads,
-    scale=None,
-    unidirectional=0,
+    heads: HeadAttributes,
     outputs: OutputCount = 1,
 ):
     shared = past_sequence_length is not None or cache_indirection is not None
     refuse(shared, "buffers that past and present share; export without `past_sequence_length`")
-    q, k, v = _unpacked(query, key, value, bias, num_heads)
-    k, v = _joined(past_key, k), _joined(past_value, v)
+    q, k, v = _unpacked(query, key, value, bias, heads.num_heads)
+    k, v = joined(past_key, k), joined(past_value, v)
     before = 0 if past_key is None else past_key.shape[2]
-    padding = _padding(key_padding_mask, q.shape[0], k.shape[2], mask_filter_value, q.dtype)
-    causal = _causal(unidirectional, q.shape[2], k.shape[2], before)
-    y, scores = _attended(q, k, v, padding, attention_bias, causal=causal, scale=scale)
+    y, scores = heads.attended(q, k, v, key_padding_mask, attention_bias, before)
     return y, k, v, scores
 
 
 @op(DOMAIN, "DecoderMaskedMultiHeadAttention", since=1)
+@variant("unidirectional")
 def decoder_masked_multi_head_attention(
     query,
     key=None,
@@ -238,31 +225,17 @@ def decoder_masked_multi_head_attention(
     cache_indirection=None,
     bias=None,
     *,
-    mask_filter_value=None,
-    num_heads,
     output_qk=None,
     past_present_share_buffer=None,
-    scale=None,
+    heads: HeadAttributes,
     outputs: OutputCount = 1,
 ):
     shared = bool(past_present_share_buffer) or cache_indirection is not None
     refuse(shared, "buffers that past and present share, and beams")
     if key is None:
         query, key, value = jnp.split(query, 3, axis=2)
-    past = (past_key, past_value)
-    return multi_head_attention(
-        query,
-        key,
-        value,
-        bias,
-        mask_index,
-        attention_bias,
-        *past,
-        mask_filter_value=mask_filter_value,
-        num_heads=num_heads,
-        scale=scale,
-        outputs=outputs,
-    )
+    operands = (query, key, value, bias, mask_index, attention_bias, past_key, past_value)
+    return multi_head_attention(*operands, heads=heads, outputs=outputs)
 
 
 @op(DOMAIN, "RotaryEmbedding", since=1)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from jaxport.importer.host import Tensor
 from jaxport.importer.image_layout import CHANNELS_LAST
 from jaxport.importer.namespaces import cast, jnp, lax, nn
-from jaxport.importer.ops.activations import hard_sigmoid
+from jaxport.importer.ops.activations import gelu, hard_sigmoid
+from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
-from jaxport.importer.ops.convolution import conv
+from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
 from jaxport.importer.ops.generating import trilu
 from jaxport.importer.ops.linear_algebra import gemm, scaled
 from jaxport.importer.ops.normalization import standardized
-from jaxport.importer.ops.pooling import max_pool
-from jaxport.importer.registry import Host, image_op, in_layout, op
+from jaxport.importer.ops.pooling import PoolingAttributes, max_pool
+from jaxport.importer.registry import Host, image_op, in_layout, op, variant
 
-
-@op(DOMAIN, "Gelu", since=1)
-def gelu(X):
-    return nn.gelu(X, approximate=False)
+op(DOMAIN, "Gelu", since=1)(variant("approximate")(gelu))
 
 
 @op(DOMAIN, "BiasGelu", since=1)
@@ -51,10 +50,6 @@ def bias_add(X, bias, skip):
     return X + bias + skip
 
 
-def _float(x: Tensor) -> Tensor:
-    return cast(x, np.float32) if x.dtype.itemsize < 4 else x
-
-
 def _sum(input: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
     return input + skip if bias is None else input + skip + bias
 
@@ -62,13 +57,13 @@ def _sum(input: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
 @op(DOMAIN, "SkipLayerNormalization", since=1)
 def skip_layer_normalization(input, skip, gamma, beta=None, bias=None, *, epsilon=1e-12):
     total = _sum(input, skip, bias)
-    y, mean, inverse = standardized(_float(total), (-1,), epsilon)
+    y, mean, inverse = standardized(at_least_single(total), (-1,), epsilon)
     y = cast(y, input.dtype) * gamma
     return y if beta is None else y + beta, mean, inverse, total
 
 
 def _root_mean_square(x: Tensor, scale: Tensor, epsilon: float, axes: Sequence[int] = (-1,)) -> tuple[Tensor, Tensor]:
-    wide = _float(x)
+    wide = at_least_single(x)
     inverse = lax.rsqrt(jnp.mean(wide * wide, axis=tuple(axes), keepdims=True) + epsilon)
     return cast(wide * inverse, x.dtype) * scale, inverse
 
@@ -104,7 +99,7 @@ def embed_layer_normalization(
     total = jnp.take(word_embedding, input_ids, axis=0) + jnp.take(position_embedding, at, axis=0)
     if segment_ids is not None:
         total = total + jnp.take(segment_embedding, segment_ids, axis=0)
-    y = cast(standardized(_float(total), (-1,), epsilon)[0], total.dtype) * gamma + beta
+    y = cast(standardized(at_least_single(total), (-1,), epsilon)[0], total.dtype) * gamma + beta
     counted = jnp.zeros_like(input_ids) if mask is None else mask
     return y, cast(jnp.sum(counted, axis=1), np.int32), total
 
@@ -113,7 +108,7 @@ def embed_layer_normalization(
 def group_norm(X, gamma, beta, *, activation, channels_last=1, epsilon=1e-5, groups):
     x = jnp.moveaxis(X, -1, 1) if channels_last else X
     batch, channels, *spatial = x.shape
-    grouped = jnp.reshape(_float(x), (batch, groups, channels // groups * math.prod(spatial)))
+    grouped = jnp.reshape(at_least_single(x), (batch, groups, channels // groups * math.prod(spatial)))
     y = jnp.reshape(standardized(grouped, (2,), epsilon)[0], x.shape)
     y = jnp.moveaxis(y, 1, -1) if channels_last else y
     shape = (-1,) if channels_last else (-1, *[1] * len(spatial))
@@ -158,75 +153,60 @@ def _transposed(x: Tensor, last: int, batch: int) -> Tensor:
     return x.mT if last and x.ndim > 1 else x
 
 
+@dataclass(frozen=True, kw_only=True)
+class ActivationAttributes:
+    """The constants of the activation that is fused with a product."""
+
+    activation_alpha: float | None = None
+    activation_beta: float | None = None
+    activation_gamma: float | None = None
+
+    def of(self, y: Tensor, name: str | None) -> Tensor:
+        """Return the result `y` of a product with the activation applied."""
+        constants = (self.activation_alpha, self.activation_beta, self.activation_gamma)
+        return _activated(y, name, [constant for constant in constants if constant is not None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductAttributes:
+    """The attributes of products of matrices that are transposed first."""
+
+    alpha: float = 1.0
+    transA: int = 0
+    transB: int = 0
+    transBatchA: int = 0
+    transBatchB: int = 0
+
+
 @op(DOMAIN, "FusedMatMul", since=1)
-def fused_matmul(A, B, *, alpha=1.0, transA=0, transB=0, transBatchA=0, transBatchB=0):
-    return scaled(_transposed(A, transA, transBatchA) @ _transposed(B, transB, transBatchB), alpha)
+def fused_matmul(A, B, *, product: ProductAttributes):
+    left, right = (
+        _transposed(A, product.transA, product.transBatchA),
+        _transposed(B, product.transB, product.transBatchB),
+    )
+    return scaled(left @ right, product.alpha)
 
 
-@op(DOMAIN, "TransposeMatMul", since=1)
-def transpose_matmul(A, B, *, alpha=1.0, transA=0, transB=0):
-    return fused_matmul(A, B, alpha=alpha, transA=transA, transB=transB)
+op(DOMAIN, "TransposeMatMul", since=1)(variant("transBatchA transBatchB")(fused_matmul))
 
 
 @op(DOMAIN, "FusedMatMulActivation", since=1)
 def fused_matmul_activation(
-    A,
-    B,
-    *,
-    activation,
-    activation_alpha=None,
-    activation_axis=None,
-    activation_beta=None,
-    activation_gamma=None,
-    alpha=1.0,
-    transA=0,
-    transB=0,
-    transBatchA=0,
-    transBatchB=0,
+    A, B, *, activation, activation_axis=None, constants: ActivationAttributes, product: ProductAttributes
 ):
-    parameters = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
-    y = fused_matmul(A, B, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA, transBatchB=transBatchB)
-    return _activated(y, activation, parameters)
+    return constants.of(fused_matmul(A, B, product=product), activation)
 
 
 @op(DOMAIN, "FusedGemm", since=1)
 def fused_gemm(
-    A,
-    B,
-    C=None,
-    *,
-    activation=None,
-    activation_alpha=None,
-    activation_beta=None,
-    activation_gamma=None,
-    alpha=1.0,
-    beta=1.0,
-    transA=0,
-    transB=0,
+    A, B, C=None, *, activation=None, constants: ActivationAttributes, alpha=1.0, beta=1.0, transA=0, transB=0
 ):
-    parameters = [p for p in (activation_alpha, activation_beta, activation_gamma) if p is not None]
-    return _activated(gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB), activation, parameters)
+    return constants.of(gemm(A, B, C, alpha=alpha, beta=beta, transA=transA, transB=transB), activation)
 
 
 @image_op(DOMAIN, "FusedConv", since=1)
-def fused_conv(
-    layout,
-    X,
-    W,
-    B=None,
-    Z=None,
-    *,
-    activation=None,
-    activation_params=None,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
-):
-    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    y = conv(layout, X, W, B, **options)
+def fused_conv(layout, X, W, B=None, Z=None, *, activation=None, activation_params=None, window: ConvolutionAttributes):
+    y = conv(layout, X, W, B, window=window)
     return _activated(y if Z is None else y + Z, activation, activation_params or ())
 
 
@@ -234,21 +214,19 @@ op(DOMAIN, "NhwcFusedConv", since=1)(in_layout(CHANNELS_LAST, fused_conv))
 
 
 @op(DOMAIN, "NhwcConv", since=1)
-def nhwc_conv(X, W, B=None, *, auto_pad="NOTSET", dilations=None, group=1, kernel_shape=None, pads=None, strides=None):
+def nhwc_conv(X, W, B=None, *, window: ConvolutionAttributes):
     # The description says otherwise, but ONNX Runtime's own optimizer, which writes it, puts the kernel's channels last.
-    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    return fused_conv(CHANNELS_LAST, X, jnp.moveaxis(W, -1, 1), B, **options)
+    return conv(CHANNELS_LAST, X, jnp.moveaxis(W, -1, 1), B, window=window)
 
 
 @op(DOMAIN, "NhwcMaxPool", since=1)
-def nhwc_max_pool(x, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, pads=None, strides=None):
-    options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "dilations": dilations, "pads": pads, "strides": strides}
-    return max_pool(CHANNELS_LAST, x, kernel_shape=kernel_shape, **options)
+def nhwc_max_pool(x, *, window: PoolingAttributes):
+    return max_pool(CHANNELS_LAST, x, window=window)
 
 
 @op(DOMAIN, "Inverse", since=1)
 def inverse(X):
-    return cast(jnp.linalg.inv(_float(X)), X.dtype)
+    return cast(jnp.linalg.inv(at_least_single(X)), X.dtype)
 
 
 @op(DOMAIN, "Trilu", since=1)

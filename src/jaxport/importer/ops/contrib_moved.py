@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -11,20 +12,17 @@ from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.host import host
 from jaxport.importer.image_layout import ONNX
 from jaxport.importer.namespaces import cast, for_strings, helper, jnp, lax, nn
-from jaxport.importer.ops.arranging import pad_all_axes
+from jaxport.importer.ops.arranging import pad
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
-from jaxport.importer.ops.convolution import conv_transpose
-from jaxport.importer.ops.indexing import gather_nd
+from jaxport.importer.ops.convolution import ConvolutionAttributes, conv_transpose
+from jaxport.importer.ops.indexing import gather_at
 from jaxport.importer.ops.linear_algebra import scaled
 from jaxport.importer.ops.resizing import grid_sample_image
 from jaxport.importer.ops.searching import unique
 from jaxport.importer.ops.shapes import range_
-from jaxport.importer.registry import Host, Known, SizeBound, op
+from jaxport.importer.registry import Host, Known, SizeBound, op, variant
 
-
-@op(DOMAIN, "GatherND", since=1)
-def gather_nd_of(data, indices):
-    return gather_nd(data, indices, 0)
+op(DOMAIN, "GatherND", since=1)(variant("batch_dims")(gather_at))
 
 
 @op(DOMAIN, "GridSample", since=1)
@@ -34,7 +32,7 @@ def grid_sample_of(X, Grid, *, align_corners=0, mode="bilinear", padding_mode="z
 
 @op(DOMAIN, "Pad", since=1)
 def pad_of(data, pads: Host, value=None, *, mode="constant"):
-    return pad_all_axes(data, pads.reshape(-1), value, mode=mode)
+    return pad(data, pads.reshape(-1), value, mode=mode)
 
 
 @op(DOMAIN, "Range", since=1)
@@ -55,31 +53,12 @@ def sample_op(X):
 
 
 @op(DOMAIN, "ConvTransposeWithDynamicPads", since=1)
+@variant("pads")
 def conv_transpose_with_pads(
-    X,
-    W,
-    Pads: Host | None = None,
-    B=None,
-    *,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    output_padding=None,
-    strides=None,
+    X, W, Pads: Host | None = None, B=None, *, output_padding=None, window: ConvolutionAttributes
 ):
-    return conv_transpose(
-        ONNX,
-        X,
-        W,
-        B,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        output_padding=output_padding,
-        pads=None if Pads is None else list(Pads),
-        strides=strides,
-    )
+    window = replace(window, pads=None if Pads is None else list(Pads))
+    return conv_transpose(ONNX, X, W, B, output_padding=output_padding, window=window)
 
 
 @op(DOMAIN, "SparseToDenseMatMul", since=1)

@@ -11,7 +11,7 @@ from jaxport.importer.host import RuntimeValue, Tensor, host
 from jaxport.importer.image_layout import ImageLayout
 from jaxport.importer.namespaces import cast, helper, jnp, nn
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
-from jaxport.importer.ops.pooling import average_pool, global_average_pool
+from jaxport.importer.ops.pooling import PoolingAttributes, average_pool, global_average_pool
 from jaxport.importer.ops.quantization import (
     dequantize,
     dynamic_quantize,
@@ -22,8 +22,8 @@ from jaxport.importer.ops.quantization import (
     saturated,
     spread,
 )
-from jaxport.importer.ops.recurrent import biases, lstm_activations, lstm_layer
-from jaxport.importer.registry import REQUIRED, OutputsNamed, op
+from jaxport.importer.ops.recurrent import LSTMAttributes, biases, lstm_layer
+from jaxport.importer.registry import REQUIRED, OutputsNamed, op, variant
 from jaxport.jaxprs import Dim, PythonFunction
 
 
@@ -96,6 +96,7 @@ def quantized_concat(Y_scale, Y_zero_point, *inputs, axis):
 
 
 @op(DOMAIN, "QLinearAveragePool", since=1)
+@variant("dilations")
 def quantized_average_pool(
     X,
     x_scale,
@@ -103,19 +104,12 @@ def quantized_average_pool(
     y_scale,
     y_zero_point=None,
     *,
-    auto_pad="NOTSET",
-    ceil_mode=0,
     channels_last=0,
     count_include_pad=0,
-    kernel_shape,
-    pads=None,
-    strides=None,
+    window: PoolingAttributes,
 ):
-    def pool(x: Tensor) -> Tensor:
-        options = {"auto_pad": auto_pad, "ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-        options |= {"kernel_shape": kernel_shape, "pads": pads, "strides": strides}
-        return average_pool(ImageLayout(bool(channels_last)), x, **options)
-
+    layout = ImageLayout(bool(channels_last))
+    pool = partial(average_pool, layout, count_include_pad=count_include_pad, window=window)
     return _between(pool)(X, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
@@ -125,36 +119,10 @@ def quantized_global_average_pool(X, x_scale, x_zero_point, y_scale, y_zero_poin
     return _between(pool)(X, x_scale, x_zero_point, y_scale, y_zero_point)
 
 
-@op(DOMAIN, "QLinearConv", since=1)
-def quantized_conv_(
-    x,
-    x_scale,
-    x_zero_point,
-    w,
-    w_scale,
-    w_zero_point,
-    y_scale,
-    y_zero_point,
-    B=None,
-    *,
-    auto_pad="NOTSET",
-    channels_last=0,
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
-):
-    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    x = jnp.moveaxis(x, -1, 1) if channels_last else x
-    kernel = (w, w_scale, w_zero_point)
-    y = quantized_conv(x, x_scale, x_zero_point, *kernel, y_scale, y_zero_point, B, **options)
-    return jnp.moveaxis(y, 1, -1) if channels_last else y
+op(DOMAIN, "QLinearConv", since=1)(quantized_conv)
 
 
-@op(DOMAIN, "MatMulInteger16", since=1)
-def matmul_integer_16(A, B):
-    return matmul_integer(A, B)
+op(DOMAIN, "MatMulInteger16", since=1)(variant("a_zero_point b_zero_point")(matmul_integer))
 
 
 @op(DOMAIN, "MatMulIntegerToFloat", since=1)
@@ -170,6 +138,7 @@ def dynamic_quantize_matmul(A, B, b_scale, b_zero_point=None, bias=None):
 
 
 @op(DOMAIN, "DynamicQuantizeLSTM", since=1)
+@variant("layout")
 def dynamic_quantize_lstm(
     X,
     W,
@@ -184,17 +153,10 @@ def dynamic_quantize_lstm(
     R_scale=REQUIRED,
     R_zero_point=REQUIRED,
     *,
-    activation_alpha=None,
-    activation_beta=None,
-    activations=None,
-    clip=None,
-    direction="forward",
-    hidden_size=None,
-    input_forget=0,
+    recurrence: LSTMAttributes,
     named: OutputsNamed = (True,),
 ):
     hidden, steps = R.shape[1], jnp.arange(X.shape[0])
-    functions = lstm_activations(activations, activation_alpha, activation_beta, clip)
     if sequence_lens is not None:  # values behind the longest sequence do not count
         X = jnp.where(jnp.expand_dims(steps < jnp.max(sequence_lens), (1, 2)), X, 0)
 
@@ -218,8 +180,8 @@ def dynamic_quantize_lstm(
         seen = jnp.expand_dims(jnp.expand_dims(steps, 1) <= sequence_lens, 2)
         return (rows, seen), lambda row, h: row[0] + recurrence(jnp.where(row[1], h, 0))
 
-    initial, options = [initial_h, initial_c], {"direction": direction, "input_forget": input_forget}
-    return lstm_layer(X, products, initial, P, sequence_lens, hidden, functions, **options, together=True)
+    initial = [initial_h, initial_c]
+    return lstm_layer(X, products, initial, P, sequence_lens, hidden, recurrence, together=True)
 
 
 @op(DOMAIN, "QGemm", since=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jaxport.importer.host import RuntimeValue
@@ -15,60 +16,66 @@ from jaxport.jaxprs import Dim
 AUTO_PADS = {"SAME_UPPER": "SAME", "SAME_LOWER": "SAME_LOWER", "VALID": "VALID"}
 
 
-def padding(auto_pad: str, pads: Sequence[int] | None, axes: int) -> RuntimeValue:
-    """Return the padding of `axes` spatial axes as `lax` takes it: a name, or the sizes before and after."""
-    if auto_pad != "NOTSET":
-        return AUTO_PADS[auto_pad]
-    pads = pads or (0,) * (2 * axes)
-    return tuple(zip(pads[:axes], pads[axes:], strict=True))
+@dataclass(frozen=True, kw_only=True)
+class WindowAttributes:
+    """The attributes of operators that move a window over images."""
+
+    auto_pad: str = "NOTSET"
+    dilations: Sequence[int] | None = None
+    pads: Sequence[int] | None = None
+    strides: Sequence[int] | None = None
+
+    def padding(self, axes: int) -> RuntimeValue:
+        """Return the padding of `axes` spatial axes as `lax` takes it: a name, or the sizes before and after."""
+        return self.pads_by_axis(axes) if self.auto_pad == "NOTSET" else AUTO_PADS[self.auto_pad]
+
+    def pads_by_axis(self, axes: int) -> tuple[tuple[int, int], ...]:
+        """Return `pads` as the sizes before and after each of `axes` spatial axes."""
+        pads = self.pads or (0,) * (2 * axes)
+        return tuple(zip(pads[:axes], pads[axes:], strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionAttributes(WindowAttributes):
+    """The attributes of convolutions; the shape of the kernel itself counts, not `kernel_shape`."""
+
+    group: int = 1
+    kernel_shape: Sequence[int] | None = None
 
 
 @image_op("Conv", since=1)
-def conv(
-    layout,
-    X,
-    W,
-    B=None,
-    *,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
-):
-    axes = X.ndim - 2
-    strides, pads = strides or (1,) * axes, padding(auto_pad, pads, axes)
+def conv(layout, X, W, B=None, *, window: ConvolutionAttributes):
+    axes, group, dilations = X.ndim - 2, window.group, window.dilations
     options: dict[str, Any] = {} if group == 1 else {"feature_group_count": group}
     if layout != ONNX:
         options["dimension_numbers"] = (layout.images, layout.kernel, layout.images)
     if dilations is not None and set(dilations) != {1}:
         options["rhs_dilation"] = dilations
-    return layout.with_bias(lowering(layout, X, W, group)(X, W, strides, pads, **options), B)
+    convolved = lowering(layout, X, W, group)
+    return layout.with_bias(convolved(X, W, window.strides or (1,) * axes, window.padding(axes), **options), B)
 
 
 def _transposed_pads(
     sizes: Sequence[Dim],
     kernel: Sequence[int],
-    auto_pad: str,
-    pads: Sequence[int] | None,
+    window: WindowAttributes,
     strides: Sequence[int],
     output_padding: Sequence[int],
     output_shape: Sequence[int] | None,
-) -> list[tuple[RuntimeValue, RuntimeValue]]:
+) -> Sequence[tuple[RuntimeValue, RuntimeValue]]:
     """Return how much a transposed convolution crops before and after each axis of an image of these sizes.
 
     `kernel` is the size of the dilated kernel.
     """
     axes = len(kernel)
-    if output_shape is None and not auto_pad.startswith("SAME"):
-        return list(zip(pads[:axes], pads[axes:], strict=True)) if pads else [(0, 0)] * axes
+    if output_shape is None and not window.auto_pad.startswith("SAME"):
+        return window.pads_by_axis(axes)
     wanted = [n * stride for n, stride in zip(sizes, strides, strict=True)] if output_shape is None else output_shape
     totals = [
         stride * (n - 1) + extra + k - size
         for n, stride, extra, k, size in zip(sizes, strides, output_padding, kernel, wanted[-axes:], strict=True)
     ]
-    if auto_pad == "SAME_UPPER":
+    if window.auto_pad == "SAME_UPPER":
         return [(total // 2, total - total // 2) for total in totals]
     return [(total - total // 2, total // 2) for total in totals]
 
@@ -82,35 +89,21 @@ def transposed_kernel(w, groups):
 
 
 @image_op("ConvTranspose", since=1)
-def conv_transpose(
-    layout,
-    X,
-    W,
-    B=None,
-    *,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    output_padding=None,
-    output_shape=None,
-    pads=None,
-    strides=None,
-):
+def conv_transpose(layout, X, W, B=None, *, output_padding=None, output_shape=None, window: ConvolutionAttributes):
     ones = (1,) * (X.ndim - 2)
-    strides, dilations = strides or ones, dilations or ones
+    strides, dilations = window.strides or ones, window.dilations or ones
     extra = output_padding or (0,) * len(ones)
     kernel = [(k - 1) * dilation + 1 for k, dilation in zip(W.shape[2:], dilations, strict=True)]
     options = {} if layout == ONNX else {"dimension_numbers": (layout.images, layout.kernel, layout.images)}
-    cut = _transposed_pads(layout.sizes(X), kernel, auto_pad, pads, strides, extra, output_shape)
+    cut = _transposed_pads(layout.sizes(X), kernel, window, strides, extra, output_shape)
     y = lax.conv_general_dilated(
         X,
-        transposed_kernel(W, group),
+        transposed_kernel(W, window.group),
         ones,
         [(k - 1 - low, k - 1 - high + more) for k, (low, high), more in zip(kernel, cut, extra, strict=True)],
         lhs_dilation=strides,
         rhs_dilation=dilations,
-        feature_group_count=group,
+        feature_group_count=window.group,
         **options,
     )
     return layout.with_bias(y, B)

@@ -9,7 +9,7 @@ from jaxport.importer.namespaces import jnp, nn
 from jaxport.importer.ops import activations, normalization  # noqa: F401  what is looked up below
 from jaxport.importer.ops.indexing import slice_
 from jaxport.importer.ops.normalization import mean_variance_normalization
-from jaxport.importer.registry import Host, earlier, op
+from jaxport.importer.registry import earlier, op, variant
 
 LAST = 9
 """The last version that had them."""
@@ -55,9 +55,7 @@ def crop(input, *, border=None, scale=None):
     return input[:, :, top : top + height, left : left + width]
 
 
-@op("DynamicSlice", since=1, until=LAST)
-def dynamic_slice(data, starts: Host, ends: Host, axes: Host | None = None):
-    return slice_(data, starts, ends, axes)
+op("DynamicSlice", since=1, until=LAST)(variant("steps")(slice_))
 
 
 @op("MeanVarianceNormalization", since=1, until=8)

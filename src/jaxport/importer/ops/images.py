@@ -86,9 +86,6 @@ def _opened(data: bytes) -> RuntimeValue:
         import PIL.Image
     except ImportError as error:
         raise NotInstalled(
-            "images cannot be decoded",
-            where="`ImageDecoder`",
-            why="Pillow reads them",
-            instead="`pip install pillow`",
+            "images cannot be decoded", where="`ImageDecoder`", why="Pillow reads them", instead="`pip install pillow`"
         ) from error
     return PIL.Image.open(io.BytesIO(data))

@@ -9,7 +9,7 @@ import numpy as np
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.host import HostValue, Tensor, is_dim
 from jaxport.importer.namespaces import helper, jnp, lax
-from jaxport.importer.registry import Host, op
+from jaxport.importer.registry import Host, earlier, op, variant
 from jaxport.jaxprs import Dim
 
 
@@ -37,9 +37,7 @@ def gather_at(data, indices, *, batch_dims=0):
     return gather_nd(data, indices, batch_dims)
 
 
-@op("GatherND", since=11, until=11)
-def gather_at_without_batch(data, indices):
-    return gather_nd(data, indices, 0)
+earlier("GatherND", since=11, until=11, without="batch_dims")
 
 
 @helper
@@ -80,17 +78,9 @@ def scatter_nd_reduced(data, indices, updates, *, reduction="none"):
     return scatter_nd(data, indices, updates, _update("ScatterND", reduction))
 
 
-@op("ScatterND", since=11, until=15)
-def scatter_nd_set(data, indices, updates):
-    return scatter_nd(data, indices, updates, "set")
-
-
-def _scatter_set(data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Tensor:
-    return scatter_elements(data, indices, updates, axis, "set")
-
-
-op("ScatterElements", since=11, until=15)(_scatter_set)
-op("Scatter", since=9, until=10)(_scatter_set)
+earlier("ScatterND", since=11, until=15, without="reduction")
+earlier("ScatterElements", since=11, until=15, without="reduction")
+op("Scatter", since=9, until=10)(variant("reduction")(scatter_elements_reduced))
 
 
 @helper
@@ -184,9 +174,5 @@ def slice_attributes(data, *, starts, ends, axes=None):
 @op("Slice", since=10)
 def slice_(data, starts: Host, ends: Host, axes: Host | None = None, steps: Host | None = None):
     return _sliced(
-        data,
-        starts,
-        ends,
-        range(len(starts)) if axes is None else axes,
-        [1] * len(starts) if steps is None else steps,
+        data, starts, ends, range(len(starts)) if axes is None else axes, [1] * len(starts) if steps is None else steps
     )

@@ -6,11 +6,10 @@ import numpy as np
 
 from jaxport.importer.dtypes import from_type_string
 from jaxport.importer.namespaces import jnp
-from jaxport.importer.ops import elementwise, linear_algebra, recurrent  # noqa: F401  what is looked up below
-from jaxport.importer.ops.activations import dropout_unless_test, selu
+from jaxport.importer.ops import activations, elementwise, linear_algebra, recurrent  # noqa: F401  what is looked up below
 from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.shapes import concat, reshape
-from jaxport.importer.registry import Host, RandomKey, earlier, op
+from jaxport.importer.registry import Host, earlier, op
 
 CONSUMED = {"consumed_inputs": None}
 """A hint to reuse the memory of inputs; XLA decides that itself."""
@@ -29,14 +28,8 @@ earlier("GRU", since=1, until=2, without="linear_before_reset", direction="fowar
 earlier("Gemm", since=1, until=5)
 
 
-@op("Selu", since=1, until=5)
-def selu_rounded(X, *, alpha=1.6732, consumed_inputs=None, gamma=1.0507):
-    return selu(X, alpha=alpha, gamma=gamma)
-
-
-@op("Dropout", since=1, until=5)
-def dropout_consuming(data, *, consumed_inputs=None, is_test=0, ratio=0.5, key: RandomKey):
-    return dropout_unless_test(data, is_test=is_test, ratio=ratio, key=key)
+earlier("Selu", since=1, until=5, ignored=CONSUMED, alpha=1.6732, gamma=1.0507)
+earlier("Dropout", since=1, until=5, ignored=CONSUMED)
 
 
 @op("Clip", since=1, until=5)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from jaxport.importer.host import Tensor
-from jaxport.importer.namespaces import cast, jnp
+from jaxport.importer.namespaces import jnp
+from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.registry import REQUIRED, earlier, op, renamed
 
 renamed(since=1, MatMul=jnp.matmul)
@@ -33,5 +32,4 @@ def einsum(*Inputs, equation):
 
 @op("Det", since=11)
 def det(X):
-    # Factorizations only exist in float32 and float64; the evaluator casts back.
-    return jnp.linalg.det(cast(X, np.float32) if X.dtype.itemsize < 4 else X)
+    return jnp.linalg.det(at_least_single(X))  # the evaluator casts back

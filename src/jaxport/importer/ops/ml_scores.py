@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,6 +43,22 @@ def labelled(index: Tensor, integers: Sequence[int] | None, names: Sequence[str]
     return chosen(strings(list(names)) if names else host(list(integers or range(2))), index)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelAttributes:
+    """The labels of classes: numbers or names."""
+
+    classlabels_ints: Sequence[int] | None = None
+    classlabels_strings: Sequence[str] | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.classlabels_ints or self.classlabels_strings or ())
+
+    def at(self, index: Tensor) -> Tensor:
+        """Return the labels of classes by index."""
+        return labelled(index, self.classlabels_ints, self.classlabels_strings)
+
+
 def chosen(table: RuntimeValue, index: Tensor, axis: int = 0) -> Tensor:
     """Return the elements of a table at an index, which has to be known if they are strings.
 
@@ -66,58 +83,50 @@ def linear_regressor(X, *, coefficients=None, intercepts=None, post_transform="N
 
 @op(DOMAIN, "LinearClassifier", since=1)
 def linear_classifier(
-    X,
-    *,
-    classlabels_ints=None,
-    classlabels_strings=None,
-    coefficients,
-    intercepts=None,
-    multi_class=0,
-    post_transform="NONE",
+    X, *, coefficients, intercepts=None, labels: LabelAttributes, multi_class=0, post_transform="NONE"
 ):
-    labels = len(classlabels_ints or classlabels_strings or ())
-    rows = len(intercepts) if intercepts else labels
+    rows = len(intercepts) if intercepts else labels.count
     x = jnp.expand_dims(X, 0) if X.ndim == 1 else X
     scores = _weighted(x, coefficients, rows, intercepts)
     if rows > 1:
         index, scores = jnp.argmax(scores, axis=1), transformed(scores, post_transform)
     else:
         index = cast(scores[:, 0] > 0, np.int32)
-        scores = two_classes(scores, post_transform, 1.0) if labels == 2 else transformed(scores, post_transform)
-    return labelled(index, classlabels_ints, classlabels_strings), scores
+        scores = two_classes(scores, post_transform, 1.0) if labels.count == 2 else transformed(scores, post_transform)
+    return labels.at(index), scores
 
 
-def _kernel(X: Tensor, vectors: RuntimeValue, kind: str, parameters: Sequence[float] | None) -> Tensor:
-    """Return the kernel function between samples and support vectors."""
-    gamma, offset, degree = parameters or (0.0, 0.0, 0.0)
-    if kind == "RBF":
-        difference = jnp.expand_dims(X, 1) - vectors
-        return jnp.exp(-gamma * jnp.sum(difference * difference, axis=2))
-    dot = X @ vectors.T
-    if kind == "LINEAR":
-        return dot
-    return (gamma * dot + offset) ** degree if kind == "POLY" else jnp.tanh(gamma * dot + offset)
+@dataclass(frozen=True, kw_only=True)
+class SupportVectorAttributes:
+    """The attributes of support vector machines."""
+
+    coefficients: Sequence[float] | None = None
+    kernel_params: Sequence[float] | None = None
+    kernel_type: str = "LINEAR"
+    post_transform: str = "NONE"
+    rho: Sequence[float] | None = None
+    support_vectors: Sequence[float] | None = None
+
+    def kernel(self, X: Tensor, count: int) -> Tensor:
+        """Return the kernel function between samples and `count` support vectors: (samples, vectors)."""
+        vectors = host(np.array(self.support_vectors, np.float32).reshape(count, -1))
+        gamma, offset, degree = self.kernel_params or (0.0, 0.0, 0.0)
+        if self.kernel_type == "RBF":
+            difference = jnp.expand_dims(X, 1) - vectors
+            return jnp.exp(-gamma * jnp.sum(difference * difference, axis=2))
+        dot = X @ vectors.T
+        if self.kernel_type == "LINEAR":
+            return dot
+        dot = gamma * dot + offset
+        return dot**degree if self.kernel_type == "POLY" else jnp.tanh(dot)
 
 
 @op(DOMAIN, "SVMRegressor", since=1)
-def svm_regressor(
-    X,
-    *,
-    coefficients=None,
-    kernel_params=None,
-    kernel_type="LINEAR",
-    n_supports=0,
-    one_class=0,
-    post_transform="NONE",
-    rho=None,
-    support_vectors=None,
-):
+def svm_regressor(X, *, n_supports=0, one_class=0, machine: SupportVectorAttributes):
     x = cast(X, np.float32)
-    if n_supports:
-        vectors = host(np.array(support_vectors, np.float32).reshape(n_supports, -1))
-        x = _kernel(x, vectors, kernel_type, kernel_params)
-    y = _weighted(x, coefficients or (), 1, rho and rho[:1])
-    return transformed(jnp.where(y > 0, 1.0, -1.0) if one_class else y, post_transform)
+    x = machine.kernel(x, n_supports) if n_supports else x
+    y = _weighted(x, machine.coefficients or (), 1, machine.rho and machine.rho[:1])
+    return transformed(jnp.where(y > 0, 1.0, -1.0) if one_class else y, machine.post_transform)
 
 
 @helper
@@ -145,42 +154,28 @@ def coupled_probabilities(pairs):
 
 @op(DOMAIN, "SVMClassifier", since=1)
 def svm_classifier(
-    X,
-    *,
-    classlabels_ints=None,
-    classlabels_strings=None,
-    coefficients=None,
-    kernel_params=None,
-    kernel_type="LINEAR",
-    post_transform="NONE",
-    prob_a=None,
-    prob_b=None,
-    rho=None,
-    support_vectors=None,
-    vectors_per_class=None,
+    X, *, labels: LabelAttributes, machine: SupportVectorAttributes, prob_a=None, prob_b=None, vectors_per_class=None
 ):
-    x = cast(X, np.float32)
-    count = len(classlabels_ints or classlabels_strings or ())
+    x, transform = cast(X, np.float32), machine.post_transform
+    coefficients, rho = machine.coefficients or (), machine.rho or (0.0,)
+    count = labels.count
     if not vectors_per_class:
-        scores = _weighted(x, coefficients or (), count, None) + (rho or (0.0,))[0]
-        return labelled(jnp.argmax(scores, axis=1), classlabels_ints, classlabels_strings), transformed(
-            scores, post_transform
-        )
-    vectors = host(np.array(support_vectors, np.float32).reshape(sum(vectors_per_class), -1))
+        scores = _weighted(x, coefficients, count, None) + rho[0]
+        return labels.at(jnp.argmax(scores, axis=1)), transformed(scores, transform)
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
-    kernels = _kernel(x, vectors, kernel_type, kernel_params)
-    decisions = kernels @ _of_pairs(coefficients or (), vectors_per_class, pairs) + np.array(rho, np.float32)
+    kernels = machine.kernel(x, sum(vectors_per_class))
+    decisions = kernels @ _of_pairs(coefficients, vectors_per_class, pairs) + np.array(rho, np.float32)
     votes = sum(
         nn.one_hot(jnp.where(decisions[:, k] > 0, i, j), count, dtype=np.dtype("float32"))
         for k, (i, j) in enumerate(pairs)
     )
     if prob_a:
-        scores = transformed(_probabilities(decisions, prob_a, prob_b, pairs, count), post_transform)
+        scores = transformed(_probabilities(decisions, prob_a, prob_b, pairs, count), transform)
     elif count == 2:
-        scores = two_classes(decisions, post_transform)
+        scores = two_classes(decisions, transform)
     else:
-        scores = transformed(decisions, post_transform)
-    return labelled(jnp.argmax(votes, axis=1), classlabels_ints, classlabels_strings), scores
+        scores = transformed(decisions, transform)
+    return labels.at(jnp.argmax(votes, axis=1)), scores
 
 
 def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> RuntimeValue:

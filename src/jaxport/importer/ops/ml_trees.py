@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxport.errors import ModelError
-from jaxport.importer.host import Attribute, HostValue, RuntimeValue, Tensor, host
+from jaxport.importer.host import HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.namespaces import cast, helper, jnp, lax
 from jaxport.importer.ops.ml_scores import DOMAIN, labelled, transformed, two_classes
 from jaxport.importer.registry import earlier, op
@@ -16,7 +17,8 @@ from jaxport.importer.registry import earlier, op
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 """The comparison of a feature with its threshold, by its number in `TreeEnsemble`."""
 LEAF = -1
-TENSOR = "_as_tensor"
+SINCE_3 = " base_values_as_tensor nodes_hitrates_as_tensor nodes_values_as_tensor"
+"""Attributes of ensembles that older versions lack."""
 
 
 class Trees(NamedTuple):
@@ -89,66 +91,77 @@ def _scores(X: Tensor, trees: Trees, aggregate: str, base: Tensor | HostValue | 
     return y if base is None else y + base
 
 
-def _numbers(values: Attribute, tensor: Attribute, dtype: type[np.generic] = np.float32) -> np.ndarray:
-    """Return an attribute that may be given as numbers or as a tensor."""
-    return tensor.data if tensor is not None else np.array(values if values is not None else (), dtype)
+def _numbers(values: Sequence[float] | None, tensor: HostValue | None) -> np.ndarray:
+    """Return an attribute that is either a list of numbers or a tensor."""
+    return tensor.data if tensor is not None else np.array(values if values is not None else (), np.float32)
 
 
-def _table(attributes: dict[str, Attribute], kind: str, targets: int) -> Trees:
-    """Build the trees of the older operators, with nodes by tree and number; `kind` prefixes leaf attributes."""
-    tree_of, number_of = (np.array(attributes[f"nodes_{name}"] or (), np.int64) for name in ("treeids", "nodeids"))
-    row_of = {key: row for row, key in enumerate(zip(tree_of.tolist(), number_of.tolist(), strict=True))}
-    names = np.array(attributes["nodes_modes"])
-    modes = np.array([MODES.index(name) if name != "LEAF" else LEAF for name in names.tolist()], np.int64)
-    rows = np.arange(len(modes))
+class Leaves(NamedTuple):
+    """The weights of leaves: for each the target or class, the node, its tree, and the weight in one of two forms."""
 
-    def children(name: str) -> np.ndarray:
-        keys = zip(tree_of.tolist(), attributes[name], strict=True)
-        return np.array(
-            [row if mode == LEAF else row_of[key] for row, mode, key in zip(rows, modes, keys, strict=True)]
-        )
-
-    yes, no = children("nodes_truenodeids"), children("nodes_falsenodeids")
-    tracks = attributes["nodes_missing_value_tracks_true"] or [0] * len(modes)
-    scores = _numbers(attributes[f"{kind}_weights"], attributes.get(f"{kind}_weights_as_tensor"))
-    weights = np.full((len(modes), targets), np.nan, scores.dtype)
-    leaves = zip(attributes[f"{kind}_treeids"], attributes[f"{kind}_nodeids"], strict=True)
-    at = ([row_of[leaf] for leaf in leaves], list(attributes[f"{kind}_ids"]))
-    weights[at] = 0
-    np.add.at(weights, at, scores)
-    inner = modes != LEAF
-    pointed = np.concatenate([yes[inner], no[inner]])
-    roots = np.setdiff1d(rows, pointed)
-    features = np.array(attributes["nodes_featureids"], np.int64)
-    thresholds = _numbers(attributes["nodes_values"], attributes.get("nodes_values_as_tensor"))
-    return Trees(roots, features, thresholds, modes, yes, no, np.array(tracks, bool), weights)
+    ids: Sequence[int]
+    nodeids: Sequence[int]
+    treeids: Sequence[int]
+    weights: Sequence[float] | None
+    weights_as_tensor: HostValue | None
 
 
-def _classified(
-    X: Tensor, attributes: dict[str, Attribute], transform: str, integers: Any, names: Any
-) -> tuple[Tensor, Tensor]:
-    """Return labels and scores. A model of two classes may have the scores of one only."""
-    count = len(integers or names or ())
-    base = _numbers(attributes["base_values"], attributes.get("base_values_as_tensor"))
-    ids = set(attributes["class_ids"])
-    trees = _table(attributes, "class", max(count, 1))
-    scores = _scores(X, trees, "SUM", host(base) if base.size else None)
-    if count != 2 or len(ids) != 1 or base.size > 1:
-        index = jnp.argmax(scores, axis=1)
-        return labelled(index, integers, names), cast(transformed(scores, transform), np.float32)
-    (column,) = ids
-    score = scores[:, column : column + 1]
-    likely = np.all(trees.weights[~np.isnan(trees.weights)] >= 0)  # then they are probabilities, else log-odds
-    index = cast(score[:, 0] > (0.5 if likely else 0.0), np.int32)
-    return labelled(index, integers, names), cast(two_classes(score, transform, 1.0 if likely else 0.0), np.float32)
+@dataclass(frozen=True, kw_only=True)
+class EnsembleAttributes:
+    """The attributes that the older operators share: base scores, and the nodes by tree and number."""
+
+    base_values: Sequence[float] | None = None
+    base_values_as_tensor: HostValue | None = None
+    nodes_falsenodeids: Sequence[int] | None = None
+    nodes_featureids: Sequence[int] | None = None
+    nodes_hitrates: Sequence[float] | None = None
+    nodes_hitrates_as_tensor: HostValue | None = None
+    nodes_missing_value_tracks_true: Sequence[int] | None = None
+    nodes_modes: Sequence[str] | None = None
+    nodes_nodeids: Sequence[int] | None = None
+    nodes_treeids: Sequence[int] | None = None
+    nodes_truenodeids: Sequence[int] | None = None
+    nodes_values: Sequence[float] | None = None
+    nodes_values_as_tensor: HostValue | None = None
+    post_transform: str = "NONE"
+
+    def base(self) -> HostValue | None:
+        """Return what is added to the scores, if anything."""
+        values = _numbers(self.base_values, self.base_values_as_tensor)
+        return host(values) if values.size else None
+
+    def trees(self, leaves: Leaves, targets: int) -> Trees:
+        """Return the trees, with one row per node."""
+        tree_of, number_of = (np.array(ids or (), np.int64) for ids in (self.nodes_treeids, self.nodes_nodeids))
+        row_of = {key: row for row, key in enumerate(zip(tree_of.tolist(), number_of.tolist(), strict=True))}
+        modes = np.array([LEAF if name == "LEAF" else MODES.index(name) for name in self.nodes_modes or ()], np.int64)
+        rows = np.arange(len(modes))
+
+        def children(numbers: Sequence[int] | None) -> np.ndarray:
+            keys = zip(tree_of.tolist(), numbers or (), strict=True)
+            return np.array(
+                [row if mode == LEAF else row_of[key] for row, mode, key in zip(rows, modes, keys, strict=True)]
+            )
+
+        yes, no = children(self.nodes_truenodeids), children(self.nodes_falsenodeids)
+        tracks = self.nodes_missing_value_tracks_true or [0] * len(modes)
+        scores = _numbers(leaves.weights, leaves.weights_as_tensor)
+        weights = np.full((len(modes), targets), np.nan, scores.dtype)
+        at = ([row_of[leaf] for leaf in zip(leaves.treeids, leaves.nodeids, strict=True)], list(leaves.ids))
+        weights[at] = 0
+        np.add.at(weights, at, scores)
+        inner = modes != LEAF
+        pointed = np.concatenate([yes[inner], no[inner]])
+        roots = np.setdiff1d(rows, pointed)
+        features = np.array(self.nodes_featureids, np.int64)
+        thresholds = _numbers(self.nodes_values, self.nodes_values_as_tensor)
+        return Trees(roots, features, thresholds, modes, yes, no, np.array(tracks, bool), weights)
 
 
 @op(DOMAIN, "TreeEnsembleClassifier", since=3, until=4)
 def tree_ensemble_classifier(
     X,
     *,
-    base_values=None,
-    base_values_as_tensor=None,
     class_ids=None,
     class_nodeids=None,
     class_treeids=None,
@@ -156,38 +169,24 @@ def tree_ensemble_classifier(
     class_weights_as_tensor=None,
     classlabels_int64s=None,
     classlabels_strings=None,
-    nodes_falsenodeids=None,
-    nodes_featureids=None,
-    nodes_hitrates=None,
-    nodes_hitrates_as_tensor=None,
-    nodes_missing_value_tracks_true=None,
-    nodes_modes=None,
-    nodes_nodeids=None,
-    nodes_treeids=None,
-    nodes_truenodeids=None,
-    nodes_values=None,
-    nodes_values_as_tensor=None,
-    post_transform="NONE",
+    ensemble: EnsembleAttributes,
 ):
-    return _classified(X, locals(), post_transform, classlabels_int64s, classlabels_strings)
+    labels, transform = (classlabels_int64s, classlabels_strings), ensemble.post_transform
+    count, base = len(classlabels_int64s or classlabels_strings or ()), ensemble.base()
+    ids = list(class_ids or ())
+    leaves = Leaves(ids, class_nodeids or (), class_treeids or (), class_weights, class_weights_as_tensor)
+    trees = ensemble.trees(leaves, max(count, 1))
+    scores = _scores(X, trees, "SUM", base)
+    if count != 2 or len(set(ids)) != 1 or (base is not None and base.size > 1):
+        return labelled(jnp.argmax(scores, axis=1), *labels), cast(transformed(scores, transform), np.float32)
+    # A model of two classes may have the scores of one only.
+    score = scores[:, ids[0] : ids[0] + 1]
+    likely = np.all(trees.weights[~np.isnan(trees.weights)] >= 0)  # then they are probabilities, else log-odds
+    index = cast(score[:, 0] > (0.5 if likely else 0.0), np.int32)
+    return labelled(index, *labels), cast(two_classes(score, transform, 1.0 if likely else 0.0), np.float32)
 
 
-earlier(
-    DOMAIN,
-    "TreeEnsembleClassifier",
-    since=1,
-    until=2,
-    without=f"class_weights{TENSOR} base_values{TENSOR} nodes_hitrates{TENSOR} nodes_values{TENSOR}",
-)
-
-
-def _regressed(
-    X: Tensor, attributes: dict[str, Attribute], aggregate: str, transform: str, targets: int | None
-) -> Tensor:
-    base = _numbers(attributes["base_values"], attributes.get("base_values_as_tensor"))
-    trees = _table(attributes, "target", targets or 1 + max(attributes["target_ids"]))
-    scores = _scores(X, trees, aggregate, host(base) if base.size else None)
-    return transformed(cast(scores, np.float32), transform)
+earlier(DOMAIN, "TreeEnsembleClassifier", since=1, until=2, without="class_weights_as_tensor" + SINCE_3)
 
 
 @op(DOMAIN, "TreeEnsembleRegressor", since=3, until=4)
@@ -195,37 +194,22 @@ def tree_ensemble_regressor(
     X,
     *,
     aggregate_function="SUM",
-    base_values=None,
-    base_values_as_tensor=None,
     n_targets=None,
-    nodes_falsenodeids=None,
-    nodes_featureids=None,
-    nodes_hitrates=None,
-    nodes_hitrates_as_tensor=None,
-    nodes_missing_value_tracks_true=None,
-    nodes_modes=None,
-    nodes_nodeids=None,
-    nodes_treeids=None,
-    nodes_truenodeids=None,
-    nodes_values=None,
-    nodes_values_as_tensor=None,
-    post_transform="NONE",
     target_ids=None,
     target_nodeids=None,
     target_treeids=None,
     target_weights=None,
     target_weights_as_tensor=None,
+    ensemble: EnsembleAttributes,
 ):
-    return _regressed(X, locals(), aggregate_function, post_transform, n_targets)
+    ids = target_ids or ()
+    leaves = Leaves(ids, target_nodeids or (), target_treeids or (), target_weights, target_weights_as_tensor)
+    trees = ensemble.trees(leaves, n_targets or 1 + max(ids))
+    scores = _scores(X, trees, aggregate_function, ensemble.base())
+    return transformed(cast(scores, np.float32), ensemble.post_transform)
 
 
-earlier(
-    DOMAIN,
-    "TreeEnsembleRegressor",
-    since=1,
-    until=2,
-    without=f"target_weights{TENSOR} base_values{TENSOR} nodes_hitrates{TENSOR} nodes_values{TENSOR}",
-)
+earlier(DOMAIN, "TreeEnsembleRegressor", since=1, until=2, without="target_weights_as_tensor" + SINCE_3)
 
 
 def _memberships(values: np.ndarray) -> list[np.ndarray]:

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from jaxport.importer.host import RuntimeValue, Tensor, host, is_dim
 from jaxport.importer.image_layout import ImageLayout
 from jaxport.importer.namespaces import helper, jnp, lax
-from jaxport.importer.ops.convolution import padding
+from jaxport.importer.ops.convolution import WindowAttributes
 from jaxport.importer.registry import Host, OutputCount, earlier, image_op, op
 from jaxport.jaxprs import Dim
 
 
+@dataclass(frozen=True, kw_only=True)
+class PoolingAttributes(WindowAttributes):
+    """The attributes of pooling over windows."""
+
+    ceil_mode: int = 0
+    kernel_shape: Sequence[int]
+
+
 def _windows(
-    layout: ImageLayout,
-    X: Tensor,
-    kernel: Sequence[int],
-    auto_pad: str,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
-    dilations: Sequence[int] | None,
-    ceil_mode: int,
+    layout: ImageLayout, X: Tensor, window: PoolingAttributes
 ) -> tuple[tuple[int, ...], tuple[int, ...], RuntimeValue, dict[str, tuple[int, ...]]]:
     """Return window, strides, padding and dilation of `lax.reduce_window` over images."""
-    axes = len(kernel)
-    strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
-    around = padding(auto_pad, pads, axes)
+    kernel, axes = window.kernel_shape, len(window.kernel_shape)
+    strides, dilations = window.strides or (1,) * axes, window.dilations or (1,) * axes
+    around = window.padding(axes)
     if not isinstance(around, str):
         kernel = tuple(map(_clipped, layout.sizes(X), kernel, strides, dilations, around))
-        if ceil_mode:
+        if window.ceil_mode:
             around = tuple(map(_rounded_up, layout.sizes(X), kernel, strides, dilations, around))
         around = layout.entries(around, (0, 0))
     options = {} if set(dilations) == {1} else {"window_dilation": layout.entries(dilations, 1)}
@@ -96,25 +98,13 @@ def max_pool_indices(x, window, strides, padding, dilation, column_major):
 
 
 @image_op("MaxPool", since=10)
-def max_pool(
-    layout,
-    X,
-    *,
-    auto_pad="NOTSET",
-    ceil_mode=0,
-    dilations=None,
-    kernel_shape,
-    pads=None,
-    storage_order=0,
-    strides=None,
-    outputs: OutputCount = 1,
-):
-    window, strides, around, options = _windows(layout, X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
-    y = lax.reduce_window(X, _lowest(X.dtype), lax.max, window, strides, around, **options)
+def max_pool(layout, X, *, storage_order=0, window: PoolingAttributes, outputs: OutputCount = 1):
+    shape, strides, around, options = _windows(layout, X, window)
+    y = lax.reduce_window(X, _lowest(X.dtype), lax.max, shape, strides, around, **options)
     if outputs == 1:
         return y
     dilation = options.get("window_dilation", (1,) * X.ndim)
-    return y, max_pool_indices(X, window, strides, around, dilation, bool(storage_order))
+    return y, max_pool_indices(X, shape, strides, around, dilation, bool(storage_order))
 
 
 earlier("MaxPool", since=8, until=9, without="ceil_mode dilations")
@@ -128,36 +118,25 @@ def avg_pool(x, window, strides, padding, **options):
 
 
 @image_op("AveragePool", since=19)
-def average_pool(
-    layout,
-    X,
-    *,
-    auto_pad="NOTSET",
-    ceil_mode=0,
-    count_include_pad=0,
-    dilations=None,
-    kernel_shape,
-    pads=None,
-    strides=None,
-):
-    window, steps, around, options = _windows(layout, X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+def average_pool(layout, X, *, count_include_pad=0, window: PoolingAttributes):
+    shape, steps, around, options = _windows(layout, X, window)
     if around == "VALID" or (not isinstance(around, str) and not any(map(any, around))):
-        return avg_pool(X, window, steps, around, **options)
+        return avg_pool(X, shape, steps, around, **options)
     # An element counts inside the input, and in the padding if that is requested, but not in the extra padding of
     # rounding up.
     counted = jnp.ones(layout.entries(layout.sizes(X), 1), X.dtype)
     if count_include_pad:
         if isinstance(around, str):
-            return avg_pool(X, window, steps, around, **options)
-        asked = layout.entries(padding(auto_pad, pads, len(kernel_shape)), (0, 0))
+            return avg_pool(X, shape, steps, around, **options)
+        asked = layout.entries(window.padding(len(window.kernel_shape)), (0, 0))
         counted = jnp.pad(counted, asked, constant_values=1)
         extra = tuple((0, high - more) for (_, high), (_, more) in zip(around, asked, strict=True))
         if not any(map(any, extra)):
-            return avg_pool(X, window, steps, around, **options)
+            return avg_pool(X, shape, steps, around, **options)
     else:
         extra = around
-    total = lax.reduce_window(X, 0.0, lax.add, window, steps, around, **options)
-    return total / lax.reduce_window(counted, 0.0, lax.add, window, steps, extra, **options)
+    total = lax.reduce_window(X, 0.0, lax.add, shape, steps, around, **options)
+    return total / lax.reduce_window(counted, 0.0, lax.add, shape, steps, extra, **options)
 
 
 earlier("AveragePool", since=10, until=18, without="dilations")
@@ -174,9 +153,9 @@ def _powers(x: Tensor, p: float) -> Tensor:
 
 
 @image_op("LpPool", since=18)
-def lp_pool(layout, X, *, auto_pad="NOTSET", ceil_mode=0, dilations=None, kernel_shape, p=2, pads=None, strides=None):
-    window, steps, around, options = _windows(layout, X, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
-    return _root(lax.reduce_window(_powers(X, p), 0.0, lax.add, window, steps, around, **options), p)
+def lp_pool(layout, X, *, p=2, window: PoolingAttributes):
+    shape, steps, around, options = _windows(layout, X, window)
+    return _root(lax.reduce_window(_powers(X, p), 0.0, lax.add, shape, steps, around, **options), p)
 
 
 earlier("LpPool", since=2, until=17, without="ceil_mode dilations")

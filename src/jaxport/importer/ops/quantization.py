@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import ml_dtypes
@@ -14,8 +13,8 @@ from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.image_layout import ONNX
 from jaxport.importer.namespaces import cast, helper, jnp, known, lax
 from jaxport.importer.ops.casting import converted
-from jaxport.importer.ops.convolution import conv
-from jaxport.importer.registry import earlier, op
+from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
+from jaxport.importer.registry import earlier, op, variant
 from jaxport.jaxprs import PythonFunction
 
 
@@ -186,7 +185,7 @@ def _largest(x: Tensor, zero_point: Tensor | None) -> int:
 
 
 def whole_conv(
-    x: Tensor, w: Tensor, x_zero_point: Tensor | None, w_zero_point: Tensor | None, **options: Any
+    x: Tensor, w: Tensor, x_zero_point: Tensor | None, w_zero_point: Tensor | None, window: ConvolutionAttributes
 ) -> RuntimeValue:
     """Convolve 8-bit integers less their zero points, exactly, as int32.
 
@@ -198,37 +197,23 @@ def whole_conv(
     room = 2**24 // (math.prod(w.shape[1:]) * _largest(w, w_zero_point))
     bits = largest.bit_length() if room >= largest else room.bit_length() - 1
     if bits < 3:  # too many terms: more than three convolutions of digits
-        return conv(ONNX, values, kernel, **options)
+        return conv(ONNX, values, kernel, window=window)
     kernel = cast(kernel, np.float32)
     if room >= largest:
-        return cast(conv(ONNX, cast(values, np.float32), kernel, **options), np.int32)
+        return cast(conv(ONNX, cast(values, np.float32), kernel, window=window), np.int32)
     total = 0
     for shift in range(0, largest.bit_length(), bits):
         last = shift + bits >= largest.bit_length()  # the digit with the sign
         digit = values >> shift if last else (values >> shift) & (2**bits - 1)
-        total = total + (cast(conv(ONNX, cast(digit, np.float32), kernel, **options), np.int32) << shift)
+        total = total + (cast(conv(ONNX, cast(digit, np.float32), kernel, window=window), np.int32) << shift)
     return total
 
 
 @op("ConvInteger", since=10)
-def conv_integer(
-    x,
-    w,
-    x_zero_point=None,
-    w_zero_point=None,
-    *,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
-):
-    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    return whole_conv(x, w, x_zero_point, w_zero_point, **options)
+def conv_integer(x, w, x_zero_point=None, w_zero_point=None, *, window: ConvolutionAttributes):
+    return whole_conv(x, w, x_zero_point, w_zero_point, window)
 
 
-@op("QLinearConv", since=10)
 def quantized_conv(
     x,
     x_scale,
@@ -240,15 +225,14 @@ def quantized_conv(
     y_zero_point,
     B=None,
     *,
-    auto_pad="NOTSET",
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    pads=None,
-    strides=None,
+    channels_last=0,
+    window: ConvolutionAttributes,
 ):
-    options = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    y = whole_conv(x, w, x_zero_point, w_zero_point, **options)
-    y = ONNX.with_bias(y, B)
+    x = jnp.moveaxis(x, -1, 1) if channels_last else x
+    y = ONNX.with_bias(whole_conv(x, w, x_zero_point, w_zero_point, window), B)
     factor = x_scale * spread(w_scale, y, 1) / y_scale
-    return saturated(jnp.round(y * factor), y_zero_point, y_zero_point.dtype)
+    y = saturated(jnp.round(y * factor), y_zero_point, y_zero_point.dtype)
+    return jnp.moveaxis(y, 1, -1) if channels_last else y
+
+
+op("QLinearConv", since=10)(variant("channels_last")(quantized_conv))

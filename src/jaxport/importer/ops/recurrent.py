@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import jnp, lax, nn
 from jaxport.importer.ops.indexing import reverse_sequence
-from jaxport.importer.registry import earlier, op
+from jaxport.importer.registry import earlier, op, variant
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -38,15 +39,29 @@ DIRECTIONS = {"forward": [False], "reverse": [True], "bidirectional": [False, Tr
 DIRECTIONS["foward"] = DIRECTIONS["forward"]  # the spelling of the first GRU's default
 
 
-def _activations(
-    names: Sequence[str],
-    alphas: Sequence[float] | None,
-    betas: Sequence[float] | None,
-    clip: float | None,
-) -> list[Activation]:
-    """Return the activations of both directions; those with constants take the next of `alphas` and `betas`."""
-    alpha, beta = iter(alphas or ()), iter(betas or ())
-    return [_activation(name.lower(), alpha, beta, clip) for name in names]
+@dataclass(frozen=True, kw_only=True)
+class RecurrentAttributes:
+    """The attributes of recurrent layers; the shape of the weights counts, not `hidden_size`."""
+
+    activation_alpha: Sequence[float] | None = None
+    activation_beta: Sequence[float] | None = None
+    activations: Sequence[str] | None = None
+    clip: float | None = None
+    direction: str = "forward"
+    hidden_size: int | None = None
+    layout: int = 0
+
+    def functions(self, *defaults: str, clip: float | None) -> list[Activation]:
+        """Return the activations of both directions: those with constants take the next of these."""
+        alphas, betas = iter(self.activation_alpha or ()), iter(self.activation_beta or ())
+        return [_activation(name.lower(), alphas, betas, clip) for name in self.activations or defaults * 2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSTMAttributes(RecurrentAttributes):
+    """The attributes of an LSTM."""
+
+    input_forget: int = 0
 
 
 def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None) -> Activation:
@@ -63,8 +78,7 @@ def _recurrent(
     sequence_lens: Tensor | None,
     initial: Sequence[Tensor | None],
     hidden: int,
-    direction: str,
-    layout: int,
+    attributes: RecurrentAttributes,
     cell: Callable[[Tensor, int], tuple[Tensor, Step]],
     together: bool = False,
 ) -> tuple[Tensor, ...]:
@@ -74,10 +88,10 @@ def _recurrent(
     and the step, from states and a row of these inputs to the next states. If the result for one sequence depends on
     the others in the same step, they have to start `together`, in both directions.
     """
-    if layout:
+    if attributes.layout:
         X = jnp.swapaxes(X, 0, 1)
         initial = [None if state is None else jnp.swapaxes(state, 0, 1) for state in initial]
-    backward = DIRECTIONS[direction]
+    backward = DIRECTIONS[attributes.direction]
     zeros = jnp.zeros((X.shape[1], hidden), X.dtype)
     rows, finals = [], []
     for d, reverse in enumerate(backward):
@@ -89,18 +103,13 @@ def _recurrent(
         finals.append(final)
     y = jnp.stack(rows, axis=1)
     last = [jnp.stack(states) for states in zip(*finals, strict=True)]
-    if layout:
+    if attributes.layout:
         return jnp.transpose(y, (2, 0, 1, 3)), *(jnp.swapaxes(state, 0, 1) for state in last)
     return y, *last
 
 
 def _scanned(
-    step: Step,
-    states: States,
-    inputs: Tensor,
-    steps: int,
-    lengths: Tensor | None,
-    reverse: bool,
+    step: Step, states: States, inputs: Tensor, steps: int, lengths: Tensor | None, reverse: bool
 ) -> tuple[Tensor, States]:
     """Return the first state at every step, and all final states; beyond its length a sequence keeps its state.
 
@@ -139,24 +148,9 @@ def _transposed(weights: Tensor) -> Tensor:
 
 
 @op("RNN", since=14)
-def rnn(
-    X,
-    W,
-    R,
-    B=None,
-    sequence_lens=None,
-    initial_h=None,
-    *,
-    activation_alpha=None,
-    activation_beta=None,
-    activations=("Tanh", "Tanh"),
-    clip=None,
-    direction="forward",
-    hidden_size=None,
-    layout=0,
-):
-    hidden = R.shape[-1]
-    functions = _activations(activations, activation_alpha, activation_beta, clip)
+@variant(activations=("Tanh", "Tanh"))
+def rnn(X, W, R, B=None, sequence_lens=None, initial_h=None, *, recurrence: RecurrentAttributes):
+    hidden, functions = R.shape[-1], recurrence.functions(clip=recurrence.clip)
 
     def cell(x: Tensor, d: int) -> tuple[Tensor, Step]:
         of_input, of_state = biases(B, d, hidden)
@@ -167,29 +161,12 @@ def rnn(
 
         return x @ W[d].T + (of_input + of_state), step
 
-    return _recurrent(X, sequence_lens, [initial_h], hidden, direction, layout, cell)
+    return _recurrent(X, sequence_lens, [initial_h], hidden, recurrence, cell)
 
 
 @op("GRU", since=14)
-def gru(
-    X,
-    W,
-    R,
-    B=None,
-    sequence_lens=None,
-    initial_h=None,
-    *,
-    activation_alpha=None,
-    activation_beta=None,
-    activations=None,
-    clip=None,
-    direction="forward",
-    hidden_size=None,
-    layout=0,
-    linear_before_reset=0,
-):
-    hidden = R.shape[-1]
-    functions = _activations(activations or ("Sigmoid", "Tanh") * 2, activation_alpha, activation_beta, clip)
+def gru(X, W, R, B=None, sequence_lens=None, initial_h=None, *, linear_before_reset=0, recurrence: RecurrentAttributes):
+    hidden, functions = R.shape[-1], recurrence.functions("Sigmoid", "Tanh", clip=recurrence.clip)
 
     def cell(x: Tensor, d: int) -> tuple[Tensor, Step]:
         gate, candidate = functions[2 * d : 2 * d + 2]
@@ -211,21 +188,7 @@ def gru(
 
         return x @ W[d].T + of_input, step
 
-    return _recurrent(X, sequence_lens, [initial_h], hidden, direction, layout, cell)
-
-
-def lstm_activations(
-    names: Sequence[str] | None,
-    alphas: Sequence[float] | None,
-    betas: Sequence[float] | None,
-    clip: float | None,
-) -> list[Activation]:
-    """Return the activations of gates, candidate and output for both directions; the output is not clipped, as in
-    ONNX Runtime.
-    """
-    names = names or ("Sigmoid", "Tanh", "Tanh") * 2
-    clipped, free = (_activations(names, alphas, betas, limit) for limit in (clip, None))
-    return [free[k] if k % 3 == 2 else clipped[k] for k in range(len(names))]
+    return _recurrent(X, sequence_lens, [initial_h], hidden, recurrence, cell)
 
 
 def lstm_layer(
@@ -235,11 +198,7 @@ def lstm_layer(
     P: Tensor | None,
     sequence_lens: Tensor | None,
     hidden: int,
-    functions: Sequence[Activation],
-    *,
-    direction: str,
-    input_forget: int,
-    layout: int = 0,
+    attributes: LSTMAttributes,
     together: bool = False,
 ) -> tuple[RuntimeValue, ...]:
     """Return the outputs of an LSTM.
@@ -248,9 +207,12 @@ def lstm_layer(
     from a row of these and the state `h` to the arguments of the four gates, side by side. The rest is as in
     `_recurrent`.
     """
+    names = ("Sigmoid", "Tanh", "Tanh")
+    clipped, free = (attributes.functions(*names, clip=limit) for limit in (attributes.clip, None))
 
     def cell(x: Tensor, d: int) -> tuple[Tensor, Step]:
-        gate, candidate, output = functions[3 * d : 3 * d + 3]
+        gate, candidate = clipped[3 * d : 3 * d + 2]
+        output = free[3 * d + 2]  # as in ONNX Runtime
         inputs, gates = products(x, d)
         peepholes = None if P is None else [P[d, k * hidden : (k + 1) * hidden] for k in range(3)]
 
@@ -261,45 +223,25 @@ def lstm_layer(
             h, c = states
             i, o, f, g = jnp.split(gates(row, h), 4, axis=-1)
             i = gate(peep(i, c, 0))
-            f = 1 - i if input_forget else gate(peep(f, c, 2))
+            f = 1 - i if attributes.input_forget else gate(peep(f, c, 2))
             c = f * c + i * candidate(g)
             return gate(peep(o, c, 1)) * output(c), c
 
         return inputs, step
 
-    return _recurrent(X, sequence_lens, initial, hidden, direction, layout, cell, together)
+    return _recurrent(X, sequence_lens, initial, hidden, attributes, cell, together)
 
 
 @op("LSTM", since=14)
-def lstm(
-    X,
-    W,
-    R,
-    B=None,
-    sequence_lens=None,
-    initial_h=None,
-    initial_c=None,
-    P=None,
-    *,
-    activation_alpha=None,
-    activation_beta=None,
-    activations=None,
-    clip=None,
-    direction="forward",
-    hidden_size=None,
-    input_forget=0,
-    layout=0,
-):
+def lstm(X, W, R, B=None, sequence_lens=None, initial_h=None, initial_c=None, P=None, *, recurrence: LSTMAttributes):
     hidden = R.shape[-1]
-    functions = lstm_activations(activations, activation_alpha, activation_beta, clip)
 
     def products(x: Tensor, d: int) -> tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]:
         of_input, of_state = biases(B, d, 4 * hidden)
         recurrence = _transposed(R[d])
         return x @ W[d].T + (of_input + of_state), lambda row, h: row + h @ recurrence
 
-    options = {"direction": direction, "input_forget": input_forget, "layout": layout}
-    return lstm_layer(X, products, [initial_h, initial_c], P, sequence_lens, hidden, functions, **options)
+    return lstm_layer(X, products, [initial_h, initial_c], P, sequence_lens, hidden, recurrence)
 
 
 earlier("RNN", since=7, until=13, without="layout")

@@ -10,7 +10,8 @@ from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.importer.host import Tensor
 from jaxport.importer.image_layout import ONNX
 from jaxport.importer.namespaces import cast, helper, jnp, known, vmap
-from jaxport.importer.registry import Host, earlier, op
+from jaxport.importer.ops.convolution import ConvolutionAttributes
+from jaxport.importer.registry import Host, earlier, op, variant
 from jaxport.jaxprs import Dim
 
 
@@ -100,30 +101,18 @@ def deformed_patches(x, offset, mask, kernel, strides, pads, dilations):
 
 
 @op("DeformConv", since=19)
-def deform_conv(
-    X,
-    W,
-    offset,
-    B=None,
-    mask=None,
-    *,
-    dilations=None,
-    group=1,
-    kernel_shape=None,
-    offset_group=1,
-    pads=None,
-    strides=None,
-):
+@variant("auto_pad")
+def deform_conv(X, W, offset, B=None, mask=None, *, offset_group=1, window: ConvolutionAttributes):
     kernel, (batch, channels, *image), (_, _, *output) = W.shape[2:], X.shape, offset.shape
     if mask is None:
         mask = jnp.ones((batch, offset.shape[1] // 2, *output), X.dtype)
     maps = jnp.reshape(X, (batch, offset_group, channels // offset_group, *image))
     offset = jnp.reshape(offset, (batch, offset_group, -1, *output))
     mask = jnp.reshape(mask, (batch, offset_group, -1, *output))
-    options = (kernel, strides or (1, 1), (pads or (0, 0))[:2], dilations or (1, 1))
+    options = (kernel, window.strides or (1, 1), (window.pads or (0, 0))[:2], window.dilations or (1, 1))
     patches = vmap(vmap(lambda x, moved, kept: deformed_patches(x, moved, kept, *options)))(maps, offset, mask)
-    patches = jnp.reshape(patches, (batch, group, channels // group, *kernel, *output))
-    weights = jnp.reshape(W, (group, W.shape[0] // group, *W.shape[1:]))
+    patches = jnp.reshape(patches, (batch, window.group, channels // window.group, *kernel, *output))
+    weights = jnp.reshape(W, (window.group, W.shape[0] // window.group, *W.shape[1:]))
     y = jnp.einsum("ngcklhw,gmckl->ngmhw", patches, weights)
     return ONNX.with_bias(jnp.reshape(y, (batch, W.shape[0], *output)), B)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxport.importer.host import HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.namespaces import jnp, lax
-from jaxport.importer.registry import Host, Known, SizeBound, op
+from jaxport.importer.registry import Host, Known, SizeBound, earlier, op
 from jaxport.jaxprs import PythonFunction
 
 
@@ -18,13 +18,11 @@ def _position(search: PythonFunction, data: Tensor, axis: int, keepdims: int, la
 
 
 def _register_search(name: str, search: PythonFunction) -> None:
-    @op(name, since=1, until=11)
-    def first(data, *, axis=0, keepdims=1):
-        return _position(search, data, axis, keepdims, 0)
-
     @op(name, since=12)
     def first_or_last(data, *, axis=0, keepdims=1, select_last_index=0):
         return _position(search, data, axis, keepdims, select_last_index)
+
+    earlier(name, since=1, until=11, without="select_last_index")
 
 
 _register_search("ArgMax", jnp.argmax)
@@ -43,9 +41,7 @@ def top_k(X, K: Host, *, axis=-1, largest=1, sorted=1):
     return reverse(values), indices
 
 
-@op("TopK", since=10, until=10)
-def top_k_largest(X, K: Host, *, axis=-1):
-    return top_k(X, K, axis=axis)
+earlier("TopK", since=10, until=10, without="largest sorted")
 
 
 @op("TopK", since=1, until=9)

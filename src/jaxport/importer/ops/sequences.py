@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import host
 from jaxport.importer.namespaces import jnp
-from jaxport.importer.registry import Host, op
+from jaxport.importer.registry import REQUIRED, Host, earlier, op
 
 
 @op("SequenceConstruct", since=11)
@@ -72,14 +72,12 @@ def optional(input=None, *, type=None):
     return input
 
 
-@op("OptionalHasElement", since=15, until=17)
-def optional_has_element_of(input):
-    return host(input is not None)
-
-
 @op("OptionalHasElement", since=18)
 def optional_has_element(input=None):
     return host(input is not None)
+
+
+earlier("OptionalHasElement", since=15, until=17, input=REQUIRED)
 
 
 @op("OptionalGetElement", since=15)

@@ -9,15 +9,9 @@ import numpy as np
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import HostValue, Tensor, host
 from jaxport.importer.namespaces import cast, jnp
-from jaxport.importer.registry import Host, ShapeOnly, op, renamed
-from jaxport.jaxprs import Dim
+from jaxport.importer.registry import Host, ShapeOnly, earlier, op, renamed
 
 renamed(since=1, Identity=lambda x: x)
-
-
-@op("Shape", since=1, until=14)
-def shape_whole(data: ShapeOnly):
-    return host(list(data.shape))
 
 
 @op("Shape", since=15)
@@ -25,23 +19,21 @@ def shape(data: ShapeOnly, *, start=0, end=None):
     return host(list(data.shape[start:end]))
 
 
+earlier("Shape", since=1, until=14, without="start end")
+
+
 @op("Size", since=1)
 def size(data: ShapeOnly):
     return host(math.prod(data.shape))
 
 
-def _filled(data: Tensor, shape: list[Dim], allowzero: int) -> list[Tensor]:
-    return [data.shape[axis] if not allowzero and size == 0 else size for axis, size in enumerate(shape)]
-
-
-@op("Reshape", since=5, until=13)
-def reshape(data, shape: Host):
-    return jnp.reshape(data, _filled(data, shape.tolist(), 0))
-
-
 @op("Reshape", since=14)
-def reshape_allowing_zero(data, shape: Host, *, allowzero=0):
-    return jnp.reshape(data, _filled(data, shape.tolist(), allowzero))
+def reshape(data, shape: Host, *, allowzero=0):
+    sizes = shape.tolist()
+    return jnp.reshape(data, [data.shape[i] if size == 0 and not allowzero else size for i, size in enumerate(sizes)])
+
+
+earlier("Reshape", since=5, until=13, without="allowzero")
 
 
 @op("Flatten", since=1)

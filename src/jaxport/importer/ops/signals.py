@@ -1,17 +1,22 @@
-"""Signals: discrete Fourier transforms, of whole signals and of frames."""
+"""Signals: discrete Fourier transforms, of whole signals and of frames; window functions and filter banks."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from jaxport.importer.host import Tensor
+from jaxport.importer.dtypes import dtype_of
+from jaxport.importer.host import Tensor, host
 from jaxport.importer.namespaces import cast, jnp, lax
+from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.registry import Host, op
+from jaxport.jaxprs import Dim
 
 
 def _transformed(x: Tensor, length: Tensor | None, axis: int, inverse: int, onesided: int) -> Tensor:
     """Transform along `axis` of `x`, whose last axis has one element (real) or two (real and imaginary part)."""
-    x = cast(x, np.float32) if x.dtype.itemsize < 4 else x  # there are no transforms of smaller types
+    x = at_least_single(x)
     z = x[..., 0] if x.shape[-1] == 1 else lax.complex(x[..., 0], x[..., 1])
     axis %= x.ndim
     if inverse and onesided:
@@ -55,3 +60,48 @@ def stft(signal, frame_step: Host, window=None, frame_length: Host | None = None
     if window is not None:
         frames = frames * jnp.expand_dims(window, 1)
     return cast(_transformed(frames, length, 2, 0, onesided), signal.dtype)
+
+
+def _window(size: Dim, periodic: int, output_datatype: int, *coefficients: float) -> Tensor:
+    """Return a sum of cosines with these coefficients, over one period."""
+    angle = cast(jnp.arange(size), np.float32) * math.tau / (size if periodic else size - 1)
+    window = sum(weight * jnp.cos(order * angle) for order, weight in enumerate(coefficients[1:], start=1))
+    return cast(coefficients[0] + window, dtype_of(output_datatype))
+
+
+@op("HannWindow", since=17)
+def hann_window(size: Host, *, output_datatype=1, periodic=1):
+    return _window(size.item(), periodic, output_datatype, 0.5, -0.5)
+
+
+@op("HammingWindow", since=17)
+def hamming_window(size: Host, *, output_datatype=1, periodic=1):
+    return _window(size.item(), periodic, output_datatype, 25 / 46, -21 / 46)
+
+
+@op("BlackmanWindow", since=17)
+def blackman_window(size: Host, *, output_datatype=1, periodic=1):
+    return _window(size.item(), periodic, output_datatype, 0.42, -0.5, 0.08)
+
+
+@op("MelWeightMatrix", since=17)
+def mel_weight_matrix(
+    num_mel_bins: Host,
+    dft_length: Host,
+    sample_rate: Host,
+    lower_edge_hertz: Host,
+    upper_edge_hertz: Host,
+    *,
+    output_datatype=1,
+):
+    bins, length = int(num_mel_bins), int(dft_length)
+    low, high = (2595 * np.log10(1 + float(edge) / 700) for edge in (lower_edge_hertz, upper_edge_hertz))
+    mels = low + np.arange(bins + 2) * (high - low) / (bins + 2)
+    edges = (length + 1) * (700 * (10 ** (mels / 2595) - 1)) // int(sample_rate)
+    left, center, right = edges[:-2], edges[1:-1], edges[2:]
+    bin_ = np.arange(length // 2 + 1)[:, None]
+    # Each triangle rises to one at its center; one of zero width is its center only.
+    rising = np.where(center > left, (bin_ - left) / np.maximum(center - left, 1), bin_ == center)
+    falling = np.where(right > center, (right - bin_) / np.maximum(right - center, 1), bin_ == center)
+    weights = np.where(bin_ <= center, rising * (bin_ >= left), falling * (bin_ < right))
+    return cast(host(weights, np.float32), dtype_of(output_datatype))

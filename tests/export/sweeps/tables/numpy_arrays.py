@@ -5,18 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from tests.export.sweeps.cases import (
-    FLOATS,
-    array,
-    below,
-    between,
-    case,
-    distinct,
-    each,
-    indices,
-    ordered,
-    positive,
-)
+from tests.export.sweeps.cases import FLOATS, array, below, between, case, distinct, each, indices, ordered, positive
 from tests.export.sweeps.tables import numpy_elementwise
 
 

@@ -5,18 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from tests.export.sweeps.cases import (
-    FLOATS,
-    array,
-    below,
-    between,
-    case,
-    distinct,
-    each,
-    indices,
-    ordered,
-    positive,
-)
+from tests.export.sweeps.cases import FLOATS, array, below, between, case, distinct, each, indices, ordered, positive
 
 X, Y, Z = array("B", "T"), array("B", "T"), array("B", "T")
 SMALL, UNIT, OVER_ONE = (array("B", "T", values=between(*b)) for b in ((-2, 2), (-0.9, 0.9), (1.1, 3)))

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.registry import rule
-from jaxport.export.rules.linalg.matrices import adjoint, diagonal, real, square, transposed, where_ok
+from jaxport.export.rules.linalg.matrices import adjoint, diagonal, hermitian, real, square, transposed, where_ok
 
 MOST_SWEEPS = 30
 
@@ -59,8 +59,7 @@ def eigh(a, *, lower, sort_eigenvalues, subset_by_index):
     n = a.shape[-1]
     half = (n + 1) // 2
     size = 2 * half
-    triangle = jnp.tril(a, -1) if lower else jnp.triu(a, 1)
-    matrix = triangle + adjoint(triangle) + jnp.eye(n, dtype=a.dtype) * real(diagonal(a))[..., None]
+    matrix = hermitian(a, lower=lower)
     finite = jnp.all(jnp.isfinite(matrix), axis=(-2, -1))
     scale = jnp.max(jnp.abs(matrix), axis=(-2, -1), keepdims=True, initial=0)
     scale = jnp.where(scale > 0, scale, 1)

@@ -63,6 +63,12 @@ def of_moderate(factored):
     return of_any
 
 
+def hermitian(x, *, lower):
+    """Return the Hermitian matrix that has one triangle of `x`."""
+    triangle = jnp.tril(x, -1) if lower else jnp.triu(x, 1)
+    return triangle + adjoint(triangle) + jnp.eye(x.shape[-1], dtype=x.dtype) * real(diagonal(x))[..., None]
+
+
 def diagonal(x):
     """Return the diagonal of square matrices."""
     place = jnp.arange(x.shape[-1])

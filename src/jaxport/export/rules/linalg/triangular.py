@@ -42,16 +42,8 @@ def cholesky_update(r, z):
 def triangular_solve(a, b, *, left_side, lower, transpose_a, conjugate_a, unit_diagonal):
     """Solve `op(a) x = b`, or `x op(a) = b`, row by row."""
     if not left_side:
-        mirrored = triangular_solve(
-            a,
-            transposed(b),
-            left_side=True,
-            lower=lower,
-            transpose_a=not transpose_a,
-            conjugate_a=conjugate_a,
-            unit_diagonal=unit_diagonal,
-        )
-        return transposed(mirrored)
+        options = {"lower": lower, "conjugate_a": conjugate_a, "unit_diagonal": unit_diagonal}
+        return transposed(triangular_solve(a, transposed(b), left_side=True, transpose_a=not transpose_a, **options))
     a = jnp.conj(a) if conjugate_a else a
     a, lower = (transposed(a), not lower) if transpose_a else (a, lower)
     places = jnp.arange(a.shape[-1])

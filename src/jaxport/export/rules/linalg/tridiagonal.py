@@ -11,7 +11,7 @@ from jax import lax
 from jaxport.export.registry import rule
 from jaxport.export.rules.linalg.householder import reflected, reflector, with_column
 from jaxport.export.rules.linalg.lu import magnitude
-from jaxport.export.rules.linalg.matrices import adjoint, diagonal, real, steps, take, transposed, where_ok
+from jaxport.export.rules.linalg.matrices import diagonal, hermitian, real, steps, take, transposed, where_ok
 
 
 def tridiagonal_solve(lower, middle, upper, b, *, perturb_singular=False):
@@ -67,8 +67,6 @@ def tridiagonal(a, *, lower):
         return jnp.flip(reduced, (-2, -1)), *(jnp.flip(x, -1) for x in rest)
     n = a.shape[-1]
     places = jnp.arange(n)
-    triangle = jnp.tril(a, -1)
-    matrix = triangle + adjoint(triangle) + jnp.eye(n, dtype=a.dtype) * real(diagonal(a))[..., None]
 
     def step(state, k):
         matrix, stored = state
@@ -77,7 +75,7 @@ def tridiagonal(a, *, lower):
         matrix = transposed(reflected(jnp.conj(vector), tau, transposed(matrix)))
         return (matrix, with_column(stored, k, jnp.where(places > k, column, take(stored, k, -1)), stored)), tau
 
-    (matrix, stored), taus = steps(step, (matrix, a), jnp.arange(n - 1))
+    (matrix, stored), taus = steps(step, (hermitian(a, lower=True), a), jnp.arange(n - 1))
     middle = real(diagonal(matrix))
     beside = real(diagonal(matrix[..., 1:, :-1]))
     stored = jnp.where(places[:, None] == places, middle[..., None].astype(a.dtype), stored)
