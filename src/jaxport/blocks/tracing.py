@@ -23,6 +23,7 @@ from jaxport.blocks.values import is_array
 from jaxport.blocks.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, source_info_util
+from jaxport.jaxprs.dataflow import used_variables
 
 __all__ = ["Traced", "TracedWeight", "trace"]
 
@@ -236,12 +237,10 @@ class _Trace:
             raise _state_changed(self.fn, refused, self.state)
         state = changed if self.state == "outputs" else {}
         outvars = [*jaxpr.outvars[:results], *state.values()]
-        used = {atom for equation in jaxpr.eqns for atom in equation.invars if isinstance(atom, jaxprs.Var)}
-        used.update(atom for atom in outvars if isinstance(atom, jaxprs.Var))
+        jaxpr = jaxpr.replace(outvars=outvars, debug_info=jaxprs.nameless(jaxpr))
+        used = used_variables(jaxpr)
         kept = [index for index in range(len(weights)) if jaxpr.invars[index] in used]
-        invars = [*(jaxpr.invars[index] for index in kept), *jaxpr.invars[len(weights) :]]
-        debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-        jaxpr = jaxpr.replace(invars=invars, outvars=outvars, debug_info=debug_info)
+        jaxpr = jaxpr.replace(invars=[*(jaxpr.invars[index] for index in kept), *jaxpr.invars[len(weights) :]])
         return Traced(
             jaxpr=jaxprs.closed(jaxpr, ()),
             weights=tuple(weights[index] for index in kept),

@@ -2,12 +2,24 @@
 
 `aliases` names the types of values; `versions` lists what differs between releases; `names` has the names that are
 private or move, `definitions` JAX's own definitions of primitives; `walk` has the walks through programs that others are
-made of; `parameters` reads and makes the parameters of primitives; `rules` registers the behaviour of our own primitives
+made of, `dataflow` what values depend on, `rewrite` copies and rewritings, `widen` what is known of the equations that
+run bodies; `parameters` reads and makes the parameters of primitives; `rules` registers the behaviour of our own primitives
 under JAX's transformations; `implementations` returns the implementation of a primitive, and `defaults` tells which of
 its parameters have no effect; `sizes` checks symbolic sizes without errors.
 """
 
-from jaxport.jaxprs.aliases import Array, Dim, Module, Parameters, PythonFunction, PyTree, Shape
+from jaxport.jaxprs.aliases import (
+    Array,
+    Aval,
+    Dim,
+    Effect,
+    Module,
+    Parameters,
+    PythonFunction,
+    PyTree,
+    Shape,
+    TreeDef,
+)
 from jaxport.jaxprs.names import (
     Atom,
     ClosedJaxpr,

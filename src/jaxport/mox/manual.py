@@ -10,8 +10,7 @@ from jax.sharding import PartitionSpec
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Atom, PythonFunction, PyTree
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Atom, Aval, PythonFunction, PyTree
 from jaxport.mox.tree import Node
 
 __all__ = ["Manual", "manual_around"]

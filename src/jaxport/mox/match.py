@@ -14,8 +14,7 @@ from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Parameters, PyTree, Var
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Aval, Parameters, PyTree, Var
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import evaluated, stacking_scans, value_of

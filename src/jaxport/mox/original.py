@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, ad, batching
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Aval, ad, batching
 
 __all__ = ["Site", "original_p"]
 

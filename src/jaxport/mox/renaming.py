@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
-from jaxport.jaxprs.walk import bodies, replace_bodies, with_equations
+from jaxport.jaxprs import JaxprEqn
+from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.mox.mox import Mox
 
-__all__ = ["renamed", "with_names"]
+__all__ = ["renamed", "with_block", "with_names"]
+
+
+def with_block(equation: JaxprEqn, change: Callable[[Block], Block]) -> JaxprEqn:
+    """Return an equation whose block, if it is one, is changed; the same object if nothing changes."""
+    block: Block | None = equation.params.get("block")
+    if block is None or (changed := change(block)) is block:
+        return equation
+    return equation.replace(params={**equation.params, "block": changed})
 
 
 def with_names(block: Block, name_of: Callable[[str], str]) -> Block:
@@ -35,30 +43,10 @@ def renamed(mox: Mox, wishes: Mapping[str, str]) -> Mox:
     if not names:
         return mox
     weights = tuple(replace(weight, path=names.get(weight.path, weight.path)) for weight in mox.weights)
-    jaxpr = _Renaming(names).body(mox.jaxpr.jaxpr)
-    return mox.replaced(replace(mox.traced, jaxpr=jaxprs.closed(jaxpr, mox.jaxpr.consts), weights=weights))
 
+    def moved(block: Block) -> Block:
+        is_named = not names.keys().isdisjoint(block.named.values())
+        return with_names(block, lambda path: names.get(path, path)) if is_named else block
 
-class _Renaming:
-    """One pass; bodies without any of the names stay what they are."""
-
-    def __init__(self, names: Mapping[str, str]):
-        self.names = names
-        # The source is kept with the result, so that no id is used twice.
-        self.done: dict[int, tuple[jaxprs.Jaxpr, jaxprs.Jaxpr]] = {}
-
-    def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
-        if id(jaxpr) not in self.done:
-            self.done[id(jaxpr)] = jaxpr, with_equations(jaxpr, [self.equation(e) for e in jaxpr.eqns])
-        return self.done[id(jaxpr)][1]
-
-    def equation(self, equation: jaxprs.JaxprEqn) -> jaxprs.JaxprEqn:
-        inner = bodies(equation.params)
-        new = [self.body(body) for body in inner]
-        params = equation.params
-        if any(a is not b for a, b in zip(new, inner, strict=True)):
-            params = replace_bodies(params, iter(new))
-        block: Block | None = params.get("block")
-        if block is not None and not self.names.keys().isdisjoint(block.named.values()):
-            params = {**params, "block": with_names(block, lambda path: self.names.get(path, path))}
-        return equation if params is equation.params else equation.replace(params=params)
+    program = EquationRewriting(lambda equation: with_block(equation, moved)).closed(mox.jaxpr)
+    return mox.replaced(replace(mox.traced, jaxpr=program, weights=weights))

@@ -15,8 +15,7 @@ from jaxport.blocks.framework import public_name
 from jaxport.blocks.tracing import Traced
 from jaxport.blocks.values import Found, find
 from jaxport.errors import InvalidArgument, JaxportError
-from jaxport.jaxprs import Array, Module, Parameters, PythonFunction, PyTree
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Aval, Module, Parameters, PythonFunction, PyTree
 from jaxport.mox.framework import framework as programs
 from jaxport.mox.manual import manual_around
 from jaxport.mox.match import arguments_of, nested, returns_of
@@ -279,7 +278,7 @@ def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
     weights = tuple(replace(weight, trainable=weight.trainable and weight.owned) for weight in traced.weights)
     block = getattr(made, "block", None)
     if block is not None and block.path:  # a block of another program, or an edited one of this
-        jaxpr = jaxpr.replace(eqns=[relative(equation, block.path) for equation in jaxpr.eqns])
+        jaxpr = relative(jaxpr, block.path)
         weights = tuple(replace(weight, path=name_below(weight.path, block.path)) for weight in weights)
     is_call = _is_call(made, jaxpr)
     module = write_back(made, {}) if is_call and not isinstance(made, Mox) else None

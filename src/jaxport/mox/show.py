@@ -12,7 +12,7 @@ from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.errors import SaveError
 from jaxport.jaxprs.walk import bodies
-from jaxport.mox.calls import body_names, runs_bodies
+from jaxport.jaxprs.widen import body_names, runs_bodies
 from jaxport.mox.tree import name_below, short_name, value_text
 
 if TYPE_CHECKING:

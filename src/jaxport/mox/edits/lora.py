@@ -18,8 +18,8 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PythonFunction, PyTree, Var
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Aval, PythonFunction, PyTree, Var
+from jaxport.jaxprs.dataflow import producers
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, plain_body, uses
@@ -213,7 +213,7 @@ def _contracted(match: Match, jaxpr: jaxprs.Jaxpr, use: Use, theirs: tuple[int, 
             return None
         axes = [axis - (axis > in_axes[0]) for axis in axes]
         rank -= 1
-    moved = any(equation.primitive.name == "transpose" for equation in jaxpr.eqns)
+    moved = any(equation.primitive.name == "transpose" for equation in producers(jaxpr).values())
     # With axes of the input left over, the order of the result's axes must be that of a product with the weight last.
     if rank > len(axes) and (moved or use.position == 0):
         return None

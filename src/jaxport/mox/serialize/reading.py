@@ -16,8 +16,9 @@ from jaxport.blocks import dims
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import ModelError, noted
-from jaxport.jaxprs import Array, Atom, Dim, Parameters, PyTree, Var, source_info_util
-from jaxport.mox.aliases import Aval, Effect, JsonValue
+from jaxport.jaxprs import Array, Atom, Aval, Dim, Effect, Parameters, PyTree, Var, source_info_util
+from jaxport.jaxprs.widen import jit_parameters
+from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox
 from jaxport.mox.rules import RULED, DerivativeRule, equation_of
 from jaxport.mox.serialize.primitives import keyword_values, primitives
@@ -246,14 +247,9 @@ def _check_call(name: str, operands: list[Aval], results: list[Aval], body: jaxp
         raise ModelError("the program is inconsistent", why=f"a `{name}` does not fit its body")
 
 
-@cache
-def _params_of_jit() -> Parameters:
-    return jaxprs.parameters(jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0])
-
-
 def _check_jit(params: Parameters, operands: int, results: int) -> None:
     """Check the params of a `jit`, which JAX itself does not before it lowers one."""
-    wanted = _params_of_jit()
+    wanted = jit_parameters()
     counts = {"in_shardings": operands, "in_layouts": operands, "donated_invars": operands}
     counts |= {"out_shardings": results, "out_layouts": results}
     for name in {*params, *wanted}:
