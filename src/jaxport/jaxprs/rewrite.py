@@ -38,7 +38,7 @@ from jaxport.jaxprs.names import (
     new_jaxpr_eqn,
     reference_of,
 )
-from jaxport.jaxprs.walk import interpret, map_jaxprs, with_equations
+from jaxport.jaxprs.walk import map_jaxprs, with_equations
 
 __all__ = [
     "Atoms",
@@ -47,11 +47,13 @@ __all__ = [
     "VariableRewriting",
     "alone",
     "call_of",
+    "copied",
     "evaluated",
     "fresh",
     "inlined",
     "itself",
     "literals",
+    "replaced",
     "traced",
     "traced_equation",
     "with_operands",
@@ -89,6 +91,21 @@ def with_operands(equation: JaxprEqn, invars: Sequence[Atom], outvars: Sequence[
     return equation.replace(invars=list(invars), outvars=list(outvars), effects=effects)
 
 
+def replaced(atoms: Iterable[Atom], names: Mapping[Var, Atom]) -> list[Atom]:
+    """Return what some atoms are under other names; literals, and variables without another name, stay."""
+    return [atom if isinstance(atom, Literal) else names.get(atom, atom) for atom in atoms]
+
+
+def copied(equations: Iterable[JaxprEqn], names: dict[Var, Atom]) -> list[JaxprEqn]:
+    """Return copies of equations with other operands and fresh results, which are added to `names`."""
+    copies = []
+    for equation in equations:
+        outvars = fresh(equation.outvars)
+        copies.append(with_operands(equation, replaced(equation.invars, names), outvars))
+        names.update(zip(equation.outvars, outvars, strict=True))
+    return copies
+
+
 def inlined(jaxpr: Jaxpr, operands: Sequence[Atom], equations: list[JaxprEqn]) -> list[Atom]:
     """Append the equations of a body for some operands, with fresh variables; return its results.
 
@@ -98,13 +115,9 @@ def inlined(jaxpr: Jaxpr, operands: Sequence[Atom], equations: list[JaxprEqn]) -
     >>> len(twice), results == twice[-1].outvars
     (4, True)
     """
-
-    def copy(equation: JaxprEqn, invars: list[Atom]) -> Sequence[Atom]:
-        outvars = fresh(equation.outvars)
-        equations.append(with_operands(equation, invars, outvars))
-        return outvars
-
-    return interpret(jaxpr, operands, copy, itself)
+    names = dict(zip((*jaxpr.constvars, *jaxpr.invars), operands, strict=True))
+    equations += copied(jaxpr.eqns, names)
+    return replaced(jaxpr.outvars, names)
 
 
 def literals(body: ClosedJaxpr | Jaxpr) -> list[Atom]:
@@ -115,13 +128,9 @@ def literals(body: ClosedJaxpr | Jaxpr) -> list[Atom]:
 
 def with_values(jaxpr: Jaxpr, values: Mapping[Var, Atom]) -> Jaxpr:
     """Return a body that takes other values in the place of variables; equations that compute only these are gone."""
-
-    def replaced(atoms: Iterable[Atom]) -> list[Atom]:
-        return [atom if isinstance(atom, Literal) else values.get(atom, atom) for atom in atoms]
-
     rest = [equation for equation in jaxpr.eqns if not equation.outvars or not values.keys() >= {*equation.outvars}]
-    equations = [with_operands(equation, replaced(equation.invars)) for equation in rest]
-    return with_equations(jaxpr, equations).replace(outvars=replaced(jaxpr.outvars)) if values else jaxpr
+    equations = [with_operands(equation, replaced(equation.invars, values)) for equation in rest]
+    return with_equations(jaxpr, equations).replace(outvars=replaced(jaxpr.outvars, values)) if values else jaxpr
 
 
 def alone(equation: JaxprEqn) -> ClosedJaxpr:

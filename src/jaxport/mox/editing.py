@@ -20,7 +20,7 @@ from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.jaxprs import Array, Atom, Aval, Effect, PyTree
 from jaxport.jaxprs.dataflow import used_variables
-from jaxport.jaxprs.rewrite import alone, inlined, with_operands
+from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
 from jaxport.jaxprs.walk import Location, bodies
 from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
 from jaxport.mox import placing
@@ -91,11 +91,6 @@ class _EditedBody:
             self.inputs[key] = Var(aval)
         return self.inputs[key]
 
-    def read(self, atom: Atom) -> Atom:
-        """Return what stands for a value from here on."""
-        # A body may use the very variables that stand around it: one step, never a chain.
-        return self.names.get(atom, atom) if isinstance(atom, Var) else atom
-
     def typed(self, variable: Var, aval: Aval) -> Var:
         """Return what stands for a result from here on, if it has another shape or dtype now."""
         if isinstance(variable, jaxprs.DropVar):
@@ -109,7 +104,7 @@ class _EditedBody:
 
     def renamed(self, equation: JaxprEqn) -> JaxprEqn:
         """Return the equation with what stands for its operands."""
-        return with_operands(equation, [self.read(atom) for atom in equation.invars])
+        return with_operands(equation, replaced(equation.invars, self.names))
 
     def transposed(self, equation: JaxprEqn) -> JaxprEqn:
         """Return the equation with a result of another shape if it transposes what has one now."""
@@ -180,7 +175,7 @@ class _Editor:
                 self.replace(made, equation_or_none, self.matches[here])
             elif equation_or_none is not None:
                 made.equations.append(equation_or_none)
-        return made, [made.read(atom) for atom in jaxpr.outvars]
+        return made, replaced(jaxpr.outvars, made.names)
 
     def around(self, made: _EditedBody, equation: JaxprEqn, here: Location) -> JaxprEqn | None:
         """Return the equation with its bodies edited; None if its equations took its place."""

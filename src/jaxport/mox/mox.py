@@ -14,12 +14,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxport import jaxprs
-from jaxport.blocks import dims
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Module, PyTree
+from jaxport.jaxprs import Array, Module, PyTree, dims
 from jaxport.mox.aliases import Query
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.blocks import dims
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Aval, Dim, PyTree
+from jaxport.jaxprs import Aval, Dim, PyTree, dims
 from jaxport.jaxprs.dataflow import producers
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.mox.rewriting import TypeRewriting

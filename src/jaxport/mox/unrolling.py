@@ -10,12 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxport import jaxprs
-from jaxport.blocks import dims
 from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
-from jaxport.jaxprs import Atom, Aval, PythonFunction
-from jaxport.jaxprs.rewrite import EquationRewriting, inlined, traced, with_operands
+from jaxport.jaxprs import Atom, Aval, PythonFunction, dims
+from jaxport.jaxprs.rewrite import EquationRewriting, inlined, replaced, traced, with_operands
 from jaxport.jaxprs.walk import Location, bodies, replace_bodies
 from jaxport.mox.mox import Mox
 from jaxport.mox.origins import origin_of, stacking_scans
@@ -135,7 +134,7 @@ class _Unrolling:
         names: dict[Var, Atom] = {}
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
-            equation = with_operands(equation, [_read(names, atom) for atom in equation.invars])
+            equation = with_operands(equation, replaced(equation.invars, names))
             if here in self.ways:
                 inner = bodies(equation.params)
                 new = [self.body(body, (*here, number)) for number, body in enumerate(inner)]
@@ -146,11 +145,7 @@ class _Unrolling:
                 names.update(zip(equation.outvars, results, strict=True))
             else:
                 equations.append(equation)
-        return jaxpr.replace(eqns=equations, outvars=[_read(names, atom) for atom in jaxpr.outvars])
-
-
-def _read(names: dict[Var, Atom], atom: Atom) -> Atom:
-    return names.get(atom, atom) if isinstance(atom, Var) else atom
+        return jaxpr.replace(eqns=equations, outvars=replaced(jaxpr.outvars, names))
 
 
 def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 from jax import core as jax_core, export as jax_export
 
 from jaxport import jaxprs
-from jaxport.blocks import dims
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import ModelError, noted
-from jaxport.jaxprs import Array, Atom, Aval, Dim, Effect, Parameters, PyTree, Var, source_info_util
+from jaxport.jaxprs import Array, Atom, Aval, Dim, Effect, Parameters, PyTree, Var, dims, source_info_util
 from jaxport.jaxprs.widen import jit_parameters
 from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox

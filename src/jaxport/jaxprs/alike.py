@@ -8,9 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxport.blocks import block_p
-from jaxport.export import dims
-from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Parameters, PyTree
+from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, PyTree, dims
 
 #: Calls with custom derivatives: only their bodies matter.
 _WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))
@@ -110,21 +108,3 @@ def same_dataflow(a: Jaxpr, b: Jaxpr, same_equation: Callable[[JaxprEqn, JaxprEq
             return False
         names.update(zip(one.outvars, other.outvars, strict=True))
     return all(map(same, a.outvars, b.outvars))
-
-
-def kind(equation: JaxprEqn) -> tuple:
-    """Return a hashable key that two equations share if they may be the same.
-
-    Two blocks with the same key may differ inside.
-    """
-    name: Callable[[Atom], str] = lambda atom: f"{getattr(atom.aval, 'dtype', '')}{getattr(atom.aval, 'shape', '')}"
-    avals = (*map(name, equation.invars), ">", *map(name, equation.outvars))
-    if equation.primitive is block_p:
-        block = equation.params["block"]
-        return equation.primitive.name, block.target, block.path, block.method
-    return equation.primitive.name, avals, _small(equation.params)
-
-
-def _small(params: Parameters) -> tuple:
-    simple = (int, str, bool, type(None))
-    return tuple((key, value) for key, value in sorted(params.items()) if isinstance(value, simple))
