@@ -24,13 +24,12 @@ from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
 from jaxport.jaxprs.walk import Location, bodies
 from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
 from jaxport.mox import placing
+from jaxport.mox.cleanup import pruned, renamed
 from jaxport.mox.match import REWRITTEN, Match, arguments_of, match_of, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import stacking_scans
-from jaxport.mox.pruning import pruned
 from jaxport.mox.refusals import refusal
-from jaxport.mox.renaming import renamed
 from jaxport.mox.replacement import Factory, Rewrite, Template, Templates, concrete
 from jaxport.mox.tree import Node
 

@@ -10,9 +10,9 @@ from jaxport.blocks.places import joined
 from jaxport.jaxprs import Jaxpr, JaxprEqn, Var
 from jaxport.jaxprs.rewrite import EquationRewriting, Rewriting
 from jaxport.jaxprs.walk import with_equations
+from jaxport.mox.cleanup import with_block, with_names
 from jaxport.mox.match import IN_PLACE, REPLACED
 from jaxport.mox.original import original_p
-from jaxport.mox.renaming import with_block, with_names
 from jaxport.mox.tree import name_below
 
 __all__ = ["as_call", "placed", "relative", "with_original"]

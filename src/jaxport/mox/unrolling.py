@@ -16,10 +16,9 @@ from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
 from jaxport.jaxprs import Atom, Aval, PythonFunction, dims
 from jaxport.jaxprs.rewrite import EquationRewriting, inlined, replaced, traced, with_operands
 from jaxport.jaxprs.walk import Location, bodies, replace_bodies
+from jaxport.mox.cleanup import pruned, with_block, with_names
 from jaxport.mox.mox import Mox
 from jaxport.mox.origins import origin_of, stacking_scans
-from jaxport.mox.pruning import pruned
-from jaxport.mox.renaming import with_block, with_names
 from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
