@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, PyTree, dims
+from jaxport.jaxprs import Atom, Aval, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, PyTree, dims
 
 #: Calls with custom derivatives: only their bodies matter.
 _WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))
 
 
-def same_aval(a: Any, b: Any) -> bool:
+def same_aval(a: Aval, b: Aval) -> bool:
     """Whether two abstract values have the same dtype and shape."""
     if not (hasattr(a, "shape") and hasattr(b, "shape")):
         return a == b
     return a.dtype == b.dtype and len(a.shape) == len(b.shape) and all(map(dims.same, a.shape, b.shape))
+
+
+def takes_values(a: Aval, b: Aval) -> bool:
+    """Whether a weight of one type may have the values of the other: of its shape, and of its dtype or both floats."""
+    floating = all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (a, b))
+    return a.shape == b.shape and (a.dtype == b.dtype or floating)
 
 
 def same_avals(atoms: Sequence[Atom], others: Sequence[Atom]) -> bool:

@@ -19,6 +19,7 @@ from jaxport.blocks.places import joined
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.jaxprs import Array, Atom, Aval, Effect, PyTree
+from jaxport.jaxprs.alike import same_aval
 from jaxport.jaxprs.dataflow import used_variables
 from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
 from jaxport.jaxprs.walk import Location, bodies
@@ -69,6 +70,17 @@ class _Leaf:
 
 
 @dataclass(frozen=True)
+class _NewInputs:
+    """The inputs of a replacement besides those of the original: their variables, and the names of the parameters.
+
+    The parameters come first; `names` has for each the name in the program by that in the replacement.
+    """
+
+    variables: Sequence[Var]
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class _InputKey:
     """A new input of a body: the leaf `name`, with `slices` axes of steps taken off."""
 
@@ -95,7 +107,7 @@ class _EditedBody:
         if isinstance(variable, jaxprs.DropVar):
             return Var(aval)
         before: Aval = variable.aval
-        if (before.shape, before.dtype) == (aval.shape, aval.dtype):
+        if same_aval(before, aval):
             return variable
         changed = Var(aval)
         self.names[variable] = changed
@@ -264,7 +276,7 @@ class _Editor:
         params = self.params(match, templates, scans)
         for name, aval in template.inputs:
             known = self.leaves.setdefault(name, _Leaf(name, _aval(aval), None))
-            if (known.aval.shape, known.aval.dtype) != (aval.shape, aval.dtype) or name in self.taken:
+            if not same_aval(known.aval, aval) or name in self.taken:
                 raise InvalidArgument(
                     f"the new input `{name}` clashes with another of that name",
                     where=f"the replacement of `{match.shown}`",
@@ -274,10 +286,8 @@ class _Editor:
         keys = [*params, *(_InputKey(name) for name, _ in template.inputs)]
         inputs = [made.input(key, self.leaves[key.name].aval) for key in keys]
         names = {weight.path: key.name for weight, key in zip(template.params, params, strict=True)}
-        if template.is_call:
-            self.emit_call(made, equation, match, template, inputs, names)
-        else:
-            self.emit(made, equation, match, template, inputs, names)
+        emit = self.emit_call if template.is_call else self.emit
+        emit(made, equation, match, template, _NewInputs(inputs, names))
 
     def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[_InputKey]:
         """Return the new parameters of a match: shared with other calls of the same module, stacked over the steps."""
@@ -300,7 +310,7 @@ class _Editor:
                 value = values[0] if not scans else jnp.stack(values).reshape(*match.lengths, *values[0].shape)
                 self.leaves[name] = _Leaf(name, _aval(weight.value), value, weight.trainable, locations, match.lengths)
             leaf = self.leaves[name]
-            if (leaf.aval.shape, leaf.aval.dtype) != (weight.value.shape, weight.value.dtype):
+            if not same_aval(leaf.aval, weight.value):
                 raise InvalidArgument(
                     f"the new parameter `{name}` has two shapes",
                     where=f"the replacement of `{match.shown}`, which is called several times",
@@ -333,34 +343,27 @@ class _Editor:
             self.bases[owner] = wish if block is not None else unused(wish, set(self.bases.values()))
         return owner, self.bases[owner]
 
-    def emit(
-        self,
-        made: _EditedBody,
-        equation: JaxprEqn,
-        match: Match,
-        template: Template,
-        inputs: list[Var],
-        names: Mapping[str, str],
-    ) -> None:
+    def emit(self, made: _EditedBody, equation: JaxprEqn, match: Match, template: Template, new: _NewInputs) -> None:
         """Append a block that does what the template says."""
         results = template.site.results
         escaping = equation.outvars[results:]
         base = self.owner(match)[1]
-        jaxpr, escaped = placing.with_original(placing.placed(template.jaxpr, base, names), equation, results)
-        operands, used = [*equation.invars, *inputs], used_variables(jaxpr)
+        jaxpr, escaped = placing.with_original(placing.placed(template.jaxpr, base, new.names), equation, results)
+        operands, used = [*equation.invars, *new.variables], used_variables(jaxpr)
         kept = [
             index for index in range(len(operands)) if index < template.site.arguments or jaxpr.invars[index] in used
         ]
         old = equation.params.get("block")
         weights = {} if old is None else dict(old.weights)
-        weights |= {len(equation.invars) + index: name for index, name in enumerate(names.values())}
+        weights |= {len(equation.invars) + index: name for index, name in enumerate(new.names.values())}
+        config = {**template.config, "new_params": FrozenMapping(new.names)} if template.config else {}
         block = Block(
             target=template.name,
             name=match.block.name if match.block is not None else match.path.rpartition(".")[2],
             path=match.path,
             kind="function",
             method="",
-            config=FrozenMapping({**template.config, "new_params": FrozenMapping(names)} if template.config else {}),
+            config=FrozenMapping(config),
             weights=FrozenMapping(weights),
             exchanged=FrozenMapping({} if old is None else old.exchanged),
             arguments=arguments_of(match.node),
@@ -392,23 +395,14 @@ class _Editor:
             self.keep_escaping(made, equation, match, results)
 
     def emit_call(
-        self,
-        made: _EditedBody,
-        equation: JaxprEqn,
-        match: Match,
-        template: Template,
-        inputs: list[Var],
-        names: Mapping[str, str],
+        self, made: _EditedBody, equation: JaxprEqn, match: Match, template: Template, new: _NewInputs
     ) -> None:
         """Append the call of another module, which takes the place of the block as it is."""
         base, results = self.owner(match)[1], template.site.results
         self.modules.pop(base, None)  # the last comes last
         self.modules[base] = template.module
-        made.inline(
-            placing.placed(placing.as_call(template.jaxpr), base, names),
-            [*equation.invars, *inputs],
-            equation.outvars[:results],
-        )
+        jaxpr = placing.placed(placing.as_call(template.jaxpr), base, new.names)
+        made.inline(jaxpr, [*equation.invars, *new.variables], equation.outvars[:results])
         self.keep_escaping(made, equation, match, results)
 
     def keep_escaping(self, made: _EditedBody, equation: JaxprEqn, match: Match, results: int) -> None:

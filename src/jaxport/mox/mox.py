@@ -19,6 +19,7 @@ from jaxport.blocks.ungrouping import ungroup
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Module, PyTree, dims
+from jaxport.jaxprs.alike import takes_values
 from jaxport.mox.aliases import Query
 
 if TYPE_CHECKING:
@@ -463,8 +464,7 @@ class Mox:
                     instead="`mox.params` and `mox.state` have those that there are",
                 )
             wanted, new = jax.typeof(held[path].value), jax.typeof(value)
-            floating = all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (wanted, new))
-            if wanted.shape != new.shape or (wanted.dtype != new.dtype and not floating):
+            if not takes_values(wanted, new):
                 raise InvalidArgument(
                     f"`{path}` is given {new.str_short()}",
                     where="`Mox.with_params`",

@@ -12,6 +12,7 @@ from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Aval, ad, batching
+from jaxport.jaxprs.alike import same_aval
 
 __all__ = ["Site", "original_p"]
 
@@ -50,7 +51,7 @@ class Site:
         level = len(self.axes)
         for index, (array, aval) in enumerate(zip(arrays, self.in_avals(level), strict=True)):
             array_aval = jax.typeof(array)
-            if (array_aval.shape, array_aval.dtype) != (aval.shape, aval.dtype):
+            if not same_aval(array_aval, aval):
                 raise InvalidArgument(
                     f"the original is given {array_aval.str_short()} as argument {index}",
                     where=f"the replacement of `{self.where}`",

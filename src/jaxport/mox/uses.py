@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
+from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Atom, Aval, Var
 from jaxport.jaxprs.dataflow import Read, producers, reached
 from jaxport.jaxprs.widen import entered_by, runs_bodies
@@ -19,7 +20,7 @@ from jaxport.mox.tree import name_below
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
 
-__all__ = ["Kernel", "Use", "cast_of", "is_passed_on", "kernels", "plain_body", "uses"]
+__all__ = ["Kernel", "Use", "cast_of", "is_passed_on", "kernels", "kernels_to", "plain_body", "uses"]
 
 # What changes the representation of a value, not what it is.
 _CASTS = frozenset({"convert_element_type", "copy", "copy_p", "pvary", "reduce_precision", "stop_gradient"})
@@ -108,6 +109,22 @@ def kernels(match: Match) -> list[Kernel]:
         inputs = _input_axes(jaxpr, variable)
         outputs = tuple(axis for axis in range(variable.aval.ndim) if axis not in inputs)
         used.append(Kernel(index, path, name_below(path, block.path), inputs, outputs, variable.aval.dtype))
+    return used
+
+
+def kernels_to(match: Match, change: str) -> list[Kernel]:
+    """Return the kernels of a block for an edit that is to change them.
+
+    Raises:
+      InvalidArgument: it has none.
+    """
+    used = kernels(match)
+    if not used:
+        raise InvalidArgument(
+            f"`{match.shown}` has no weight to {change}",
+            where=f"`{change}`",
+            why=f"`{match.type}` multiplies none of its parameters",
+        )
     return used
 
 

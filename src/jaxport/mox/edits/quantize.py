@@ -22,7 +22,7 @@ from jaxport.mox.edits.lora import is_adapted
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.sharding import beside
-from jaxport.mox.uses import kernels
+from jaxport.mox.uses import kernels_to
 
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
@@ -94,13 +94,7 @@ def quantize(
     _check_format(axis, dtype, group, symmetric)
 
     def make(match: Match) -> Replacement:
-        chosen = kernels(match)
-        if not chosen:
-            raise InvalidArgument(
-                f"`{match.shown}` has no weight to quantize",
-                where="`quantize`",
-                why=f"`{match.type}` multiplies none of its parameters",
-            )
+        chosen = kernels_to(match, "quantize")
         params: dict[str, Array] = {}
         axes: list[tuple[str, int, int]] = []
         for kernel in chosen:

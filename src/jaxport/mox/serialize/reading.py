@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 import jax
-import jax.numpy as jnp
 from jax import core as jax_core, export as jax_export
 
 from jaxport import jaxprs
@@ -16,6 +15,7 @@ from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import ModelError, noted
 from jaxport.jaxprs import Array, Atom, Aval, Dim, Effect, Parameters, PyTree, Var, dims, source_info_util
+from jaxport.jaxprs.alike import takes_values
 from jaxport.jaxprs.widen import jit_parameters
 from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox
@@ -98,8 +98,7 @@ class _Reader:
             )
         for weight, variable in zip(traced.weights, jaxpr.invars, strict=False):
             aval, wanted = jax.typeof(weight.value), _typed(variable)
-            floating = all(jnp.issubdtype(one.dtype, jnp.floating) for one in (aval, wanted))
-            if aval.shape != wanted.shape or (aval.dtype != wanted.dtype and not floating):
+            if not takes_values(wanted, aval):
                 raise ModelError(
                     f"the weight `{weight.path}` is {aval.str_short()}",
                     where="the file of weights",
