@@ -8,8 +8,8 @@ value of its last step, zeros if there was none; a branch that is not taken give
 >>> program = jax.make_jaxpr(lambda x: lax.scan(lambda c, x: (c + jnp.sin(x), None), 0.0, x)[0])(jnp.ones(3))
 >>> sines = lambda equation, around, location: equation.outvars if equation.primitive.name == "sin" else ()
 >>> made, (tap,) = tapped(program, sines)
->>> print(made.out_avals[1], tap.location)
-ShapedArray(float32[3]) (0, 0, 0)
+>>> made.out_avals[1].shape, tap.location
+((3,), (0, 0, 0))
 """
 
 from __future__ import annotations
