@@ -3,7 +3,9 @@
 >>> import jax
 >>> from jax.extend.core.primitives import mul_p
 >>> program = jax.make_jaxpr(jax.jit(lambda x: x + 2))(1.0)
->>> product = EquationRewriting(lambda e: e.replace(primitive=mul_p) if e.primitive.name == "add" else e).closed(program)
+>>> product = EquationRewriting(lambda e: e.replace(primitive=mul_p) if e.primitive.name == "add" else e).closed(
+...     program
+... )
 >>> print(jaxpr_as_fun(product)(3.0)[0])
 6.0
 """
@@ -119,8 +121,9 @@ def inlined(jaxpr: Jaxpr, operands: Sequence[Atom], equations: list[JaxprEqn]) -
 
 def literals(body: ClosedJaxpr | Jaxpr) -> list[Atom]:
     """Return the constants of a body as literals; an open one has none."""
-    consts = body.consts if isinstance(body, ClosedJaxpr) else ()
-    return [Literal(value, v.aval) for value, v in zip(consts, body.jaxpr.constvars, strict=True)] if consts else []
+    if not isinstance(body, ClosedJaxpr):
+        return []
+    return [Literal(value, v.aval) for value, v in zip(body.consts, body.jaxpr.constvars, strict=True)]
 
 
 def with_values(jaxpr: Jaxpr, values: Mapping[Var, Atom]) -> Jaxpr:

@@ -175,7 +175,7 @@ def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Arr
     if any(equation.effects for equation in equations):
         return None
     inputs = [variable for variable in body.invars if variable in needed]
-    values = [_entering(mox, node, body.invars.index(variable), steps) for variable in inputs]
+    values: list[PyTree] = [_entering(mox, node, body.invars.index(variable), steps) for variable in inputs]
     if any(value is None for value in values):
         return None
     part = body.replace(invars=inputs, eqns=equations, outvars=[atom], debug_info=jaxprs.nameless(body))
