@@ -1,11 +1,13 @@
 """A uniform interface to JAX beyond its public one, the same for every release of JAX.
 
 `aliases` names the types of values; `versions` lists what differs between releases; `names` has the names that are
-private or move, `definitions` JAX's own definitions of primitives; `walk` has the walks through programs that others are
-made of, `dataflow` what values depend on, `rewrite` copies and rewritings, `widen` what is known of the equations that
-run bodies; `parameters` reads and makes the parameters of primitives; `rules` registers the behaviour of our own primitives
-under JAX's transformations; `implementations` returns the implementation of a primitive, and `defaults` tells which of
-its parameters have no effect; `sizes` checks symbolic sizes without errors.
+private or move, `definitions` JAX's own definitions of primitives, and `primitives` asks for their implementations.
+
+What is known of programs: `walk` has the walks that others are made of, `dataflow` tells what values depend on, `rewrite`
+copies and rewrites programs, `widen` knows the operands of the equations that run bodies, `taps` makes inner values
+outputs, `alike` compares programs; `parameters` reads and makes the parameters of primitives, `rules` registers the
+behaviour of our own primitives under JAX's transformations. `dims` evaluates symbolic sizes, which `dim_text` reads, and
+`sizes` checks them without errors.
 """
 
 from jaxport.jaxprs.aliases import (

@@ -8,7 +8,6 @@ that is saved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -21,29 +20,11 @@ from jaxport.jaxprs.dataflow import variables
 from jaxport.jaxprs.taps import Tap
 from jaxport.jaxprs.walk import Location, bodies, equations_within
 from jaxport.jaxprs.widen import source_of
+from jaxport.verify.report import BlockDifference
 from jaxport.verify.taps import measured
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
-
-
-@dataclass(frozen=True)
-class BlockDifference:
-    """The difference of a block's results from those of the JAX function.
-
-    Attributes:
-      path: the path of the module; the name of the block if it has none.
-      target: the qualified name of the module's class, or of the function.
-      relative: the root mean square of the difference, in units of that of the expected values; the largest one if there
-        are several results. The calls of a scan count together.
-      added: what the block costs: `relative` without the largest such difference of the values that the block is computed
-        from, where both are taken as independent, so that their squares add up.
-    """
-
-    path: str
-    target: str
-    relative: float
-    added: float
 
 
 def block_differences(

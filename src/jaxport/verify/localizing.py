@@ -17,10 +17,10 @@ from jaxport.blocks import Block, block_p
 from jaxport.export.exported import Exported
 from jaxport.export.sources import source_lines
 from jaxport.jaxprs import Array
-from jaxport.verify import reference
 from jaxport.verify.comparing import FAILURES, difference
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Divergence
+from jaxport.verify.running import run_program
 from jaxport.verify.taps import Measured, measured, run
 
 
@@ -65,7 +65,7 @@ class Localizer:
         """Return the graph pass after which the outputs differ, if no single equation does."""
         traced = self.exported.traced
         weights = [weight.value for weight in traced.weights]
-        expected = list(map(np.asarray, reference.run_program(traced.jaxpr, [*weights, *self.leaves])))
+        expected = list(map(np.asarray, run_program(traced.jaxpr, [*weights, *self.leaves])))
         inside = narrowest(traced.jaxpr)
         names = [report.name for report in self.exported.pass_reports]
         for count in range(len(names) + 1):

@@ -13,8 +13,8 @@ from jaxport.export.ports import is_key
 from jaxport.export.rules import BLOCK_RULES
 from jaxport.jaxprs import Array, JaxprEqn, PyTree
 from jaxport.jaxprs.taps import Tap, tapped
-from jaxport.verify import reference
 from jaxport.verify.precision import narrowest
+from jaxport.verify.running import run_program
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
@@ -84,7 +84,7 @@ def measured(
     names = (f"tap_{index}" for index in range(len(taps)))
     paths = (*traced.output_paths, *traced.state_outputs, *names)
     model = exported.again(replace(traced, jaxpr=jaxpr, output_paths=paths, state_outputs=()), reduced=reduced)
-    expected = reference.run_program(jaxpr, [*(weight.value for weight in traced.weights), *leaves])
+    expected = run_program(jaxpr, [*(weight.value for weight in traced.weights), *leaves])
     sides = (taps, expected[-len(taps) :], run(model, inputs)[-len(taps) :], narrowest(jaxpr)[-len(taps) :])
     return [Measured(*value) for value in zip(*sides, strict=True)]
 

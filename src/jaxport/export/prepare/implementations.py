@@ -26,7 +26,7 @@ from jaxport.jaxprs import (
     Var,
     new_jaxpr_eqn,
 )
-from jaxport.jaxprs.implementations import implementations
+from jaxport.jaxprs.primitives import implementations
 from jaxport.jaxprs.rewrite import EquationRewriting, Rewriting, call_of, traced
 from jaxport.jaxprs.walk import equations_within, map_jaxprs
 
