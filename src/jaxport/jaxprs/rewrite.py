@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, cast
+from operator import is_
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ from jaxport.jaxprs.names import (
     new_jaxpr_eqn,
     reference_of,
 )
-from jaxport.jaxprs.walk import map_jaxprs, with_equations
+from jaxport.jaxprs.walk import bodies, map_jaxprs, with_equations
 
 __all__ = [
     "Atoms",
@@ -79,14 +80,16 @@ def with_operands(equation: JaxprEqn, invars: Sequence[Atom], outvars: Sequence[
     The effect of reading or writing a mutable reference names the operand, and follows it.
     """
     outvars = equation.outvars if outvars is None else outvars
-    pairs = list(zip((*equation.invars, *equation.outvars), (*invars, *outvars), strict=True))
-    if all(new is old for old, new in pairs):
+    if all(map(is_, invars, equation.invars)) and all(map(is_, outvars, equation.outvars)):
         return equation
-    names = {old: new for old, new in pairs if isinstance(old, Var)}
-    effects = {
-        effect if (reference := reference_of(effect)) is None else effect.replace(names.get(reference, reference))
-        for effect in cast("Set[Effect]", equation.effects)
-    }
+    effects: Set[Effect] = equation.effects
+    if effects:
+        old = (*equation.invars, *equation.outvars)
+        names = {atom: new for atom, new in zip(old, (*invars, *outvars), strict=True) if isinstance(atom, Var)}
+        effects = {
+            effect if (reference := reference_of(effect)) is None else effect.replace(names.get(reference, reference))
+            for effect in effects
+        }
     return equation.replace(invars=list(invars), outvars=list(outvars), effects=effects)
 
 
@@ -216,6 +219,8 @@ class Rewriting:
 
     def equation(self, equation: JaxprEqn) -> JaxprEqn:
         """Rewrite an equation: by default the bodies in it; return the same object if nothing changes."""
+        if not bodies(equation.params):  # most equations have none
+            return equation
         params = {name: map_jaxprs(self._jaxpr, value) for name, value in equation.params.items()}
         same = all(params[name] is value for name, value in equation.params.items())
         return equation if same else equation.replace(params=params)
