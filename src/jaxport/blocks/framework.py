@@ -202,7 +202,7 @@ class Framework:
         return []
 
     def carry(self, before: PyTree, after: PyTree) -> None:
-        """Copy what is attached to an array of a call to the marker's result for it."""
+        """Copy the attributes of an argument of a call to the marker's result for it."""
         del before, after
 
     def named_by(self, module: Module, method: str) -> Callable | None:

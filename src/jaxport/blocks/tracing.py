@@ -128,7 +128,7 @@ def trace(
 
 
 class _Trace:
-    """One trace: the inputs, what the traced function leaves behind, and the result."""
+    """One trace: the inputs, the result, and the state that the function changed."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class _Trace:
         )
 
     def run(self, inputs: list) -> list:
-        """Run the function under the trace, and store in `self` what is only known inside."""
+        """Run the function under the trace; store in `self` what only the running function tells."""
         self.models.begin()
         leaves = {**self.static_inputs, **dict(zip(self.inputs, inputs, strict=True))}
         args, kwargs = jax.tree.unflatten(self.in_tree, [leaves[index] for index in range(len(leaves))])

@@ -225,7 +225,7 @@ class _Instance:
         return tuple(None if value is None else self._value(value) for value in values)
 
     def _value(self, value: Value) -> Value:
-        """Return what stands for a value of the template; a number, or the size of a dim, stands for itself."""
+        """Return the instance's value for one of the template; a number, or the size of a dim, is its own."""
         own = self.values.get(value.identity, value) if value.watch is None else self.watched[value.watch]
         if value.broadcast is not None and own is not value:
             return own.broadcasting(value.broadcast)

@@ -204,7 +204,7 @@ class Rewriting:
         return program if jaxpr is program.jaxpr else closed(jaxpr, self.constants(program.consts))
 
     def constants(self, values: Sequence[Array]) -> Sequence[Array]:
-        """Return what the constants of a program become."""
+        """Rewrite the constants of a program."""
         return values
 
     def body(self, jaxpr: Jaxpr) -> Jaxpr:

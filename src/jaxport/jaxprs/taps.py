@@ -91,7 +91,7 @@ class _Tapping:
     def within(
         self, equation: JaxprEqn, here: Location, around: tuple[JaxprEqn, ...]
     ) -> tuple[list[JaxprEqn], JaxprEqn, Sequence[Atom], list[Tap]]:
-        """Return what comes before an equation, the equation, and the values tapped in its bodies."""
+        """Return the equations to put before an equation, the equation, and the values and taps of its bodies."""
         is_wrapper = equation.primitive.name in DISSOLVED
         if not (is_wrapper or takes_outputs(equation)) or not self.enters(equation):
             return [], equation, (), []
@@ -109,7 +109,7 @@ class _Tapping:
         if not is_wrapper:
             (*before, equation), values = widened(equation, Widening(made, [()] * len(made), {}, outputs=counts))
             return before, equation, values, taps
-        # The wrapper keeps its rule of differentiation; what is looked at inside is computed beside it.
+        # The wrapper keeps its rule of differentiation; the values inside it are computed again beside it.
         before = []
         (inner,) = (value for value in equation.params.values() if isinstance(value, ClosedJaxpr | Jaxpr))
         values = inlined(made[0], [*literals(inner), *equation.invars], before)[len(equation.outvars) :]

@@ -125,7 +125,7 @@ class Widening:
     Attributes:
       bodies: each with its new inputs behind the old ones, and its new outputs behind the old ones.
       inputs: for each body, a key per new input; equal keys are the same value.
-      operands: for each key, what it is outside: for a key in `sliced`, the stack of what each step sees.
+      operands: for each key, the value outside; for a key in `sliced`, the slices of all steps, stacked.
       sliced: the keys whose inputs are a slice per step of the scan.
       outputs: for each body, how many new outputs it has; none by default.
     """

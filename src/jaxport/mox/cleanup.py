@@ -1,4 +1,4 @@
-"""What follows an edit: dead code, unused parameters and state go; names that fell free are given to new parameters."""
+"""Clean up after an edit: eliminate dead code, unused parameters and state, and reuse the names that became free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["pruned", "renamed", "with_block", "with_names"]
 
 
 def pruned(mox: Mox, gone_blocks: Iterable[str] = ()) -> Mox:
-    """Return the Mox without what its results do not depend on; the parameters that are gone are in `dropped`.
+    """Eliminate dead code, and the parameters that only it used: they are in `dropped`.
 
     The state of blocks that are gone changes no more.
     """
@@ -50,7 +50,7 @@ def with_block(equation: JaxprEqn, change: Callable[[Block], Block]) -> JaxprEqn
 
 
 def with_names(block: Block, name_of: Callable[[str], str]) -> Block:
-    """Return a block whose parameters have other paths, also in what it says of the adapters that it has."""
+    """Return a block whose parameters have other paths, also in the configuration of its adapters."""
     config = dict(block.config)
     if "new_params" in config:
         config["new_params"] = FrozenMapping({own: name_of(path) for own, path in config["new_params"].items()})

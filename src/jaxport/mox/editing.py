@@ -1,4 +1,4 @@
-"""Editing a program: jaxpr to jaxpr, along the bodies that lead to what is replaced; everything else is shared."""
+"""Edit a program, jaxpr to jaxpr, along the bodies that lead to the replaced equations; all others are shared."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class _EditedBody:
         return self.inputs[key]
 
     def typed(self, variable: Var, aval: Aval) -> Var:
-        """Return what stands for a result from here on, if it has another shape or dtype now."""
+        """Return the variable of a result, a new one if its shape or dtype is another now."""
         if isinstance(variable, jaxprs.DropVar):
             return Var(aval)
         before: Aval = variable.aval
@@ -114,11 +114,11 @@ class _EditedBody:
         return changed
 
     def renamed(self, equation: JaxprEqn) -> JaxprEqn:
-        """Return the equation with what stands for its operands."""
+        """Return the equation with the present names of its operands."""
         return with_operands(equation, replaced(equation.invars, self.names))
 
     def transposed(self, equation: JaxprEqn) -> JaxprEqn:
-        """Return the equation with a result of another shape if it transposes what has one now."""
+        """Return the equation, with another shape for its result if it transposes a value whose shape changed."""
         if equation.primitive.name != "transpose":
             return equation
         aval: Aval = equation.invars[0].aval
@@ -126,7 +126,7 @@ class _EditedBody:
         return equation.replace(outvars=[self.typed(equation.outvars[0], aval.update(shape=shape))])
 
     def inline(self, jaxpr: Jaxpr, operands: Sequence[Atom], outvars: Sequence[Var]) -> None:
-        """Append what a body does, under new names; `outvars` stand for its results from here on."""
+        """Append the equations of a body, under new names; its results take the place of `outvars`."""
         self.names.update(zip(outvars, inlined(jaxpr, operands, self.equations), strict=True))
 
 
@@ -173,7 +173,7 @@ class _Editor:
     # -- bodies ----------------------------------------------------------------------------------------------------
 
     def body(self, jaxpr: Jaxpr, location: Location) -> tuple[_EditedBody, list[Atom]]:
-        """Return the body at a location with what is replaced in it, and its results."""
+        """Return the edited body at a location, and its results."""
         made = _EditedBody()
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
@@ -241,7 +241,7 @@ class _Editor:
         return self.leaves[key.name].value is not None
 
     def outside(self, made: _EditedBody, key: _InputKey, sliced: bool) -> Var:
-        """Return what an input of a body is outside of its equation."""
+        """Return the value outside of an equation that enters a body as a new input."""
         leaf = self.leaves[key.name]
         outer = replace(key, slices=key.slices - 1) if sliced else key
         aval = leaf.aval
@@ -344,7 +344,7 @@ class _Editor:
         return owner, self.bases[owner]
 
     def emit(self, made: _EditedBody, equation: JaxprEqn, match: Match, template: Template, new: _NewInputs) -> None:
-        """Append a block that does what the template says."""
+        """Append a block with the body of a template."""
         results = template.site.results
         escaping = equation.outvars[results:]
         base = self.owner(match)[1]
@@ -406,7 +406,7 @@ class _Editor:
         self.keep_escaping(made, equation, match, results)
 
     def keep_escaping(self, made: _EditedBody, equation: JaxprEqn, match: Match, results: int) -> None:
-        """Append what was made inside of a block that is gone, and is used outside."""
+        """Append the equations of a removed block whose values are used outside of it."""
         escaping = equation.outvars[results:]
         if escaping:
             self.gone.add(match.path)
@@ -449,7 +449,7 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
 
 
 def _site(node: Node, match: Match) -> Site:
-    """Return what the replacement may call: the equation with what was replaced inside it."""
+    """Return the original that a replacement may call: the equation, with its inner replacements."""
     equation, block = node.equation, node.block
     arguments, results = len(arguments_of(node)), len(returns_of(node))
     if block is not None:

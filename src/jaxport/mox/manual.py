@@ -70,7 +70,7 @@ class Manual:
         return jaxprs.varying(value, tuple(sorted(wanted - varying)))
 
     def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
-        """Return what a traced function of whole arrays does on each device, with its inputs in their order."""
+        """Return the body that each device runs of a traced function of whole arrays, with the function's inputs."""
         (equation,) = jaxpr.eqns
         inner = equation.params["jaxpr"]
         known = dict(zip(equation.invars, inner.invars, strict=True))

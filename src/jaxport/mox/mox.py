@@ -63,7 +63,7 @@ class Mox:
     dropped: tuple[str, ...] = ()
     modules: Mapping[str, Module] | None = field(default_factory=dict)
 
-    # -- what it holds ---------------------------------------------------------------------------------------------
+    # -- contents --------------------------------------------------------------------------------------------------
 
     @property
     def jaxpr(self) -> jaxprs.ClosedJaxpr:

@@ -1,4 +1,4 @@
-"""The original of what is being replaced, as a primitive that stands for it while the replacement is traced."""
+"""The original of a replacement: a primitive represents it while the replacement is traced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Site:
     """A place where something is replaced.
 
     Attributes:
-      jaxpr: what the original does: its arguments, then its other operands.
+      jaxpr: the program of the original: its arguments come first, then its other operands.
       arguments, results: how many of its inputs and outputs are those of the call.
       axes: the batched axes of the arguments and results, for each `vmap` around it, the innermost first.
       where: its path, for messages.

@@ -138,7 +138,7 @@ def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
     """Return the scans around a node whose steps have parameters of their own, the outermost first.
 
     Those that slice the weights of the node's block; if it has none, those that slice any weights. A scan over
-    time hands the same weights to each step: what is new inside is shared by the steps too.
+    time hands the same weights to each step, so new parameters inside are shared by the steps, too.
     """
     scans = [around for around in node.around if around.equation.primitive.name == "scan"][::-1]
     if not scans:
@@ -164,7 +164,7 @@ def _slices_weights(mox: Mox, scan: Node) -> bool:
 
 
 def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Array | None:
-    """Return a value that can be read at `node`, from what the program holds; None if it depends on its arguments.
+    """Compute a value that can be read at `node` from the arrays that the program holds; None if it depends on arguments.
 
     `steps` are those of the scans around.
     """

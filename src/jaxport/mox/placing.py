@@ -1,4 +1,4 @@
-"""A traced replacement put in its place: where its blocks are, what its parameters are called, and the original in it."""
+"""Put a traced replacement in its place: the paths of its blocks and parameters, and the original that it calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def as_call(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def with_original(jaxpr: Jaxpr, original: JaxprEqn, results: int) -> tuple[Jaxpr, list[Var] | None]:
-    """Return a body with the original in place of its stand-ins, and what escapes from its first call."""
+    """Return a body that runs the original instead of its stand-ins, and the values that escape from its first call."""
     made = _WithOriginal(original, results).body(jaxpr)
     for stand_in, equation in zip(jaxpr.eqns, made.eqns, strict=True):
         if stand_in.primitive is original_p:

@@ -1,4 +1,4 @@
-"""A program with other types: every aval, param and literal of it, in all its bodies."""
+"""Give a program other types: each aval, param and literal, in all its bodies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TypeRewriting"]
 
 
 class TypeRewriting(VariableRewriting):
-    """One pass over a program; a subclass says what becomes of types, params and constants."""
+    """One pass over a program; a subclass maps types, params and constants."""
 
     def avals(self, aval: object) -> Sequence[Aval] | None:
         """Return the other type, if there is one."""
@@ -21,15 +21,15 @@ class TypeRewriting(VariableRewriting):
         return None if other is aval else [other]
 
     def aval(self, aval: Aval) -> Aval:
-        """Return what becomes of a type."""
+        """Return the new type; the same object if it stays."""
         raise NotImplementedError
 
     def values(self, value: Array) -> Sequence[Array]:
-        """Return what becomes of a constant."""
+        """Return the new value of a constant."""
         return [value]
 
     def leaf(self, value: PyTree) -> PyTree:
-        """Return what becomes of a param, or of an item of one, that is no program."""
+        """Return the new value of a param, or of an item of one, that is no program."""
         return value
 
     def equation(self, equation: JaxprEqn) -> JaxprEqn:

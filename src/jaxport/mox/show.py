@@ -138,7 +138,7 @@ def _more(count: int) -> str:
 
 
 def title(equation: jaxprs.JaxprEqn) -> str:
-    """Return what an equation or a block is called in a tree."""
+    """Return the title of an equation or a block in a tree."""
     block = equation.params.get("block")
     made = ", ".join(
         atom.aval.str_short(short_dtypes=True) for atom in equation.outvars[: None if block is None else block.results]

@@ -50,7 +50,7 @@ def _value(dim: Dim, values: Mapping[str, int]) -> Dim | None:
 
 
 def specialize(closed: jaxprs.ClosedJaxpr, values: Mapping[str, int]) -> jaxprs.ClosedJaxpr:
-    """Return a program with sizes in the place of symbolic dims, in its types, params and bodies.
+    """Replace symbolic dims by sizes in the types, params and bodies of a program.
 
     >>> import jax, jax.numpy as jnp
     >>> (n,) = jax.export.symbolic_shape("n")

@@ -97,7 +97,7 @@ class _Stack:
 
 
 def _stack(mox: Mox, scan: Node, taken: set[str]) -> _Stack | None:
-    """Return what the layers of a scan are called; None if no block in it has a slice of a parameter."""
+    """Return the names of the layers of a scan; None if no block in it has a slice of a parameter."""
     params = jaxprs.parameters(scan.equation)
     first = params["num_consts"] + params["num_carry"]
     names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
@@ -122,7 +122,7 @@ def _stack(mox: Mox, scan: Node, taken: set[str]) -> _Stack | None:
 
 
 class _Unrolling:
-    """One pass; bodies without any of the scans stay what they are."""
+    """One pass, which rewrites the bodies that lead to the scans."""
 
     def __init__(self, stacks: dict[Location, _Stack | None]):
         self.stacks = stacks
@@ -148,7 +148,7 @@ class _Unrolling:
 
 
 def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:
-    """Return the equations of all steps, and what stands for the results of the scan."""
+    """Return the equations of all steps, and the values of the results of the scan."""
     params = jaxprs.parameters(scan)
     length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
     body = params["jaxpr"].jaxpr

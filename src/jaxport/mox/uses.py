@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kernel", "Use", "cast_of", "is_passed_on", "kernels", "kernels_to", "plain_body", "uses"]
 
-# What changes the representation of a value, not what it is.
+# Primitives that return their operand in another representation.
 _CASTS = frozenset({"convert_element_type", "copy", "copy_p", "pvary", "reduce_precision", "stop_gradient"})
 
 
@@ -57,7 +57,7 @@ def _reached(jaxpr: jaxprs.Jaxpr, start: Var, through: frozenset[str]) -> tuple[
 
 
 def plain_body(match: Match) -> jaxprs.Jaxpr:
-    """Return what a block does, without blocks inside (the operators of a layer of an imported model)."""
+    """Return the body of a block with the blocks inside it inlined (the operators of a layer of an imported model)."""
     return ungroup(match.node.equation.params["jaxpr"]).jaxpr
 
 

@@ -86,7 +86,7 @@ def _known(atom: Atom, tap: Tap, by_value: Mapping[_Key, float]) -> float:
 
 
 def _operands(jaxpr: jaxprs.Jaxpr) -> Iterator[jaxprs.Var]:
-    """Yield the values that blocks, and what has a body, are computed from."""
+    """Yield the operands of blocks and of other equations with bodies."""
     for equation in equations_within(jaxpr):
         if bodies(equation.params):
             yield from variables(equation.invars)

@@ -106,7 +106,7 @@ def arguments(
     trace: jaxprs.ClosedJaxpr,
     traced: Sequence[str],
     ports: Mapping[str, Port],
-    given: Parameters,
+    by_name: Parameters,
     known: Mapping[str, int],
     sizes: Sequence[Mapping[str, int]] | None,
     avoid: Mapping[str, Iterable[int]] | None,
@@ -118,9 +118,9 @@ def arguments(
 
     Args:
       trace: the program.
-      traced: the names of its last inputs; inputs that it closes over are given.
+      traced: the names of its last inputs; for those that it closes over the user passes arguments.
       ports: the inputs by name, in order.
-      given: the arguments that the user gives, by name.
+      by_name: the arguments that the user passes, by name.
       known: the sizes that these have.
       sizes, avoid, seed: as `verify` takes them.
       sampler: makes arguments, if the user has one.
@@ -136,7 +136,7 @@ def arguments(
     runs += [(at, choices[number % len(choices)]) for number, at in enumerate(sets[1:], 1)]
     for number, (at, chosen) in enumerate(runs):
         generator = np.random.default_rng([seed, number])
-        values = {**given, **chosen}
+        values = {**by_name, **chosen}
         for name, port in ports.items():
             if name not in values and sampler is not None:
                 values[name] = sampler(port, at, generator)

@@ -1,4 +1,4 @@
-"""Other floating-point types for selected blocks: what is inside computes in them, what is around does not notice."""
+"""Other floating-point types for selected blocks: only what is inside a block computes in them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _Retyping(TypeRewriting):
         return [array.astype(self.dtype)[()] if _is_computed_in(array.dtype) else value]
 
 
-# The types that operations compute in; what is narrower is for storage.
+# The types that operations compute in; narrower ones are for storage.
 _COMPUTED = frozenset(map(np.dtype, (jnp.bfloat16, "float16", "float32", "float64")))
 
 

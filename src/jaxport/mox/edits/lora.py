@@ -40,7 +40,7 @@ __all__ = [
 TARGET = "jaxport.mox.lora"
 
 GATE = "lora_active"
-"""The name of what a named adapter is multiplied with: 1 if it is active, 0 if not."""
+"""The name of the factor of a named adapter: 1 if it is active, 0 if not."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def checked_scale(rank: int, alpha: float | None, where: str) -> float:
 
 
 def checked_name(name: str, where: str) -> str:
-    """Return what the names of the parameters of an adapter begin with.
+    """Return the prefix of the names of the parameters of an adapter.
 
     Raises:
       InvalidArgument: the adapter's own name is no word.

@@ -157,7 +157,7 @@ def _refused(weight: str, why: str, instead: str) -> InvalidArgument:
 
 @dataclass(frozen=True)
 class _Adapter:
-    """What changes a weight: its kind, and the paths of its parameters by what they are.
+    """A change of a weight: its kind, and the paths of its parameters by their roles.
 
     `axes` are those that the input meets; of IA³, those that are scaled.
     """

@@ -132,7 +132,7 @@ def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bo
 def _stored(
     value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool
 ) -> Sequence[tuple[str, Array]]:
-    """Return what is stored of a weight: the values in few bits, the scale, and the zero point if it is not zero."""
+    """Return the stored form of a weight: the values in few bits, the scale, and the zero point if it is not zero."""
     wide = value.astype(np.float32)
     least, greatest = _RANGES[dtype]
     if group is None:
@@ -219,7 +219,7 @@ def _rounded(x: Array, scale: Array) -> Array:
 
 @_rounded.defjvp
 def _straight_through(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """Pass derivatives straight through the rounding; what is clipped has none."""
+    """Pass derivatives straight through the rounding; clipped values have none."""
     (x, scale), (moved, moved_scale) = primals, tangents
     result = _rounded(x, scale)
     inside = (jnp.round(x / scale) >= -128) & (jnp.round(x / scale) <= 127)

@@ -50,7 +50,7 @@ def primitives() -> dict[str, jaxprs.Primitive]:
 
 @cache
 def keyword_values() -> dict[str, PyTree]:
-    """Return JAX's objects for what is left unsaid, an unspecified sharding or no mesh, and the kinds of keys."""
+    """Return JAX's objects for an unspecified sharding, for no mesh, and for the kinds of keys."""
     params = jit_parameters()
     values = {"unspecified": params["in_shardings"][0], "no mesh": params["ctx_mesh"]}
     for name in ("threefry2x32", "rbg", "unsafe_rbg"):

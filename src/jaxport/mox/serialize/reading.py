@@ -231,7 +231,7 @@ class _Reader:
 
 
 def _constraint(text: JsonValue) -> str:
-    """Return what is known of sizes, after it was read: JAX's own reader multiplies out whatever it gets."""
+    """Return the constraints on sizes, after they are read: JAX's own reader multiplies out whatever it gets."""
     for side in re.split("(?:>=|<=|==)", text):
         dims.parse(side)
     return text

@@ -80,7 +80,7 @@ class _Writer:
         return {"path": weight.path, "aval": self.aval(jax.typeof(weight.value)), "trainable": weight.trainable}
 
     def dims(self) -> list[str]:
-        """Return the symbols of the dims, and what is known of them."""
+        """Return the constraints on the symbols of the dims."""
         scopes = {
             id(dim.scope): dim.scope
             for aval in self.mox.jaxpr.in_avals
