@@ -1,13 +1,10 @@
-"""What JAX itself knows of its primitives: their implementations, and the defaults of parameters.
-
-JAX keeps the meaning of a call that does not mention a parameter. So if a release adds a parameter to a primitive, its
-value for the former meaning is the default of the public function.
-"""
+"""What JAX knows of its own primitives, and the rules that it is given for ours, in the form of the release."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable, Sequence
 
 from jax import lax
 
@@ -15,9 +12,39 @@ from jax import lax
 from jax._src.interpreters.mlir import _lowerings  # noqa: TID251
 
 from jaxport.jaxprs import Parameters, PythonFunction, PyTree
-from jaxport.jaxprs.names import Primitive
+from jaxport.jaxprs.names import JaxprEqn, Primitive, ad, batching, mlir, partial_eval
+from jaxport.jaxprs.versions import release
 
-__all__ = ["changes_nothing", "implementations"]
+__all__ = [
+    "LivenessRule",
+    "ad",
+    "batching",
+    "changes_nothing",
+    "dce_jaxpr",
+    "implementations",
+    "liveness_rule",
+    "mlir",
+    "partial_eval_rules",
+]
+
+LivenessRule = Callable[[Sequence[bool], JaxprEqn], tuple[list[bool], JaxprEqn | None]]
+"""From the used results to the used operands and the remaining equation; None if none remains."""
+
+dce_jaxpr = partial_eval.dce_jaxpr
+#: Partial evaluation of a primitive of whose operands some are known, and others, as tangents, are not.
+partial_eval_rules: dict[Primitive, PythonFunction] = partial_eval.custom_partial_eval_rules
+
+
+def liveness_rule(primitive: Primitive) -> Callable[[LivenessRule], LivenessRule]:
+    """Register dead-code elimination for the equations of a primitive whose operands are values."""
+
+    def register(function: LivenessRule) -> LivenessRule:
+        rules: dict[Primitive, PyTree] = partial_eval.dce_rules
+        # From 0.12 on the second argument tells which operands are read later; it only matters for mutable ones.
+        rules[primitive] = function if release < (0, 12) else lambda used, _, equation: function(used, equation)
+        return function
+
+    return register
 
 
 def implementations(primitive: Primitive) -> list[PythonFunction]:
@@ -47,6 +74,9 @@ def _lowered_function(primitive: Primitive) -> PythonFunction | None:
 
 def changes_nothing(primitive: str, parameter: str, value: PyTree) -> bool:
     """Whether a parameter has the value that it has unless someone asks for another: None, or the default.
+
+    JAX keeps the meaning of a call that does not mention a parameter. So if a release adds a parameter to a primitive,
+    its value for the former meaning is the default of the public function.
 
     >>> changes_nothing("sort", "is_stable", True), changes_nothing("cumsum", "reverse", True)
     (True, False)
