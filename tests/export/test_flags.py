@@ -10,7 +10,7 @@ import pytest
 from flax import linen as nn, nnx
 
 import jaxport
-from jaxport.export.alike import same_value
+from jaxport.jaxprs.alike import same_value
 from jaxport.testing import check
 from jaxport.verify import verify_file
 from tests.exports import operators

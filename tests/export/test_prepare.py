@@ -11,7 +11,7 @@ from jax.experimental import pallas
 
 import jaxport
 from jaxport import blocks
-from jaxport.export.prepare.dead_code import without_dead_code
+from jaxport.blocks.liveness import without_dead_code
 from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import jaxport
-from jaxport.export.prepare.rewriting import Contents
+from jaxport.export.prepare import Contents
 from jaxport.graph.fusing import Anchor, fuse
 
 

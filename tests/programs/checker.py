@@ -11,7 +11,7 @@ import numpy as np
 import jaxport
 from jaxport.export import dims
 from jaxport.export.ports import is_key
-from jaxport.jaxprs.compiling import QUICKLY
+from jaxport.jaxprs.versions import QUICKLY
 from jaxport.testing import check_model
 from jaxport.verify import sampling
 

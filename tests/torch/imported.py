@@ -20,7 +20,7 @@ import numpy as np
 import jaxport
 from jaxport.errors import RunError
 from jaxport.importer.tracing import input_specs, with_constraints
-from jaxport.jaxprs.compiling import QUICKLY
+from jaxport.jaxprs.versions import QUICKLY
 from jaxport.verify import difference
 from jaxport.verify.importing import Comparison, caller
 from tests.importer import printed

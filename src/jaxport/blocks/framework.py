@@ -176,12 +176,16 @@ class Framework:
         return nullcontext()
 
     def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
-        """Yield the module and all modules below it, with their paths; shared ones once, at their first path."""
-        raise NotImplementedError
+        """Yield the module and all modules below it, with their paths; shared ones once, at their first path.
+
+        By default only the module: those below it are created in each call.
+        """
+        yield "", module
 
     def leaves(self, module: Module) -> list[Leaf]:
-        """Return all arrays of the module and of the modules below it."""
-        raise NotImplementedError
+        """Return all arrays of the module and of the modules below it; by default none: they are arguments."""
+        del module
+        return []
 
     def config(self, module: Module) -> dict[str, PyTree]:
         """Return the static fields of a module."""
@@ -198,7 +202,7 @@ class Framework:
         return []
 
     def carry(self, before: PyTree, after: PyTree) -> None:
-        """Copy what is attached to an array of a call to the marker's result for it."""
+        """Copy the attributes of an argument of a call to the marker's result for it."""
         del before, after
 
     def named_by(self, module: Module, method: str) -> Callable | None:

@@ -17,7 +17,8 @@ from jaxport.blocks.labels import Flow, Label, Labels, labels_of
 from jaxport.blocks.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
 from jaxport.blocks.places import Places, joined
 from jaxport.jaxprs import PyTree
-from jaxport.jaxprs.walk import bodies, replace_bodies
+from jaxport.jaxprs.rewrite import with_operands
+from jaxport.jaxprs.walk import bodies, equations_within, replace_bodies
 
 __all__ = ["Grouped", "Roots", "group"]
 
@@ -100,8 +101,7 @@ class _Grouping:
         if id(jaxpr) not in self._marked:
             self._kept.append(jaxpr)
             self._marked[id(jaxpr)] = any(
-                equation.primitive in (block_enter_p, block_exit_p) or any(map(self.is_marked, bodies(equation.params)))
-                for equation in jaxpr.eqns
+                equation.primitive in (block_enter_p, block_exit_p) for equation in equations_within(jaxpr)
             )
         return self._marked[id(jaxpr)]
 
@@ -394,7 +394,5 @@ def _resolved(atom: Atom, names: Mapping[jaxprs.Var, Atom]) -> Atom:
 
 
 def _renamed(equation: jaxprs.JaxprEqn, names: Mapping[jaxprs.Var, Atom]) -> jaxprs.JaxprEqn:
-    """Return the equation with other names for its operands; most equations do not change."""
-    if not names or not any(type(atom) is not jaxprs.Literal and atom in names for atom in equation.invars):
-        return equation
-    return equation.replace(invars=[_resolved(atom, names) for atom in equation.invars])
+    """Return the equation with other names for its operands."""
+    return with_operands(equation, [_resolved(atom, names) for atom in equation.invars]) if names else equation

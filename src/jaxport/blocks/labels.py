@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jaxport import jaxprs
 from jaxport.jaxprs import PyTree
-from jaxport.jaxprs.walk import bodies
+from jaxport.jaxprs.walk import bodies, interpret
 
 __all__ = ["Flow", "Label"]
 
@@ -77,22 +77,19 @@ class Flow:
             return (None,) * len(jaxpr.outvars)
         key = id(jaxpr), labels
         if key not in self._results:
-            env = dict(zip(jaxpr.invars, labels, strict=True))
-            for equation in jaxpr.eqns:
-                operand_labels = labels_of(equation.invars, env)
-                if any(operand_labels):
-                    env.update(zip(equation.outvars, self.of_equation(equation, operand_labels), strict=True))
             self._kept.append(jaxpr)
-            self._results[key] = labels_of(jaxpr.outvars, env)
+            inputs = (None,) * len(jaxpr.constvars) + labels
+            run = lambda equation, operands: self.of_equation(equation, tuple(operands))
+            self._results[key] = tuple(interpret(jaxpr, inputs, run, lambda _: None))
         return self._results[key]
 
     def of_equation(self, equation: jaxprs.JaxprEqn, labels: Labels) -> Labels:
         """Return the labels of the results of one equation."""
         none = (None,) * len(equation.outvars)
+        if not any(labels):
+            return none
         params = jaxprs.parameters(equation)
         match equation.primitive.name:
-            case _ if not any(labels):
-                return none
             case "block_enter" | "block_exit":
                 return labels[: len(equation.outvars)]
             case "transpose":
@@ -108,9 +105,9 @@ class Flow:
             case "while":
                 return self._while_bodies(params, labels)["body_jaxpr"][params["body_nconsts"] :]
             case "cond":
-                given = self.within(equation, labels)
-                results = [self.through(*body) for body in zip(bodies(params), given, strict=True)]
-                return tuple(found[0] if len(set(found)) == 1 else None for found in zip(*results, strict=True))
+                entering = self.within(equation, labels)
+                results = [self.through(*branch) for branch in zip(bodies(params), entering, strict=True)]
+                return tuple(same[0] if len(set(same)) == 1 else None for same in zip(*results, strict=True))
             case _:
                 inner = bodies(params)
                 if len(inner) == 1 and len(inner[0].outvars) == len(equation.outvars):

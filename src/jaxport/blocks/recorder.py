@@ -16,7 +16,7 @@ from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
 from jaxport.blocks.models import Models
 from jaxport.blocks.places import Places, Types, kind_of
-from jaxport.blocks.values import Found, exchange, find, put_back
+from jaxport.blocks.values import NamedArrays, collect, exchange, put_back
 from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, source_info_util
 
 __all__ = ["Boundary", "Recorder", "calls_left"]
@@ -203,16 +203,16 @@ class Recorder:
         named_by: Callable | None = None,
     ) -> PyTree:
         call.around = self._frames[-1].key if self._frames else None
-        found, seen = Found(), set()
+        passed, seen = NamedArrays(), set()
         for name, value in self._named(named_by or function, args, kwargs):
-            find(value, name, self.types.is_opaque, found, seen)
+            collect(value, name, self.types.is_opaque, passed, seen)
         # If a static argument is not given, the module's own field applies.
-        config |= {name: freeze(value) for name, value in found.static.items() if value is not None}
-        call.config, call.arguments = FrozenMapping(config), tuple(found.paths)
+        config |= {name: freeze(value) for name, value in passed.static.items() if value is not None}
+        call.config, call.arguments = FrozenMapping(config), tuple(passed.paths)
 
-        entered = block_enter_p.bind(*found.arrays, *extra, call=call, extra=len(extra), axes=())
-        inside = {id(before): after for before, after in reversed(list(zip(found.arrays, entered, strict=True)))}
-        self._carry(found.arrays, entered)
+        entered = block_enter_p.bind(*passed.arrays, *extra, call=call, extra=len(extra), axes=())
+        inside = {id(before): after for before, after in reversed(list(zip(passed.arrays, entered, strict=True)))}
+        self._carry(passed.arrays, entered)
         undo: list = []
         seen = set()
         args, kwargs = (
@@ -232,13 +232,13 @@ class Recorder:
             self._frames.pop()
             put_back(undo)
 
-        results = Found()
-        find(result, "", self.types.is_opaque, results, set())
+        results = NamedArrays()
+        collect(result, "", self.types.is_opaque, results, set())
         call.returns = tuple(results.paths)
         left = block_exit_p.bind(*results.arrays, call=call, extra=0, axes=())
         outside = {id(before): after for before, after in zip(results.arrays, left, strict=True)}
         self._carry(results.arrays, left)
-        arguments = {id(array) for array in (*found.arrays, *entered)}
+        arguments = {id(array) for array in (*passed.arrays, *entered)}
 
         def leave(value: PyTree, shared: bool) -> PyTree:
             # In a container that the caller holds too, an argument stays the value that the caller put there.

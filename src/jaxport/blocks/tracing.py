@@ -23,6 +23,7 @@ from jaxport.blocks.values import is_array
 from jaxport.blocks.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, source_info_util
+from jaxport.jaxprs.dataflow import used_variables
 from jaxport.phases import phase
 
 __all__ = ["Traced", "TracedWeight", "trace"]
@@ -129,7 +130,7 @@ def trace(
 
 
 class _Trace:
-    """One trace: the inputs, what the traced function leaves behind, and the result."""
+    """One trace: the inputs, the result, and the state that the function changed."""
 
     def __init__(
         self,
@@ -187,7 +188,7 @@ class _Trace:
         )
 
     def run(self, inputs: list) -> list:
-        """Run the function under the trace, and store in `self` what is only known inside."""
+        """Run the function under the trace; store in `self` what only the running function tells."""
         self.models.begin()
         leaves = {**self.static_inputs, **dict(zip(self.inputs, inputs, strict=True))}
         args, kwargs = jax.tree.unflatten(self.in_tree, [leaves[index] for index in range(len(leaves))])
@@ -238,12 +239,10 @@ class _Trace:
             raise _state_changed(self.fn, refused, self.state)
         state = changed if self.state == "outputs" else {}
         outvars = [*jaxpr.outvars[:results], *state.values()]
-        used = {atom for equation in jaxpr.eqns for atom in equation.invars if isinstance(atom, jaxprs.Var)}
-        used.update(atom for atom in outvars if isinstance(atom, jaxprs.Var))
+        jaxpr = jaxpr.replace(outvars=outvars, debug_info=jaxprs.nameless(jaxpr))
+        used = used_variables(jaxpr)
         kept = [index for index in range(len(weights)) if jaxpr.invars[index] in used]
-        invars = [*(jaxpr.invars[index] for index in kept), *jaxpr.invars[len(weights) :]]
-        debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-        jaxpr = jaxpr.replace(invars=invars, outvars=outvars, debug_info=debug_info)
+        jaxpr = jaxpr.replace(invars=[*(jaxpr.invars[index] for index in kept), *jaxpr.invars[len(weights) :]])
         return Traced(
             jaxpr=jaxprs.closed(jaxpr, ()),
             weights=tuple(weights[index] for index in kept),

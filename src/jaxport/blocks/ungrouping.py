@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Sequence
 
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
 from jaxport.blocks.markers import BlockCall, block_enter_p, block_exit_p
 from jaxport.blocks.values import is_value
-from jaxport.jaxprs.walk import bodies, replace_bodies, with_equations
+from jaxport.jaxprs import Atom, Jaxpr, JaxprEqn
+from jaxport.jaxprs.rewrite import Rewriting, fresh, itself, with_operands
+from jaxport.jaxprs.walk import interpret, with_equations
 
 __all__ = ["ungroup"]
-
-Atom = jaxprs.Var | jaxprs.Literal
 
 
 def ungroup(jaxpr: jaxprs.ClosedJaxpr, mark: bool = False) -> jaxprs.ClosedJaxpr:
@@ -29,88 +28,54 @@ def ungroup(jaxpr: jaxprs.ClosedJaxpr, mark: bool = False) -> jaxprs.ClosedJaxpr
     >>> [equation.primitive.name for equation in ungroup(jaxpr).eqns]
     ['sin']
     """
-    return jaxprs.closed(_Ungrouping(mark).body(jaxpr.jaxpr), jaxpr.consts)
+    return _Ungrouping(mark).closed(jaxpr)
 
 
-class _Ungrouping:
+class _Ungrouping(Rewriting):
     def __init__(self, mark: bool):
+        super().__init__()
         self.mark = mark
-        # The source is kept with the result, so that no id is reused.
-        self._done: dict[int, tuple[jaxprs.Jaxpr, jaxprs.Jaxpr]] = {}
 
-    def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
-        """Return a jaxpr without blocks."""
-        if id(jaxpr) not in self._done:
-            equations: list[jaxprs.JaxprEqn] = []
-            env: dict[jaxprs.Var, Atom] = {}
-            for equation in jaxpr.eqns:
-                self.inline(equation, env, equations, nested=False)
-            outvars = [_read(env, atom) for atom in jaxpr.outvars]
-            made = with_equations(jaxpr, equations)
-            self._done[id(jaxpr)] = jaxpr, made if made is jaxpr else made.replace(outvars=outvars)
-        return self._done[id(jaxpr)][1]
+    def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
+        equations: list[JaxprEqn] = []
+        outvars = self.run(jaxpr, (*jaxpr.constvars, *jaxpr.invars), equations, renamed=False)
+        made = with_equations(jaxpr, equations)
+        return made if made is jaxpr else made.replace(outvars=outvars)
 
-    def inline(
-        self, equation: jaxprs.JaxprEqn, env: dict[jaxprs.Var, Atom], out: list[jaxprs.JaxprEqn], nested: bool
-    ) -> None:
-        """Append one equation to `out`; `env` maps the replaced variables to their replacements.
+    def run(self, jaxpr: Jaxpr, operands: Sequence[Atom], out: list[JaxprEqn], renamed: bool = True) -> list[Atom]:
+        """Append the equations of a body for some operands; return its results.
 
-        The variables of a block's body (`nested`) are renamed: two blocks may share a body.
+        The variables of a block's body are `renamed`: two blocks may share a body.
         """
-        invars = [_read(env, atom) for atom in equation.invars]
-        if equation.primitive is block_p:
-            results = self.inlined(equation, invars, out)
-            env.update(zip(equation.outvars, results, strict=True))
-            return
-        outvars = equation.outvars
-        if nested:
-            outvars = [v if isinstance(v, jaxprs.DropVar) else jaxprs.Var(v.aval) for v in outvars]
-            env.update(zip(equation.outvars, outvars, strict=True))
-        params = equation.params
-        inner = bodies(params)
-        new = [self.body(body) for body in inner]
-        if any(a is not b for a, b in zip(new, inner, strict=True)):
-            params = replace_bodies(params, iter(new))
-        unchanged = params is equation.params and outvars is equation.outvars
-        if unchanged and all(a is b for a, b in zip(invars, equation.invars, strict=True)):
-            out.append(equation)
-            return
-        # The effect of reading or writing a reference names its variable.
-        effects: set[Any] = {
-            effect if reference is None else effect.replace(env.get(reference, reference))
-            for effect, reference in (
-                (effect, jaxprs.reference_of(effect)) for effect in cast("set[Any]", equation.effects)
-            )
-        }
-        out.append(equation.replace(invars=invars, outvars=outvars, params=params, effects=effects))
 
-    def inlined(self, equation: jaxprs.JaxprEqn, invars: list[Atom], out: list[jaxprs.JaxprEqn]) -> list[Atom]:
-        """Append the equations of a block; return the atoms of its outputs."""
+        def rule(equation: JaxprEqn, operands: list[Atom]) -> Sequence[Atom]:
+            if equation.primitive is block_p:
+                return self.inlined(equation, operands, out)
+            outvars = fresh(equation.outvars) if renamed else equation.outvars
+            out.append(self.equation(with_operands(equation, operands, outvars)))
+            return outvars
+
+        return interpret(jaxpr, operands, rule, itself)
+
+    def inlined(self, equation: JaxprEqn, operands: list[Atom], out: list[JaxprEqn]) -> list[Atom]:
+        """Append the equations of a block for some operands; return its results."""
         block, inner = equation.params["block"], equation.params["jaxpr"].jaxpr
         call = BlockCall(block.target, block.kind, block.method)
         if self.mark:
             # A marker cannot pass on a mutable reference, which is no value; blocks grouped again have it after the
             # others.
-            passed = [index for index, atom in enumerate(invars) if is_value(atom.aval)]
+            passed = [index for index, atom in enumerate(operands) if is_value(atom.aval)]
             call.finished = block.with_inputs(passed)
-            marked = _marked(block_enter_p, call, [invars[index] for index in passed], equation, out)
+            marked = _marked(block_enter_p, call, [operands[index] for index in passed], equation, out)
             for index, atom in zip(passed, marked, strict=True):
-                invars[index] = atom
-        env: dict[jaxprs.Var, Atom] = dict(zip(inner.invars, invars, strict=True))
-        for within in inner.eqns:
-            self.inline(within, env, out, nested=True)
-        results = [_read(env, atom) for atom in inner.outvars]
-        if self.mark:
-            results = _marked(block_exit_p, call, results, equation, out)
-        return results
+                operands[index] = atom
 
-
-def _read(env: Mapping[jaxprs.Var, Atom], atom: Atom) -> Atom:
-    return env.get(atom, atom) if isinstance(atom, jaxprs.Var) else atom
+        results = self.run(inner, operands, out)
+        return _marked(block_exit_p, call, results, equation, out) if self.mark else results
 
 
 def _marked(
-    marker: jaxprs.Primitive, call: BlockCall, atoms: list[Atom], source: jaxprs.JaxprEqn, out: list[jaxprs.JaxprEqn]
+    marker: jaxprs.Primitive, call: BlockCall, atoms: list[Atom], source: JaxprEqn, out: list[JaxprEqn]
 ) -> list[Atom]:
     outvars = [jaxprs.Var(atom.aval) for atom in atoms]
     params = {"call": call, "extra": 0, "axes": ()}

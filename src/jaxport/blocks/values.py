@@ -21,7 +21,17 @@ from jax import core as jax_core
 from jaxport import jaxprs
 from jaxport.jaxprs import Array, PyTree
 
-__all__ = ["Found", "children", "contents", "exchange", "find", "is_array", "is_tracer", "is_value", "put_back"]
+__all__ = [
+    "NamedArrays",
+    "children",
+    "collect",
+    "contents",
+    "exchange",
+    "is_array",
+    "is_tracer",
+    "is_value",
+    "put_back",
+]
 
 _MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultdict: dict.items}
 
@@ -64,8 +74,8 @@ def is_value(aval: object) -> bool:
 
 
 @dataclass
-class Found:
-    """The arrays found in some values: `arrays[i]` has the path `paths[i]`; `static` has everything else, by path."""
+class NamedArrays:
+    """The arrays in some values: `arrays[i]` has the path `paths[i]`; `static` has everything else, by path."""
 
     arrays: list[Array] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -76,12 +86,12 @@ def _joined(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def find(value: PyTree, path: str, is_opaque: Callable[[PyTree], bool], found: Found, seen: set[int]) -> None:
-    """Add what `value` holds to `found`, in a fixed order; modules (`is_opaque`) are skipped."""
+def collect(value: PyTree, path: str, is_opaque: Callable[[PyTree], bool], into: NamedArrays, seen: set[int]) -> None:
+    """Add the contents of `value`, in a fixed order; modules (`is_opaque`) are skipped."""
     if is_array(value):
         if not is_tracer(value) or is_value(jax.typeof(value)):
-            found.arrays.append(value)
-            found.paths.append(path)
+            into.arrays.append(value)
+            into.paths.append(path)
         return
     if is_opaque(value):
         return
@@ -89,7 +99,7 @@ def find(value: PyTree, path: str, is_opaque: Callable[[PyTree], bool], found: F
     if items is None:
         children = _pytree_children(value)
         if children is None:
-            found.static[path] = value
+            into.static[path] = value
             return
     else:
         children = _named_items(value) if issubclass(type(value), tuple) else items(value)
@@ -97,7 +107,7 @@ def find(value: PyTree, path: str, is_opaque: Callable[[PyTree], bool], found: F
         return
     seen.add(id(value))
     for key, item in list(children):
-        find(item, _joined(path, key), is_opaque, found, seen)
+        collect(item, _joined(path, key), is_opaque, into, seen)
 
 
 def _named_items(value: tuple) -> Iterator[tuple[PyTree, PyTree]]:

@@ -1,8 +1,8 @@
-"""Re-export `jaxport.blocks.dims` for the exporter's files."""
+"""Re-export `jaxport.jaxprs.dims` for the exporter's files."""
 
 from __future__ import annotations
 
-from jaxport.blocks.dims import (
+from jaxport.jaxprs.dims import (
     Dim,
     all_static,
     evaluate,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from jaxport.errors import InvalidArgument
 from jaxport.export.value import Value
 from jaxport.jaxprs import Parameters, PythonFunction
-from jaxport.jaxprs.defaults import changes_nothing
+from jaxport.jaxprs.primitives import changes_nothing
 
 if TYPE_CHECKING:
     from jaxport.export.emitter import Emitter

@@ -20,10 +20,10 @@ import onnx_ir as ir
 
 from jaxport.blocks import block_p
 from jaxport.export import dims, folding
-from jaxport.export.alike import same_dataflow, same_operation, same_value
 from jaxport.export.steps import Emission, Log, Move, Step, Watch, Withdrawal
 from jaxport.export.value import Scope, Value
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PyTree
+from jaxport.jaxprs.alike import same_dataflow, same_operation, same_value
 
 if TYPE_CHECKING:
     from jaxport.export.emitter import Emitter
@@ -225,7 +225,7 @@ class _Instance:
         return tuple(None if value is None else self._value(value) for value in values)
 
     def _value(self, value: Value) -> Value:
-        """Return what stands for a value of the template; a number, or the size of a dim, stands for itself."""
+        """Return the instance's value for one of the template; a number, or the size of a dim, is its own."""
         own = self.values.get(value.identity, value) if value.watch is None else self.watched[value.watch]
         if value.broadcast is not None and own is not value:
             return own.broadcasting(value.broadcast)

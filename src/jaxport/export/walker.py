@@ -38,7 +38,7 @@ from jaxport.jaxprs import (
     Var,
     parameters,
 )
-from jaxport.jaxprs.walk import needed_equations
+from jaxport.jaxprs.dataflow import needed_equations
 
 if TYPE_CHECKING:
     from jaxport.blocks import Block

@@ -51,15 +51,6 @@ class Haiku(Framework):
 
         return OwnPlace(params, "", _dotted(module.module_name), leaves)
 
-    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
-        """Yield only the module: those below it are recreated in each call."""
-        yield "", module
-
-    def leaves(self, module: Module) -> list[Leaf]:
-        """Return no leaves: parameters are arguments."""
-        del module
-        return []
-
     def parameters(self, module: Module) -> list[PyTree]:
         """Return the arrays under the name of the module; those of its submodules are found in their own calls."""
         own = base.current_frame().params.get(module.module_name, {})

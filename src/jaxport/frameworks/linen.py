@@ -75,15 +75,6 @@ class Linen(Framework):
 
         return OwnPlace(root, ".".join(root.path), ".".join(module.path[len(root.path) :]), leaves)
 
-    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
-        """Yield only the module: those below it are recreated in each call."""
-        yield "", module
-
-    def leaves(self, module: Module) -> list[Leaf]:
-        """Return no leaves: variables are arguments."""
-        del module
-        return []
-
     def parameters(self, module: Module) -> list[PyTree]:
         """Return the arrays of the module's own scope; those of its submodules are found in their own calls."""
         return [value for values in module.variables.values() for value in values.values() if is_array(value)]

@@ -8,7 +8,7 @@ strings, can only be run that way; tracing it shows whether it is one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,8 @@ from jaxport.importer.dtypes import STRING
 from jaxport.importer.evaluate import LARGE, observed
 from jaxport.importer.host import HostValue, Key, RuntimeValue
 from jaxport.importer.recording import Recorded, active, map_leaves
-from jaxport.jaxprs import Jaxpr, JaxprEqn, PythonFunction
-from jaxport.jaxprs.walk import bodies
+from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs.walk import equations_run
 
 __all__ = ["Calls"]
 
@@ -219,21 +219,13 @@ def _too_large(jaxpr: Any) -> str:
     XLA aborts the process if it has no memory for an array; operator by operator, each array is checked before it is
     made.
     """
-    for count, equation in enumerate(_equations(jaxpr.jaxpr), 1):
+    for count, equation in enumerate(equations_run(jaxpr.jaxpr), 1):
         if count > MOST_EQUATIONS:
             return f"unrolled it has more than {MOST_EQUATIONS} steps"
         sizes = [getattr(variable.aval, "size", 0) for variable in equation.outvars]
         if any(size > LARGE for size in sizes):
             return f"it has arrays of more than {LARGE} elements"
     return ""
-
-
-def _equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Yield all equations that a program runs, a body that is shared once for each equation that runs it."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for body in bodies(equation.params):
-            yield from _equations(body)
 
 
 def _reason(error: Exception) -> str:

@@ -12,14 +12,14 @@ import jax.export
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.blocks.dim_text import FUNCTIONS, symbols
-from jaxport.blocks.dims import evaluate
 from jaxport.errors import InvalidArgument, ModelError, Refusal, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
+from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
+from jaxport.jaxprs.dims import evaluate
 
 __all__ = ["RecordedProgram", "arguments", "completed", "input_specs", "record", "with_constraints"]
 

@@ -1,13 +1,27 @@
 """A uniform interface to JAX beyond its public one, the same for every release of JAX.
 
 `aliases` names the types of values; `versions` lists what differs between releases; `names` has the names that are
-private or move, `definitions` JAX's own definitions of primitives; `walk` has the walks through programs that others are
-made of; `parameters` reads and makes the parameters of primitives; `rules` registers the behaviour of our own primitives
-under JAX's transformations; `implementations` returns the implementation of a primitive, and `defaults` tells which of
-its parameters have no effect; `sizes` checks symbolic sizes without errors.
+private or move, `definitions` JAX's own definitions of primitives; `primitives` asks for their implementations, and
+registers the rules of ours for JAX's transformations.
+
+What is known of programs: `walk` has the walks that others are made of, `dataflow` tells what values depend on, `rewrite`
+copies and rewrites programs, `widen` knows the operands of the equations that run bodies, `taps` makes inner values
+outputs, `alike` compares programs; `parameters` reads and makes the parameters of primitives. `dims` evaluates symbolic
+sizes, which `dim_text` reads, and `sizes` checks them without errors.
 """
 
-from jaxport.jaxprs.aliases import Array, Dim, Module, Parameters, PythonFunction, PyTree, Shape
+from jaxport.jaxprs.aliases import (
+    Array,
+    Aval,
+    Dim,
+    Effect,
+    Module,
+    Parameters,
+    PythonFunction,
+    PyTree,
+    Shape,
+    TreeDef,
+)
 from jaxport.jaxprs.names import (
     Atom,
     ClosedJaxpr,
@@ -39,7 +53,7 @@ from jaxport.jaxprs.names import (
     varying_axes,
 )
 from jaxport.jaxprs.parameters import native, parameters, with_parameters
-from jaxport.jaxprs.rules import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules
+from jaxport.jaxprs.primitives import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules
 from jaxport.jaxprs.sizes import CHECKS_OF_SIZES
 from jaxport.jaxprs.versions import (
     DIGAMMA_AT_ZERO,

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["Array", "Dim", "Module", "Parameters", "PyTree", "PythonFunction", "Shape"]
+__all__ = ["Array", "Aval", "Dim", "Effect", "Module", "Parameters", "PyTree", "PythonFunction", "Shape", "TreeDef"]
 
 PyTree = Any
 """What a user's function takes or returns, or holds: arrays in containers, modules, or objects of any other type."""
@@ -30,3 +30,12 @@ PythonFunction = Callable[..., Any]
 
 Parameters = Mapping[str, Any]
 """The parameters of an equation by name, or the keyword arguments of a call: each has a type of its own."""
+
+Aval = Any
+"""The type of a value of a program: a `ShapedArray`, or that of a token, which has neither shape nor dtype."""
+
+Effect = Any
+"""An effect of an equation or a body; those on a mutable reference name its variable."""
+
+TreeDef = Any
+"""The structure of a pytree: a `jax.tree_util.PyTreeDef`, which type checkers do not take as a type."""

@@ -113,3 +113,12 @@ def failures_name_untested_jax(note: str = untested()) -> Iterator[None]:
             _said.add(note)
             error.add_note(note)
         raise
+
+
+#: Options of XLA's compiler, which refuses unknown ones, for programs that run once: compile fast, and run slowly.
+QUICKLY: dict[str, bool | int] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    # The other emitters are gone from 0.11 on, and the option with them.
+    **({"xla_cpu_use_fusion_emitters": False} if release < (0, 11) else {}),
+}

@@ -1,4 +1,4 @@
-"""Walk jaxprs: the bodies of an equation, all equations of a program, those that compute some values.
+"""Walk jaxprs: the bodies of an equation, all equations of a program, one body with another meaning for its equations.
 
 >>> import jax
 >>> nested = jax.make_jaxpr(lambda x: jax.jit(lambda y: y * 2 + 1)(x))(1.0).jaxpr
@@ -8,21 +8,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import TypeVar
 
 from jaxport.jaxprs.aliases import Parameters, PyTree
 from jaxport.jaxprs.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed
 
 __all__ = [
+    "Location",
     "bodies",
     "bodies_within",
+    "equations_run",
     "equations_within",
-    "inner_jaxprs",
-    "needed_equations",
-    "producers",
+    "interpret",
+    "map_jaxprs",
     "replace_bodies",
     "with_equations",
 ]
+
+Value = TypeVar("Value")
+
+Location = tuple[int, ...]
+"""The place of an equation in a program: its index, or that of the one around it, a body in that, an index there, …"""
 
 
 def bodies(params: Parameters) -> list[Jaxpr]:
@@ -34,39 +42,44 @@ def bodies(params: Parameters) -> list[Jaxpr]:
             jaxprs.append(value.jaxpr)
         elif kind is Jaxpr:
             jaxprs.append(value)
-        elif kind is tuple or kind is list:
-            for item in value:
-                if type(item) is ClosedJaxpr:
-                    jaxprs.append(item.jaxpr)
-                elif type(item) is Jaxpr:
-                    jaxprs.append(item)
+        elif issubclass(kind, tuple | list):
+            jaxprs += _inner_jaxprs(value)
     return jaxprs
 
 
-def replace_bodies(params: Parameters, new: Iterator[Jaxpr]) -> dict[str, PyTree]:
-    """Return the parameters with their jaxprs replaced, in the order in which `bodies` gives them."""
-
-    def replaced(item: PyTree) -> PyTree:
-        if isinstance(item, ClosedJaxpr):
-            jaxpr = next(new)
-            return item if jaxpr is item.jaxpr else closed(jaxpr, item.consts)
-        return next(new) if isinstance(item, Jaxpr) else item
-
-    return {
-        name: type(value)(map(replaced, value)) if type(value) in (tuple, list) else replaced(value)
-        for name, value in params.items()
-    }
-
-
-def inner_jaxprs(value: object) -> Iterator[Jaxpr]:
+def _inner_jaxprs(value: object) -> Iterator[Jaxpr]:
     """Yield the jaxprs in a parameter of an equation, however deep they lie in tuples and lists."""
     if isinstance(value, tuple | list):
         for item in value:
-            yield from inner_jaxprs(item)
+            yield from _inner_jaxprs(item)
     elif isinstance(value, ClosedJaxpr):
         yield value.jaxpr
     elif isinstance(value, Jaxpr):
         yield value
+
+
+def map_jaxprs(function: Callable[[PyTree], PyTree], value: PyTree) -> PyTree:
+    """Replace each jaxpr in a parameter of an equation; return the same object if nothing changes."""
+    if isinstance(value, ClosedJaxpr | Jaxpr):
+        return function(value)
+    if not isinstance(value, tuple | list):
+        return value
+    items = [map_jaxprs(function, item) for item in value]
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+
+
+def replace_bodies(params: Parameters, new: Iterator[Jaxpr]) -> dict[str, PyTree]:
+    """Return the parameters with their jaxprs replaced, in the order in which `bodies` returns them."""
+
+    def replaced(item: PyTree) -> PyTree:
+        if not isinstance(item, ClosedJaxpr):
+            return next(new)
+        jaxpr = next(new)
+        return item if jaxpr is item.jaxpr else closed(jaxpr, item.consts)
+
+    return {name: map_jaxprs(replaced, value) for name, value in params.items()}
 
 
 def bodies_within(jaxpr: Jaxpr, enters: Callable[[JaxprEqn], bool] | None = None) -> Iterator[Jaxpr]:
@@ -85,8 +98,7 @@ def bodies_within(jaxpr: Jaxpr, enters: Callable[[JaxprEqn], bool] | None = None
         yield body
         for equation in body.eqns:
             if enters is None or enters(equation):
-                for value in equation.params.values():
-                    waiting += inner_jaxprs(value)
+                waiting += bodies(equation.params)
 
 
 def equations_within(jaxpr: Jaxpr, enters: Callable[[JaxprEqn], bool] | None = None) -> Iterator[JaxprEqn]:
@@ -94,34 +106,42 @@ def equations_within(jaxpr: Jaxpr, enters: Callable[[JaxprEqn], bool] | None = N
     return (equation for body in bodies_within(jaxpr, enters) for equation in body.eqns)
 
 
-def producers(jaxpr: Jaxpr) -> dict[Var, JaxprEqn]:
-    """Return the equation that computes each variable of a body, except its inputs."""
-    return {variable: equation for equation in jaxpr.eqns for variable in equation.outvars}
+def equations_run(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Yield all equations that a program runs: those of a shared body once for each equation that holds it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for body in bodies(equation.params):
+            yield from equations_run(body)
 
 
-def needed_equations(
-    jaxpr: Jaxpr, wanted: Iterable[Atom], available: Set[Var] = frozenset(), effects: bool = False
-) -> tuple[list[JaxprEqn], set[Var]]:
-    """Return the equations of a body that some values depend on, in order, and all variables that these read.
+def interpret(
+    jaxpr: Jaxpr,
+    inputs: Iterable[Value],
+    rule: Callable[[JaxprEqn, list[Value]], Iterable[Value]],
+    literal: Callable[[Literal], Value] = attrgetter("val"),
+) -> list[Value]:
+    """Run a body with another meaning for its equations, on values of any kind; return those of its results.
 
     Args:
       jaxpr: the body.
-      wanted: the values.
-      available: the variables that are known, so that nothing need compute them.
-      effects: whether equations with an effect are needed, too.
+      inputs: the values of its constants and inputs.
+      rule: returns the values of the results of an equation, given the equation and the values of its operands.
+      literal: returns the value of a literal.
 
     >>> import jax
-    >>> body = jax.make_jaxpr(lambda x: (x + 1, (x * 2) ** 2))(1.0).jaxpr
-    >>> [equation.primitive.name for equation in needed_equations(body, body.outvars[1:])[0]]
-    ['mul', 'integer_pow']
+    >>> body = jax.make_jaxpr(lambda x, y: (x + 1) * y)(1.0, 2.0).jaxpr
+    >>> interpret(body, [0, 2], lambda equation, depths: [1 + max(depths)], lambda literal: 0)
+    [3]
     """
-    needed = {atom for atom in wanted if not isinstance(atom, Literal)} - available
-    equations = []
-    for equation in reversed(jaxpr.eqns):
-        if (effects and equation.effects) or not needed.isdisjoint(equation.outvars):
-            equations.append(equation)
-            needed.update(v for v in equation.invars if not isinstance(v, Literal) and v not in available)
-    return equations[::-1], needed
+    values: dict[Var, Value] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
+
+    def read(atom: Atom) -> Value:
+        return literal(atom) if isinstance(atom, Literal) else values[atom]
+
+    for equation in jaxpr.eqns:
+        results = rule(equation, [read(atom) for atom in equation.invars])
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
 
 
 def with_equations(jaxpr: Jaxpr, equations: Sequence[JaxprEqn]) -> Jaxpr:

@@ -11,10 +11,9 @@ from jax import export as jax_export
 
 from jaxport import jaxprs
 from jaxport.columns import aligned
-from jaxport.jaxprs import Atom, Dim
+from jaxport.jaxprs import Atom, Aval, Dim
 from jaxport.jaxprs.walk import bodies
-from jaxport.mox.aliases import Aval
-from jaxport.mox.calls import runs_bodies
+from jaxport.jaxprs.widen import runs_bodies
 from jaxport.mox.tree import short_name
 
 if TYPE_CHECKING:

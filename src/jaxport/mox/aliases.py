@@ -10,19 +10,10 @@ if TYPE_CHECKING:
     from jaxport.mox.match import Match
     from jaxport.mox.selection import Selection
 
-__all__ = ["Aval", "Effect", "JsonValue", "Query", "TreeDef"]
-
-Aval = Any
-"""The type of a value of a program: a `ShapedArray`, or that of a token, which has neither shape nor dtype."""
-
-Effect = Any
-"""An effect of an equation or a body; those on a mutable reference name its variable."""
+__all__ = ["JsonValue", "Query"]
 
 JsonValue = Any
 """A number, a string, a boolean, None, or a list or dict of such values: what the files of a Mox consist of."""
 
 Query: TypeAlias = "str | type | Selection | Callable[[Match], object]"
 """An XPath expression or a path, the class of modules, a selection made before, or a predicate on matches."""
-
-TreeDef = Any
-"""The structure of a pytree: a `jax.tree_util.PyTreeDef`, which type checkers do not take as a type."""

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import jax
 
-from jaxport.jaxprs import PyTree
-from jaxport.mox.aliases import TreeDef
+from jaxport.jaxprs import PyTree, TreeDef
 
 __all__ = ["as_traced"]
 

@@ -15,13 +15,12 @@ import jax.numpy as jnp
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, QueryError, Unsupported
-from jaxport.jaxprs import Array, Atom, PyTree
-from jaxport.jaxprs.walk import bodies
-from jaxport.mox import calls
+from jaxport.jaxprs import Array, Atom, JaxprEqn, PyTree
+from jaxport.jaxprs.taps import tapped as taps_of
+from jaxport.jaxprs.walk import Location
 from jaxport.mox.match import arguments_of, call_arguments, nested, returns_of
 from jaxport.mox.refusals import tap_refusal
 from jaxport.mox.replacement import Original, Replacement, factory
-from jaxport.mox.tree import Location, Node
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
@@ -29,13 +28,6 @@ if TYPE_CHECKING:
     from jaxport.mox.selection import Selection
 
 __all__ = ["Captured", "capture", "tapped"]
-
-Var = jaxprs.Var
-Jaxpr = jaxprs.Jaxpr
-JaxprEqn = jaxprs.JaxprEqn
-
-#: The values of one match in the body at hand.
-_Tap = tuple[Location, list[Atom]]
 
 
 class Captured(NamedTuple):
@@ -153,11 +145,22 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
     if refusals:
         raise Unsupported(f"{len(set(refusals))} selected values of `{mox.name}` cannot be captured", refusals)
     nodes = {node.location: node for node in selection.nodes}
-    body, taps = _Tapper(nodes, inputs).body(mox.jaxpr.jaxpr, ())
+
+    def chosen(equation: JaxprEqn, _: tuple, location: Location) -> list[Atom]:
+        node = nodes.get(location)
+        if node is None:
+            return []
+        arguments = equation.invars[: len(arguments_of(node))] if inputs else []
+        return [*equation.outvars[: len(returns_of(node))], *arguments]
+
+    program, taps = taps_of(mox.jaxpr, chosen)
+    body = program.jaxpr
     results, count = len(traced.output_paths), len(traced.output_paths) + len(traced.state_outputs)
     outvars = body.outvars
+    values: dict[Location, list[Atom]] = {location: [] for location in nodes}
+    for tap, value in zip(taps, outvars[len(outvars) - len(taps) :], strict=True):
+        values[tap.location].append(value)
     # Leaves are numbered, so that the tree tells their order.
-    values = dict(taps)
     groups: dict[str, list[PyTree]] = {}
     arrays: list[Atom] = []
     for location, node in nodes.items():
@@ -187,64 +190,3 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
 
 def _path_of(keys: PyTree) -> str:
     return "captured." + jax.tree_util.keystr(keys, simple=True, separator=".")
-
-
-class _Tapper:
-    def __init__(self, nodes: dict[Location, Node], inputs: bool):
-        self.nodes, self.inputs = nodes, inputs
-        self.ways = {location[:end] for location in nodes for end in range(1, len(location) + 1)}
-
-    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[Jaxpr, list[_Tap]]:
-        """Return the body with the values to tap as further outputs, and these."""
-        equations: list[JaxprEqn] = []
-        taps: list[_Tap] = []
-        for index, equation in enumerate(jaxpr.eqns):
-            here = (*location, index)
-            if here in self.ways:
-                before, equation, below = self.equation(equation, here)
-                equations += before
-                taps += below
-                if here in self.nodes:
-                    outvars = [Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
-                    equation = equation.replace(outvars=outvars)
-                    node = self.nodes[here]
-                    arguments = equation.invars[: len(arguments_of(node))] if self.inputs else []
-                    taps.append((here, [*outvars[: len(returns_of(node))], *arguments]))
-            equations.append(equation)
-        outvars = [*jaxpr.outvars, *(value for _, values in taps for value in values)]
-        debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-        return jaxpr.replace(eqns=equations, outvars=outvars, debug_info=debug_info), taps
-
-    def equation(self, equation: JaxprEqn, here: Location) -> tuple[list[JaxprEqn], JaxprEqn, list[_Tap]]:
-        """Return what comes before an equation, the equation, and the taps of its bodies."""
-        inner = bodies(equation.params)
-        below = [number for number in range(len(inner)) if (*here, number) in self.ways]
-        if not below:
-            return [], equation, []
-        edited, below_taps = list(inner), [list[_Tap]() for _ in inner]
-        for number in below:
-            edited[number], below_taps[number] = self.body(inner[number], (*here, number))
-        if equation.primitive.name in calls.DISSOLVED:
-            # The wrapper keeps its rule of differentiation; what is looked at inside is computed beside it.
-            return *self.beside(equation, edited[0], below_taps[0]), below_taps[0]
-        counts = [sum(len(values) for _, values in taps) for taps in below_taps]
-        more = calls.Widening(edited, [()] * len(inner), {}, frozenset(), counts)
-        widened = calls.widened(equation, more)
-        assert widened is not None, equation.primitive.name  # `tap_refusal` has seen to it
-        (*before, equation), outputs = widened
-        waiting = iter(outputs)
-        taps: list[_Tap] = [(at, [next(waiting) for _ in values]) for taps in below_taps for at, values in taps]
-        return before, equation, taps
-
-    def beside(self, equation: JaxprEqn, body: Jaxpr, taps: list[_Tap]) -> tuple[list[JaxprEqn], JaxprEqn]:
-        """Return the equations of a body, which stay as they are named, before the equation that runs it."""
-        names = dict(zip(body.invars, equation.invars, strict=True))
-        read = lambda atom: names.get(atom, atom) if isinstance(atom, Var) else atom
-        copies = []
-        for inside in body.eqns:
-            outvars = [v if isinstance(v, jaxprs.DropVar) else Var(v.aval) for v in inside.outvars]
-            copies.append(inside.replace(invars=[read(atom) for atom in inside.invars], outvars=outvars))
-            names.update(zip(inside.outvars, outvars, strict=True))
-        for position, (at, values) in enumerate(taps):
-            taps[position] = at, [read(value) for value in values]
-        return copies, equation

@@ -1,11 +1,11 @@
-"""Editing a program: jaxpr to jaxpr, along the bodies that lead to what is replaced; everything else is shared."""
+"""Edit a program, jaxpr to jaxpr, along the bodies that lead to the replaced equations; all others are shared."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import jax
@@ -18,20 +18,21 @@ from jaxport.blocks.naming import unused
 from jaxport.blocks.places import joined
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
-from jaxport.jaxprs import Array, Atom, PyTree
-from jaxport.jaxprs.walk import bodies
-from jaxport.mox import calls, placing
-from jaxport.mox.aliases import Aval, Effect
-from jaxport.mox.edited_body import EditedBody, InputKey
+from jaxport.jaxprs import Array, Atom, Aval, Effect, PyTree
+from jaxport.jaxprs.alike import same_aval
+from jaxport.jaxprs.dataflow import used_variables
+from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
+from jaxport.jaxprs.walk import Location, bodies
+from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
+from jaxport.mox import placing
+from jaxport.mox.cleanup import pruned, renamed
 from jaxport.mox.match import REWRITTEN, Match, arguments_of, match_of, returns_of
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import stacking_scans
-from jaxport.mox.pruning import pruned
 from jaxport.mox.refusals import refusal
-from jaxport.mox.renaming import renamed
 from jaxport.mox.replacement import Factory, Rewrite, Template, Templates, concrete
-from jaxport.mox.tree import Location, Node
+from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
     from jaxport.mox.selection import Selection
@@ -66,6 +67,67 @@ class _Leaf:
     # The scans whose steps have a slice each, and their lengths, the outermost first.
     scans: tuple[Location, ...] = ()
     lengths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _NewInputs:
+    """The inputs of a replacement besides those of the original: their variables, and the names of the parameters.
+
+    The parameters come first; `names` has for each the name in the program by that in the replacement.
+    """
+
+    variables: Sequence[Var]
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _InputKey:
+    """A new input of a body: the leaf `name`, with `slices` axes of steps taken off."""
+
+    name: str
+    slices: int = 0
+
+
+@dataclass
+class _EditedBody:
+    """An edited body, while it is made: its equations, and the new inputs that they use."""
+
+    names: dict[Var, Atom] = field(default_factory=dict)
+    equations: list[JaxprEqn] = field(default_factory=list)
+    inputs: dict[_InputKey, Var] = field(default_factory=dict)
+
+    def input(self, key: _InputKey, aval: Aval) -> Var:
+        """Return the new input for a key, of this type."""
+        if key not in self.inputs:
+            self.inputs[key] = Var(aval)
+        return self.inputs[key]
+
+    def typed(self, variable: Var, aval: Aval) -> Var:
+        """Return the variable of a result, a new one if its shape or dtype is another now."""
+        if isinstance(variable, jaxprs.DropVar):
+            return Var(aval)
+        before: Aval = variable.aval
+        if same_aval(before, aval):
+            return variable
+        changed = Var(aval)
+        self.names[variable] = changed
+        return changed
+
+    def renamed(self, equation: JaxprEqn) -> JaxprEqn:
+        """Return the equation with the present names of its operands."""
+        return with_operands(equation, replaced(equation.invars, self.names))
+
+    def transposed(self, equation: JaxprEqn) -> JaxprEqn:
+        """Return the equation, with another shape for its result if it transposes a value whose shape changed."""
+        if equation.primitive.name != "transpose":
+            return equation
+        aval: Aval = equation.invars[0].aval
+        shape = tuple(aval.shape[axis] for axis in equation.params["permutation"])
+        return equation.replace(outvars=[self.typed(equation.outvars[0], aval.update(shape=shape))])
+
+    def inline(self, jaxpr: Jaxpr, operands: Sequence[Atom], outvars: Sequence[Var]) -> None:
+        """Append the equations of a body, under new names; its results take the place of `outvars`."""
+        self.names.update(zip(outvars, inlined(jaxpr, operands, self.equations), strict=True))
 
 
 class _Editor:
@@ -110,9 +172,9 @@ class _Editor:
 
     # -- bodies ----------------------------------------------------------------------------------------------------
 
-    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[EditedBody, list[Atom]]:
-        """Return the body at a location with what is replaced in it, and its results."""
-        made = EditedBody()
+    def body(self, jaxpr: Jaxpr, location: Location) -> tuple[_EditedBody, list[Atom]]:
+        """Return the edited body at a location, and its results."""
+        made = _EditedBody()
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
             equation = made.transposed(made.renamed(equation))
@@ -124,16 +186,16 @@ class _Editor:
                 self.replace(made, equation_or_none, self.matches[here])
             elif equation_or_none is not None:
                 made.equations.append(equation_or_none)
-        return made, [made.read(atom) for atom in jaxpr.outvars]
+        return made, replaced(jaxpr.outvars, made.names)
 
-    def around(self, made: EditedBody, equation: JaxprEqn, here: Location) -> JaxprEqn | None:
+    def around(self, made: _EditedBody, equation: JaxprEqn, here: Location) -> JaxprEqn | None:
         """Return the equation with its bodies edited; None if its equations took its place."""
         inner = bodies(equation.params)
         below = [number for number in range(len(inner)) if (*here, number) in self.ways]
         if not below:
             return equation
         edited: list[Jaxpr] = []
-        keys: list[list[InputKey]] = []
+        keys: list[list[_InputKey]] = []
         for number, jaxpr in enumerate(inner):
             if number not in below:
                 edited.append(jaxpr)
@@ -154,18 +216,16 @@ class _Editor:
             key for body_keys in keys for key in body_keys if key.slices and here in self.leaves[key.name].scans
         )
         operands = {key: self.outside(made, key, key in sliced) for body_keys in keys for key in body_keys}
-        if equation.primitive.name in calls.DISSOLVED and here not in self.matches:
+        if equation.primitive.name in DISSOLVED and here not in self.matches:
             operand_list = [*equation.invars, *(operands[key] for key in keys[0])]
             made.inline(edited[0], operand_list, equation.outvars)
             return None
-        if equation.primitive.name in calls.DISSOLVED:
+        if equation.primitive.name in DISSOLVED:
             equation = _as_block(equation, self.matches[here])
-        more = calls.Widening(edited, keys, operands, sliced, [0] * len(inner))
-        widened = calls.widened(equation, more)
-        assert widened is not None, equation.primitive.name  # `refusal` has seen to it
-        *before, equation = widened[0]
+        # `refusal` has seen to it that the equation takes more inputs.
+        (*before, equation), _ = widened(equation, Widening(edited, keys, operands, sliced))
         made.equations += before
-        if equation.primitive.name in calls.PLAIN_CALLS:
+        if equation.primitive.name in PLAIN_CALLS:
             atoms = edited[0].outvars
             outvars = [made.typed(v, atom.aval) for v, atom in zip(equation.outvars, atoms, strict=True)]
             equation = equation.replace(outvars=outvars)
@@ -177,21 +237,21 @@ class _Editor:
             equation = equation.replace(params={**equation.params, "block": block})
         return equation
 
-    def is_param(self, key: InputKey) -> bool:
+    def is_param(self, key: _InputKey) -> bool:
         return self.leaves[key.name].value is not None
 
-    def outside(self, made: EditedBody, key: InputKey, sliced: bool) -> Var:
-        """Return what an input of a body is outside of its equation."""
+    def outside(self, made: _EditedBody, key: _InputKey, sliced: bool) -> Var:
+        """Return the value outside of an equation that enters a body as a new input."""
         leaf = self.leaves[key.name]
         outer = replace(key, slices=key.slices - 1) if sliced else key
         aval = leaf.aval
         for length in reversed(leaf.lengths[outer.slices :]):
-            aval = calls.stacked(aval, length)
+            aval = stacked(aval, length)
         return made.input(outer, aval)
 
     # -- one match -------------------------------------------------------------------------------------------------
 
-    def replace(self, made: EditedBody, equation: JaxprEqn, match: Match) -> None:
+    def replace(self, made: _EditedBody, equation: JaxprEqn, match: Match) -> None:
         """Append the replacement of an equation."""
         if isinstance(self.replacement, Rewrite):
             made.equations.append(_rewritten(equation, self.replacement, match))
@@ -216,22 +276,20 @@ class _Editor:
         params = self.params(match, templates, scans)
         for name, aval in template.inputs:
             known = self.leaves.setdefault(name, _Leaf(name, _aval(aval), None))
-            if (known.aval.shape, known.aval.dtype) != (aval.shape, aval.dtype) or name in self.taken:
+            if not same_aval(known.aval, aval) or name in self.taken:
                 raise InvalidArgument(
                     f"the new input `{name}` clashes with another of that name",
                     where=f"the replacement of `{match.shown}`",
                     why=f"the program has `{name}`: {known.aval.str_short()}",
                     instead="give it another name",
                 )
-        keys = [*params, *(InputKey(name) for name, _ in template.inputs)]
+        keys = [*params, *(_InputKey(name) for name, _ in template.inputs)]
         inputs = [made.input(key, self.leaves[key.name].aval) for key in keys]
         names = {weight.path: key.name for weight, key in zip(template.params, params, strict=True)}
-        if template.is_call:
-            self.emit_call(made, equation, match, template, inputs, names)
-        else:
-            self.emit(made, equation, match, template, inputs, names)
+        emit = self.emit_call if template.is_call else self.emit
+        emit(made, equation, match, template, _NewInputs(inputs, names))
 
-    def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[InputKey]:
+    def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[_InputKey]:
         """Return the new parameters of a match: shared with other calls of the same module, stacked over the steps."""
         owner, base = self.owner(match)
         locations = tuple(scan.location for scan in scans)
@@ -252,7 +310,7 @@ class _Editor:
                 value = values[0] if not scans else jnp.stack(values).reshape(*match.lengths, *values[0].shape)
                 self.leaves[name] = _Leaf(name, _aval(weight.value), value, weight.trainable, locations, match.lengths)
             leaf = self.leaves[name]
-            if (leaf.aval.shape, leaf.aval.dtype) != (weight.value.shape, weight.value.dtype):
+            if not same_aval(leaf.aval, weight.value):
                 raise InvalidArgument(
                     f"the new parameter `{name}` has two shapes",
                     where=f"the replacement of `{match.shown}`, which is called several times",
@@ -267,7 +325,7 @@ class _Editor:
                     instead="replace the calls one by one",
                 )
             leaf.scans += tuple(location for location in locations if location not in leaf.scans)
-            keys.append(InputKey(name, len(locations)))
+            keys.append(_InputKey(name, len(locations)))
         return keys
 
     def owner(self, match: Match) -> tuple[Hashable, str]:
@@ -285,38 +343,27 @@ class _Editor:
             self.bases[owner] = wish if block is not None else unused(wish, set(self.bases.values()))
         return owner, self.bases[owner]
 
-    def emit(
-        self,
-        made: EditedBody,
-        equation: JaxprEqn,
-        match: Match,
-        template: Template,
-        inputs: list[Var],
-        names: Mapping[str, str],
-    ) -> None:
-        """Append a block that does what the template says."""
+    def emit(self, made: _EditedBody, equation: JaxprEqn, match: Match, template: Template, new: _NewInputs) -> None:
+        """Append a block with the body of a template."""
         results = template.site.results
         escaping = equation.outvars[results:]
-        jaxpr = template.jaxpr
         base = self.owner(match)[1]
-        jaxpr = jaxpr.replace(eqns=[placing.placed(e, base, names) for e in jaxpr.eqns])
-        equations, escaped = placing.with_original(jaxpr, equation, results)
-        operands = [*equation.invars, *inputs]
-        used = {atom for e in equations for atom in e.invars if isinstance(atom, Var)}
-        used |= {atom for atom in jaxpr.outvars if isinstance(atom, Var)}
+        jaxpr, escaped = placing.with_original(placing.placed(template.jaxpr, base, new.names), equation, results)
+        operands, used = [*equation.invars, *new.variables], used_variables(jaxpr)
         kept = [
             index for index in range(len(operands)) if index < template.site.arguments or jaxpr.invars[index] in used
         ]
         old = equation.params.get("block")
         weights = {} if old is None else dict(old.weights)
-        weights |= {len(equation.invars) + index: name for index, name in enumerate(names.values())}
+        weights |= {len(equation.invars) + index: name for index, name in enumerate(new.names.values())}
+        config = {**template.config, "new_params": FrozenMapping(new.names)} if template.config else {}
         block = Block(
             target=template.name,
             name=match.block.name if match.block is not None else match.path.rpartition(".")[2],
             path=match.path,
             kind="function",
             method="",
-            config=FrozenMapping({**template.config, "new_params": FrozenMapping(names)} if template.config else {}),
+            config=FrozenMapping(config),
             weights=FrozenMapping(weights),
             exchanged=FrozenMapping({} if old is None else old.exchanged),
             arguments=arguments_of(match.node),
@@ -330,8 +377,8 @@ class _Editor:
             (),
             [jaxpr.invars[index] for index in kept],
             [*jaxpr.outvars, *(escaped or ())],
-            equations,
-            _effects(equations, set()),
+            jaxpr.eqns,
+            _effects(jaxpr.eqns, set()),
             jaxprs.DebugInfo("block", block.target, None, None),
         )
         outvars = [made.typed(v, a.aval) for v, a in zip(equation.outvars[:results], jaxpr.outvars, strict=True)]
@@ -348,34 +395,24 @@ class _Editor:
             self.keep_escaping(made, equation, match, results)
 
     def emit_call(
-        self,
-        made: EditedBody,
-        equation: JaxprEqn,
-        match: Match,
-        template: Template,
-        inputs: list[Var],
-        names: Mapping[str, str],
+        self, made: _EditedBody, equation: JaxprEqn, match: Match, template: Template, new: _NewInputs
     ) -> None:
         """Append the call of another module, which takes the place of the block as it is."""
         base, results = self.owner(match)[1], template.site.results
         self.modules.pop(base, None)  # the last comes last
         self.modules[base] = template.module
-        equations = [placing.placed_call(e, base, names) for e in template.jaxpr.eqns]
-        jaxpr = template.jaxpr.replace(eqns=equations, debug_info=jaxprs.nameless(template.jaxpr))
-        made.inline(jaxpr, [*equation.invars, *inputs], equation.outvars[:results])
+        jaxpr = placing.placed(placing.as_call(template.jaxpr), base, new.names)
+        made.inline(jaxpr, [*equation.invars, *new.variables], equation.outvars[:results])
         self.keep_escaping(made, equation, match, results)
 
-    def keep_escaping(self, made: EditedBody, equation: JaxprEqn, match: Match, results: int) -> None:
-        """Append what was made inside of a block that is gone, and is used outside."""
+    def keep_escaping(self, made: _EditedBody, equation: JaxprEqn, match: Match, results: int) -> None:
+        """Append the equations of a removed block whose values are used outside of it."""
         escaping = equation.outvars[results:]
         if escaping:
             self.gone.add(match.path)
             body = equation.params["jaxpr"].jaxpr
-            made.inline(
-                body.replace(outvars=body.outvars[results:], debug_info=jaxprs.nameless(body)),
-                equation.invars,
-                escaping,
-            )
+            escaped = body.replace(outvars=body.outvars[results:], debug_info=jaxprs.nameless(body))
+            made.inline(escaped, equation.invars, escaping)
 
 
 def _as_block(equation: JaxprEqn, match: Match) -> JaxprEqn:
@@ -412,17 +449,12 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
 
 
 def _site(node: Node, match: Match) -> Site:
-    """Return what the replacement may call: the equation with what was replaced inside it."""
+    """Return the original that a replacement may call: the equation, with its inner replacements."""
     equation, block = node.equation, node.block
     arguments, results = len(arguments_of(node)), len(returns_of(node))
     if block is not None:
         return Site(equation.params["jaxpr"], arguments, results, block.axes or (), match.shown)
-    invars = [Var(atom.aval) for atom in equation.invars]
-    outvars = [Var(atom.aval) for atom in equation.outvars]
-    alone = equation.replace(invars=[*invars], outvars=outvars)
-    debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
-    jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
-    return Site(jaxprs.closed(jaxpr, ()), arguments, results, (), match.shown)
+    return Site(alone(equation), arguments, results, (), match.shown)
 
 
 def _equal(leaf: _Leaf, templates: Sequence[Template], position: int) -> bool:

@@ -1,4 +1,4 @@
-"""A Mox as a model: what a trace asks of a framework, so that a program that was traced before is traced again."""
+"""A Mox as a model: the interface of a framework, so that a traced program can be traced again."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ class Programs(Framework):
         return isinstance(value, Mox)
 
     def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
-        """None."""
+        """Yield no modules."""
         del module
         return iter(())
 
     def leaves(self, module: Module) -> list[Leaf]:
         """Return the arrays that the program holds.
 
-        What is being replaced stands for the original, and brings none along.
+        A block that is being replaced has no arrays of its own: it calls the original.
         """
         if isinstance(module, Match) and module.is_replaced:
             return []
         return [Leaf(weight.path, weight.value, weight.trainable) for weight in module.weights]
 
     def config(self, module: Module) -> dict[str, PyTree]:
-        """None."""
+        """Return no fields."""
         del module
         return {}
 
     def signature(self, fn: PythonFunction, keywords: Parameters) -> inspect.Signature | None:
-        """Return that of what was traced."""
+        """Return the signature of the traced callable."""
         del keywords
         return fn.signature if isinstance(fn, Mox) else None
 

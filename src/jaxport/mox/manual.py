@@ -10,8 +10,7 @@ from jax.sharding import PartitionSpec
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Atom, PythonFunction, PyTree
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Atom, Aval, PythonFunction, PyTree
 from jaxport.mox.tree import Node
 
 __all__ = ["Manual", "manual_around"]
@@ -71,7 +70,7 @@ class Manual:
         return jaxprs.varying(value, tuple(sorted(wanted - varying)))
 
     def body(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
-        """Return what a traced function of whole arrays does on each device, with its inputs in their order."""
+        """Return the body that each device runs of a traced function of whole arrays, with the function's inputs."""
         (equation,) = jaxpr.eqns
         inner = equation.params["jaxpr"]
         known = dict(zip(equation.invars, inner.invars, strict=True))

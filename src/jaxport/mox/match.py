@@ -1,4 +1,4 @@
-"""One block or equation that a query found: a Mox of its own, and what a replacement may call as the original."""
+"""One block or equation that a query hits: a Mox of its own, and the original that a replacement may call."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Parameters, PyTree, Var
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Aval, Parameters, PyTree, Var
+from jaxport.jaxprs.alike import same_aval
 from jaxport.mox.mox import Mox
 from jaxport.mox.original import Site
 from jaxport.mox.origins import evaluated, stacking_scans, value_of
@@ -186,7 +186,7 @@ class Match(Mox):
         avals: list[Aval] = [atom.aval for atom in equation.invars]
         for index, aval in enumerate(avals):
             one = jax.typeof(inputs[index]) if index in inputs else None
-            if one is None or (one.shape, one.dtype) != (aval.shape, aval.dtype):
+            if one is None or not same_aval(one, aval):
                 raise InvalidArgument(
                     f"`{self.shown}` cannot be called inside the replacement of `{self.root.name}`",
                     where="the call of a block",
@@ -263,7 +263,7 @@ class Match(Mox):
         for index, value in exchanged.items():
             aval: Aval = invars[index].aval
             new_aval = jax.typeof(value)
-            if (new_aval.shape, new_aval.dtype) != (aval.shape, aval.dtype):
+            if not same_aval(new_aval, aval):
                 raise InvalidArgument(
                     f"`{self.block.named[index]}` is given {new_aval.str_short()}",
                     where=f"the call of the block `{self.shown}`",

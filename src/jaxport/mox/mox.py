@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxport import jaxprs
-from jaxport.blocks import dims
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Module, PyTree
+from jaxport.jaxprs import Array, Module, PyTree, dims
+from jaxport.jaxprs.alike import takes_values
 from jaxport.mox.aliases import Query
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Mox:
     dropped: tuple[str, ...] = ()
     modules: Mapping[str, Module] | None = field(default_factory=dict)
 
-    # -- what it holds ---------------------------------------------------------------------------------------------
+    # -- contents --------------------------------------------------------------------------------------------------
 
     @property
     def jaxpr(self) -> jaxprs.ClosedJaxpr:
@@ -464,8 +464,7 @@ class Mox:
                     instead="`mox.params` and `mox.state` have those that there are",
                 )
             wanted, new = jax.typeof(held[path].value), jax.typeof(value)
-            floating = all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (wanted, new))
-            if wanted.shape != new.shape or (wanted.dtype != new.dtype and not floating):
+            if not takes_values(wanted, new):
                 raise InvalidArgument(
                     f"`{path}` is given {new.str_short()}",
                     where="`Mox.with_params`",

@@ -1,4 +1,4 @@
-"""The original of what is being replaced, as a primitive that stands for it while the replacement is traced."""
+"""The original of a replacement: a primitive represents it while the replacement is traced."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, ad, batching
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Aval, ad, batching
+from jaxport.jaxprs.alike import same_aval
 
 __all__ = ["Site", "original_p"]
 
@@ -24,7 +24,7 @@ class Site:
     """A place where something is replaced.
 
     Attributes:
-      jaxpr: what the original does: its arguments, then its other operands.
+      jaxpr: the program of the original: its arguments come first, then its other operands.
       arguments, results: how many of its inputs and outputs are those of the call.
       axes: the batched axes of the arguments and results, for each `vmap` around it, the innermost first.
       where: its path, for messages.
@@ -51,7 +51,7 @@ class Site:
         level = len(self.axes)
         for index, (array, aval) in enumerate(zip(arrays, self.in_avals(level), strict=True)):
             array_aval = jax.typeof(array)
-            if (array_aval.shape, array_aval.dtype) != (aval.shape, aval.dtype):
+            if not same_aval(array_aval, aval):
                 raise InvalidArgument(
                     f"the original is given {array_aval.str_short()} as argument {index}",
                     where=f"the replacement of `{self.where}`",

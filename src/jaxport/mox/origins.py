@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
-from jaxport.jaxprs import Array, Atom, PyTree, Var
-from jaxport.jaxprs.walk import bodies, needed_equations, producers
-from jaxport.mox.aliases import Aval
-from jaxport.mox.calls import DISSOLVED, PLAIN_CALLS, body_names, source_of
+from jaxport.jaxprs import Array, Atom, Aval, PyTree
+from jaxport.jaxprs.dataflow import needed_equations, producers, reached
+from jaxport.jaxprs.rewrite import alone
+from jaxport.jaxprs.walk import bodies, interpret
+from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS, source_of
 from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
     """Return the scans around a node whose steps have parameters of their own, the outermost first.
 
     Those that slice the weights of the node's block; if it has none, those that slice any weights. A scan over
-    time hands the same weights to each step: what is new inside is shared by the steps too.
+    time hands the same weights to each step, so new parameters inside are shared by the steps, too.
     """
     scans = [around for around in node.around if around.equation.primitive.name == "scan"][::-1]
     if not scans:
@@ -163,7 +164,7 @@ def _slices_weights(mox: Mox, scan: Node) -> bool:
 
 
 def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Array | None:
-    """Return a value that can be read at `node`, from what the program holds; None if it depends on its arguments.
+    """Compute a value that can be read at `node` from the arrays that the program holds; None if it depends on arguments.
 
     `steps` are those of the scans around.
     """
@@ -173,19 +174,12 @@ def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Arr
     equations, needed = needed_equations(body, [atom])
     if any(equation.effects for equation in equations):
         return None
-    known: dict[Var, Array] = {}
-    for position, variable in enumerate(body.invars):
-        if variable in needed:
-            value = _entering(mox, node, position, steps)
-            if value is None:
-                return None
-            known[variable] = value
-    for equation in equations:
-        operands = [
-            operand.val if isinstance(operand, jaxprs.Literal) else known[operand] for operand in equation.invars
-        ]
-        known.update(zip(equation.outvars, evaluated(equation, operands), strict=True))
-    return known[atom]
+    inputs = [variable for variable in body.invars if variable in needed]
+    values: list[PyTree] = [_entering(mox, node, body.invars.index(variable), steps) for variable in inputs]
+    if any(value is None for value in values):
+        return None
+    part = body.replace(invars=inputs, eqns=equations, outvars=[atom], debug_info=jaxprs.nameless(body))
+    return interpret(part, values, evaluated)[0]
 
 
 def _body_around(mox: Mox, node: Node) -> jaxprs.Jaxpr:
@@ -202,7 +196,7 @@ def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) ->
     if around is None:
         return mox.weights[position].value if position < len(mox.weights) else None
     source = source_of(around.equation, node.location[-2], position)
-    if source is None or _is_carried(around, node.location[-2], position):
+    if source is None or source.carried:
         return None
     outside = value_of(mox, around, around.equation.invars[source.operand], steps)
     if not source.sliced or outside is None:
@@ -212,24 +206,7 @@ def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) ->
 
 def evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[Array], mark: bool = False) -> list[Array]:
     """Return the results of an equation for some operands; with markers for a trace if asked for."""
-    invars = [jaxprs.Var(operand.aval) for operand in equation.invars]
-    outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
-    alone = equation.replace(invars=[*invars], outvars=outvars)
-    debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
-    body = jaxprs.closed(jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info), ())
-    return jaxprs.jaxpr_as_fun(ungroup(body, mark))(*operands)
-
-
-def _is_carried(loop: Node, body: int, position: int) -> bool:
-    """Whether an input of a body of a loop is what the step before has made."""
-    params = jaxprs.parameters(loop.equation)
-    match loop.equation.primitive.name:
-        case "scan":
-            return params["num_consts"] <= position < params["num_consts"] + params["num_carry"]
-        case "while":
-            return position >= params[f"{body_names(loop.equation)[body]}_nconsts"]
-        case _:
-            return False
+    return jaxprs.jaxpr_as_fun(ungroup(alone(equation), mark))(*operands)
 
 
 def is_result(mox: Mox, node: Node, count: int) -> bool:
@@ -237,11 +214,10 @@ def is_result(mox: Mox, node: Node, count: int) -> bool:
     results = set(node.equation.outvars[:count])
     while True:
         around, jaxpr = node.parent, _body_around(mox, node)
-        for equation in jaxpr.eqns:
-            if any(isinstance(atom, jaxprs.Var) and atom in results for atom in equation.invars):
-                if equation.primitive.name != "transpose":  # `vmap` moves the axis of the batch
-                    return False
-                results.update(equation.outvars)
+        # `vmap` moves the axis of the batch.
+        results, reads = reached(jaxpr, results, lambda equation: equation.primitive.name == "transpose")
+        if reads:
+            return False
         places = [index for index, atom in enumerate(jaxpr.outvars) if isinstance(atom, jaxprs.Var) and atom in results]
         if around is None:
             return all(index < len(mox.traced.output_paths) for index in places)

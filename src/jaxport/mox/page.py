@@ -14,10 +14,9 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.values import is_tracer
-from jaxport.jaxprs import Array
+from jaxport.jaxprs import Array, Aval
 from jaxport.jaxprs.walk import bodies
-from jaxport.mox.aliases import Aval
-from jaxport.mox.calls import body_names, runs_bodies
+from jaxport.jaxprs.widen import body_names, runs_bodies
 from jaxport.mox.show import count, text, title
 from jaxport.mox.tree import name_below, short_name, value_text
 

@@ -1,4 +1,4 @@
-"""Patches: the results of blocks overridden or transformed, each by its path or a query, all in one edit."""
+"""Patches: override or transform the results of blocks, chosen by path or query, in one edit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def patched(mox: Mox, changes: Mapping[str, PyTree]) -> Mox:
 
 
 def _patch(match: Match, change: PyTree) -> Whole:
-    """Return what takes the place of the results of a call."""
+    """Return the replacement for the results of a call."""
     if callable(change):
         return Whole(lambda *args: change(match(*args)))
     avals = match.out_avals

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxport.blocks.block import Block
 from jaxport.errors import Refusal
 from jaxport.jaxprs import concerns_reference
-from jaxport.mox.calls import DISSOLVED, body_names, takes_inputs, takes_outputs
+from jaxport.jaxprs.widen import DISSOLVED, body_names, takes_inputs, takes_outputs
 from jaxport.mox.tree import Node
 
 __all__ = ["refusal"]

@@ -13,10 +13,9 @@ from jax.sharding import PartitionSpec
 from jaxport import blocks, jaxprs
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.tracing import Traced
-from jaxport.blocks.values import Found, find
+from jaxport.blocks.values import NamedArrays, collect
 from jaxport.errors import InvalidArgument, JaxportError
-from jaxport.jaxprs import Array, Module, Parameters, PythonFunction, PyTree
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Aval, Module, Parameters, PythonFunction, PyTree
 from jaxport.mox.framework import framework as programs
 from jaxport.mox.manual import manual_around
 from jaxport.mox.match import arguments_of, nested, returns_of
@@ -170,7 +169,7 @@ class Template:
       params: the new parameters: name, value, whether training changes it.
       inputs: the new inputs: name and aval.
       name: the qualified name of the replacement.
-      site: what the `original` equations name.
+      site: the original that the body calls.
       config: of the block that the replacement becomes.
       is_call: whether it is the call of one module: then the block of that call is the replacement.
       module: a copy of that module; None for a Mox.
@@ -279,7 +278,7 @@ def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
     weights = tuple(replace(weight, trainable=weight.trainable and weight.owned) for weight in traced.weights)
     block = getattr(made, "block", None)
     if block is not None and block.path:  # a block of another program, or an edited one of this
-        jaxpr = jaxpr.replace(eqns=[relative(equation, block.path) for equation in jaxpr.eqns])
+        jaxpr = relative(jaxpr, block.path)
         weights = tuple(replace(weight, path=name_below(weight.path, block.path)) for weight in weights)
     is_call = _is_call(made, jaxpr)
     module = write_back(made, {}) if is_call and not isinstance(made, Mox) else None
@@ -342,7 +341,7 @@ def _namespaces() -> list[str]:
 
 
 def _trace(trace: Callable[[], Traced], match: Match, made: Replacement | PythonFunction) -> Traced:
-    """Return the trace, with the errors of what the user wrote explained."""
+    """Return the trace; explain the errors that the user's replacement raises."""
     # While it is traced, the match stands for the original wherever the replacement holds it.
     match._sites.append((None, None))
     try:
@@ -406,8 +405,8 @@ def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[PyTree, ...]:
 
 def _checked(result: PyTree, match: Match, site: Site, made: Replacement | PythonFunction) -> list[Array]:
     """Return the arrays of a result in the order of the original's, of the same shapes and dtypes."""
-    nested_arrays = Found()
-    find(result, "", lambda _: False, nested_arrays, set())
+    nested_arrays = NamedArrays()
+    collect(result, "", lambda _: False, nested_arrays, set())
     wanted, paths = site.out_avals(len(site.axes)), returns_of(match.node)
     arrays = nested_arrays.arrays
     if set(nested_arrays.paths) == set(paths):

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Array, PyTree
-from jaxport.mox.aliases import Aval, TreeDef
+from jaxport.jaxprs import Array, Aval, PyTree, TreeDef
+from jaxport.jaxprs.rewrite import alone, traced_equation
 
 __all__ = ["RULED", "DerivativeRule", "equation_of", "rule_of"]
 
@@ -46,15 +46,6 @@ def _inexact(avals: Sequence[Aval]) -> list[int]:
     return [index for index, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jnp.inexact)]
 
 
-def _function(equation: jaxprs.JaxprEqn) -> Callable[..., list[Array]]:
-    invars = [jaxprs.Var(atom.aval) for atom in equation.invars]
-    outvars = [jaxprs.Var(atom.aval) for atom in equation.outvars]
-    alone = equation.replace(invars=[*invars], outvars=outvars)
-    debug_info = jaxprs.DebugInfo("equation", equation.primitive.name, None, None)
-    jaxpr = jaxprs.Jaxpr((), invars, outvars, [alone], equation.effects, debug_info)
-    return jaxprs.jaxpr_as_fun(jaxprs.closed(jaxpr, ()))
-
-
 def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
     """Return the rule of an equation, traced.
 
@@ -62,7 +53,7 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
     >>> len(rule.forward.in_avals), len(rule.forward.out_avals)
     (2, 2)
     """
-    run = _function(equation)
+    run = jaxprs.jaxpr_as_fun(alone(equation))
     operand_avals = [atom.aval for atom in equation.invars]
     differentiable = _inexact(operand_avals)
     made = _inexact([v.aval for v in equation.outvars])
@@ -161,5 +152,4 @@ def equation_of(
             return tuple(pulled)
 
         function.defvjp(forward, backward)
-    (equation,) = jax.make_jaxpr(function)(*_specs(operand_avals)).eqns
-    return equation
+    return traced_equation(function, operand_avals)

@@ -109,7 +109,7 @@ class Selection:
         return selection if expect is None else selection.expect(expect)
 
     def _inside(self, query: str, strict: bool) -> tuple[Node, ...]:
-        """Return what an expression, or a path below a member, hits."""
+        """Return the nodes that an expression, or a path below a member, hits."""
         if _PATH.fullmatch(query):
             at_paths = [self.mox.tree.paths.get(f"{node.path}.{query}", ()) for node in self.nodes]
             if any(at_paths):
@@ -291,7 +291,7 @@ _PATH = re.compile(r"\w+(\.[\w-]+)*")
 
 
 def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
-    """Return what is at a bare path, such as ``blocks.1.mlp``; None for other queries."""
+    """Return the nodes at a bare path, such as ``blocks.1.mlp``; None for other queries."""
     if not _PATH.fullmatch(query):
         return None
     nodes = mox.tree.paths.get(query)
@@ -311,7 +311,7 @@ def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
 
 
 def _by_xpath(mox: Mox, query: str, elements: Sequence[_Element], strict: bool) -> tuple[Node, ...]:
-    """Return what a query hits, seen from some elements; each node once, in the order of the program."""
+    """Return the nodes that a query hits from some elements; each node once, in the order of the program."""
     tree, program = mox.tree, compiled(query)
     if strict:
         check(mox, query, program)

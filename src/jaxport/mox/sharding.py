@@ -62,7 +62,7 @@ def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, PyTree]) -> Mox:
 
 
 def beside(value: Array, weight: Array) -> Array:
-    """Return what an edit makes of a weight, split over the devices as that is if it has its shape."""
+    """Return a value that an edit makes from a weight, sharded like the weight if it has its shape."""
     sharding = getattr(weight, "sharding", None)
     if isinstance(sharding, NamedSharding) and value.shape == weight.shape:
         return jax.device_put(value, sharding)
@@ -123,7 +123,7 @@ def _stored(match: Match, kernel: Kernel, held: Mapping[str, Array]) -> list[str
 
 
 def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, PartitionSpec]:
-    """Split what is added to a product as the output axes of that are."""
+    """Shard a summand of a product like the output axes of the product."""
     avals = match.weight_avals
     parts = [*spec, *[None] * (len(kernel.inputs) + len(kernel.outputs) - len(spec))]
     sizes = tuple(avals[kernel.path].shape[axis] for axis in kernel.outputs)

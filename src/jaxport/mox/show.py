@@ -12,7 +12,7 @@ from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.errors import SaveError
 from jaxport.jaxprs.walk import bodies
-from jaxport.mox.calls import body_names, runs_bodies
+from jaxport.jaxprs.widen import body_names, runs_bodies
 from jaxport.mox.tree import name_below, short_name, value_text
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _more(count: int) -> str:
 
 
 def title(equation: jaxprs.JaxprEqn) -> str:
-    """Return what an equation or a block is called in a tree."""
+    """Return the title of an equation or a block in a tree."""
     block = equation.params.get("block")
     made = ", ".join(
         atom.aval.str_short(short_dtypes=True) for atom in equation.outvars[: None if block is None else block.results]

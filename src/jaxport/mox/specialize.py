@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.blocks import dims
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Dim, PyTree
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Aval, Dim, PyTree, dims
+from jaxport.jaxprs.dataflow import producers
+from jaxport.jaxprs.rewrite import with_values
 from jaxport.mox.rewriting import TypeRewriting
 
 __all__ = ["sizes_of", "specialize"]
@@ -50,7 +50,7 @@ def _value(dim: Dim, values: Mapping[str, int]) -> Dim | None:
 
 
 def specialize(closed: jaxprs.ClosedJaxpr, values: Mapping[str, int]) -> jaxprs.ClosedJaxpr:
-    """Return a program with sizes in the place of symbolic dims, in its types, params and bodies.
+    """Replace symbolic dims by sizes in the types, params and bodies of a program.
 
     >>> import jax, jax.numpy as jnp
     >>> (n,) = jax.export.symbolic_shape("n")
@@ -62,22 +62,26 @@ def specialize(closed: jaxprs.ClosedJaxpr, values: Mapping[str, int]) -> jaxprs.
 
 
 class _Specializing(TypeRewriting):
-    def __init__(self, values: Mapping[str, int]):
+    def __init__(self, sizes: Mapping[str, int]):
         super().__init__()
-        self.values = values
+        self.sizes = sizes
 
     def aval(self, aval: Aval) -> Aval:
         shape = getattr(aval, "shape", ())
         if all(map(dims.is_static, shape)):
             return aval
-        return aval.update(shape=tuple(dims.evaluate(dim, self.values) for dim in shape))
+        return aval.update(shape=tuple(dims.evaluate(dim, self.sizes) for dim in shape))
 
     def leaf(self, value: PyTree) -> PyTree:
-        return dims.evaluate(value, self.values) if hasattr(value, "scope") and not dims.is_static(value) else value
+        return dims.evaluate(value, self.sizes) if hasattr(value, "scope") and not dims.is_static(value) else value
 
-    def known(self, equation: jaxprs.JaxprEqn) -> jaxprs.Literal | None:
-        if equation.primitive.name != "dim_as_value":
-            return None
-        aval: Aval = equation.outvars[0].aval
-        number = dims.evaluate(equation.params["dim"], self.values)
-        return jaxprs.Literal(np.asarray(number, aval.dtype)[()], aval)
+    def rewritten(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:
+        return super().rewritten(with_values(jaxpr, dict(self.numbers(jaxpr))))
+
+    def numbers(self, jaxpr: jaxprs.Jaxpr) -> Iterator[tuple[jaxprs.Var, jaxprs.Literal]]:
+        """Yield the variables of a body that are sizes, with their values."""
+        for variable, equation in producers(jaxpr).items():
+            if equation.primitive.name == "dim_as_value":
+                aval: Aval = variable.aval
+                number = dims.evaluate(equation.params["dim"], self.sizes)
+                yield variable, jaxprs.Literal(np.asarray(number, aval.dtype)[()], aval)

@@ -19,10 +19,9 @@ from jax.typing import DTypeLike
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.framework import public_name
-from jaxport.jaxprs import Atom
-from jaxport.jaxprs.walk import bodies
-from jaxport.mox.aliases import Aval
-from jaxport.mox.calls import body_names, runs_bodies
+from jaxport.jaxprs import Atom, Aval
+from jaxport.jaxprs.walk import Location, bodies
+from jaxport.jaxprs.widen import body_names, runs_bodies
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -33,8 +32,6 @@ __all__ = ["Node", "Tree", "name_below", "shape_text", "short_name", "value_text
 
 #: Names that a query may use for a primitive, besides its own.
 SPELLINGS = {"pjit": "jit", "remat": "checkpoint", "remat2": "checkpoint", "cond_p": "cond"}
-
-Location = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from jaxport import jaxprs
-from jaxport.blocks import dims
 from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
-from jaxport.jaxprs import Atom, PythonFunction
-from jaxport.jaxprs.walk import bodies, replace_bodies
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Atom, Aval, PythonFunction, dims
+from jaxport.jaxprs.rewrite import EquationRewriting, inlined, replaced, traced, with_operands
+from jaxport.jaxprs.walk import Location, bodies, replace_bodies
+from jaxport.mox.cleanup import pruned, with_block, with_names
 from jaxport.mox.mox import Mox
 from jaxport.mox.origins import origin_of, stacking_scans
-from jaxport.mox.pruning import pruned
-from jaxport.mox.renaming import with_names
-from jaxport.mox.tree import Location, Node
+from jaxport.mox.tree import Node
 
 if TYPE_CHECKING:
     from jaxport.mox.selection import Selection
@@ -100,7 +97,7 @@ class _Stack:
 
 
 def _stack(mox: Mox, scan: Node, taken: set[str]) -> _Stack | None:
-    """Return what the layers of a scan are called; None if no block in it has a slice of a parameter."""
+    """Return the names of the layers of a scan; None if no block in it has a slice of a parameter."""
     params = jaxprs.parameters(scan.equation)
     first = params["num_consts"] + params["num_carry"]
     names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
@@ -125,7 +122,7 @@ def _stack(mox: Mox, scan: Node, taken: set[str]) -> _Stack | None:
 
 
 class _Unrolling:
-    """One pass; bodies without any of the scans stay what they are."""
+    """One pass, which rewrites the bodies that lead to the scans."""
 
     def __init__(self, stacks: dict[Location, _Stack | None]):
         self.stacks = stacks
@@ -136,8 +133,7 @@ class _Unrolling:
         names: dict[Var, Atom] = {}
         for index, equation in enumerate(jaxpr.eqns):
             here = (*location, index)
-            if names:
-                equation = equation.replace(invars=[_read(names, atom) for atom in equation.invars])
+            equation = with_operands(equation, replaced(equation.invars, names))
             if here in self.ways:
                 inner = bodies(equation.params)
                 new = [self.body(body, (*here, number)) for number, body in enumerate(inner)]
@@ -148,15 +144,11 @@ class _Unrolling:
                 names.update(zip(equation.outvars, results, strict=True))
             else:
                 equations.append(equation)
-        return jaxpr.replace(eqns=equations, outvars=[_read(names, atom) for atom in jaxpr.outvars])
-
-
-def _read(names: dict[Var, Atom], atom: Atom) -> Atom:
-    return names.get(atom, atom) if isinstance(atom, Var) else atom
+        return jaxpr.replace(eqns=equations, outvars=replaced(jaxpr.outvars, names))
 
 
 def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:
-    """Return the equations of all steps, and what stands for the results of the scan."""
+    """Return the equations of all steps, and the values of the results of the scan."""
     params = jaxprs.parameters(scan)
     length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
     body = params["jaxpr"].jaxpr
@@ -171,16 +163,9 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
     for step in order:
         slices = []
         for atom in stacks:
-            written, (value,) = _traced(lambda x, step=step: lax.index_in_dim(x, step, keepdims=False), [atom], scan)
-            equations += written
-            slices.append(value)
-        names = dict(zip(body.invars, [*shared, *carry, *slices], strict=True))
-        for equation in _of_step(body.eqns, stack, step):
-            outvars = [v if isinstance(v, jaxprs.DropVar) else Var(v.aval) for v in equation.outvars]
-            invars = [_read(names, atom) for atom in equation.invars]
-            names.update(zip(equation.outvars, outvars, strict=True))
-            equations.append(equation.replace(invars=invars, outvars=outvars))
-        results = [_read(names, atom) for atom in body.outvars]
+            element = lambda x, step=step: lax.index_in_dim(x, step, keepdims=False)
+            slices.append(_computed(element, [atom], scan, equations))
+        results = inlined(_of_step(body, stack, step), [*shared, *carry, *slices], equations)
         carry, made[step] = results[:carried], results[carried:]
     stacked = []
     for position, variable in enumerate(scan.outvars[carried:]):
@@ -190,39 +175,26 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
         parts = [made[step][position] for step in range(length)]
         aval: Aval = variable.aval
         build = lambda *values, aval=aval: jnp.stack(values) if values else jnp.zeros(aval.shape, aval.dtype)
-        written, (value,) = _traced(build, parts, scan)
-        equations += written
-        stacked.append(value)
+        stacked.append(_computed(build, parts, scan, equations))
     return equations, [*carry, *stacked]
 
 
-def _traced(
-    function: PythonFunction, atoms: Sequence[Atom], scan: jaxprs.JaxprEqn
-) -> tuple[list[jaxprs.JaxprEqn], list[Atom]]:
-    """Return the equations that a function of some values makes, and its results."""
-    avals: list[Aval] = [atom.aval for atom in atoms]
-    jaxpr = jax.make_jaxpr(function)(*[jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]).jaxpr
-    names: dict[Var, Atom] = dict(zip(jaxpr.invars, atoms, strict=True))
-    equations = []
-    for equation in jaxpr.eqns:
-        invars = [_read(names, atom) for atom in equation.invars]
-        equations.append(equation.replace(invars=invars, source_info=scan.source_info))
-    return equations, [_read(names, atom) for atom in jaxpr.outvars]
+def _computed(
+    function: PythonFunction, atoms: Sequence[Atom], scan: jaxprs.JaxprEqn, equations: list[jaxprs.JaxprEqn]
+) -> Atom:
+    """Append the equations that compute a function of some values, in the line of the scan; return its result."""
+    made: list[jaxprs.JaxprEqn] = []
+    (result,) = inlined(traced(function, [atom.aval for atom in atoms]).jaxpr, atoms, made)
+    equations += [equation.replace(source_info=scan.source_info) for equation in made]
+    return result
 
 
-def _of_step(equations: Sequence[jaxprs.JaxprEqn], stack: _Stack | None, step: int) -> Iterator[jaxprs.JaxprEqn]:
-    """Yield the equations of a body with the paths that the layers have in a step."""
-    for equation in equations:
-        inner = bodies(equation.params) if stack is not None else []
-        if not inner or stack is None:
-            yield equation
-            continue
-        new = [body.replace(eqns=list(_of_step(body.eqns, stack, step))) for body in inner]
-        params = replace_bodies(equation.params, iter(new))
-        block: Block | None = params.get("block")
-        if block is not None:
-            params["block"] = _block_of_step(block, stack, step)
-        yield equation.replace(params=params)
+def _of_step(body: jaxprs.Jaxpr, stack: _Stack | None, step: int) -> jaxprs.Jaxpr:
+    """Return a body with the paths that the layers have in a step."""
+    if stack is None:
+        return body
+    moved = lambda block: _block_of_step(block, stack, step)
+    return EquationRewriting(lambda equation: with_block(equation, moved)).body(body)
 
 
 def _block_of_step(block: Block, stack: _Stack, step: int) -> Block:

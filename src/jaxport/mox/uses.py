@@ -11,18 +11,18 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
-from jaxport.jaxprs import Atom, Var
-from jaxport.jaxprs.walk import bodies, producers
-from jaxport.mox.aliases import Aval
-from jaxport.mox.calls import runs_bodies, source_of
+from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Atom, Aval, Var
+from jaxport.jaxprs.dataflow import Read, producers, reached
+from jaxport.jaxprs.widen import entered_by, runs_bodies
 from jaxport.mox.tree import name_below
 
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
 
-__all__ = ["Kernel", "Use", "cast_of", "is_passed_on", "kernels", "plain_body", "uses"]
+__all__ = ["Kernel", "Use", "cast_of", "is_passed_on", "kernels", "kernels_to", "plain_body", "uses"]
 
-# What changes the representation of a value, not what it is.
+# Primitives that return their operand in another representation.
 _CASTS = frozenset({"convert_element_type", "copy", "copy_p", "pvary", "reduce_precision", "stop_gradient"})
 
 
@@ -38,38 +38,27 @@ class Use:
 
 def uses(jaxpr: jaxprs.Jaxpr, variable: Var, depth: int = 0, through: frozenset[str] = frozenset()) -> Iterator[Use]:
     """Yield the equations that a value reaches; casts, calls and the primitives `through` are looked through."""
-    names = {variable}
-    for equation in jaxpr.eqns:
-        for position, atom in enumerate(equation.invars):
-            if not isinstance(atom, jaxprs.Var) or atom not in names:
-                continue
-            if equation.primitive.name in _CASTS | through:
-                names.update(equation.outvars)
-            elif runs_bodies(equation):
-                for number, body in enumerate(bodies(equation.params)):
-                    for index, inner in enumerate(body.invars):
-                        source = source_of(equation, number, index)
-                        if source is not None and source.operand == position and not source.sliced:
-                            yield from uses(body, inner, depth + 1, through)
-            else:
-                yield Use(equation, position, depth, jaxpr)
+    for equation, position in _reached(jaxpr, variable, through)[1]:
+        if not runs_bodies(equation):
+            yield Use(equation, position, depth, jaxpr)
+        for body, index, source in entered_by(equation, position):
+            if not source.sliced:
+                yield from uses(body, body.invars[index], depth + 1, through)
 
 
 def is_passed_on(jaxpr: jaxprs.Jaxpr, start: Var, through: frozenset[str]) -> bool:
     """Whether a value reaches the first result of a body through the given primitives and casts alone."""
-    names = {start}
-    for equation in jaxpr.eqns:
-        if any(isinstance(atom, jaxprs.Var) and atom in names for atom in equation.invars):
-            if equation.primitive.name not in through | _CASTS:
-                return False
-            names.update(equation.outvars)
-    return jaxpr.outvars[0] in names
+    held, reads = _reached(jaxpr, start, through)
+    return not reads and jaxpr.outvars[0] in held
+
+
+def _reached(jaxpr: jaxprs.Jaxpr, start: Var, through: frozenset[str]) -> tuple[set[Var], list[Read]]:
+    return reached(jaxpr, [start], lambda equation: equation.primitive.name in _CASTS | through)
 
 
 def plain_body(match: Match) -> jaxprs.Jaxpr:
-    """Return what a block does, without blocks inside (the operators of a layer of an imported model)."""
-    closed = match.node.equation.params["jaxpr"]
-    return ungroup(closed).jaxpr if any("block" in equation.params for equation in closed.eqns) else closed.jaxpr
+    """Return the body of a block with the blocks inside it inlined (the operators of a layer of an imported model)."""
+    return ungroup(match.node.equation.params["jaxpr"]).jaxpr
 
 
 def cast_of(jaxpr: jaxprs.Jaxpr, atom: Atom) -> Atom:
@@ -120,6 +109,22 @@ def kernels(match: Match) -> list[Kernel]:
         inputs = _input_axes(jaxpr, variable)
         outputs = tuple(axis for axis in range(variable.aval.ndim) if axis not in inputs)
         used.append(Kernel(index, path, name_below(path, block.path), inputs, outputs, variable.aval.dtype))
+    return used
+
+
+def kernels_to(match: Match, change: str) -> list[Kernel]:
+    """Return the kernels of a block for an edit that is to change them.
+
+    Raises:
+      InvalidArgument: it has none.
+    """
+    used = kernels(match)
+    if not used:
+        raise InvalidArgument(
+            f"`{match.shown}` has no weight to {change}",
+            where=f"`{change}`",
+            why=f"`{match.type}` multiplies none of its parameters",
+        )
     return used
 
 

@@ -88,7 +88,7 @@ def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
 
 
 def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
-    """Refuse what an object of the structure of the model cannot do."""
+    """Refuse edits that an object with the structure of the model cannot express."""
     from jaxport.mox.edits.lora import TARGET
     from jaxport.mox.match import REPLACED, REWRITTEN
 

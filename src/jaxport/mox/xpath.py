@@ -161,7 +161,7 @@ class _QueryParser:
     # -- grammar ---------------------------------------------------------------------------------------------------
 
     def expression(self, level: int = 0) -> str:
-        """Copy an expression; return what it is: an "attribute", a "boolean" or a "string" as written, or ""."""
+        """Copy an expression; return its kind: an "attribute", a "boolean" or a "string" as written, or ""."""
         if level == 0:
             self.depth += 1
             if self.depth > _DEEPEST:

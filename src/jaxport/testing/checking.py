@@ -22,12 +22,12 @@ from jaxport.export.ports import is_key
 from jaxport.export.specs import is_shape
 from jaxport.importer import from_onnx
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree
-from jaxport.jaxprs.compiling import QUICKLY
+from jaxport.jaxprs.versions import QUICKLY
 from jaxport.testing.specs import sample
 from jaxport.testing.structure import check_declared
 from jaxport.verify.comparing import difference
 from jaxport.verify.importing import caller
-from jaxport.verify.reference import run_traced
+from jaxport.verify.running import run_traced
 from jaxport.verify.runtime import Session, newest_opset
 
 #: Sizes that every symbolic case runs at: small, different from each other, and including one.

@@ -8,7 +8,6 @@ that is saved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -16,33 +15,16 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
-from jaxport.export.rules import BLOCK_RULES
 from jaxport.jaxprs import Array, Atom, PyTree
-from jaxport.jaxprs.walk import bodies, equations_within
-from jaxport.verify import reference
-from jaxport.verify.taps import Tap, tapped
+from jaxport.jaxprs.dataflow import variables
+from jaxport.jaxprs.taps import Tap
+from jaxport.jaxprs.walk import Location, bodies, equations_within
+from jaxport.jaxprs.widen import source_of
+from jaxport.verify.report import BlockDifference
+from jaxport.verify.taps import measured
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
-
-
-@dataclass(frozen=True)
-class BlockDifference:
-    """The difference of a block's results from those of the JAX function.
-
-    Attributes:
-      path: the path of the module; the name of the block if it has none.
-      target: the qualified name of the module's class, or of the function.
-      relative: the root mean square of the difference, in units of that of the expected values; the largest one if there
-        are several results. The calls of a scan count together.
-      added: what the block costs: `relative` without the largest such difference of the values that the block is computed
-        from, where both are taken as independent, so that their squares add up.
-    """
-
-    path: str
-    target: str
-    relative: float
-    added: float
 
 
 def block_differences(
@@ -61,58 +43,53 @@ def block_differences(
     def wanted(equation: jaxprs.JaxprEqn, _: PyTree) -> bool:
         return equation.primitive is block_p or not operands.isdisjoint(equation.outvars)
 
-    jaxpr, taps = tapped(traced.jaxpr, wanted, frozenset(BLOCK_RULES))
-    if not taps:
-        return ()
-    names = (f"tap_{index}" for index in range(len(taps)))
-    paths = (*traced.output_paths, *traced.state_outputs, *names)
-    model = exported.again(replace(traced, jaxpr=jaxpr, output_paths=paths, state_outputs=()), reduced=True)
-    results = model.session.run({**model.defaults, **inputs})
-    actual = [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)][-len(taps) :]
-    expected = reference.run_program(jaxpr, [*(weight.value for weight in traced.weights), *leaves])[-len(taps) :]
-    relative = list(map(_relative, expected, actual))
-    by_value = {tap.value: error for tap, error in zip(taps, relative, strict=True)}
-    calls: dict[tuple[int, ...], list[Tap]] = {}
-    for tap in taps:
-        if tap.equation.primitive is block_p:
-            calls.setdefault(tuple(map(id, (*tap.around, tap.equation))), []).append(tap)
+    values = measured(exported, wanted, leaves, inputs, reduced=True)
+    by_value = {_key(value.tap): _relative(value.expected, value.actual) for value in values}
+    calls: dict[Location, list[Tap]] = {}
+    for value in values:
+        if value.tap.equation.primitive is block_p:
+            calls.setdefault(value.tap.location, []).append(value.tap)
     return tuple(
         sorted((_difference(own, by_value) for own in calls.values()), key=lambda difference: -difference.added)
     )
 
 
-def _difference(own: Sequence[Tap], by_value: Mapping[jaxprs.Var, float]) -> BlockDifference:
+_Key = tuple[Location, Atom]
+
+
+def _key(tap: Tap) -> _Key:
+    """Return the body that a value is in, by its location, and the value: calls may share a body."""
+    return tap.location[:-1], tap.value
+
+
+def _difference(own: Sequence[Tap], by_value: Mapping[_Key, float]) -> BlockDifference:
     """Return the difference of one call, whose results are tapped."""
     block: Block = own[0].equation.params["block"]
-    relative = max(by_value[tap.value] for tap in own)
-    before = max((_known(atom, own[0].around, by_value) for atom in own[0].equation.invars), default=0.0)
+    relative = max(by_value[_key(tap)] for tap in own)
+    before = max((_known(atom, own[0], by_value) for atom in own[0].equation.invars), default=0.0)
     added = max(0.0, relative**2 - before**2) ** 0.5
     return BlockDifference(block.path or block.name, block.target, relative, added)
 
 
-def _known(atom: Atom, around: Sequence[jaxprs.JaxprEqn], by_value: Mapping[jaxprs.Var, float]) -> float:
+def _known(atom: Atom, tap: Tap, by_value: Mapping[_Key, float]) -> float:
     """Return the difference of an operand: that of the tapped value that it is; none if it is a constant or an input."""
-    if isinstance(atom, jaxprs.Literal):
-        return 0.0
-    for position in reversed(range(len(around))):
-        if atom in by_value:
+    location = tap.location[:-1]
+    for outer in reversed(tap.around):
+        if isinstance(atom, jaxprs.Literal) or (location, atom) in by_value:
             break
-        outer = around[position]
-        body = next((b for b in bodies(outer.params) if atom in b.invars), None)
-        if body is None:
-            continue
-        # The operands of a body are the last ones of its equation: a branch has an index before them.
-        atom = outer.invars[body.invars.index(atom) - len(body.invars)]
-        if isinstance(atom, jaxprs.Literal):
+        inputs = bodies(outer.params)[location[-1]].invars
+        source = source_of(outer, location[-1], inputs.index(atom)) if atom in inputs else None
+        if source is None:
             return 0.0
-    return by_value.get(atom, 0.0)
+        atom, location = outer.invars[source.operand], location[:-2]
+    return 0.0 if isinstance(atom, jaxprs.Literal) else by_value.get((location, atom), 0.0)
 
 
 def _operands(jaxpr: jaxprs.Jaxpr) -> Iterator[jaxprs.Var]:
-    """Yield the values that blocks, and what has a body, are computed from."""
+    """Yield the operands of blocks and of other equations with bodies."""
     for equation in equations_within(jaxpr):
         if bodies(equation.params):
-            yield from (atom for atom in equation.invars if not isinstance(atom, jaxprs.Literal))
+            yield from variables(equation.invars)
 
 
 def _relative(expected: PyTree, actual: PyTree) -> float:

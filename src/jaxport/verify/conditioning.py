@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import blocks, jaxprs
-from jaxport.jaxprs import Array, Atom, PyTree
-from jaxport.jaxprs.walk import bodies
+from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs.rewrite import evaluated
+from jaxport.jaxprs.walk import bodies, interpret
+from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS
 from jaxport.verify.precision import MOVES
 
 #: The number of runs.
 RUNS = 6
-
-_CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
 
 
 def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array], count: int) -> list[np.ndarray]:
@@ -93,34 +93,12 @@ class _Rounding:
 
     def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
         """Return the results of a program with rounding changed in each equation, and after each loop or branch."""
-        env: dict[Atom, Array] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *operands), strict=True))
 
-        def read(atom: Atom) -> PyTree:
-            return atom.val if isinstance(atom, jaxprs.Literal) else env[atom]
-
-        for equation in jaxpr.eqns:
-            inputs = [read(atom) for atom in equation.invars]
+        def changed(equation: jaxprs.JaxprEqn, inputs: list[PyTree]) -> list[Array]:
             inner = bodies(equation.params)
-            if equation.primitive.name in _CALLS and len(inner) == 1 and not inner[0].constvars:
-                results = self.through(inner[0], (), inputs)
-            else:
-                results = _evaluated(equation, inputs, jaxpr)
-                if equation.primitive.name not in MOVES:
-                    results = [self(value) for value in results]
-            env.update(zip(equation.outvars, results, strict=True))
-        return [read(atom) for atom in jaxpr.outvars]
+            if equation.primitive.name in PLAIN_CALLS | DISSOLVED and len(inner) == 1 and not inner[0].constvars:
+                return self.through(inner[0], (), inputs)
+            results = evaluated(equation, inputs)
+            return results if equation.primitive.name in MOVES else list(map(self, results))
 
-
-def _evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[PyTree], like: jaxprs.Jaxpr) -> list[Array]:
-    """Return the results of one equation, by a program of only that equation."""
-    invars: list[PyTree] = [jaxprs.Var(atom.aval) for atom in equation.invars]
-    outvars = [jaxprs.Var(variable.aval) for variable in equation.outvars]
-    body = like.replace(
-        constvars=[],
-        invars=invars,
-        outvars=outvars,
-        eqns=[equation.replace(invars=invars, outvars=outvars)],
-        effects=set(),
-        debug_info=like.debug_info._replace(arg_names=None, result_paths=None),
-    )
-    return list(jaxprs.jaxpr_as_fun(jaxprs.closed(body, ()))(*operands))
+        return interpret(jaxpr, (*consts, *operands), changed)

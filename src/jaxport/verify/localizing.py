@@ -7,23 +7,21 @@ by step, and an earlier step comes before a later one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
 from jaxport.export.exported import Exported
-from jaxport.export.rules import BLOCK_RULES
 from jaxport.export.sources import source_lines
 from jaxport.jaxprs import Array
-from jaxport.verify import reference
 from jaxport.verify.comparing import FAILURES, difference
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Divergence
-from jaxport.verify.taps import Choice, Tap, tapped
+from jaxport.verify.running import run_program
+from jaxport.verify.taps import Measured, measured, run
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Localizer:
         """Return the first block, and the first equation in it, whose result differs."""
         try:
             block = self._first(lambda equation, _: equation.primitive is block_p)
-            chain = () if block is None else _chain([*block.tap.around, block.tap.equation])
+            chain = () if block is None else _chain(block.equations)
 
             def in_chain(equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]) -> bool:
                 inner = _chain(around)
@@ -60,82 +58,75 @@ class Localizer:
         except FAILURES as error:
             return Divergence("not localized", "", f"{type(error).__name__}: {str(error).splitlines()[0]}")
         first = min(differing, key=_DifferingStep.time)
-        source = _source([*first.tap.around, first.tap.equation])
-        return Divergence(_place(first), source + self._rule(first.tap, source), first.problem)
+        source = _source(first.equations)
+        return Divergence(_place(first), source + self._rule(first.equations[-1], source), first.problem)
 
     def _of_the_passes(self) -> Divergence:
         """Return the graph pass after which the outputs differ, if no single equation does."""
         traced = self.exported.traced
-        expected, inside = [np.asarray(value) for value in self._in_jax(traced.jaxpr)], narrowest(traced.jaxpr)
+        weights = [weight.value for weight in traced.weights]
+        expected = list(map(np.asarray, run_program(traced.jaxpr, [*weights, *self.leaves])))
+        inside = narrowest(traced.jaxpr)
         names = [report.name for report in self.exported.pass_reports]
         for count in range(len(names) + 1):
             model = self.exported.again(traced, passes=count)
             if any(
                 difference(e, a, self.rtol, self.atol, inside=dtype).problem
-                for e, a, dtype in zip(expected, self._run(model), inside, strict=False)
+                for e, a, dtype in zip(expected, run(model, self.inputs), inside, strict=False)
             ):
                 cause = f"the graph pass `{names[count - 1]}`" if count else "the runtime"
                 return Divergence(cause, "", "the graph agrees before it, and each equation by itself")
         return Divergence("not localized", "", "exported once more, the model agrees")
 
-    def _in_jax(self, jaxpr: jaxprs.ClosedJaxpr) -> list[Array]:
-        weights = [weight.value for weight in self.exported.traced.weights]
-        return reference.run_program(jaxpr, [*weights, *self.leaves])
+    def _first(self, wanted: Callable[[jaxprs.JaxprEqn, tuple[jaxprs.JaxprEqn, ...]], bool]) -> _DifferingStep | None:
+        """Return the first of the wanted values that differs."""
+        values = measured(self.exported, wanted, self.leaves, self.inputs)
+        differing = filter(None, map(self._compared, values))
+        return min(differing, key=_DifferingStep.time, default=None)
 
-    def _run(self, model: Exported) -> list[Array]:
-        results = model.session.run({**model.defaults, **self.inputs})
-        return [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)]
-
-    def _first(self, choice: Choice) -> _DifferingStep | None:
-        """Return the first of the chosen values that differs."""
-        traced = self.exported.traced
-        jaxpr, taps = tapped(traced.jaxpr, choice, frozenset(BLOCK_RULES))
-        if not taps:
-            return None
-        names = (f"tap_{index}" for index in range(len(taps)))
-        paths = (*traced.output_paths, *traced.state_outputs, *names)
-        model = self.exported.again(replace(traced, jaxpr=jaxpr, output_paths=paths, state_outputs=()))
-        actual, expected = self._run(model)[-len(taps) :], self._in_jax(jaxpr)[-len(taps) :]
-        inside = narrowest(jaxpr)[-len(taps) :]
-        differing_steps = map(self._compared, taps, map(np.asarray, expected), actual, inside)
-        return min((f for f in differing_steps if f is not None), key=_DifferingStep.time, default=None)
-
-    def _compared(
-        self, tap: Tap, expected: np.ndarray, actual: Array, inside: DTypeLike | None
-    ) -> _DifferingStep | None:
+    def _compared(self, value: Measured) -> _DifferingStep | None:
         """Return the first step in which a value differs."""
-        whole = difference(expected, actual, self.rtol, self.atol, inside=inside).problem
-        if not whole or expected.shape != actual.shape:
-            return _DifferingStep(tap, (0,) * tap.steps, expected.shape, whole) if whole else None
-        differing = []
-        for steps in np.ndindex(expected.shape[: tap.steps]):
-            problem = difference(expected[steps], actual[steps], self.rtol, self.atol, inside=inside).problem
-            if problem:
-                differing.append(_DifferingStep(tap, steps, expected.shape, problem))
-        # A value that is small in every step may only differ as a whole.
-        whole_found = _DifferingStep(tap, (0,) * tap.steps, expected.shape, whole)
-        return min(differing, key=_DifferingStep.time, default=whole_found)
+        expected, actual = np.asarray(value.expected), value.actual
 
-    def _rule(self, tap: Tap, source: str) -> str:
+        def problem(steps: tuple[int, ...]) -> str:
+            return difference(expected[steps], actual[steps], self.rtol, self.atol, inside=value.inside).problem
+
+        whole = problem(())
+        if not whole:
+            return None
+        # A value that is small in every step may only differ as a whole.
+        differing = _DifferingStep(value, (0,) * value.steps, expected.shape, whole)
+        if expected.shape != actual.shape:
+            return differing
+        steps = ((step, problem(step)) for step in np.ndindex(expected.shape[: value.steps]))
+        by_step = [_DifferingStep(value, step, expected.shape, text) for step, text in steps if text]
+        return min(by_step, key=_DifferingStep.time, default=differing)
+
+    def _rule(self, equation: jaxprs.JaxprEqn, source: str) -> str:
         """Return the name of the rule that exported the equation."""
         for record in self.exported.records:
-            if record.place.primitive == tap.equation.primitive.name and record.place.source == source:
+            if record.place.primitive == equation.primitive.name and record.place.source == source:
                 return f", exported by `{record.rule}`"
         return ""
 
 
 @dataclass(frozen=True)
 class _DifferingStep:
-    """A tap that differs, the first steps of the scans around it in which it does, and the difference."""
+    """A value that differs, the first steps of the scans around it in which it does, and the difference."""
 
-    tap: Tap
+    value: Measured
     steps: tuple[int, ...]
     shape: tuple[int, ...]
     problem: str
 
+    @property
+    def equations(self) -> tuple[jaxprs.JaxprEqn, ...]:
+        """The equation that computes it, after those around it."""
+        return (*self.value.tap.around, self.value.tap.equation)
+
     def time(self) -> tuple[float, ...]:
         """Return the time at which it is computed."""
-        return self.tap.time(self.steps)
+        return self.value.time(self.steps)
 
 
 def _chain(around: Sequence[jaxprs.JaxprEqn]) -> tuple[Block, ...]:
@@ -143,13 +134,12 @@ def _chain(around: Sequence[jaxprs.JaxprEqn]) -> tuple[Block, ...]:
 
 
 def _place(differing: _DifferingStep) -> str:
-    tap = differing.tap
-    blocks = _chain([*tap.around, tap.equation])
+    equation, blocks = differing.equations[-1], _chain(differing.equations)
     inside = f"`{blocks[-1].path or blocks[-1].name}` ({blocks[-1].target})" if blocks else ""
-    if tap.equation.primitive is block_p:
+    if equation.primitive is block_p:
         place = f"the block {inside}"
     else:
-        place = f"`{tap.equation.primitive.name}` " + (f"in the block {inside}" if inside else "outside of all blocks")
+        place = f"`{equation.primitive.name}` " + (f"in the block {inside}" if inside else "outside of all blocks")
     steps = [f"step {step} of {count}" for step, count in zip(differing.steps, differing.shape, strict=False)]
     return ", ".join([place, *steps])
 

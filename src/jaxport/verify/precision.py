@@ -6,6 +6,7 @@ in a narrow type, or widened, is not rounded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Atom
-from jaxport.jaxprs.walk import bodies
+from jaxport.jaxprs.walk import bodies, equations_within, interpret
 
 #: Primitives whose results are elements of their operands.
 MOVES = frozenset(
@@ -32,22 +32,23 @@ def narrowest(jaxpr: jaxprs.ClosedJaxpr) -> list[np.dtype | None]:
     >>> narrowest(jax.make_jaxpr(model)(jnp.ones((2, 3))))
     [dtype(bfloat16), dtype('float32')]
     """
-    env: dict[Atom, np.dtype | None] = {}
-    known: dict[int, np.dtype | None] = {}
-    for equation in jaxpr.jaxpr.eqns:
-        env.update(dict.fromkeys(equation.outvars, _narrower(_given(equation, env), _own(equation, known))))
-    return [None if isinstance(atom, jaxprs.Literal) else env.get(atom) for atom in jaxpr.jaxpr.outvars]
+
+    def narrower(equation: jaxprs.JaxprEqn, operands: list[np.dtype | None]) -> list[np.dtype | None]:
+        inside = _inside(equation) if bodies(equation.params) else [equation]
+        return [_narrower(*operands, *map(_rounded_to, inside))] * len(equation.outvars)
+
+    inputs = [None] * (len(jaxpr.jaxpr.constvars) + len(jaxpr.jaxpr.invars))
+    return interpret(jaxpr.jaxpr, inputs, narrower, lambda _: None)
 
 
-def _given(equation: jaxprs.JaxprEqn, env: dict[Atom, np.dtype | None]) -> np.dtype | None:
-    return _narrower(*(env.get(atom) for atom in equation.invars if not isinstance(atom, jaxprs.Literal)))
+def _inside(equation: jaxprs.JaxprEqn) -> Iterator[jaxprs.JaxprEqn]:
+    """Yield the equations in the bodies of an equation, at any depth, that have no bodies themselves."""
+    for body in bodies(equation.params):
+        yield from (inner for inner in equations_within(body) if not bodies(inner.params))
 
 
-def _own(equation: jaxprs.JaxprEqn, known: dict[int, np.dtype | None]) -> np.dtype | None:
-    """Return the narrowest type that an equation rounds to, by itself or in its bodies."""
-    inner = bodies(equation.params)
-    if inner:
-        return _narrower(*(_inside(body, known) for body in inner))
+def _rounded_to(equation: jaxprs.JaxprEqn) -> np.dtype | None:
+    """Return the narrowest type that an equation without bodies rounds to."""
     name = equation.primitive.name
     if name in MOVES:
         return None
@@ -57,12 +58,6 @@ def _own(equation: jaxprs.JaxprEqn, known: dict[int, np.dtype | None]) -> np.dty
         if before is None or not floats or _bits(before) <= _bits(floats[0]):
             return None
     return _narrower(*floats)
-
-
-def _inside(jaxpr: jaxprs.Jaxpr, known: dict[int, np.dtype | None]) -> np.dtype | None:
-    if id(jaxpr) not in known:
-        known[id(jaxpr)] = _narrower(*(_own(equation, known) for equation in jaxpr.eqns))
-    return known[id(jaxpr)]
 
 
 def _float(aval: Any) -> np.dtype | None:

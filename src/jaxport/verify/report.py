@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxport.columns import aligned
 from jaxport.errors import VerificationFailed
-from jaxport.verify.blockwise import BlockDifference
 from jaxport.verify.comparing import Difference
 
 
@@ -62,6 +61,25 @@ class Divergence:
 
     def __str__(self) -> str:
         return "\n".join(text for text in (self.place, self.source, self.problem) if text)
+
+
+@dataclass(frozen=True)
+class BlockDifference:
+    """The difference of a block's results from those of the JAX function.
+
+    Attributes:
+      path: the path of the module; the name of the block if it has none.
+      target: the qualified name of the module's class, or of the function.
+      relative: the root mean square of the difference, in units of that of the expected values; the largest one if there
+        are several results. The calls of a scan count together.
+      added: what the block costs: `relative` without the largest such difference of the values that the block is computed
+        from, where both are taken as independent, so that their squares add up.
+    """
+
+    path: str
+    target: str
+    relative: float
+    added: float
 
 
 @dataclass(frozen=True)

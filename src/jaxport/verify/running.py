@@ -1,4 +1,7 @@
-"""The loop of `verify`: run both sides of a conversion on the same inputs, at several sizes, and compare them."""
+"""The loop of `verify`: run both sides of a conversion on the same inputs, at several sizes, and compare them.
+
+The JAX side of an export is the traced program, run by JAX.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import jax
 import numpy as np
+from jax import export
 from jax.typing import DTypeLike
 
-from jaxport import jaxprs
+from jaxport import blocks, jaxprs
 from jaxport.export.ports import Port
-from jaxport.jaxprs import Parameters, PyTree
+from jaxport.jaxprs import Array, Parameters, PyTree, dims
 from jaxport.phases import phase
 from jaxport.verify import sampling, sizes as size_choice
 from jaxport.verify.comparing import compared_results
@@ -21,6 +26,22 @@ from jaxport.verify.report import Output, compared_outputs
 
 #: Makes an argument for an input, or returns None for the default: `sampler(port, sizes, generator)`.
 Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], PyTree]
+
+
+def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array]) -> list[Array]:
+    """Return the results of a program, which may have blocks and symbolic dims, for concrete operands."""
+    plain = blocks.ungroup(jaxpr)
+    function = jax.jit(jaxprs.jaxpr_as_fun(plain))
+    if all(dims.all_static(getattr(aval, "shape", ())) for aval in plain.in_avals):
+        return list(function(*operands))
+    # Its parameters hold the symbolic dims, so it cannot be evaluated directly: JAX lowers it with them.
+    specs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in plain.in_avals]
+    return list(export.export(function)(*specs).call(*operands))
+
+
+def run_traced(traced: blocks.Traced, inputs: Sequence[PyTree]) -> list[Array]:
+    """Return the outputs of a traced program, including those of the state."""
+    return run_program(traced.jaxpr, [*(weight.value for weight in traced.weights), *inputs])
 
 
 @dataclass(frozen=True)
@@ -88,7 +109,7 @@ def arguments(
     trace: jaxprs.ClosedJaxpr,
     traced: Sequence[str],
     ports: Mapping[str, Port],
-    given: Parameters,
+    by_name: Parameters,
     known: Mapping[str, int],
     sizes: Sequence[Mapping[str, int]] | None,
     avoid: Mapping[str, Iterable[int]] | None,
@@ -100,9 +121,9 @@ def arguments(
 
     Args:
       trace: the program.
-      traced: the names of its last inputs; inputs that it closes over are given.
+      traced: the names of its last inputs; for those that it closes over the user passes arguments.
       ports: the inputs by name, in order.
-      given: the arguments that the user gives, by name.
+      by_name: the arguments that the user passes, by name.
       known: the sizes that these have.
       sizes, avoid, seed: as `verify` takes them.
       sampler: makes arguments, if the user has one.
@@ -118,7 +139,7 @@ def arguments(
     runs += [(at, choices[number % len(choices)]) for number, at in enumerate(sets[1:], 1)]
     for number, (at, chosen) in enumerate(runs):
         generator = np.random.default_rng([seed, number])
-        values = {**given, **chosen}
+        values = {**by_name, **chosen}
         for name, port in ports.items():
             if name not in values and sampler is not None:
                 values[name] = sampler(port, at, generator)

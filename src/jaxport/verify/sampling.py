@@ -18,8 +18,9 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.export.ports import Port, is_key, key_implementation
-from jaxport.jaxprs import Atom, PyTree
-from jaxport.jaxprs.walk import bodies
+from jaxport.jaxprs import PyTree
+from jaxport.jaxprs.walk import bodies, interpret
+from jaxport.jaxprs.widen import source_of
 
 #: The range of integers without bounds.
 FREE = (-4, 12)
@@ -86,15 +87,8 @@ class _Flow:
         """Return the origins of the results of a body, given those of its inputs."""
         key = id(jaxpr), tuple(origins)
         if key not in self._done:
-            env: dict[Atom, _ValueOrigin] = dict(zip(jaxpr.invars, origins, strict=True))
-
-            def read(atom: Atom) -> _ValueOrigin:
-                return _NOWHERE if isinstance(atom, jaxprs.Literal) else env.get(atom, _NOWHERE)
-
-            for equation in jaxpr.eqns:
-                operand_origins = [read(atom) for atom in equation.invars]
-                env.update(zip(equation.outvars, self.equation(equation, operand_origins), strict=True))
-            self._done[key] = [read(atom) for atom in jaxpr.outvars]
+            inputs = [*([_NOWHERE] * len(jaxpr.constvars)), *origins]
+            self._done[key] = interpret(jaxpr, inputs, self.equation, lambda _: _NOWHERE)
         return self._done[key]
 
     def equation(self, equation: jaxprs.JaxprEqn, origins: list[_ValueOrigin]) -> list[_ValueOrigin]:
@@ -117,17 +111,15 @@ class _Flow:
     def bodies(
         self, equation: jaxprs.JaxprEqn, inner: Sequence[jaxprs.Jaxpr], origins: list[_ValueOrigin]
     ) -> list[_ValueOrigin]:
-        """Do the same for an equation that calls bodies; a body that takes the last operands is recognised by arity."""
-        nothing = [_NOWHERE] * len(equation.outvars)
-        for body in inner:
-            operands = origins[len(origins) - len(body.invars) :] if len(body.invars) <= len(origins) else []
-            if "body_nconsts" in equation.params and body is inner[-1]:  # `while`: its condition's operands come first
-                operands = origins[equation.params["cond_nconsts"] :]
-            if len(operands) == len(body.invars):
-                results = self.through(body, operands)
-                if len(results) == len(nothing):
-                    nothing = [old or new for old, new in zip(nothing, results, strict=True)]
-        return nothing
+        """Do the same for an equation that runs bodies."""
+        merged = [_NOWHERE] * len(equation.outvars)
+        for number, body in enumerate(inner):
+            sources = [source_of(equation, number, position) for position in range(len(body.invars))]
+            operands = [_NOWHERE if source is None else origins[source.operand] for source in sources]
+            results = self.through(body, operands)
+            if len(results) == len(merged):
+                merged = [old or new for old, new in zip(merged, results, strict=True)]
+        return merged
 
 
 def _merged(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> _ValueOrigin:

@@ -1,246 +1,98 @@
-"""Make values inside a program outputs of it, including those inside scans, loops and branches.
-
-A program of JAX is rewritten, not run, so that both sides of a comparison can be given the same taps. A value that a
-scan computes at every step becomes an output with the steps as its leading axis; a `while` loop gives the value of its
-last step; a branch that is not taken gives zeros.
-"""
+"""Values inside a model on both sides: they become outputs of the program, which is run in JAX and exported again."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from jaxport import jaxprs
-from jaxport.blocks import block_p
 from jaxport.export.ports import is_key
-from jaxport.jaxprs import Atom, PyTree
-from jaxport.jaxprs.walk import bodies
+from jaxport.export.rules import BLOCK_RULES
+from jaxport.jaxprs import Array, JaxprEqn, PyTree
+from jaxport.jaxprs.taps import Tap, tapped
+from jaxport.verify.precision import narrowest
+from jaxport.verify.running import run_program
 
-#: Primitives that run one body once: they are replaced by its equations.
-_CALLS = frozenset(("checkpoint", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit", "remat2"))
+if TYPE_CHECKING:
+    from jaxport.export.exported import Exported
 
 
 @dataclass(frozen=True)
-class Tap:
-    """A value that became an output.
+class Measured:
+    """A value in both sides.
 
     Attributes:
-      equation: the equation that computes it.
-      around: the equations whose bodies the equation is in, the outermost first: blocks, scans, calls.
-      order: its place in the computation: the position of each equation on the way to it; a scan puts its direction (1
-        or -1, as a `StepPosition`) after its own position.
-      value: the variable, in the innermost body.
+      tap: where it is computed.
+      expected: the value in JAX; scans around it add leading axes.
+      actual: the value in the model.
+      inside: the narrowest float type that a value it depends on is rounded to.
     """
 
-    equation: jaxprs.JaxprEqn
-    around: tuple[jaxprs.JaxprEqn, ...]
-    order: tuple[PyTree, ...]
-    value: jaxprs.Var
+    tap: Tap
+    expected: Array
+    actual: Array
+    inside: np.dtype | None
 
     @property
     def steps(self) -> int:
         """The number of leading axes that are steps of scans around it."""
-        return sum(isinstance(element, StepPosition) for element in self.order)
+        return sum(equation.primitive.name == "scan" for equation in self.tap.around)
 
     def time(self, steps: Sequence[int]) -> tuple[float, ...]:
         """Return when it is computed in these steps of the scans around it: earlier times compare as smaller."""
         remaining = iter(steps)
-        return tuple(e.direction * next(remaining) if isinstance(e, StepPosition) else e for e in self.order)
+        time: list[float] = []
+        for index, equation in zip(self.tap.location[::2], self.tap.around, strict=False):
+            time.append(index)
+            if equation.primitive.name == "scan":
+                time.append(-next(remaining) if equation.params["reverse"] else next(remaining))
+        # The results of an equation come after everything inside it.
+        return (*time, self.tap.location[-1], math.inf)
 
 
-@dataclass(frozen=True)
-class StepPosition:
-    """The step of a scan in an order, which runs forward (1) or in reverse (-1)."""
-
-    direction: int
-
-
-#: Whether to tap the results of an equation, given the equations around it.
-Choice = Callable[[jaxprs.JaxprEqn, tuple[jaxprs.JaxprEqn, ...]], bool]
-#: A variable of the current body for a tap.
-_Tapped = tuple[jaxprs.Var, Tap]
-#: The position of an equation's own results: after everything inside it.
-_LAST = math.inf
-
-
-def tapped(
-    jaxpr: jaxprs.ClosedJaxpr, choice: Choice, closed: frozenset[str] = frozenset()
-) -> tuple[jaxprs.ClosedJaxpr, list[Tap]]:
-    """Return a program with the chosen values as further outputs, in the order of computation.
+def measured(
+    exported: Exported,
+    wanted: Callable[[JaxprEqn, tuple[JaxprEqn, ...]], bool],
+    leaves: Sequence[Array],
+    inputs: Mapping[str, np.ndarray],
+    reduced: bool = False,
+) -> list[Measured]:
+    """Return the results of some equations on both sides. What a rule exports as a whole is not looked into.
 
     Args:
-      jaxpr: the program.
-      choice: which equations are tapped.
-      closed: targets of blocks that stay whole, since a rule exports them.
+      exported: the model.
+      wanted: whether to measure the results of an equation, given the equations around it.
+      leaves: the arguments of the JAX function, as operands of the traced program.
+      inputs: the same as inputs of the model.
+      reduced: whether to export in the model's precision.
     """
-    body, taps = _Tapping(choice, closed).body(jaxpr.jaxpr, ())
-    return jaxprs.closed(body, jaxpr.consts), taps
 
+    def results(equation: JaxprEqn, around: tuple[JaxprEqn, ...], _: PyTree) -> list:
+        return [v for v in equation.outvars if _is_array(v.aval)] if wanted(equation, around) else []
 
-class _Tapping:
-    def __init__(self, choice: Choice, closed: frozenset[str]):
-        self.choice, self.closed = choice, closed
+    def enters(equation: JaxprEqn) -> bool:
+        block = equation.params.get("block")
+        return block is None or block.target not in BLOCK_RULES
 
-    def body(self, jaxpr: jaxprs.Jaxpr, around: tuple[jaxprs.JaxprEqn, ...]) -> tuple[jaxprs.Jaxpr, list[Tap]]:
-        """Return a body whose taps follow its own outputs."""
-        equations: list[jaxprs.JaxprEqn] = []
-        env: dict[jaxprs.Var, Atom] = {}
-        taps = self.append(jaxpr, around, equations, env, nested=False)
-        outvars = [_read(env, atom) for atom in jaxpr.outvars]
-        # The names of arguments and results are those of the old ones.
-        debug_info = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-        outvars += [variable for variable, _ in taps]
-        return jaxpr.replace(eqns=equations, outvars=outvars, debug_info=debug_info), [tap for _, tap in taps]
-
-    def append(
-        self,
-        jaxpr: jaxprs.Jaxpr,
-        around: tuple[jaxprs.JaxprEqn, ...],
-        out: list[jaxprs.JaxprEqn],
-        env: dict[jaxprs.Var, Atom],
-        nested: bool,
-    ) -> list[_Tapped]:
-        """Append the equations of a body to `out`; `env` maps its variables to their replacements.
-
-        The variables of a body that replaces a call are renamed: two calls may share a body.
-        """
-        tapped_values: list[_Tapped] = []
-        for position, equation in enumerate(jaxpr.eqns):
-            outvars = [jaxprs.Var(v.aval) if nested or isinstance(v, jaxprs.DropVar) else v for v in equation.outvars]
-            moved = equation.replace(invars=[_read(env, atom) for atom in equation.invars], outvars=outvars)
-            results, taps = self.equation(moved, around, out, self.choice(equation, around))
-            env.update(zip(equation.outvars, results, strict=True))
-            tapped_values += [(variable, replace(tap, order=(position, *tap.order))) for variable, tap in taps]
-        return tapped_values
-
-    def equation(
-        self,
-        equation: jaxprs.JaxprEqn,
-        around: tuple[jaxprs.JaxprEqn, ...],
-        out: list[jaxprs.JaxprEqn],
-        wanted: bool,
-    ) -> tuple[Sequence[Atom], list[_Tapped]]:
-        """Append one equation to `out`; return its results and its taps, which follow those inside it."""
-        name, params, results = equation.primitive.name, equation.params, equation.outvars
-        source = equation
-        inner = bodies(params)
-        tapped_values: list[_Tapped] = []
-        if equation.primitive is block_p:
-            if params["block"].target not in self.closed:
-                equation, tapped_values = self._block(equation, around)
-        elif name == "scan":
-            equation, tapped_values = self._scan(equation, around)
-        elif name == "while":
-            equation, tapped_values = self._while(equation, around, out)
-        elif name == "cond":
-            equation, tapped_values = self._cond(equation, around)
-        elif name in _CALLS and len(inner) == 1 and not inner[0].constvars:
-            inside: list[jaxprs.JaxprEqn] = []
-            env: dict[jaxprs.Var, Atom] = dict(zip(inner[0].invars, equation.invars, strict=True))
-            tapped_values = self.append(inner[0], (*around, equation), inside, env, nested=True)
-            if tapped_values:
-                out += inside
-                return [_read(env, atom) for atom in inner[0].outvars], tapped_values
-        out.append(equation)
-        if wanted:
-            tapped_values += [(v, Tap(source, around, (_LAST,), v)) for v in results if _is_array(v.aval)]
-        return results, tapped_values
-
-    def _block(
-        self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]
-    ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
-        inner = equation.params["jaxpr"]
-        body, taps = self.body(inner.jaxpr, (*around, equation))
-        return _extended(equation, {"jaxpr": jaxprs.closed(body, inner.consts)}, _variables(body, taps), taps)
-
-    def _scan(
-        self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]
-    ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
-        inner, length = equation.params["jaxpr"], equation.params["length"]
-        body, taps = self.body(inner.jaxpr, (*around, equation))
-        stacked = [
-            jaxprs.Var(variable.aval.update(shape=(length, *variable.aval.shape)))
-            for variable in _variables(body, taps)
-        ]
-        step = StepPosition(-1 if equation.params["reverse"] else 1)
-        taps = [replace(tap, order=(step, *tap.order)) for tap in taps]
-        return _extended(equation, {"jaxpr": jaxprs.closed(body, inner.consts)}, stacked, taps)
-
-    def _while(
-        self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...], out: list[jaxprs.JaxprEqn]
-    ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
-        """Carry the taps of a loop, starting from zeros."""
-        params = equation.params
-        body, taps = self.body(params["body_jaxpr"].jaxpr, (*around, equation))
-        if not taps:
-            return equation, []
-        carried = _variables(body, taps)
-        zeros = _zeros(carried, out)
-        condition = params["cond_jaxpr"].jaxpr
-        unused = [[jaxprs.Var(v.aval) for v in carried] for _ in range(2)]
-        new = {
-            "body_jaxpr": jaxprs.closed(body.replace(invars=[*body.invars, *unused[0]]), params["body_jaxpr"].consts),
-            "cond_jaxpr": jaxprs.closed(
-                condition.replace(
-                    invars=[*condition.invars, *unused[1]], debug_info=condition.debug_info._replace(arg_names=None)
-                ),
-                params["cond_jaxpr"].consts,
-            ),
-        }
-        equation = equation.replace(invars=[*equation.invars, *zeros])
-        return _extended(equation, new, carried, taps)
-
-    def _cond(
-        self, equation: jaxprs.JaxprEqn, around: tuple[jaxprs.JaxprEqn, ...]
-    ) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
-        """Return the taps of all branches from each; those of the other branches are zeros."""
-        branches = equation.params["branches"]
-        tapped = [self.body(branch.jaxpr, (*around, equation)) for branch in branches]
-        everything = [tap for _, taps in tapped for tap in taps]
-        if not everything:
-            return equation, []
-        variables = [variable for body, taps in tapped for variable in _variables(body, taps)]
-        new, start = [], 0
-        for (body, taps), branch in zip(tapped, branches, strict=True):
-            own = range(start, start + len(taps))
-            start += len(taps)
-            equations = list(body.eqns)
-            zeros = _zeros([v for index, v in enumerate(variables) if index not in own], equations)
-            results = list(body.outvars[: len(body.outvars) - len(taps)])
-            results += [*zeros[: own.start], *_variables(body, taps), *zeros[own.start :]]
-            new.append(jaxprs.closed(body.replace(eqns=equations, outvars=results), branch.consts))
-        return _extended(equation, {"branches": tuple(new)}, variables, everything)
-
-
-def _extended(
-    equation: jaxprs.JaxprEqn, params: dict[str, PyTree], results: Sequence[jaxprs.Var], taps: Sequence[Tap]
-) -> tuple[jaxprs.JaxprEqn, list[_Tapped]]:
-    """Return an equation with other bodies and, at its end, one more result per tap."""
+    traced = exported.traced
+    jaxpr, taps = tapped(traced.jaxpr, results, enters)
     if not taps:
-        return equation, []
-    new = [jaxprs.Var(variable.aval) for variable in results]
-    equation = jaxprs.with_parameters(equation, params, outvars=[*equation.outvars, *new])
-    return equation, list(zip(new, taps, strict=True))
+        return []
+    names = (f"tap_{index}" for index in range(len(taps)))
+    paths = (*traced.output_paths, *traced.state_outputs, *names)
+    model = exported.again(replace(traced, jaxpr=jaxpr, output_paths=paths, state_outputs=()), reduced=reduced)
+    expected = run_program(jaxpr, [*(weight.value for weight in traced.weights), *leaves])
+    sides = (taps, expected[-len(taps) :], run(model, inputs)[-len(taps) :], narrowest(jaxpr)[-len(taps) :])
+    return [Measured(*value) for value in zip(*sides, strict=True)]
 
 
-def _variables(body: jaxprs.Jaxpr, taps: Sequence[Tap]) -> list[PyTree]:
-    """Return the variables of the taps in a body: its last outputs."""
-    return list(body.outvars[len(body.outvars) - len(taps) :])
-
-
-def _zeros(like: Sequence[PyTree], out: list[jaxprs.JaxprEqn]) -> list[Atom]:
-    """Return zeros of the shapes and dtypes of some variables; append the equations that make them to `out`."""
-    made = jax.make_jaxpr(lambda: [jnp.zeros(v.aval.shape, v.aval.dtype) for v in like])().jaxpr
-    out += made.eqns
-    return list(made.outvars)
-
-
-def _read(env: dict[jaxprs.Var, Atom], atom: Atom) -> Atom:
-    return env.get(atom, atom) if isinstance(atom, jaxprs.Var) else atom
+def run(model: Exported, inputs: Mapping[str, np.ndarray]) -> list[Array]:
+    """Return the outputs of a model, as JAX has them."""
+    results = model.session.run({**model.defaults, **inputs})
+    return [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)]
 
 
 def _is_array(aval: PyTree) -> bool:

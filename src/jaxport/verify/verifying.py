@@ -19,12 +19,12 @@ from jaxport.export import dims, specs
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
 from jaxport.export.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
-from jaxport.verify import conditioning, reference
-from jaxport.verify.blockwise import BlockDifference, block_differences
+from jaxport.verify import conditioning
+from jaxport.verify.blockwise import block_differences
 from jaxport.verify.localizing import Localizer
 from jaxport.verify.precision import narrowest
-from jaxport.verify.report import Divergence, Output, Report
-from jaxport.verify.running import Run, Sampler, Sides, arguments
+from jaxport.verify.report import BlockDifference, Divergence, Output, Report
+from jaxport.verify.running import Run, Sampler, Sides, arguments, run_traced
 from jaxport.verify.runtime import Session
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class _Subject(Sides[_FunctionRun]):
 
     def expected(self, run: _FunctionRun) -> list[np.ndarray]:
         traced, leaves = self._concrete(run.leaves)
-        results = reference.run_traced(traced, leaves)
+        results = run_traced(traced, leaves)
         if traced.state_outputs != self.traced.state_outputs:
             results = self._with_old_state(traced, results)
         return list(map(_plain, results))

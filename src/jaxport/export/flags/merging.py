@@ -24,9 +24,11 @@ import numpy as np
 from jax import lax
 
 from jaxport.blocks import Block, FrozenMapping, block_p
-from jaxport.export.alike import kind, same_avals, same_computation, same_literal
 from jaxport.export.registry import BLOCK_RULES
-from jaxport.jaxprs import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var, nameless, reference_of
+from jaxport.jaxprs import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Parameters, Var, nameless, reference_of
+from jaxport.jaxprs.alike import same_avals, same_computation, same_literal
+from jaxport.jaxprs.dataflow import variables
+from jaxport.jaxprs.rewrite import copied, fresh, replaced
 
 #: If more equations than this lie between the common prefix and the common suffix, they are not compared.
 LONGEST = 4000
@@ -86,14 +88,9 @@ def merged(flag: Var, like: Jaxpr, sides: tuple[Side, Side]) -> tuple[list[Jaxpr
 
 def _renamed(side: Side) -> Side:
     """Return the same program with fresh variables."""
-    new: dict[Var, Var] = {}
-    equations = []
-    for equation in side.equations:
-        invars = [new.get(atom, atom) if isinstance(atom, Var) else atom for atom in equation.invars]
-        new.update((variable, Var(variable.aval)) for variable in equation.outvars)
-        equations.append(equation.replace(invars=invars, outvars=[new[variable] for variable in equation.outvars]))
-    outvars, own = ([new.get(a, a) if isinstance(a, Var) else a for a in atoms] for atoms in (side.outvars, side.own))
-    return Side(equations, outvars, side.env, own)
+    names: dict[Var, Atom] = {}
+    equations = copied(side.equations, names)
+    return Side(equations, replaced(side.outvars, names), side.env, replaced(side.own, names))
 
 
 class _Merge:
@@ -260,22 +257,13 @@ class _Merge:
     def _branch(
         self, side: Side, equations: Sequence[JaxprEqn], results: Sequence[Any], operands: Sequence[Var]
     ) -> ClosedJaxpr:
-        invars = [Var(variable.aval) for variable in operands]
+        invars = fresh(operands)
         inside = dict(zip(operands, invars, strict=True))
-        own: dict[Var, Var] = {}
-
-        def atom(atom: Any) -> Any:
-            if isinstance(atom, Literal) or atom in own:
-                return own.get(atom, atom) if isinstance(atom, Var) else atom
-            return inside[side.atom(atom)]
-
-        body = []
-        for equation in equations:
-            taken = [atom(a) for a in equation.invars]
-            own.update((variable, Var(variable.aval)) for variable in equation.outvars)
-            body.append(equation.replace(invars=taken, outvars=[own[variable] for variable in equation.outvars]))
+        read = variables([*(atom for equation in equations for atom in equation.invars), *results])
+        names: dict[Var, Atom] = {v: inside[merged] for v in read if (merged := side.atom(v)) in inside}
+        body = copied(equations, names)
         effects = {effect for equation in body for effect in equation.effects if reference_of(effect) is None}
-        return _closed(self.like, invars, body, [atom(a) for a in results], effects)
+        return _closed(self.like, invars, body, replaced(results, names), effects)
 
     # Blocks
 
@@ -325,18 +313,16 @@ class _Merge:
 
         def emit() -> None:
             of_sides = {old: new for side in self.sides for old, new in side.env.items()}
-            operands_of_true = [of_sides.get(atom, atom) if isinstance(atom, Var) else atom for atom in operands]
+            invars = [*replaced(operands, of_sides), self.flag]
             params = {**true.params, "jaxpr": body, "block": block}
-            self.equations.append(
-                true.replace(invars=[*operands_of_true, self.flag], outvars=results, params=params, effects=effects)
-            )
+            self.equations.append(true.replace(invars=invars, outvars=results, params=params, effects=effects))
 
         return emit
 
 
 def _aligned(true: Sequence[JaxprEqn], false: Sequence[JaxprEqn]) -> Iterable[tuple[Any, Any]]:
     """Yield pairs of equations that may be the same, and each other equation by itself, in the order of both."""
-    kinds = [kind(equation) for equation in true], [kind(equation) for equation in false]
+    kinds = [_kind(equation) for equation in true], [_kind(equation) for equation in false]
     start, least = 0, min(len(true), len(false))
     while start < least and kinds[TRUE][start] == kinds[FALSE][start] and _alike(true[start], false[start]):
         start += 1
@@ -361,6 +347,24 @@ def _aligned(true: Sequence[JaxprEqn], false: Sequence[JaxprEqn]) -> Iterable[tu
             yield from ((equation, None) for equation in middle[TRUE][i:j])
             yield from ((None, equation) for equation in middle[FALSE][k:m])
     yield from zip(true[len(true) - end :], false[len(false) - end :], strict=True)
+
+
+def _kind(equation: JaxprEqn) -> tuple:
+    """Return a hashable key that two equations share if they may be the same.
+
+    Two blocks with the same key may differ inside.
+    """
+    name: Callable[[Atom], str] = lambda atom: f"{getattr(atom.aval, 'dtype', '')}{getattr(atom.aval, 'shape', '')}"
+    avals = (*map(name, equation.invars), ">", *map(name, equation.outvars))
+    if equation.primitive is block_p:
+        block = equation.params["block"]
+        return equation.primitive.name, block.target, block.path, block.method
+    return equation.primitive.name, avals, _small(equation.params)
+
+
+def _small(params: Parameters) -> tuple:
+    simple = (int, str, bool, type(None))
+    return tuple((key, value) for key, value in sorted(params.items()) if isinstance(value, simple))
 
 
 def _alike(true: JaxprEqn, false: JaxprEqn) -> bool:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from jaxport.blocks import Block, block_p
+from jaxport.blocks.liveness import without_dead_code
 from jaxport.export.ports import is_key
 from jaxport.export.prepare.complex import is_complex, without_complex
-from jaxport.export.prepare.dead_code import without_dead_code
 from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.fixed_keys import with_fixed_keys
 from jaxport.export.prepare.implementations import with_implementations
 from jaxport.export.prepare.interleaving import with_interleaving
 from jaxport.export.prepare.keys import RANDOM, without_keys
 from jaxport.export.prepare.references import without_references
-from jaxport.export.prepare.rewriting import Contents
 from jaxport.export.registry import Rule
 from jaxport.jaxprs import ClosedJaxpr
+from jaxport.jaxprs.walk import equations_within
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,32 @@ class PreparedProgram:
     weights: Sequence[Any]
     input_paths: Sequence[str]
     output_paths: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The kinds of things in a program, at any depth, so that a step that does not apply need not visit each equation.
+
+    Attributes:
+      primitives: the names of its primitives.
+      dtypes: the dtypes of its variables and literals.
+      effects: the effects of the whole program.
+    """
+
+    primitives: Set[str]
+    dtypes: Set[Any]
+    effects: Set[Any]
+
+    @classmethod
+    def of(cls, closed: ClosedJaxpr) -> Contents:
+        """Collect the contents of a closed jaxpr; a shared jaxpr is visited once."""
+        primitives: set[str] = set()
+        inputs = (*closed.jaxpr.invars, *closed.jaxpr.constvars)
+        dtypes = {getattr(variable.aval, "dtype", None) for variable in inputs}
+        for equation in equations_within(closed.jaxpr):
+            primitives.add(equation.primitive.name)
+            dtypes.update(getattr(atom.aval, "dtype", None) for atom in (*equation.invars, *equation.outvars))
+        return cls(primitives, dtypes - {None}, closed.effects)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ twice as many values. A rule that is a JAX function serves complex operands too:
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -23,7 +24,6 @@ from jaxport.errors import RuleError
 from jaxport.export import dims
 from jaxport.export.prepare.pairs import FORMULAS, Pair, each, real_dtype
 from jaxport.export.prepare.pairs_scattered import SCATTERS
-from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
 from jaxport.export.registry import RULES, Rule
 from jaxport.jaxprs import (
     Array,
@@ -37,6 +37,8 @@ from jaxport.jaxprs import (
     parameters,
     with_parameters,
 )
+from jaxport.jaxprs.rewrite import Atoms, VariableRewriting, call_of, inlined, traced
+from jaxport.jaxprs.walk import bodies
 
 if TYPE_CHECKING:
     from jaxport.blocks import Block
@@ -82,25 +84,23 @@ def without_complex(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 def _with_border(inner: ClosedJaxpr, outer: Any) -> ClosedJaxpr:
     """Wrap a program on pairs so that each of its inputs and outputs is one array."""
-    jaxpr = inner.jaxpr
-    parts, results = iter(jaxpr.invars), iter(jaxpr.outvars)
-    invars, entering, outvars, leaving = [], [], [], []
-    for var in outer.invars:
-        taken = [next(parts) for _ in range(1 + _is_complex(var.aval))]
-        if len(taken) == 2:
-            joined = Var(_pair_aval(var.aval))
-            entering.append(call_of(traced(_parted, [joined.aval]), [joined], taken))
-            taken = [joined]
-        invars += taken
-    for var in outer.outvars:
-        values = [next(results) for _ in range(1 + _is_complex(var.aval))]
-        if len(values) == 2:
-            joined = Var(_pair_aval(var.aval))
-            leaving.append(call_of(traced(_joined, [value.aval for value in values]), values, [joined]))
-            values = [joined]
-        outvars += values
-    jaxpr = jaxpr.replace(invars=invars, eqns=[*entering, *jaxpr.eqns, *leaving], outvars=outvars)
-    return ClosedJaxpr(jaxpr, inner.consts)
+    jaxpr, equations = inner.jaxpr, list[JaxprEqn]()
+    invars, operands, outvars = [], list[Atom](), []
+    for variable in outer.invars:
+        if _is_complex(variable.aval):
+            aval = _pair_aval(variable.aval)
+            invars.append(Var(aval))
+            operands += inlined(traced(_parted, [aval]).jaxpr, invars[-1:], equations)
+        else:
+            invars.append(variable)
+            operands.append(variable)
+    results = iter(inlined(jaxpr, [*jaxpr.constvars, *operands], equations))
+    for variable in outer.outvars:
+        parts = list(itertools.islice(results, 1 + _is_complex(variable.aval)))
+        if len(parts) == 2:
+            parts = inlined(traced(_joined, [part.aval for part in parts]).jaxpr, parts, equations)
+        outvars += parts
+    return ClosedJaxpr(jaxpr.replace(invars=invars, eqns=equations, outvars=outvars), inner.consts)
 
 
 def _parted(joined: jax.Array) -> Pair:
@@ -124,7 +124,7 @@ def _pair_aval(aval: ShapedArray) -> ShapedArray:
     return ShapedArray((*aval.shape, 2), real_dtype(aval.dtype))
 
 
-class _OfComplex(Rewriting):
+class _OfComplex(VariableRewriting):
     def avals(self, aval: object) -> Sequence[ShapedArray] | None:
         return [ShapedArray(aval.shape, real_dtype(aval.dtype))] * 2 if _is_complex(aval) else None
 
@@ -142,17 +142,17 @@ class _OfComplex(Rewriting):
         if outvars and all(dims.all_static(var.aval.shape) and 0 in var.aval.shape for var in outvars):
             nothing = traced(lambda: [jnp.zeros(var.aval.shape, var.aval.dtype) for var in outvars], [])
             return call_of(nothing, [], outvars, equation)
-        body = self.body(equation)
+        body = self.definition(equation)
         if body is not None:
             return call_of(body, invars, outvars, equation)
         name = equation.primitive.name
-        if name in PASSING or any(map(holds_jaxpr, equation.params.values())):
+        if name in PASSING or bodies(equation.params):
             return with_parameters(equation, self.counts(equation), invars=invars, outvars=outvars)
         refused = Primitive(OF_COMPLEX % name)  # without a rule: the walker refuses it
         refused.multiple_results = True
         return equation.replace(primitive=refused, invars=invars, outvars=outvars)
 
-    def body(self, equation: JaxprEqn) -> ClosedJaxpr | None:
+    def definition(self, equation: JaxprEqn) -> ClosedJaxpr | None:
         """Return the primitive's definition on pairs; None if it only passes them on, or is not defined on them."""
         name, operands = equation.primitive.name, [atom.aval for atom in equation.invars]
         pairs = [Pair(*self.avals(aval) or ()) if _is_complex(aval) else aval for aval in operands]
@@ -162,11 +162,11 @@ class _OfComplex(Rewriting):
             return traced(_by_parts(equation), pairs)
         if (formula := _function(FORMULAS.get(name) or SCATTERS.get(name), equation)) is not None:
             return traced(formula, pairs)
-        definition = _function(RULES.get(OF_COMPLEX % name, RULES.get(name)), equation)
-        if definition is None:
+        function = _function(RULES.get(OF_COMPLEX % name, RULES.get(name)), equation)
+        if function is None:
             return None
         try:
-            return self.closed(traced(definition, operands))
+            return self.closed(traced(function, operands))
         except Exception as error:  # whatever a rule raises, the user should see its name
             raise RuleError(f"the rule for `{OF_COMPLEX % name}` failed: {type(error).__name__}: {error}") from error
 

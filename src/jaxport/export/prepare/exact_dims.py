@@ -11,8 +11,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from jax.core import ShapedArray
 
-from jaxport.export.prepare.rewriting import Local
 from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, convert_element_type_p, new_jaxpr_eqn
+from jaxport.jaxprs.rewrite import Rewriting
 
 #: The primitives that Python arithmetic on dims is traced to.
 ARITHMETIC = frozenset("add sub mul div neg max min abs floor ceil integer_pow pow sqrt convert_element_type".split())
@@ -31,11 +31,11 @@ def with_exact_dims(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _ExactDims().closed(closed)
 
 
-class _ExactDims(Local):
+class _ExactDims(Rewriting):
     """Rewrites each jaxpr separately: the values passed into it are rounded already."""
 
-    def local(self, jaxpr: Jaxpr) -> Jaxpr:
-        return _in_double(jaxpr)
+    def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
+        return _in_double(super().rewritten(jaxpr))
 
 
 def _in_double(jaxpr: Jaxpr) -> Jaxpr:

@@ -15,9 +15,10 @@ import jax
 from jaxport.blocks import block_p
 from jaxport.export import dims
 from jaxport.export.prepare.keys import RANDOM
-from jaxport.export.prepare.rewriting import Local
 from jaxport.export.registry import RULES, Rule
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, jaxpr_as_fun, nameless
+from jaxport.jaxprs.dataflow import used_variables, variables
+from jaxport.jaxprs.rewrite import Rewriting, with_values
 from jaxport.jaxprs.walk import bodies, equations_within
 
 #: Results of more bytes are drawn in the graph: its operators take less room than the numbers.
@@ -38,12 +39,13 @@ def with_fixed_keys(program: ClosedJaxpr, rules: Mapping[str, Rule] = RULES) -> 
     return _FixedKeys(replaced).closed(program)
 
 
-class _FixedKeys(Local):
+class _FixedKeys(Rewriting):
     def __init__(self, replaced: Set[str]):
         super().__init__()
         self.replaced = replaced
 
-    def local(self, jaxpr: Jaxpr) -> Jaxpr:
+    def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
+        jaxpr = super().rewritten(jaxpr)
         fixed: list[JaxprEqn] = []
         known: set[Var] = set()
         for equation in jaxpr.eqns:
@@ -53,28 +55,23 @@ class _FixedKeys(Local):
         if not fixed:
             return jaxpr
         rest = [equation for equation in jaxpr.eqns if not known.issuperset(equation.outvars) or not equation.outvars]
-        ends = [*(atom for equation in rest for atom in equation.invars), *jaxpr.outvars]
-        wanted = list(dict.fromkeys(atom for atom in ends if not isinstance(atom, Literal) and atom in known))
+        remaining = jaxpr.replace(eqns=rest)
+        used = used_variables(remaining)
+        wanted = [variable for equation in fixed for variable in equation.outvars if variable in used]
         part = jaxpr.replace(constvars=[], invars=[], outvars=wanted, eqns=fixed, debug_info=nameless(jaxpr))
         with jax.enable_x64(True):  # the equations state their dtypes
             drawn = jax.jit(jaxpr_as_fun(closed(part, [])))()
-        literals = {atom: Literal(value, atom.aval) for atom, value in zip(wanted, drawn, strict=True)}
-
-        def replaced(atoms: list) -> list:
-            return [atom if isinstance(atom, Literal) else literals.get(atom, atom) for atom in atoms]
-
-        equations = [equation.replace(invars=replaced(equation.invars)) for equation in rest]
-        return jaxpr.replace(eqns=equations, outvars=replaced(jaxpr.outvars))
+        return with_values(remaining, {v: Literal(value, v.aval) for v, value in zip(wanted, drawn, strict=True)})
 
 
 def _is_fixed(equation: JaxprEqn, known: Set[Var]) -> bool:
     """Whether an equation draws from fixed keys, or computes with nothing but what was drawn."""
     if equation.effects or equation.primitive is block_p or not all(map(_is_small, equation.outvars)):
         return False
-    variables = [atom for atom in equation.invars if not isinstance(atom, Literal)]
-    if not known >= set(variables):
+    operands = variables(equation.invars)
+    if not known >= operands:
         return False
-    return bool(variables) or not RANDOM.isdisjoint(_primitives(equation))
+    return bool(operands) or not RANDOM.isdisjoint(_primitives(equation))
 
 
 def _is_small(variable: Var) -> bool:

@@ -7,7 +7,7 @@ a primitive that only calls its jaxpr becomes a call of it, under any name, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from jax.core import ShapedArray
@@ -15,10 +15,8 @@ from jax.core import ShapedArray
 from jaxport.blocks import block_p
 from jaxport.export import dims
 from jaxport.export.prepare import complex as complex_numbers
-from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, map_jaxprs, traced
 from jaxport.export.registry import Rule
 from jaxport.jaxprs import (
-    Array,
     ClosedJaxpr,
     Jaxpr,
     JaxprEqn,
@@ -28,8 +26,9 @@ from jaxport.jaxprs import (
     Var,
     new_jaxpr_eqn,
 )
-from jaxport.jaxprs.implementations import implementations
-from jaxport.jaxprs.walk import equations_within
+from jaxport.jaxprs.primitives import implementations
+from jaxport.jaxprs.rewrite import EquationRewriting, Rewriting, call_of, traced
+from jaxport.jaxprs.walk import equations_within, map_jaxprs
 
 #: How deep implementations of one primitive may nest: more is an infinite recursion.
 DEEPEST = 20
@@ -59,17 +58,7 @@ def with_implementations(closed: ClosedJaxpr, rules: Mapping[str, Rule]) -> Clos
     return _Implementations(rules).closed(closed)
 
 
-class _OfPrimitives(Rewriting):
-    """A rewriting of some primitives, which leaves all variables as they are."""
-
-    def avals(self, aval: object) -> Sequence[ShapedArray] | None:  # noqa: ARG002
-        return None
-
-    def values(self, value: Array) -> Sequence[Array]:
-        return [value]
-
-
-class _Implementations(_OfPrimitives):
+class _Implementations(Rewriting):
     def __init__(self, rules: Mapping[str, Rule]):
         super().__init__()
         self.rules = rules
@@ -84,7 +73,8 @@ class _Implementations(_OfPrimitives):
         # Mutable arrays are no values: another step handles them.
         return all(isinstance(atom.aval, ShapedArray) for atom in atoms)
 
-    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:  # noqa: ARG002
+    def equation(self, equation: JaxprEqn) -> JaxprEqn:
+        equation = super().equation(equation)
         primitive = equation.primitive
         if not self.concerns(equation) or self.entered.count(primitive) >= DEEPEST:
             return equation
@@ -92,22 +82,17 @@ class _Implementations(_OfPrimitives):
             meaning = _meaning(function, equation)
             if meaning is not None:
                 self.entered.append(primitive)
-                meaning = _Opened().closed(self.closed(meaning))
+                meaning = EquationRewriting(_opened).closed(self.closed(meaning))
                 self.entered.pop()
                 return call_of(meaning, equation.invars, equation.outvars, equation)
         return equation
 
 
-class _Opened(_OfPrimitives):
-    """Replaces opaque calls by calls of the original jaxprs."""
-
-    def concerns(self, equation: JaxprEqn) -> bool:
-        return equation.primitive is opaque_p
-
-    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:  # noqa: ARG002
-        if not self.concerns(equation):
-            return equation
-        return call_of(equation.params["body"], equation.invars, equation.outvars, equation)
+def _opened(equation: JaxprEqn) -> JaxprEqn:
+    """Replace an opaque call by a call of the original jaxpr."""
+    if equation.primitive is not opaque_p:
+        return equation
+    return call_of(equation.params["body"], equation.invars, equation.outvars, equation)
 
 
 def _meaning(function: PythonFunction, equation: JaxprEqn) -> ClosedJaxpr | None:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export.prepare.rewriting import Local, call_of, traced
 from jaxport.jaxprs import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jaxport.jaxprs.rewrite import Rewriting, call_of, traced
 from jaxport.jaxprs.walk import with_equations
 
 SUMS = frozenset({"add", "or"})
@@ -31,8 +31,9 @@ def with_interleaving(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _Interleaving().closed(closed)
 
 
-class _Interleaving(Local):
-    def local(self, jaxpr: Jaxpr) -> Jaxpr:
+class _Interleaving(Rewriting):
+    def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
+        jaxpr = super().rewritten(jaxpr)
         pads = {equation.outvars[0]: equation for equation in jaxpr.eqns if equation.primitive.name == "pad"}
         return with_equations(jaxpr, [_joined(equation, pads) for equation in jaxpr.eqns]) if pads else jaxpr
 

@@ -17,8 +17,9 @@ from jax.core import ShapedArray
 
 from jaxport.errors import ExportError
 from jaxport.export.ports import is_key, key_implementation, stored
-from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of, holds_jaxpr, traced
 from jaxport.jaxprs import Array, ClosedJaxpr, JaxprEqn, PythonFunction, PyTree
+from jaxport.jaxprs.rewrite import Atoms, VariableRewriting, call_of, traced
+from jaxport.jaxprs.walk import bodies
 
 #: Primitives of `jax.random`: each has a rule that takes the words of the keys.
 RANDOM = frozenset(
@@ -38,7 +39,7 @@ def without_keys(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _OfKeys().closed(closed)
 
 
-class _OfKeys(Rewriting):
+class _OfKeys(VariableRewriting):
     def avals(self, aval: object) -> Sequence[ShapedArray] | None:
         return [_words_aval(aval)] if _is_keys(aval) else None
 
@@ -52,7 +53,7 @@ class _OfKeys(Rewriting):
             if _is_keys(operand.aval):
                 implementation = key_implementation(operand.aval.dtype)
                 equation = equation.replace(params={**equation.params, "impl": implementation})
-        elif not any(map(holds_jaxpr, equation.params.values())):  # others pass keys on, or do not touch them
+        elif not bodies(equation.params):  # others pass keys on, or do not touch them
             return call_of(_word_by_word(equation), invars, outvars, equation)
         return equation.replace(invars=invars, outvars=outvars)
 

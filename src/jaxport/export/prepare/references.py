@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from jax.core import ShapedArray
-
 from jaxport import blocks
-from jaxport.export.prepare.rewriting import Atoms, Rewriting, call_of
-from jaxport.jaxprs import Array, ClosedJaxpr, JaxprEqn, discharge_state, internal_mutable_array_effect
+from jaxport.jaxprs import ClosedJaxpr, JaxprEqn, discharge_state, internal_mutable_array_effect
+from jaxport.jaxprs.rewrite import EquationRewriting, call_of
 
 
 def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -22,26 +18,15 @@ def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
     >>> [equation.primitive.name for equation in without_references(jax.make_jaxpr(doubled)(jax.numpy.ones(3))).eqns]
     ['mul']
     """
-    closed = _RunState().closed(closed)
+    closed = EquationRewriting(_discharged).closed(closed)
     if internal_mutable_array_effect not in closed.effects:
         return closed
     return discharge_state(blocks.ungroup(closed))
 
 
-class _RunState(Rewriting):
-    """Replaces `run_state`, which has mutable arrays of its own and returns them at the end."""
-
-    def avals(self, aval: object) -> Sequence[ShapedArray] | None:  # noqa: ARG002 (no kind of variable is replaced)
-        return None
-
-    def values(self, value: Array) -> Sequence[Array]:
-        return [value]
-
-    def concerns(self, equation: JaxprEqn) -> bool:
-        return equation.primitive.name == "run_state"
-
-    def changed(self, equation: JaxprEqn, atoms: Atoms) -> JaxprEqn:  # noqa: ARG002
-        if not self.concerns(equation):
-            return equation
-        body = discharge_state(blocks.ungroup(ClosedJaxpr(equation.params["jaxpr"], ())))
-        return call_of(body, equation.invars, equation.outvars, equation)
+def _discharged(equation: JaxprEqn) -> JaxprEqn:
+    """Replace `run_state`, which has mutable arrays of its own and returns them at the end."""
+    if equation.primitive.name != "run_state":
+        return equation
+    body = discharge_state(blocks.ungroup(ClosedJaxpr(equation.params["jaxpr"], ())))
+    return call_of(body, equation.invars, equation.outvars, equation)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.export import dims
-from jaxport.export.alike import same_value
+from jaxport.jaxprs.alike import same_value
 from jaxport.jaxprs.walk import equations_within
 
 #: The largest number of elements that are all compared. In ONNX Runtime on a CPU a loop takes less from some 100 on.

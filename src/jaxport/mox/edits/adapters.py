@@ -1,4 +1,4 @@
-"""Named adapters: switched on and off, and kept in files of their own together with what they are."""
+"""Named adapters: switched on and off, and saved in files of their own with their configuration."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _read(path: str | os.PathLike[str], values: Mapping[str, Array]) -> tuple[st
 
 
 def _fault(layer: _AdaptedLayer, values: Mapping[str, Array]) -> str:
-    """Return what is wrong with a layer of a file; empty if nothing is."""
+    """Return why a layer of a file is invalid; an empty text if it is valid."""
     if type(layer.rank) is not int or type(layer.scale) not in (int, float) or not math.isfinite(layer.scale):
         return f"has the rank {layer.rank!r} and the scale {layer.scale!r}"
     if layer.kind not in ("lora", "dora", "ia3") or type(layer.inputs) is not bool:
@@ -189,7 +189,7 @@ def _adapted(mox: Mox) -> dict[Node, Block]:
 
 
 def _layer(block: Block) -> dict[str, JsonValue]:
-    """Return what a file says of an adapted layer."""
+    """Return the description of an adapted layer for a file."""
     own = {key: path for key, path in block.config["new_params"].items() if not key.endswith(GATE)}
     weights = [weight for weight, *_ in block.config["plans"]]
     made = {"rank": block.config["rank"], "scale": block.config["scale"], "weights": weights, "params": own}

@@ -1,16 +1,17 @@
-"""Other floating-point types for selected blocks: what is inside computes in them, what is around does not notice."""
+"""Other floating-point types for selected blocks: only what is inside a block computes in them."""
 
 from __future__ import annotations
 
-import jax
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Atom, PyTree
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Atom, Aval, PyTree
+from jaxport.jaxprs.rewrite import inlined, traced
 from jaxport.mox.replacement import Rewrite
 from jaxport.mox.rewriting import TypeRewriting
 
@@ -59,37 +60,21 @@ def cast(dtype: DTypeLike) -> Rewrite:
 
 def _bordered(inner: jaxprs.ClosedJaxpr, outer: jaxprs.ClosedJaxpr) -> jaxprs.Jaxpr:
     """Return the program between conversions from the outer types and back to them."""
-    convert = lambda atom, aval: _converted(atom, aval) if atom.aval.dtype != aval.dtype else (None, atom)
+    equations: list[jaxprs.JaxprEqn] = []
     invars = [jaxprs.Var(aval) for aval in outer.in_avals]
-    before, after = [], []
-    # The variables of the program are those that the conversions define.
-    renamed = list(inner.jaxpr.invars)
-    for index, (variable, wanted) in enumerate(zip(invars, inner.in_avals, strict=True)):
-        equation, made = convert(variable, wanted)
-        if equation is None:
-            invars[index] = renamed[index]
-        else:
-            before.append(equation.replace(outvars=[renamed[index]]))
-        del made
-    outvars = []
-    for atom, wanted in zip(inner.jaxpr.outvars, outer.out_avals, strict=True):
-        equation, made = convert(atom, wanted)
-        after += [] if equation is None else [equation]
-        outvars.append(made)
-    return inner.jaxpr.replace(
-        invars=invars,
-        outvars=outvars,
-        eqns=[*before, *inner.jaxpr.eqns, *after],
-        debug_info=jaxprs.nameless(inner.jaxpr),
-    )
+    operands = [_converted(variable, aval, equations) for variable, aval in zip(invars, inner.in_avals, strict=True)]
+    results = inlined(inner.jaxpr, operands, equations)
+    outvars = [_converted(atom, aval, equations) for atom, aval in zip(results, outer.out_avals, strict=True)]
+    return inner.jaxpr.replace(invars=invars, outvars=outvars, eqns=equations, debug_info=jaxprs.nameless(inner.jaxpr))
 
 
-def _converted(atom: Atom, aval: Aval) -> tuple[jaxprs.JaxprEqn, jaxprs.Var]:
+def _converted(atom: Atom, aval: Aval, equations: list[jaxprs.JaxprEqn]) -> Atom:
+    """Append the conversion of a value to the dtype of a type; return the result."""
     before: Aval = atom.aval
-    spec = jax.ShapeDtypeStruct(before.shape, before.dtype)
-    (equation,) = jax.make_jaxpr(lambda x: x.astype(aval.dtype))(spec).eqns
-    variable = jaxprs.Var(aval)
-    return equation.replace(invars=[atom], outvars=[variable]), variable
+    if before.dtype == aval.dtype:
+        return atom
+    (result,) = inlined(traced(lambda x: x.astype(aval.dtype), [before]).jaxpr, [atom], equations)
+    return result
 
 
 class _Retyping(TypeRewriting):
@@ -98,19 +83,18 @@ class _Retyping(TypeRewriting):
         self.dtype = dtype
 
     def aval(self, aval: Aval) -> Aval:
-        return aval.update(dtype=self.dtype) if _is_computed_in(getattr(aval, "dtype", None)) else aval
+        dtype = getattr(aval, "dtype", None)
+        return aval.update(dtype=self.dtype) if _is_computed_in(dtype) and dtype != self.dtype else aval
 
     def leaf(self, value: PyTree) -> PyTree:
         return self.dtype if isinstance(value, np.dtype) and _is_computed_in(value) else value
 
-    def literal(self, literal: jaxprs.Literal) -> jaxprs.Literal:
-        aval: Aval = literal.aval
-        if not _is_computed_in(aval.dtype):
-            return literal
-        return jaxprs.Literal(np.asarray(literal.val).astype(self.dtype)[()], self.aval(aval))
+    def values(self, value: Array) -> Sequence[Array]:
+        array = np.asarray(value)
+        return [array.astype(self.dtype)[()] if _is_computed_in(array.dtype) else value]
 
 
-# The types that operations compute in; what is narrower is for storage.
+# The types that operations compute in; narrower ones are for storage.
 _COMPUTED = frozenset(map(np.dtype, (jnp.bfloat16, "float16", "float32", "float64")))
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxport.blocks.values import is_tracer
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs.dataflow import producers
 from jaxport.mox.edits.lora import TARGET
 from jaxport.mox.match import match_of
 from jaxport.mox.mox import Mox
@@ -96,12 +97,11 @@ def _only_exchanges(node: Node) -> bool:
     jaxpr, block = node.equation.params["jaxpr"].jaxpr, node.block
     if block is None:
         return False
-    count, results = len(block.arguments), block.results
+    count, results = len(block.arguments), list(jaxpr.outvars[: block.results])
+    calls = [equation for equation in producers(jaxpr).values() if "block" in equation.params]
     return any(
-        "block" in equation.params
-        and list(equation.invars[:count]) == list(jaxpr.invars[:count])
-        and list(equation.outvars[:results]) == list(jaxpr.outvars[:results])
-        for equation in jaxpr.eqns
+        list(call.invars[:count]) == list(jaxpr.invars[:count]) and list(call.outvars[: len(results)]) == results
+        for call in calls
     )
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PythonFunction, PyTree, Var
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Aval, PythonFunction, PyTree, Var
+from jaxport.jaxprs.dataflow import producers
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, plain_body, uses
@@ -40,7 +40,7 @@ __all__ = [
 TARGET = "jaxport.mox.lora"
 
 GATE = "lora_active"
-"""The name of what a named adapter is multiplied with: 1 if it is active, 0 if not."""
+"""The name of the factor of a named adapter: 1 if it is active, 0 if not."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def checked_scale(rank: int, alpha: float | None, where: str) -> float:
 
 
 def checked_name(name: str, where: str) -> str:
-    """Return what the names of the parameters of an adapter begin with.
+    """Return the prefix of the names of the parameters of an adapter.
 
     Raises:
       InvalidArgument: the adapter's own name is no word.
@@ -213,7 +213,7 @@ def _contracted(match: Match, jaxpr: jaxprs.Jaxpr, use: Use, theirs: tuple[int, 
             return None
         axes = [axis - (axis > in_axes[0]) for axis in axes]
         rank -= 1
-    moved = any(equation.primitive.name == "transpose" for equation in jaxpr.eqns)
+    moved = any(equation.primitive.name == "transpose" for equation in producers(jaxpr).values())
     # With axes of the input left over, the order of the result's axes must be that of a product with the weight last.
     if rank > len(axes) and (moved or use.position == 0):
         return None

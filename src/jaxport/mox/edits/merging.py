@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree
-from jaxport.jaxprs.walk import bodies
-from jaxport.mox.calls import runs_bodies, source_of
+from jaxport.jaxprs.dataflow import reached, readers
+from jaxport.jaxprs.walk import equations_within
+from jaxport.jaxprs.widen import entered_by, runs_bodies
 from jaxport.mox.edits.exchanged import exchanged_weight, exchanged_weights
 from jaxport.mox.edits.lora import GATE, TARGET, update_of
 from jaxport.mox.edits.scaling import along, directed
@@ -156,7 +157,7 @@ def _refused(weight: str, why: str, instead: str) -> InvalidArgument:
 
 @dataclass(frozen=True)
 class _Adapter:
-    """What changes a weight: its kind, and the paths of its parameters by what they are.
+    """A change of a weight: its kind, and the paths of its parameters by their roles.
 
     `axes` are those that the input meets; of IA³, those that are scaled.
     """
@@ -213,51 +214,45 @@ def _uses(
 
     These are None if another edit comes in between. `sliced` says that a scan hands out slices of the weight.
     """
-    for equation in jaxpr.eqns:
-        for position, atom in enumerate(equation.invars):
-            if atom is not variable:
-                continue
-            index = None if sliced else index_of(equation)
-            layers = [] if index is None else _readers(jaxpr, equation.outvars[0])
-            if index is not None and layers and all(map(is_first_axis_squeezed, layers)):
-                for layer in layers:
-                    yield from _uses(jaxpr, layer.outvars[0], (*steps, index), around)
-                continue
-            if not runs_bodies(equation):
-                yield steps, around
-                continue
-            block: Block | None = equation.params.get("block")
-            own = None if block is None else block.named.get(position)
-            mine = [adapter for adapter in _adapters(equation) if adapter.weight == own]
-            mine += _nested(equation, own) if mine else []
-            if around and block is not None and block.edited and block.kind == "function" and not mine:
-                yield steps, None
-                continue
-            for number, body in enumerate(bodies(equation.params)):
-                for place, inner in enumerate(body.invars):
-                    source = source_of(equation, number, place)
-                    if source is not None and source.operand == position:
-                        yield from _uses(body, inner, steps, around.union(mine), sliced or source.sliced)
+    for equation, position in reached(jaxpr, [variable], lambda _: False)[1]:
+        index = None if sliced else index_of(equation)
+        layers = [] if index is None else _readers(jaxpr, equation.outvars[0])
+        if index is not None and layers and all(map(is_first_axis_squeezed, layers)):
+            for layer in layers:
+                yield from _uses(jaxpr, layer.outvars[0], (*steps, index), around)
+            continue
+        if not runs_bodies(equation):
+            yield steps, around
+            continue
+        block: Block | None = equation.params.get("block")
+        own = None if block is None else block.named.get(position)
+        mine = [adapter for adapter in _adapters(equation) if adapter.weight == own]
+        mine += _nested(equation, own) if mine else []
+        if around and block is not None and block.edited and block.kind == "function" and not mine:
+            yield steps, None
+            continue
+        for body, inner, source in entered_by(equation, position):
+            yield from _uses(body, body.invars[inner], steps, around.union(mine), sliced or source.sliced)
     if any(atom is variable for atom in jaxpr.outvars):
         yield steps, around
 
 
 def _nested(equation: jaxprs.JaxprEqn, weight: str | None) -> list[_Adapter]:
     """Return the adapters inside an adapted layer that take the weight with its own change in place of it."""
-    adapters = []
-    for inner in equation.params["jaxpr"].jaxpr.eqns:
+
+    def takes(inner: jaxprs.JaxprEqn) -> bool:
         block: Block | None = inner.params.get("block")
-        if block is not None and weight in block.exchanged.values():
-            adapters += [adapter for adapter in _adapters(inner) if adapter.weight == weight]
-            adapters += _nested(inner, weight)
-    return adapters
+        return block is not None and weight in block.exchanged.values()
+
+    inside = filter(takes, equations_within(equation.params["jaxpr"].jaxpr, takes))
+    return [adapter for inner in inside for adapter in _adapters(inner) if adapter.weight == weight]
 
 
 def _readers(jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var) -> list[jaxprs.JaxprEqn]:
     """Return the equations of a body that read a value; none if the body returns it."""
     if any(atom is variable for atom in jaxpr.outvars):
         return []
-    return [equation for equation in jaxpr.eqns if any(atom is variable for atom in equation.invars)]
+    return readers(jaxpr, variable)
 
 
 def _leaves_of(arguments: Mapping[str, PyTree]) -> dict[str, Array]:

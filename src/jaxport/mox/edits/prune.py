@@ -13,7 +13,7 @@ from jaxport.jaxprs import Array, PythonFunction, PyTree
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.sharding import beside
-from jaxport.mox.uses import kernels
+from jaxport.mox.uses import kernels_to
 
 __all__ = ["prune"]
 
@@ -42,13 +42,7 @@ def prune(fraction: float) -> Factory:
         )
 
     def make(match: Match) -> Replacement:
-        pruned = kernels(match)
-        if not pruned:
-            raise InvalidArgument(
-                f"`{match.shown}` has no weight to prune",
-                where="`prune`",
-                why=f"`{match.type}` multiplies none of its parameters",
-            )
+        pruned = kernels_to(match, "prune")
         weights = {kernel.name: match.param(kernel.name) for kernel in pruned}
         masks = {
             f"{name}.mask": beside(_mask(np.asarray(weight), fraction), weight) for name, weight in weights.items()

@@ -22,7 +22,7 @@ from jaxport.mox.edits.lora import is_adapted
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.sharding import beside
-from jaxport.mox.uses import kernels
+from jaxport.mox.uses import kernels_to
 
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
@@ -94,13 +94,7 @@ def quantize(
     _check_format(axis, dtype, group, symmetric)
 
     def make(match: Match) -> Replacement:
-        chosen = kernels(match)
-        if not chosen:
-            raise InvalidArgument(
-                f"`{match.shown}` has no weight to quantize",
-                where="`quantize`",
-                why=f"`{match.type}` multiplies none of its parameters",
-            )
+        chosen = kernels_to(match, "quantize")
         params: dict[str, Array] = {}
         axes: list[tuple[str, int, int]] = []
         for kernel in chosen:
@@ -138,7 +132,7 @@ def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bo
 def _stored(
     value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool
 ) -> Sequence[tuple[str, Array]]:
-    """Return what is stored of a weight: the values in few bits, the scale, and the zero point if it is not zero."""
+    """Return the stored form of a weight: the values in few bits, the scale, and the zero point if it is not zero."""
     wide = value.astype(np.float32)
     least, greatest = _RANGES[dtype]
     if group is None:
@@ -225,7 +219,7 @@ def _rounded(x: Array, scale: Array) -> Array:
 
 @_rounded.defjvp
 def _straight_through(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """Pass derivatives straight through the rounding; what is clipped has none."""
+    """Pass derivatives straight through the rounding; clipped values have none."""
     (x, scale), (moved, moved_scale) = primals, tangents
     result = _rounded(x, scale)
     inside = (jnp.round(x / scale) >= -128) & (jnp.round(x / scale) <= 127)

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
-from jaxport.mox.aliases import Aval
+from jaxport.jaxprs import Array, Aval, Parameters, PythonFunction, PyTree
 from jaxport.mox.edits.lora import GATE, TARGET, checked_name, checked_scale, contracted, factors, no_weight, update_of
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory

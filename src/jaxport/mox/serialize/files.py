@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import files
-from jaxport.blocks import dims
 from jaxport.blocks.block import FrozenMapping
 from jaxport.errors import InvalidArgument, ModelError, boundary
 from jaxport.files import checked_path
-from jaxport.jaxprs import Array, jaxpr_as_fun
+from jaxport.jaxprs import Array, dims, jaxpr_as_fun
 from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox
 from jaxport.mox.serialize.formats import parsed, printed

@@ -92,7 +92,7 @@ def _unique(pairs: list[tuple[str, JsonValue]]) -> Mapping[str, JsonValue]:
 
 
 def _check_depth(text: str) -> None:
-    """Refuse what a recursive parser would run out of stack on."""
+    """Refuse documents so deep that a recursive parser would run out of stack."""
     depth = position = 0
     size = len(text)
     while position < size:

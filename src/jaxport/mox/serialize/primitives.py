@@ -11,6 +11,9 @@ from jax import lax
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
 from jaxport.jaxprs import PyTree
+from jaxport.jaxprs.rewrite import traced_equation
+from jaxport.jaxprs.walk import equations_within
+from jaxport.jaxprs.widen import jit_parameters
 
 __all__ = ["keyword_values", "primitives"]
 
@@ -39,7 +42,7 @@ def primitives() -> dict[str, jaxprs.Primitive]:
         (lambda x: jnp.array(x, copy=True), jnp.zeros(1)),
         (lambda x: x.shape[0] * jnp.ones(()), jax.ShapeDtypeStruct((size,), jnp.float32)),
     ):
-        for equation in jax.make_jaxpr(probe)(argument).eqns:
+        for equation in equations_within(jax.make_jaxpr(probe)(argument).jaxpr):
             by_name.setdefault(equation.primitive.name, equation.primitive)
     by_name["block"] = block_p
     return {name: primitive for name, primitive in by_name.items() if name not in _FORBIDDEN}
@@ -47,13 +50,13 @@ def primitives() -> dict[str, jaxprs.Primitive]:
 
 @cache
 def keyword_values() -> dict[str, PyTree]:
-    """Return JAX's objects for what is left unsaid, an unspecified sharding or no mesh, and the kinds of keys."""
-    params = jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0].params
+    """Return JAX's objects for an unspecified sharding, for no mesh, and for the kinds of keys."""
+    params = jit_parameters()
     values = {"unspecified": params["in_shardings"][0], "no mesh": params["ctx_mesh"]}
     for name in ("threefry2x32", "rbg", "unsafe_rbg"):
         data = jax.random.key_data(jax.random.key(0, impl=name))
-        wrap = jax.make_jaxpr(lambda d, name=name: jax.random.wrap_key_data(d, impl=name))(data)
-        values[f"keys {name}"] = wrap.eqns[-1].params["impl"]
+        wrap = traced_equation(lambda d, name=name: jax.random.wrap_key_data(d, impl=name), [data])
+        values[f"keys {name}"] = wrap.params["impl"]
     for name in dir(jax.checkpoint_policies):
         policy = getattr(jax.checkpoint_policies, name)
         if name in _POLICIES:

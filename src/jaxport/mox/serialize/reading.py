@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 import jax
-import jax.numpy as jnp
 from jax import core as jax_core, export as jax_export
 
 from jaxport import jaxprs
-from jaxport.blocks import dims
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import ModelError, noted
-from jaxport.jaxprs import Array, Atom, Dim, Parameters, PyTree, Var, source_info_util
-from jaxport.mox.aliases import Aval, Effect, JsonValue
+from jaxport.jaxprs import Array, Atom, Aval, Dim, Effect, Parameters, PyTree, Var, dims, source_info_util
+from jaxport.jaxprs.alike import takes_values
+from jaxport.jaxprs.widen import jit_parameters
+from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox
 from jaxport.mox.rules import RULED, DerivativeRule, equation_of
 from jaxport.mox.serialize.primitives import keyword_values, primitives
@@ -98,8 +98,7 @@ class _Reader:
             )
         for weight, variable in zip(traced.weights, jaxpr.invars, strict=False):
             aval, wanted = jax.typeof(weight.value), _typed(variable)
-            floating = all(jnp.issubdtype(one.dtype, jnp.floating) for one in (aval, wanted))
-            if aval.shape != wanted.shape or (aval.dtype != wanted.dtype and not floating):
+            if not takes_values(wanted, aval):
                 raise ModelError(
                     f"the weight `{weight.path}` is {aval.str_short()}",
                     where="the file of weights",
@@ -232,7 +231,7 @@ class _Reader:
 
 
 def _constraint(text: JsonValue) -> str:
-    """Return what is known of sizes, after it was read: JAX's own reader multiplies out whatever it gets."""
+    """Return the constraints on sizes, after they are read: JAX's own reader multiplies out whatever it gets."""
     for side in re.split("(?:>=|<=|==)", text):
         dims.parse(side)
     return text
@@ -246,14 +245,9 @@ def _check_call(name: str, operands: list[Aval], results: list[Aval], body: jaxp
         raise ModelError("the program is inconsistent", why=f"a `{name}` does not fit its body")
 
 
-@cache
-def _params_of_jit() -> Parameters:
-    return jaxprs.parameters(jax.make_jaxpr(jax.jit(lambda x: x))(0.0).eqns[0])
-
-
 def _check_jit(params: Parameters, operands: int, results: int) -> None:
     """Check the params of a `jit`, which JAX itself does not before it lowers one."""
-    wanted = _params_of_jit()
+    wanted = jit_parameters()
     counts = {"in_shardings": operands, "in_layouts": operands, "donated_invars": operands}
     counts |= {"out_shardings": results, "out_layouts": results}
     for name in {*params, *wanted}:

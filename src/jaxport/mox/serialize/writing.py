@@ -13,8 +13,8 @@ from jaxport.blocks.block import Block
 from jaxport.blocks.framework import public_name
 from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
-from jaxport.jaxprs import Atom, PyTree, Var
-from jaxport.mox.aliases import Aval, JsonValue
+from jaxport.jaxprs import Atom, Aval, PyTree, Var
+from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox
 from jaxport.mox.rules import RULED, rule_of
 from jaxport.mox.serialize.primitives import keyword_values, primitives
@@ -80,7 +80,7 @@ class _Writer:
         return {"path": weight.path, "aval": self.aval(jax.typeof(weight.value)), "trainable": weight.trainable}
 
     def dims(self) -> list[str]:
-        """Return the symbols of the dims, and what is known of them."""
+        """Return the constraints on the symbols of the dims."""
         scopes = {
             id(dim.scope): dim.scope
             for aval in self.mox.jaxpr.in_avals

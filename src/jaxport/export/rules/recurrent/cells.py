@@ -255,7 +255,7 @@ def _sum(argument: Polynomial, h: int, size: int) -> Sum:
 
 
 def _why_no_sum(monomial: Monomial) -> str:
-    """Return what a gate depends on other than products and biases."""
+    """Return why a monomial of a gate is neither a product nor a bias."""
     kinds = {atom.kind for atom in atoms_of(monomial) if isinstance(atom, ElementLeaf)}
     atom = only_atom(monomial)
     if isinstance(atom, ElementLeaf) and atom.kind == "input":

@@ -20,9 +20,9 @@ from jaxport.export.rules.recurrent.expressions import (
     divided,
     only_atom,
 )
-from jaxport.export.rules.recurrent.flattening import variables
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet, elementwise
 from jaxport.jaxprs import Atom, Dim, Jaxpr, JaxprEqn, Literal, Parameters, PythonFunction, Var, parameters
+from jaxport.jaxprs.dataflow import variables
 
 if TYPE_CHECKING:
     from jax.lax import GatherDimensionNumbers

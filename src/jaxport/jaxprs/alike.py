@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jaxport.blocks import block_p
-from jaxport.export import dims
-from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Parameters, PyTree
+from jaxport.jaxprs import Atom, Aval, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, PyTree, dims
 
 #: Calls with custom derivatives: only their bodies matter.
 _WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))
 
 
-def same_aval(a: Any, b: Any) -> bool:
+def same_aval(a: Aval, b: Aval) -> bool:
     """Whether two abstract values have the same dtype and shape."""
     if not (hasattr(a, "shape") and hasattr(b, "shape")):
         return a == b
     return a.dtype == b.dtype and len(a.shape) == len(b.shape) and all(map(dims.same, a.shape, b.shape))
+
+
+def takes_values(a: Aval, b: Aval) -> bool:
+    """Whether a weight of one type may have the values of the other: of its shape, and of its dtype or both floats."""
+    floating = all(jnp.issubdtype(aval.dtype, jnp.floating) for aval in (a, b))
+    return a.shape == b.shape and (a.dtype == b.dtype or floating)
 
 
 def same_avals(atoms: Sequence[Atom], others: Sequence[Atom]) -> bool:
@@ -110,21 +114,3 @@ def same_dataflow(a: Jaxpr, b: Jaxpr, same_equation: Callable[[JaxprEqn, JaxprEq
             return False
         names.update(zip(one.outvars, other.outvars, strict=True))
     return all(map(same, a.outvars, b.outvars))
-
-
-def kind(equation: JaxprEqn) -> tuple:
-    """Return a hashable key that two equations share if they may be the same.
-
-    Two blocks with the same key may differ inside.
-    """
-    name: Callable[[Atom], str] = lambda atom: f"{getattr(atom.aval, 'dtype', '')}{getattr(atom.aval, 'shape', '')}"
-    avals = (*map(name, equation.invars), ">", *map(name, equation.outvars))
-    if equation.primitive is block_p:
-        block = equation.params["block"]
-        return equation.primitive.name, block.target, block.path, block.method
-    return equation.primitive.name, avals, _small(equation.params)
-
-
-def _small(params: Parameters) -> tuple:
-    simple = (int, str, bool, type(None))
-    return tuple((key, value) for key, value in sorted(params.items()) if isinstance(value, simple))

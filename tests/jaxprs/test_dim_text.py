@@ -8,8 +8,8 @@ import jax.export
 import pytest
 from jax.core import max_dim, min_dim
 
-from jaxport.blocks.dims import evaluate, parse, symbols
 from jaxport.errors import InvalidArgument
+from jaxport.jaxprs.dims import evaluate, parse, symbols
 
 A, B = jax.export.symbolic_shape("a, b")
 OF_JAX = [
