@@ -16,14 +16,12 @@ import onnx_ir as ir
 
 from jaxport.export.passes.shifts import is_exact
 from jaxport.graph.editing import constant_of, is_op, subgraphs
-from jaxport.onnx_facts import SELECTIONS
+from jaxport.onnx_facts import ARITHMETIC, SELECTIONS
 
 #: Operators that are correct modulo 2³² for modular operands, and whose results may have the highest bit.
-WRAPPING = frozenset({"Add", "BitwiseNot", "Mul", "Sub"})
+WRAPPING = ARITHMETIC - {"Div"} | {"BitwiseNot"}
 #: Operators whose results have no more bits than their operands.
 BITWISE = frozenset({"BitwiseOr", "BitwiseXor"})
-#: Operators that move elements; their operands after the first are positions, except for `Concat`.
-KEEPING = SELECTIONS | {"Concat", "Split"}
 CARRIERS = (ir.DataType.UINT32, ir.DataType.INT32, ir.DataType.INT64)
 HIGHEST = 2**31
 """The least integer with the highest of 32 bits."""
@@ -114,7 +112,8 @@ def _result(node: ir.Node, sizes: dict[ir.Value, Size]) -> Size | None:
         if result.dtype in CARRIERS:
             return _joined(operands, unsigned)
         return None if Size.MODULAR in operands else Size.EXACT
-    if is_op(node, *KEEPING):
+    if is_op(node, *SELECTIONS, "Concat"):
+        # The operands of a selection after the first are positions.
         kept = operands if is_op(node, "Concat") else operands[:1]
         return None if Size.MODULAR in operands[len(kept) :] else _joined(kept, unsigned)
     if is_op(node, "Where"):

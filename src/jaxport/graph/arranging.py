@@ -11,6 +11,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import Dim, dims_of, is_op, source
 from jaxport.graph.fusing import Builder
 from jaxport.graph.matching import Axis, Joined, Part, Reduced, Seen, parts_of
+from jaxport.onnx_facts import RESHAPING
 
 
 def atoms(axes: Iterable[Axis], split: Iterable[Axis] = ()) -> list[Axis]:
@@ -162,7 +163,7 @@ def goes_into_transpose(value: ir.Value) -> bool:
         ((user, _),) = value.uses()
         if is_op(user, "Transpose"):
             return True
-        if not is_op(user, "Reshape", "Squeeze", "Unsqueeze"):
+        if not is_op(user, *RESHAPING):
             return False
         value = user.outputs[0]
     return False

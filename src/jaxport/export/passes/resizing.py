@@ -59,7 +59,7 @@ def resizing(model: ir.Model) -> str:
     memory: dict[ir.Value, np.ndarray | None] = {}
     for node in nodes_of(model, *_PLACES):
         computed += _computed(editor, node, memory) if node.graph is not None else 0
-    report = fuse(model, lambda node: _find(node, opset), Anchor(at=("MatMul", "Gather", "Transpose", "Reshape")))
+    report = fuse(model, lambda node: _find(node, opset), Anchor(at=(*_PLACES, "Transpose", "Reshape")))
     return report + (f"; {computed} constants computed" if computed else "")
 
 

@@ -33,7 +33,7 @@ from jaxport.graph.editing import (
     roots,
     subgraphs,
 )
-from jaxport.onnx_facts import ELEMENTWISE, LED_BY_THE_FIRST
+from jaxport.onnx_facts import ELEMENTWISE, LED_BY_THE_FIRST, ROW_NORMALIZATIONS, SOFTMAXES
 
 #: The largest factor by which a row may grow.
 MOST_GROWTH = 64
@@ -230,7 +230,7 @@ def _batched(node: ir.Node, rows: set[ir.Value]) -> Change | None:
         return _with_axes(node, rank)
     if node.op_type == "Reshape":
         return _reshaped(node)
-    if node.op_type in ("Softmax", "LayerNormalization", "RMSNormalization"):
+    if node.op_type in SOFTMAXES | ROW_NORMALIZATIONS:
         return (lambda _e, _l, operands, _d: (operands, attributes)) if integer(node, "axis", -1) < 0 else None
     return None
 
