@@ -236,6 +236,19 @@ def test_activations_have_no_steep_slope(name: str) -> None:
     assert slopes.max() < 2, f"`ACTIVATIONS` {FACTS}: `{name}` has the slope {slopes.max():.1f}"
 
 
+@pytest.mark.parametrize("name", sorted(onnx_facts.RANGES))
+def test_results_are_in_the_range_of_their_operator_and_reach_its_ends(name: str) -> None:
+    operator, (low, high) = lookup("", name, KNOWN_OPSETS[""]), onnx_facts.RANGES[name]
+    assert operator is not None
+    points = np.concatenate([np.linspace(-40, 40, 16001), [-np.inf, -3e38, 3e38, np.inf]]).astype(np.float32)
+    rows = np.stack([points, points[::-1]], 1) if name in onnx_facts.SOFTMAXES else points
+    values = computed(operator, [rows])
+    values = values[~np.isnan(values)]
+    wrong = f"`RANGES` {FACTS}: the results of `{name}` are from {values.min()} to {values.max()}"
+    assert low - 1e-6 <= values.min() <= low + 0.1 or (values.min() < -30 and low == -np.inf), wrong
+    assert high - 0.1 <= values.max() <= high + 1e-6 or (values.max() > 30 and high == np.inf), wrong
+
+
 def test_classes_that_follow_from_the_schemas() -> None:
     of_rows = {name for name in onnx_facts.NORMALIZATIONS if {"axis", "epsilon"} <= schemas()[name].attributes.keys()}
     assert of_rows == onnx_facts.ROW_NORMALIZATIONS
