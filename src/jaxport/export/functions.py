@@ -20,7 +20,8 @@ from jaxport import blocks
 from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import dim_values
 from jaxport.export.passes.inlining import inlining
-from jaxport.export.value import SMALL, Scope, Value
+from jaxport.export.value import Scope, Value
+from jaxport.graph.editing import SMALL
 from jaxport.jaxprs import JaxprEqn, Module, Parameters
 
 if TYPE_CHECKING:

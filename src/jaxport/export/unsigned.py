@@ -51,7 +51,7 @@ def needing_size(model: ir.Model) -> Iterator[ir.Node | ir.Value]:
     for value in model.graph.initializers.values():
         sizes[value] = _of_constant(value)
     for node in model.graph:
-        inside = [value for graph in _graphs_in(node) for inner in graph for value in (*inner.inputs, *inner.outputs)]
+        inside = [value for graph in subgraphs([node]) for inner in graph for value in (*inner.inputs, *inner.outputs)]
         if any(value is not None and _size(value, sizes) is Size.MODULAR for value in inside):
             yield node
             continue
@@ -78,11 +78,6 @@ def _of_constant(value: ir.Value) -> Size:
     if (numbers >= HIGHEST).any():
         return Size.CLAMPED
     return Size.SMALL if ((numbers >= 0) & (numbers < SMALL)).all() else Size.EXACT
-
-
-def _graphs_in(node: ir.Node) -> list[ir.Graph]:
-    own = [attribute.as_graph() for attribute in node.attributes.values() if attribute.type is ir.AttributeType.GRAPH]
-    return [graph for outer in own for graph in (outer, *subgraphs(outer))]
 
 
 def _result(node: ir.Node, sizes: dict[ir.Value, Size]) -> Size | None:

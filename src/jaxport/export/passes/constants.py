@@ -19,9 +19,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.export.value import SMALL
 from jaxport.graph.editing import (
     PARAMETER,
+    SMALL,
     Editor,
     constant_of,
     dims_of,

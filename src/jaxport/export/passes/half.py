@@ -92,7 +92,7 @@ class _Halving:
             elif any(value is not None and self._is_float(value) for value in (*node.inputs, *node.outputs)):
                 self._widen(node)
                 kept[node.op_type] += 1
-            for inner in subgraphs_of(node):
+            for inner in subgraphs([node]):
                 for user in inner:
                     self._widen(user)
                 for index, value in enumerate(inner.outputs):
@@ -206,13 +206,3 @@ class _Halving:
             result = self._cast(value, wanted)
             result.name = name
             self.graph.outputs[index] = result
-
-
-def subgraphs_of(node: ir.Node) -> list[ir.Graph]:
-    """The subgraphs of a node, at any depth."""
-    bodies = []
-    for attribute in node.attributes.values():
-        own = attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else ()
-        for inner in (attribute.as_graph(),) if attribute.type is ir.AttributeType.GRAPH else own:
-            bodies += [inner, *subgraphs(inner)]
-    return bodies
