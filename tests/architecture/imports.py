@@ -27,7 +27,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
         {"columns", "errors", "onnx_facts", "graph", "collecting", "jaxprs", "saving", "blocks", "mox"}
     ),
     "importer": frozenset({"columns", "errors", "onnx_facts", "graph", "jaxprs", "files", "saving", "blocks"}),
-    "codegen": frozenset({"errors", "onnx_facts", "graph", "files", "blocks", "importer"}),
+    "codegen": frozenset({"errors", "onnx_facts", "graph", "files", "jaxprs", "importer"}),
 }
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).

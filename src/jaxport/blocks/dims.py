@@ -1,7 +1,7 @@
 """Symbolic dimensions: evaluate an expression on any kind of number, and solve it for its symbols.
 
 A *dim* is a Python integer or one of JAX's symbolic dimension expressions (`jax.export.symbolic_shape`). JAX prints an
-expression in a small documented grammar; that text is its public form, and `jaxport.blocks.dim_text` reads it.
+expression in a small documented grammar; that text is its public form, and `jaxport.jaxprs.dim_text` reads it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from jax.core import max_dim, min_dim
 from jax.export import is_symbolic_dim
 
-from jaxport.blocks.dim_text import FUNCTIONS, Expression, parse, symbols
 from jaxport.jaxprs import Dim, InconclusiveDimensionOperation
+from jaxport.jaxprs.dim_text import FUNCTIONS, Expression, parse, symbols
 
 __all__ = [
     "FUNCTIONS",

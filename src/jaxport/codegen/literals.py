@@ -10,10 +10,10 @@ import re
 import numpy as np
 from jax.typing import DTypeLike
 
-from jaxport.blocks.dim_text import Expression, parse
 from jaxport.errors import RuleError
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import Dim, HostValue, RuntimeValue, is_dim
+from jaxport.jaxprs.dim_text import Expression, parse
 
 __all__ = [
     "LARGEST_LITERAL",

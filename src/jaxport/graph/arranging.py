@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from jaxport.graph.axis_groups import product
 from jaxport.graph.editing import Dim, dims_of, is_op, source
 from jaxport.graph.fusing import Builder
 from jaxport.graph.matching import Axis, Joined, Part, Reduced, Seen, parts_of
@@ -115,17 +115,6 @@ class Arrangement:
         value = reshaped(builder, value, self.turned)
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
         return reshaped(builder, builder.transposed(value, back), self.dims)
-
-
-def product(sizes: Sequence[Dim]) -> Dim:
-    """Return the product of dims, as text if one of them is symbolic.
-
-    >>> product([2, 4]), product(["H", 2, "W"])
-    (8, '2*H*W')
-    """
-    symbols = [str(d) for d in sizes if not isinstance(d, int)]
-    number = math.prod(d for d in sizes if isinstance(d, int))
-    return "*".join([str(number)] * (number != 1) + symbols) if symbols else number
 
 
 def target(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:

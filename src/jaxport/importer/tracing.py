@@ -12,7 +12,6 @@ import jax.export
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.blocks.dim_text import FUNCTIONS, symbols
 from jaxport.blocks.dims import evaluate
 from jaxport.errors import InvalidArgument, ModelError, Refusal, ValueNotKnown
 from jaxport.importer.dtypes import STRING, canonical
@@ -20,6 +19,7 @@ from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
+from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
 
 __all__ = ["RecordedProgram", "arguments", "completed", "input_specs", "record", "with_constraints"]
 
@@ -80,7 +80,7 @@ def input_specs(program: Program, constraints: Sequence[str] = ()) -> dict[str, 
     }
     # A size with the name of an input would take it away from the argument of printed source.
     inputs = {value.name or "" for value in program.inputs} - {
-        name for text in constraints for name in re.findall(r"\w+", text)
+        name for text in constraints for side in text.split("<=") for name in symbols(side)
     }
     scope, names = jax.export.SymbolicScope(constraints), _Names(texts.values(), inputs)
     return {

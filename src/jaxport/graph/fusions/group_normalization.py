@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.arranging import product, reshaped, target
+from jaxport.graph.arranging import reshaped, target
+from jaxport.graph.axis_groups import product
 from jaxport.graph.editing import Dim, dims_of, is_op, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_dims
 from jaxport.graph.fusions.normalized import Normalized, with_bias
