@@ -14,7 +14,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import Dim, Editor, Stamp, constant_of, dims_of, is_op, roots, subgraphs, substitute
+from jaxport.graph.editing import (
+    Dim,
+    Editor,
+    Stamp,
+    constant_of,
+    dims_of,
+    is_op,
+    roots,
+    static_dims,
+    subgraphs,
+    substitute,
+)
 from jaxport.graph.matching import between
 from jaxport.onnx_facts import VIEWS, releases, schema
 
@@ -113,25 +124,21 @@ class Builder:
 
     def shape(self, dims: Sequence[Dim]) -> ir.Value:
         """Return dims as a vector; symbolic ones are read from an input of the graph that has them."""
-        if all(isinstance(d, int) for d in dims):
-            return self.integers(dims, "shape")  # pyright: ignore[reportArgumentType]
+        if (static := static_dims(dims)) is not None:
+            return self.integers(static, "shape")
         pieces = [self.integers([d], "dim") if isinstance(d, int) else self._dim(d) for d in dims]
         return self.emit("Concat", pieces, [len(dims)], ir.DataType.INT64, axis=0)
 
     def _dim(self, dim: Dim) -> ir.Value:
-        carrier, axis = next(self._carriers(dim))
+        """Return a symbolic dim, read from an input of the graph or an operand of the node."""
+        carriers = (
+            (value, axis)
+            for value in (*self.root.inputs, *self.node.inputs)
+            for axis, own in enumerate(dims_of(value) or ())
+            if own == dim
+        )
+        carrier, axis = next(carriers)
         return self.emit("Shape", [carrier], [1], ir.DataType.INT64, start=axis, end=axis + 1)
-
-    def has_dims(self, dims: Iterable[Dim]) -> bool:
-        """Whether `shape` can find all of these dims."""
-        return all(isinstance(d, int) or any(True for _ in self._carriers(d)) for d in dims)
-
-    def _carriers(self, dim: Dim) -> Iterator[tuple[ir.Value, int]]:
-        """Yield the values that have a dim, with its axis: inputs of the graph, then operands of the node."""
-        for value in (*self.root.inputs, *self.node.inputs):
-            for axis, own in enumerate(dims_of(value) or ()):
-                if value is not None and own == dim:
-                    yield value, axis
 
 
 @dataclass(eq=False)

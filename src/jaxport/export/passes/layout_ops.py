@@ -136,7 +136,7 @@ def _with_axis(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 
 
 def _set_axis(node: ir.Node, layout: Layout, default: int | None) -> None:
-    axis = integer(node, "axis", default)  # pyright: ignore[reportArgumentType]
+    axis = node.attributes["axis"].as_int() if default is None else integer(node, "axis", default)
     node.attributes["axis"] = ir.AttrInt64("axis", layout[axis % len(layout)])
 
 

@@ -31,6 +31,7 @@ from jaxport.graph.editing import (
     is_op,
     permutation,
     roots,
+    source,
     subgraphs,
 )
 from jaxport.onnx_facts import ELEMENTWISE, LED_BY_THE_FIRST, ROW_NORMALIZATIONS, SOFTMAXES
@@ -239,7 +240,7 @@ def _with_axes(node: ir.Node, rank: dict[ir.Value, int]) -> Change | None:
     axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
     if axes is None:
         return None
-    whole = rank[node.outputs[0]] if node.op_type == "Unsqueeze" else rank[node.inputs[0]]  # pyright: ignore[reportArgumentType]
+    whole = rank[node.outputs[0] if node.op_type == "Unsqueeze" else source(node)]
     shifted = np.array([int(a) % max(whole, 1) + 1 for a in axes.tolist()], np.int64)
     return lambda editor, loop, operands, _: ([operands[0], editor.constant(loop.graph, shifted, "axes")], {})
 
