@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.shifts import is_exact
+from jaxport.export.passes.openvino import is_exact
 from jaxport.graph.editing import constant_of, is_op, subgraphs
 from jaxport.onnx_facts import ARITHMETIC, SELECTIONS
 

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 import jaxport
-from jaxport.export.passes.untied import untied
+from jaxport.export.passes.openvino import untied
 from jaxport.testing import expect_graph
 
 GENERATOR = np.random.default_rng(4)
