@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-__all__ = ["aligned"]
+__all__ = ["aligned", "titled"]
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: int = 2, right: Collection[int] = ()) -> Iterator[str]:
@@ -23,3 +23,14 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 2, right: Collection[int] 
         cells = enumerate(zip(row, widths, strict=True))
         padded = [cell.rjust(width) if index in right else cell.ljust(width) for index, (cell, width) in cells]
         yield (" " * gap).join(padded).rstrip()
+
+
+def titled(title: str, rows: Sequence[Sequence[str]], gap: int = 2) -> str:
+    """Return a title with the rows below it, indented.
+
+    >>> print(titled("weights:", [("name", "size"), ("kernel", "8")]))
+    weights:
+      name    size
+      kernel  8
+    """
+    return "\n".join([title, *(f"  {line}" for line in aligned(rows, gap))])

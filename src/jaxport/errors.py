@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from jaxport.columns import aligned
+from jaxport.columns import titled
 
 __all__ = [
     "ExportError",
@@ -141,7 +141,7 @@ class Unsupported(JaxportError):
         self.headline, self.refusals = headline, tuple(refusals)
         counted = Counter(self.refusals)  # the same line may run many times
         rows = [(r.name, r.where, f"{r.why}{f' ({n} times)' if n > 1 else ''}") for r, n in counted.items()]
-        super().__init__("\n".join([headline, *(f"  {line}" for line in aligned(rows, gap=3))]))
+        super().__init__(titled(headline, rows, gap=3))
 
 
 class ValueNotKnown(Unsupported):

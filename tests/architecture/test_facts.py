@@ -5,12 +5,16 @@ So a change that adds an operator is asked for the facts that it forgot.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
+from onnx.backend.test.loader import load_model_tests
 from onnx.defs import OpSchema
 
 from jaxport import onnx_facts
@@ -128,3 +132,144 @@ def test_classes_that_the_schemas_tell() -> None:
     for name, (_, default) in onnx_facts.ALONG_AXIS.items():
         axis = schemas()[name].attributes["axis"]
         assert (axis.default_value.i if axis.default_value.name else None) == default, f"`ALONG_AXIS` {FACTS}: `{name}`"
+
+
+# The classes that follow are measured on the examples of the official suite, of which each operator has some.
+
+
+class Example(NamedTuple):
+    """The arrays that a node of the suite takes, and its first result."""
+
+    operands: list[np.ndarray]
+    result: np.ndarray
+
+
+@cache
+def examples() -> dict[str, list[Example]]:
+    """The examples of each operator whose first operand is an array."""
+    gathered: dict[str, list[Example]] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = load_model_tests(kind="node")
+    for case in cases:
+        (node, *others) = case.model.graph.node
+        first = [value.name for value in case.model.graph.input][:1]
+        if others or node.op_type not in schemas() or not first or first != node.input[:1]:
+            continue
+        for operands, results in case.data_sets:
+            arrays = [np.asarray(x) for x in (*operands, results[0]) if isinstance(x, np.ndarray | np.generic)]
+            if len(arrays) == len(operands) + 1:
+                gathered.setdefault(node.op_type, []).append(Example(arrays[:-1], arrays[-1]))
+    return gathered
+
+
+def has_first_shape(example: Example) -> bool:
+    return example.operands[0].shape == example.result.shape
+
+
+def consists_of(example: Example, operands: list[np.ndarray]) -> bool:
+    """Whether each element of the result is an element of one of these operands, of the same dtype."""
+    alike = [x.ravel() for x in operands if x.dtype == example.result.dtype]
+    return bool(alike) and bool(np.isin(example.result.ravel(), np.concatenate(alike)).all())
+
+
+def of_numbers(name: str) -> list[Example]:
+    """The examples in which equal elements are no coincidence: those of numbers."""
+    return [one for one in examples().get(name, []) if one.operands[0].size and one.result.dtype.kind not in "bO"]
+
+
+#: The operators that measure so in the suite, but not in general, by the class.
+ONLY_IN_THE_SUITE = {
+    "SHAPED_LIKE_THE_FIRST": {
+        "LinearAttention": "the values may have another size than the queries",
+        "OptionalGetElement": "takes optionals and sequences, too",
+        "QLinearConv": "the kernels have one element here",
+        "RegexFullMatch": "takes strings",
+        "Scan": "the state has any shape",
+        "StringConcat": "takes strings, which are broadcast",
+    },
+    "SELECTIONS": {
+        "OptionalGetElement": "takes optionals and sequences, too",
+        "Sign": "the samples have the elements -1, 0 and 1",
+        "TensorScatter": "the updates are elements of the cache",
+        "Trilu": "fills up with zero",
+        "Unique": "has as many elements as are distinct",
+    },
+    "CHOICES": {
+        "OptionalGetElement": "takes optionals and sequences, too",
+        "Pad": "fills up with zero, or with an element",
+        "Sign": "the samples have the elements -1, 0 and 1",
+        "TensorScatter": "it is in `SCATTERS`",
+        "Trilu": "fills up with zero",
+        "Unique": "has as many elements as are distinct",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("listed", "larger", "measure"),
+    [
+        ("SHAPED_LIKE_THE_FIRST", onnx_facts.BROADCASTING, has_first_shape),
+        ("SELECTIONS", onnx_facts.CHOICES, lambda example: consists_of(example, example.operands[:1])),
+        ("CHOICES", frozenset(), lambda example: consists_of(example, example.operands)),
+    ],
+)
+def test_the_suite_says_what_a_result_has_of_the_operands(
+    listed: str, larger: frozenset[str], measure: Callable[[Example], bool]
+) -> None:
+    sample = of_numbers if listed != "SHAPED_LIKE_THE_FIRST" else lambda name: examples().get(name, [])
+    measured = {name for name in examples() if sample(name) and all(map(measure, sample(name)))}
+    members, exceptions = getattr(onnx_facts, listed), ONLY_IN_THE_SUITE[listed]
+    missing = sorted(measured - members - larger - exceptions.keys())
+    assert not missing, f"add {missing} to `{listed}` {FACTS}, or say why not in `ONLY_IN_THE_SUITE`"
+    wrong = sorted(name for name in members if sample(name) and name not in measured)
+    assert not wrong, f"`{listed}` {FACTS} is wrong about {wrong}"
+    assert not sorted(exceptions.keys() - measured), "an exception that is none any more"
+
+
+@pytest.mark.parametrize("name", sorted(onnx_facts.ACTIVATIONS))
+def test_activations_have_no_steep_slope(name: str) -> None:
+    operator, points = lookup("", name, KNOWN_OPSETS[""]), np.linspace(-8, 8, 4097, dtype=np.float32)
+    assert operator is not None
+    values = computed(operator, [points, *([np.full(1, 0.2, np.float32)] if name == "PRelu" else [])])
+    slopes = np.abs(np.diff(values)) / np.diff(points)
+    assert slopes.max() < 2, f"`ACTIVATIONS` {FACTS}: `{name}` has the slope {slopes.max():.1f}"
+
+
+@pytest.mark.parametrize("name", sorted(onnx_facts.RANGES))
+def test_results_are_in_the_range_of_their_operator_and_reach_its_ends(name: str) -> None:
+    operator, (low, high) = lookup("", name, KNOWN_OPSETS[""]), onnx_facts.RANGES[name]
+    assert operator is not None
+    points = np.concatenate([np.linspace(-40, 40, 16001), [-np.inf, -3e38, 3e38, np.inf]]).astype(np.float32)
+    rows = np.stack([points, points[::-1]], 1) if name in onnx_facts.SOFTMAXES else points
+    values = computed(operator, [rows])
+    values = values[~np.isnan(values)]
+    wrong = f"`RANGES` {FACTS}: the results of `{name}` are from {values.min()} to {values.max()}"
+    assert low - 1e-6 <= values.min() <= low + 0.1 or (values.min() < -30 and low == -np.inf), wrong
+    assert high - 0.1 <= values.max() <= high + 1e-6 or (values.max() > 30 and high == np.inf), wrong
+
+
+def test_classes_that_follow_from_the_schemas() -> None:
+    of_rows = {name for name in onnx_facts.NORMALIZATIONS if {"axis", "epsilon"} <= schemas()[name].attributes.keys()}
+    assert of_rows == onnx_facts.ROW_NORMALIZATIONS
+    updates = {name for name in schemas() if {"updates", "update"} & {*inputs_of(name)}}
+    assert updates == onnx_facts.SCATTERS
+    windows = {name for name in schemas() if name.endswith("Pool") and "kernel_shape" in schemas()[name].attributes}
+    assert windows == onnx_facts.POOLS
+    assert {name for name in schemas() if name.startswith("Global")} == onnx_facts.GLOBAL_POOLS
+    to_bool = {name for name in onnx_facts.BROADCASTING if schemas()[name].outputs[0].types == {"tensor(bool)"}}
+    assert to_bool - {"And", "Or", "Xor"} == onnx_facts.COMPARISONS
+    positions = {name for name in schemas() if name.startswith("Arg")}
+    assert positions == onnx_facts.POSITIONS
+    assert {name for name in schemas() if name.endswith("max")} == onnx_facts.SOFTMAXES
+    assert {name for name in schemas() if name.startswith("Gather")} == onnx_facts.LOOKUPS
+    counting = {name for name in schemas() if schemas()[name].outputs[0].types == {"tensor(int64)"}}
+    dims_alone = {name for name in counting if inputs_of(name) == ["data"]}
+    assert dims_alone - onnx_facts.POSITIONS == onnx_facts.MEASURES
+    for name, indices in onnx_facts.SETTINGS.items():
+        assert indices <= set(range(len(inputs_of(name)))), f"`SETTINGS` {FACTS}: `{name}` takes {inputs_of(name)}"
+
+
+def inputs_of(name: str) -> list[str]:
+    """The names of the inputs of an operator."""
+    return [formal.name for formal in schemas()[name].inputs]

@@ -5,6 +5,7 @@ import inspect
 import io
 import re
 import tokenize
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx.defs
@@ -216,35 +217,93 @@ def test_every_class_has_a_name_of_its_own() -> None:
     assert not {cls: found for cls, found in places.items() if len(found) > 1}
 
 
-# Collections of operators that are facts of one file alone, each with its reason.
-OWN_COLLECTIONS = {
+# The files that say what one operator becomes, and so name many.
+NAMING = {
     "export/rules": "what a rule emits",
     "importer/ops": "which definitions of operators share a body",
-    "export/requirements.py": "operators that no kernel table has to list",
-    "export/passes/half.py": "what a precision does, which may differ from what an operator is",
-    "export/unsigned.py": "what is right in runtimes that hold uint32 as a signed integer",
-    "export/shapes.py": "beside the elementwise operators, those that keep a shape for reasons of their own",
-    "importer/narrowing.py": "beside the selections, what changes no digit of a number",
-    "importer/roles.py": "how initializers are used, not what the operators compute",
-    "export/passes/resizing.py": "where one fusion may end",
 }
+
+
+def _texts(nodes: Iterable[ast.AST | None]) -> list[str]:
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def _is_data(node: ast.AST) -> bool:
+    """Whether an expression is written without names and functions: the value of a table of facts, not an implementation."""
+    return not any(isinstance(inner, ast.Name | ast.Lambda | ast.Attribute) for inner in ast.walk(node))
+
+
+def _membership(node: ast.AST) -> list[str]:
+    """Return the strings that a comparison compares with: those of `x == "A"` and of `x in ("A", "B")`."""
+    if not isinstance(node, ast.Compare):
+        return []
+    return _texts(inner for operand in node.comparators for inner in ast.walk(operand))
+
+
+def _chain(node: ast.If) -> list[str]:
+    """Return the strings that the tests of `if …: elif …: elif …:` look for in collections of several."""
+    texts, branch = [], node
+    while isinstance(branch, ast.If):
+        compared = _membership(branch.test)
+        texts += compared if len(compared) > 1 else []
+        branch = branch.orelse[0] if branch.orelse else None
+    return texts
+
+
+def collections_of_names(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
+    """Yield the strings that are listed together, with the line: in a collection, in a table of data by its keys or its
+    values, in an alternative, in the arguments of a call, in the branches of a case.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)):
+                yield node.lineno, text.split()
+            case ast.Set() | ast.Tuple() | ast.List():
+                yield node.lineno, _texts(node.elts)
+            case ast.Dict():
+                yield node.lineno, _texts(node.values)
+                yield node.lineno, _texts(node.keys) if all(map(_is_data, node.values)) else []
+            case ast.MatchOr():
+                yield node.lineno, _texts(p.value for p in node.patterns if isinstance(p, ast.MatchValue))
+            case ast.BoolOp():
+                yield node.lineno, [text for operand in node.values for text in _membership(operand)]
+            case ast.If():
+                yield node.lineno, _chain(node)
+            case ast.Call():
+                yield node.lineno, _texts(node.args)
 
 
 def test_classes_of_operators_stand_in_one_file() -> None:
     """A collection of four or more operators is a fact about ONNX: it belongs to `onnx_facts`."""
     operators = {schema.name for schema in onnx.defs.get_all_schemas()}
-    found = []
-    for path in FILES:
-        if name(path).startswith("onnx_facts/") or any(name(path).startswith(own) for own in OWN_COLLECTIONS):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Set | ast.Tuple | ast.List | ast.Constant):
-                continue
-            names = (
-                str(node.value).split()
-                if isinstance(node, ast.Constant)
-                else [each.value for each in node.elts if isinstance(each, ast.Constant)]
-            )
-            if len(operators.intersection(map(str, names))) >= 4 and operators.issuperset(names):
-                found.append(f"{name(path)}:{node.lineno}: {' '.join(map(str, names))}")
-    assert not found, "say it in `src/jaxport/onnx_facts/__init__.py`, or why not in `OWN_COLLECTIONS`"
+    places = [
+        f"{name(path)}:{line}: {' '.join(names)}"
+        for path in FILES
+        if not name(path).startswith(("onnx_facts/", *NAMING))
+        for line, names in collections_of_names(ast.parse(path.read_text()))
+        if len(operators.intersection(names)) >= 4 and operators.issuperset(names)
+    ]
+    assert not places, "say it in `src/jaxport/onnx_facts/__init__.py`, and take its classes together here"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'A = {"Abs", "Cos"}',
+        'A = frozenset("Abs Cos".split())',
+        'A = {"Abs": 1, "Cos": {2}}',
+        'A = {1: "Abs", size: "Cos"}',
+        'a = is_op(node, "Abs", "Cos")',
+        'a = x == "Abs" or x in ("Cos",)',
+        'if x in ("Abs", "Cos"):\n    pass',
+        'if x == 1:\n    pass\nelif x in ("Abs", "Cos"):\n    pass',
+        'match x:\n    case "Abs" | "Cos":\n        pass',
+    ],
+)
+def test_a_collection_of_names_is_seen(source: str) -> None:
+    assert ["Abs", "Cos"] in [names for _, names in collections_of_names(ast.parse(source))]
+
+
+def test_what_an_operator_becomes_is_no_collection() -> None:
+    source = 'A = {"Abs": np.abs, "Cos": lambda x: x}\nif x == "Abs":\n    pass\nelif x == "Cos":\n    pass'
+    assert max(len(names) for _, names in collections_of_names(ast.parse(source))) < 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax import lax
 
 import jaxport
@@ -54,3 +56,28 @@ def test_symbolic_ranges(offset):
 def test_what_a_clamp_of_the_user_costs_with_a_symbolic_size():
     exported = jaxport.to_onnx(lambda x, i: x[jnp.clip(i, 0, x.shape[0] - 1)], [f32("B", 2), i32(4)])
     assert "Clip" not in operators(exported)
+
+
+#: A floating-point value, and whether it is known not to be minus infinity.
+FLOATS = {
+    "a relu": (jax.nn.relu, True),
+    "a sigmoid": (jax.nn.sigmoid, True),
+    "a negated tanh, moved": (lambda x: -jnp.tanh(x).transpose(0, 2, 1, 3), True),
+    "a clip from below": (lambda x: jnp.maximum(x, -3.0), True),
+    "a clip from both sides": (lambda x: jnp.clip(x, -3.0, 3.0), True),
+    "a clip from above": (lambda x: jnp.minimum(x, 3.0), False),
+    "a sum of bounded numbers": (lambda x: jnp.sin(x) + jnp.cos(x), True),
+    "a difference that may be minus infinity": (lambda x: jnp.sin(x) - jnp.exp(x), False),
+    "a difference that may overflow": (lambda x: jnp.clip(x, -3e38, 3e38) - 3e38, False),
+    "a half that may overflow": (lambda x: jnp.clip(x, -7e4, 7e4).astype(np.float16), False),
+    "a choice": (lambda x: jnp.where(x > 0, jnp.abs(x), -1.0), True),
+    "a mask": (lambda x: jnp.where(x > 0, jnp.abs(x), -jnp.inf), False),
+    "anything": (lambda x: x, False),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_maximum_is_plain_where_nothing_is_minus_infinity(name):
+    make, known = FLOATS[name]
+    exported = check(lambda x: nn.max_pool(make(x), (2, 2), (2, 2)), f32(1, 4, 4, 2), nonfinite="exact")
+    assert ("Mul" not in operators(exported)) == known

@@ -29,9 +29,9 @@ def file_size(count: int) -> str:
     return f"{size:.2f} GB"
 
 
-def key_values(rows: Mapping[str, object], title: str = "") -> Table:
+def key_values(rows: Mapping[str, object]) -> Table:
     """Return a table of two columns without a header; the keys are markup, the values are shown verbatim."""
-    made = Table(show_header=False, box=None, title=title or None, title_justify="left", title_style="bold")
+    made = Table(show_header=False, box=None)
     made.add_column(style="cyan")
     made.add_column(overflow="fold")
     for key, value in rows.items():
@@ -39,9 +39,9 @@ def key_values(rows: Mapping[str, object], title: str = "") -> Table:
     return made
 
 
-def operator_table(operators: Mapping[str, int], title: str = "operators") -> Table:
+def operator_table(operators: Mapping[str, int]) -> Table:
     """Return the operators of a model and how often it calls each."""
-    return table(f"{title}: {sum(operators.values())}", ["operator", "calls"], operators.items())
+    return table(f"operators: {sum(operators.values())}", ["operator", "calls"], operators.items())
 
 
 def summary_view(summary: Summary, *, everything: bool = False) -> RenderableType:

@@ -25,6 +25,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.export import dims
 from jaxport.export.ports import Port
 from jaxport.jaxprs import Parameters, PyTree
+from jaxport.onnx_facts import SCATTERS
 
 Cache = Literal["growing", "static"]
 
@@ -48,8 +49,6 @@ OWN, CROSS = "decoder.", "encoder."
 _PAST = re.compile(r"past_key_values\.\d+\.(decoder\.)?(key|value)")
 _CROSS = re.compile(r"past_key_values\.\d+\.encoder\.(key|value)")
 SIDES = ("key", "value")
-#: Operators that may write rows of a static cache in place.
-_IN_PLACE = frozenset({"ScatterND", "ScatterElements", "TensorScatter"})
 
 
 def decoder_inputs(
@@ -359,12 +358,12 @@ def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
             continue
         result = results[(value.name or "").replace("past_key_values", "present")]
         writer = result.producer()
-        if writer is None or writer.op_type not in (*_IN_PLACE, "Concat"):
+        if writer is None or writer.op_type not in (*SCATTERS, "Concat"):
             yield f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, .at[].set)"
             continue
         for user in value.consumers():
             copied = user.op_type == "Slice" and all(reader is writer for reader in user.outputs[0].consumers())
-            in_place = user is writer and writer.op_type in _IN_PLACE and _places(value, writer) == [0]
+            in_place = user is writer and writer.op_type in SCATTERS and _places(value, writer) == [0]
             if not (copied or in_place or user.op_type == "Shape"):
                 yield f"`{value.name}` is read by {user.op_type} beside the writing of `{result.name}`"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from jaxport.columns import aligned
+from jaxport.columns import titled
 
 if TYPE_CHECKING:
     from jaxport.export.functions import FunctionCall
@@ -80,13 +80,13 @@ class Explanation:
         equations = [(row.source, row.path, row.primitive, row.rule, _cell(row)) for row in self.rows]
         calls = [(call.source, call.path, call.function, call.note) for call in self.calls]
         passes = [(report.name, report.text) for report in self.passes]
-        sections = [
-            _table("equations", ("line", "block", "primitive", "rule", "nodes"), equations),
-            _table("functions", ("line", "block", "function", ""), calls),
-            _table("passes", ("pass", "report"), passes),
-            "\n  ".join(["needs", *str(self.requirements).splitlines()]),
-        ]
-        return "\n\n".join(section for section in sections if section)
+        tables = {
+            "equations": [("line", "block", "primitive", "rule", "nodes"), *equations],
+            "functions": [("line", "block", "function", ""), *calls],
+            "passes": [("pass", "report"), *passes],
+        }
+        sections = [titled(title, rows, gap=3) for title, rows in tables.items() if len(rows) > 1]
+        return "\n\n".join([*sections, "\n  ".join(["needs", *str(self.requirements).splitlines()])])
 
 
 def _cell(row: EquationRow) -> str:
@@ -107,9 +107,3 @@ def _counted(nodes: Sequence[str]) -> str:
         else:
             runs.append([name, 1])
     return " ".join(name if count == 1 else f"{name}×{count}" for name, count in runs)
-
-
-def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    if not rows:
-        return ""
-    return "\n".join([title, *(f"  {line}" for line in aligned([header, *rows], gap=3))])

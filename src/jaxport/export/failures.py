@@ -159,7 +159,7 @@ class _Trial:
         remainder = _REMAINDER.search(message)
         names = dims.symbols(remainder["dim"]) if remainder else frozenset()
         multiples = {name: f"{remainder['factor']}*{name}" for name in sorted(names)} if remainder else {}
-        return next((text for name, text in multiples.items() if self.succeeds({name: f"({text})"})), "")
+        return next((text for name, text in multiples.items() if self.succeeds({name: text})), "")
 
     def succeeds(self, replacement: Mapping[str, str]) -> bool:
         """Whether the function can be traced with other dims in place of symbols."""
@@ -186,10 +186,5 @@ class _Trial:
 def _substituted(dim: dims.Dim, replacement: Mapping[str, str]) -> dims.Dim:
     if dims.is_static(dim):
         return dim
-    text = str(dim)
-    for name, new in replacement.items():
-        text = re.sub(rf"\b{name}\b", new, text)
-    if not dims.symbols(text):
-        return dims.evaluate(dim, {name: int(new) for name, new in replacement.items() if new.isdigit()})
-    (result,) = jax.export.symbolic_shape(text, scope=dim.scope)
-    return result
+    own = {name: jax.export.symbolic_shape(name, scope=dim.scope)[0] for name in dims.symbols(str(dim))}
+    return dims.evaluate(dim, {name: dims.evaluate(replacement.get(name, name), own) for name in own})

@@ -17,7 +17,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport.export import dims
-from jaxport.export.value import SMALL, Value
+from jaxport.export.value import Value
+from jaxport.graph.editing import SMALL
 from jaxport.jaxprs import JaxprEqn, Parameters, PythonFunction
 
 

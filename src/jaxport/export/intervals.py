@@ -1,16 +1,21 @@
-"""Interval analysis: the range of an integer value's elements, derived from its origin, may make a clamp redundant."""
+"""Interval analysis: the range of a value's elements, derived from its origin, may make a clamp redundant.
+
+The range of floats is that of the elements that are not NaN, up to rounding.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from jaxport.export import dims
 from jaxport.export.shapes import Unknown, shape_of
 from jaxport.export.value import Origin, Value, beside
-from jaxport.onnx_facts import SELECTIONS
+from jaxport.onnx_facts import RANGES, SELECTIONS
 
 #: How many nodes back an origin is followed.
 DEPTH = 24
@@ -19,8 +24,11 @@ DEPTH = 24
 class Interval(NamedTuple):
     """The smallest and the largest value, both included; either may be a symbolic dim."""
 
-    low: dims.Dim
-    high: dims.Dim
+    low: dims.Dim | float
+    high: dims.Dim | float
+
+
+ANY_FLOAT = Interval(-math.inf, math.inf)
 
 
 def within(value: Value, low: dims.Dim, high: dims.Dim) -> bool:
@@ -29,8 +37,17 @@ def within(value: Value, low: dims.Dim, high: dims.Dim) -> bool:
     return _at_most(low, bounds.low) and _at_most(bounds.high, high)
 
 
+def above_minus_infinity(value: Value) -> bool:
+    """Whether no element of a floating-point value is minus infinity; some may be NaN.
+
+    >>> above_minus_infinity(Value(np.float32, (2,), constant=np.array([3, -1], np.float32)))
+    True
+    """
+    return _at_most(-float(ml_dtypes.finfo(value.dtype).max), interval(value).low)
+
+
 def interval(value: Value) -> Interval:
-    """Return the range of an integer or boolean value: that of its dtype if nothing more is known.
+    """Return the range of a value: that of its dtype if nothing more is known.
 
     >>> interval(Value(np.int32, (2,), constant=np.array([3, -1], np.int32)))
     Interval(low=-1, high=3)
@@ -41,41 +58,58 @@ def interval(value: Value) -> Interval:
 
 
 def _interval(value: Value, known: dict[int, Interval], depth: int) -> Interval:
+    integral = value.dtype.kind in "iub"
     if value.constant is not None and value.constant.size:
-        return Interval(int(value.constant.min()), int(value.constant.max()))
-    limits = _limits(value.dtype)
+        number = int if integral else float
+        return Interval(number(value.constant.min()), number(value.constant.max()))
+    limits = _limits(value.dtype) if integral else ANY_FLOAT
     origin = value.origin
-    rule = RULES.get(origin.op_type) if origin is not None else None
-    if origin is None or rule is None or not depth:
+    if origin is None or not depth:
         return limits
     if id(value) not in known:
-        operands = [x for x in origin.operands if x is not None]
-        ranges = [_interval(x, known, depth - 1) if x.dtype.kind in "iub" else _limits(x.dtype) for x in operands]
-        try:
-            bounds = rule(origin, ranges)
-        except Unknown:  # an unknown shape
-            bounds = None
-        # Arithmetic that may leave the dtype wraps, so nothing is known. No dim is that large.
-        known[id(value)] = bounds if bounds is not None and _fits(bounds, limits) else limits
+        bounds = _computed(origin, known, depth)
+        if bounds is None and not integral and origin.op_type in RANGES:
+            bounds = Interval(*RANGES[origin.op_type])
+        # Arithmetic that may leave the dtype wraps, or becomes infinite, so nothing is known. No dim is that large.
+        known[id(value)] = bounds if bounds is not None and _fits(bounds, value.dtype) else limits
     return known[id(value)]
 
 
+def _computed(origin: Origin, known: dict[int, Interval], depth: int) -> Interval | None:
+    """Return the range that follows from those of the operands, or None."""
+    rule = RULES.get(origin.op_type)
+    if rule is None:
+        return None
+    ranges = [_interval(x, known, depth - 1) for x in origin.operands if x is not None]
+    try:
+        return rule(origin, ranges)
+    except Unknown:  # an unknown shape
+        return None
+
+
 def _limits(dtype: np.dtype) -> Interval:
+    """Return the least and the greatest finite number of a dtype."""
     if dtype.kind == "b":
         return Interval(0, 1)
-    bounds = np.iinfo(dtype if dtype.kind in "iu" else np.int64)
-    return Interval(int(bounds.min), int(bounds.max))
+    if dtype.kind in "iu":
+        return Interval(int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    return Interval(float(ml_dtypes.finfo(dtype).min), float(ml_dtypes.finfo(dtype).max))
 
 
-def _fits(interval: Interval, limits: Interval) -> bool:
-    return all(not dims.is_static(end) or limits.low <= end <= limits.high for end in interval)
+def _fits(interval: Interval, dtype: np.dtype) -> bool:
+    """Whether a range lies in a dtype: integers may be symbolic, and floats infinite."""
+    limits = _limits(dtype)
+    if dtype.kind in "iub":
+        return all(not dims.is_static(end) or limits.low <= end <= limits.high for end in interval)
+    numbers = all(isinstance(end, float) or dims.is_static(end) for end in interval)
+    return numbers and all(math.isinf(end) or limits.low <= end <= limits.high for end in interval)
 
 
-def _at_most(a: dims.Dim, b: dims.Dim) -> bool:
+def _at_most(a: dims.Dim | float, b: dims.Dim | float) -> bool:
     return dims.known(lambda: a <= b)
 
 
-def _larger(a: dims.Dim, b: dims.Dim) -> dims.Dim | None:
+def _larger(a: dims.Dim | float, b: dims.Dim | float) -> dims.Dim | float | None:
     """Return the larger end, or None if that is undecided."""
     return b if _at_most(a, b) else a if _at_most(b, a) else None
 
@@ -111,8 +145,19 @@ def _product(x: Interval, y: Interval) -> Interval | None:
 IntervalRule = Callable[[Origin, Sequence[Interval]], Interval | None]
 
 
-def _arithmetic(function: Callable[..., Interval | None]) -> IntervalRule:
-    return lambda origin, operands: function(*operands)
+def _pairwise(function: Callable[..., Interval | None]) -> IntervalRule:
+    """Return the rule for a function of the ranges of two operands, or of one after the other."""
+
+    def rule(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
+        result, *others = operands
+        for other in others:
+            bounds = function(result, other)
+            if bounds is None:
+                return None
+            result = bounds
+        return result
+
+    return rule
 
 
 def _position(index: int, default_axis: int) -> IntervalRule:
@@ -127,7 +172,18 @@ def _position(index: int, default_axis: int) -> IntervalRule:
 
 def _range(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
     start, limit, step = operands
-    return Interval(start.low, limit.high - 1) if step == (1, 1) else None
+    return Interval(start.low, limit.high - 1) if step == (1, 1) and _is_integral(origin.operands[0]) else None
+
+
+def _cast(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
+    """Return the range of the operand; an integer made of a NaN may be any."""
+    return (
+        operands[0] if _is_integral(origin.operands[0]) or np.dtype(origin.attributes["to"]).kind not in "iub" else None
+    )
+
+
+def _is_integral(operand: Value | None) -> bool:
+    return operand is not None and operand.dtype.kind in "iub"
 
 
 def _shape(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
@@ -137,17 +193,10 @@ def _shape(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
 
 
 def _clip(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
-    if len(operands) != 3:
-        return None
-    raised = _maximum(operands[0], operands[1])
-    return _minimum(raised, operands[2]) if raised else None
-
-
-def _concat(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
-    result: Interval | None = operands[0]
-    for other in operands[1:]:
-        result = _hull(result, other) if result else None
-    return result
+    data, *bounds = operands
+    low, high = (*origin.operands[1:], None, None)[:2]
+    raised = _maximum(data, bounds[0]) if low is not None else data
+    return _minimum(raised, bounds[-1]) if raised and high is not None else raised
 
 
 def _where(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
@@ -162,18 +211,20 @@ def _where(origin: Origin, operands: Sequence[Interval]) -> Interval | None:
 
 #: How the range of an operator's result follows from those of its operands.
 RULES: Mapping[str, IntervalRule] = {
-    **dict.fromkeys({*SELECTIONS, "Cast"}, lambda origin, operands: operands[0]),
-    "Add": _arithmetic(lambda x, y: Interval(x.low + y.low, x.high + y.high)),
+    **dict.fromkeys(SELECTIONS, lambda origin, operands: operands[0]),
+    "Add": _pairwise(lambda x, y: Interval(x.low + y.low, x.high + y.high)),
     "ArgMax": _position(0, 0),
     "ArgMin": _position(0, 0),
+    "Cast": _cast,
     "Clip": _clip,
-    "Concat": _concat,
-    "Max": _arithmetic(_maximum),
-    "Min": _arithmetic(_minimum),
-    "Mul": _arithmetic(_product),
+    "Concat": _pairwise(_hull),
+    "Max": _pairwise(_maximum),
+    "Min": _pairwise(_minimum),
+    "Mul": _pairwise(_product),
+    "Neg": lambda origin, operands: _negative(operands[0]),
     "Range": _range,
     "Shape": _shape,
-    "Sub": _arithmetic(lambda x, y: Interval(x.low - y.high, x.high - y.low)),
+    "Sub": _pairwise(lambda x, y: Interval(x.low - y.high, x.high - y.low)),
     "TopK": _position(1, -1),
     "Where": _where,
 }

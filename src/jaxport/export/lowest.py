@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from jaxport.export import opsets
 from jaxport.graph.editing import graphs
-from jaxport.onnx_facts import schema
+from jaxport.onnx_facts import POOLS, schema
 
 Formals = Callable[[int], schema.Formal | None]
 """The formal parameter at a position."""
@@ -33,7 +33,7 @@ REDEFINED_VALUES = frozenset(
     {
         ("Pad", "mode", "wrap"),
         ("Resize", "coordinate_transformation_mode", "half_pixel_symmetric"),
-        *((operator, "ceil_mode", 1) for operator in ("AveragePool", "LpPool", "MaxPool")),
+        *((operator, "ceil_mode", 1) for operator in POOLS),
     }
 )
 

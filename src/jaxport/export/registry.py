@@ -13,6 +13,7 @@ and the primitive's parameters as keywords; it returns the value, or the values,
 
 from __future__ import annotations
 
+import functools
 import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -51,17 +52,18 @@ class Rule:
     irrelevant: frozenset[str] = frozenset()
     broadcasts: bool = False
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def _named(self) -> frozenset[str] | None:
+        """The parameters that the function names; None if it takes any."""
         parameters = inspect.signature(self.function).parameters.values()
         named = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
-        object.__setattr__(self, "_named", named)
-        object.__setattr__(self, "_open", any(p.kind is p.VAR_KEYWORD for p in parameters))
+        return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else named
 
     def arguments(self, parameters: Parameters) -> tuple[dict[str, Any], list[str]]:
         """Return the parameters that the function takes, and the names of those that must be refused."""
         taken, refused = {}, []
         for name, value in parameters.items():
-            if name in self._named or self._open:  # pyright: ignore[reportAttributeAccessIssue]
+            if self._named is None or name in self._named:
                 taken[name] = value
             elif name not in self.irrelevant and name not in HINTS and not self._is_default(name, value):
                 refused.append(name)

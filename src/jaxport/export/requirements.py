@@ -12,15 +12,11 @@ import onnx_ir as ir
 
 from jaxport.export import lowest
 from jaxport.graph.editing import dims_of, graphs
-from jaxport.onnx_facts import CONTROL_FLOW, releases, schema
+from jaxport.onnx_facts import CONTROL_FLOW, ROW_NORMALIZATIONS, releases, schema
 from jaxport.onnx_facts.kernels import MISSING, RELEASES, VERSIONS
 
-#: Operators whose kernels take every dtype, or do not depend on one.
 SLOW_ON_CPUS = ("SkipLayerNormFusion",)
-"""Optimizers of ONNX Runtime whose operators are slower on CPUs than those that they replace."""
-#: The operators of which these make others.
-_FUSED_SLOWLY = frozenset({"LayerNormalization", "RMSNormalization"})
-_ANY = frozenset({*CONTROL_FLOW, "Cast", "CastLike", "Constant", "ConstantOfShape"})
+"""Optimizers of ONNX Runtime whose operators are slower on CPUs than those that they replace: normalizations of rows."""
 SHOWN = 3
 """The number of reasons shown for why older releases are not enough."""
 
@@ -92,12 +88,12 @@ class Requirements:
             ir_version=int(model.ir_version or 0),
             runtime=runtime,
             newer=newer,
-            unasked=tuple(sorted({n.op_type for n in nodes if not n.domain} - MISSING.keys() - _ANY)),
+            unasked=tuple(sorted({n.op_type for n in nodes if not n.domain} - MISSING.keys() - releases.ANY_DTYPE)),
             domains={domain: model.opset_imports[domain] for domain in sorted(foreign)},
             operators=dict(operators.most_common()),
             dtypes=tuple(sorted(dtypes_of([*values, *model.graph.initializers.values()]))),
             dims=tuple(dict.fromkeys(d for v in model.graph.inputs for d in dims_of(v) or () if isinstance(d, str))),
-            session={} if _FUSED_SLOWLY.isdisjoint(operators) else {"disabled_optimizers": list(SLOW_ON_CPUS)},
+            session={} if ROW_NORMALIZATIONS.isdisjoint(operators) else {"disabled_optimizers": list(SLOW_ON_CPUS)},
             unknown=sum(_is_unknown(value) for value in values),
         )
 

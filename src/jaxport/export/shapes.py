@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from jaxport.export import dims
 from jaxport.export.value import Value
 from jaxport.jaxprs import Parameters
-from jaxport.onnx_facts import BROADCASTING, UNARY
+from jaxport.onnx_facts import BROADCASTING, GLOBAL_POOLS, POOLS, POSITIONS, REDUCTIONS, SHAPED_LIKE_THE_FIRST
 
 Shape = tuple[dims.Dim, ...]
 Attributes = Parameters
@@ -74,18 +74,12 @@ def _shape_function(*names: str) -> Callable[[ShapeFunction], ShapeFunction]:
     return register
 
 
-#: Operators that are not elementwise, and whose first result has the shape of the first operand all the same.
-_OTHERS_OF_ONE_SHAPE = """BatchNormalization BitCast CumProd CumSum DequantizeLinear GroupNormalization Hardmax
-InstanceNormalization LayerNormalization LogSoftmax QuantizeLinear ReverseSequence RMSNormalization RotaryEmbedding
-ScatterElements ScatterND Softmax Trilu""".split()
-
-
-@_shape_function(*UNARY, *_OTHERS_OF_ONE_SHAPE, "Clip")
+@_shape_function(*SHAPED_LIKE_THE_FIRST)
 def _same(operands, attributes):
     return [shape_of(operands[0])]
 
 
-@_shape_function(*BROADCASTING, "PRelu")
+@_shape_function(*BROADCASTING)
 def _broadcasting(operands, attributes):
     return [broadcast(*map(shape_of, operands))]
 
@@ -233,7 +227,7 @@ def _reduced(shape: Shape, axes: Sequence[int], keepdims: int) -> Shape:
     return tuple(1 if i in hit else d for i, d in enumerate(shape) if keepdims or i not in hit)
 
 
-@_shape_function(*(f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()))
+@_shape_function(*REDUCTIONS)
 def _reduce(operands, attributes):
     shape = shape_of(operands[0])
     axes_operand = operands[1] if len(operands) > 1 else None
@@ -243,7 +237,7 @@ def _reduce(operands, attributes):
     return [_reduced(shape, axes or range(len(shape)), attributes.get("keepdims", 1))]
 
 
-@_shape_function("ArgMax", "ArgMin")
+@_shape_function(*POSITIONS)
 def _arg_reduce(operands, attributes):
     return [_reduced(shape_of(operands[0]), [attributes.get("axis", 0)], attributes.get("keepdims", 1))]
 
@@ -301,13 +295,13 @@ def _conv_transpose(operands, attributes):
     return [(data[0], kernel[1] * attributes.get("group", 1), *spatial)]
 
 
-@_shape_function("MaxPool", "AveragePool", "LpPool")
+@_shape_function(*POOLS)
 def _pool(operands, attributes):
     data = shape_of(operands[0])
     return [(*data[:2], *_windows(data[2:], attributes["kernel_shape"], attributes))] * 2
 
 
-@_shape_function("GlobalAveragePool", "GlobalMaxPool")
+@_shape_function(*GLOBAL_POOLS)
 def _global_pool(operands, attributes):
     data = shape_of(operands[0])
     return [(*data[:2], *(1 for _ in data[2:]))]

@@ -8,7 +8,6 @@ are parts of the pytree, as they are for JAX.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,7 +143,7 @@ class SpecReader:
         if not isinstance(dim, str):
             return dim
         text = dim.strip()
-        if re.fullmatch(r"\d+", text):
+        if text.isdecimal():
             return int(text)
         if self.scope is None:
             self.scope = self._new_scope()

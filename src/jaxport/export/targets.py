@@ -10,13 +10,10 @@ import onnx_ir.passes.common as common
 
 from jaxport.errors import InvalidArgument, Refusal
 from jaxport.export import opsets, requirements, unsigned
+from jaxport.export.functions import inlining
 from jaxport.export.passes import Pass
-from jaxport.export.passes.inlining import inlining
-from jaxport.export.passes.shifts import shifts
-from jaxport.export.passes.spectra import spectra
+from jaxport.export.passes.openvino import shifts, spectra, untied, whole_blocks
 from jaxport.export.passes.tied import tied
-from jaxport.export.passes.untied import untied
-from jaxport.export.passes.whole_blocks import whole_blocks
 from jaxport.graph.editing import graphs
 from jaxport.onnx_facts import releases
 from jaxport.onnx_facts.kernels import RELEASES

@@ -14,16 +14,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.shifts import is_exact
+from jaxport.export.passes.openvino import is_exact
 from jaxport.graph.editing import constant_of, is_op, subgraphs
-from jaxport.onnx_facts import SELECTIONS
+from jaxport.onnx_facts import ARITHMETIC, SELECTIONS
 
 #: Operators that are correct modulo 2³² for modular operands, and whose results may have the highest bit.
-WRAPPING = frozenset({"Add", "BitwiseNot", "Mul", "Sub"})
+WRAPPING = ARITHMETIC - {"Div"} | {"BitwiseNot"}
 #: Operators whose results have no more bits than their operands.
 BITWISE = frozenset({"BitwiseOr", "BitwiseXor"})
-#: Operators that move elements; their operands after the first are positions, except for `Concat`.
-KEEPING = SELECTIONS | {"Concat", "Split"}
 CARRIERS = (ir.DataType.UINT32, ir.DataType.INT32, ir.DataType.INT64)
 HIGHEST = 2**31
 """The least integer with the highest of 32 bits."""
@@ -53,7 +51,7 @@ def needing_size(model: ir.Model) -> Iterator[ir.Node | ir.Value]:
     for value in model.graph.initializers.values():
         sizes[value] = _of_constant(value)
     for node in model.graph:
-        inside = [value for graph in _graphs_in(node) for inner in graph for value in (*inner.inputs, *inner.outputs)]
+        inside = [value for graph in subgraphs([node]) for inner in graph for value in (*inner.inputs, *inner.outputs)]
         if any(value is not None and _size(value, sizes) is Size.MODULAR for value in inside):
             yield node
             continue
@@ -80,11 +78,6 @@ def _of_constant(value: ir.Value) -> Size:
     if (numbers >= HIGHEST).any():
         return Size.CLAMPED
     return Size.SMALL if ((numbers >= 0) & (numbers < SMALL)).all() else Size.EXACT
-
-
-def _graphs_in(node: ir.Node) -> list[ir.Graph]:
-    own = [attribute.as_graph() for attribute in node.attributes.values() if attribute.type is ir.AttributeType.GRAPH]
-    return [graph for outer in own for graph in (outer, *subgraphs(outer))]
 
 
 def _result(node: ir.Node, sizes: dict[ir.Value, Size]) -> Size | None:
@@ -114,7 +107,8 @@ def _result(node: ir.Node, sizes: dict[ir.Value, Size]) -> Size | None:
         if result.dtype in CARRIERS:
             return _joined(operands, unsigned)
         return None if Size.MODULAR in operands else Size.EXACT
-    if is_op(node, *KEEPING):
+    if is_op(node, *SELECTIONS, "Concat"):
+        # The operands of a selection after the first are positions.
         kept = operands if is_op(node, "Concat") else operands[:1]
         return None if Size.MODULAR in operands[len(kept) :] else _joined(kept, unsigned)
     if is_op(node, "Where"):

@@ -13,14 +13,11 @@ from jax.typing import DTypeLike
 
 from jaxport.export import dims
 from jaxport.export.steps import Emission, Log, OperatorCall, Watch, Withdrawal
-from jaxport.graph.editing import PARAMETER, SIZE
+from jaxport.graph.editing import PARAMETER, SIZE, SMALL, Namer, new_constant
 from jaxport.jaxprs import Parameters
 
 if TYPE_CHECKING:
     from jaxport.export.walker import Place
-
-SMALL = 1024
-"""Constants of at most this many bytes are compared by content, larger ones by memory."""
 
 
 class Origin(NamedTuple):
@@ -225,29 +222,6 @@ def has_data_type(dtype: np.dtype) -> bool:
     return True
 
 
-class Namer:
-    """Hands out unique names, always the same ones for the same sequence of requests."""
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-        self._next: dict[str, int] = {}
-
-    def unique(self, wish: str) -> str:
-        """Return `wish`, or `wish_1`, `wish_2` … if that is taken.
-
-        >>> namer = Namer()
-        >>> namer.unique("x"), namer.unique("x"), namer.unique("x")
-        ('x', 'x_1', 'x_2')
-        """
-        name, count = wish, self._next.get(wish, 0)
-        while name in self._used:
-            count += 1
-            name = f"{wish}_{count}"
-        self._next[wish] = count
-        self._used.add(name)
-        return name
-
-
 @dataclass(frozen=True)
 class Mark:
     """The state of a graph under construction: the number of its nodes, constants and dims, and of its root's.
@@ -364,15 +338,11 @@ class Scope:
         """Store a constant: as an initializer of the main graph, or as a node in a function, which has none."""
         array = value._constant
         assert array is not None
-        name = self.values.unique(value.name or "constant")
-        tensor = ir.Tensor(array, dtype=data_type(array.dtype), name=name)
-        stored = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
-        stored.meta[PARAMETER] = bool(value.name)
-        if self.kind == "function":
-            self.nodes.append(
-                ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[stored], name=name)
-            )
+        constant = new_constant(array, self.values.unique(value.name or "constant"), as_node=self.kind == "function")
+        constant.meta[PARAMETER] = bool(value.name)
+        node = constant.producer()
+        if node is not None:
+            self.nodes.append(node)
         else:
-            stored.const_value = tensor
-            self.initializers[name] = stored
-        return stored
+            self.initializers[constant.name or ""] = constant
+        return constant

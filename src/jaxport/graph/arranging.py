@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import jax.export
 import onnx_ir as ir
 
+from jaxport.graph.axis_groups import product
 from jaxport.graph.editing import Dim, dims_of, is_op, source
 from jaxport.graph.fusing import Builder, is_view
 from jaxport.graph.matching import Axis, Joined, Part, Reduced, Seen, parts_of
+from jaxport.onnx_facts import RESHAPING
 
 
 def atoms(axes: Iterable[Axis], split: Iterable[Axis] = ()) -> list[Axis]:
@@ -118,29 +117,6 @@ class Arrangement:
         return reshaped(builder, builder.transposed(value, back), self.dims)
 
 
-def product(sizes: Iterable[Dim]) -> Dim:
-    """Return the product of dims, as JAX writes it if one of them is symbolic.
-
-    >>> product([2, 4]), product(["W", 2, "H"]), product(["H + 1", 2])
-    (8, '2*H*W', '2*H + 2')
-    """
-    sizes = list(sizes)
-    symbols = [str(d) for d in sizes if not isinstance(d, int)]
-    number = math.prod(d for d in sizes if isinstance(d, int))
-    if not symbols:
-        return number
-    return symbols[0] if len(sizes) == 1 else _product(number, tuple(symbols))
-
-
-@functools.lru_cache(maxsize=256)
-def _product(number: int, symbols: tuple[str, ...]) -> str:
-    try:
-        dims = jax.export.symbolic_shape(", ".join(symbols))
-    except ValueError:  # names of files that JAX does not read
-        return "*".join([*([str(number)] if number != 1 else []), *(f"({symbol})" for symbol in symbols)])
-    return str(math.prod(dims, start=number))
-
-
 def target(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
     """Return the constant operand of a Reshape to a shape, or None if no constant describes it.
 
@@ -171,7 +147,7 @@ def goes_into_transpose(value: ir.Value) -> bool:
         ((user, _),) = value.uses()
         if is_op(user, "Transpose"):
             return True
-        if not is_op(user, "Reshape", "Squeeze", "Unsqueeze"):
+        if not is_op(user, *RESHAPING):
             return False
         value = user.outputs[0]
     return False

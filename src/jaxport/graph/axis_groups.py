@@ -4,56 +4,113 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+import jax.export
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument
 from jaxport.graph.editing import Dim
+from jaxport.jaxprs.dim_text import Expression, parse
 
 Groups = Sequence[tuple[Sequence[int], Sequence[int]]]
 """Which axes of an input become which axes of the output, from the first to the last."""
 
 
+Factor = Hashable
+"""A symbol, or an expression that is no product; an unknown dim is a factor of its own."""
+
+
 @dataclass(frozen=True)
 class Monomial:
-    """A product of an integer and powers of symbols: the number of elements along some axes."""
+    """A product of an integer and powers of factors: the number of elements along some axes."""
 
     coefficient: int = 1
-    symbols: Counter[str] = field(default_factory=Counter)
+    factors: Counter[Factor] = field(default_factory=Counter)
 
     def __mul__(self, other: Monomial) -> Monomial:
-        return Monomial(self.coefficient * other.coefficient, self.symbols + other.symbols)
+        return Monomial(self.coefficient * other.coefficient, self.factors + other.factors)
 
     def lacks(self, other: Monomial) -> bool:
-        """Whether the other product has a symbol more often than this one, or the same symbols and is larger."""
-        return bool(other.symbols - self.symbols) or (
-            self.symbols == other.symbols and self.coefficient < other.coefficient
+        """Whether the other product has a factor more often than this one, or the same factors and is larger."""
+        return bool(other.factors - self.factors) or (
+            self.factors == other.factors and self.coefficient < other.coefficient
         )
 
 
 def monomial(dim: Dim) -> Monomial:
-    """Return a dim as a product; an expression that is none is a symbol, and so is an unknown dim.
+    """Return a dim as a product; an expression that is none is a factor, and so is an unknown dim.
 
     >>> monomial("2*B*T")
-    Monomial(coefficient=2, symbols=Counter({'B': 1, 'T': 1}))
-    >>> monomial("T + 1").symbols
-    Counter({'T + 1': 1})
+    Monomial(coefficient=2, factors=Counter({'B': 1, 'T': 1}))
+    >>> monomial("(T + 1)*3*T^2") == monomial("3*T*T*(T+1)")
+    True
     """
     if isinstance(dim, int):
         return Monomial(dim)
-    return _parsed(dim if isinstance(dim, str) else f"unknown {id(dim)}")
+    return _parsed(dim) if isinstance(dim, str) else Monomial(1, Counter([id(dim)]))
 
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(text: str) -> Monomial:
-    factors = text.split("*")
-    if not all(re.fullmatch(r"\w+", factor) for factor in factors):
+    try:
+        return _of_expression(parse(text))
+    except InvalidArgument:  # files have names that are none elsewhere
         return Monomial(1, Counter([text]))
-    return Monomial(
-        math.prod(int(factor) for factor in factors if factor.isdigit()),
-        Counter(factor for factor in factors if not factor.isdigit()),
-    )
+
+
+def _of_expression(expression: Expression) -> Monomial:
+    match expression.form:
+        case "number":
+            return Monomial(expression.value)
+        case "name":
+            return Monomial(1, Counter([expression.name]))
+        case "*":
+            return functools.reduce(Monomial.__mul__, map(_of_expression, expression.parts))
+        case "^":
+            base, exponent = expression.parts
+            return functools.reduce(Monomial.__mul__, [_of_expression(base)] * exponent.value, Monomial())
+    return Monomial(1, Counter([expression]))
+
+
+def product(sizes: Sequence[Dim]) -> Dim:
+    """Return the product of dims, as text if one of them is symbolic, or an unknown dim if one of them is unknown.
+
+    >>> product([2, 4]), product(["H", 2, "W"]), product([2, "T + 1"]), product(["T + 1", 1])
+    (8, '2*H*W', '2*(T + 1)', 'T + 1')
+    """
+    if not all(isinstance(size, (int, str)) for size in sizes):
+        return ir.SymbolicDim(None)
+    number = math.prod(size for size in sizes if isinstance(size, int))
+    texts = [size for size in sizes if isinstance(size, str)]
+    if (number, len(texts)) == (1, 1):
+        return texts[0]
+    plain = [all(isinstance(factor, str) for factor in monomial(text).factors) for text in texts]
+    factors = [text if is_plain else f"({text})" for text, is_plain in zip(texts, plain, strict=True)]
+    return "*".join([str(number)] * (number != 1) + factors) if factors else number
+
+
+def expanded_product(sizes: Iterable[Dim]) -> Dim:
+    """Return the product of dims as JAX writes it, a sum of products; what JAX does not read is a factor.
+
+    >>> expanded_product(["W", 2, "H"]), expanded_product(["H + 1", 2])
+    ('2*H*W', '2*H + 2')
+    """
+    sizes = list(sizes)
+    texts = tuple(size for size in sizes if isinstance(size, str))
+    number = math.prod(size for size in sizes if isinstance(size, int))
+    return product(sizes) if len(texts) == 0 or len(sizes) == 1 else _expanded_product(number, texts) or product(sizes)
+
+
+@functools.lru_cache(maxsize=256)
+def _expanded_product(number: int, texts: tuple[str, ...]) -> str | None:
+    try:
+        dims = jax.export.symbolic_shape(", ".join(texts))
+    except ValueError:  # files have names that are none elsewhere
+        return None
+    return str(math.prod(dims, start=number))
 
 
 def axis_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
@@ -66,6 +123,8 @@ def axis_groups(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
     >>> axis_groups(["B", 1, 4], ["B", 4])
     [([0], [0]), ([1], []), ([2], [1])]
     >>> axis_groups(["B*T", 8], ["B", "T", 2, 4])
+    [([0], [0, 1]), ([1], [2, 3])]
+    >>> axis_groups(["6*floordiv(N, 6)", "T^2"], [6, "floordiv(N, 6)", "T", "T"])
     [([0], [0, 1]), ([1], [2, 3])]
     """
     # An unknown dim equals another one for Python, but not here.

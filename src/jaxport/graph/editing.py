@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -17,8 +17,11 @@ Dim = int | str | ir.SymbolicDim
 PARAMETER = "jaxport.parameter"
 #: Marks a number that is a positive size, in the `meta` of its `onnx_ir.Value`, by the text of the size.
 SIZE = "jaxport.size"
-#: Constants of at most this many bytes are deduplicated by content.
-SMALL = 256
+#: Constants of at most this many bytes are compared by content, larger ones by memory.
+SMALL = 1024
+
+Stamp = tuple[ir.DataType | None, Sequence[Dim] | None]
+"""The dtype and the shape of a result; None for what is unknown."""
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -41,11 +44,20 @@ def subgraphs(nodes: Iterable[ir.Node]) -> Iterator[ir.Graph]:
     """Yield all graphs nested in the nodes of a graph, each before those inside it."""
     for node in nodes:
         if node.domain or node.op_type in CONTROL_FLOW:
-            for attribute in node.attributes.values():
-                own = attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else ()
-                for inner in (attribute.as_graph(),) if attribute.type is ir.AttributeType.GRAPH else own:
-                    yield inner
-                    yield from subgraphs(inner)
+            for body in bodies(node):
+                yield body
+                yield from subgraphs(body)
+
+
+def bodies(node: ir.Node) -> list[ir.Graph]:
+    """Return the subgraphs that are attributes of a node."""
+    nested: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type is ir.AttributeType.GRAPH and not attribute.is_ref():
+            nested.append(attribute.as_graph())
+        elif attribute.type is ir.AttributeType.GRAPHS and not attribute.is_ref():
+            nested += attribute.as_graphs()
+    return nested
 
 
 def roots(model: ir.Model) -> list[ir.Graph]:
@@ -158,20 +170,57 @@ def added_ones(short: Sequence[Dim], long: Sequence[Dim]) -> list[int] | None:
     return axes if place == len(short) else None
 
 
+class Namer:
+    """Hands out unique names, always the same ones for the same sequence of requests.
+
+    Args:
+      used: the names that are taken.
+    """
+
+    def __init__(self, used: Iterable[str | None] = ()) -> None:
+        self._used = set(used)
+        self._next: dict[str, int] = {}
+
+    def unique(self, wish: str) -> str:
+        """Return `wish`, or `wish_1`, `wish_2` … if that is taken.
+
+        >>> namer = Namer({"x"})
+        >>> namer.unique("x"), namer.unique("x"), namer.unique("y")
+        ('x_1', 'x_2', 'y')
+        """
+        name, count = wish, self._next.get(wish, 0)
+        while name in self._used:
+            count += 1
+            name = f"{wish}_{count}"
+        self._next[wish] = count
+        self._used.add(name)
+        return name
+
+
+def new_constant(array: np.ndarray, name: str, *, as_node: bool) -> ir.Value:
+    """Return a constant that is in no graph yet: the result of a Constant node, as functions have them, or an initializer."""
+    tensor = ir.Tensor(array, name=name)
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
+    if as_node:
+        ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=name)
+    else:
+        value.const_value = tensor
+    return value
+
+
 class Editor:
     """Inserts nodes and constants into the graphs of a model, under unique names."""
 
     def __init__(self, model: ir.Model):
         self._model, self._main = model, model.graph
-        self._next: dict[str, int] = {}
         self._small: dict[tuple, ir.Value] = {}
         self._shared: set[ir.Value] = set()
 
     # Most passes change nothing in most models, so names are collected at the first edit.
 
     @functools.cached_property
-    def _names(self) -> set[str | None]:
-        return set().union(*map(_names, graphs(self._model)))
+    def _namer(self) -> Namer:
+        return Namer(name for graph in graphs(self._model) for name in _names(graph))
 
     @functools.cached_property
     def _root(self) -> dict[ir.Graph, ir.Graph]:
@@ -179,13 +228,7 @@ class Editor:
 
     def unique(self, wish: str) -> str:
         """Return an unused name: `wish`, perhaps with a number."""
-        name, count = wish, self._next.get(wish, 0)
-        while name in self._names:
-            count += 1
-            name = f"{wish}_{count}"
-        self._next[wish] = count
-        self._names.add(name)
-        return name
+        return self._namer.unique(wish)
 
     def constant(self, graph: ir.Graph | None, array: np.ndarray, name: str) -> ir.Value:
         """Return a constant that `graph` can use: an initializer of the main graph, or a node in a function.
@@ -200,14 +243,11 @@ class Editor:
             node = known.producer()
             if node is None or node.graph is not None:  # not removed in the meantime
                 return known
-        name = self.unique(name)
-        tensor = ir.Tensor(array, name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape))
-        if root is self._main:
-            value.const_value = tensor
+        value = new_constant(array, self.unique(name), as_node=root is not self._main)
+        node = value.producer()
+        if node is None:
             root.register_initializer(value)
         else:
-            node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=name)
             _put_first(root, node)
         if key is not None:
             self._small[key] = value
@@ -226,6 +266,54 @@ class Editor:
         else:
             node.replace_input_with(index, self.constant(node.graph, array, value.name or "constant"))
 
+    def emit(
+        self,
+        graph: ir.Graph | None,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        stamps: Sequence[Stamp],
+        *,
+        name: str,
+        domain: str = "",
+        before: ir.Node | None = None,
+        after: ir.Node | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **attributes: Any,
+    ) -> list[ir.Value]:
+        """Put a node into `graph`, by default at its start, and return its results.
+
+        Args:
+          graph: the graph.
+          op_type: an operator.
+          inputs: its inputs.
+          stamps: the dtype and the shape of each result.
+          name: the name of the node and its only result, perhaps with a number; several results are counted.
+          domain: the domain of the operator.
+          before, after: the node to insert it next to.
+          metadata: where the node comes from.
+          attributes: attributes of the node.
+        """
+        assert graph is not None
+        name = self.unique(name)
+        results = [
+            ir.Value(
+                name=name if len(stamps) == 1 else f"{name}:{index}",
+                type=None if dtype is None else ir.TensorType(dtype),
+                shape=None if shape is None else ir.Shape(shape),
+            )
+            for index, (dtype, shape) in enumerate(stamps)
+        ]
+        node = ir.node(
+            op_type, inputs, attributes, domain=domain, outputs=results, name=name, metadata_props=dict(metadata or {})
+        )
+        if before is not None:
+            graph.insert_before(before, node)
+        elif after is not None:
+            graph.insert_after(after, node)
+        else:
+            _put_first(graph, node)
+        return results
+
     def insert(
         self,
         graph: ir.Graph | None,
@@ -239,38 +327,20 @@ class Editor:
         dtype: ir.DataType | None = None,
         **attributes: Any,
     ) -> ir.Value:
-        """Put a node into `graph`, by default at its start, and return its result.
+        """Put a node of the default domain into `graph` as `emit` does, and return its result.
 
         Args:
-          graph: the graph.
-          op_type: an operator of the default domain.
-          inputs: its inputs.
-          before, after: the node to insert it next to.
+          graph, op_type, inputs, before, after, attributes: as for `emit`.
           like: the value that gives the name and, with its producer, the origin.
           shape: the shape of the result.
           dtype: the dtype of the result; by default that of `like`.
-          attributes: attributes of the node.
         """
-        assert graph is not None
-        name = self.unique(f"{like.name}/{op_type}")
-        producer = like.producer()
-        dtype = like.dtype if dtype is None else dtype
-        result = ir.Value(name=name, type=None if dtype is None else ir.TensorType(dtype))
-        result.shape = None if shape is None else ir.Shape(shape)
-        node = ir.node(
-            op_type,
-            inputs,
-            attributes,
-            outputs=[result],
-            name=name,
-            metadata_props=dict(producer.metadata_props) if producer is not None else None,
-        )
-        if before is not None:
-            graph.insert_before(before, node)
-        elif after is not None:
-            graph.insert_after(after, node)
-        else:
-            _put_first(graph, node)
+        producer, stamp = like.producer(), (like.dtype if dtype is None else dtype, shape)
+        metadata = None if producer is None else producer.metadata_props
+        (result,) = self.emit(
+            graph, op_type, inputs, [stamp], name=f"{like.name}/{op_type}", before=before, after=after,
+            metadata=metadata, **attributes,
+        )  # fmt: skip
         return result
 
     def viewed(
@@ -335,7 +405,7 @@ def discard(node: ir.Node | None) -> None:
         node = stack.pop()
         if node is None or node.graph is None or any(v.uses() or v.is_graph_output() for v in node.outputs):
             continue
-        if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        if bodies(node):
             continue  # subgraphs use values, too
         stack.extend([value.producer() for value in node.inputs if value is not None])
         for index in range(len(node.inputs)):

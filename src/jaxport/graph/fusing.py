@@ -1,7 +1,7 @@
 """The machinery of fusions: find them, check that they pay off, insert the operator, and report.
 
-A fusion is fusions by a function of a node, which may be the last node of a match. It returns a `Fusion`, the reason why
-a similar computation is left as it is, or None if nothing matches.
+A function finds fusions: of a node, which may be the last one of a match, it returns a `Fusion`, the reason why a similar
+computation is left as it is, or None if nothing matches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import Dim, Editor, constant_of, dims_of, is_op, roots, subgraphs, substitute
+from jaxport.graph.editing import (
+    Dim,
+    Editor,
+    Stamp,
+    constant_of,
+    dims_of,
+    is_op,
+    roots,
+    static_dims,
+    subgraphs,
+    substitute,
+)
 from jaxport.graph.matching import between
 from jaxport.onnx_facts import VIEWS, releases, schema
 
@@ -40,25 +51,30 @@ class Builder:
         inputs: Sequence[ir.Value | None],
         shape: Sequence[Dim] | None,
         dtype: ir.DataType | None = None,
-        outputs: int = 1,
+        domain: str = "",
         **attributes: Any,
-    ) -> Any:
-        """Insert a node named after the scope of the node it replaces; return its result, or a tuple of results."""
+    ) -> ir.Value:
+        """Insert a node named after the scope of the node it replaces, by default of its dtype; return its result."""
+        stamp = self.node.outputs[0].dtype if dtype is None else dtype, shape
+        (result,) = self.emit_many(op_type, inputs, [stamp], domain, **attributes)
+        return result
+
+    def emit_many(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        stamps: Sequence[Stamp],
+        domain: str = "",
+        **attributes: Any,
+    ) -> list[ir.Value]:
+        """Insert a node with several results, each of its dtype and shape; return them."""
         scope, _, _ = (self.node.name or "").rpartition("/")
-        name = self.editor.unique(f"{scope}/{op_type}" if scope else op_type)
-        dtype = self.node.outputs[0].dtype if dtype is None else dtype
-        results = [
-            ir.Value(name=name if outputs == 1 else f"{name}:{i}", type=None if dtype is None else ir.TensorType(dtype))
-            for i in range(outputs)
-        ]
-        results[0].shape = None if shape is None else ir.Shape(shape)
-        origin = {key: text for key, text in self.node.metadata_props.items() if key != "jaxport.primitive"}
         operands = [None if value is None else self.now(value) for value in inputs]
-        assert self.node.graph is not None
-        self.node.graph.insert_before(
-            self.node, ir.node(op_type, operands, attributes, outputs=results, name=name, metadata_props=origin)
-        )
-        return results[0] if outputs == 1 else tuple(results)
+        origin = {key: text for key, text in self.node.metadata_props.items() if key != "jaxport.primitive"}
+        return self.editor.emit(
+            self.node.graph, op_type, operands, stamps, name=f"{scope}/{op_type}" if scope else op_type, domain=domain,
+            before=self.node, metadata=origin, **attributes,
+        )  # fmt: skip
 
     def now(self, value: ir.Value) -> ir.Value:
         """Return the current replacement of a matched value: another fusion may have replaced it in the meantime."""
@@ -108,25 +124,21 @@ class Builder:
 
     def shape(self, dims: Sequence[Dim]) -> ir.Value:
         """Return dims as a vector; symbolic ones are read from an input of the graph that has them."""
-        if all(isinstance(d, int) for d in dims):
-            return self.integers(dims, "shape")  # pyright: ignore[reportArgumentType]
+        if (static := static_dims(dims)) is not None:
+            return self.integers(static, "shape")
         pieces = [self.integers([d], "dim") if isinstance(d, int) else self._dim(d) for d in dims]
         return self.emit("Concat", pieces, [len(dims)], ir.DataType.INT64, axis=0)
 
     def _dim(self, dim: Dim) -> ir.Value:
-        carrier, axis = next(self._carriers(dim))
+        """Return a symbolic dim, read from an input of the graph or an operand of the node."""
+        carriers = (
+            (value, axis)
+            for value in (*self.root.inputs, *self.node.inputs)
+            for axis, own in enumerate(dims_of(value) or ())
+            if own == dim
+        )
+        carrier, axis = next(carriers)
         return self.emit("Shape", [carrier], [1], ir.DataType.INT64, start=axis, end=axis + 1)
-
-    def has_dims(self, dims: Iterable[Dim]) -> bool:
-        """Whether `shape` can find all of these dims."""
-        return all(isinstance(d, int) or any(True for _ in self._carriers(d)) for d in dims)
-
-    def _carriers(self, dim: Dim) -> Iterator[tuple[ir.Value, int]]:
-        """Yield the values that have a dim, with its axis: inputs of the graph, then operands of the node."""
-        for value in (*self.root.inputs, *self.node.inputs):
-            for axis, own in enumerate(dims_of(value) or ()):
-                if value is not None and own == dim:
-                    yield value, axis
 
 
 @dataclass(eq=False)

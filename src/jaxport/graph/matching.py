@@ -94,8 +94,9 @@ class Seen:
         if not self.is_op(*op_types):
             return None
         dims = self.dims
-        operands = [_broadcast(value, dims, self.axes) for value in self.node.inputs]
-        return None if dims is None or None in operands else operands  # pyright: ignore[reportReturnType]
+        seen = [_broadcast(value, dims, self.axes) for value in self.node.inputs]
+        operands = [operand for operand in seen if operand is not None]
+        return operands if len(operands) == len(seen) else None
 
     def commuted(self, op_type: str, wanted: Callable[[Seen], T | None]) -> tuple[T, Seen] | None:
         """Return what `wanted` returns for one of two operands, and the other operand, in either order."""

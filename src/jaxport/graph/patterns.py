@@ -99,9 +99,10 @@ class Pattern:
             return None
         for bindings in self._unify(self.result, value, {}):
             x = bindings.get(self.inputs[0])
-            numbers = [bindings.get(number) for number in self.inputs[1:]]
-            if isinstance(x, ir.Value) and all(isinstance(number, float) for number in numbers):
-                return PatternMatch(x, dict(zip(self.names, numbers, strict=True)))  # pyright: ignore[reportArgumentType]
+            numbers = {name: bindings.get(number) for name, number in zip(self.names, self.inputs[1:], strict=True)}
+            bound = {name: number for name, number in numbers.items() if isinstance(number, float)}
+            if isinstance(x, ir.Value) and len(bound) == len(numbers):
+                return PatternMatch(x, bound)
         return None
 
     def _unify(self, own: ir.Value, value: ir.Value, bindings: Bindings) -> Iterator[Bindings]:
@@ -168,7 +169,8 @@ class Pattern:
                 continue
             (number,) = numbers
             fitting = ratio ** own.factors[number] if ratio else math.inf
-            if _close(float(extended.get(number, fitting)), fitting):  # pyright: ignore[reportArgumentType]
+            bound = extended.get(number, fitting)
+            if isinstance(bound, float) and _close(bound, fitting):
                 yield {number: fitting, **extended}
 
     def _unify_factors(

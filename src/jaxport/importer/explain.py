@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from jaxport.columns import aligned
+from jaxport.columns import titled
 from jaxport.errors import JaxportError
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.evaluate import observing
@@ -38,8 +38,8 @@ class Phase:
     note: str = ""
 
     def __str__(self) -> str:
-        lines = aligned([self.header, *self.rows], gap=3)
-        return "\n".join([f"{self.name}: {self.title}", *(f"  {line}" for line in lines), *filter(None, [self.note])])
+        table = titled(f"{self.name}: {self.title}", [self.header, *self.rows], gap=3)
+        return f"{table}\n{self.note}" if self.note else table
 
 
 @dataclass(frozen=True)

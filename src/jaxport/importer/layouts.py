@@ -29,7 +29,7 @@ from jaxport.importer.namespaces import jnp, known
 from jaxport.importer.recording import Recorded
 from jaxport.importer.registry import Operator
 from jaxport.importer.scope import EvaluationScope
-from jaxport.onnx_facts import ALONG_AXIS, BROADCASTS_SINCE, CONVOLUTIONS, ELEMENTWISE, REDUCTIONS
+from jaxport.onnx_facts import ALONG_AXIS, BROADCASTS_SINCE, CONVOLUTIONS, ELEMENTWISE, REDUCTIONS, SOFTMAXES
 
 __all__ = ["Arranged", "arranged", "channels_last", "choose"]
 
@@ -38,7 +38,7 @@ RANK = 4
 EACH = dict.fromkeys(ELEMENTWISE | {"CastLike", "QuickGelu"}, 1) | BROADCASTS_SINCE
 """Elementwise operators whose inputs broadcast, and the version from which on they do."""
 
-ALONG = dict.fromkeys(ALONG_AXIS, 1) | dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), 13)
+ALONG = dict.fromkeys(ALONG_AXIS, 1) | dict.fromkeys(SOFTMAXES, 13)
 ALONG |= dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), 10)
 """Operators along one `axis`, which earlier versions flatten to two axes."""
 

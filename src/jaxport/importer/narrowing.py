@@ -9,13 +9,13 @@ import onnx_ir as ir
 
 from jaxport.importer.dtypes import canonical, dtype_of
 from jaxport.importer.graph import Body, BodyFunction, BoundNode
-from jaxport.onnx_facts import SELECTIONS
+from jaxport.onnx_facts import CHOICES, MEASURES, SIGN_CHANGES
 
 __all__ = ["computed_narrower", "declared_wider"]
 
 _DOUBLE = np.dtype(np.float64)
-_CHOOSING = SELECTIONS | set("Abs Cast Clip Concat Constant Max Min Neg ReduceMax ReduceMin Split TopK Where".split())
-"""Operators whose results are elements of their inputs: converting to float32 before or after them gives the same."""
+_EXACT = CHOICES | SIGN_CHANGES | {"Cast", "Constant"}
+"""Operators of which converting to float32 before or after them gives the same."""
 
 
 def declared_wider(body: Body) -> list[str]:
@@ -43,7 +43,7 @@ def _known(body: Body, static: Collection[ir.Value]) -> set[ir.Value]:
     known = {*static, *(value for value, tensor in body.initializers.items() if tensor.size == 1)}
     for node in body.nodes:
         inputs = [value for value in node.inputs if value is not None]
-        if node.node.op_type in ("Constant", "Shape", "Size") or (inputs and known.issuperset(inputs)):
+        if node.node.op_type in MEASURES | {"Constant"} or (inputs and known.issuperset(inputs)):
             known.update(value for value in node.outputs if value is not None)
     return known
 
@@ -73,7 +73,7 @@ def _is_double(value: ir.Value) -> bool:
 
 def _is_computed(node: BoundNode, value: ir.Value, doubles: set[ir.Value], static: Collection[ir.Value]) -> bool:
     calls = isinstance(node.target, BodyFunction)
-    return value in doubles and value not in static and not calls and node.node.op_type not in _CHOOSING
+    return value in doubles and value not in static and not calls and node.node.op_type not in _EXACT
 
 
 def _makes_double(node: BoundNode, index: int, doubles: set[ir.Value]) -> bool:

@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx_ir as ir
 
 from jaxport.errors import ModelError
+from jaxport.graph.editing import bodies
 from jaxport.importer.graph import describe
 
 __all__ = ["in_order"]
@@ -49,16 +50,10 @@ def _is_sorted(graph: ir.Graph, made: set[ir.Value]) -> bool:
     for node in graph:
         if any(value is not None and value.producer() is not None and value not in made for value in node.inputs):
             return False
-        if not all(_is_sorted(inner, made) for inner in _inner(node)):
+        if not all(_is_sorted(inner, made) for inner in bodies(node)):
             return False
         made.update(node.outputs)
     return True
-
-
-def _inner(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-            yield attribute.as_graph()
 
 
 def _cyclic(graph: ir.Graph) -> ModelError:
@@ -66,7 +61,7 @@ def _cyclic(graph: ir.Graph) -> ModelError:
     sorter: TopologicalSorter[ir.Node] = TopologicalSorter()
     for node in graph.all_nodes():
         sorter.add(node, *(maker for value in node.inputs if value is not None and (maker := value.producer())))
-        sorter.add(node, *(inner for body in _inner(node) for inner in body))
+        sorter.add(node, *(inner for body in bodies(node) for inner in body))
     try:
         sorter.prepare()
         nodes: list[ir.Node] = []

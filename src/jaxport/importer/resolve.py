@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema, SchemaError
 
 from jaxport.errors import ModelError, Refusal, Unsupported, noted
+from jaxport.graph.editing import subgraphs
 from jaxport.importer.dtypes import from_type_string
 from jaxport.importer.foreseeing import check_window
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, InputType, Reference, SchemaFunction, describe
@@ -414,19 +415,11 @@ def _live(graph: ir.Graph) -> Iterator[ir.Node]:
             continue
         live.append(node)
         needed.update(value for value in node.inputs if value is not None)
-        pending = _subgraphs(node)
-        while pending:
-            inner = pending.pop()
+        for inner in subgraphs([node]):
             needed.update(inner.outputs)
             for inner_node in inner:
                 needed.update(value for value in inner_node.inputs if value is not None)
-                pending += _subgraphs(inner_node)
     return reversed(live)
-
-
-def _subgraphs(node: ir.Node) -> list[ir.Graph]:
-    attributes = node.attributes.values()
-    return [a.as_graph() for a in attributes if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
 
 
 def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: object, schema: Schema) -> None:

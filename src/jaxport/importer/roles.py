@@ -10,7 +10,7 @@ import onnx_ir as ir
 from jaxport.importer.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.registry import Operator
 from jaxport.importer.resolve import tensor_value
-from jaxport.onnx_facts import CONVOLUTIONS
+from jaxport.onnx_facts import ARITHMETIC, COMPARISONS, CONVOLUTIONS, MATRIX_PRODUCTS, SELECTIONS, SETTINGS
 
 __all__ = ["kernels", "parameters", "static_values"]
 
@@ -50,26 +50,14 @@ def _mark(node: BoundNode, index: int) -> str | None:
     return "shape only"
 
 
-FROZEN = {
-    "BatchNormalization": {3, 4},
-    "Clip": {1, 2},
-    "DequantizeLinear": {1, 2},
-    "Dropout": {1},
-    "Pad": {2},
-    "Pow": {1},
-    "QLinearConv": set(range(9)),
-    "QLinearMatMul": set(range(8)),
-    "QuantizeLinear": {1, 2},
-    "Resize": {1, 2},
-    "Where": {0},
-}
-"""The inputs that are not weights even if they are floating point tensors: statistics, exponents, bounds, scales."""
-
-_MOVED = {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+_MOVED = SELECTIONS | {"Cast"}
 """Operators whose result has the role of their first input."""
 
-_MASKED = {"Add", "Mul", "Sub", "Where"}
+_MASKED = ARITHMETIC - {"Div"} | {"Where"}
 """Operators that take masks."""
+
+_TURNED = MATRIX_PRODUCTS | {"Concat", "Mul"}
+"""Operators that compute angles from frequencies and positions."""
 
 OUT_OF_RANGE = 1e4
 """The least magnitude of a mask's "minus infinity": no weight is as large."""
@@ -88,7 +76,7 @@ def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
     }
     frozen, masked = _uses(body)
     angles = _only_for(body, {"Cos", "Sin"}, _MOVED | _TURNED)
-    compared = _only_for(body, _COMPARISONS, _MOVED)
+    compared = _only_for(body, COMPARISONS, _MOVED)
     return [
         value
         for value, tensor in candidates.items()
@@ -96,12 +84,6 @@ def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
         and not (value in masked and _is_mask(tensor))
         and not (value in angles and _is_vector(tensor))
     ]
-
-
-_TURNED = {"Concat", "Einsum", "Gemm", "MatMul", "Mul"}
-"""Operators that compute angles from frequencies and positions."""
-
-_COMPARISONS = {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 
 
 def _only_for(body: Body, ends: set[str], between: set[str]) -> set[ir.Value]:
@@ -134,7 +116,7 @@ def _uses(body: Body) -> tuple[set[ir.Value], set[ir.Value]]:
         for index, value in enumerate(node.inputs):
             if value is None:
                 continue
-            if index in FROZEN.get(operator, ()):
+            if index in SETTINGS.get(operator, ()):
                 frozen.add(value)
             elif operator in _MASKED:
                 masked.add(value)

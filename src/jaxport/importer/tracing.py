@@ -80,7 +80,7 @@ def input_specs(program: Program, constraints: Sequence[str] = ()) -> dict[str, 
     }
     # A size with the name of an input would take it away from the argument of printed source.
     inputs = {value.name or "" for value in program.inputs} - {
-        name for text in constraints for name in re.findall(r"\w+", text)
+        name for text in constraints for side in text.split("<=") for name in symbols(side)
     }
     scope, names = jax.export.SymbolicScope(constraints), _Names(texts.values(), inputs)
     return {

@@ -6,6 +6,8 @@ a rule) belongs to the file that uses it. Source: https://onnx.ai/onnx/operators
 
 from __future__ import annotations
 
+from math import inf, pi
+
 #: Elementwise operators of one tensor.
 UNARY = frozenset(
     """Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid
@@ -25,12 +27,44 @@ ELEMENTWISE = UNARY | BROADCASTING | LED_BY_THE_FIRST
 #: not say so by an attribute.
 BROADCASTS_SINCE = {"PRelu": 7}
 
+#: The four operations.
+ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub"})
+#: Comparisons of two tensors, element by element.
+COMPARISONS = frozenset("Equal Greater GreaterOrEqual Less LessOrEqual".split())
+#: The nonlinear functions between the layers of networks. A small error of the operand stays small: no slope is 2.
+ACTIVATIONS = frozenset(
+    """Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Relu Selu Sigmoid Softplus Softsign Swish
+    Tanh""".split()
+)
+
+#: Operators that change nothing but signs.
+SIGN_CHANGES = frozenset({"Abs", "Neg"})
+
+#: Products of matrices, and of images with kernels.
+MATRIX_PRODUCTS = frozenset({"Einsum", "Gemm", "MatMul"})
+KERNEL_PRODUCTS = frozenset({"Conv", "ConvTranspose"})
 #: Convolutions by a kernel, which is the second input, and which inputs are images.
 CONVOLUTIONS = {"Conv": (0,), "FusedConv": (0, 3)}
+
+#: Pools over windows, and over all positions of an image.
+POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+GLOBAL_POOLS = frozenset(f"Global{name}" for name in POOLS)
 
 #: Reductions over `axes`, which are an attribute or the second input.
 REDUCTIONS = frozenset(f"Reduce{kind}" for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split())
 
+#: Reductions along one `axis` to the position of an element.
+POSITIONS = frozenset({"ArgMax", "ArgMin"})
+
+#: Operators that make the elements along an axis shares of their sum, or the like. Before version 13 they flatten the
+#: axes before `axis`, and those from it on.
+SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+#: Normalizations of the last axes, from `axis` on.
+ROW_NORMALIZATIONS = frozenset({"LayerNormalization", "RMSNormalization"})
+#: Normalizations: the result has the shape of the first operand.
+NORMALIZATIONS = ROW_NORMALIZATIONS | frozenset(
+    "BatchNormalization GroupNormalization InstanceNormalization LRN LpNormalization MeanVarianceNormalization".split()
+)
 #: Operators along one `axis`: the inputs that have it (None for all), and the default if there is one.
 ALONG_AXIS = {
     "Concat": (None, None),
@@ -50,8 +84,76 @@ MOVEMENTS = RESHAPING | {"Transpose"}
 #: Operators whose result has the elements of the first input, some of them more than once.
 VIEWS = MOVEMENTS | {"Expand", "Identity"}
 
-#: Operators that pick elements of the first input, in any order and number.
-SELECTIONS = VIEWS | {"Flatten", "Gather", "GatherElements", "GatherND", "Slice", "Tile"}
+#: Operators that look up elements of the first input at positions that the second one has.
+LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+#: Operators that pick elements of the first input, in any order and number; other inputs say which.
+SELECTIONS = (
+    VIEWS | LOOKUPS | frozenset("Compress DepthToSpace Flatten ReverseSequence Slice SpaceToDepth Split Tile".split())
+)
+#: Operators whose first result consists of elements of the inputs; which ones may depend on their values.
+CHOICES = SELECTIONS | frozenset(
+    "Clip Concat GlobalMaxPool Max MaxPool Min OneHot ReduceMax ReduceMin TopK Where".split()
+)
+#: Operators that replace elements of the first input, which has the shape of the result.
+SCATTERS = frozenset({"ScatterElements", "ScatterND", "TensorScatter"})
+#: Operators that read the dims of their operand alone.
+MEASURES = frozenset({"Shape", "Size"})
+
+#: Operators whose first result has the shape of the first operand.
+SHAPED_LIKE_THE_FIRST = (
+    UNARY
+    | LED_BY_THE_FIRST
+    | NORMALIZATIONS
+    | SCATTERS
+    | SOFTMAXES
+    | frozenset(
+        """Bernoulli BitCast CausalConvWithState CumProd CumSum DequantizeLinear Dropout DynamicQuantizeLinear EyeLike
+        QuantizeLinear ReverseSequence RotaryEmbedding Trilu""".split()
+    )
+)
+
+#: The least and the greatest result of operators on floats, whatever the operands are. NaN is neither.
+RANGES = {
+    "Abs": (0.0, inf),
+    "Acos": (0.0, pi),
+    "Acosh": (0.0, inf),
+    "Asin": (-pi / 2, pi / 2),
+    "Atan": (-pi / 2, pi / 2),
+    "Cos": (-1.0, 1.0),
+    "Cosh": (1.0, inf),
+    "Erf": (-1.0, 1.0),
+    "Exp": (0.0, inf),
+    "Gelu": (-0.2, inf),
+    "HardSigmoid": (0.0, 1.0),
+    "HardSwish": (-0.4, inf),
+    "Hardmax": (0.0, 1.0),
+    "LogSoftmax": (-inf, 0.0),
+    "Mish": (-0.4, inf),
+    "Relu": (0.0, inf),
+    "Sigmoid": (0.0, 1.0),
+    "Sign": (-1.0, 1.0),
+    "Sin": (-1.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Softplus": (0.0, inf),
+    "Softsign": (-1.0, 1.0),
+    "Sqrt": (0.0, inf),
+    "Tanh": (-1.0, 1.0),
+}
+
+#: The inputs that say how an operator computes, rather than what it applies: statistics, exponents, bounds, scales.
+SETTINGS = {
+    "BatchNormalization": {3, 4},
+    "Clip": {1, 2},
+    "DequantizeLinear": {1, 2},
+    "Dropout": {1},
+    "Pad": {2},
+    "Pow": {1},
+    "QLinearConv": set(range(9)),
+    "QLinearMatMul": set(range(8)),
+    "QuantizeLinear": {1, 2},
+    "Resize": {1, 2},
+    "Where": {0},
+}
 
 #: Operators whose result does not depend on the order of the operands.
 COMMUTATIVE = frozenset("Add And BitwiseAnd BitwiseOr BitwiseXor Equal Max Mean Min Mul Or Sum Xor".split())

@@ -10,14 +10,17 @@ from collections.abc import Iterator
 import ml_dtypes
 import numpy as np
 
+from jaxport.onnx_facts import CONTROL_FLOW, RESHAPING
 from jaxport.onnx_facts.kernels import MISSING, RELEASES
 
 #: Dtypes with a kernel whose values are not those of the operator (Sign of NaN in half precision is 1), and dtypes
 #: newer than the opset of the table of kernels.
 BESIDE: dict[str, tuple[str, ...]] = {
     "Sign": ("float16", "bfloat16"),
-    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze"), ("float8_e8m0fnu",)),
+    **dict.fromkeys(RESHAPING, ("float8_e8m0fnu",)),
 }
+#: Operators whose kernels take every dtype, or do not depend on one: no release is asked for them.
+ANY_DTYPE = CONTROL_FLOW | {"Cast", "CastLike", "Constant", "ConstantOfShape"}
 
 
 #: The releases of ONNX Runtime that models support unless a target asks for others: all from the oldest on, which is

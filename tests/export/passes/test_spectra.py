@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 import jaxport
-from jaxport.export.passes.spectra import spectra
+from jaxport.export.passes.openvino import spectra
 from jaxport.testing import expect_graph
 
 

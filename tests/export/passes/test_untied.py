@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 import jaxport
-from jaxport.export.passes.untied import untied
+from jaxport.export.passes.openvino import untied
 from jaxport.testing import expect_graph
 from tests.exports import operators
 

@@ -24,6 +24,7 @@ from jaxport.graph.editing import (
     is_op,
     operand,
     permutation,
+    rank_of,
     source,
     substitute,
 )
@@ -116,12 +117,12 @@ def _scaled(node: ir.Node) -> Scaled | None:
     """Return the product with weights whose channels a node scales."""
     if is_op(node, "BatchNormalization"):
         before = source(node).producer()
-        vectors = [constant_of(value) for value in node.inputs[1:]]
-        if not is_op(before, "Conv") or before.graph is not node.graph or any(array is None for array in vectors):
+        vectors = [array for value in node.inputs[1:] if (array := constant_of(value)) is not None]
+        if not is_op(before, "Conv") or before.graph is not node.graph or len(vectors) < 4:
             return None
         scale, bias, mean, variance = vectors
-        factors = scale / np.sqrt(variance + node.attributes["epsilon"].as_float())  # pyright: ignore[reportOptionalOperand]
-        return Scaled(before, None, None, node, factors, bias - mean * factors)  # pyright: ignore[reportOptionalOperand]
+        factors = scale / np.sqrt(variance + node.attributes["epsilon"].as_float())
+        return Scaled(before, None, None, node, factors, bias - mean * factors)
     if not is_op(node, "Mul"):
         return None
     before, bias, moved = source(node).producer(), None, None
@@ -133,14 +134,10 @@ def _scaled(node: ir.Node) -> Scaled | None:
     if array is None or dims is None or dims != dims_of(source(node)) or not is_op(before, "MatMul", "Conv"):
         return None
     axis = -1 if is_op(before, "MatMul") else 1 if moved is None else permutation(moved).index(1)
-    weights = dims_of(before.inputs[1]) or []
-    if (
-        before.graph is not node.graph
-        or not isinstance(dims[axis], int)
-        or (is_op(before, "MatMul") and len(weights) != 2)
-    ):
+    channels, matrix = dims[axis], not is_op(before, "MatMul") or rank_of(before.inputs[1]) == 2
+    if before.graph is not node.graph or not isinstance(channels, int) or not matrix:
         return None
-    factors = _per_channel(node.inputs[1], dims[axis], len(dims), axis)  # pyright: ignore[reportArgumentType]
+    factors = _per_channel(node.inputs[1], channels, len(dims), axis)
     return None if factors is None else Scaled(before, bias, moved, node, factors, np.zeros_like(factors))
 
 

@@ -19,9 +19,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import folding
-from jaxport.export.value import SMALL
 from jaxport.graph.editing import (
     PARAMETER,
+    SMALL,
     Editor,
     constant_of,
     dims_of,
@@ -158,8 +158,9 @@ def _result(node: ir.Node, arrays: list[np.ndarray | None], dtype: np.dtype) -> 
     inexact = any(array is not None and array.dtype.kind not in "iub" for array in arrays)
     with np.errstate(all="ignore"):
         if op_type == "Cast":
-            risky = inexact and not floating and not _fits(arrays[0], dtype)  # for the runtime to decide
-            return None if risky else arrays[0].astype(dtype)  # pyright: ignore[reportOptionalMemberAccess]
+            (array,) = arrays
+            risky = inexact and not floating and not _fits(array, dtype)  # for the runtime to decide
+            return None if risky or array is None else array.astype(dtype)
         if floating and op_type in _IN_DOUBLE:
             return _IN_DOUBLE[op_type](*(None if a is None else a.astype(np.float64) for a in arrays)).astype(dtype)
         function = (_FLOATS if inexact or floating else _INTEGERS).get(op_type)

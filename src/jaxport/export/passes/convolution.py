@@ -38,7 +38,7 @@ from jaxport.graph.editing import (
 )
 from jaxport.graph.fusing import obstacle
 from jaxport.graph.matching import reduction_axes
-from jaxport.onnx_facts import MOVEMENTS
+from jaxport.onnx_facts import KERNEL_PRODUCTS, MOVEMENTS
 
 #: The first operator set whose Pad takes axes.
 AXES_OF_PAD = 18
@@ -140,7 +140,7 @@ def _bias(editor: Editor, node: ir.Node) -> bool:
         value = source(node, place)
         transpose = value.producer() if is_op(value.producer(), "Transpose") else None
         convolution = value.producer() if transpose is None else source(transpose).producer()
-        if graph is None or convolution is None or not is_op(convolution, "Conv", "ConvTranspose"):
+        if graph is None or convolution is None or not is_op(convolution, *KERNEL_PRODUCTS):
             continue
         chain = [convolution] if transpose is None else [convolution, transpose]
         if any(n.graph is not graph or len(n.outputs[0].uses()) > 1 or n.outputs[0].is_graph_output() for n in chain):

@@ -154,10 +154,8 @@ def integer_product(builder: Builder, dense: Dense, tables: Tables, dims: list |
     """Emit a product in 8 bits whose left operand is quantized at run time; return its result."""
     levels, scale = tables.columns(builder, dense)
     name = dense.held.name or "weights"
-    x, x_scale, x_zero = builder.emit(
-        "DynamicQuantizeLinear", [dense.x], dims_of(dense.x), ir.DataType.UINT8, outputs=3
-    )
-    x_scale.type, x_scale.shape, x_zero.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(()), ir.Shape(())
+    stamps = [(ir.DataType.UINT8, dims_of(dense.x)), (ir.DataType.FLOAT, ()), (ir.DataType.UINT8, ())]
+    x, x_scale, x_zero = builder.emit_many("DynamicQuantizeLinear", [dense.x], stamps)
     inputs = [x, levels, x_zero]
     total = builder.emit("MatMulInteger", inputs, dims, ir.DataType.INT32)
     scales = builder.emit(

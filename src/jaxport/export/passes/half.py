@@ -18,22 +18,32 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.editing import Editor, constant_of, dims_of, is_op, set_dtype, source, subgraphs
-from jaxport.onnx_facts import releases, schema
+from jaxport.onnx_facts import (
+    ACTIVATIONS,
+    ARITHMETIC,
+    CHOICES,
+    KERNEL_PRODUCTS,
+    LOOKUPS,
+    MATRIX_PRODUCTS,
+    MEASURES,
+    REDUCTIONS,
+    ROW_NORMALIZATIONS,
+    SIGN_CHANGES,
+    releases,
+    schema,
+)
 
 #: Operators that are worth a cast of their operands.
-HEAVY = frozenset(
-    "MatMul Gemm Conv ConvTranspose Attention LayerNormalization RMSNormalization RotaryEmbedding".split()
+HEAVY = (MATRIX_PRODUCTS - {"Einsum"}) | KERNEL_PRODUCTS | ROW_NORMALIZATIONS | {"Attention", "RotaryEmbedding"}
+#: Operators that are computed in half if an operand is in half already. A largest element and a masked one are mostly for a
+#: softmax, which is in float32; some kernels compute a Softplus by an exponential that half cannot represent.
+FOLLOWING = (
+    (CHOICES - REDUCTIONS - {"Where"})
+    | ARITHMETIC
+    | (ACTIVATIONS - {"Softplus"})
+    | SIGN_CHANGES
+    | {"AveragePool", "GlobalAveragePool", "Pad"}
 )
-#: Operators that are computed in half if an operand is in half already.
-FOLLOWING = frozenset(
-    """Abs Add AveragePool Clip Concat DepthToSpace Div Elu Expand Flatten Gather GatherElements GatherND Gelu
-    GlobalAveragePool HardSigmoid HardSwish Identity LeakyRelu Max MaxPool Min Mish Mul Neg Pad PRelu Relu Reshape Selu
-    Sigmoid Slice SpaceToDepth Split Squeeze Sub Tanh Tile Transpose Unsqueeze Where""".split()
-)
-#: Operators that look up elements; they run in half if the table is stored in half.
-LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
-#: Operators that read the dims of their operand alone.
-MEASURING = ("Shape", "Size")
 FLOAT = ir.DataType.FLOAT
 FEW = 16
 """Constants with at most this many elements are stored in half only if operators in half use them."""
@@ -74,7 +84,7 @@ class _Halving:
                     self.halves.add(value)
         computed, kept = 0, collections.Counter()
         for node in list(self.graph):
-            if is_op(node, *MEASURING):
+            if is_op(node, *MEASURES):
                 continue
             if self._fits(node):
                 self._narrow(node)
@@ -82,7 +92,7 @@ class _Halving:
             elif any(value is not None and self._is_float(value) for value in (*node.inputs, *node.outputs)):
                 self._widen(node)
                 kept[node.op_type] += 1
-            for inner in subgraphs_of(node):
+            for inner in subgraphs([node]):
                 for user in inner:
                     self._widen(user)
                 for index, value in enumerate(inner.outputs):
@@ -164,7 +174,7 @@ class _Halving:
     def _widen(self, node: ir.Node) -> None:
         """Let a node have its operands in float32."""
         for index, value in enumerate(node.inputs):
-            if value in self.halves and not is_op(node, *MEASURING):
+            if value in self.halves and not is_op(node, *MEASURES):
                 node.replace_input_with(index, self._cast(value, FLOAT))
 
     def _as_half(self, value: ir.Value) -> ir.Value:
@@ -196,13 +206,3 @@ class _Halving:
             result = self._cast(value, wanted)
             result.name = name
             self.graph.outputs[index] = result
-
-
-def subgraphs_of(node: ir.Node) -> list[ir.Graph]:
-    """The subgraphs of a node, at any depth."""
-    bodies = []
-    for attribute in node.attributes.values():
-        own = attribute.as_graphs() if attribute.type is ir.AttributeType.GRAPHS else ()
-        for inner in (attribute.as_graph(),) if attribute.type is ir.AttributeType.GRAPH else own:
-            bodies += [inner, *subgraphs(inner)]
-    return bodies

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jaxport.graph.editing import is_op, roots
+from jaxport.graph.editing import bodies, is_op, roots
 from jaxport.onnx_facts import RANDOM
 
 
@@ -22,11 +22,9 @@ def hoisting(model: ir.Model) -> str:
 def _moved(graph: ir.Graph) -> int:
     moved = 0
     for node in list(graph):
-        for attribute in node.attributes.values():
-            if attribute.type is ir.AttributeType.GRAPH:
-                body = attribute.as_graph()
-                moved += _moved(body)  # inner loops first: their nodes may leave this loop, too
-                moved += _out_of(body, node) if is_op(node, "Loop", "Scan") else 0
+        for body in bodies(node):
+            moved += _moved(body)  # inner loops first: their nodes may leave this loop, too
+            moved += _out_of(body, node) if is_op(node, "Loop", "Scan") else 0
     return moved
 
 
@@ -46,6 +44,6 @@ def _stays(node: ir.Node, body: ir.Graph) -> bool:
     return (
         any(value is not None and value.graph is body for value in node.inputs)
         or any(value.is_graph_output() for value in node.outputs)
-        or any(attribute.type is ir.AttributeType.GRAPH for attribute in node.attributes.values())
+        or bool(bodies(node))
         or node.op_type in RANDOM
     )

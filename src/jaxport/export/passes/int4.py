@@ -153,8 +153,7 @@ def _by_operator(builder: Builder, dense: Dense, form: Int4, dims: list | None) 
     if not form.symmetric:
         inputs.append(builder.constant(_pairs(stored.zero).ravel(), f"{name}.zero_point"))
     attributes = {"K": depth, "N": count, "bits": 4, "block_size": form.size(depth), "accuracy_level": ACCURACY}
-    result = builder.emit("MatMulNBits", inputs, dims, ir.DataType.FLOAT, **attributes)
-    result.producer().domain = MICROSOFT
+    result = builder.emit("MatMulNBits", inputs, dims, ir.DataType.FLOAT, MICROSOFT, **attributes)
     return _finished(builder, result, dense, stored, dims)
 
 

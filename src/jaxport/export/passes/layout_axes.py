@@ -21,7 +21,7 @@ from jaxport.graph.editing import (
     source,
 )
 from jaxport.graph.layout import Layout, inverse, permuted
-from jaxport.onnx_facts import REDUCTIONS
+from jaxport.onnx_facts import POSITIONS, REDUCTIONS
 
 
 def across(groups: Groups, layout: Layout, side: int) -> Layout | None:
@@ -79,7 +79,7 @@ def _reduce(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     return _without(node, value, layout, hit, integer(node, "keepdims", 1), adapt)
 
 
-@carries("ArgMax", "ArgMin")
+@carries(*POSITIONS)
 def _arg_reduce(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     rank = rank_of(node.inputs[0])
     if rank is None:

@@ -24,7 +24,7 @@ from jaxport.graph.editing import (
     source,
 )
 from jaxport.graph.layout import Layout, inverse, moves_only_ones, permuted
-from jaxport.onnx_facts import ALONG_AXIS, ELEMENTWISE
+from jaxport.onnx_facts import ALONG_AXIS, ELEMENTWISE, ROW_NORMALIZATIONS
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _with_axis(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
 
 
 def _set_axis(node: ir.Node, layout: Layout, default: int | None) -> None:
-    axis = integer(node, "axis", default)  # pyright: ignore[reportArgumentType]
+    axis = node.attributes["axis"].as_int() if default is None else integer(node, "axis", default)
     node.attributes["axis"] = ir.AttrInt64("axis", layout[axis % len(layout)])
 
 
@@ -152,7 +152,7 @@ def _cumulative(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     return _together([node.inputs[0], node.outputs[0]], layout, adapt)
 
 
-@carries("LayerNormalization", "RMSNormalization")
+@carries(*ROW_NORMALIZATIONS)
 def _normalization(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     first = integer(node, "axis", -1) % len(layout)
     stays = all(layout[axis] == axis for axis in range(first, len(layout))) and len(node.outputs) == 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from jaxport.graph.editing import constant_of, roots
+from jaxport.graph.editing import bodies, constant_of, roots
 from jaxport.onnx_facts import COMMUTATIVE, RANDOM
 
 #: Not commutative: of 0.0 and -0.0, and of two NaN, these may return either.
@@ -29,7 +29,7 @@ def _swapped(graph: ir.Graph, known: set[ir.Value]) -> int:
 
     swapped = 0
     for node in graph:
-        inner = [a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
+        inner = bodies(node)
         swapped += sum(_swapped(subgraph, known) for subgraph in inner)
         if inner or node.domain or not node.inputs:
             continue

@@ -10,8 +10,7 @@ import collections
 
 import onnx_ir as ir
 
-from jaxport.export.value import SMALL
-from jaxport.graph.editing import constant_of, roots, substitute
+from jaxport.graph.editing import SMALL, bodies, constant_of, roots, substitute
 from jaxport.onnx_facts import COMMUTATIVE, RANDOM
 
 Known = collections.ChainMap[tuple, ir.Node]
@@ -28,7 +27,7 @@ def _shared(graph: ir.Graph, known: Known) -> int:
     for node in list(graph):
         if node.graph is None:
             continue
-        inner = [a.as_graph() for a in node.attributes.values() if a.type is ir.AttributeType.GRAPH]
+        inner = bodies(node)
         for subgraph in inner:
             removed += _shared(subgraph, known.new_child())
         if inner or node.op_type in RANDOM:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,9 +40,10 @@ from jaxport.graph.editing import (
     nodes_of,
     rank_of,
     source,
+    static_dims,
 )
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.graph.matching import Axis, Part, Seen, look
+from jaxport.graph.matching import Part, Seen, look
 
 #: The rounding error of a position in float32, relative to the number of elements.
 ROUNDING = 1e-6
@@ -59,7 +60,7 @@ def resizing(model: ir.Model) -> str:
     memory: dict[ir.Value, np.ndarray | None] = {}
     for node in nodes_of(model, *_PLACES):
         computed += _computed(editor, node, memory) if node.graph is not None else 0
-    report = fuse(model, lambda node: _find(node, opset), Anchor(at=("MatMul", "Gather", "Transpose", "Reshape")))
+    report = fuse(model, lambda node: _find(node, opset), Anchor(at=(*_PLACES, "Transpose", "Reshape")))
     return report + (f"; {computed} constants computed" if computed else "")
 
 
@@ -86,15 +87,17 @@ class Resized:
       weights: by axis of the result, the matrix that the axis is multiplied with.
       picked: by axis of the result, the positions that are picked.
       repeated: by axis of the result, how often each element is repeated.
+      places: by axis of the image, the axis of the result.
     """
 
     seen: Seen
-    weights: dict[Axis, np.ndarray] = field(default_factory=dict)
-    picked: dict[Axis, np.ndarray] = field(default_factory=dict)
-    repeated: dict[Axis, int] = field(default_factory=dict)
+    weights: dict[int, np.ndarray] = field(default_factory=dict)
+    picked: dict[int, np.ndarray] = field(default_factory=dict)
+    repeated: dict[int, int] = field(default_factory=dict)
+    places: list[int] = field(default_factory=list)
 
     @property
-    def axes(self) -> set[Axis]:
+    def axes(self) -> set[int]:
         """The axes that are resized."""
         return {*self.weights, *self.picked, *self.repeated}
 
@@ -108,7 +111,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     resized = _resized(result)
     if resized is None or len(resized.axes) < 2:
         return None
-    before = {label: dims_of(resized.seen.value)[place] for place, label in enumerate(resized.seen.axes)}  # pyright: ignore[reportOptionalSubscript]
+    before = dict(zip(resized.places, dims_of(resized.seen.value) or (), strict=True))
     after = dims_of(result) or []
     attributes = _linear(resized, before) if resized.weights else _nearest(resized, before, after)
     if isinstance(attributes, str):
@@ -126,21 +129,22 @@ def _resized(result: ir.Value) -> Resized | None:
     resized = Resized(seen)
     while (behind := _picked(resized) or _weighted(resized)) is not None:
         resized.seen = behind
-    sizes, labels = sizes_of(resized.seen), []
+    sizes = sizes_of(resized.seen)
+    labels: list[int | None] = []
     for label in resized.seen.axes:
         if isinstance(label, Part) and (label.place, label.count) == (0, 2) and label.whole not in resized.axes:
-            factor = sizes.get(Part(label.whole, 1, 2))
-            if not isinstance(factor, int):
+            factor, label = sizes.get(Part(label.whole, 1, 2)), label.whole
+            if not isinstance(factor, int) or not isinstance(label, int):
                 return None
-            resized.repeated[label.whole] = factor
-            label = label.whole
+            resized.repeated[label] = factor
+        if not isinstance(label, int | None):
+            return None
         labels.append(label)
     every = set(range(len(dims_of(result) or ())))
-    if not all(isinstance(label, int) or label is None for label in labels) or len(labels) != len(every):
+    if len(labels) != len(every):
         return None
     missing = iter(sorted(every - set(labels)))  # of size one
-    axes = tuple(next(missing) if label is None else label for label in labels)
-    resized.seen = replace(resized.seen, axes=axes)
+    resized.places = [next(missing) if label is None else label for label in labels]
     return resized
 
 
@@ -180,7 +184,7 @@ def _weighted(resized: Resized) -> Seen | None:
     return None
 
 
-def _linear(resized: Resized, before: Mapping[Axis, Dim]) -> dict[str, Any] | str:
+def _linear(resized: Resized, before: Mapping[int, Dim]) -> dict[str, Any] | str:
     if resized.picked or resized.repeated:
         return "elements are picked along one axis and interpolated along another"
     for label, matrix in resized.weights.items():
@@ -189,7 +193,7 @@ def _linear(resized: Resized, before: Mapping[Axis, Dim]) -> dict[str, Any] | st
             return "the weights are not those of linear interpolation"
     if resized.seen.value.dtype != ir.DataType.FLOAT:
         return "it interpolates in another type than float32"
-    if len(resized.seen.axes) != 4 or resized.axes not in INTERPOLATED:
+    if len(resized.places) != 4 or resized.axes not in INTERPOLATED:
         return "the runtime interpolates neighbouring axes of images alone"
     return {"mode": "linear"}
 
@@ -205,7 +209,7 @@ def linear_weights(before: int, after: int) -> np.ndarray:
     return np.maximum(0, 1 - np.abs(center - np.arange(before)[:, None]))
 
 
-def _nearest(resized: Resized, before: Mapping[Axis, Dim], after: list[Dim]) -> dict[str, Any] | str:
+def _nearest(resized: Resized, before: Mapping[int, Dim], after: list[Dim]) -> dict[str, Any] | str:
     factors = [1.0] * len(after)
     for label, positions in resized.picked.items():
         size = before[label]
@@ -213,14 +217,14 @@ def _nearest(resized: Resized, before: Mapping[Axis, Dim], after: list[Dim]) -> 
         factor = len(positions) // size if size else 0
         if not factor or not np.array_equal(positions, np.repeat(np.arange(size), factor)):
             return _nearest_centers(resized, before)
-        factors[label] = factor  # pyright: ignore[reportArgumentType, reportCallIssue]
+        factors[label] = factor
     for label, factor in resized.repeated.items():
-        factors[label] = factor  # pyright: ignore[reportArgumentType, reportCallIssue]
+        factors[label] = factor
     options = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return {**options, "scales": factors}
 
 
-def _nearest_centers(resized: Resized, before: Mapping[Axis, Dim]) -> dict[str, Any] | str:
+def _nearest_centers(resized: Resized, before: Mapping[int, Dim]) -> dict[str, Any] | str:
     if resized.repeated:
         return "elements are repeated along one axis and picked along another"
     for label, positions in resized.picked.items():
@@ -236,16 +240,16 @@ def _nearest_centers(resized: Resized, before: Mapping[Axis, Dim]) -> dict[str, 
 
 
 def _fusion(resized: Resized, result: ir.Value, attributes: dict[str, Any]) -> Fusion:
-    dims, axes = dims_of(result) or [], sorted(resized.axes)  # pyright: ignore[reportArgumentType]
+    dims, axes = dims_of(result) or [], sorted(resized.axes)
     scales = attributes.pop("scales", None)
-    order = np.argsort(resized.seen.axes).tolist()  # pyright: ignore[reportArgumentType]
+    order = np.argsort(resized.places).tolist()
 
     def build(builder: Builder) -> ir.Value:
         image = builder.transposed(resized.seen.value, order)
         if scales is not None:
             factors = builder.constant(np.array(scales, np.float32), "scales")
             return builder.emit("Resize", [image, None, factors], dims, **attributes)
-        sizes = builder.integers([dims[axis] for axis in axes], "sizes")
+        sizes = builder.integers(static_dims([dims[axis] for axis in axes]) or [], "sizes")
         return builder.emit("Resize", [image, None, None, sizes], dims, axes=axes, **attributes)
 
     return Fusion("Resize", result, [resized.seen.value], build)

@@ -31,9 +31,10 @@ from jaxport.graph.editing import (
     is_op,
     permutation,
     roots,
+    source,
     subgraphs,
 )
-from jaxport.onnx_facts import ELEMENTWISE, LED_BY_THE_FIRST
+from jaxport.onnx_facts import ELEMENTWISE, LED_BY_THE_FIRST, ROW_NORMALIZATIONS, SOFTMAXES
 
 #: The largest factor by which a row may grow.
 MOST_GROWTH = 64
@@ -230,7 +231,7 @@ def _batched(node: ir.Node, rows: set[ir.Value]) -> Change | None:
         return _with_axes(node, rank)
     if node.op_type == "Reshape":
         return _reshaped(node)
-    if node.op_type in ("Softmax", "LayerNormalization", "RMSNormalization"):
+    if node.op_type in SOFTMAXES | ROW_NORMALIZATIONS:
         return (lambda _e, _l, operands, _d: (operands, attributes)) if integer(node, "axis", -1) < 0 else None
     return None
 
@@ -239,7 +240,7 @@ def _with_axes(node: ir.Node, rank: dict[ir.Value, int]) -> Change | None:
     axes = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
     if axes is None:
         return None
-    whole = rank[node.outputs[0]] if node.op_type == "Unsqueeze" else rank[node.inputs[0]]  # pyright: ignore[reportArgumentType]
+    whole = rank[node.outputs[0] if node.op_type == "Unsqueeze" else source(node)]
     shifted = np.array([int(a) % max(whole, 1) + 1 for a in axes.tolist()], np.int64)
     return lambda editor, loop, operands, _: ([operands[0], editor.constant(loop.graph, shifted, "axes")], {})
 

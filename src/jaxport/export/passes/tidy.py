@@ -42,14 +42,9 @@ def tidy(model: ir.Model) -> str:
 
 
 def _simplified(editor: Editor, node: ir.Node) -> bool:
-    match node.op_type:
-        case "Transpose":
-            return _transpose(node)
-        case "Reshape" | "Squeeze" | "Unsqueeze":
-            return _kept_axes(node) or _view(editor, node)
-        case "Cast":
-            return _cast(node)
-    return False
+    if is_op(node, "Transpose"):
+        return _transpose(node)
+    return _cast(node) if is_op(node, "Cast") else _kept_axes(node) or _view(editor, node)
 
 
 def _transpose(node: ir.Node) -> bool:

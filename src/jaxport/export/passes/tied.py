@@ -12,8 +12,7 @@ import collections
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.value import SMALL
-from jaxport.graph.editing import Editor, constant_of
+from jaxport.graph.editing import SMALL, Editor, constant_of
 
 
 def tied(model: ir.Model) -> str:

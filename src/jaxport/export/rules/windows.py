@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from numpy.typing import ArrayLike
 
-from jaxport.export import dims
+from jaxport.export import dims, intervals
 from jaxport.export.registry import rule
 from jaxport.export.rules.sliding import Window, fitted, padded, seen, windows
 from jaxport.jaxprs import ClosedJaxpr, PythonFunction, jaxpr_as_fun
@@ -107,7 +107,7 @@ def max_pool(op, x, options, exact):
         op.remark = 'passes over NaN, minus infinity is the lowest float; `nonfinite="exact"` keeps both'
         return op.MaxPool(x, **options)
     any_nan = op.cast(op.MaxPool(op.cast(op.IsNaN(x), np.uint8), **options), np.bool_)
-    if x.dtype == np.float64 or bounded_below(x.ir):
+    if x.dtype == np.float64 or intervals.above_minus_infinity(x):
         result = op.MaxPool(x, **options)
     else:  # of halves: none is the lowest float, and doubling that gives minus infinity
         result = op.Mul(op.MaxPool(op.Mul(x, op.const(0.5, x.dtype)), **options), op.const(2, x.dtype))
@@ -117,23 +117,6 @@ def max_pool(op, x, options, exact):
 def min_pool(op, x, options, exact):
     """Compute the minimum, as the negative of the maximum of negatives."""
     return op.Neg(max_pool(op, op.Neg(x), options, exact))
-
-
-def bounded_below(value):
-    """Whether a value is known not to be minus infinity, since it is the result of a `relu` or the like."""
-    node = value.producer()
-    if node is None:
-        return value.const_value is not None and bool(np.isfinite(value.const_value.numpy()).all())
-    match node.op_type:
-        case "Transpose" | "Reshape" | "Squeeze" | "Unsqueeze" | "Cast":
-            return bounded_below(node.inputs[0])
-        case "Max" | "Relu" | "Sigmoid":
-            return node.op_type != "Max" or any(v.producer() is None and bounded_below(v) for v in node.inputs)
-        case "Min":
-            return all(map(bounded_below, node.inputs))
-        case "Clip":
-            return node.inputs[1] is not None and bounded_below(node.inputs[1])
-    return False
 
 
 def zero(dtype):

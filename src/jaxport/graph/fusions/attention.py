@@ -28,7 +28,7 @@ from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, siz
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, static_dims
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.matching import Axis, Reduced, Seen, look
-from jaxport.onnx_facts import VIEWS
+from jaxport.onnx_facts import SELECTIONS, VIEWS
 
 #: The bias that hides a score, and the largest number that counts as hiding it.
 HIDDEN, LOW = -1e30, -1e9
@@ -200,7 +200,7 @@ def _bias(seen: Seen) -> Mask | None:
 
 def _is_bounded(value: ir.Value) -> bool:
     """Whether a value is a constant of moderate numbers, or gathered from one."""
-    while is_op(node := value.producer(), "Gather", "Slice", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Expand"):
+    while is_op(node := value.producer(), *SELECTIONS):
         value = source(node)
     array = constant_of(value)
     return array is not None and array.dtype.kind == "f" and float(np.abs(array).max(initial=0)) < -HIDDEN

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.arranging import product, reshaped, target
-from jaxport.graph.editing import Dim, dims_of, is_op, source, sources
+from jaxport.graph.arranging import reshaped, target
+from jaxport.graph.axis_groups import product
+from jaxport.graph.editing import Dim, dims_of, is_op, numpy_dtype, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_but_for_ones, same_dims
 from jaxport.graph.fusions.normalized import Normalized, with_bias
 from jaxport.graph.matching import Part, Seen
@@ -135,7 +136,7 @@ def _fusion(match: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | 
         return "its shapes cannot be told before it runs"
 
     def build(builder: Builder) -> ir.Value:
-        dtype = x.dtype.numpy()  # pyright: ignore[reportOptionalMemberAccess]
+        dtype = numpy_dtype(x)
         moved = builder.transposed(builder.viewed(x, dims), order)
         one = builder.constant(np.ones(grouping.groups, dtype), "ones")
         zero = builder.constant(np.zeros(grouping.groups, dtype), "zeros")

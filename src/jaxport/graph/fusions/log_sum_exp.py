@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import dims_of
+from jaxport.graph.editing import dims_of, numpy_dtype
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, same_but_for_ones
 from jaxport.graph.fusions.softmax import maximum_of
 from jaxport.graph.matching import Seen, over
@@ -70,7 +70,7 @@ def _finite_maximum(seen: Seen) -> Seen | None:
 def _build(builder: Builder, x: ir.Value, result: ir.Value, axes: Sequence[int], opset: int) -> ir.Value:
     dims = dims_of(x) or []
     kept = [1 if axis in axes else dim for axis, dim in enumerate(dims)]
-    vector, zero = builder.integers(axes, "axes"), builder.constant(np.zeros((), x.dtype.numpy()), "zero")  # pyright: ignore[reportOptionalMemberAccess]
+    vector, zero = builder.integers(axes, "axes"), builder.constant(np.zeros((), numpy_dtype(x)), "zero")
     if opset < 18:  # from this opset on, the axes of a maximum are an operand
         largest = builder.emit("ReduceMax", [x], kept, axes=axes, keepdims=1)
     else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.graph.arranging import product
+from jaxport.graph.axis_groups import expanded_product
 from jaxport.graph.editing import PARAMETER, Dim, is_op, size_in
 from jaxport.graph.fusing import Anchor, same_dims
 from jaxport.graph.matching import Axis, Reduced, Seen, close, over
@@ -136,7 +136,9 @@ def mean_of(seen: Seen) -> Seen | None:
 def _count(summed: Seen, total: Seen) -> Dim:
     """Return the number of elements in each sum."""
     reduction = total.value.producer()
-    return product(dim for axis, dim in summed.sizes.items() if isinstance(axis, Reduced) and axis.node is reduction)
+    return expanded_product(
+        dim for axis, dim in summed.sizes.items() if isinstance(axis, Reduced) and axis.node is reduction
+    )
 
 
 def _square_of(seen: Seen) -> Seen | None:

@@ -153,13 +153,13 @@ def _pairs(first: Seen, second: Seen) -> Iterator[tuple[Seen, Seen, Seen, Seen]]
     """Yield `(a, b, cos, sin)` if the two values are `a cos - b sin` and `b cos + a sin`."""
     minus, plus = first.operands("Sub"), second.operands("Add")
     one, other = (operand.operands("Mul") for operand in minus or ()) if minus else (None, None)
-    sums = [operand.operands("Mul") for operand in plus or ()]
-    if one is None or other is None or not sums or None in sums:
+    sums = [{*(operand.operands("Mul") or ())} for operand in plus or ()]
+    if one is None or other is None or not sums:
         return
     for a, cos in (one, one[::-1]):
         for b, sin in (other, other[::-1]):
             wanted = [{b, cos}, {a, sin}]
-            if [set(pair) for pair in sums] in (wanted, wanted[::-1]):  # pyright: ignore[reportArgumentType]
+            if sums in (wanted, wanted[::-1]):
                 yield a, b, cos, sin
 
 
