@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.codegen.fusions import DOMAIN, attention
 from jaxport.graph.editing import constant_of, graphs, is_op, numpy_dtype
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.group_normalization import group_normalization
@@ -31,7 +32,7 @@ from jaxport.importer.tracing import RecordedProgram, arguments, completed, reco
 
 __all__ = ["record_fused"]
 
-FUSIONS = (identities, softmax, log_sum_exp, normalization, group_normalization, activations, rotary)
+FUSIONS = (identities, softmax, log_sum_exp, normalization, group_normalization, activations, rotary, attention)
 OPSET = 23
 """An opset that has the operators of the fusions; nodes of the file keep the versions that they have in it."""
 FIRST_OPSET = 7
@@ -120,7 +121,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]]) ->
             return program
         for node in root.graph.all_nodes():
             node.version = version if not node.domain else node.version
-        root.opset_imports[""] = max(version, OPSET)
+        root.opset_imports.update({"": max(version, OPSET), DOMAIN: 1})
     own = [model.graph.initializers[name] for name in program.weights.values if name in model.graph.initializers]
     parameters = [value for value in own if not _is_unit_affine(value)]
     copies = dict(zip(_values(program.model), _values(model), strict=True))
@@ -132,7 +133,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]]) ->
             fusion(model)
     for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name
-    is_changed = any(node.version is None and not node.domain for graph in graphs(model) for node in graph)
+    is_changed = any(node.version is None and node.domain in ("", DOMAIN) for graph in graphs(model) for node in graph)
     return rebuilt(program, model) if is_changed else program
 
 

@@ -29,7 +29,7 @@ import onnx_ir as ir
 from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, static_dims
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.graph.matching import Axis, Reduced, Seen, look
+from jaxport.graph.matching import Axis, Reduced, Seen, joined, look
 from jaxport.onnx_facts import VIEWS
 
 #: The bias that hides a score, and the largest number that counts as hiding it.
@@ -88,6 +88,11 @@ class Axes:
             (self.queries, many, self.outer),
         ]
 
+    @property
+    def scores(self) -> list[list[Axis]]:
+        """The axes of the scores."""
+        return [[self.batch], [self.heads, self.group], [self.queries], [self.keys]]
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -130,31 +135,34 @@ class Attended:
     """An attention.
 
     Attributes:
-      result: what it computes.
-      scores: the scores, with queries, keys and masks.
-      weights: the result of the softmax.
-      value: the values.
+      operands: the queries, the keys, the values and the result.
       axes: the labels of all axes.
       sizes: the size along each.
+      scale: the factor of the scores.
+      masks: the conditions that replace scores by low numbers.
+      biases: what is added to the scores before.
+      weights: the dtype of the softmax.
+      is_causal: whether keys after a query's own position are hidden, whatever the masks are.
     """
 
-    result: Seen
-    scores: Scores
-    weights: Seen
-    value: Seen
+    operands: tuple[Seen, Seen, Seen, Seen]
     axes: Axes
-    sizes: dict[Axis, Dim]
+    sizes: Mapping[Axis, Dim]
+    scale: float
+    masks: tuple[Mask, ...] = ()
+    biases: tuple[Seen, ...] = ()
+    weights: ir.DataType | None = None
+    is_causal: bool = False
 
     @property
-    def operands(self) -> list[Seen]:
-        """The queries, the keys, the values and the result."""
-        return [self.scores.query, self.scores.key, self.value, self.result]
+    def result(self) -> Seen:
+        """What it computes."""
+        return self.operands[3]
 
     @property
     def leaves(self) -> list[ir.Value]:
         """The values that it is computed from."""
-        masks = [mask.seen for mask in self.scores.masks]
-        return [seen.value for seen in (*self.operands[:3], *masks, *self.scores.biases)]
+        return [seen.value for seen in (*self.operands[:3], *(mask.seen for mask in self.masks), *self.biases)]
 
     @property
     def heads(self) -> tuple[int, int] | None:
@@ -174,10 +182,11 @@ class Attended:
         heads, group = self.axes.heads, self.axes.group
         own = atoms(seen.axes, [heads, group])
         is_partial = group is not None and (heads in own) != (group in own)
-        scores = [[self.axes.batch], [heads, group], [self.axes.queries], [self.axes.keys]]
-        return None if is_partial else self._arrangement(seen, scores)
+        return None if is_partial else self._arrangement(seen, self.axes.scores)
 
     def _arrangement(self, seen: Seen, groups: Sequence[Sequence[Axis]]) -> Arrangement | None:
+        own = {*seen.axes}
+        groups = [[whole] if (whole := joined(group)) in own else group for group in groups]
         return Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, self.sizes)
 
 
@@ -202,7 +211,8 @@ def recognized(node: ir.Node) -> Attended | str | None:
         if axes is None:
             return "its axes are not those of batches, heads, queries and keys"
         sizes = sizes | sizes_of(result, weights, value) | {None: 1}
-        return Attended(result, scores, weights, value, axes, sizes)
+        sides, scale, dtype = (scores.query, scores.key, value, result), scores.scale, weights.value.dtype
+        return Attended(sides, axes, sizes, scale, scores.masks, scores.biases, dtype)
     return None
 
 
@@ -346,21 +356,23 @@ def _are_merged(seen: Seen, first: Axis, second: Axis) -> bool:
 # The operator
 
 
-def _merged(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+def heads_merged(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+    """Return the axes of operands with three axes."""
     return [[batch], [along], [*heads, vector]]
 
 
-def _heads_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+def heads_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+    """Return the axes of operands with four axes."""
     return [[batch], heads, [along], [vector]]
 
 
 def _fusion(whole: Attended, opset: int) -> Fusion | str:
     dtype = whole.result.value.dtype
-    if whole.weights.value.dtype == ir.DataType.FLOAT:
-        dtype = whole.weights.value.dtype
+    if whole.weights == ir.DataType.FLOAT:
+        dtype = whole.weights
     if dtype is ir.DataType.DOUBLE:
         return "the runtime's Attention of DOUBLE computes in single precision"
-    mask = _only_mask(whole.scores)
+    mask = _only_mask(whole)
     hindrance = mask if isinstance(mask, str) else obstacle("Attention", dtype, opset)
     if hindrance is not None:
         return hindrance
@@ -369,12 +381,12 @@ def _fusion(whole: Attended, opset: int) -> Fusion | str:
     if heads is None:
         return "the number or size of its heads is not known"
     options = []
-    for groups in (_merged, _heads_first):
+    for groups in (heads_merged, heads_first):
         arranged = whole.arranged(groups)
         if arranged is not None:
             turned = goes_into_transpose(whole.result.value)
             moves = sum(a.moves for a in arranged[:3]) + (arranged[3].moves != turned)
-            options.append((moves, groups is _heads_first, arranged))
+            options.append((moves, groups is heads_first, arranged))
     causal = mask is not None and mask.is_causal(whole.axes)
     hindrance = None if mask is None or causal else _mask_hindrance(mask, whole, dtype)
     if not options or hindrance is not None:
@@ -392,7 +404,7 @@ def _fusion(whole: Attended, opset: int) -> Fusion | str:
         elif mask is not None:
             operands.append(_added(builder, mask, whole))
         shape = arranged[3].merged
-        attended = builder.emit("Attention", operands, shape, dtype, scale=whole.scores.scale, **attributes)
+        attended = builder.emit("Attention", operands, shape, dtype, scale=whole.scale, **attributes)
         return arranged[3].revert(builder, builder.cast(attended, whole.result.value.dtype))
 
     return Fusion("Attention", whole.result.value, whole.leaves, build)
@@ -401,13 +413,13 @@ def _fusion(whole: Attended, opset: int) -> Fusion | str:
 # The mask of the operator
 
 
-def _only_mask(scores: Scores) -> Mask | str | None:
-    """Return the mask of scores; or why the operator cannot take it."""
-    if len(scores.masks) + len(scores.biases) > 1:
+def _only_mask(whole: Attended) -> Mask | str | None:
+    """Return the mask of an attention; or why the operator cannot take it."""
+    if len(whole.masks) + len(whole.biases) > 1:
         return "it has more than one mask"
-    if not scores.biases:
-        return scores.masks[0] if scores.masks else None
-    return additive(scores.biases[0]) or "the bias that is added may hide all keys"
+    if not whole.biases:
+        return whole.masks[0] if whole.masks else None
+    return additive(whole.biases[0]) or "the bias that is added may hide all keys"
 
 
 def _mask_hindrance(mask: Mask, whole: Attended, dtype: ir.DataType | None) -> str | None:

@@ -1,0 +1,210 @@
+"""Fusions that only printers need: to attention as JAX computes it, an operator of jaxport's own domain.
+
+ONNX's Attention gives zeros for a row that is masked as a whole. A file that spells attention out gives NaN there, or an
+average, and `jax.nn.dot_product_attention` computes the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import onnx_ir as ir
+
+from jaxport.graph.arranging import Arrangement, sizes_of
+from jaxport.graph.editing import constant_of, dims_of, is_op, operand, static_dims
+from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
+from jaxport.graph.fusions.attention import (
+    ANCHOR,
+    HIDDEN,
+    Attended,
+    Axes,
+    Mask,
+    additive,
+    heads_first,
+    heads_merged,
+    recognized,
+)
+from jaxport.graph.matching import Axis, Seen, joined, look
+from jaxport.importer.host import RuntimeValue
+from jaxport.importer.namespaces import nn
+from jaxport.importer.registry import op
+
+__all__ = ["DOMAIN", "attention"]
+
+DOMAIN = "jaxport"
+"""The domain of the operators that files do not have."""
+
+AXES = Axes("batch", "heads", "group", "queries", "keys", "inner", "outer")
+"""The labels of the axes of an operator that computes attention."""
+
+PLAIN = {"softcap": 0.0, "left_window_size": -1, "right_window_size": -1}
+"""The values of the attributes of ONNX's Attention with which it does what JAX's function does."""
+
+
+@op(DOMAIN, "DotProductAttention")
+def dot_product_attention(
+    query: RuntimeValue,
+    key: RuntimeValue,
+    value: RuntimeValue,
+    bias: RuntimeValue = None,
+    mask: RuntimeValue = None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> RuntimeValue:
+    options = {"bias": bias, "mask": mask, "scale": scale, "is_causal": True if is_causal else None}
+    options = {name: option for name, option in options.items() if option is not None}
+    return nn.dot_product_attention(query, key, value, **options)
+
+
+def attention(model: ir.Model) -> str:
+    """Replace attention in single precision by DotProductAttention: what is spelled out, and the operator of ONNX."""
+    return fuse(model, _find, ANCHOR, Anchor(at=("Attention",)))
+
+
+def _find(node: ir.Node) -> Fusion | str | None:
+    whole = _of_operator(node) if is_op(node, "Attention") else recognized(node)
+    return _fusion(whole) if isinstance(whole, Attended) else whole
+
+
+def _fusion(whole: Attended) -> Fusion | str:
+    if any(seen.value.dtype is not ir.DataType.FLOAT for seen in (*whole.operands, *whole.biases)):
+        return "it is not in single precision"
+    if whole.axes.heads is None and len(whole.result.axes) < 4:
+        return "it has no heads"
+    arranged = whole.arranged(_positions_first)
+    if whole.heads is None or arranged is None:
+        return "its shapes cannot be told before it runs"
+    size = whole.sizes[whole.axes.inner]
+    if size != whole.sizes[whole.axes.outer]:
+        return "its keys and values are of different sizes"
+    masking = Masking.of(whole)
+    if isinstance(masking, str):
+        return masking
+    attributes = {} if math.isclose(whole.scale * size**0.5, 1, rel_tol=1e-6) else {"scale": whole.scale}
+    if masking.is_causal:
+        attributes["is_causal"] = 1
+
+    def build(builder: Builder) -> ir.Value:
+        sides = zip(arranged[:3], whole.operands[:3], strict=True)
+        operands = [*(how.apply(builder, builder.now(one.value)) for how, one in sides), *masking.emit(builder)]
+        result = builder.emit("DotProductAttention", operands, arranged[3].merged, **attributes)
+        result.producer().domain = DOMAIN
+        return arranged[3].revert(builder, result)
+
+    return Fusion("DotProductAttention", whole.result.value, whole.leaves, build)
+
+
+def _positions_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+    return [[batch], [along], heads, [vector]]
+
+
+@dataclass(frozen=True)
+class Masking:
+    """What is added to scores, and which of them are hidden.
+
+    Attributes:
+      biases: what is added, and how it gets the axes of the scores.
+      conditions: what holds for visible scores, and how it gets these axes.
+      negated: the conditions that hold for hidden scores instead.
+      is_causal: whether the keys after each query are hidden.
+    """
+
+    biases: Sequence[tuple[Seen, Arrangement]]
+    conditions: Sequence[tuple[Seen, Arrangement]]
+    negated: Sequence[Seen]
+    is_causal: bool
+
+    @classmethod
+    def of(cls, whole: Attended) -> Masking | str:
+        """Return the masking of an attention; or why JAX's function does not compute it."""
+        added = {bias: additive(bias) for bias in whole.biases}
+        masks = [*whole.masks, *(mask for mask in added.values() if mask is not None and _hides(mask))]
+        biases = [bias for bias, mask in added.items() if mask not in masks]
+        chosen = [mask for mask in masks if not mask.is_causal(whole.axes) and not _hides_nothing(mask)]
+        if any(not all(map(math.isfinite, mask.numbers or ())) for mask in chosen):
+            return "a row that is masked with -inf as a whole would not be NaN"
+        conditions = [mask.seen for mask in chosen]
+        arranged = {seen: how for seen in (*biases, *conditions) if (how := whole.over_scores(seen)) is not None}
+        if len(arranged) < len({*biases, *conditions}):
+            return "the axes of its mask are others"
+        return cls(
+            [(seen, arranged[seen]) for seen in biases],
+            [(seen, arranged[seen]) for seen in conditions],
+            [mask.seen for mask in chosen if mask.numbers is not None and mask.numbers[0] != 0],
+            whole.is_causal or any(mask.is_causal(whole.axes) for mask in masks),
+        )
+
+    def emit(self, builder: Builder) -> list[ir.Value | None]:
+        """Emit the bias and the mask of the operator; None for one that it does not have."""
+
+        def visible(seen: Seen, how: Arrangement) -> ir.Value:
+            condition = how.apply(builder, builder.now(seen.value))
+            if seen not in self.negated:
+                return condition
+            return builder.emit("Not", [condition], how.merged, ir.DataType.BOOL)
+
+        biases = [how.apply(builder, builder.now(seen.value)) for seen, how in self.biases]
+        conditions = [visible(seen, how) for seen, how in self.conditions]
+        return [_combined(builder, "Add", biases), _combined(builder, "And", conditions)]
+
+
+def _hides(mask: Mask) -> bool:
+    """Whether the sum with a mask of two numbers does not depend on the scores that it hides."""
+    return mask.numbers is not None and max(mask.numbers) == 0 and -math.inf < min(mask.numbers) <= HIDDEN
+
+
+def _hides_nothing(mask: Mask) -> bool:
+    """Whether the condition of a mask is known to hold for all visible scores, or for none."""
+    condition = constant_of(mask.seen.value)
+    return condition is not None and mask.numbers is not None and bool((condition == (mask.numbers[0] == 0)).all())
+
+
+def _combined(builder: Builder, op_type: str, terms: Sequence[ir.Value]) -> ir.Value | None:
+    """Return the sum or the conjunction of values of four axes; None of none."""
+
+    def both(one: ir.Value, other: ir.Value) -> ir.Value:
+        pairs = zip(dims_of(one) or (), dims_of(other) or (), strict=True)
+        return builder.emit(op_type, [one, other], [b if a == 1 else a for a, b in pairs], one.dtype)
+
+    return reduce(both, terms) if terms else None
+
+
+def _of_operator(node: ir.Node) -> Attended | str | None:
+    """Return the attention that ONNX's operator computes, unless it has a cache, or a mask that may hide a whole row."""
+    values, mask = [*node.inputs[:3], node.outputs[0]], operand(node, 3)
+    shapes = [dims for value in values if (dims := dims_of(value)) is not None]
+    options = {name: attribute.value for name, attribute in node.attributes.items()}
+    if any(node.inputs[4:]) or any(options.get(name, plain) != plain for name, plain in PLAIN.items()):
+        return "it does more than JAX's function"
+    is_flat = "q_num_heads" in options
+    heads = [options["q_num_heads"], options["kv_num_heads"]] if is_flat else [dims[1] for dims in shapes[:2]]
+    known = static_dims([*heads, *(dims[-1] for dims in shapes)])
+    if known is None or len(shapes) < len(values):
+        return "its shapes cannot be told before it runs"
+    many, few, *widths = known
+    inner, outer = (widths[0] // many, widths[3] // many) if is_flat else (widths[0], widths[3])
+    axes = AXES if many > few else replace(AXES, group=None)
+    groups = heads_merged if is_flat else heads_first
+    seen = [_labelled(value, groups(axes.batch, *own)) for value, own in zip(values, axes.operands, strict=True)]
+    biases = () if mask is None else (_labelled(mask, axes.scores[4 - len(dims_of(mask) or ()) :]),)
+    if any(additive(bias) is None or bias.entry.dtype is ir.DataType.BOOL for bias in biases):
+        return "its mask may hide a whole row"
+    sizes = sizes_of(*seen, *biases) | {
+        None: 1,
+        axes.heads: few,
+        axes.group: many // few,
+        "inner": inner,
+        "outer": outer,
+    }
+    scale, is_causal = options.get("scale", inner**-0.5), bool(options.get("is_causal"))
+    return Attended((seen[0], seen[1], seen[2], seen[3]), axes, sizes, scale, biases=biases, is_causal=is_causal)
+
+
+def _labelled(value: ir.Value, groups: Sequence[Sequence[Axis]]) -> Seen:
+    """Return a value as seen with one axis for each group of labels."""
+    own = [[label for label in group if label is not None] for group in groups]
+    return look(value, [group[0] if len(group) == 1 else joined(group) for group in own])
