@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 
 import onnx_ir as ir
 
 from jaxport.graph.arranging import Arrangement, sizes_of
-from jaxport.graph.editing import constant_of, dims_of, is_op, operand, static_dims
+from jaxport.graph.editing import constant_of, dims_of, is_op, operand, source, static_dims
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.attention import (
     ANCHOR,
@@ -75,6 +75,7 @@ def _fusion(whole: Attended) -> Fusion | str:
         return "it is not in single precision"
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
+    whole = _nearest(whole)
     arranged = whole.arranged(_positions_first)
     if whole.heads is None or arranged is None:
         return "its shapes cannot be told before it runs"
@@ -100,6 +101,38 @@ def _fusion(whole: Attended) -> Fusion | str:
 
 def _positions_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
     return [[batch], [along], heads, [vector]]
+
+
+def _nearest(whole: Attended) -> Attended:
+    """Return an attention of the values that are nearest to its products, so that the views behind stay as they are."""
+    absent = {field.name: field.name for field in fields(Axes) if getattr(whole.axes, field.name) is None}
+    absent.pop("group", None)
+    axes = replace(whole.axes, **absent)
+    operands = [
+        _nearest_view(seen, _positions_first(axes.batch, *own))
+        for seen, own in zip(whole.operands, axes.operands, strict=True)
+    ]
+    return replace(
+        whole,
+        operands=tuple(operands),
+        axes=axes,
+        sizes={**whole.sizes, **dict.fromkeys(absent, 1)},
+        masks=tuple(replace(mask, seen=_nearest_view(mask.seen, axes.scores)) for mask in whole.masks),
+        biases=tuple(_nearest_view(bias, axes.scores) for bias in whole.biases),
+    )
+
+
+def _nearest_view(seen: Seen, groups: Sequence[Sequence[Axis]]) -> Seen:
+    """Return the first view of a value that has an axis for each group, in any order; the value itself if none has."""
+    wanted, value = [_label(group) for group in groups], seen.entry
+    for labels, _ in seen.along:
+        present = [label for label in labels if label is not None]
+        if len(labels) == len(wanted) and {*present} <= {*wanted}:
+            absent = iter([label for label in wanted if label not in present])
+            axes = tuple(next(absent) if label is None else label for label in labels)
+            return Seen(value, axes, seen.entry, seen.along)
+        value = value if value is seen.value else source(value.producer())
+    return seen
 
 
 @dataclass(frozen=True)
@@ -206,5 +239,10 @@ def _of_operator(node: ir.Node) -> Attended | str | None:
 
 def _labelled(value: ir.Value, groups: Sequence[Sequence[Axis]]) -> Seen:
     """Return a value as seen with one axis for each group of labels."""
-    own = [[label for label in group if label is not None] for group in groups]
-    return look(value, [group[0] if len(group) == 1 else joined(group) for group in own])
+    return look(value, map(_label, groups))
+
+
+def _label(group: Sequence[Axis]) -> Axis:
+    """Return the label of the axis that a group is merged into."""
+    own = [label for label in group if label is not None]
+    return own[0] if len(own) == 1 else joined(own)
