@@ -7,14 +7,14 @@ average, and `jax.nn.dot_product_attention` computes the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 
 import onnx_ir as ir
 
-from jaxport.graph.arranging import Arrangement, sizes_of
-from jaxport.graph.editing import constant_of, dims_of, is_op, operand, source, static_dims
+from jaxport.graph.arranging import Arrangement, reshaped, sizes_of
+from jaxport.graph.editing import Dim, constant_of, dims_of, is_op, operand, source, static_dims
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.attention import (
     ANCHOR,
@@ -107,29 +107,29 @@ def _nearest(whole: Attended) -> Attended:
     """Return an attention of the values that are nearest to its products, so that the views behind stay as they are."""
     absent = {field.name: field.name for field in fields(Axes) if getattr(whole.axes, field.name) is None}
     absent.pop("group", None)
-    axes = replace(whole.axes, **absent)
+    axes, sizes = replace(whole.axes, **absent), {**whole.sizes, **dict.fromkeys(absent, 1)}
     operands = [
-        _nearest_view(seen, _positions_first(axes.batch, *own))
+        _nearest_view(seen, _positions_first(axes.batch, *own), sizes)
         for seen, own in zip(whole.operands, axes.operands, strict=True)
     ]
     return replace(
         whole,
         operands=tuple(operands),
         axes=axes,
-        sizes={**whole.sizes, **dict.fromkeys(absent, 1)},
-        masks=tuple(replace(mask, seen=_nearest_view(mask.seen, axes.scores)) for mask in whole.masks),
-        biases=tuple(_nearest_view(bias, axes.scores) for bias in whole.biases),
+        sizes=sizes,
+        masks=tuple(replace(mask, seen=_nearest_view(mask.seen, axes.scores, sizes)) for mask in whole.masks),
+        biases=tuple(_nearest_view(bias, axes.scores, sizes) for bias in whole.biases),
     )
 
 
-def _nearest_view(seen: Seen, groups: Sequence[Sequence[Axis]]) -> Seen:
+def _nearest_view(seen: Seen, groups: Sequence[Sequence[Axis]], sizes: Mapping[Axis, Dim]) -> Seen:
     """Return the first view of a value that has an axis for each group, in any order; the value itself if none has."""
     wanted, value = [_label(group) for group in groups], seen.entry
     for labels, _ in seen.along:
         present = [label for label in labels if label is not None]
         if len(labels) == len(wanted) and {*present} <= {*wanted}:
-            absent = iter([label for label in wanted if label not in present])
-            axes = tuple(next(absent) if label is None else label for label in labels)
+            absent = iter([label for label in wanted if label not in present and sizes.get(label) == 1])
+            axes = tuple(next(absent, None) if label is None else label for label in labels)
             return Seen(value, axes, seen.entry, seen.along)
         value = value if value is seen.value else source(value.producer())
     return seen
@@ -175,12 +175,12 @@ class Masking:
         """Emit the bias and the mask of the operator; None for one that it does not have."""
 
         def visible(seen: Seen, how: Arrangement) -> ir.Value:
-            condition = how.apply(builder, builder.now(seen.value))
+            condition = _broadcastable(builder, seen, how)
             if seen not in self.negated:
                 return condition
-            return builder.emit("Not", [condition], how.merged, ir.DataType.BOOL)
+            return builder.emit("Not", [condition], dims_of(condition), ir.DataType.BOOL)
 
-        biases = [how.apply(builder, builder.now(seen.value)) for seen, how in self.biases]
+        biases = [_broadcastable(builder, seen, how) for seen, how in self.biases]
         conditions = [visible(seen, how) for seen, how in self.conditions]
         return [_combined(builder, "Add", biases), _combined(builder, "And", conditions)]
 
@@ -196,14 +196,29 @@ def _hides_nothing(mask: Mask) -> bool:
     return condition is not None and mask.numbers is not None and bool((condition == (mask.numbers[0] == 0)).all())
 
 
+def _broadcastable(builder: Builder, seen: Seen, how: Arrangement) -> ir.Value:
+    """Return a value that broadcasts to the scores: without the axes of one element that broadcasting adds."""
+    if how.merged == (*[1] * (len(how.merged) - len(how.dims)), *how.dims):
+        return builder.now(seen.value)
+    return how.apply(builder, builder.now(seen.value))
+
+
 def _combined(builder: Builder, op_type: str, terms: Sequence[ir.Value]) -> ir.Value | None:
-    """Return the sum or the conjunction of values of four axes; None of none."""
+    """Return the sum or the conjunction of values, with all axes of the scores; None of none."""
+
+    def wide(value: ir.Value) -> list[Dim]:
+        dims = dims_of(value) or []
+        return [*[1] * (len(AXES.scores) - len(dims)), *dims]
 
     def both(one: ir.Value, other: ir.Value) -> ir.Value:
-        pairs = zip(dims_of(one) or (), dims_of(other) or (), strict=True)
-        return builder.emit(op_type, [one, other], [b if a == 1 else a for a, b in pairs], one.dtype)
+        dims = [b if a == 1 else a for a, b in zip(wide(one), wide(other), strict=True)]
+        rank = max(len(dims_of(value) or ()) for value in (one, other))
+        return builder.emit(op_type, [one, other], dims[len(dims) - rank :], one.dtype)
 
-    return reduce(both, terms) if terms else None
+    if not terms:
+        return None
+    total = reduce(both, terms)
+    return reshaped(builder, total, wide(total))
 
 
 def _of_operator(node: ir.Node) -> Attended | str | None:
