@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.codegen.fusions import DOMAIN, attention
+from jaxport.codegen.fusions import DOMAIN, attention, products
 from jaxport.graph.editing import constant_of, graphs, is_op, numpy_dtype
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.group_normalization import group_normalization
@@ -32,7 +32,17 @@ from jaxport.importer.tracing import RecordedProgram, arguments, completed, reco
 
 __all__ = ["record_fused"]
 
-FUSIONS = (identities, softmax, log_sum_exp, normalization, group_normalization, activations, rotary, attention)
+FUSIONS = (
+    identities,
+    softmax,
+    log_sum_exp,
+    normalization,
+    group_normalization,
+    activations,
+    rotary,
+    products,
+    attention,
+)
 OPSET = 23
 """An opset that has the operators of the fusions; nodes of the file keep the versions that they have in it."""
 FIRST_OPSET = 7

@@ -10,11 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.arranging import Arrangement, reshaped, sizes_of
-from jaxport.graph.editing import Dim, constant_of, dims_of, is_op, operand, source, static_dims
+from jaxport.graph.editing import Dim, constant_of, dims_of, is_op, operand, source, sources, static_dims
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.attention import (
     ANCHOR,
@@ -32,7 +34,7 @@ from jaxport.importer.host import RuntimeValue
 from jaxport.importer.namespaces import nn
 from jaxport.importer.registry import op
 
-__all__ = ["DOMAIN", "attention"]
+__all__ = ["DOMAIN", "attention", "products"]
 
 DOMAIN = "jaxport"
 """The domain of the operators that files do not have."""
@@ -65,6 +67,32 @@ def attention(model: ir.Model) -> str:
     return fuse(model, _find, ANCHOR, Anchor(at=("Attention",)))
 
 
+def products(model: ir.Model) -> str:
+    """Replace ONNX Runtime's FusedMatMul of activations by what it fuses, which the other fusions know."""
+    return fuse(model, _product)
+
+
+def _product(node: ir.Node) -> Fusion | None:
+    result, dims = node.outputs[0], [dims_of(value) or () for value in node.inputs]
+    options = {name: attribute.value for name, attribute in node.attributes.items()}
+    if (node.domain, node.op_type) != ("com.microsoft", "FusedMatMul") or min(map(len, dims)) < 3:
+        return None
+    if options.get("transBatchA") or options.get("transBatchB") or result.dtype is not ir.DataType.FLOAT:
+        return None
+
+    def build(builder: Builder) -> ir.Value:
+        def operand(place: int, name: str) -> ir.Value:
+            *batch, row, column = range(len(dims[place]))
+            order = [*batch, column, row] if options.get(name) else [*batch, row, column]
+            return builder.transposed(source(node, place), order)
+
+        product = builder.emit("MatMul", [operand(0, "transA"), operand(1, "transB")], dims_of(result))
+        alpha = builder.constant(np.asarray(options.get("alpha", 1), np.float32), "alpha")
+        return builder.emit("Mul", [product, alpha], dims_of(result))
+
+    return Fusion("MatMul", result, sources(node), build)
+
+
 def _find(node: ir.Node) -> Fusion | str | None:
     whole = _of_operator(node) if is_op(node, "Attention") else recognized(node)
     return _fusion(whole) if isinstance(whole, Attended) else whole
@@ -77,15 +105,17 @@ def _fusion(whole: Attended) -> Fusion | str:
         return "it has no heads"
     whole = _nearest(whole)
     arranged = whole.arranged(_positions_first)
-    if whole.heads is None or arranged is None:
+    size = whole.sizes.get(whole.axes.inner)
+    if whole.heads is None or arranged is None or not isinstance(size, int):
         return "its shapes cannot be told before it runs"
-    size = whole.sizes[whole.axes.inner]
     if size != whole.sizes[whole.axes.outer]:
         return "its keys and values are of different sizes"
     masking = Masking.of(whole)
     if isinstance(masking, str):
         return masking
-    attributes = {} if math.isclose(whole.scale * size**0.5, 1, rel_tol=1e-6) else {"scale": whole.scale}
+    attributes: dict[str, Any] = (
+        {} if math.isclose(whole.scale * size**0.5, 1, rel_tol=1e-6) else {"scale": whole.scale}
+    )
     if masking.is_causal:
         attributes["is_causal"] = 1
 
