@@ -18,6 +18,7 @@ import onnx_ir as ir
 from jaxport.graph.arranging import Arrangement, reshaped, sizes_of
 from jaxport.graph.editing import Dim, constant_of, dims_of, is_op, operand, source, sources, static_dims
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
+from jaxport.graph.fusions.activations import GATED, activations
 from jaxport.graph.fusions.attention import (
     ANCHOR,
     HIDDEN,
@@ -34,7 +35,7 @@ from jaxport.importer.host import RuntimeValue
 from jaxport.importer.namespaces import nn
 from jaxport.importer.registry import op
 
-__all__ = ["DOMAIN", "attention", "products"]
+__all__ = ["DOMAIN", "attention", "gated", "products"]
 
 DOMAIN = "jaxport"
 """The domain of the operators that files do not have."""
@@ -91,6 +92,11 @@ def _product(node: ir.Node) -> Fusion | None:
         return builder.emit("Mul", [product, alpha], dims_of(result))
 
     return Fusion("MatMul", result, sources(node), build)
+
+
+def gated(model: ir.Model) -> str:
+    """Replace `x * sigmoid(x)` by the operator Swish."""
+    return activations(model, GATED)
 
 
 def _find(node: ir.Node) -> Fusion | str | None:

@@ -147,7 +147,7 @@ class _Rewriting:
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
             "jnp.where": (self._where,),
-            "*": (self._times_one, self._gated, self.channels.together),
+            "*": (self._times_one, self.channels.together),
             "-": (self.channels.together,),
             "/": (self._over_root, self.channels.together),
             "jnp.tile": (self._tile,),
@@ -449,14 +449,6 @@ class _Rewriting:
         if negated is None or np.dtype(negated.args[0].dtype) != bool:
             return None
         return call_step(step, "jnp.where", negated.args[0], step.args[2], step.args[1])
-
-    def _gated(self, step: Step) -> Step | None:
-        """`x * sigmoid(x)` is `silu(x)`."""
-        for x, gate in (step.args, step.args[::-1]):
-            made = self.spellings.step(gate, "nn.sigmoid")
-            if made is not None and made.args[0] is x and not made.kwargs:
-                return call_step(step, "nn.silu", x)
-        return None
 
     def _over_last_axis(self, step: Step) -> Step | None:
         """`softmax(x, axis=3)` is `softmax(x, axis=-1)`, of four axes."""
