@@ -191,7 +191,8 @@ class Masking:
     def of(cls, whole: Attended) -> Masking | str:
         """Return the masking of an attention; or why JAX's function does not compute it."""
         added = {bias: additive(bias) for bias in whole.biases}
-        masks = [*whole.masks, *(mask for mask in added.values() if mask is not None and _hides(mask))]
+        hiding = (mask for mask in added.values() if mask is not None and (_hides(mask) or mask.is_causal(whole.axes)))
+        masks = [*whole.masks, *hiding]
         biases = [bias for bias, mask in added.items() if mask not in masks]
         chosen = [mask for mask in masks if not mask.is_causal(whole.axes) and not _hides_nothing(mask)]
         if any(not all(map(math.isfinite, mask.numbers or ())) for mask in chosen):
