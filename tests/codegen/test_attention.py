@@ -170,3 +170,9 @@ def test_half_precision_rounds_where_the_file_says() -> None:
     names = [step.name for step in record_fused(jaxport.from_onnx(halves)).steps]
     assert "nn.softmax" in names
     assert "nn.dot_product_attention" not in names
+
+
+def test_the_operator_is_that_of_this_package() -> None:
+    fused = record_fused(jaxport.from_onnx(masked("m = Where(mask, s, low)", MASK))).program
+    own = [(node.domain, node.op_type) for node in fused.model.graph if node.domain]
+    assert own == [("jaxport", "DotProductAttention")]

@@ -110,7 +110,7 @@ def _fusion(whole: Attended) -> Fusion | str:
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
     whole = _nearest(whole)
-    arranged = whole.arranged(_positions_first)
+    arranged = _arranged(whole)
     size = whole.sizes.get(whole.axes.inner)
     if whole.heads is None or arranged is None or not isinstance(size, int):
         return "its shapes cannot be told before it runs"
@@ -137,6 +137,16 @@ def _fusion(whole: Attended) -> Fusion | str:
 
 def _positions_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
     return [[batch], [along], heads, [vector]]
+
+
+def _arranged(whole: Attended) -> list[Arrangement] | None:
+    """Return how queries, keys, values and the result have heads after positions; None if one of them cannot."""
+    arranged = []
+    for seen, own in zip(whole.operands, whole.axes.operands, strict=True):
+        groups = _positions_first(whole.axes.batch, *own)
+        groups = [[label] if (label := _label(group)) in seen.axes else group for group in groups]
+        arranged.append(Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, whole.sizes))
+    return None if None in arranged else arranged
 
 
 def _nearest(whole: Attended) -> Attended:
@@ -167,7 +177,8 @@ def _nearest_view(seen: Seen, groups: Sequence[Sequence[Axis]], sizes: Mapping[A
             absent = iter([label for label in wanted if label not in present and sizes.get(label) == 1])
             axes = tuple(next(absent, None) if label is None else label for label in labels)
             return Seen(value, axes, seen.entry, seen.along)
-        value = value if value is seen.value else source(value.producer())
+        producer = value.producer()
+        value = value if value is seen.value or producer is None else source(producer)
     return seen
 
 

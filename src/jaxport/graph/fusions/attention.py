@@ -29,7 +29,7 @@ import onnx_ir as ir
 from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, static_dims
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.graph.matching import Axis, Reduced, Seen, joined, look
+from jaxport.graph.matching import Axis, Reduced, Seen, look
 from jaxport.onnx_facts import VIEWS
 
 #: The bias that hides a score, and the largest number that counts as hiding it.
@@ -185,8 +185,6 @@ class Attended:
         return None if is_partial else self._arrangement(seen, self.axes.scores)
 
     def _arrangement(self, seen: Seen, groups: Sequence[Sequence[Axis]]) -> Arrangement | None:
-        own = {*seen.axes}
-        groups = [[whole] if (whole := joined(group)) in own else group for group in groups]
         return Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, self.sizes)
 
 
