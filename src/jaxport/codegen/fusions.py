@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -119,7 +118,7 @@ def _fusion(whole: Attended) -> Fusion | str:
     masking = Masking.of(whole)
     if isinstance(masking, str):
         return masking
-    attributes: dict[str, Any] = (
+    attributes: dict[str, RuntimeValue] = (
         {} if math.isclose(whole.scale * size**0.5, 1, rel_tol=1e-6) else {"scale": whole.scale}
     )
     if masking.is_causal:

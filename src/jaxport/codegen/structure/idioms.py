@@ -22,7 +22,6 @@ from jaxport.codegen.structure.spellings import Spellings, added_axes, bounds, c
 from jaxport.codegen.structure.steps import renamed
 from jaxport.codegen.tree import Op
 from jaxport.importer.host import Dim, HostValue, RuntimeValue, Shape
-from jaxport.importer.namespaces import HELPERS
 from jaxport.importer.recording import Step, Variable, map_leaves
 
 __all__ = ["MOVING", "ROLES", "rewritten"]
@@ -35,9 +34,6 @@ MOVING = frozenset({"jnp.reshape", "jnp.transpose", "jnp.expand_dims", "jnp.sque
 
 REDUCTIONS = ("jnp.mean", "jnp.sum", "jnp.max", "jnp.min")
 """Functions that reduce axes."""
-
-REPEATED = 5
-"""The elements of an axis by which a repetition is told: positions are the same from element to element."""
 
 Rule = Callable[[Step], "Variable | Step | None"]
 
@@ -142,7 +138,7 @@ class _Rewriting:
                 self.lookups.part_of_transposed,
             ),
             "jnp.transpose": (self._transpose, self.channels.flattened),
-            "helper.resized_along": (self._repeat,),
+            "helper.resized_along": (self.lookups.repeat,),
             "helper.rotary": (self.attentions.rotary,),
             "jnp.swapaxes": (self._swapped,),
             "mT": (self._swapped,),
@@ -213,18 +209,6 @@ class _Rewriting:
         if any(size != 1 and times != 1 for size, times in zip(x.shape, repeats, strict=True)):
             return None
         return call_step(step, "jnp.broadcast_to", x, tuple(step.outputs.shape))
-
-    def _repeat(self, step: Step) -> Step | None:
-        """`resized_along(x, 1, 2 * n, mode="nearest")` is `repeat(x, 2, axis=1)`, if each element is taken twice."""
-        x, axis, size, *scale = step.args
-        times = size // x.shape[axis]
-        if step.kwargs.get("mode") != "nearest" or not isinstance(times, int) or times * x.shape[axis] != size:
-            return None
-        row = np.arange(REPEATED)
-        resized = HELPERS["resized_along"].function(row, 0, times * row.size, *scale, **step.kwargs)
-        if not np.array_equal(resized, row.repeat(times)):
-            return None
-        return Step("call", "jnp.repeat", (x, times), {"axis": axis}, step.outputs, step.node)
 
     def _continued(self, step: Step) -> Step | None:
         """`concatenate((a, b, c), axis=1)` is `concatenate((ab, c), axis=1)` if `ab` is those two already."""
