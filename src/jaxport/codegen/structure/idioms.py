@@ -14,7 +14,6 @@ import numpy as np
 
 from jaxport.codegen.structure.attention import Attentions
 from jaxport.codegen.structure.channels import ELEMENTWISE, Channels
-from jaxport.codegen.structure.folding import folded
 from jaxport.codegen.structure.groups import Groups
 from jaxport.codegen.structure.lookups import Lookups
 from jaxport.codegen.structure.rows import Rows
@@ -99,10 +98,6 @@ class _Rewriting:
         step = renamed(step, self.same)
         output = step.outputs
         if isinstance(output, Variable):
-            constant = folded(step)
-            if constant is not None:
-                self.same[output] = constant
-                return
             for rule in self._rules(step):
                 rewritten = rule(step)
                 if isinstance(rewritten, Variable):
