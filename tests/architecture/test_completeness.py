@@ -62,10 +62,11 @@ def test_what_is_on_request_exists() -> None:
 
 
 def test_an_operator_has_a_case() -> None:
-    """In the backend suite of ONNX, as the page counts that is kept up to date, or by name in the tests of the importer."""
+    """In the backend suite of ONNX, as the page counts that is kept up to date, or by name in the tests of the importer or the printers."""
     page = (TESTS.parent / "docs" / "operators.md").read_text()
     suite = set(re.findall(r"^\| `(\w+)` \| [^|]* \| \d", page, re.MULTILINE))
-    named = set(re.findall(r"\w+", "\n".join(path.read_text() for path in (TESTS / "importer").rglob("*.py"))))
+    files = [path for part in ("importer", "codegen") for path in (TESTS / part).rglob("*.py")]
+    named = set(re.findall(r"\w+", "\n".join(path.read_text() for path in files)))
     missing = {f"{operator.domain}.{operator.name}" for operator in operators() if operator.name not in suite | named}
     assert not missing, f"no test has a node of {sorted(missing)}: add a line to a table of cases in tests/importer"
 

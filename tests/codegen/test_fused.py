@@ -83,6 +83,14 @@ def test_other_precisions_round_where_the_file_says():
         assert calls(program(GELU, "double[batch, 8] x"))[1] == "lax.erf"
 
 
+@pytest.mark.parametrize("dtype", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE])
+def test_an_operator_that_rounds_where_its_parts_do_is_one_in_any_precision(dtype: int):
+    with jax.enable_x64(True):
+        assert "nn.silu" in calls(
+            program(f"a = Cast<to = {dtype}>(x) s = Sigmoid(a) b = Mul(s, a) y = Cast<to = 1>(b)")
+        )
+
+
 def test_constants_that_sizes_determine():
     """A scale that the graph computes from the size of an axis."""
     body = (

@@ -501,6 +501,31 @@ def test_what_only_looks_like_an_idiom_stays(name: str, tmp_path: Path) -> None:
     assert "roll" not in code
 
 
+ENLARGED = {
+    "floor": ('coordinate_transformation_mode="asymmetric", nearest_mode="floor"', 2, True),
+    "half pixel": ('coordinate_transformation_mode="half_pixel"', 3, True),
+    "half pixel, up": ('coordinate_transformation_mode="half_pixel", nearest_mode="round_prefer_ceil"', 2, True),
+    "asymmetric": ('coordinate_transformation_mode="asymmetric"', 3, False),
+    "corners": ('coordinate_transformation_mode="align_corners"', 2, False),
+    "linear": ('mode="linear"', 2, False),
+}
+
+
+@pytest.mark.parametrize("name", ENLARGED)
+def test_an_enlargement_by_the_nearest_element_repeats(name: str, tmp_path: Path) -> None:
+    options, times, repeats = ENLARGED[name]
+    mode = "" if 'mode="linear' in options else 'mode="nearest", '
+    model = spelled(
+        f"y = Resize<{mode}{options}>(x, , times)",
+        X,
+        output="float[batch, n, 8]",
+        weights=f"float[3] times = {{1, {times}, 1}}",
+    )
+    code = check_model(model, tmp_path, "nnx")
+    assert (f"jnp.repeat(x, {times}, axis=1)" in code) == repeats
+    assert ("resized_along" in code) != repeats
+
+
 HEADS = ("float[batch, 2, length, 4] q", "float[batch, 2, 6, 4] k", "float[batch, 2, 6, 4] v")
 SCORES = "t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) s = Mul(a, scale)"
 ATTENDED = "float[batch, 2, length, 4]"

@@ -42,7 +42,6 @@ MASKED = {"bert_base", "cross_attention", "gpt2_decode"}
 """Models with an attention that is no `nnx.MultiHeadAttention` again, for its mask: its projections have one axis for all heads."""
 
 GROWN = {
-    "the mask of an attention is written in operators": MASKED,
     "a routing is written in operators": {"moe"},
     "an attention whose positions are images has its axes moved": {"unet"},
     "a mask is made for each layer": {("gpt2", "equinox")},

@@ -198,18 +198,23 @@ def weight_name(name: str) -> str:
     return identifier(re.sub(r"_\d+$", "", given_name(name)), "weight")
 
 
+CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
+"""PyTorch's types that say nothing of what a module is."""
+
+
 def class_name(type_name: str, path: str, default: str = "Block") -> str:
-    """Return a class from the type that the file gives a module, or else from its path.
+    """Return a class from the type that the file gives a module, or else, or for a container, from its path.
 
     >>> (
     ...     class_name("torch.nn.modules.linear.Linear", ""),
     ...     class_name("", "encoder.self_attn"),
     ...     class_name("", "blocks.11"),
+    ...     class_name("torch.nn.modules.container.Sequential", "features"),
     ... )
-    ('Linear', 'SelfAttn', 'Block')
+    ('Linear', 'SelfAttn', 'Block', 'Features')
     """
     text = re.split(r"[.:/]", type_name)[-1] if type_name else ""
-    if not re.search(r"[A-Za-z]", text):
+    if text in CONTAINERS or not re.search(r"[A-Za-z]", text):
         parts = [part for part in re.split(r"[./]", path) if part and not part.isdigit()]
         text = re.sub(r"_\d+$", "", parts[-1]) if parts else default
         if re.search(r"(?<=[a-z])[^s]s[./_]\d+$", path):

@@ -66,14 +66,13 @@ _NUMBERS = {"jnp.arange": (0, 1, 2)}
 class Printer:
     """Prints the functions of one module: names are unique in the whole module, so that closures mean what they say.
 
-    `taken` are the names in use. `constants` collects the tensors that are too large for the source, `helpers` the
-    helper functions, `modules` the names of the modules that the source uses.
+    `taken` are the names in use. `constants` collects the tensors that are too large for the source, `dims` the names
+    of sizes that it uses, `comments` a comment for each statement that has one.
     """
 
     taken: set[str]
     expressions: dict[Variable, ast.expr] = field(default_factory=dict)
     constants: dict[str, HostValue] = field(default_factory=dict)
-    helpers: dict[str, Recordable] = field(default_factory=dict)
     dims: set[str] = field(default_factory=set)
     comments: dict[int, str] = field(default_factory=dict)
 

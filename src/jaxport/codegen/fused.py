@@ -8,13 +8,14 @@ that is masked as a whole) are not among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import jax
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.codegen.fusions import DOMAIN, attention, gated, products
 from jaxport.graph.editing import constant_of, graphs, is_op, numpy_dtype
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.group_normalization import group_normalization
@@ -31,8 +32,20 @@ from jaxport.importer.tracing import RecordedProgram, arguments, completed, reco
 
 __all__ = ["record_fused"]
 
-FUSIONS = (identities, softmax, log_sum_exp, normalization, group_normalization, activations, rotary)
-OPSET = 23
+FUSIONS = (
+    identities,
+    softmax,
+    log_sum_exp,
+    normalization,
+    group_normalization,
+    activations,
+    rotary,
+    products,
+    attention,
+)
+IN_ANY_PRECISION = (gated,)
+"""Fusions to operators that round where their parts do."""
+OPSET = 24
 """An opset that has the operators of the fusions; nodes of the file keep the versions that they have in it."""
 FIRST_OPSET = 7
 """The opset from which on operators broadcast as NumPy does, which the fusions rely on."""
@@ -120,19 +133,19 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]]) ->
             return program
         for node in root.graph.all_nodes():
             node.version = version if not node.domain else node.version
-        root.opset_imports[""] = max(version, OPSET)
+        root.opset_imports.update({"": max(version, OPSET), DOMAIN: 1})
     own = [model.graph.initializers[name] for name in program.weights.values if name in model.graph.initializers]
     parameters = [value for value in own if not _is_unit_affine(value)]
     copies = dict(zip(_values(program.model), _values(model), strict=True))
+    known = {copies[value]: results for value, results in seen.items() if value in copies}
     names = [value.name for value in model.graph.outputs]
-    with _annotated(
-        {copies[value]: results for value, results in seen.items() if value in copies}, [*copies.values()], parameters
-    ):
-        for fusion in FUSIONS:
-            fusion(model)
+    for fusions, is_admitted in ((FUSIONS, _is_exact), (IN_ANY_PRECISION, _is_declared)):
+        with _annotated(known, [*copies.values()], parameters, is_admitted):
+            for fusion in fusions:
+                fusion(model)
     for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name
-    is_changed = any(node.version is None and not node.domain for graph in graphs(model) for node in graph)
+    is_changed = any(node.version is None and node.domain in ("", DOMAIN) for graph in graphs(model) for node in graph)
     return rebuilt(program, model) if is_changed else program
 
 
@@ -154,12 +167,15 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 
 @contextmanager
 def _annotated(
-    known: Mapping[ir.Value, Sequence[RuntimeValue]], values: Sequence[ir.Value], parameters: Sequence[ir.Value]
+    known: Mapping[ir.Value, Sequence[RuntimeValue]],
+    values: Sequence[ir.Value],
+    parameters: Sequence[ir.Value],
+    is_admitted: Callable[[ir.DataType | None, np.dtype], bool],
 ) -> Iterator[None]:
     """Give values the shapes that they had, and those that depend on nothing but sizes their elements, inside the context.
 
-    Parameters are no constants, whatever they are before they are trained. Values in half or double precision have no
-    shape, so that nothing is recognised: an operator may round where its parts do not.
+    Parameters are no constants, whatever they are before they are trained. Values of dtypes that are not admitted, as the
+    file declares them and as they are, have no shape, so that nothing is recognised.
     """
     declared = [(value, value.type, value.shape, value.const_value) for value in (*values, *parameters)]
     for parameter in parameters:
@@ -167,7 +183,7 @@ def _annotated(
     for value in values:
         results, value.shape = known.get(value, ()), None
         kind = _type(results) if results else None
-        if kind is None or not _is_exact(value.dtype, kind[0]):
+        if kind is None or not is_admitted(value.dtype, kind[0]):
             continue
         dtype, sizes = kind
         value.shape = ir.Shape(sizes)
@@ -182,5 +198,12 @@ def _annotated(
 
 
 def _is_exact(declared: ir.DataType | None, dtype: np.dtype) -> bool:
-    """Whether a value is in single precision, or of integers or booleans."""
+    """Whether a value is of integers or booleans, or in single precision: in others, an operator may round where its
+    parts do not.
+    """
     return dtype.kind in "biu" or (dtype == np.float32 and declared in (None, ir.DataType.FLOAT))
+
+
+def _is_declared(declared: ir.DataType | None, dtype: np.dtype) -> bool:
+    """Whether a value has the dtype that the file declares."""
+    return declared is None or declared.numpy() == dtype

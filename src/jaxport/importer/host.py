@@ -189,7 +189,9 @@ class HostValue:
         return iter(self.data.tolist())
 
     def __getitem__(self, index: Any) -> HostValue:
-        return HostValue(np.asarray(self.data[_plain(index)], dtype=self.data.dtype), self.dtype)
+        data = np.asarray(self.data[_plain(index)], dtype=self.data.dtype)
+        is_plain = self.symbolic and not any(map(is_dim, data.ravel()))
+        return HostValue(data.astype(self.dtype) if is_plain else data, self.dtype)
 
     def __int__(self) -> int:
         return int(self.item())

@@ -288,18 +288,6 @@ def _conv_transpose(layer: Layer) -> ast.expr:
     return _made("ConvTranspose", layer, *sizes, **_windows(layer), **_bias(layer))
 
 
-def _lstm(layer: Layer) -> ast.expr:
-    return _made("LSTMCell", layer, "in_features", "hidden_features")
-
-
-def _gru(layer: Layer) -> ast.expr:
-    return _made("GRUCell", layer, "in_features", "hidden_features")
-
-
-def _embed(layer: Layer) -> ast.expr:
-    return _made("Embedding", layer, "num_embeddings", "features")
-
-
 def _layer_norm(layer: Layer) -> ast.expr:
     return _made("LayerNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], **_bias(layer))
 
@@ -348,9 +336,9 @@ _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "GroupedLinear": (_grouped_linear, _SAME),
     "Conv": (_conv, _SAME),
     "ConvTranspose": (_conv_transpose, _SAME),
-    "LSTM": (_lstm, _LSTM),
-    "GRU": (_gru, _GRU),
-    "Embed": (_embed, _WEIGHT),
+    "LSTM": (lambda layer: _made("LSTMCell", layer, "in_features", "hidden_features"), _LSTM),
+    "GRU": (lambda layer: _made("GRUCell", layer, "in_features", "hidden_features"), _GRU),
+    "Embed": (lambda layer: _made("Embedding", layer, "num_embeddings", "features"), _WEIGHT),
     "LayerNorm": (_layer_norm, _WEIGHT),
     "GroupNorm": (_group_norm, _WEIGHT),
     "RMSNorm": (_rms_norm, _WEIGHT),

@@ -84,18 +84,6 @@ def _conv_transpose(layer: Layer) -> ast.expr:
     )
 
 
-def _lstm(layer: Layer) -> ast.expr:
-    return _made("OptimizedLSTMCell", layer, "in_features", "hidden_features")
-
-
-def _gru(layer: Layer) -> ast.expr:
-    return _made("GRUCell", layer, "in_features", "hidden_features")
-
-
-def _embed(layer: Layer) -> ast.expr:
-    return _made("Embed", layer, "num_embeddings", "features")
-
-
 def _layer_norm(layer: Layer) -> ast.expr:
     options = {"epsilon": layer.config["epsilon"], **_uses(layer, "bias"), "use_fast_variance": False}
     return _made("LayerNorm", layer, "num_features", **options)
@@ -161,9 +149,9 @@ LAYERS = {
         "GroupedLinear": _grouped_linear,
         "Conv": _conv,
         "ConvTranspose": _conv_transpose,
-        "LSTM": _lstm,
-        "GRU": _gru,
-        "Embed": _embed,
+        "LSTM": lambda layer: _made("OptimizedLSTMCell", layer, "in_features", "hidden_features"),
+        "GRU": lambda layer: _made("GRUCell", layer, "in_features", "hidden_features"),
+        "Embed": lambda layer: _made("Embed", layer, "num_embeddings", "features"),
         "LayerNorm": _layer_norm,
         "GroupNorm": _group_norm,
         "RMSNorm": _rms_norm,

@@ -14,7 +14,6 @@ import numpy as np
 
 from jaxport.codegen.structure.attention import Attentions
 from jaxport.codegen.structure.channels import ELEMENTWISE, Channels
-from jaxport.codegen.structure.folding import folded
 from jaxport.codegen.structure.groups import Groups
 from jaxport.codegen.structure.lookups import Lookups
 from jaxport.codegen.structure.rows import Rows
@@ -99,10 +98,6 @@ class _Rewriting:
         step = renamed(step, self.same)
         output = step.outputs
         if isinstance(output, Variable):
-            constant = folded(step)
-            if constant is not None:
-                self.same[output] = constant
-                return
             for rule in self._rules(step):
                 rewritten = rule(step)
                 if isinstance(rewritten, Variable):
@@ -125,7 +120,7 @@ class _Rewriting:
             "lax.conv_general_dilated": (self.channels.convolution,),
             "helper.depthwise_convolution": (self.channels.convolution,),
             "jnp.matmul": (self._matmul,),
-            "@": (self.attentions.attention, self._scaled_product, self.rows.of_columns),
+            "@": (self._scaled_product, self.rows.of_columns),
             "jnp.squeeze": (self._squeeze, self._squeeze_added, self.lookups.element_of_split, self._squeeze_reduced),
             "jnp.expand_dims": (self._expand,),
             "jnp.logical_and": (self._and_true,),
@@ -138,22 +133,24 @@ class _Rewriting:
                 self.lookups.part_of_transposed,
             ),
             "jnp.transpose": (self._transpose, self.channels.flattened),
+            "helper.resized_along": (self.lookups.repeat,),
             "helper.rotary": (self.attentions.rotary,),
             "jnp.swapaxes": (self._swapped,),
             "mT": (self._swapped,),
             **dict.fromkeys(REDUCTIONS, (self._reduction, self.channels.reduction)),
-            "jnp.reshape": (self.attentions.attention, self.rows.of_rows, self._reshape, self._split_before),
+            "jnp.reshape": (self.rows.of_rows, self._reshape, self._split_before),
             "jnp.reciprocal": (self._reciprocal,),
             "jnp.negative": (self._negative,),
             "jnp.arange": (self._arange,),
             "jnp.where": (self._where,),
-            "*": (self._times_one, self._gated, self.channels.together),
+            "*": (self._times_one, self.channels.together),
             "-": (self.channels.together,),
             "/": (self._over_root, self.channels.together),
             "jnp.tile": (self._tile,),
             "jnp.pad": (self._pad_nothing,),
             "==": (self._lower_triangle,),
-            "nn.softmax": (self.attentions.mask_of, self._over_last_axis),
+            "nn.softmax": (self.attentions.mask_of_sum, self._over_last_axis),
+            "nn.dot_product_attention": (self.attentions.mask,),
             "jnp.concatenate": (self._stack, self._roll, self.channels.concatenation, self._continued),
             "lax.reduce_window": (self.channels.pool,),
             "helper.avg_pool": (self.channels.pool,),
@@ -448,14 +445,6 @@ class _Rewriting:
         if negated is None or np.dtype(negated.args[0].dtype) != bool:
             return None
         return call_step(step, "jnp.where", negated.args[0], step.args[2], step.args[1])
-
-    def _gated(self, step: Step) -> Step | None:
-        """`x * sigmoid(x)` is `silu(x)`."""
-        for x, gate in (step.args, step.args[::-1]):
-            made = self.spellings.step(gate, "nn.sigmoid")
-            if made is not None and made.args[0] is x and not made.kwargs:
-                return call_step(step, "nn.silu", x)
-        return None
 
     def _over_last_axis(self, step: Step) -> Step | None:
         """`softmax(x, axis=3)` is `softmax(x, axis=-1)`, of four axes."""

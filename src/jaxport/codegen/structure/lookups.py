@@ -6,9 +6,16 @@ import numpy as np
 
 from jaxport.codegen.structure.spellings import StepRules, call_step, only_axis
 from jaxport.importer.host import HostValue, RuntimeValue, is_dim
+from jaxport.importer.namespaces import HELPERS
 from jaxport.importer.recording import Step, Variable
 
 __all__ = ["Lookups"]
+
+REPEATED = 5
+"""The elements of an axis by which a repetition is told, if positions are the same from element to element."""
+
+OF_WHOLE = ("align_corners", "tf_crop_and_resize")
+"""Coordinates of a Resize that depend on the number of elements."""
 
 
 class Lookups(StepRules):
@@ -115,6 +122,20 @@ class Lookups(StepRules):
         chosen = (*(slice(None),) * axis, index[-1]) if axis else index[-1]
         part = self.add(Step("index", "", (origin, chosen), {}, output, step.node))
         return call_step(step, "jnp.transpose", part, rest)
+
+    def repeat(self, step: Step) -> Step | None:
+        """`resized_along(x, 1, 2 * n, mode="nearest")` is `repeat(x, 2, axis=1)`, if each element is taken twice."""
+        x, axis, size, *scale = step.args
+        times = size // x.shape[axis]
+        if step.kwargs.get("mode") != "nearest" or step.kwargs.get("transform") in OF_WHOLE:
+            return None
+        if not isinstance(times, int) or times * x.shape[axis] != size:
+            return None
+        row = np.arange(REPEATED)
+        resized = HELPERS["resized_along"].function(row, 0, times * row.size, *scale, **step.kwargs)
+        if not np.array_equal(resized, row.repeat(times)):
+            return None
+        return Step("call", "jnp.repeat", (x, times), {"axis": axis}, step.outputs, step.node)
 
 
 def _slices(index: RuntimeValue) -> list[slice] | None:

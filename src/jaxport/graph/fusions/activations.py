@@ -95,15 +95,18 @@ ACTIVATIONS = (
     Activation("Relu", jax.nn.relu, ("Max",)),
 )
 
+#: Functions that runtimes compute as fast from their parts, as the operators are newer than most of them.
+GATED = (Activation("Swish", jax.nn.silu, ("Sigmoid", "Mul")),)
+
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-def activations(model: ir.Model) -> str:
+def activations(model: ir.Model, table: Sequence[Activation] = ACTIVATIONS) -> str:
     """Recognise activation functions, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
     nodes = [node for node in nodes_of(model) if not node.domain and node.outputs]
     present = {node.op_type for node in nodes}
-    wanted = [activation for activation in ACTIVATIONS if present.issuperset(activation.needs)]
+    wanted = [activation for activation in table if present.issuperset(activation.needs)]
 
     @functools.cache
     def patterns(dtype: np.dtype) -> Mapping[str, Sequence[tuple[Activation, Pattern]]]:

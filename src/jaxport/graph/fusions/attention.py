@@ -1,9 +1,10 @@
-"""Recognise Attention (opset 23): softmax(Q Kᵀ · scale + mask) V, in any order of the axes.
+"""Recognise attention: softmax(Q Kᵀ · scale + biases, masked) V, in any order of the axes.
 
 The two matrix products around a Softmax are read as sums over labelled axes, so it does not matter which operand was
 transposed, or whether heads are merged, split or grouped (fewer heads of keys than of queries).
 
-These masks are accepted, since the operator gives the same result with them:
+`recognized` tells what a graph spells out; `attention` replaces it by the operator Attention (opset 23). These masks are
+accepted, since the operator gives the same result with them:
 1. `where(i >= j, scores, low)` of positions: the causal mask of the operator.
 2. `where(mask, scores, low)` with a finite low number: a bias that is 0 or -1e30. A fully masked row then averages over
    all keys, as in the graph. A bias of -inf, or the lowest float, would give zeros there.
@@ -18,6 +19,7 @@ Scores are assumed to be smaller than 1e9 in magnitude, so that adding the low n
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,13 +38,25 @@ HIDDEN, LOW = -1e30, -1e9
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
+#: The opset from which on a Softmax is over a single axis.
+SINGLE_AXIS = 13
+
+Groups = Callable[[Axis, Axis, list[Axis], Axis], Sequence[Sequence[Axis]]]
+"""Returns the axes of an operand, given its axes of batches, positions, heads and vectors."""
+
+#: The product that ends an attention.
+ANCHOR = Anchor(at=("MatMul",), below=("Softmax",), through=(*VIEWS, "Cast"))
+
 
 def attention(model: ir.Model) -> str:
-    """Recognise Attention, in the graph, its subgraphs and its functions."""
+    """Replace attention by the operator Attention, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(
-        model, lambda node: _find(node, opset), Anchor(at=("MatMul",), below=("Softmax",), through=(*VIEWS, "Cast"))
-    )
+
+    def find(node: ir.Node) -> Fusion | str | None:
+        whole = recognized(node)
+        return _fusion(whole, opset) if isinstance(whole, Attended) else whole
+
+    return fuse(model, find, ANCHOR)
 
 
 @dataclass(frozen=True)
@@ -63,30 +77,26 @@ class Axes:
     inner: Axis
     outer: Axis
 
+    @property
+    def operands(self) -> list[tuple[Axis, list[Axis], Axis]]:
+        """The sequence, the heads and the vectors of the queries, the keys, the values and the result."""
+        many, few = [self.heads, self.group], [self.heads]
+        return [
+            (self.queries, many, self.inner),
+            (self.keys, few, self.inner),
+            (self.keys, few, self.outer),
+            (self.queries, many, self.outer),
+        ]
 
-@dataclass(frozen=True)
-class Scores:
-    """Scaled scores before the softmax.
-
-    Attributes:
-      product: the scores without scale and mask.
-      query, key: the operands of the product.
-      scale: the factor.
-      mask: what is added to the scores, or None.
-      sizes: the size along each axis.
-    """
-
-    product: Seen
-    query: Seen
-    key: Seen
-    scale: float
-    mask: Mask | None
-    sizes: dict[Axis, Dim]
+    @property
+    def scores(self) -> list[list[Axis]]:
+        """The axes of the scores."""
+        return [[self.batch], [self.heads, self.group], [self.queries], [self.keys]]
 
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask of the scores: `seen` is the bias itself, or a condition that selects one of two numbers."""
+    """A mask of the scores: `seen` is a bias, or a condition that selects one of two numbers to be added."""
 
     seen: Seen
     numbers: tuple[float, float] | None
@@ -100,7 +110,86 @@ class Mask:
         return along == [[axes.queries], [axes.keys]] and all(map(_are_positions, operands))
 
 
-def _find(node: ir.Node, opset: int) -> Fusion | str | None:
+@dataclass(frozen=True)
+class Scores:
+    """Scaled scores before the softmax.
+
+    Attributes:
+      product: the scores without scale and masks.
+      query, key: the operands of the product.
+      scale: the factor.
+      masks: the conditions that replace scores by low numbers.
+      biases: what is added to the scores before.
+    """
+
+    product: Seen
+    query: Seen
+    key: Seen
+    scale: float
+    masks: tuple[Mask, ...]
+    biases: tuple[Seen, ...]
+
+
+@dataclass(frozen=True)
+class Attended:
+    """An attention.
+
+    Attributes:
+      operands: the queries, the keys, the values and the result.
+      axes: the labels of all axes.
+      sizes: the size along each.
+      scale: the factor of the scores.
+      masks: the conditions that replace scores by low numbers.
+      biases: what is added to the scores before.
+      weights: the dtype of the softmax.
+      is_causal: whether keys after a query's own position are hidden, whatever the masks are.
+    """
+
+    operands: tuple[Seen, Seen, Seen, Seen]
+    axes: Axes
+    sizes: Mapping[Axis, Dim]
+    scale: float
+    masks: tuple[Mask, ...] = ()
+    biases: tuple[Seen, ...] = ()
+    weights: ir.DataType | None = None
+    is_causal: bool = False
+
+    @property
+    def result(self) -> Seen:
+        """What it computes."""
+        return self.operands[3]
+
+    @property
+    def leaves(self) -> list[ir.Value]:
+        """The values that it is computed from."""
+        return [seen.value for seen in (*self.operands[:3], *(mask.seen for mask in self.masks), *self.biases)]
+
+    @property
+    def heads(self) -> tuple[int, int] | None:
+        """The number of heads of queries, and of keys; None unless these and the sizes of vectors are known."""
+        axes = (self.axes.heads, self.axes.group, self.axes.inner, self.axes.outer)
+        known = static_dims([self.sizes.get(axis) for axis in axes])
+        return None if known is None else (known[0] * known[1], known[0])
+
+    def arranged(self, groups: Groups) -> list[Arrangement] | None:
+        """Return how queries, keys, values and the result get axes of these groups; None if one of them cannot."""
+        pairs = zip(self.operands, self.axes.operands, strict=True)
+        known = [how for seen, own in pairs if (how := self._arrangement(seen, groups(self.axes.batch, *own)))]
+        return known if len(known) == len(self.operands) else None
+
+    def over_scores(self, seen: Seen) -> Arrangement | None:
+        """Return how a mask gets the axes of the scores, of one element where it has none; None if it cannot."""
+        heads, group = self.axes.heads, self.axes.group
+        own = atoms(seen.axes, [heads, group])
+        is_partial = group is not None and (heads in own) != (group in own)
+        return None if is_partial else self._arrangement(seen, self.axes.scores)
+
+    def _arrangement(self, seen: Seen, groups: Sequence[Sequence[Axis]]) -> Arrangement | None:
+        return Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, self.sizes)
+
+
+def recognized(node: ir.Node) -> Attended | str | None:
+    """Return the attention that a product ends, the reason why a similar computation is none, or None."""
     result = Seen.whole(node.outputs[0])
     operands = None if result is None else result.contracted()
     if result is None or operands is None:
@@ -109,32 +198,42 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         weights, value = _uncast(weights, narrowed=True), _uncast(value)
         if not weights.is_op("Softmax") or weights.node.graph is not node.graph:
             continue
-        keys = weights.axes[integer(weights.node, "axis", -1)]
+        keys = _softmax_axis(weights)
         if keys not in value.axes or keys in result.axes or keys is None:
             continue
         scores = _scores(look(source(weights.node), weights.axes), keys)
         if isinstance(scores, str) or scores is None:
             return scores
-        axes = _axes(scores, value, keys)
+        sizes = sizes_of(scores.product, *(scores.product.contracted() or ()), scores.query, scores.key)
+        axes = _axes(scores, sizes, value, keys)
         if axes is None:
             return "its axes are not those of batches, heads, queries and keys"
-        dtype = node.outputs[0].dtype
-        if weights.value.dtype == ir.DataType.FLOAT:
-            dtype = weights.value.dtype
-        if dtype is ir.DataType.DOUBLE:
-            return "the runtime's Attention of DOUBLE computes in single precision"
-        return obstacle("Attention", dtype, opset) or _fusion(result, scores, value, axes, weights, dtype)
+        sizes = sizes | sizes_of(result, weights, value) | {None: 1}
+        sides, scale, dtype = (scores.query, scores.key, value, result), scores.scale, weights.value.dtype
+        return Attended(sides, axes, sizes, scale, scores.masks, scores.biases, dtype)
     return None
+
+
+def _softmax_axis(weights: Seen) -> Axis:
+    """Return the axis of a Softmax; None if it is over several, as it may be before opset 13."""
+    node, rank = weights.node, len(weights.axes)
+    if node.version is not None and node.version < SINGLE_AXIS:
+        return weights.axes[-1] if integer(node, "axis", 1) % rank == rank - 1 else None
+    return weights.axes[integer(node, "axis", -1)]
 
 
 # The scores
 
 
 def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
-    masked = _masked(seen)
-    if isinstance(masked, str):
-        return masked
-    plain, mask = masked
+    masks = []
+    while (chosen := seen.operands("Where")) is not None:
+        condition, one, other = chosen
+        seen, low = (one, other.scalar) if other.scalar is not None else (other, one.scalar)
+        if low is None or not low <= LOW:
+            return "what is masked is not a low number"
+        masks.append(Mask(condition, (0.0, low) if seen is one else (low, 0.0)))
+    plain, biases = _unbiased(seen) or (seen, ())
     product, scale = _unscaled(plain)
     operands = product.contracted()
     if operands is None:
@@ -142,9 +241,7 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     sides = operands if keys in atoms(operands[1].axes) else operands[::-1]
     (query, left), (key, right) = (_unscaled(_uncast(one)) for one in sides)
     scale *= left * right
-    if scale <= 0:
-        return "its scale is not positive"
-    return Scores(product, query, key, scale, mask, sizes_of(product, *operands, query, key))
+    return Scores(product, query, key, scale, tuple(masks), biases) if scale > 0 else "its scale is not positive"
 
 
 def _uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
@@ -172,30 +269,26 @@ def _unscaled(seen: Seen) -> tuple[Seen, float]:
     return seen, scale
 
 
-def _masked(seen: Seen) -> tuple[Seen, Mask | None] | str:
-    """Return the scores without their mask, and the mask."""
-    chosen, added = seen.operands("Where"), seen.operands("Add")
-    if chosen is not None:
-        condition, one, other = chosen
-        kept, low = (one, other.scalar) if other.scalar is not None else (other, one.scalar)
-        if low is None or not low <= LOW:
-            return "what is masked is not a low number"
-        return kept, Mask(condition, (0.0, low) if kept is one else (low, 0.0))
-    for scores, bias in (added, added[::-1]) if added is not None else ():
-        if _unscaled(scores)[0].is_op("MatMul"):
-            mask = _bias(bias)
-            return "the bias that is added may hide all keys" if mask is None else (scores, mask)
-    return seen, None
+def _unbiased(seen: Seen) -> tuple[Seen, tuple[Seen, ...]] | None:
+    """Return the product that a value is a sum with, perhaps scaled, and the other terms; None if it has no product."""
+    if _unscaled(seen)[0].is_op("MatMul"):
+        return seen, ()
+    terms = seen.operands("Add") or []
+    for term, bias in zip(terms, terms[::-1], strict=True):
+        inner = _unbiased(term)
+        if inner is not None:
+            return inner[0], (*inner[1], bias)
+    return None
 
 
-def _bias(seen: Seen) -> Mask | None:
-    """Return the mask if a bias is known to be moderate, or to choose between two numbers."""
-    chosen = seen.operands("Where")
+def additive(bias: Seen) -> Mask | None:
+    """Return the mask that a bias is if it is known to be moderate, or to choose between two numbers."""
+    chosen = bias.operands("Where")
     if chosen is not None:
         condition, one, other = chosen[0], chosen[1].scalar, chosen[2].scalar
         if one is not None and other is not None:
             return Mask(condition, (one, other))
-    return Mask(seen, None) if _is_bounded(seen.value) else None
+    return Mask(bias, None) if _is_bounded(bias.value) else None
 
 
 def _is_bounded(value: ir.Value) -> bool:
@@ -221,7 +314,7 @@ def _are_positions(seen: Seen) -> bool:
 # The axes
 
 
-def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
+def _axes(scores: Scores, sizes: Mapping[Axis, Dim], value: Seen, keys: Axis) -> Axes | None:
     """Return the role of each axis."""
     query, key = atoms(scores.query.axes, scores.key.axes), atoms(scores.key.axes, scores.query.axes)
     values = atoms(value.axes, scores.query.axes)
@@ -234,7 +327,7 @@ def _axes(scores: Scores, value: Seen, keys: Axis) -> Axes | None:
         return None
     single = len(shared) == len(alone) == 1 and len(scores.query.axes) > 2  # one query of one sequence
     if len(shared) == 2:
-        batch, heads = shared if isinstance(scores.sizes.get(shared[1]), int) else shared[::-1]
+        batch, heads = shared if isinstance(sizes.get(shared[1]), int) else shared[::-1]
     elif shared and (query[:1] != shared or (single and _are_merged(scores.query, shared[0], alone[0]))):
         batch, heads = None, shared[0]
     else:
@@ -258,88 +351,87 @@ def _are_merged(seen: Seen, first: Axis, second: Axis) -> bool:
     return first is not None and (first, second) in pairs
 
 
-def _groups(axes: Axes, along: Axis, heads: list[Axis], vector: Axis, flat: bool) -> list[list[Axis]]:
-    """Return the axes of an operand: (batch, sequence, heads and vectors), or (batch, heads, sequence, vectors)."""
-    if flat:
-        return [[axes.batch], [along], [*heads, vector]]
-    return [[axes.batch], heads, [along], [vector]]
+# The operator
 
 
-def _fusion(
-    result: Seen, scores: Scores, value: Seen, axes: Axes, weights: Seen, dtype: ir.DataType | None
-) -> Fusion | str:
-    sizes = scores.sizes | sizes_of(result, weights, value) | {None: 1}
-    many, few = [axes.heads, axes.group], [axes.heads]
-    known = static_dims([sizes.get(axis) for axis in (axes.heads, axes.group, axes.inner, axes.outer)])
-    if known is None:
+def heads_merged(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+    """Return the axes of operands with three axes."""
+    return [[batch], [along], [*heads, vector]]
+
+
+def heads_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+    """Return the axes of operands with four axes."""
+    return [[batch], heads, [along], [vector]]
+
+
+def _fusion(whole: Attended, opset: int) -> Fusion | str:
+    dtype = whole.result.value.dtype
+    if whole.weights == ir.DataType.FLOAT:
+        dtype = whole.weights
+    if dtype is ir.DataType.DOUBLE:
+        return "the runtime's Attention of DOUBLE computes in single precision"
+    mask = _only_mask(whole)
+    hindrance = mask if isinstance(mask, str) else obstacle("Attention", dtype, opset)
+    if hindrance is not None:
+        return hindrance
+    assert not isinstance(mask, str)
+    heads = whole.heads
+    if heads is None:
         return "the number or size of its heads is not known"
-    kv_heads, per_head, *_ = known
     options = []
-    for flat in (True, False):
-        sides = (
-            (scores.query, axes.queries, many, axes.inner),
-            (scores.key, axes.keys, few, axes.inner),
-            (value, axes.keys, few, axes.outer),
-            (result, axes.queries, many, axes.outer),
-        )
-        arranged = [
-            how
-            for seen, along, heads, vector in sides
-            if (
-                how := Arrangement.of(
-                    dims_of(seen.value) or (), seen.axes, _groups(axes, along, heads, vector, flat), sizes
-                )
-            )
-        ]
-        if len(arranged) == len(sides):
-            turned = goes_into_transpose(result.value)
-            options.append((sum(a.moves for a in arranged[:3]) + (arranged[3].moves != turned), not flat, arranged))
-    causal = scores.mask is not None and scores.mask.is_causal(axes)
-    hindrance = None if scores.mask is None or causal else _mask_hindrance(scores.mask, axes, sizes, dtype)
+    for groups in (heads_merged, heads_first):
+        arranged = whole.arranged(groups)
+        if arranged is not None:
+            turned = goes_into_transpose(whole.result.value)
+            moves = sum(a.moves for a in arranged[:3]) + (arranged[3].moves != turned)
+            options.append((moves, groups is heads_first, arranged))
+    causal = mask is not None and mask.is_causal(whole.axes)
+    hindrance = None if mask is None or causal else _mask_hindrance(mask, whole, dtype)
     if not options or hindrance is not None:
         return hindrance or "its shapes cannot be told before it runs"
     _, _, arranged = min(options, key=lambda option: option[:2])
-    inputs = [scores.query.value, scores.key.value, value.value]
 
     def build(builder: Builder) -> ir.Value:
-        arranging = zip(arranged[:3], inputs, strict=True)
-        operands = [builder.cast(how.apply(builder, builder.now(one)), dtype) for how, one in arranging]
-        flat = len(arranged[0].merged) == 3
-        attributes: dict[str, Any] = {"q_num_heads": kv_heads * per_head, "kv_num_heads": kv_heads} if flat else {}
+        arranging = zip(arranged[:3], whole.operands[:3], strict=True)
+        operands = [builder.cast(how.apply(builder, builder.now(one.value)), dtype) for how, one in arranging]
+        attributes: dict[str, Any] = {}
+        if len(arranged[0].merged) == 3:
+            attributes = {"q_num_heads": heads[0], "kv_num_heads": heads[1]}
         if causal:
             attributes["is_causal"] = 1
-        elif scores.mask is not None:
-            operands.append(_added(builder, scores.mask, axes, sizes))
+        elif mask is not None:
+            operands.append(_added(builder, mask, whole))
         shape = arranged[3].merged
-        attended = builder.emit("Attention", operands, shape, dtype, scale=scores.scale, **attributes)
-        return arranged[3].revert(builder, builder.cast(attended, result.value.dtype))
+        attended = builder.emit("Attention", operands, shape, dtype, scale=whole.scale, **attributes)
+        return arranged[3].revert(builder, builder.cast(attended, whole.result.value.dtype))
 
-    leaves = [*inputs, *([scores.mask.seen.value] if scores.mask is not None else [])]
-    return Fusion("Attention", result.value, leaves, build)
-
-
-# The mask
+    return Fusion("Attention", whole.result.value, whole.leaves, build)
 
 
-def _mask_groups(axes: Axes) -> list[list[Axis]]:
-    return [[axes.batch], [axes.heads, axes.group], [axes.queries], [axes.keys]]
+# The mask of the operator
 
 
-def _mask_hindrance(mask: Mask, axes: Axes, sizes: dict[Axis, Dim], dtype: ir.DataType | None) -> str | None:
+def _only_mask(whole: Attended) -> Mask | str | None:
+    """Return the mask of an attention; or why the operator cannot take it."""
+    if len(whole.masks) + len(whole.biases) > 1:
+        return "it has more than one mask"
+    if not whole.biases:
+        return whole.masks[0] if whole.masks else None
+    return additive(whole.biases[0]) or "the bias that is added may hide all keys"
+
+
+def _mask_hindrance(mask: Mask, whole: Attended, dtype: ir.DataType | None) -> str | None:
     """Return why the operator cannot take a mask, or None."""
     if dtype is not ir.DataType.FLOAT:
         return "a row that is masked as a whole is known to be right in single precision alone"
     if mask.numbers is not None and not np.isfinite(mask.numbers).all():
         return "a row that is masked with -inf as a whole would not be NaN"
-    own = atoms(mask.seen.axes, [axes.heads, axes.group])
-    ungrouped = axes.group is not None and (axes.heads in own) != (axes.group in own)
-    known = Arrangement.of(dims_of(mask.seen.value) or (), mask.seen.axes, _mask_groups(axes), sizes)
-    return "the axes of its mask are others" if ungrouped or known is None else None
+    return None if whole.over_scores(mask.seen) is not None else "the axes of its mask are others"
 
 
-def _added(builder: Builder, mask: Mask, axes: Axes, sizes: dict[Axis, Dim]) -> ir.Value:
+def _added(builder: Builder, mask: Mask, whole: Attended) -> ir.Value:
     """Return a mask as the bias that the operator takes, expanded over all queries and keys."""
-    how = Arrangement.of(dims_of(mask.seen.value) or (), mask.seen.axes, _mask_groups(axes), sizes)
+    how = whole.over_scores(mask.seen)
     assert how is not None
     value = how.apply(builder, builder.now(mask.seen.value))
     if mask.numbers is not None:
@@ -348,5 +440,5 @@ def _added(builder: Builder, mask: Mask, axes: Axes, sizes: dict[Axis, Dim]) -> 
             for number in mask.numbers
         ]
         value = builder.emit("Where", [value, *numbers], how.merged, ir.DataType.FLOAT)
-    full = [*how.merged[:2], sizes[axes.queries], sizes[axes.keys]]
+    full = [*how.merged[:2], whole.sizes[whole.axes.queries], whole.sizes[whole.axes.keys]]
     return builder.expanded(value, full)

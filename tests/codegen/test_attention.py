@@ -1,0 +1,178 @@
+"""Attention is one call of JAX's function if that computes the same: also for rows that are masked as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+import jaxport
+from jaxport.codegen.fused import record_fused
+from tests.codegen.structured import load
+
+pytestmark = pytest.mark.sampled(2)
+
+QUERIES, KEYS = "float[batch, 2, 5, 4] q", "float[batch, 2, 6, 4] k"
+SCORES = "t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) s = Mul(a, scale)"
+WEIGHTED = "p = Softmax<axis=-1>(m) y = MatMul(p, k)"
+MASK = "bool[batch, 1, 5, 6] mask"
+BEHIND = (
+    "h = Shape(q) two = Constant<value_int = 2>() n = Gather(h, two) from = Constant<value_int = 0>() "
+    "by = Constant<value_int = 1>() i = Range(from, n, by) last = Constant<value_ints = [1]>() "
+    "column = Unsqueeze(i, last) mask = GreaterOrEqual(column, i)"
+)
+
+
+def attention(body: str, *inputs: str, low: str = "-3.4028235e38", opset: int = 20) -> onnx.ModelProto:
+    """A model of queries, of keys that are the values too, and of other inputs."""
+    own = inputs if any(" q" in one for one in inputs) else (QUERIES, KEYS, *inputs)
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]> '
+        f"graph ({', '.join(own)}) => ({own[0].split(']')[0]}] y) "
+        f"<float scale = {{0.25}}, float nothing = {{0}}, float low = {{{low}}}> {{ {body} }}"
+    )
+    for node in model.graph.node:
+        node.domain = "com.microsoft" if node.op_type == "FusedMatMul" else ""
+    return model
+
+
+def masked(masking: str, *inputs: str, low: str = "-3.4028235e38", opset: int = 20) -> onnx.ModelProto:
+    """An attention with operators that compute `m` from the scores `s`."""
+    return attention(f"{SCORES} {masking} {WEIGHTED}", *inputs, low=low, opset=opset)
+
+
+def printed(model: onnx.ModelProto, folder: Path) -> str:
+    """The source, after a comparison of values: one sequence has a row that is masked as a whole."""
+    program = jaxport.from_onnx(model)
+    code = program.to_source(folder, framework="nnx").code
+    random = np.random.default_rng(0)
+    arrays = []
+    for value in program.inputs:
+        shape = [size if isinstance(size, int) else 3 for size in value.shape or ()]
+        array = random.standard_normal(shape).astype(np.float32)
+        if value.dtype is ir.DataType.BOOL:
+            array = array > -0.5
+            array[..., 1, :] = False
+        arrays.append(array)
+    made, expected = load(folder).load()(*arrays), program(*arrays)
+    np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
+    return code
+
+
+CAUSAL = ("float[batch, 2, length, 4] q", "float[batch, 2, length, 4] k")
+MASKED = {
+    "scores are replaced": (masked("m = Where(mask, s, low)", MASK), "mask=mask"),
+    "scores are replaced elsewhere": (masked("m = Where(mask, low, s)", MASK), "mask=jnp.logical_not(mask)"),
+    "a low number is added": (masked("b = Where(mask, nothing, low) m = Add(s, b)", MASK), "mask=mask"),
+    "infinity is added": (
+        masked("b = Where(mask, nothing, low) m = Add(s, b)", MASK, low="-inf"),
+        "bias=jnp.where(mask, 0.0, jnp.float32(-jnp.inf))",
+    ),
+    "a number that is not that low is added": (
+        masked("b = Where(mask, nothing, low) m = Add(s, b)", MASK, low="-1e4"),
+        "bias=jnp.where(mask, 0.0, jnp.float32(-10000.0))",
+    ),
+    "a bias is under the mask": (
+        masked("b = Add(s, bias) m = Where(mask, b, low)", MASK, "float[2, 5, 6] bias"),
+        "bias=jnp.expand_dims(bias, 0), mask=mask",
+    ),
+    "two masks": (
+        masked("b = Where(other, s, low) m = Where(mask, b, low)", MASK, "bool[5, 6] other"),
+        "mask=jnp.logical_and(mask, other)",
+    ),
+    "the keys behind each query": (masked(f"{BEHIND} m = Where(mask, s, low)", *CAUSAL), "is_causal=True"),
+    "the keys behind, by infinity": (
+        masked(f"{BEHIND} m = Where(mask, s, low)", *CAUSAL, low="-inf"),
+        "is_causal=True",
+    ),
+    "the keys behind, by addition": (
+        masked(f"{BEHIND} b = Where(mask, nothing, low) m = Add(s, b)", *CAUSAL, low="-inf"),
+        "is_causal=True",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks(name: str, tmp_path: Path) -> None:
+    model, text = MASKED[name]
+    code = printed(model, tmp_path)
+    assert text in " ".join(code.split())
+    assert "nn.dot_product_attention(" in code
+
+
+FLAT = "v = Attention<q_num_heads=2, kv_num_heads=2{more}>(q, k, k{mask}) y = Identity(v)"
+OPERATORS = {
+    "softmax before opset 13": attention(f"{SCORES} p = Softmax<axis=3>(s) y = MatMul(p, k)", opset=12),
+    "ONNX Runtime's product": attention(
+        "s = FusedMatMul<alpha=0.25, transB=1>(q, k) p = Softmax<axis=-1>(s) y = MatMul(p, k)"
+    ),
+    "the operator, with a mask": attention(
+        "m = Where(mask, nothing, low) y = Attention(q, k, k, m)", QUERIES, KEYS, MASK, low="-1e30", opset=23
+    ),
+    "the operator, with merged heads": attention(
+        "y = Attention<q_num_heads=4, kv_num_heads=2, is_causal=1>(q, k, k)",
+        "float[batch, 5, 8] q", "float[batch, 6, 4] k", opset=23,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_other_operators(name: str, tmp_path: Path) -> None:
+    code = printed(OPERATORS[name], tmp_path)
+    assert "nn.dot_product_attention(" in code
+    assert "softmax" not in code
+
+
+OTHERS = {
+    "a row that is masked by infinity is NaN": masked("m = Where(mask, s, low)", MASK, low="-inf"),
+    "what is masked is not low": masked("m = Where(mask, s, low)", MASK, low="-1"),
+    "a row that the operator masks is zero": attention(
+        "y = Attention(q, k, k, mask)", QUERIES, KEYS, MASK, opset=23
+    ),
+    "the operator bounds its scores": attention("y = Attention<softcap=2.0>(q, k, k)", opset=23),
+    "softmax over two axes": attention(f"{SCORES} p = Softmax<axis=2>(s) y = MatMul(p, k)", opset=12),
+    "the scale is negative": attention(f"{SCORES} m = Neg(s) p = Softmax<axis=-1>(m) y = MatMul(p, k)"),
+    "values of another size": attention(
+        f"{SCORES} p = Softmax<axis=-1>(s) w = MatMul(p, v) a2 = Constant<value_ints = [3]>() "
+        "y = ReduceSum<keepdims=1>(w, a2)", QUERIES, KEYS, "float[batch, 2, 6, 3] v",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_computes_something_else_stays(name: str, tmp_path: Path) -> None:
+    code = printed(OTHERS[name], tmp_path)
+    assert "nn.dot_product_attention(" not in code
+    assert "softmax" in code
+
+
+def test_an_attention_without_heads_stays(tmp_path: Path) -> None:
+    body = "t = Transpose<perm=[0,2,1]>(k) s = MatMul(q, t) p = Softmax<axis=-1>(s) y = MatMul(p, k)"
+    assert "softmax" in printed(attention(body, "float[batch, 5, 4] q", "float[batch, 6, 4] k"), tmp_path)
+
+
+def test_weights_that_others_read_stay(tmp_path: Path) -> None:
+    """The softmax would be computed twice."""
+    body = f"{SCORES} p = Softmax<axis=-1>(s) w = MatMul(p, k) l = Constant<value_ints = [3]>() n = ReduceMax(p, l)"
+    assert "softmax" in printed(attention(f"{body} y = Add(w, n)"), tmp_path)
+
+
+def test_half_precision_rounds_where_the_file_says() -> None:
+    halves = attention(f"{SCORES} p = Softmax<axis=-1>(s) y = MatMul(p, k)")
+    for one in (*halves.graph.input, *halves.graph.output):
+        one.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    del halves.graph.initializer[:]
+    halves.graph.initializer.append(onnx.numpy_helper.from_array(np.float16(0.25), "scale"))
+    names = [step.name for step in record_fused(jaxport.from_onnx(halves)).steps]
+    assert "nn.softmax" in names
+    assert "nn.dot_product_attention" not in names
+
+
+def test_the_operator_is_that_of_this_package() -> None:
+    fused = record_fused(jaxport.from_onnx(masked("m = Where(mask, s, low)", MASK))).program
+    own = [(node.domain, node.op_type) for node in fused.model.graph if node.domain]
+    assert own == [("jaxport", "DotProductAttention")]
