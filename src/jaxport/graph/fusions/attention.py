@@ -18,6 +18,7 @@ Scores are assumed to be smaller than 1e9 in magnitude, so that adding the low n
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,11 +104,38 @@ class Mask:
 
     def is_causal(self, axes: Axes) -> bool:
         """Whether it hides exactly the keys after a query's own position."""
+        if self.kept is not None:
+            return self._is_lower_triangle(axes)
         operands = self.seen.operands("GreaterOrEqual") or (self.seen.operands("LessOrEqual") or [])[::-1]
         if len(operands) != 2 or self.numbers is None or not self.numbers[1] <= LOW < self.numbers[0] == 0:
             return False
         along = [[axis for axis in operand.axes if axis is not None] for operand in operands]
         return along == [[axes.queries], [axes.keys]] and all(map(_are_positions, operands))
+
+    @functools.cached_property
+    def kept(self) -> np.ndarray | None:
+        """Which scores it does not hide, along its axes; None if that is not known before the model runs."""
+        array = constant_of(self.seen.value)
+        if array is None or self.numbers is None:
+            return None if array is None else array > LOW
+        return np.where(array, *self.numbers) > LOW
+
+    def _is_lower_triangle(self, axes: Axes) -> bool:
+        array = constant_of(self.seen.value)
+        if array is None or self.kept is None or None in (axes.queries, axes.keys):
+            return False
+        if not {axes.queries, axes.keys} <= {*self.seen.axes}:
+            return False
+        added = np.where(array, *self.numbers) if self.numbers is not None else array
+        places = [self.seen.axes.index(axis) for axis in (axes.queries, axes.keys)]
+        kept = np.moveaxis(self.kept, places, (-2, -1))
+        return bool((kept == np.tri(*kept.shape[-2:], dtype=bool)).all()) and not added[self.kept].any()
+
+    def keeps_some(self, axes: Axes) -> bool:
+        """Whether each query is known to keep a key."""
+        if self.kept is None or axes.keys not in self.seen.axes:
+            return False
+        return bool(self.kept.any(axis=self.seen.axes.index(axes.keys)).all())
 
 
 @dataclass(frozen=True)
@@ -417,14 +445,18 @@ def _only_mask(whole: Attended) -> Mask | str | None:
         return "it has more than one mask"
     if not whole.biases:
         return whole.masks[0] if whole.masks else None
-    return additive(whole.biases[0]) or "the bias that is added may hide all keys"
+    (bias,) = whole.biases
+    array = constant_of(bias.value)
+    is_hiding = array is not None and array.dtype.kind == "f" and bool((array < -HIDDEN).all())
+    return additive(bias) or (Mask(bias, None) if is_hiding else "the bias that is added may hide all keys")
 
 
 def _mask_hindrance(mask: Mask, whole: Attended, dtype: ir.DataType | None) -> str | None:
     """Return why the operator cannot take a mask, or None."""
     if dtype is not ir.DataType.FLOAT:
         return "a row that is masked as a whole is known to be right in single precision alone"
-    if mask.numbers is not None and not np.isfinite(mask.numbers).all():
+    added = mask.numbers if mask.numbers is not None else constant_of(mask.seen.value)
+    if added is not None and not np.isfinite(added).all() and not mask.keeps_some(whole.axes):
         return "a row that is masked with -inf as a whole would not be NaN"
     return None if whole.over_scores(mask.seen) is not None else "the axes of its mask are others"
 
@@ -433,6 +465,11 @@ def _added(builder: Builder, mask: Mask, whole: Attended) -> ir.Value:
     """Return a mask as the bias that the operator takes, expanded over all queries and keys."""
     how = whole.over_scores(mask.seen)
     assert how is not None
+    array = constant_of(mask.seen.value)
+    if array is not None:
+        added = array if mask.numbers is None else np.where(array, *mask.numbers)
+        constant = builder.constant(np.maximum(added, HIDDEN).astype(np.float32), mask.seen.value.name or "mask")
+        return builder.expanded(how.apply(builder, constant), _over_all(how, whole))
     value = how.apply(builder, builder.now(mask.seen.value))
     if mask.numbers is not None:
         numbers = [
@@ -440,5 +477,9 @@ def _added(builder: Builder, mask: Mask, whole: Attended) -> ir.Value:
             for number in mask.numbers
         ]
         value = builder.emit("Where", [value, *numbers], how.merged, ir.DataType.FLOAT)
-    full = [*how.merged[:2], whole.sizes[whole.axes.queries], whole.sizes[whole.axes.keys]]
-    return builder.expanded(value, full)
+    return builder.expanded(value, _over_all(how, whole))
+
+
+def _over_all(how: Arrangement, whole: Attended) -> list[Dim]:
+    """Return the shape of a mask that is expanded over all queries and keys."""
+    return [*how.merged[:2], whole.sizes[whole.axes.queries], whole.sizes[whole.axes.keys]]
