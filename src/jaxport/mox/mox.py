@@ -380,7 +380,7 @@ class Mox:
 
         Raises:
           QueryError: the query is malformed, hits nothing, or another number than `expect`.
-          Unsupported: something selected is where nothing can be looked at.
+          Unsupported: a selected value cannot be captured, because of a body that it is in.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.cos(x)))(jnp.zeros(3))

@@ -155,7 +155,7 @@ class Selection:
         Raises:
           QueryError: there are no members.
           InvalidArgument: the replacement takes or returns something else than the member.
-          Unsupported: a member is where nothing can be replaced.
+          Unsupported: a member cannot be replaced, because of a body that it is in.
         """
         from jaxport.mox.editing import substituted
 

@@ -49,7 +49,7 @@ def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
 def activations(match: Match) -> bool:
     """Whether a match is an activation function: a predicate for `Mox.select`.
 
-    Activations that jax inlines (`gelu`, `softmax`) are seen where `make_mox` was told of them:
+    Activations that jax inlines (`gelu`, `softmax`) are seen if `make_mox` is told of them:
     ``make_mox(model, functions=["jax.nn.gelu"])``.
 
     >>> import jax, jax.numpy as jnp, jaxport
