@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from jaxport.columns import titled
+from jaxport.graph.editing import operator_name
 
 if TYPE_CHECKING:
     from jaxport.export.functions import FunctionCall
@@ -94,7 +95,7 @@ def _cell(row: EquationRow) -> str:
 
 
 def _operator(node: ir.Node) -> str:
-    name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    name = operator_name(node)
     return name if node.graph is not None else f"[{name}]"
 
 

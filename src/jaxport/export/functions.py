@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import onnx_ir as ir
-import onnx_ir.passes.common as common
 from jax.core import Tracer
 
 from jaxport import blocks
 from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import dim_values
+from jaxport.export.passes.inlining import inlining
 from jaxport.export.value import Scope, Value
 from jaxport.graph.editing import SMALL
 from jaxport.jaxprs import JaxprEqn, Module, Parameters
@@ -270,20 +270,6 @@ class FunctionBuilder:
             for node in graph.all_nodes():
                 if node.domain:
                     graph.opset_imports.setdefault(node.domain, 1)
-
-
-def inlining(model: ir.Model) -> str:
-    """Inline all functions, for runtimes that do not load them.
-
-    Their constants become initializers, which the pass `tied` merges where two calls share them.
-    """
-    count = len(model.functions)
-    if not count:
-        return "nothing to do"
-    common.InlinePass()(model)
-    common.RemoveUnusedOpsetsPass()(model)
-    common.LiftConstantsToInitializersPass(size_limit=0)(model)
-    return f"{count} function{'s' if count > 1 else ''} inlined"
 
 
 def inlined(model: ir.Model) -> ir.Model:

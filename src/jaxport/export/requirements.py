@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export import lowest
-from jaxport.graph.editing import dims_of, graphs
+from jaxport.graph.editing import dims_of, graphs, operator_name
 from jaxport.onnx_facts import CONTROL_FLOW, ROW_NORMALIZATIONS, releases, schema
 from jaxport.onnx_facts.kernels import MISSING, RELEASES, VERSIONS
 
@@ -19,17 +19,6 @@ SLOW_ON_CPUS = ("SkipLayerNormFusion",)
 """Optimizers of ONNX Runtime whose operators are slower on CPUs than those that they replace: normalizations of rows."""
 SHOWN = 3
 """The number of reasons shown for why older releases are not enough."""
-
-
-@dataclass(frozen=True)
-class Lack:
-    """A kernel that a release of ONNX Runtime lacks: an operator in a dtype, or a version of it."""
-
-    op_type: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.op_type} of {self.what}"
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ class Requirements:
         """Return what a model needs."""
         nodes = [node for graph in graphs(model) for node in graph]
         own = {(function.domain, function.name) for function in model.functions.values()}
-        operators = Counter(_name(node) for node in nodes if (node.domain, node.op_type) not in own)
+        operators = Counter(operator_name(node) for node in nodes if (node.domain, node.op_type) not in own)
         opset = model.opset_imports[""]
         runtime, newer = oldest_runtime(nodes, opset)
         values = [*model.graph.inputs, *(value for node in nodes for value in node.outputs)]
@@ -126,7 +115,7 @@ def oldest_runtime(nodes: Sequence[ir.Node], opset: int) -> tuple[str | None, tu
     newer: tuple[str, ...] = ()
     oldest = None
     for release in reversed(RELEASES):
-        lacks = tuple(sorted({str(lack) for lack in lacking(nodes, opset, release)}))
+        lacks = tuple(sorted(set(lacking(nodes, opset, release))))
         if RELEASES[release] < opset:
             lacks = (f"opset {opset}", *lacks)
         if lacks:
@@ -135,27 +124,26 @@ def oldest_runtime(nodes: Sequence[ir.Node], opset: int) -> tuple[str | None, tu
     return oldest, newer
 
 
-def lacking(nodes: Iterable[ir.Node], opset: int, release: str) -> Iterator[Lack]:
-    """Yield the kernels that nodes need and a release lacks."""
+def lacking(nodes: Iterable[ir.Node], opset: int, release: str) -> Iterator[str]:
+    """Yield the kernels that nodes need and a release lacks: each is an operator of a dtype, or of an opset."""
     for node in nodes:
-        missing_kernel = lack(node, opset, release)
-        if missing_kernel is not None:
-            yield missing_kernel
+        if (kernel := lack(node, opset, release)) is not None:
+            yield f"{node.op_type} of {kernel}"
 
 
-def lack(node: ir.Node, opset: int, release: str) -> Lack | None:
-    """Return the kernel that a release lacks for one node, or None."""
+def lack(node: ir.Node, opset: int, release: str) -> str | None:
+    """Return the dtype or the opset of the kernel that a release lacks for one node, or None."""
     if node.domain or node.op_type not in MISSING:
         return None
     facts = schema.find("", node.op_type, opset)
     if facts is None:
-        return Lack(node.op_type, f"opset {opset}, where it does not exist")
+        return f"opset {opset}, where it does not exist"
     if facts.since in _unserved(node.op_type, release):
-        return Lack(node.op_type, f"opset {facts.since}")
+        return f"opset {facts.since}"
     missing = releases.missing(node.op_type, release)
     dtype = computed_in(node, facts) if missing else None
     if missing and (dtype is None or dtype in missing):
-        return Lack(node.op_type, "an unknown dtype" if dtype is None else dtype.name)
+        return "an unknown dtype" if dtype is None else dtype.name
     return None
 
 
@@ -185,10 +173,6 @@ def dtypes_of(values: Iterable[ir.Value]) -> set[str]:
     """Return the names of the dtypes of values."""
     dtypes = {value.dtype for value in values if value.dtype is not None}
     return {"string" if dtype is ir.DataType.STRING else dtype.numpy().name for dtype in dtypes}
-
-
-def _name(node: ir.Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def _is_unknown(value: ir.Value) -> bool:

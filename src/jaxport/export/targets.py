@@ -1,4 +1,4 @@
-"""Where a model shall run: what it may be made of there, and the refusal of all that is not."""
+"""Targets: what a model may consist of where it will run, and the refusal of everything else."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import onnx_ir.passes.common as common
 
 from jaxport.errors import InvalidArgument, Refusal
 from jaxport.export import opsets, requirements, unsigned
-from jaxport.export.functions import inlining
 from jaxport.export.passes import Pass
+from jaxport.export.passes.inlining import inlining
 from jaxport.export.passes.openvino import shifts, spectra, untied, whole_blocks
 from jaxport.export.passes.tied import tied
-from jaxport.graph.editing import graphs
+from jaxport.graph.editing import graphs, operator_name
 from jaxport.onnx_facts import releases
 from jaxport.onnx_facts.kernels import RELEASES
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a model shall run.
+    """Where a model will run.
 
     A target of one's own is one of `jaxport.export.targets.TARGETS` with other fields, or made from nothing:
 
@@ -174,7 +174,7 @@ def refusals(model: ir.Model, target: Target) -> list[Refusal]:
         for node in graph:
             if (node.domain, node.op_type) not in own:
                 where = node.metadata_props.get("jaxport.source", "")
-                problems += [Refusal(_name(node), where, why) for why in _objections(node, model, target)]
+                problems += [Refusal(operator_name(node), where, why) for why in _objections(node, model, target)]
     held = [*model.graph.inputs, *model.graph.initializers.values()]
     for value in held:
         refused = requirements.dtypes_of([value]) & target.without_dtypes
@@ -182,7 +182,7 @@ def refusals(model: ir.Model, target: Target) -> list[Refusal]:
     if target.signs_uint32:
         for needing in unsigned.needing_size(model):
             where = needing.metadata_props.get("jaxport.source", "")
-            name = _name(needing) if isinstance(needing, ir.Node) else needing.name or ""
+            name = operator_name(needing) if isinstance(needing, ir.Node) else needing.name or ""
             problems.append(Refusal(name, where, "the target takes the highest bit of a uint32 for a sign"))
     return problems
 
@@ -195,9 +195,9 @@ def _objections(node: ir.Node, model: ir.Model, target: Target) -> Iterator[str]
         yield f"the target has no operators of {node.domain}"
     for dtype in sorted(requirements.dtypes_of(node.outputs) & target.without_dtypes):
         yield f"the target has no {dtype}"
-    lack = requirements.lack(node, model.opset_imports[""], target.runtime) if target.runtime else None
-    if lack is not None:
-        yield f"ONNX Runtime {target.runtime}, which the target includes, has no {lack}"
+    kernel = requirements.lack(node, model.opset_imports[""], target.runtime) if target.runtime else None
+    if kernel is not None:
+        yield f"ONNX Runtime {target.runtime}, which the target includes, has no {node.op_type} of {kernel}"
 
 
 def larger(target: Target) -> Iterator[Target]:
@@ -207,7 +207,3 @@ def larger(target: Target) -> Iterator[Target]:
     for name in names[start:]:
         if not TARGETS[name].decoder:
             yield TARGETS[name]
-
-
-def _name(node: ir.Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

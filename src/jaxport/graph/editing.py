@@ -70,6 +70,11 @@ def is_op(node: ir.Node | None, *op_types: str) -> TypeGuard[ir.Node]:
     return node is not None and not node.domain and node.op_type in op_types
 
 
+def operator_name(node: ir.Node) -> str:
+    """Return the name of the operator of a node, with its domain unless that is the default one."""
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
 def integer(node: ir.Node, name: str, default: int) -> int:
     """Return an integer attribute, or the default."""
     return node.attributes[name].as_int() if name in node.attributes else default

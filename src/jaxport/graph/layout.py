@@ -5,7 +5,7 @@
 2. In a region each operator works either on the values as they are or on permuted ones, and a value needs a Transpose
    if its producer and a user differ. The choice with the fewest Transposes is a minimum cut.
 
-Whoever wants a choice says how operators carry a layout, and carries it out: the export moves the Transposes of its
+A caller defines how operators carry a layout, and applies the choice: the export moves the Transposes of its
 graph, the importer computes the chosen operators with the channels of images last.
 """
 

@@ -283,9 +283,9 @@ def _call(
         operator.keyword(name): Subgraph(value, scope) if isinstance(value, Body) else value
         for name, value in attributes.items()
     }
-    for name, what in operator.context.items():
-        if what != "graph":  # which was refused when the node was bound
-            keywords[name] = _context(what, node, scope)
+    for name, kind in operator.context.items():
+        if kind != "graph":  # which was refused when the node was bound
+            keywords[name] = _context(kind, node, scope)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
     if not any(isinstance(value, Body) for value in attributes.values()):
@@ -299,13 +299,13 @@ def _call(
     return result if isinstance(result, tuple) else (result,)
 
 
-def _context(what: str, node: BoundNode, scope: EvaluationScope) -> RuntimeValue:
+def _context(kind: str, node: BoundNode, scope: EvaluationScope) -> RuntimeValue:
     """Return what the evaluator provides in addition to inputs and attributes."""
-    if what == "output count":
+    if kind == "output count":
         return len(node.outputs)
-    if what == "outputs named":
+    if kind == "outputs named":
         return tuple(value is not None for value in node.outputs)
-    if what == BOUND:
+    if kind == BOUND:
         return node.bound
     # A random key for this node only.
     return random.fold_in(random.key(0) if scope.key is None else scope.key, node.index)
@@ -349,7 +349,7 @@ def _placed(error: Unsupported, node: BoundNode) -> Unsupported:
     return type(error)(str(error).partition("\n")[0], refusals)
 
 
-def _not_known(node: BoundNode, what: str, bounded: bool = False) -> ValueNotKnown:
+def _not_known(node: BoundNode, subject: str, bounded: bool = False) -> ValueNotKnown:
     name = node.node.name or next((value.name for value in node.outputs if value is not None), "")
     instead = (
         f"say how large its result is at most: `from_onnx(…, sizes={{{name!r}: bound}})`"
@@ -357,7 +357,7 @@ def _not_known(node: BoundNode, what: str, bounded: bool = False) -> ValueNotKno
         else "pass those inputs as NumPy arrays that the jitted function closes over"
     )
     return ValueNotKnown(
-        f"{what} of an operation has to be known before the program is traced",
+        f"{subject} of an operation has to be known before the program is traced",
         [
             Refusal(
                 node.node.op_type,

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from jaxport.columns import titled
 from jaxport.errors import JaxportError
+from jaxport.graph.editing import operator_name
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.evaluate import observing
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, SchemaFunction
@@ -112,7 +113,7 @@ def _loaded(graph: ir.Graph) -> Phase:
     rows = [
         (
             node.name or "",
-            _operator(node),
+            operator_name(node),
             ", ".join((value.name or "") if value is not None else "" for value in node.inputs),
             ", ".join(f"{value.name}: {_declared(value)}" for value in node.outputs),
         )
@@ -181,10 +182,6 @@ def _label(node: BoundNode, depth: int) -> str:
 def _module(node: BoundNode) -> str:
     scopes = scopes_of(node.node)
     return scopes[-1][0] if scopes else ""
-
-
-def _operator(node: ir.Node) -> str:
-    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
 def _served(node: BoundNode) -> tuple[str, str]:

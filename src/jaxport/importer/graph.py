@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.graph.editing import operator_name
 from jaxport.importer.host import Attribute, RuntimeValue
 from jaxport.importer.image_layout import OIHW
 from jaxport.importer.registry import Operator
@@ -115,7 +116,7 @@ def describe(node: ir.Node) -> str:
     >>> describe(ir.node("Relu", [ir.val("x")], name="/encoder/act"))
     'node `/encoder/act` (Relu)'
     """
-    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    operator = operator_name(node)
     if node.name:
         return f"node `{node.name}` ({operator})"
     made = next((value.name for value in node.outputs if value.name), "?")

@@ -62,24 +62,24 @@ class Budget:
         self.left = self.largest
         self.iterations = 0
 
-    def spend(self, size: int, where: str, what: str) -> None:
+    def spend(self, size: int, where: str, subject: str) -> None:
         """Count bytes that are created on the host.
 
         Raises:
           ModelError: they exceed the rest of the budget.
         """
         if size > self.left:
-            self.refuse(size, where, what)
+            self.refuse(size, where, subject)
         self.left -= size
 
-    def check(self, size: int, where: str, what: str) -> None:
+    def check(self, size: int, where: str, subject: str) -> None:
         """Refuse the result of one operation that is too large.
 
         Raises:
           ModelError: it has more bytes than the limits allow.
         """
         if size > self.largest:
-            self.refuse(size, where, what)
+            self.refuse(size, where, subject)
 
     def iterate(self) -> None:
         """Count an iteration of an unrolled loop.
@@ -95,9 +95,9 @@ class Budget:
                 instead="if you trust the model, raise the limit: `from_onnx(…, limits=jaxport.Limits(iterations=…))`",
             )
 
-    def refuse(self, size: int, where: str, what: str) -> None:
+    def refuse(self, size: int, where: str, subject: str) -> None:
         raise ModelError(
-            f"{what} has {size:,} bytes",
+            f"{subject} has {size:,} bytes",
             where=where,
             why=f"the limits allow {self.largest:,} bytes in all, {max(self.left, 0):,} are left: it would be larger than that",
             instead="if you trust the model, raise them: `from_onnx(…, limits=jaxport.Limits(bytes=…))`",

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema, SchemaError
 
 from jaxport.errors import ModelError, Refusal, Unsupported, noted
-from jaxport.graph.editing import subgraphs
+from jaxport.graph.editing import operator_name, subgraphs
 from jaxport.importer.dtypes import from_type_string
 from jaxport.importer.foreseeing import check_window
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, InputType, Reference, SchemaFunction, describe
@@ -84,14 +84,14 @@ class _Resolver:
         self.defined: set[ir.Value] = set()
         self.count = 0
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, subject: str) -> None:
         if self.refusals:
             rows = [
                 Refusal(r.name, r.where if count == 1 else f"{r.where} and {count - 1} more", r.why)
                 for r, count in self.refusals.values()
             ]
             plural = "s" if len(rows) > 1 else ""
-            raise Unsupported(f"{len(rows)} operation{plural} of {what} cannot be imported", rows)
+            raise Unsupported(f"{len(rows)} operation{plural} of {subject} cannot be imported", rows)
 
     def add_refusal(self, name: str, node: ir.Node, why: str) -> None:
         refusal, count = self.refusals.get((name, why), (Refusal(name, describe(node), why), 0))
@@ -223,7 +223,7 @@ class _Resolver:
             body_for = cache(partial(_context_body, schema, node, opset, default_opset))
             return SchemaFunction(schema.name, body_for, references)
         served = versions(node.domain, node.op_type)
-        label = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        label = operator_name(node)
         if served:
             why = f"version {opset} is not supported; {', '.join(_range(entry) for entry in served)} is"
         elif node.domain in KNOWN_OPSETS:

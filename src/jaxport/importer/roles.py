@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import numpy as np
 import onnx_ir as ir
@@ -86,7 +86,7 @@ def parameters(body: Body, static: set[ir.Value]) -> list[ir.Value]:
     ]
 
 
-def _only_for(body: Body, ends: set[str], between: set[str]) -> set[ir.Value]:
+def _only_for(body: Body, ends: Set[str], between: Set[str]) -> set[ir.Value]:
     """Return the values that only the operators `ends` read, directly or behind operators `between`."""
     others = {*body.outputs}
     used: set[ir.Value] = set()

@@ -114,30 +114,16 @@ SHAPED_LIKE_THE_FIRST = (
 
 #: The least and the greatest result of operators on floats, whatever the operands are. NaN is neither.
 RANGES = {
-    "Abs": (0.0, inf),
+    **dict.fromkeys("Abs Acosh Exp Relu Softplus Sqrt".split(), (0.0, inf)),
+    **dict.fromkeys("HardSigmoid Hardmax Sigmoid Softmax".split(), (0.0, 1.0)),
+    **dict.fromkeys("Cos Erf Sign Sin Softsign Tanh".split(), (-1.0, 1.0)),
+    **dict.fromkeys("Asin Atan".split(), (-pi / 2, pi / 2)),
     "Acos": (0.0, pi),
-    "Acosh": (0.0, inf),
-    "Asin": (-pi / 2, pi / 2),
-    "Atan": (-pi / 2, pi / 2),
-    "Cos": (-1.0, 1.0),
     "Cosh": (1.0, inf),
-    "Erf": (-1.0, 1.0),
-    "Exp": (0.0, inf),
     "Gelu": (-0.2, inf),
-    "HardSigmoid": (0.0, 1.0),
     "HardSwish": (-0.4, inf),
-    "Hardmax": (0.0, 1.0),
     "LogSoftmax": (-inf, 0.0),
     "Mish": (-0.4, inf),
-    "Relu": (0.0, inf),
-    "Sigmoid": (0.0, 1.0),
-    "Sign": (-1.0, 1.0),
-    "Sin": (-1.0, 1.0),
-    "Softmax": (0.0, 1.0),
-    "Softplus": (0.0, inf),
-    "Softsign": (-1.0, 1.0),
-    "Sqrt": (0.0, inf),
-    "Tanh": (-1.0, 1.0),
 }
 
 #: The inputs that say how an operator computes, rather than what it applies: statistics, exponents, bounds, scales.

@@ -155,7 +155,7 @@ def _store(editor: Editor, layer: CalibratedLayer, x_scale: float, form: Int8) -
 def _replace(
     editor: Editor, node: ir.Node, index: int, name: str, parts: tuple[np.ndarray, np.ndarray, np.ndarray], axis: int
 ) -> None:
-    """Let a node have a constant from integers, a scale and a zero point."""
+    """Replace a constant operand by integers, a scale and a zero point."""
     levels, scale, zero = parts
     inputs = [
         editor.constant(node.graph, array, f"{name}{suffix}")

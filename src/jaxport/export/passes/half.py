@@ -105,7 +105,7 @@ class _Halving:
         return f"{held} weights stored and {computed} nodes computed in {name}; {kept.total()} left in float32{more}"
 
     def _store(self) -> int:
-        """Store the weights in half, but for those that are better not."""
+        """Store the weights in half, except those that half cannot represent; return how many are stored."""
         count = 0
         for value in self.graph.initializers.values():
             if value.dtype is not FLOAT or value.is_graph_input() or value.is_graph_output():
@@ -123,7 +123,7 @@ class _Halving:
             return array.astype(self.dtype.numpy())
 
     def _holds(self, array: np.ndarray) -> bool:
-        """Whether half holds the elements of an array, where those may vanish that are small beside others."""
+        """Whether half can represent an array; elements that are small beside the others may become zero."""
         sizes = np.abs(array[np.isfinite(array)])
         largest = float(sizes.max()) if sizes.size else 0.0
         limits = ml_dtypes.finfo(self.dtype.numpy())
@@ -133,7 +133,7 @@ class _Halving:
         return value.dtype is FLOAT or value in self.halves
 
     def _fits(self, node: ir.Node) -> bool:
-        """Whether a node is to be computed in half, and can be."""
+        """Whether a node should be computed in half, and can be."""
         floats = [value for value in node.inputs if value is not None and self._is_float(value)]
         if not floats or not is_op(node, *HEAVY, *FOLLOWING):
             return False
@@ -172,7 +172,7 @@ class _Halving:
             node.attributes["softmax_precision"] = ir.AttrInt64("softmax_precision", int(FLOAT))
 
     def _widen(self, node: ir.Node) -> None:
-        """Let a node have its operands in float32."""
+        """Cast the operands of a node to float32."""
         for index, value in enumerate(node.inputs):
             if value in self.halves and not is_op(node, *MEASURES):
                 node.replace_input_with(index, self._cast(value, FLOAT))
@@ -186,7 +186,7 @@ class _Halving:
         return self.editor.constant(self.graph, self._rounded(array), f"{value.name}/half")
 
     def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """A value in the other dtype, cast once."""
+        """Return a value in the other dtype, cast once."""
         if value not in self.casts:
             shape = dims_of(value)
             self.casts[value] = self.editor.insert(
@@ -195,7 +195,7 @@ class _Halving:
         return self.casts[value]
 
     def _finish(self) -> None:
-        """Let the outputs have the dtype and the names that they shall have."""
+        """Cast the outputs to the dtype of the border, and give them back their names."""
         for index, value in enumerate(self.graph.outputs):
             wanted = self.dtype if self.border else FLOAT
             if not self._is_float(value) or (value in self.halves) == self.border:

@@ -108,7 +108,7 @@ def _spreads(value: ir.Value, layout: Layout) -> bool:
 
 
 def _broadcast_operand(editor: Editor, node: ir.Node, index: int, layout: Layout) -> None:
-    """Let an operand of lower rank, or a constant, broadcast against permuted data."""
+    """Adapt an operand of lower rank, or a constant, so that it broadcasts against permuted data."""
     value = source(node, index)
     dims, array = _aligned(value, layout), constant_of(value)
     if array is None:

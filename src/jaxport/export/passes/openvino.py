@@ -8,7 +8,7 @@
 4. `whole_blocks`: it does not load a `DequantizeLinear` whose `block_size` does not divide the axis. The weights are
    stored with zeros up to the end of the block, and a `Slice` drops what these become.
 
-It does not load functions of the model, either: see `inlining` in `jaxport.export.functions`.
+It does not load functions of the model, either: see `inlining`.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class _Loop:
         )
 
     def _rescan(self, leaving: set[ir.Node], outside: dict[ir.Value, ir.Value]) -> None:
-        """Let the body take the moved values as rows, and drop the rows that it does not use any more."""
+        """Pass the moved values to the body as rows, and drop the rows that it no longer uses."""
         added = []
         for node in self.nodes:
             (result,) = node.outputs

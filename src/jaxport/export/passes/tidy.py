@@ -80,7 +80,7 @@ def unit_axes(model: ir.Model) -> str:
 
 
 def _kept_axes(node: ir.Node) -> bool:
-    """Let a reduction keep its axes instead of restoring them by a view."""
+    """Make a reduction keep its axes, if a view restores them."""
     reduced, dims = source(node), dims_of(node.outputs[0])
     reduction = reduced.producer()
     if dims is None or not is_op(reduction, *REDUCTIONS) or integer(reduction, "keepdims", 1):
