@@ -218,3 +218,53 @@ def test_projections_stay_next_to_their_biases():
     """Neither Reshapes nor Transposes are left in a layer of attention."""
     exported = check(nnx_attention(), f32("B", "T", 8), rtol=5e-5, atol=5e-6)
     assert [node.op_type for node in exported.model.graph] == [*["MatMul", "Add"] * 3, "Attention", "MatMul", "Add"]
+
+
+def banded(s):
+    """Keys at most two positions away."""
+    away = jnp.abs(jnp.arange(s.shape[-2])[:, None] - jnp.arange(s.shape[-1]))
+    return jnp.where(away < 3, s, -jnp.inf)
+
+
+@pytest.mark.parametrize(
+    ("change", "attributes"),
+    [
+        (causal, {"is_causal": 1}),
+        (lambda s: causal(s, -jnp.inf), {"is_causal": 1}),
+        (lambda s: s + jnp.where(jnp.tril(jnp.ones(s.shape[-2:], bool)), 0, -jnp.inf), {"is_causal": 1}),
+        (lambda s: jnp.where(jnp.triu(jnp.ones(s.shape[-2:], bool), 1), -jnp.inf, s), {"is_causal": 1}),
+        (lambda s: s + jnp.triu(jnp.full(s.shape[-2:], LOW), 1), {"is_causal": 1}),
+        (banded, {"is_causal": 0}),
+        (lambda s: s + jnp.where(jnp.tril(jnp.ones(s.shape[-2:], bool)), 0.5, -jnp.inf), {"is_causal": 0}),
+        (lambda s: jnp.where(jnp.triu(jnp.ones(s.shape[-2:], bool)), s, -jnp.inf), {"is_causal": 0}),
+    ],
+)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_masks_of_fixed_sizes_are_known(change, attributes, batch):
+    q = f32(batch, 5, 2, 4)
+    exported = check(
+        lambda q, k, v: attend(q, k, v, change),
+        q,
+        q,
+        q,
+        rtol=1e-5,
+        atol=1e-5,
+        without={"float64": "it computes in single precision"},
+    )
+    (node,) = [node for node in exported.model.graph if node.op_type == "Attention"]
+    assert {"is_causal": node.attributes["is_causal"].value if "is_causal" in node.attributes else 0} == attributes
+    assert not {"Where", "Softmax", "MatMul"} & operators(exported).keys()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: jnp.where(jnp.tril(jnp.ones(s.shape[-2:], bool), -1), s, -jnp.inf),
+        lambda s: s + jnp.where(jnp.tril(jnp.ones(s.shape[-2:], bool), -1), 0, -jnp.inf),
+    ],
+)
+def test_a_fixed_mask_that_hides_a_whole_row_is_declined(change):
+    q = f32(2, 5, 2, 4)
+    exported = check(lambda q, k, v: attend(q, k, v, change), q, q, q, rtol=1e-5, atol=1e-5)
+    assert "a row that is masked with -inf as a whole would not be NaN" in report(exported, "attention")
+    assert jnp.isnan(exported(*[np.ones((2, 5, 2, 4), np.float32)] * 3)).any()
