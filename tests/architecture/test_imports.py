@@ -45,7 +45,7 @@ def test_the_imports_of_the_package_are_seen():
         ("mox/edit.py", "def f():\n    from jaxport.export import api", True),
         ("mox/edit.py", "if TYPE_CHECKING:\n    from jaxport.export import api", True),
         ("export/walker.py", "from jaxport.blocks import Block", False),
-        ("export/walker.py", "from jaxport.export.dims import dim", False),
+        ("export/walker.py", "from jaxport.jaxprs.dims import dim", False),
         ("export/api.py", "def verify():\n    from jaxport.verify import verify", False),
         ("export/api.py", "from jaxport.verify import verify", True),
         ("export/api.py", "class A:\n    from jaxport.verify import verify", True),

@@ -8,7 +8,7 @@ import pytest
 import jaxport
 from examples.models import build, cells
 from examples.models.comparing import compare
-from jaxport.export import dims
+from jaxport.jaxprs import dims
 
 
 def check(name, framework, size):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 from jax import export
 
-from jaxport.export import dims
+from jaxport.jaxprs import dims
 
 B, T = export.symbolic_shape("B, T")
 EXPRESSIONS = {

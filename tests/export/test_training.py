@@ -12,7 +12,7 @@ from flax import nnx
 import jaxport
 from examples.models import build, cells
 from examples.models.example import as_specs
-from jaxport.export import dims
+from jaxport.jaxprs import dims
 from jaxport.testing import seeded
 from jaxport.verify.comparing import difference
 

@@ -22,9 +22,8 @@ import onnx_ir as ir
 from jax.typing import DTypeLike
 
 from jaxport.errors import InvalidArgument
-from jaxport.export import dims
 from jaxport.export.ports import Port
-from jaxport.jaxprs import Parameters, PyTree
+from jaxport.jaxprs import Parameters, PyTree, dims
 from jaxport.onnx_facts import SCATTERS
 
 Cache = Literal["growing", "static"]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxport.errors import ExportError
-from jaxport.export import dims
 from jaxport.export.value import Scope, Value
+from jaxport.jaxprs import dims
 
 if TYPE_CHECKING:
     from jaxport.export.emitter import Emitter

@@ -36,10 +36,10 @@ from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
 from jaxport.errors import RuleError
-from jaxport.export import dim_values, dims, folding, legalize, opsets, shapes
+from jaxport.export import dim_values, folding, legalize, opsets, shapes
 from jaxport.export.steps import Move, OperatorCall
 from jaxport.export.value import Operand, Scope, Stamp, Value, data_type
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, Parameters, PythonFunction
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, Parameters, PythonFunction, dims
 from jaxport.onnx_facts import schema
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from typing import Any
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.export import dims
 from jaxport.export.decoders import (
     CROSS,
     PRESENT_NAMES,
@@ -29,6 +28,7 @@ from jaxport.export.decoders import (
     shown,
 )
 from jaxport.export.ports import Port
+from jaxport.jaxprs import dims
 
 FEATURES, STATES = "audio_features", "encoder_hidden_states"
 FRAMES = 3000

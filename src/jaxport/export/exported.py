@@ -15,11 +15,11 @@ from numpy.typing import ArrayLike
 
 from jaxport import saving
 from jaxport.errors import InvalidArgument
-from jaxport.export import decoders, dims, encoders, functions, specs
+from jaxport.export import decoders, encoders, functions, specs
 from jaxport.export.explain import Explanation
 from jaxport.export.ports import Port
 from jaxport.export.requirements import Requirements
-from jaxport.jaxprs import Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Parameters, PythonFunction, PyTree, dims
 
 if TYPE_CHECKING:
     import onnx

@@ -14,10 +14,10 @@ import jax
 from jaxport import blocks
 from jaxport.blocks.recorder import calls_left
 from jaxport.errors import ExportError
-from jaxport.export import dims, sources
+from jaxport.export import sources
 from jaxport.export.flags.tracing import input_paths, with_flags
 from jaxport.export.specs import Inputs
-from jaxport.jaxprs import PythonFunction, PyTree
+from jaxport.jaxprs import PythonFunction, PyTree, dims
 
 #: The sizes tried in place of symbols: most functions accept them, and they differ from one another.
 _BASES = (8, 16, 64, 3)

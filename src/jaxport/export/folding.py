@@ -16,10 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jaxport.export import dims
 from jaxport.export.value import Value
 from jaxport.graph.editing import SMALL
-from jaxport.jaxprs import JaxprEqn, Parameters, PythonFunction
+from jaxport.jaxprs import JaxprEqn, Parameters, PythonFunction, dims
 
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:

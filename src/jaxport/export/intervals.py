@@ -12,9 +12,9 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from jaxport.export import dims
 from jaxport.export.shapes import Unknown, shape_of
 from jaxport.export.value import Origin, Value, beside
+from jaxport.jaxprs import dims
 from jaxport.onnx_facts import RANGES, SELECTIONS
 
 #: How many nodes back an origin is followed.

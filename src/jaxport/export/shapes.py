@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jaxport.export import dims
 from jaxport.export.value import Value
-from jaxport.jaxprs import Parameters
+from jaxport.jaxprs import Parameters, dims
 from jaxport.onnx_facts import BROADCASTING, GLOBAL_POOLS, POOLS, POSITIONS, REDUCTIONS, SHAPED_LIKE_THE_FIRST
 
 Shape = tuple[dims.Dim, ...]

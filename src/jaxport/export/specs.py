@@ -18,8 +18,8 @@ from jax import export
 from jax.typing import DTypeLike
 
 from jaxport.errors import InvalidArgument
-from jaxport.export import dims, ports
-from jaxport.jaxprs import Array, Dim, Parameters, PyTree
+from jaxport.export import ports
+from jaxport.jaxprs import Array, Dim, Parameters, PyTree, dims
 
 
 def is_shape(spec: PyTree) -> bool:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from jaxport.blocks import block_p
-from jaxport.export import dims, folding
+from jaxport.export import folding
 from jaxport.export.steps import Emission, Log, Move, Step, Watch, Withdrawal
 from jaxport.export.value import Scope, Value
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PyTree
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PyTree, dims
 from jaxport.jaxprs.alike import same_dataflow, same_operation, same_value
 
 if TYPE_CHECKING:

@@ -11,10 +11,9 @@ import numpy as np
 import onnx_ir as ir
 from jax.typing import DTypeLike
 
-from jaxport.export import dims
 from jaxport.export.steps import Emission, Log, OperatorCall, Watch, Withdrawal
 from jaxport.graph.editing import PARAMETER, SIZE, SMALL, Namer, new_constant
-from jaxport.jaxprs import Parameters
+from jaxport.jaxprs import Parameters, dims
 
 if TYPE_CHECKING:
     from jaxport.export.walker import Place

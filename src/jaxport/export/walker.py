@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from jaxport.blocks.liveness import all_blocks
 from jaxport.errors import JaxportError, Refusal, RuleError
-from jaxport.export import dims, folding, plugins, prepare
+from jaxport.export import folding, plugins, prepare
 from jaxport.export.emitter import Declined, Emitter, Refused
 from jaxport.export.registry import RULES, Rule
 from jaxport.export.sources import source_lines
@@ -36,6 +36,7 @@ from jaxport.jaxprs import (
     PythonFunction,
     PyTree,
     Var,
+    dims,
     parameters,
 )
 from jaxport.jaxprs.dataflow import needed_equations

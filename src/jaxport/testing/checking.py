@@ -14,14 +14,14 @@ from jax.typing import DTypeLike
 
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
-from jaxport.export import dims, opsets
+from jaxport.export import opsets
 from jaxport.export.api import to_onnx
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import with_bools
 from jaxport.export.ports import is_key
 from jaxport.export.specs import is_shape
 from jaxport.importer import from_onnx
-from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree, dims
 from jaxport.jaxprs.versions import QUICKLY
 from jaxport.testing.specs import sample
 from jaxport.testing.structure import check_declared

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from jaxport.export import dims
 from jaxport.export.exported import Exported
-from jaxport.jaxprs import Parameters, PyTree
+from jaxport.jaxprs import Parameters, PyTree, dims
 from jaxport.verify.runtime import Session
 
 

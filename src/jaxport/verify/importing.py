@@ -10,11 +10,10 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
-from jaxport.export import dims
 from jaxport.export.ports import Port
 from jaxport.importer import Program
 from jaxport.importer.tracing import input_specs, with_constraints
-from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Report

@@ -10,8 +10,7 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.export import dims
-from jaxport.jaxprs import Dim
+from jaxport.jaxprs import Dim, dims
 from jaxport.jaxprs.walk import equations_within
 
 #: The ranges that are searched, the smallest first, to keep runs quick.

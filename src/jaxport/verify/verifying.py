@@ -15,10 +15,10 @@ import numpy as np
 
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
-from jaxport.export import dims, specs
+from jaxport.export import specs
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
 from jaxport.export.ports import Port, is_key, port_of, stored
-from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
 from jaxport.verify.blockwise import block_differences
 from jaxport.verify.localizing import Localizer

@@ -21,7 +21,6 @@ from jax.core import ShapedArray
 from jaxport.blocks import block_p
 from jaxport.blocks.block import FrozenMapping
 from jaxport.errors import RuleError
-from jaxport.export import dims
 from jaxport.export.prepare.pairs import FORMULAS, Pair, each, real_dtype
 from jaxport.export.prepare.pairs_scattered import SCATTERS
 from jaxport.export.registry import RULES, Rule
@@ -34,6 +33,7 @@ from jaxport.jaxprs import (
     Primitive,
     PythonFunction,
     Var,
+    dims,
     parameters,
     with_parameters,
 )

@@ -13,10 +13,9 @@ from typing import Any
 import jax
 
 from jaxport.blocks import block_p
-from jaxport.export import dims
 from jaxport.export.prepare.keys import RANDOM
 from jaxport.export.registry import RULES, Rule
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, jaxpr_as_fun, nameless
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, dims, jaxpr_as_fun, nameless
 from jaxport.jaxprs.dataflow import used_variables, variables
 from jaxport.jaxprs.rewrite import Rewriting, with_values
 from jaxport.jaxprs.walk import bodies, equations_within

@@ -13,7 +13,6 @@ from typing import Any
 from jax.core import ShapedArray
 
 from jaxport.blocks import block_p
-from jaxport.export import dims
 from jaxport.export.prepare import complex as complex_numbers
 from jaxport.export.registry import Rule
 from jaxport.jaxprs import (
@@ -24,6 +23,7 @@ from jaxport.jaxprs import (
     Primitive,
     PythonFunction,
     Var,
+    dims,
     new_jaxpr_eqn,
 )
 from jaxport.jaxprs.primitives import implementations

@@ -8,10 +8,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.recurrent import Unfit, recurrent_layer
 from jaxport.export.rules.searching import searched
+from jaxport.jaxprs import dims
 from jaxport.jaxprs.walk import bodies
 
 #: By default a scan over layers is unrolled if that gives at most this many equations.

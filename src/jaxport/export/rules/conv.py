@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.shape import rev
 from jaxport.export.rules.sliding import Window, attributes, fitted, gathered, padded, windows
+from jaxport.jaxprs import dims
 
 
 @rule("conv_general_dilated", irrelevant=("precision", "preferred_element_type"))

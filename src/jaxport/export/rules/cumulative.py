@@ -9,9 +9,9 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.windows import highest, lowest
+from jaxport.jaxprs import dims
 
 INT64 = np.dtype(np.int64)
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export import dims
 from jaxport.export.registry import rule
+from jaxport.jaxprs import dims
 
 #: Up to this length a matrix product is as fast as any transform.
 SHORT = 64

@@ -8,9 +8,9 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from jaxport.export import dims
 from jaxport.export.passes.layout_ops import INTERPOLATED
 from jaxport.export.registry import rule
+from jaxport.jaxprs import dims
 
 
 @rule(block="jax.image.resize")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 from jax.lax import GatherScatterMode
 
-from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules import starts as window_starts
 from jaxport.export.rules.elementwise import where
 from jaxport.export.rules.starts import INT64
+from jaxport.jaxprs import dims
 
 
 @rule("dynamic_slice")

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.shape import iota
-from jaxport.jaxprs import random_gamma_p
+from jaxport.jaxprs import dims, random_gamma_p
 
 
 def mapped(function, rank):

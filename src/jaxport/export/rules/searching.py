@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.export import dims
+from jaxport.jaxprs import dims
 from jaxport.jaxprs.alike import same_value
 from jaxport.jaxprs.walk import equations_within
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.indexing import without_axes
 from jaxport.export.rules.starts import positions
+from jaxport.jaxprs import dims
 
 #: Less than any index along an axis: the end of a Slice with a negative step.
 BEFORE_FIRST = np.iinfo(np.int64).min + 1

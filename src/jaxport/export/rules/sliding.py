@@ -9,8 +9,8 @@ import numpy as np
 from jax import lax
 from numpy.typing import ArrayLike
 
-from jaxport.export import dims
 from jaxport.export.value import Value
+from jaxport.jaxprs import dims
 
 
 class Window(NamedTuple):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules import starts
+from jaxport.jaxprs import dims
 
 WIDER_FLOAT = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float64}
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jax.typing import DTypeLike
 
-from jaxport.export import dims, intervals
+from jaxport.export import intervals
 from jaxport.export.shapes import shape_of
 from jaxport.export.value import Value, beside
+from jaxport.jaxprs import dims
 
 if TYPE_CHECKING:
     from jaxport.export.emitter import Emitter

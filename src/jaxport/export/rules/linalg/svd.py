@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core
 
-from jaxport.export import dims
 from jaxport.export.registry import rule
 from jaxport.export.rules.linalg.eigh import pairing, rotated, rotation, swept
 from jaxport.export.rules.linalg.householder import qr
 from jaxport.export.rules.linalg.matrices import adjoint, diagonal, square, transposed, where_ok
+from jaxport.jaxprs import dims
 
 
 def svd(a, *, full_matrices, compute_uv):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxport.export import dims
 from jaxport.export.rules.recurrent import sheets
 from jaxport.export.rules.recurrent.expressions import (
     Dot,
@@ -21,7 +20,7 @@ from jaxport.export.rules.recurrent.expressions import (
     only_atom,
 )
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet, elementwise
-from jaxport.jaxprs import Atom, Dim, Jaxpr, JaxprEqn, Literal, Parameters, PythonFunction, Var, parameters
+from jaxport.jaxprs import Atom, Dim, Jaxpr, JaxprEqn, Literal, Parameters, PythonFunction, Var, dims, parameters
 from jaxport.jaxprs.dataflow import variables
 
 if TYPE_CHECKING:

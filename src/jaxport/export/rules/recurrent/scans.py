@@ -13,7 +13,6 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks import block_p
-from jaxport.export import dims
 from jaxport.export.registry import RULES
 from jaxport.export.rules.recurrent import sheets
 from jaxport.export.rules.recurrent.cells import ACTIVATIONS, Cell, cell_of
@@ -24,7 +23,7 @@ from jaxport.export.rules.recurrent.packing import Packing
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet
 from jaxport.export.shapes import shape_of
 from jaxport.export.value import Value
-from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Shape, Var
+from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Shape, Var, dims
 
 if TYPE_CHECKING:
     from jaxport.export.emitter import Emitter

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.export import dims
 from jaxport.export.rules.recurrent.expressions import Dot, ElementLeaf, Polynomial, Unfit, indices
+from jaxport.jaxprs import dims
 
 FEATURE, FREE = -1, -2
 """Labels of axes; a number from zero on is that of an axis of the batch."""
