@@ -80,6 +80,7 @@ def run_page(page: Path, text: str) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pages write files and register rules and operators: in a folder of their own, and undone afterwards."""
     from jaxport.export import rules as registry
+    import jaxport.codegen  # it registers operators of its own, which stay
     from jaxport.importer import registry as importer_registry
 
     monkeypatch.chdir(tmp_path)
