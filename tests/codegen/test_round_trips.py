@@ -28,10 +28,11 @@ UNLIKE = {
 """Models whose weights are in other modules than before, by the reason."""
 
 WRAPPED = {
+    "bert_base": {"positions.embedding"},  # a slice of the table, of which the framework has no layer
     "gpt2_decode": {"positions.embedding"},  # with NaN for positions outside of the table
     "unet": {
         f"{path}.{end}"
-        for path in ("down.1.0.attention", "middle_attention", "up.0.0.attention", *(f"LinenAttention.{at}" for at in range(4)))
+        for path in ("down.1.0.attention", "middle_attention", "up.0.0.attention", "up.0.1.attention", *(f"LinenAttention.{at}" for at in range(4)))
         for end in ("attention.out.kernel", "MultiHeadDotProductAttention.0.out.kernel", "norm.scale", "GroupNorm.0.scale")
     },
     "moe": {f"{path}.{layer}.{role}" for path in ("layers", "LinenExperts") for layer in (0, 1) for role in ("gate", "up", "down")},
@@ -44,14 +45,14 @@ MASKED = {"bert_base", "cross_attention", "gpt2_decode"}
 GROWN = {
     "a routing is written in operators": {"moe"},
     "an attention whose positions are images has its axes moved": {"unet"},
-    "the mask of an attention is written in operators": {("bert_base", "nnx"), ("cross_attention", "linen")},
+    "the mask of an attention is written in operators": {("bert_base", "linen"), ("cross_attention", "equinox")},
     "a mask is made for each layer": {("bert_base", "equinox"), ("gpt2", "equinox")},
 }
 """Models that are exported again with more than 2 % more operators, by the reason."""
 
 OPTIONS = (
     "in_features out_features kernel_size num_features epsilon num_heads num_embeddings features feature_group_count "
-    "use_bias num_groups momentum"
+    "use_bias num_groups"
 ).split()
 """Attributes of layers that their constructors are given."""
 
@@ -123,7 +124,11 @@ def test_a_model_comes_back(name: str, framework: Framework, tmp_path: Path) -> 
         found = {numbered(path) for path in load(tmp_path).named(model)}
         assert {*map(modules, known)} <= {*map(modules, found)}
     if isinstance(example.fn, nnx.Module):
-        before, after = options(example.fn), options(model)
+        before = options(example.fn)
+        inside = {*wrapped, *map(modules, wrapped), *(modules(modules(one)) for one in wrapped)} - {""}
+        after = {
+            path: found for path, found in options(model).items() if path not in inside and modules(path) not in inside
+        }
         both = {path for path in before.keys() & after.keys() if before[path].keys() == after[path].keys()}
         different = {path: (before[path], after[path]) for path in both if before[path] != after[path]}
         assert len(both) >= 0.9 * len(after)
