@@ -51,7 +51,7 @@ CODE: dict[str, list[Callable[..., Any]]] = {
     "cnn": [cnn.NnxStage, cnn.NnxCnn],
     "cnn_train": [cnn.nnx_cnn_train],
     "resnet50": [resnet.NnxConvNorm, resnet.NnxBottleneck, resnet.NnxResNet],
-    "resnet50_train": [resnet.linen_resnet50_train],
+    "resnet50_train": [resnet.LinenBottleneck, resnet.LinenResNet],
     "mobilenet_v2": [mobilenet.NnxInvertedResidual, mobilenet.NnxMobileNet],
     "vit_b16": [vit.NnxBlock, vit.NnxViT],
     "bert_base": [bert.NnxLayer, bert.NnxBert],

@@ -79,8 +79,9 @@ def run_page(page: Path, text: str) -> None:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pages write files and register rules and operators: in a folder of their own, and undone afterwards."""
+    from jaxport.codegen.flax.layers import LAYERS  # the package registers operators of its own, which stay
+    from jaxport.codegen.structure.layers import RECOGNISERS
     from jaxport.export import rules as registry
-    import jaxport.codegen  # it registers operators of its own, which stay
     from jaxport.importer import registry as importer_registry
 
     monkeypatch.chdir(tmp_path)
@@ -88,6 +89,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     loaded = set(sys.modules)
     rules, block_rules = dict(registry.RULES), dict(registry.BLOCK_RULES)
+    layers, recognisers = dict(LAYERS), list(RECOGNISERS)
     monkeypatch.setattr(importer_registry, "_registry", dict(importer_registry._registry))
     yield
     for name in set(sys.modules) - loaded:
@@ -96,6 +98,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for registered, before in ((registry.RULES, rules), (registry.BLOCK_RULES, block_rules)):
         registered.clear()
         registered.update(before)
+    LAYERS.clear()
+    LAYERS.update(layers)
+    RECOGNISERS[:] = recognisers
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
