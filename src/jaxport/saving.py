@@ -7,6 +7,7 @@ never held twice, whatever its memory layout.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -156,7 +157,11 @@ def save_folder(
     for name, model in models.items():
         save(model, place / name, external_data)
     for name, text in texts.items():
-        files.publish(place / name, lambda path, _, text=text: path.write_bytes(text.encode()))
+        files.publish(place / name, functools.partial(_write_text, text))
+
+
+def _write_text(text: str, path: Path, _data: str) -> None:
+    path.write_bytes(text.encode())
 
 
 def _size(piece: Piece) -> int:

@@ -15,21 +15,21 @@ from jaxport.jaxprs import dims
 
 @rule(block="jax.image.resize")
 def resize(op, image, *, block, jaxpr):
-    if block.batched or image.shape is None or dims.all_static((*image.shape, *op.out.shape)):
+    before, after = image.shape or (), op.out.shape or ()
+    if block.batched or dims.all_static((*before, *after)):
         op.decline("its sizes are known")
+    factors = [factor(*sizes) for sizes in zip(before, after, strict=True)]
+    if None in factors or image.dtype != np.float32 or len(factors) != 4:
+        op.decline("it is no enlargement of float32 images by whole numbers")
     method = block.config["method"]
     method = jax.image.ResizeMethod.from_string(method) if isinstance(method, str) else method
-    factors = [factor(before, after) for before, after in zip(image.shape, op.out.shape, strict=True)]
-    enlarged = {axis for axis, times in enumerate(factors) if times != 1}
-    if None in factors or image.dtype != np.float32 or len(factors) != 4 or not enlarged:
-        op.decline("it is no enlargement of float32 images by whole numbers")
     if method == jax.image.ResizeMethod.NEAREST:
         options = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    elif method == jax.image.ResizeMethod.LINEAR and any(enlarged <= axes for axes in INTERPOLATED):
-        options = {"mode": "linear"}
-    else:
+        return op.Resize(image, None, np.array(factors, np.float32), **options)
+    enlarged = {axis for axis, times in enumerate(factors) if times != 1}
+    if method != jax.image.ResizeMethod.LINEAR or not any(enlarged <= axes for axes in INTERPOLATED):
         op.decline("the runtime does not interpolate so")
-    return op.Resize(image, None, np.array(factors, np.float32), **options)
+    return op.Resize(image, None, np.array(factors, np.float32), mode="linear")
 
 
 def factor(before: dims.Dim, after: dims.Dim) -> int | None:

@@ -126,7 +126,7 @@ def mean_of(seen: Seen) -> Seen | None:
             continue
         count = _count(summed, total)
         if not isinstance(count, int):
-            if seen.is_op("Div") and count == size_in(operands[1].value):
+            if seen.is_op("Div") and count == size_in(operands[1 - index].value):
                 return summed
         elif factor and close(count, factor if seen.is_op("Div") else 1 / factor, seen.value.dtype):
             return summed
