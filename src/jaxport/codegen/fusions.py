@@ -128,7 +128,9 @@ def _fusion(whole: Attended) -> Fusion | str:
         sides = zip(arranged[:3], whole.operands[:3], strict=True)
         operands = [*(how.apply(builder, builder.now(one.value)) for how, one in sides), *masking.emit(builder)]
         result = builder.emit("DotProductAttention", operands, arranged[3].merged, **attributes)
-        result.producer().domain = DOMAIN
+        node = result.producer()
+        assert node is not None
+        node.domain = DOMAIN
         return arranged[3].revert(builder, result)
 
     return Fusion("DotProductAttention", whole.result.value, whole.leaves, build)

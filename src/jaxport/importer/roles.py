@@ -135,7 +135,7 @@ def _uses(body: Body) -> tuple[set[ir.Value], set[ir.Value]]:
 
 
 def _is_mask(tensor: ir.TensorProtocol) -> bool:
-    values = np.abs(tensor_value(tensor).data.astype(np.float32))
+    values = np.abs(tensor_value(tensor).data.astype(np.float64))
     return not bool((values < OUT_OF_RANGE).all())
 
 
