@@ -131,10 +131,12 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
 
 def size_in(value: ir.Value | None) -> str | None:
     """Return the positive symbolic size that a number is, perhaps cast to another type; None if it is not known to be one."""
-    while value is not None and SIZE not in value.meta:
+    while value is not None and rank_of(value) == 0:
+        if SIZE in value.meta:
+            return value.meta[SIZE]
         node = value.producer()
         value = source(node) if is_op(node, "Cast") else None
-    return None if value is None else value.meta[SIZE]
+    return None
 
 
 def dims_of(value: ir.Value | None) -> list[Dim] | None:

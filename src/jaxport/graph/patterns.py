@@ -268,8 +268,10 @@ def _distinct(ways: Iterable[T]) -> Iterator[T]:
 
 def plain(value: ir.Value) -> ir.Value:
     """Return a value without the views before it that only add or drop axes of size one."""
-    while is_op(node := value.producer(), *RESHAPING) and same_but_for_ones(source(node), value):
+    node = value.producer()  # every node of a model passes here
+    while node is not None and node.op_type in RESHAPING and not node.domain and same_but_for_ones(source(node), value):
         value = source(node)
+        node = value.producer()
     return value
 
 

@@ -9,7 +9,6 @@ from jaxport.export.rules import (
     cumulative,
     elementwise,
     fft,
-    images,
     indexing,
     linalg,
     linear,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxport.export.registry import rule
+from jaxport.export.rules import images
 from jaxport.jaxprs import closed_call_p
 
 #: Calls that JAX passes to its compiler or to Python, so that their implementation cannot be traced, and the parameter
@@ -17,7 +18,6 @@ BODIES = {
     "custom_jvp_call": "call_jaxpr",
     "custom_partitioning": "call",
     "custom_vjp_call": "call_jaxpr",
-    "jit": "jaxpr",
     "remat2": "jaxpr",
 }
 
@@ -34,6 +34,12 @@ def runs(parameter):
 
 for _primitive, _parameter in BODIES.items():
     rule(_primitive, broadcasts=True)(runs(_parameter))
+
+
+@rule("jit", broadcasts=True)
+def jit(op, *operands, jaxpr, name, **_):
+    resized = images.enlarged(op, operands, jaxpr) if name == images.COMPILED else None
+    return op.inline(jaxpr, *operands) if resized is None else resized
 
 
 @rule("custom_linear_solve", broadcasts=True)

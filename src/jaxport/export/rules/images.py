@@ -1,35 +1,50 @@
-"""Images that are resized to sizes that are known only when the model runs.
+"""Images that are enlarged to sizes that are known only when the model runs.
 
 Resizes whose sizes are known are recognised in the graph, by what they compute: see `jaxport.export.passes.resizing`.
 """
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import numpy as np
 
 from jaxport.export.passes.layout_ops import INTERPOLATED
-from jaxport.export.registry import rule
 from jaxport.jaxprs import dims
+from jaxport.jaxprs.alike import same_value
+from jaxport.jaxprs.walk import equations_within
+
+#: The name of the function that `jax.image.resize` compiles.
+COMPILED = "_resize"
+
+_NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+METHODS = {"nearest": _NEAREST, "linear": {"mode": "linear"}}
+"""The attributes of the operator, by the method of `jax.image.resize`."""
 
 
-@rule(block="jax.image.resize")
-def resize(op, image, *, block, jaxpr):
-    before, after = image.shape or (), op.out.shape or ()
-    if block.batched or dims.all_static((*before, *after)):
-        op.decline("its sizes are known")
-    factors = [factor(*sizes) for sizes in zip(before, after, strict=True)]
-    if None in factors or image.dtype != np.float32 or len(factors) != 4:
-        op.decline("it is no enlargement of float32 images by whole numbers")
-    method = block.config["method"]
-    method = jax.image.ResizeMethod.from_string(method) if isinstance(method, str) else method
-    if method == jax.image.ResizeMethod.NEAREST:
-        options = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        return op.Resize(image, None, np.array(factors, np.float32), **options)
-    enlarged = {axis for axis, times in enumerate(factors) if times != 1}
-    if method != jax.image.ResizeMethod.LINEAR or not any(enlarged <= axes for axes in INTERPOLATED):
-        op.decline("the runtime does not interpolate so")
-    return op.Resize(image, None, np.array(factors, np.float32), mode="linear")
+def enlarged(op, operands, jaxpr):
+    """Return the image that the compiled part of `jax.image.resize` computes by one operator; None if it cannot.
+
+    The sizes, the method and the antialiasing are not among the parameters of the call: its program is compared.
+    """
+    if (len(jaxpr.in_avals), len(jaxpr.out_avals)) != (1, 1):  # a derivative
+        return None
+    (image,), (before,), (after,) = operands, jaxpr.in_avals, jaxpr.out_avals
+    if dims.all_static((*before.shape, *after.shape)) or before.dtype != np.float32:
+        return None
+    factors = [factor(*sizes) for sizes in zip(before.shape, after.shape, strict=True)]
+    if None in factors or len(factors) != 4:
+        return None
+    axes = {axis for axis, times in enumerate(factors) if times != 1}
+    for method, antialias in itertools.product(METHODS, (True, False)):
+        parameters = {"shape": after.shape, "method": method, "antialias": antialias}
+        own, _ = op.walker.traced(jax.image.resize, [before], parameters)
+        if same_value(next(equations_within(own.jaxpr)).params["jaxpr"], jaxpr):
+            if method == "linear" and not any(axes <= image_axes for image_axes in INTERPOLATED):
+                return None
+            return op.Resize(op.expanded(image), None, np.array(factors, np.float32), **METHODS[method])
+    return None
 
 
 def factor(before: dims.Dim, after: dims.Dim) -> int | None:
