@@ -1,23 +1,21 @@
 """The phases of long work, and how far each is: a line in the terminal for those who ask for it.
 
-What takes long says so with `phase` or `each`, which cost nothing unless somebody looks.
+What takes long says so with `phase`, which costs nothing unless somebody looks.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = ["each", "phase", "progress"]
-
-T = TypeVar("T")
+__all__ = ["phase", "progress"]
 
 _shown: ContextVar[_Lines | None] = ContextVar("shown", default=None)
 
@@ -63,18 +61,6 @@ def phase(title: str, total: int | None = None) -> Iterator[Callable[[int], None
         return
     with lines.line(title, total) as advance:
         yield advance
-
-
-def each(title: str, items: Sequence[T]) -> Iterator[T]:
-    """Yield items, and show how many of them are done.
-
-    >>> list(each("Counting", "abc"))
-    ['a', 'b', 'c']
-    """
-    with phase(title, len(items)) as advance:
-        for item in items:
-            yield item
-            advance(1)
 
 
 class _Lines:

@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 import jaxport
-from jaxport.phases import each, phase
+from jaxport.phases import phase
 
 
 def shown(work, *, terminal: bool = True) -> str:
@@ -57,8 +57,9 @@ def test_nothing_is_written_where_there_is_no_terminal(tmp_path):
 
 def test_a_phase_of_known_length_says_how_far_it_is():
     def work():
-        for item in each("Counting", [1, 2]):
-            time.sleep(0.3 * (item == 2))  # the terminal is written to ten times a second
+        with phase("Counting", 2) as advance:
+            advance(1)
+            time.sleep(0.3)  # the terminal is written to ten times a second
 
     assert re.search(r"Counting .* 50%", shown(work))
 

@@ -26,6 +26,12 @@ BEHIND = (
     "column = Unsqueeze(i, last) mask = GreaterOrEqual(column, i)"
 )
 
+BAND = (
+    "i = Constant<value_ints = [0, 1, 2, 3, 4]>() j = Constant<value_ints = [0, 1, 2, 3, 4, 5]>() "
+    "last = Constant<value_ints = [1]>() column = Unsqueeze(i, last) away = Sub(column, j) far = Abs(away) "
+    "three = Constant<value_int = 3>() mask = Less(far, three)"
+)
+
 
 def attention(body: str, *inputs: str, low: str = "-3.4028235e38", opset: int = 20) -> onnx.ModelProto:
     """A model of queries, of keys that are the values too, and of other inputs."""
@@ -89,6 +95,7 @@ MASKED = {
         masked(f"{BEHIND} m = Where(mask, s, low)", *CAUSAL, low="-inf"),
         "is_causal=True",
     ),
+    "a band of known sizes, by infinity": (masked(f"{BAND} m = Where(mask, s, low)", low="-inf"), "mask="),
     "the keys behind, by addition": (
         masked(f"{BEHIND} b = Where(mask, nothing, low) m = Add(s, b)", *CAUSAL, low="-inf"),
         "is_causal=True",

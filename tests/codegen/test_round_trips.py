@@ -54,7 +54,7 @@ OPTIONS = (
     "in_features out_features kernel_size num_features epsilon num_heads num_embeddings features feature_group_count "
     "use_bias num_groups"
 ).split()
-"""Attributes of layers that their constructors are given."""
+"""Attributes of layers that their constructors are given, except those that only training uses, such as a momentum."""
 
 
 def models() -> list[tuple[str, Framework]]:

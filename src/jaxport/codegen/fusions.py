@@ -207,7 +207,7 @@ class Masking:
         masks = [*whole.masks, *hiding]
         biases = [bias for bias, mask in added.items() if mask not in masks]
         chosen = [mask for mask in masks if not mask.is_causal(whole.axes) and not _hides_nothing(mask)]
-        if any(not all(map(math.isfinite, mask.numbers or ())) for mask in chosen):
+        if any(not all(map(math.isfinite, mask.numbers or ())) and not mask.keeps_some(whole.axes) for mask in chosen):
             return "a row that is masked with -inf as a whole would not be NaN"
         conditions = [mask.seen for mask in chosen]
         arranged = {seen: how for seen in (*biases, *conditions) if (how := whole.over_scores(seen)) is not None}

@@ -54,6 +54,8 @@ new_jaxpr_eqn = _core.new_jaxpr_eqn
 valid_jaxtype = _core.valid_jaxtype
 # The effect of a jaxpr with mutable arrays of its own.
 internal_mutable_array_effect = _core.internal_mutable_array_effect
+# The name of the private function that `jax.image.resize` compiles, which its calls bear.
+RESIZE = "_resize"
 
 
 def closed(jaxpr: Jaxpr, consts: Sequence[Array]) -> ClosedJaxpr:

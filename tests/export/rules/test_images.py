@@ -51,3 +51,23 @@ def test_enlarged_by_whole_numbers(fn, given):
 )
 def test_as_jax_computes_it(fn, given):
     assert "Resize" not in operators(check(fn, given, rtol=1e-4, atol=1e-4))
+
+
+def named(fn):
+    """A function that is called as the compiled part of `jax.image.resize` is."""
+    fn.__name__ = "_resize"
+    return jax.jit(fn)
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (named(jnp.sum), {"ReduceSum": 1}),
+        (named(lambda x: jnp.tanh(x)), {"Tanh": 1}),
+        (named(lambda x: (x, x + 1)), {"Add": 1, "Identity": 1}),
+        (lambda x: jnp.tanh(resize(x, x.shape, "linear")), {"Tanh": 1}),
+        (named(lambda x: jnp.concatenate([x, x], axis=1)), {"Concat": 1}),
+    ],
+)
+def test_other_functions(fn, expected):
+    assert operators(check(fn, f32("B", "H", "W", 3))) == expected

@@ -13,7 +13,7 @@ __all__ = ["Attentions"]
 
 @dataclass(eq=False)
 class Attentions(StepRules):
-    """Rules on attention, on softmax of scores, and on rotary embeddings before."""
+    """Rules on the rotary embeddings before an attention, and on the names of its masks."""
 
     expanded: dict[Variable, Variable] = field(default_factory=dict)
 

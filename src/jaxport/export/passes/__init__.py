@@ -45,7 +45,7 @@ from jaxport.graph.fusions.pixel_shuffle import pixel_shuffle, plain_shuffles
 from jaxport.graph.fusions.rotary import rotary
 from jaxport.graph.fusions.softmax import softmax
 from jaxport.graph.identities import identities
-from jaxport.phases import each
+from jaxport.phases import phase
 
 Pass = Callable[[ir.Model], object]
 
@@ -107,16 +107,21 @@ def run(model: ir.Model, passes: Sequence[Pass]) -> list[PassReport]:
       ExportError: a pass returned another model instead of changing this one, or raised.
     """
     reports = []
-    for graph_pass in each("Optimizing", passes):
-        try:
-            result = graph_pass(model)
-        except Exception as error:  # the pass may be the user's
-            raise ExportError(f"the pass `{pass_name(graph_pass)}` failed: {type(error).__name__}: {error}") from error
-        if isinstance(result, ir.passes.PassResult):
-            if result.model is not model:
+    with phase("Optimizing", len(passes)) as advance:
+        for graph_pass in passes:
+            try:
+                result = graph_pass(model)
+            except Exception as error:  # the pass may be the user's
                 raise ExportError(
-                    f"the pass `{pass_name(graph_pass)}` returned another model", instead="change the model in place"
-                )
-            result = "changed" if result.modified else "nothing to do"
-        reports.append(PassReport(pass_name(graph_pass), str(result if result is not None else "ran")))
+                    f"the pass `{pass_name(graph_pass)}` failed: {type(error).__name__}: {error}"
+                ) from error
+            if isinstance(result, ir.passes.PassResult):
+                if result.model is not model:
+                    raise ExportError(
+                        f"the pass `{pass_name(graph_pass)}` returned another model",
+                        instead="change the model in place",
+                    )
+                result = "changed" if result.modified else "nothing to do"
+            reports.append(PassReport(pass_name(graph_pass), str(result if result is not None else "ran")))
+            advance(1)
     return reports

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxport.export.registry import rule
 from jaxport.export.rules import images
 from jaxport.jaxprs import closed_call_p
+from jaxport.jaxprs.names import RESIZE
 
 #: Calls that JAX passes to its compiler or to Python, so that their implementation cannot be traced, and the parameter
 #: that holds the jaxpr. Other primitives that only call a jaxpr need no rule: `prepare.implementations` traces them.
@@ -38,7 +39,7 @@ for _primitive, _parameter in BODIES.items():
 
 @rule("jit", broadcasts=True)
 def jit(op, *operands, jaxpr, name, **_):
-    resized = images.enlarged(op, operands, jaxpr) if name == images.COMPILED else None
+    resized = images.enlarged(op, operands, jaxpr) if name == RESIZE else None
     return op.inline(jaxpr, *operands) if resized is None else resized
 
 

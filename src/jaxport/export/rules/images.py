@@ -13,10 +13,8 @@ import numpy as np
 from jaxport.export.passes.layout_ops import INTERPOLATED
 from jaxport.jaxprs import dims
 from jaxport.jaxprs.alike import same_value
+from jaxport.jaxprs.names import RESIZE
 from jaxport.jaxprs.walk import equations_within
-
-#: The name of the function that `jax.image.resize` compiles.
-COMPILED = "_resize"
 
 _NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 METHODS = {"nearest": _NEAREST, "linear": {"mode": "linear"}}
@@ -26,21 +24,25 @@ METHODS = {"nearest": _NEAREST, "linear": {"mode": "linear"}}
 def enlarged(op, operands, jaxpr):
     """Return the image that the compiled part of `jax.image.resize` computes by one operator; None if it cannot.
 
-    The sizes, the method and the antialiasing are not among the parameters of the call: its program is compared.
+    The sizes, the method and the antialiasing are not among the parameters of the call: its program is compared, so that
+    another function of this name is not taken for it.
     """
     if (len(jaxpr.in_avals), len(jaxpr.out_avals)) != (1, 1):  # a derivative
         return None
     (image,), (before,), (after,) = operands, jaxpr.in_avals, jaxpr.out_avals
-    if dims.all_static((*before.shape, *after.shape)) or before.dtype != np.float32:
+    if dims.all_static((*before.shape, *after.shape)) or (before.dtype, after.dtype) != (np.float32, np.float32):
+        return None
+    if (len(before.shape), len(after.shape)) != (4, 4):
         return None
     factors = [factor(*sizes) for sizes in zip(before.shape, after.shape, strict=True)]
-    if None in factors or len(factors) != 4:
-        return None
     axes = {axis for axis, times in enumerate(factors) if times != 1}
+    if None in factors or not axes:
+        return None
     for method, antialias in itertools.product(METHODS, (True, False)):
         parameters = {"shape": after.shape, "method": method, "antialias": antialias}
         own, _ = op.walker.traced(jax.image.resize, [before], parameters)
-        if same_value(next(equations_within(own.jaxpr)).params["jaxpr"], jaxpr):
+        calls = (equation.params for equation in equations_within(own.jaxpr) if equation.params.get("name") == RESIZE)
+        if any(same_value(params["jaxpr"], jaxpr) for params in calls):
             if method == "linear" and not any(axes <= image_axes for image_axes in INTERPOLATED):
                 return None
             return op.Resize(op.expanded(image), None, np.array(factors, np.float32), **METHODS[method])
