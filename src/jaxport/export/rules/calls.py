@@ -19,6 +19,7 @@ BODIES = {
     "custom_jvp_call": "call_jaxpr",
     "custom_partitioning": "call",
     "custom_vjp_call": "call_jaxpr",
+    "jit": "jaxpr",
     "remat2": "jaxpr",
 }
 
@@ -34,7 +35,8 @@ def runs(parameter):
 
 
 for _primitive, _parameter in BODIES.items():
-    rule(_primitive, broadcasts=True)(runs(_parameter))
+    if _primitive != "jit":  # its rule is below
+        rule(_primitive, broadcasts=True)(runs(_parameter))
 
 
 @rule("jit", broadcasts=True)
