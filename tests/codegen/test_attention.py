@@ -36,14 +36,11 @@ BAND = (
 def attention(body: str, *inputs: str, low: str = "-3.4028235e38", opset: int = 20) -> onnx.ModelProto:
     """A model of queries, of keys that are the values too, and of other inputs."""
     own = inputs if any(" q" in one for one in inputs) else (QUERIES, KEYS, *inputs)
-    model = onnx.parser.parse_model(
+    return onnx.parser.parse_model(
         f'<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]> '
         f"graph ({', '.join(own)}) => ({own[0].split(']')[0]}] y) "
         f"<float scale = {{0.25}}, float nothing = {{0}}, float low = {{{low}}}> {{ {body} }}"
     )
-    for node in model.graph.node:
-        node.domain = "com.microsoft" if node.op_type == "FusedMatMul" else ""
-    return model
 
 
 def masked(masking: str, *inputs: str, low: str = "-3.4028235e38", opset: int = 20) -> onnx.ModelProto:
@@ -60,9 +57,10 @@ def printed(model: onnx.ModelProto, folder: Path) -> str:
     for value in program.inputs:
         shape = [size if isinstance(size, int) else 3 for size in value.shape or ()]
         array = random.standard_normal(shape).astype(np.float32)
-        if value.dtype is ir.DataType.BOOL:
+        if value.dtype in (ir.DataType.BOOL, ir.DataType.INT32):
             array = array > -0.5
-            array[..., 1, :] = False
+            (array if array.ndim > 1 else array[:, None])[..., 1, :] = False
+            array = np.where(array, 3, 0).astype(value.dtype.numpy())
         arrays.append(array)
     made, expected = load(folder).load()(*arrays), program(*arrays)
     np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
@@ -115,7 +113,7 @@ FLAT = "v = Attention<q_num_heads=2, kv_num_heads=2{more}>(q, k, k{mask}) y = Id
 OPERATORS = {
     "softmax before opset 13": attention(f"{SCORES} p = Softmax<axis=3>(s) y = MatMul(p, k)", opset=12),
     "ONNX Runtime's product": attention(
-        "s = FusedMatMul<alpha=0.25, transB=1>(q, k) p = Softmax<axis=-1>(s) y = MatMul(p, k)"
+        "s = com.microsoft.FusedMatMul<alpha=0.25, transB=1>(q, k) p = Softmax<axis=-1>(s) y = MatMul(p, k)"
     ),
     "the operator, with a mask": attention(
         "m = Where(mask, nothing, low) y = Attention(q, k, k, m)", QUERIES, KEYS, MASK, low="-1e30", opset=23
@@ -123,6 +121,21 @@ OPERATORS = {
     "the operator, with merged heads": attention(
         "y = Attention<q_num_heads=4, kv_num_heads=2, is_causal=1>(q, k, k)",
         "float[batch, 5, 8] q", "float[batch, 6, 4] k", opset=23,
+    ),
+    "ONNX Runtime's operator": attention(
+        "y = com.microsoft.MultiHeadAttention<num_heads=2, scale=0.25>(q, k, k)",
+        "float[batch, 5, 8] q", "float[batch, 6, 8] k",
+    ),
+    "ONNX Runtime's operator, with a bias, a mask and a term": attention(
+        "y = com.microsoft.MultiHeadAttention<num_heads=2, unidirectional=1>(q, k, k, b, mask, term)",
+        "float[batch, 5, 8] q", "float[batch, 6, 8] k", "float[24] b", "int32[batch, 6] mask", "float[1, 2, 5, 6] term",
+    ),
+    "ONNX Runtime's operator, with projections": attention(
+        "y = com.microsoft.Attention<num_heads=2>(q, w, b)", "float[batch, 5, 8] q", "float[8, 24] w", "float[24] b",
+    ),
+    "ONNX Runtime's operator, with projections and a mask": attention(
+        "y = com.microsoft.Attention<num_heads=2, mask_filter_value=-3.4e38>(q, w, , mask)",
+        "float[batch, 5, 8] q", "float[8, 24] w", "int32[batch, 5] mask",
     ),
 }  # fmt: skip
 
@@ -141,6 +154,14 @@ OTHERS = {
         "y = Attention(q, k, k, mask)", QUERIES, KEYS, MASK, opset=23
     ),
     "the operator bounds its scores": attention("y = Attention<softcap=2.0>(q, k, k)", opset=23),
+    "ONNX Runtime's operator has a cache": attention(
+        "y, past, present = com.microsoft.MultiHeadAttention<num_heads=2>(q, k, k, , , , c, c)",
+        "float[batch, 5, 8] q", "float[batch, 6, 8] k", "float[batch, 2, 3, 4] c",
+    ),
+    "ONNX Runtime's operator has a mask of lengths": attention(
+        "y = com.microsoft.Attention<num_heads=2>(q, w, , mask)",
+        "float[batch, 5, 8] q", "float[8, 24] w", "int32[batch] mask",
+    ),
     "softmax over two axes": attention(f"{SCORES} p = Softmax<axis=2>(s) y = MatMul(p, k)", opset=12),
     "the scale is negative": attention(f"{SCORES} m = Neg(s) p = Softmax<axis=-1>(m) y = MatMul(p, k)"),
     "values of another size": attention(
@@ -183,3 +204,30 @@ def test_the_operator_is_that_of_this_package() -> None:
     fused = record_fused(jaxport.from_onnx(masked("m = Where(mask, s, low)", MASK))).program
     own = [(node.domain, node.op_type) for node in fused.model.graph if node.domain]
     assert own == [("jaxport", "DotProductAttention")]
+
+
+def projected(last: str) -> onnx.ModelProto:
+    """A sum of two linear layers whose biases are one tensor of the file; `last` computes the second one."""
+    random = np.random.default_rng(0)
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 20]> graph (float[batch, 8] x) => (float[batch, 4] y) '
+        "{ first, second = Split<axis=0, num_outputs=2>(bias) "
+        f"p = MatMul(x, p_kernel) q = MatMul(x, q_kernel) a = Add(p, first) b = {last} y = Mul(a, b) }}"
+    )
+    arrays = {"bias": (8,), "p_kernel": (8, 4), "q_kernel": (8, 4)}
+    for name, shape in arrays.items():
+        array = random.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+def test_parts_of_a_bias_belong_to_the_layers(tmp_path: Path) -> None:
+    code = printed(projected("Add(q, second)"), tmp_path)
+    assert code.count("nnx.Linear(8, 4, rngs=rngs)") == 2
+    assert "split" not in code
+
+
+def test_a_bias_with_a_part_of_another_use_stays_whole(tmp_path: Path) -> None:
+    code = printed(projected("Mul(q, second)"), tmp_path)
+    assert code.count("nnx.Linear(8, 4, use_bias=False, rngs=rngs)") == 2
+    assert "jnp.split(self.bias[...], 2" in code

@@ -45,10 +45,18 @@ class Cross(nnx.Module):
         return self.attention(x, memory)
 
 
+class Masked(SelfAttention):
+    def __call__(self, x, kept):
+        for layer in self.layers:
+            x = x + layer(x, mask=nnx.make_attention_mask(kept, kept))
+        return x
+
+
 X, MEMORY = ("B", "T", 8), ("B", "S", 6)
 MODELS = {
     "in a loop": (SelfAttention, [X], "nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs) for _ in range(3)"),
     "causal": (Causal, [X], "self.attention(x, mask=jnp.tri(T, dtype=bool))"),
+    "masked": (Masked, [X, ("B", "T")], "layer(x, mask=mask)"),
     "to another sequence": (Cross, [X, MEMORY], "qkv_features=16, out_features=12, in_kv_features=6"),
 }
 

@@ -12,8 +12,6 @@ import jaxport
 from tests.codegen.structured import check, nameless
 from tests.codegen.test_structured import FRAMEWORKS, check_model
 
-RANDOM = np.random.default_rng(0)
-
 
 class Graph:
     """A model as PyTorch's exporter writes it: each node with the path of its module.
@@ -23,6 +21,7 @@ class Graph:
     """
 
     def __init__(self, **shapes: list[int | str]):
+        self.random = np.random.default_rng(0)  # its own, so that a model is the same in any order of tests
         self.inputs = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: dict[str, np.ndarray] = {}
@@ -40,7 +39,7 @@ class Graph:
 
     def weight(self, name: str, *shape: int) -> str:
         if name not in self.tensors:
-            self.tensors[name] = (0.3 * RANDOM.standard_normal(shape)).astype(np.float32)
+            self.tensors[name] = (0.3 * self.random.standard_normal(shape)).astype(np.float32)
         return name
 
     def linear(self, x: str, path: str) -> str:
@@ -402,6 +401,9 @@ def test_nothing_but_the_number_of_rows_decides(tmp_path: Path) -> None:
     """Of an array with more rows than layers the rows are taken one by one."""
     model = stacked_cache()
     model.graph.input[1].type.tensor_type.shape.dim[0].dim_value = LAYERS + 1
-    inputs = {"x": np.ones((2, 8), np.float32), "cache": RANDOM.standard_normal((4, 2, 8)).astype(np.float32)}
+    inputs = {
+        "x": np.ones((2, 8), np.float32),
+        "cache": np.random.default_rng(0).standard_normal((4, 2, 8)).astype(np.float32),
+    }
     code = check(model, inputs, tmp_path)
     assert "cache[2]" in code

@@ -208,7 +208,7 @@ def downsampled(strides: list[int]) -> onnx.ModelProto:
         second = [x, graph.weight(f"{path}.second.weight", 2, 2, 1, 1)]
         if stride > 1:
             second.append(graph.weight(f"{path}.second.bias", 2))
-        x = graph.node("Relu", [graph.node("Conv", second, f"{path}.second")], path)
+        x = graph.node("Elu", [graph.node("Conv", second, f"{path}.second")], path)
     return graph.model(y=graph.node("Sigmoid", [x]))
 
 

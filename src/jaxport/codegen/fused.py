@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.codegen.fusions import DOMAIN, attention, gated, products
+from jaxport.codegen.fusions import DOMAIN, attention, gated, products, unmerged
 from jaxport.graph.editing import constant_of, graphs, is_op, numpy_dtype
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.group_normalization import group_normalization
@@ -41,6 +41,7 @@ FUSIONS = (
     activations,
     rotary,
     products,
+    unmerged,
     attention,
 )
 IN_ANY_PRECISION = (gated,)

@@ -15,7 +15,17 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.arranging import Arrangement, reshaped, sizes_of
-from jaxport.graph.editing import Dim, constant_of, dims_of, is_op, operand, source, sources, static_dims
+from jaxport.graph.editing import (
+    Dim,
+    constant_of,
+    dims_of,
+    numpy_dtype,
+    operand,
+    operator_name,
+    source,
+    sources,
+    static_dims,
+)
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.activations import GATED, activations
 from jaxport.graph.fusions.attention import (
@@ -34,10 +44,13 @@ from jaxport.importer.host import RuntimeValue
 from jaxport.importer.namespaces import nn
 from jaxport.importer.registry import op
 
-__all__ = ["DOMAIN", "attention", "gated", "products"]
+__all__ = ["DOMAIN", "attention", "gated", "products", "unmerged"]
 
 DOMAIN = "jaxport"
 """The domain of the operators that files do not have."""
+
+RUNTIME = "com.microsoft"
+"""The domain of the operators that ONNX Runtime's optimizers write."""
 
 AXES = Axes("batch", "heads", "group", "queries", "keys", "inner", "outer")
 """The labels of the axes of an operator that computes attention."""
@@ -63,8 +76,8 @@ def dot_product_attention(
 
 
 def attention(model: ir.Model) -> str:
-    """Replace attention in single precision by DotProductAttention: what is spelled out, and the operator of ONNX."""
-    return fuse(model, _find, ANCHOR, Anchor(at=("Attention",)))
+    """Replace attention in single precision by DotProductAttention: what is spelled out, and the operators."""
+    return fuse(model, _find, ANCHOR, Anchor(at=("Attention",)), Anchor(at=("MultiHeadAttention",), domain=RUNTIME))
 
 
 def products(model: ir.Model) -> str:
@@ -75,7 +88,7 @@ def products(model: ir.Model) -> str:
 def _product(node: ir.Node) -> Fusion | None:
     result, dims = node.outputs[0], [dims_of(value) or () for value in node.inputs]
     options = {name: attribute.value for name, attribute in node.attributes.items()}
-    if (node.domain, node.op_type) != ("com.microsoft", "FusedMatMul") or min(map(len, dims)) < 3:
+    if operator_name(node) != f"{RUNTIME}.FusedMatMul" or min(map(len, dims)) < 3:
         return None
     if options.get("transBatchA") or options.get("transBatchB") or result.dtype is not ir.DataType.FLOAT:
         return None
@@ -93,13 +106,118 @@ def _product(node: ir.Node) -> Fusion | None:
     return Fusion("MatMul", result, sources(node), build)
 
 
+def unmerged(model: ir.Model) -> str:
+    """Replace what ONNX Runtime merges into its attention by operators: projections, biases, and masks of keys.
+
+    What is left is its MultiHeadAttention of queries, keys, values, and perhaps a term of the scores.
+    """
+    return fuse(model, _unmerged, Anchor(at=("Attention", "MultiHeadAttention"), domain=RUNTIME))
+
+
+def _unmerged(node: ir.Node) -> Fusion | None:
+    merged = Merged.of(node)
+    if merged is None:
+        return None
+    return Fusion("MultiHeadAttention", node.outputs[0], [value for value in node.inputs if value], merged.emit)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """An attention of ONNX Runtime.
+
+    Attributes:
+      operands: the queries, the keys and the values; or the one value that they are projected from.
+      kernel: the matrix of the projection, if there is one.
+      widths: the sizes of queries, keys and values along the last axis.
+      bias: one vector for all of them.
+      mask: a number for each key of a batch, positive if it is visible.
+      term: what is added to the scores.
+      hidden: what is added to the scores of hidden keys.
+    """
+
+    operands: Sequence[ir.Value]
+    kernel: ir.Value | None
+    widths: Sequence[int]
+    bias: ir.Value | None
+    mask: ir.Value | None
+    term: ir.Value | None
+    hidden: float
+
+    @classmethod
+    def of(cls, node: ir.Node) -> Merged | None:
+        """Return the attention that a node computes; None if nothing is merged into it, or more than this."""
+        options = {name: attribute.value for name, attribute in node.attributes.items()}
+        first, second, third, fourth, fifth, term = (operand(node, place) for place in range(6))
+        if node.op_type == "Attention":  # the fifth is a cache
+            operands, kernel, bias, mask, is_cached = [first], second, third, fourth, fifth is not None
+            widths = options.get("qkv_hidden_sizes") or [_last_size(kernel) // 3] * 3
+        else:
+            operands, kernel, bias, mask, is_cached = [first, second, third], None, fourth, fifth, False
+            widths = [*map(_last_size, operands)]
+        if is_cached or any(node.inputs[6:]) or options.get("do_rotary") or 0 in widths:
+            return None
+        if node.outputs[0].dtype is not ir.DataType.FLOAT or not (kernel or bias or mask):
+            return None
+        sequences = [value for value in operands if value is not None and len(dims_of(value) or ()) == 3]
+        low = max(options.get("mask_filter_value", -10000.0), float(np.finfo(np.float32).min))
+        merged = cls(sequences, kernel, widths, bias, mask, term, low)
+        if len(sequences) < len(operands) or (mask is not None and dims_of(mask) != merged.over_keys[::3]):
+            return None
+        return merged
+
+    @property
+    def over_keys(self) -> list[Dim]:
+        """The shape of a mask of keys that broadcasts to the scores."""
+        batch, keys = ((dims_of(value) or ())[axis] for value, axis in ((self.operands[0], 0), (self.operands[-1], 1)))
+        return [batch, 1, 1, keys]
+
+    def emit(self, builder: Builder) -> ir.Value:
+        """Emit the operators and ONNX Runtime's MultiHeadAttention of what they compute; return the result."""
+        attributes = builder.node.attributes
+        kept = {name: attributes[name].value for name in ("num_heads", "scale", "unidirectional") if name in attributes}
+        terms = [value for value in (self.term, self._emit_mask(builder)) if value is not None]
+        inputs = [*self._emit_operands(builder), None, None, _combined(builder, "Add", terms)]
+        dims = dims_of(builder.node.outputs[0])
+        return builder.emit("MultiHeadAttention", inputs, dims, domain=RUNTIME, **kept)
+
+    def _emit_operands(self, builder: Builder) -> Sequence[ir.Value]:
+        def split(value: ir.Value) -> list[ir.Value]:
+            outer = (dims_of(value) or ())[:-1]
+            stamps = [(value.dtype, [*outer, width]) for width in self.widths]
+            return builder.emit_many("Split", [value, builder.integers(self.widths, "widths")], stamps, axis=len(outer))
+
+        def added(value: ir.Value, bias: ir.Value | None) -> ir.Value:
+            return value if bias is None else builder.emit("Add", [value, bias], dims_of(value))
+
+        if self.kernel is not None:
+            dims = [*(dims_of(self.operands[0]) or ())[:2], sum(self.widths)]
+            return split(added(builder.emit("MatMul", [self.operands[0], self.kernel], dims), self.bias))
+        biases = [None] * 3 if self.bias is None else split(self.bias)
+        return [*map(added, self.operands, biases)]
+
+    def _emit_mask(self, builder: Builder) -> ir.Value | None:
+        if self.mask is None:
+            return None
+        numbers = [builder.constant(np.asarray(number, np.float32), "number") for number in (0, self.hidden)]
+        zero = builder.constant(np.zeros((), numpy_dtype(self.mask)), "zero")
+        mask = builder.viewed(self.mask, self.over_keys)
+        visible = builder.emit("Greater", [mask, zero], self.over_keys, ir.DataType.BOOL)
+        return builder.emit("Where", [visible, *numbers], self.over_keys)
+
+
+def _last_size(value: ir.Value | None) -> int:
+    """Return the size of the last axis; zero if it is not known."""
+    (size,) = static_dims((dims_of(value) or [None])[-1:]) or [0]
+    return size
+
+
 def gated(model: ir.Model) -> str:
     """Replace `x * sigmoid(x)` by the operator Swish."""
     return activations(model, GATED)
 
 
 def _find(node: ir.Node) -> Fusion | str | None:
-    whole = _of_operator(node) if is_op(node, "Attention") else recognized(node)
+    whole = _of_operator(node) if "Attention" in node.op_type else recognized(node)
     return _fusion(whole) if isinstance(whole, Attended) else whole
 
 
@@ -108,7 +226,7 @@ def _fusion(whole: Attended) -> Fusion | str:
         return "it is not in single precision"
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
-    whole = _nearest(whole)
+    whole = _nearest(_with_masks(whole))
     arranged = _arranged(whole)
     size = whole.sizes.get(whole.axes.inner)
     if whole.heads is None or arranged is None or not isinstance(size, int):
@@ -202,22 +320,18 @@ class Masking:
     @classmethod
     def of(cls, whole: Attended) -> Masking | str:
         """Return the masking of an attention; or why JAX's function does not compute it."""
-        added = {bias: additive(bias) for bias in whole.biases}
-        hiding = (mask for mask in added.values() if mask is not None and (_hides(mask) or mask.is_causal(whole.axes)))
-        masks = [*whole.masks, *hiding]
-        biases = [bias for bias, mask in added.items() if mask not in masks]
-        chosen = [mask for mask in masks if not mask.is_causal(whole.axes) and not _hides_nothing(mask)]
+        chosen = [mask for mask in whole.masks if not mask.is_causal(whole.axes) and not _hides_nothing(mask)]
         if any(not all(map(math.isfinite, mask.numbers or ())) and not mask.keeps_some(whole.axes) for mask in chosen):
             return "a row that is masked with -inf as a whole would not be NaN"
         conditions = [mask.seen for mask in chosen]
-        arranged = {seen: how for seen in (*biases, *conditions) if (how := whole.over_scores(seen)) is not None}
-        if len(arranged) < len({*biases, *conditions}):
+        arranged = {seen: how for seen in (*whole.biases, *conditions) if (how := whole.over_scores(seen)) is not None}
+        if len(arranged) < len({*whole.biases, *conditions}):
             return "the axes of its mask are others"
         return cls(
-            [(seen, arranged[seen]) for seen in biases],
+            [(seen, arranged[seen]) for seen in whole.biases],
             [(seen, arranged[seen]) for seen in conditions],
             [mask.seen for mask in chosen if mask.numbers is not None and mask.numbers[0] != 0],
-            whole.is_causal or any(mask.is_causal(whole.axes) for mask in masks),
+            whole.is_causal or any(mask.is_causal(whole.axes) for mask in whole.masks),
         )
 
     def emit(self, builder: Builder) -> list[ir.Value | None]:
@@ -232,6 +346,16 @@ class Masking:
         biases = [_broadcastable(builder, seen, how) for seen, how in self.biases]
         conditions = [visible(seen, how) for seen, how in self.conditions]
         return [_combined(builder, "Add", biases), _combined(builder, "And", conditions)]
+
+
+def _with_masks(whole: Attended) -> Attended:
+    """Return an attention with masks in place of what is added to scores for nothing but to hide some."""
+    added = {bias: additive(bias) for bias in whole.biases}
+    hiding = {
+        bias: mask for bias, mask in added.items() if mask is not None and (_hides(mask) or mask.is_causal(whole.axes))
+    }
+    biases = tuple(bias for bias in whole.biases if bias not in hiding)
+    return replace(whole, masks=(*whole.masks, *hiding.values()), biases=biases)
 
 
 def _hides(mask: Mask) -> bool:
@@ -271,16 +395,26 @@ def _combined(builder: Builder, op_type: str, terms: Sequence[ir.Value]) -> ir.V
 
 
 def _of_operator(node: ir.Node) -> Attended | str | None:
-    """Return the attention that ONNX's operator computes, unless it has a cache, or a mask that may hide a whole row."""
-    values, mask = [*node.inputs[:3], node.outputs[0]], operand(node, 3)
-    shapes = [dims for value in values if (dims := dims_of(value)) is not None]
+    """Return the attention that an operator computes, unless it has a cache, or a mask that may hide a whole row.
+
+    The operators are those of ONNX, and of ONNX Runtime, whose masks are always added.
+    """
     options = {name: attribute.value for name, attribute in node.attributes.items()}
-    if any(node.inputs[4:]) or any(options.get(name, plain) != plain for name, plain in PLAIN.items()):
+    is_flat, is_runtime = "q_num_heads" in options or "num_heads" in options, bool(node.domain)
+    place = 5 if is_runtime else 3
+    values, mask = [*node.inputs[:3], node.outputs[0]], operand(node, place)
+    shapes = [dims for value in values if (dims := dims_of(value)) is not None]
+    others = [*node.inputs[3:place], *node.inputs[place + 1 :]]
+    if any(others) or any(options.get(name, plain) != plain for name, plain in PLAIN.items()):
         return "it does more than JAX's function"
-    is_flat = "q_num_heads" in options
-    heads = [options["q_num_heads"], options["kv_num_heads"]] if is_flat else [dims[1] for dims in shapes[:2]]
+    if len(shapes) < len(values) or {*map(len, shapes)} != {3 if is_flat else 4}:
+        return "its shapes cannot be told before it runs"
+    if is_flat:
+        heads = [options.get(name, options.get("num_heads")) for name in ("q_num_heads", "kv_num_heads")]
+    else:
+        heads = [dims[1] for dims in shapes[:2]]
     known = static_dims([*heads, *(dims[-1] for dims in shapes)])
-    if known is None or len(shapes) < len(values):
+    if known is None:
         return "its shapes cannot be told before it runs"
     many, few, *widths = known
     inner, outer = (widths[0] // many, widths[3] // many) if is_flat else (widths[0], widths[3])
@@ -288,7 +422,7 @@ def _of_operator(node: ir.Node) -> Attended | str | None:
     groups = heads_merged if is_flat else heads_first
     seen = [_labelled(value, groups(axes.batch, *own)) for value, own in zip(values, axes.operands, strict=True)]
     biases = () if mask is None else (_labelled(mask, axes.scores[4 - len(dims_of(mask) or ()) :]),)
-    if any(additive(bias) is None or bias.entry.dtype is ir.DataType.BOOL for bias in biases):
+    if not is_runtime and any(additive(bias) is None or bias.entry.dtype is ir.DataType.BOOL for bias in biases):
         return "its mask may hide a whole row"
     sizes = sizes_of(*seen, *biases) | {
         None: 1,
@@ -297,7 +431,8 @@ def _of_operator(node: ir.Node) -> Attended | str | None:
         "inner": inner,
         "outer": outer,
     }
-    scale, is_causal = options.get("scale", inner**-0.5), bool(options.get("is_causal"))
+    scale = options.get("scale") or inner**-0.5
+    is_causal = bool(options.get("is_causal") or options.get("unidirectional"))
     return Attended((seen[0], seen[1], seen[2], seen[3]), axes, sizes, scale, biases=biases, is_causal=is_causal)
 
 

@@ -19,7 +19,7 @@ from jaxport.codegen.fields import class_name
 from jaxport.codegen.flat import variable_name
 from jaxport.codegen.literals import comment, storable
 from jaxport.codegen.sizes import size_names
-from jaxport.codegen.source import formatted, helper_sources
+from jaxport.codegen.source import formatted, helper_sources, summary
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Module, Weight
 from jaxport.errors import InvalidArgument, SaveError, boundary
@@ -56,6 +56,9 @@ class ModuleSource:
     code: str
     tensors: dict[str, np.ndarray]
     origins: dict[str, str]
+
+    def __repr__(self) -> str:
+        return summary("ModuleSource", self.code, self.tensors)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `model.py` and `model.safetensors`, and return the path of the module.

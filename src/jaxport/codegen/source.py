@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from jaxport.importer.namespaces import HELPERS
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
 
-__all__ = ["Source", "to_source"]
+__all__ = ["Source", "summary", "to_source"]
 
 _RESERVED = "params CONSTANTS Outputs Array NamedTuple Path load_file load_params jax jnp lax nn random np annotations"
 
@@ -42,6 +43,9 @@ class Source:
 
     code: str
     tensors: dict[str, np.ndarray]
+
+    def __repr__(self) -> str:
+        return summary("Source", self.code, self.tensors)
 
     def save(self, folder: str | os.PathLike[str], stem: str = "model") -> Path:
         """Write `model.py` and the tensors beside it, and return the path of the module.
@@ -67,6 +71,17 @@ class Source:
             save_file({key: np.ascontiguousarray(value) for key, value in self.tensors.items()}, file)
 
         return publish(folder / f"{stem}.py", write, write_tensors if self.tensors else None, ".safetensors")
+
+
+def summary(kind: str, code: str, tensors: Mapping[str, np.ndarray]) -> str:
+    """Return what a terminal shows of code and tensors.
+
+    >>> summary("Source", "import jax", {"w": np.zeros((2, 3))})
+    '<Source of 1 line, and 1 tensor of 6 elements>'
+    """
+    lines, elements = len(code.splitlines()), sum(array.size for array in tensors.values())
+    counts = [f"{count:,} {noun}{'s' * (count != 1)}" for count, noun in ((lines, "line"), (len(tensors), "tensor"))]
+    return f"<{kind} of {', and '.join(counts)} of {elements:,} elements>"
 
 
 def to_source(recorded: RecordedProgram) -> Source:

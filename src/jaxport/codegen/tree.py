@@ -29,6 +29,7 @@ class Weight:
       read: returns the array; nothing is read before.
       trained: whether it is a parameter; a statistic or a table is not.
       axes: the order of the axes that the file's tensor has here; None if more than their order differs.
+      part: the first and the last place, exclusively, of its elements in the file's vector; None if it has all.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Weight:
     read: Callable[[], np.ndarray]
     trained: bool = True
     axes: tuple[int, ...] | None = None
+    part: tuple[int, int] | None = None
 
     def transposed(self, axes: Sequence[int]) -> Weight:
         """Return the same tensor with its axes in another order."""

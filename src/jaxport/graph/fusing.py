@@ -180,16 +180,18 @@ class Anchor:
       at: the operators of that node.
       below: an operator that the node has to depend on; any if empty.
       through: the operators allowed between the two.
+      domain: the domain of the operators of the last node, if it depends on no other.
     """
 
     at: Collection[str]
     below: Collection[str] = ()
     through: Collection[str] = VIEWS
+    domain: str = ""
 
     def nodes(self, all_nodes: Sequence[ir.Node]) -> set[ir.Node]:
         """Return the anchors among the nodes of a graph and its subgraphs."""
         if not self.below:
-            return {node for node in all_nodes if node.op_type in self.at and not node.domain}
+            return {node for node in all_nodes if node.op_type in self.at and node.domain == self.domain}
         reached: set[ir.Node] = set()
         stack = [node for node in all_nodes if node.op_type in self.below and not node.domain]
         while stack:

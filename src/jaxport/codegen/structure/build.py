@@ -67,7 +67,9 @@ def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Modul
         failed = further_calls(root)
         if not failed and not _are_doubled(root, weights, own - owned_by_elements(ops, names, chains)):
             break
-        kept |= failed & repeated or repeated
+        more = (failed & repeated or repeated) - kept
+        assert more, "a parameter is in several modules"
+        kept |= more
     root = _with_weights(root, weights)
     root = with_attention_layers(root) if "MultiHeadAttention" in kinds else root
     return with_loops(scheduled(root)), result
@@ -103,18 +105,18 @@ def _module(
 
 def _are_doubled(root: Module, weights: LayerWeights, own: Collection[Variable]) -> bool:
     """Whether a parameter that is no tie is in several modules."""
-    holders: dict[str, set[int]] = {}
+    holders: dict[tuple[str, tuple[int, int] | None], set[int]] = {}
     single = {weights.names[variable] for variable in own if variable not in weights.shared}
     for module in root.walk():
         for item in module.items:
             if isinstance(item, Layer):
                 for weight in item.weights.values():
-                    holders.setdefault(weight.name, set()).add(id(item.weights))
+                    holders.setdefault((weight.name, weight.part), set()).add(id(item.weights))
             elif isinstance(item, Op):
                 for variable in item.inputs:
                     if variable in weights.names:
-                        holders.setdefault(weights.names[variable], set()).add(id(module))
-    return any(len(holders.get(name, ())) > 1 for name in single)
+                        holders.setdefault((weights.names[variable], None), set()).add(id(module))
+    return any(name in single and len(modules) > 1 for (name, _), modules in holders.items())
 
 
 def _ties(root: Module, weights: LayerWeights) -> dict[Variable, Tie]:

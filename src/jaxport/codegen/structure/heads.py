@@ -48,9 +48,11 @@ class _AttentionLayers:
         inputs = [values[variable] for variable in heads.inputs]
         label = module.path_in(around)
         config = dict(heads.config)
+        mask = values[heads.mask] if heads.mask is not None else None
         if heads.is_causal:
             mask = Variable((inputs[0].shape[1], inputs[-1].shape[1]), np.dtype(bool), "mask")
             yield _triangle(mask, heads.attention)
+        if mask is not None:
             inputs, config["keywords"] = [*inputs, mask], ("mask",)
         yield Layer("MultiHeadAttention", config, heads.weights, tuple(inputs), item.outputs, label)
 
@@ -70,6 +72,7 @@ class _Heads:
       attention: the operator between them.
       inputs: what queries are made of, and what keys and values are made of, if that is another value.
       is_causal: whether a query sees the keys up to its own position only.
+      mask: the input that says which keys each query sees; None if all, or if `is_causal` says it.
     """
 
     def __init__(self, projections: Mapping[str, Layer], attention: Op):
@@ -77,6 +80,7 @@ class _Heads:
         sources = (projections["query"].inputs[0], projections["key"].inputs[0])
         self.inputs = sources[:1] if sources[0] is sources[1] else sources
         self.is_causal = bool(attention.step.kwargs.get("is_causal"))
+        self.mask: Variable | None = attention.step.kwargs.get("mask")
         self.heads, self.size = attention.step.args[0].shape[2:]
         self.weights = {
             f"{label}_{role}": self._of_heads(weight, label, role)
@@ -111,13 +115,17 @@ def _heads_of(module: Module) -> _Heads | None:
     query, key, value, out = (projections[label] for label in PROJECTIONS)
     merged = _of(made, out.inputs[0], "jnp.reshape")
     attention = _of(made, merged.step.args[0], "nn.dot_product_attention") if merged is not None else None
-    if merged is None or attention is None or attention.step.kwargs.keys() - {"is_causal"} or len(made) != 5:
+    if merged is None or attention is None or len(made) != 5:
         return None
+    options, inputs = attention.step.kwargs, {*query.inputs, *key.inputs}
+    if options.keys() not in ({*()}, {"is_causal"}, {"mask"}) or options.get("mask") in inputs:
+        return None
+    inputs |= {options["mask"]} if "mask" in options else set()
     heads = [_of(made, operand, "jnp.reshape") for operand in attention.step.args]
     sources = [split.step.args[0] if split is not None else None for split in heads]
     if any(one is not layer.outputs[0] for one, layer in zip(sources, (query, key, value), strict=True)):
         return None
-    if module.outputs != out.outputs or key.inputs != value.inputs or {*query.inputs, *key.inputs} != {*module.inputs}:
+    if module.outputs != out.outputs or key.inputs != value.inputs or inputs != {*module.inputs}:
         return None
     roles = {frozenset(layer.weights) for layer in projections.values()}
     rows = [layer.outputs[0].shape[:-1] for layer in (query, key, value)]

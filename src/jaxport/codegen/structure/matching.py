@@ -71,7 +71,7 @@ class Matcher:
       made: the operator that makes each value.
       uses: how often each value is read.
       last: the last operator of each node.
-      readers: the operators that read each parameter.
+      readers: the operators that read each value.
     """
 
     def __init__(self, ops: Sequence[Op], result: Sequence[Variable], weights: LayerWeights):
@@ -83,8 +83,7 @@ class Matcher:
         self.readers: dict[Variable, list[Op]] = {}
         for op in ops:
             for variable in op.inputs:
-                if variable in weights.names:
-                    self.readers.setdefault(variable, []).append(op)
+                self.readers.setdefault(variable, []).append(op)
 
     def step(self, value: RuntimeValue, *names: str) -> Op | None:
         """Return the operator that makes a value, if it is one of these."""
@@ -132,9 +131,31 @@ class Matcher:
                 return whole
             return replace(whole, shape=(size,), read=lambda: whole.read().reshape(size), axes=None)
         weight = self.parameter(value, turned=False)
-        if weight is None or weight.shape == (size,):
+        if weight is None:
+            return self._part(value)
+        if weight.shape == (size,):
             return weight
         return weight.reshaped((size,)) if weight.shape == (*(1,) * (len(weight.shape) - 1), size) else None
+
+    def _part(self, value: RuntimeValue) -> Weight | None:
+        """Return the bias that a value is, if a parameter is split into nothing but biases of linear layers."""
+        split = self.step(value, "jnp.split")
+        whole = self.parameter(split.step.args[0], turned=False) if split is not None else None
+        if split is None or whole is None or len(whole.shape) != 1 or not all(map(self._is_bias, split.outputs)):
+            return None
+        sizes = [part.shape[0] for part in split.outputs]
+        place = split.outputs.index(value)
+        part = start, stop = sum(sizes[:place]), sum(sizes[: place + 1])
+        return replace(whole, shape=(stop - start,), read=lambda: whole.read()[start:stop], axes=None, part=part)
+
+    def _is_bias(self, value: Variable) -> bool:
+        """Whether a value is added once, to a product with a matrix of the file."""
+        if self.uses[value] != 1 or self.readers[value][0].step.name != "+":
+            return False
+        (product,) = [
+            self.step(term, "@", "jnp.matmul") for term in self.readers[value][0].step.args if term is not value
+        ]
+        return product is not None and self.parameter(product.step.args[1]) is not None
 
     def with_bias(self, op: Op, size: int) -> tuple[Op, Weight | None]:
         """Return the operator in front of an addition of a bias, and the bias; or the operator itself."""
