@@ -231,3 +231,10 @@ def test_a_bias_with_a_part_of_another_use_stays_whole(tmp_path: Path) -> None:
     code = printed(projected("Mul(q, second)"), tmp_path)
     assert code.count("nnx.Linear(8, 4, use_bias=False, rngs=rngs)") == 2
     assert "jnp.split(self.bias[...], 2" in code
+
+
+def test_a_bias_with_a_part_that_is_a_result_stays_whole(tmp_path: Path) -> None:
+    model = projected("Neg(q)")
+    model.graph.output.append(onnx.helper.make_tensor_value_info("second", onnx.TensorProto.FLOAT, [4]))
+    code = jaxport.from_onnx(model).to_source(tmp_path, framework="nnx").code
+    assert "jnp.split(self.bias[...], 2" in code

@@ -150,11 +150,10 @@ class Matcher:
 
     def _is_bias(self, value: Variable) -> bool:
         """Whether a value is added once, to a product with a matrix of the file."""
-        if self.uses[value] != 1 or self.readers[value][0].step.name != "+":
+        readers = self.readers.get(value, ())  # none if it is a result of the model
+        if self.uses[value] != 1 or not readers or readers[0].step.name != "+":
             return False
-        (product,) = [
-            self.step(term, "@", "jnp.matmul") for term in self.readers[value][0].step.args if term is not value
-        ]
+        (product,) = (self.step(term, "@", "jnp.matmul") for term in readers[0].step.args if term is not value)
         return product is not None and self.parameter(product.step.args[1]) is not None
 
     def with_bias(self, op: Op, size: int) -> tuple[Op, Weight | None]:
