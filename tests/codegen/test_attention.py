@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,11 @@ OPERATORS = {
         "y = Attention<q_num_heads=4, kv_num_heads=2, is_causal=1>(q, k, k)",
         "float[batch, 5, 8] q", "float[batch, 6, 4] k", opset=23,
     ),
+    "the operator, of scale zero": attention("y = Attention<scale=0.0>(q, k, k)", opset=23),
+    "ONNX Runtime's operator, of scale zero": attention(
+        "y = com.microsoft.MultiHeadAttention<num_heads=2, scale=0.0>(q, k, k)",
+        "float[batch, 5, 8] q", "float[batch, 6, 8] k",
+    ),
     "ONNX Runtime's operator": attention(
         "y = com.microsoft.MultiHeadAttention<num_heads=2, scale=0.25>(q, k, k)",
         "float[batch, 5, 8] q", "float[batch, 6, 8] k",
@@ -238,3 +244,10 @@ def test_a_bias_with_a_part_that_is_a_result_stays_whole(tmp_path: Path) -> None
     model.graph.output.append(onnx.helper.make_tensor_value_info("second", onnx.TensorProto.FLOAT, [4]))
     code = jaxport.from_onnx(model).to_source(tmp_path, framework="nnx").code
     assert "jnp.split(self.bias[...], 2" in code
+
+
+def test_modules_that_cannot_be_told_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is known that has such; the search for them has to end nevertheless."""
+    monkeypatch.setattr(sys.modules["jaxport.codegen.structure.build"], "_are_doubled", lambda *_: True)
+    with pytest.raises(jaxport.InvalidArgument, match="a parameter would be in several"):
+        jaxport.from_onnx(projected("Add(q, second)")).to_source(framework="nnx")

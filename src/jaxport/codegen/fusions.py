@@ -217,7 +217,7 @@ def gated(model: ir.Model) -> str:
 
 
 def _find(node: ir.Node) -> Fusion | str | None:
-    whole = _of_operator(node) if "Attention" in node.op_type else recognized(node)
+    whole = recognized(node) if node.op_type in ANCHOR.at else _of_operator(node)
     return _fusion(whole) if isinstance(whole, Attended) else whole
 
 
@@ -431,7 +431,9 @@ def _of_operator(node: ir.Node) -> Attended | str | None:
         "inner": inner,
         "outer": outer,
     }
-    scale = options.get("scale") or inner**-0.5
+    scale = options.get("scale", inner**-0.5)
+    if is_runtime:  # whose default is written as zero, too
+        scale = scale or inner**-0.5
     is_causal = bool(options.get("is_causal") or options.get("unidirectional"))
     return Attended((seen[0], seen[1], seen[2], seen[3]), axes, sizes, scale, biases=biases, is_causal=is_causal)
 

@@ -29,7 +29,7 @@ class Weight:
       read: returns the array; nothing is read before.
       trained: whether it is a parameter; a statistic or a table is not.
       axes: the order of the axes that the file's tensor has here; None if more than their order differs.
-      part: the first and the last place, exclusively, of its elements in the file's vector; None if it has all.
+      part: where its elements begin and end in the vector of the file; None if it has all of them.
     """
 
     name: str

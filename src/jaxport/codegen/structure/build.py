@@ -32,6 +32,7 @@ from jaxport.codegen.structure.steps import operators, renamed, variables
 from jaxport.codegen.structure.tables import is_table
 from jaxport.codegen.structure.ties import copies, element_of_all, owned_by_elements, shared
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
+from jaxport.errors import InvalidArgument
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
@@ -68,7 +69,13 @@ def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Modul
         if not failed and not _are_doubled(root, weights, own - owned_by_elements(ops, names, chains)):
             break
         more = (failed & repeated or repeated) - kept
-        assert more, "a parameter is in several modules"
+        if not more:
+            raise InvalidArgument(
+                "the modules of the file cannot be told apart",
+                where="`to_source`",
+                why="a parameter would be in several of them",
+                instead='print it with `framework="jax"`',
+            )
         kept |= more
     root = _with_weights(root, weights)
     root = with_attention_layers(root) if "MultiHeadAttention" in kinds else root
