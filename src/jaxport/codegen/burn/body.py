@@ -1,0 +1,228 @@
+"""The body of a printed function, while it is made: its statements, names, sizes and helpers."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from jaxport.codegen.burn.values import (
+    TypedValue,
+    dtype_name,
+    kind_of,
+    rank_of,
+    same,
+    signed_node,
+    size_node,
+    tensor,
+    tensor_type,
+)
+from jaxport.codegen.literals import LARGEST_LITERAL
+from jaxport.codegen.rust.nodes import Array, Binary, Borrow, Invocation, Literal, Method, Unary, method, path_call
+from jaxport.codegen.rust.text import number_text
+from jaxport.importer.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.names import unique
+
+__all__ = ["NeedsStatements", "RustBody"]
+
+
+class NeedsStatements(Exception):
+    """An expression cannot stand where statements are not possible."""
+
+
+@dataclass(eq=False)
+class RustBody:
+    """What rules print into.
+
+    Attributes:
+      taken: the names in use.
+      table: returns the expression of a tensor that is too large for the source.
+      is_inline: whether only one expression is wanted, without statements.
+      statements: the statements so far.
+      sizes: the names of sizes that are read.
+      helpers: the names of the helper functions that are called.
+      uses_device: whether a tensor is created.
+      copied: the names of numbers, which are copied where they are used.
+    """
+
+    taken: set[str]
+    table: Callable[[np.ndarray], ast.expr]
+    is_inline: bool = False
+    statements: list[ast.stmt] = field(default_factory=list)
+    sizes: set[str] = field(default_factory=set)
+    helpers: set[str] = field(default_factory=set)
+    uses_device: bool = False
+    copied: set[str] = field(default_factory=set)
+
+    # Names and statements ----------------------------------------------------------------------------------------
+
+    def fresh(self, wanted: str) -> str:
+        chosen = unique(wanted, self.taken)
+        self.taken.add(chosen)
+        return chosen
+
+    def let(self, node: ast.expr, wanted: str = "x", kind: str = "") -> ast.Name:
+        """Bind an expression to a name, which is returned."""
+        if self.is_inline:
+            raise NeedsStatements
+        chosen = self.fresh(wanted)
+        target = ast.Name(chosen, ast.Store())
+        target.type = kind  # type: ignore[attr-defined]
+        self.statements.append(ast.Assign([target], node, lineno=0))
+        return ast.Name(chosen, ast.Load())
+
+    def bound(self, value: TypedValue, wanted: str = "x") -> TypedValue:
+        """Return a value that may be read several times."""
+        if value.node is None or isinstance(value.node, ast.Name):
+            return value
+        return replace(value, node=self.let(value.node, wanted, tensor_type(value.sizes, value.dtype)))
+
+    def inner(self) -> RustBody:
+        """Return a body for statements inside this one; what it uses is noted here."""
+        made = RustBody(self.taken, self.table)
+        made.sizes, made.helpers, made.copied = self.sizes, self.helpers, self.copied
+        return made
+
+    # Sizes -------------------------------------------------------------------------------------------------------
+
+    def size(self, size: Dim) -> ast.expr:
+        node, names = size_node(size)
+        self.sizes |= names
+        return node
+
+    def signed(self, size: Dim) -> ast.expr:
+        node, names = signed_node(size)
+        self.sizes |= names
+        return node
+
+    def shape(self, sizes: Sequence[Dim]) -> ast.expr:
+        """Return the sizes of a tensor; of one without axes, that of its one element."""
+        return Array([self.size(size) for size in sizes] or [ast.Constant(1)])
+
+    # Tensors -----------------------------------------------------------------------------------------------------
+
+    def helper(self, name: str, *arguments: ast.expr, generics: str = "") -> Invocation:
+        """Return the call of a helper function."""
+        self.helpers.add(name)
+        return path_call(f"{name}::<{generics}>" if generics else name, *arguments)
+
+    def device(self) -> ast.expr:
+        self.uses_device = True
+        return Borrow(ast.Name("device", ast.Load()))
+
+    def options(self, dtype: np.dtype) -> ast.expr:
+        """Return where and of which type a tensor is created."""
+        if kind_of(dtype) == "Bool":
+            return self.device()
+        return ast.Tuple([self.device(), Literal(f"DType::{dtype_name(dtype)}")], ast.Load())
+
+    def literal(self, number: RuntimeValue, dtype: np.dtype) -> ast.expr:
+        """Return a number that meets tensors of a dtype."""
+        if is_dim(number):
+            return Binary(self.size(number), "as", Literal("f64" if kind_of(dtype) == "Float" else "i64"))
+        kind = kind_of(dtype)
+        if kind == "Bool":
+            return Literal("true" if number else "false")
+        if kind == "Float":
+            value = np.asarray(number).astype(dtype)[()]
+            return _signed_literal(number_text(value if isinstance(value, np.floating) else float(str(value))))
+        value = int(number)
+        suffix = "" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
+        return _signed_literal(f"{value}{suffix}")
+
+    def tensor(self, value: TypedValue) -> ast.expr:
+        """Return the whole tensor of a value."""
+        if value.node is not None:
+            if not value.is_broadcast:
+                return value.node
+            return self.expanded(value.node, value.shape)
+        return self.created(value.known, value.shape, value.dtype)
+
+    def expanded(self, node: ast.expr, shape: Sequence[Dim]) -> ast.expr:
+        """Return a tensor whose axes of size 1 are repeated."""
+        if any(not is_dim(size) and size == 0 for size in shape):
+            whole = path_call("Shape::new", self.shape(shape))
+            return method(node, "expand", whole, generics=f"{rank_of(shape)}, _")
+        return method(node, "expand", self.shape(shape))
+
+    def created(self, known: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype) -> ast.expr:
+        """Return a new tensor of known elements."""
+        kind = kind_of(dtype)
+        generics = f"Tensor::<{rank_of(shape)}>" if kind == "Float" else f"Tensor::<{rank_of(shape)}, {kind}>"
+        uniform = known if not isinstance(known, np.ndarray) else None
+        if isinstance(known, np.ndarray) and known.size and (known == known.ravel()[0]).all() and known.size > 1:
+            uniform = known.ravel()[0]
+        if isinstance(known, np.ndarray) and known.size == 1:
+            uniform = known.ravel()[0]
+        if isinstance(known, np.ndarray) and not known.size:
+            uniform = dtype.type(0)
+        if uniform is not None:
+            where = self.options(dtype)
+            if kind == "Bool":
+                filled = path_call(
+                    f"Tensor::<{rank_of(shape)}, Int>::full", self.shape(shape), Literal(str(int(uniform))), where
+                )
+                return method(filled, "equal_elem", Literal("1"))
+            short = (
+                {0: "zeros", 1: "ones"}.get(uniform) if not is_dim(uniform) and not np.signbit(float(uniform)) else None
+            )
+            if short:
+                return path_call(f"{generics}::{short}", self.shape(shape), where)
+            return path_call(f"{generics}::full", self.shape(shape), self.literal(uniform, dtype), where)
+        assert isinstance(known, np.ndarray)
+        if known.size > LARGEST_LITERAL:
+            return self.table(known)
+        data = self._nested(known.reshape(shape or (1,)), dtype)
+        return path_call(f"{generics}::from_data", data, self.options(dtype))
+
+    def _nested(self, array: np.ndarray, dtype: np.dtype) -> ast.expr:
+        if array.ndim == 0:
+            literal = self.literal(array[()], dtype)
+            return literal
+        return Array([self._nested(row, dtype) for row in array])
+
+    def compact(self, value: TypedValue) -> ast.expr:
+        """Return a tensor that broadcasts to a value: of the same rank, with axes of size 1 where it is repeated."""
+        if value.node is not None:
+            return value.node
+        if isinstance(value.known, np.ndarray) and value.known.size > 1:
+            return self.tensor(value)
+        return self.created(value.number, (1,) * value.rank, value.dtype)
+
+    def reshaped(self, value: TypedValue, shape: Sequence[Dim]) -> TypedValue:
+        """Return the elements of a value in another shape."""
+        if value.known is not None:
+            known = (
+                value.known.reshape(shape)
+                if isinstance(value.known, np.ndarray) and not any(map(is_dim, shape))
+                else value.known
+            )
+            return TypedValue(tuple(shape), value.dtype, known=known)
+        if not value.is_broadcast and same(value.shape, shape):
+            return value
+        return tensor(self.shaped(self.tensor(value), value.shape, shape), shape, value.dtype)
+
+    def shaped(self, node: ast.expr, before: Sequence[Dim], after: Sequence[Dim]) -> ast.expr:
+        while isinstance(node, Method) and node.name in RESHAPING:
+            node, before = node.receiver, ()
+        if before and same(before, after or (1,)):
+            return node
+        if any(not is_dim(size) and size == 0 for size in (*before, *after)):
+            return self.helper("reshaped", node, self.shape(after))
+        return method(node, "reshape", self.shape(after))
+
+
+RESHAPING = ("reshape", "squeeze_dim", "squeeze_dims", "unsqueeze", "unsqueeze_dim", "unsqueeze_dims")
+"""Methods whose result has the elements of the tensor in the same order."""
+
+
+def _signed_literal(text: str) -> ast.expr:
+    return Unary("-", Literal(text[1:])) if text.startswith("-") else Literal(text)
+
+
+def product(sizes: Sequence[Dim]) -> Dim:
+    """Return the number of elements of a shape."""
+    return math.prod(sizes)

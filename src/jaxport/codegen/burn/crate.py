@@ -1,0 +1,287 @@
+"""A recorded program as a crate for Burn: the sources, and the weights by Burn's own paths."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jaxport.codegen.burn.helpers import names as helper_names, source
+from jaxport.codegen.burn.layers import BURN, NAMES_IN_USE, accepts
+from jaxport.codegen.burn.printing import MOST_TOGETHER, Struct, Structs, snake_case
+from jaxport.codegen.burn.steps import Functions
+from jaxport.codegen.burn.values import kind_of
+from jaxport.codegen.fields import class_name
+from jaxport.codegen.flat import variable_name
+from jaxport.codegen.literals import comment
+from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of
+from jaxport.codegen.rust.text import formatted, quoted
+from jaxport.codegen.sizes import size_names
+from jaxport.codegen.structure import build
+from jaxport.codegen.tree import Layer, Weight
+from jaxport.errors import Refusal, Unsupported
+from jaxport.importer.host import HostValue, RuntimeValue
+from jaxport.importer.names import unique
+from jaxport.importer.origins import WeightOrigin
+from jaxport.importer.recording import Variable
+from jaxport.importer.tracing import RecordedProgram
+
+__all__ = ["Crate", "to_crate"]
+
+
+@dataclass(frozen=True)
+class Crate:
+    """The sources of a crate, and its weights.
+
+    Attributes:
+      root: the name of the model's structure.
+      model: the text of `model.rs`.
+      helpers: the text of `helpers.rs`; empty if none is called.
+      uses: what `load` and `run` use.
+      run: `load` and `run`, which `main.rs` and the test of the crate call.
+      tensors: the weights, by the paths of Burn's modules.
+      origins: the tensor in the ONNX file that each of them comes from.
+      arguments: the names of the arguments of `forward`.
+      results: what its results are bound to in an example.
+      coverage: the part of the elements of the parameters that are in layers.
+    """
+
+    root: str
+    model: str
+    helpers: str
+    uses: str
+    run: str
+    tensors: dict[str, np.ndarray]
+    origins: dict[str, WeightOrigin] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+    results: str = "y"
+    coverage: float = 0.0
+
+    @property
+    def glue(self) -> str:
+        """What stands beside the modules in `lib.rs`."""
+        return f"{self.uses}\n{self.run}"
+
+
+def _pattern(result: RuntimeValue, structs: Structs) -> str:
+    """Return what the model's results are bound to in an example."""
+    if not isinstance(result, tuple):
+        return structs.result_names[0]
+    return f"({', '.join(structs.result_names)})" if len(result) <= MOST_TOGETHER else "outputs"
+
+
+def to_crate(recorded: RecordedProgram) -> Crate:
+    """Return the program as structures of Rust.
+
+    Raises:
+      Unsupported: operations or types have no form in Burn; all are named.
+      InvalidArgument: an input is no array, or a size cannot be read from the inputs.
+    """
+    program = recorded.program
+    tree, result = build(recorded, (), channels_last=False, accepts=accepts)
+    outputs = {
+        variable: variable_name(name)
+        for variable, name in zip(result, program.output_names, strict=True)
+        if isinstance(variable, Variable)
+    }
+    others = [
+        name
+        for name, value in zip(program.output_names, result, strict=True)
+        if not isinstance(value, Variable | HostValue)
+    ]
+    if others:
+        rows = [Refusal("a result that is no array", f"`{name}`", "Let the model return arrays.") for name in others]
+        raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
+    result = result[0] if len(result) == 1 else tuple(result)
+    sizes = size_names(recorded.inputs)
+    reserved = {*NAMES_IN_USE}
+    inputs = model_arguments(recorded, {*reserved, *sizes})
+    spelled: dict[str, str] = {}
+    for size in sorted(sizes):
+        spelled[size] = unique(snake_case(size), {*reserved, *inputs.values(), *spelled.values(), *(sizes - {size})})
+    private = Functions({*reserved, *sizes, *spelled.values(), *inputs.values(), *helper_names()}, sizes=spelled)
+    structs = Structs(BURN, reserved, inputs, sizes, result, outputs, private=private)
+    structs.output_names = program.output_names
+    root = structs.print(tree, root_name(program.modules.type, program.name))
+    if structs.refusals:
+        rows = list({(row.name, row.where): row for row in structs.refusals}.values())
+        raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
+    tensors, origins, known = {}, {}, program.weights.tensors
+    layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
+    in_layers = {id(weight) for layer in layers for weight in layer.weights.values()}
+    inside = total = 0
+    for key, weight in tensors_of(tree, structs, BURN):
+        count = math.prod(weight.shape) if weight.trained else 0
+        total, inside = total + count, inside + count * (id(weight) in in_layers)
+        tensors[key] = _stored(weight.read())
+        origin = _origin(weight, known)
+        if origin is not None:
+            origins[key] = origin
+    definitions = [one for one in structs.definitions if isinstance(one, Struct)]
+    parts = [one.text() for one in reversed(definitions)]
+    parts.insert(1, _LOADING.format(root=root))
+    if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
+        parts.insert(0, _outputs(structs, result))
+    body = "\n\n".join([*parts, *private.sources])
+    helpers = helper_sources(private.helpers)
+    model = formatted(f"{_imports(body, private.helpers)}\n\n{body}\n")
+    uses, run = _glue(recorded, root, inputs, result, structs)
+    return Crate(
+        root,
+        model,
+        helpers,
+        uses,
+        run,
+        tensors,
+        origins,
+        [*inputs.values()],
+        _pattern(result, structs),
+        inside / total if total else 1.0,
+    )
+
+
+def _origin(weight: Weight, tensors: Mapping[str, np.ndarray]) -> WeightOrigin | None:
+    """Return where a weight comes from; None if it is computed from tensors of the file, or is none of them."""
+    if weight.file not in tensors:
+        return None
+    if weight.axes is not None or weight.part is not None:
+        return WeightOrigin(weight.file, weight.axes, weight.part)
+    source, value = tensors[weight.file], weight.read()
+    is_same = source.size == value.size and np.array_equal(source.ravel(), value.ravel(), equal_nan=True)
+    return WeightOrigin(weight.file) if is_same else None
+
+
+def root_name(type_name: str, graph: str) -> str:
+    """Return the name of the model's structure."""
+    if type_name:
+        return class_name(type_name, "", "Model")
+    return "Model" if GENERIC.fullmatch(graph) else class_name(graph, "", "Model")
+
+
+def _stored(array: np.ndarray) -> np.ndarray:
+    """Return a tensor as the weights file has it: with one axis at least."""
+    return np.ascontiguousarray(array.reshape(array.shape or (1,)))
+
+
+def _outputs(structs: Structs, result: tuple) -> str:
+    from jaxport.codegen.burn.printing import _kind
+
+    lines = ["/// The results of the model.", "#[derive(Debug)]", "pub struct Outputs {"]
+    lines += [
+        f"    pub {key}: {_kind(value, structs)}," for key, value in zip(structs.result_names, result, strict=True)
+    ]
+    return "\n".join([*lines, "}"])
+
+
+def _use(path: str, names: Collection[str]) -> list[str]:
+    """Return the line that imports names.
+
+    >>> _use("burn::tensor", ["activation"]), _use("burn::tensor", ["activation", "DType"]), _use("burn::nn", [])
+    (['use burn::tensor::activation;'], ['use burn::tensor::{DType, activation};'], [])
+    """
+    listed = sorted(names, key=lambda name: (name.islower(), name))
+    together = listed[0] if len(listed) == 1 else f"{{{', '.join(listed)}}}"
+    return [f"use {path}::{together};"] if listed else []
+
+
+def _imports(body: str, helpers: set[str]) -> str:
+    body = re.sub(r"//.*", "", body)
+    words = set(re.findall(r"[A-Za-z_]\w*", body))
+    lines = [
+        "use std::path::PathBuf;",
+        "",
+        "use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};",
+    ]
+    nn = r"(Linear|LayerNorm|RmsNorm|BatchNorm|GroupNorm|Embedding|Dropout|PaddingConfig[123]d)(Config)?"
+    lines += _use("burn::module", [one for one in ("Initializer", "Param", "ParamId") if one in words])
+    lines += _use("burn::nn", [one for one in words if re.fullmatch(nn, one)])
+    lines += _use("burn::nn::conv", [one for one in words if re.fullmatch(r"Conv(Transpose)?[123]d(Config)?", one)])
+    lines.append("use burn::prelude::*;")
+    types = [one for one in ("DType", "FloatDType", "IntDType", "IndexingUpdateOp") if one in words]
+    types += [one for one in ("activation", "module") if re.search(rf"\b{one}::", re.sub(r"burn::\w+::", "", body))]
+    lines += _use("burn::tensor", types)
+    ops = [one for one in ("ConvOptions", "MaxPoolOptions", "AvgPoolOptions", "PadMode") if one in words]
+    lines += _use("burn::tensor::ops", ops)
+    if helpers:
+        lines += ["", *_use("super::helpers", helpers)]
+    return "\n".join(lines)
+
+
+def _glue(
+    recorded: RecordedProgram, root: str, inputs: Mapping[Variable, str], result: RuntimeValue, structs: Structs
+) -> tuple[str, str]:
+    """Return what `load` and `run` use, and the two."""
+    lines = []
+    names = {id(tree): key for key, tree in recorded.inputs.items()}
+    arguments = []
+    for variable in inputs:
+        kind = {"Float": "float", "Int": "int", "Bool": "bool"}[kind_of(variable.dtype)]
+        read = f"inputs.{kind}({quoted(names[id(variable)])}, device)?"
+        if kind != "bool":
+            from jaxport.codegen.burn.values import dtype_name
+
+            read += f".cast({'Float' if kind == 'float' else 'Int'}DType::{dtype_name(variable.dtype)})"
+        arguments.append(read)
+    results = result if isinstance(result, tuple) else (result,)
+    if len(results) == 1:
+        pattern, places = "y", ["y"]
+    elif len(results) <= MOST_TOGETHER:
+        places = [f"y{index}" for index in range(len(results))]
+        pattern = f"({', '.join(places)})"
+    else:
+        pattern, places = "results", [f"results.{key}" for key in structs.result_names]
+    lines.append(f"    let {pattern} = model.forward({', '.join(arguments)});")
+    lines.append("    let mut outputs = Tensors::default();")
+    for key, place, value in zip(recorded.program.output_names, places, results, strict=True):
+        insert = "insert_scalar" if not value.shape else "insert"
+        lines.append(f"    outputs.{insert}({quoted(key)}, {place});")
+    types = ["Device", *(kind for kind in ("FloatDType", "IntDType") if any(kind in line for line in lines))]
+    filled = _GLUE.format(
+        root=root,
+        inputs="inputs" if inputs else "_inputs",
+        device="device" if inputs else "_device",
+        body="\n".join(lines),
+    )
+    return _USES.format(root=root, types=", ".join(types)).replace("{Device}", "Device"), filled
+
+
+_LOADING = """impl {root} {{
+    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {{
+        let mut model = Self::new(device);
+        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        Ok(model)
+    }}
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {{
+        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }}
+}}"""
+_GLUE = """/// Reads the weights of a file.
+pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<{root}, SafetensorsStoreError> {{
+    {root}::load(path, device)
+}}
+
+/// Computes the model on named tensors.
+pub fn run(model: &{root}, {inputs}: &Tensors, {device}: &Device) -> Result<Tensors, TensorsError> {{
+{body}
+    Ok(outputs)
+}}
+"""
+_USES = """use std::path::PathBuf;
+
+use burn::store::SafetensorsStoreError;
+use burn::tensor::{{{types}}};
+
+use crate::tensors::{{Tensors, TensorsError}};
+use model::{root};
+"""
+
+
+def helper_sources(names: set[str]) -> str:
+    """Return the text of `helpers.rs` with what is called."""
+    return formatted(source(names)) if names else ""

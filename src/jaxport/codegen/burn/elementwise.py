@@ -1,0 +1,471 @@
+"""Arithmetic, comparisons and choices, element by element."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jaxport.codegen.burn.body import RustBody
+from jaxport.codegen.burn.registry import primitive
+from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, kind_of, same
+from jaxport.codegen.rust.nodes import Binary, Literal, Unary, method, path_call
+from jaxport.importer.host import Dim, RuntimeValue, is_dim
+
+METHODS = {
+    "exp": "exp", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "tanh": "tanh", "sin": "sin", "cos": "cos", "tan": "tan",
+    "sinh": "sinh", "cosh": "cosh", "asin": "asin", "acos": "acos", "atan": "atan", "asinh": "asinh", "acosh": "acosh",
+    "atanh": "atanh", "abs": "abs", "floor": "floor", "ceil": "ceil", "erf": "erf", "is_finite": "is_finite",
+}  # fmt: skip
+"""Primitives of one operand that are methods of tensors."""
+HELPERS = ("expm1", "erf_inv", "cbrt", "exp2")
+"""Primitives of one operand that are helper functions."""
+
+
+def result(node: ast.expr, out: RuntimeValue, sizes: Sequence[Dim]) -> TypedValue:
+    """Return the value of an operator whose operands have these sizes."""
+    return TypedValue(tuple(out.shape), np.dtype(out.dtype), node, tuple(sizes))
+
+
+def joined_sizes(out: RuntimeValue, values: Sequence[TypedValue]) -> tuple[Dim, ...]:
+    """Return the sizes that the result of broadcasting tensors has."""
+    shape = tuple(out.shape)
+    sizes: list[Dim] = []
+    for axis, size in enumerate(shape):
+        whole = any(value.node is not None and not _is_one(value.sizes[axis]) for value in values)
+        sizes.append(size if whole else 1)
+    return tuple(sizes)
+
+
+def _is_one(size: Dim) -> bool:
+    return not is_dim(size) and size == 1
+
+
+def _unary(name: str) -> Callable[..., TypedValue]:
+    def rule(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], **_: RuntimeValue) -> TypedValue:
+        node = method(body.compact(x), METHODS[name]) if name in METHODS else body.helper(name, body.compact(x))
+        return result(node, outs[0], x.sizes)
+
+    return rule
+
+
+for _name in (*METHODS, *HELPERS):
+    primitive(_name)(_unary(_name))
+
+
+@primitive("neg")
+def neg(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    return result(Unary("-", body.compact(x)), outs[0], x.sizes)
+
+
+@primitive("sign")
+def sign(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    return result(
+        body.helper("sign", body.compact(x)) if x.kind == "Float" else method(body.compact(x), "sign"), outs[0], x.sizes
+    )
+
+
+@primitive("rsqrt")
+def rsqrt(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], accuracy: RuntimeValue = None) -> TypedValue:
+    return result(method(method(body.compact(x), "sqrt"), "recip"), outs[0], x.sizes)
+
+
+@primitive("erfc")
+def erfc(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    return result(body.helper("erfc", body.compact(x)), outs[0], x.sizes)
+
+
+@primitive("logistic")
+def logistic(
+    body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], accuracy: RuntimeValue = None
+) -> TypedValue:
+    return result(path_call("activation::sigmoid", body.compact(x)), outs[0], x.sizes)
+
+
+@primitive("square")
+def square(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    return result(method(body.compact(x), "square"), outs[0], x.sizes)
+
+
+@primitive("one_minus_square")
+def one_minus_square(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    return result(Binary(Literal("1.0"), "-", method(body.compact(x), "square")), outs[0], x.sizes)
+
+
+@primitive("integer_pow")
+def integer_pow(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], y: int) -> TypedValue:
+    if y == 2:
+        return square(body, x, outs=outs)
+    if y == -1 and x.kind == "Float":
+        return result(method(body.compact(x), "recip"), outs[0], x.sizes)
+    node = method(body.compact(x), "powi_scalar", Literal(str(abs(y))))
+    return result(method(node, "recip") if y < 0 else node, outs[0], x.sizes)
+
+
+@primitive("round")
+def round_(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], rounding_method: RuntimeValue) -> TypedValue:
+    if int(rounding_method) == 1:  # to nearest even
+        return result(method(body.compact(x), "round"), outs[0], x.sizes)
+    return result(body.helper("round_away_from_zero", body.compact(x)), outs[0], x.sizes)
+
+
+@primitive("not")
+def not_(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    return result(method(body.compact(x), "bool_not" if x.kind == "Bool" else "bitwise_not"), outs[0], x.sizes)
+
+
+@primitive(
+    "copy",
+    "copy_p",
+    "stop_gradient",
+    "optimization_barrier",
+    "reduce_precision_identity",
+    "pvary",
+    "sharding_constraint",
+)
+def copy(
+    body: RustBody, *values: TypedValue, outs: Sequence[RuntimeValue], **_: RuntimeValue
+) -> TypedValue | list[TypedValue]:
+    return [*values] if len(values) != 1 else values[0]
+
+
+@primitive("reduce_precision")
+def reduce_precision(
+    body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], exponent_bits: int, mantissa_bits: int
+) -> TypedValue:
+    narrow = {(5, 10): "F16", (8, 7): "BF16", (8, 23): "F32"}.get((exponent_bits, mantissa_bits))
+    if narrow is None:
+        raise NotPrintable(f"rounding to {mantissa_bits} bits", "round to float16 or bfloat16")
+    rounded = method(body.compact(x), "cast", Literal(f"FloatDType::{narrow}"))
+    return result(method(rounded, "cast", Literal(f"FloatDType::{dtype_name(x.dtype)}")), outs[0], x.sizes)
+
+
+@primitive("convert_element_type")
+def convert_element_type(
+    body: RustBody,
+    x: TypedValue,
+    *,
+    outs: Sequence[RuntimeValue],
+    new_dtype: RuntimeValue,
+    weak_type: bool = False,
+    sharding: RuntimeValue = None,
+) -> TypedValue:
+    return converted(body, x, np.dtype(new_dtype))
+
+
+def converted(body: RustBody, x: TypedValue, dtype: np.dtype) -> TypedValue:
+    """Return a value with another element type."""
+    if x.dtype == dtype:
+        return x
+    if x.known is not None:
+        if not isinstance(x.known, np.ndarray):
+            known = x.known if is_dim(x.known) else _cast(np.asarray(x.known), dtype)[()]
+            return TypedValue(x.shape, dtype, known=known)
+        return TypedValue(x.shape, dtype, known=_cast(x.known, dtype))
+    node, before, after = body.compact(x), x.kind, kind_of(dtype)
+    if after == "Bool":
+        zero = Literal("0.0" if before == "Float" else "0")
+        return TypedValue(x.shape, dtype, method(node, "not_equal_elem", zero), x.sizes)
+    cast = method(node, "cast", Literal(f"{after}DType::{dtype_name(dtype)}"))
+    return TypedValue(x.shape, dtype, cast, x.sizes)
+
+
+def _cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    import jax
+
+    return np.asarray(jax.lax.convert_element_type(array, dtype))
+
+
+# Two operands ------------------------------------------------------------------------------------------------------
+
+
+def scalar_of(value: TypedValue) -> RuntimeValue:
+    """Return the number that all elements of a known value are."""
+    return value.number if value.known is not None else None
+
+
+def pair(body: RustBody, a: TypedValue, b: TypedValue) -> tuple[ast.expr, ast.expr, list[TypedValue]]:
+    """Return two operands as tensors that broadcast to one another."""
+    return body.compact(a), body.compact(b), [_sized(a), _sized(b)]
+
+
+def _sized(value: TypedValue) -> TypedValue:
+    """Return a value with the sizes of the tensor that it becomes."""
+    if value.node is not None:
+        return value
+    if isinstance(value.known, np.ndarray) and value.known.size > 1:
+        return TypedValue(value.shape, value.dtype, Literal(""), value.shape)
+    return TypedValue(value.shape, value.dtype, Literal(""), (1,) * len(value.shape))
+
+
+def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
+    def rule(
+        body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue], **_: RuntimeValue
+    ) -> TypedValue:
+        folded = _of_dims(symbol, a, b, outs[0])
+        if folded is not None:
+            return folded
+        x, y = scalar_of(a), scalar_of(b)
+        for number, other, is_second in ((y, a, True), (x, b, False)):
+            if number is not None and other.node is not None and _has_no_effect(symbol, number, other, is_second):
+                return TypedValue(tuple(outs[0].shape), other.dtype, other.node, other.sizes)
+        if y is not None and a.node is not None:
+            return result(Binary(a.node, symbol, body.literal(y, b.dtype)), outs[0], a.sizes)
+        if x is not None and b.node is not None and symbol in "+*-":
+            number = body.literal(x, a.dtype)
+            if symbol == "-":  # a number first leaves the type of the result open
+                return result(Binary(Unary("-", b.node), "+", number), outs[0], b.sizes)
+            return result(Binary(b.node, symbol, number), outs[0], b.sizes)
+        left, right, values = pair(body, a, b)
+        return result(Binary(left, symbol, right), outs[0], joined_sizes(outs[0], values))
+
+    return rule
+
+
+def _has_no_effect(symbol: str, number: RuntimeValue, other: TypedValue, is_second: bool) -> bool:
+    """Whether an operation with a number leaves all values as they are; `x + 0.0` makes 0 of -0."""
+    if is_dim(number):
+        return False
+    if symbol == "*":
+        return bool(number == 1)
+    return bool(number == 0) and other.kind == "Int" and (symbol == "+" or is_second)
+
+
+def _of_dims(symbol: str, a: TypedValue, b: TypedValue, out: RuntimeValue) -> TypedValue | None:
+    """Return a result of sizes, as a size."""
+    x, y = scalar_of(a), scalar_of(b)
+    if x is None or y is None or not (is_dim(x) or is_dim(y)):
+        return None
+    if not all(is_dim(n) or n == int(n) for n in (x, y)):
+        return None
+    x, y = (n if is_dim(n) else int(n) for n in (x, y))
+    known = {"+": lambda: x + y, "-": lambda: x - y, "*": lambda: x * y}.get(symbol)
+    return TypedValue(tuple(out.shape), np.dtype(out.dtype), known=known()) if known is not None else None
+
+
+for _name, _symbol in {"add": "+", "sub": "-", "mul": "*"}.items():
+    primitive(_name)(_arithmetic(_symbol, _name))
+primitive("add_any")(_arithmetic("+", "add"))
+
+
+@primitive("div")
+def div(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    if a.kind == "Int":
+        divisor = scalar_of(b)
+        if divisor is not None and not is_dim(divisor) and divisor > 0 and a.node is not None:
+            return result(method(a.node, "div_scalar", body.literal(divisor, b.dtype)), outs[0], a.sizes)
+        left, right, values = pair(body, a, b)
+        return result(body.helper("divide_int", left, right), outs[0], joined_sizes(outs[0], values))
+    divisor = scalar_of(b)
+    if divisor is not None and a.node is not None:
+        return result(Binary(a.node, "/", body.literal(divisor, b.dtype)), outs[0], a.sizes)
+    left, right, values = pair(body, a, b)
+    if scalar_of(a) is not None and not is_dim(scalar_of(a)) and float(scalar_of(a)) == 1.0 and b.node is not None:
+        return result(method(b.node, "recip"), outs[0], b.sizes)
+    return result(Binary(left, "/", right), outs[0], joined_sizes(outs[0], values))
+
+
+def _helper_of_two(name: str) -> Callable[..., TypedValue]:
+    def rule(
+        body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue], **_: RuntimeValue
+    ) -> TypedValue:
+        left, right, values = pair(body, a, b)
+        return result(body.helper(name, left, right), outs[0], joined_sizes(outs[0], values))
+
+    return rule
+
+
+@primitive("rem")
+def rem(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    left, right, values = pair(body, a, b)
+    if a.kind == "Float":
+        return result(method(left, "fmod", right), outs[0], joined_sizes(outs[0], values))
+    return result(body.helper("rem_int", left, right), outs[0], joined_sizes(outs[0], values))
+
+
+primitive("shift_left")(_helper_of_two("shift_left"))
+primitive("shift_right_logical")(_helper_of_two("shift_right_logical"))
+primitive("shift_right_arithmetic")(_helper_of_two("shift_right"))
+
+
+@primitive("atan2")
+def atan2(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    left, right, values = pair(body, a, b)
+    return result(method(left, "atan2", right), outs[0], joined_sizes(outs[0], values))
+
+
+@primitive("pow")
+def pow_(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    exponent = scalar_of(b)
+    if a.kind == "Int":
+        left, right, values = pair(body, a, b)
+        return result(method(left, "powi", right), outs[0], joined_sizes(outs[0], values))
+    if b.kind == "Int":
+        b = converted(body, b, a.dtype)
+    if exponent is not None and not is_dim(exponent) and a.node is not None:
+        return result(method(a.node, "powf_scalar", body.literal(exponent, b.dtype)), outs[0], a.sizes)
+    left, right, values = pair(body, a, b)
+    return result(method(left, "powf", right), outs[0], joined_sizes(outs[0], values))
+
+
+def _is_neutral(name: str, number: RuntimeValue, other: TypedValue) -> bool:
+    return not is_dim(number) and other.kind == "Float" and float(number) == (-np.inf if name == "maximum" else np.inf)
+
+
+def _extreme(name: str, clamp: str, logic: str) -> Callable[..., TypedValue]:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+        if a.kind == "Bool":
+            left, right, values = pair(body, a, b)
+            return result(method(left, logic, right), outs[0], joined_sizes(outs[0], values))
+        for number, other in ((scalar_of(b), a), (scalar_of(a), b)):
+            if number is not None and other.node is not None and _is_neutral(name, number, other):
+                return TypedValue(tuple(outs[0].shape), other.dtype, other.node, other.sizes)
+            if number is not None and other.node is not None and not (not is_dim(number) and number != number):
+                return result(method(other.node, clamp, body.literal(number, other.dtype)), outs[0], other.sizes)
+        left, right, values = pair(body, a, b)
+        if a.kind == "Float":
+            node: ast.expr = body.helper(name, left, right)
+        else:
+            node = method(left, "max_pair" if name == "maximum" else "min_pair", right)
+        return result(node, outs[0], joined_sizes(outs[0], values))
+
+    return rule
+
+
+primitive("max")(_extreme("maximum", "clamp_min", "bool_or"))
+primitive("min")(_extreme("minimum", "clamp_max", "bool_and"))
+
+_COMPARED = {
+    "eq": "equal",
+    "ne": "not_equal",
+    "lt": "lower",
+    "le": "lower_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+}
+_SWAPPED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+
+
+def _comparison(name: str) -> Callable[..., TypedValue]:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+        if a.kind == "Bool" and name not in ("eq", "ne"):
+            a, b = (converted(body, value, np.dtype("int32")) for value in (a, b))
+        for value, other, key in ((b, a, name), (a, b, _SWAPPED[name])):
+            number = scalar_of(value)
+            if number is not None and other.node is not None and other.kind != "Bool":
+                node = method(other.node, f"{_COMPARED[key]}_elem", body.literal(number, other.dtype))
+                return result(node, outs[0], other.sizes)
+        left, right, values = pair(body, a, b)
+        return result(method(left, _COMPARED[name], right), outs[0], joined_sizes(outs[0], values))
+
+    return rule
+
+
+for _name in _COMPARED:
+    primitive(_name)(_comparison(_name))
+
+
+def _logic(name: str) -> Callable[..., TypedValue]:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+        number = scalar_of(b)
+        if number is not None and a.kind == "Int" and a.node is not None:
+            return result(method(a.node, f"bitwise_{name}_scalar", body.literal(number, b.dtype)), outs[0], a.sizes)
+        left, right, values = pair(body, a, b)
+        prefix = "bool" if a.kind == "Bool" else "bitwise"
+        return result(method(left, f"{prefix}_{name}", right), outs[0], joined_sizes(outs[0], values))
+
+    return rule
+
+
+for _name in ("and", "or", "xor"):
+    primitive(_name)(_logic(_name))
+
+
+@primitive("population_count", "clz")
+def counted_bits(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    raise NotPrintable("counting bits", "Burn has no such operation; compute it outside of the model")
+
+
+@primitive("select_n")
+def select_n(body: RustBody, which: TypedValue, *cases: TypedValue, outs: Sequence[RuntimeValue]) -> TypedValue:
+    """`select_n(c, a, b)` is `b` where `c` is true."""
+    if which.kind != "Bool":
+        whole = cases[0]
+        for index, case in enumerate(cases[1:], 1):
+            is_it = PRIMITIVE_EQ(
+                body,
+                body.bound(which),
+                TypedValue(which.shape, which.dtype, known=which.dtype.type(index)),
+                outs=[TypedValue(which.shape, np.dtype(bool))],
+            )
+            whole = select_n(body, is_it, whole, case, outs=outs)
+        return whole
+    otherwise, then = cases
+    out = outs[0]
+    if which.known is not None and which.number is not None:
+        return then if which.number else otherwise
+    if not which.shape and out.shape:  # one condition for all
+        rank = len(out.shape)
+        node = (
+            method(which.node, "unsqueeze", generics=str(rank)) if rank > 1 and which.node is not None else which.node
+        )
+        which = TypedValue(tuple(out.shape), which.dtype, node, (1,) * rank)
+    mask = body.compact(which)
+    number = scalar_of(then)
+    if otherwise.node is not None and number is not None:
+        values = [_sized(which), otherwise]
+        return result(
+            method(otherwise.node, "mask_fill", mask, body.literal(number, then.dtype)), out, joined_sizes(out, values)
+        )
+    number = scalar_of(otherwise)
+    if then.node is not None and number is not None and which.node is not None:
+        values = [_sized(which), then]
+        negated = method(mask, "bool_not")
+        return result(
+            method(then.node, "mask_fill", negated, body.literal(number, then.dtype)), out, joined_sizes(out, values)
+        )
+    left, right, values = pair(body, otherwise, then)
+    return result(method(left, "mask_where", mask, right), out, joined_sizes(out, [*values, _sized(which)]))
+
+
+PRIMITIVE_EQ = _comparison("eq")
+
+
+@primitive("clamp")
+def clamp(
+    body: RustBody, low: TypedValue, x: TypedValue, high: TypedValue, *, outs: Sequence[RuntimeValue]
+) -> TypedValue:
+    a, b = scalar_of(low), scalar_of(high)
+    if a is not None and b is not None and x.node is not None:
+        node = method(x.node, "clamp", body.literal(a, x.dtype), body.literal(b, x.dtype))
+        return result(node, outs[0], x.sizes)
+    from jaxport.codegen.burn.registry import PRIMITIVES
+
+    wide = [value if same(value.shape, x.shape) else _spread(value, x.shape) for value in (low, high)]
+    raised = PRIMITIVES["max"](body, x, wide[0], outs=outs)
+    return PRIMITIVES["min"](body, raised, wide[1], outs=outs)
+
+
+BROADCASTING = frozenset(
+    "add sub mul div rem max min pow atan2 eq ne lt le gt ge and or xor shift_left shift_right_logical "
+    "shift_right_arithmetic add_any".split()
+)
+"""Primitives that take an array without axes beside one that has some."""
+
+
+def spread_scalars(operands: Sequence[TypedValue], shape: Sequence[Dim]) -> list[TypedValue]:
+    """Return operands with scalars for all elements of a shape."""
+    return [_spread(value, shape) if not value.shape and shape else value for value in operands]
+
+
+def _spread(value: TypedValue, shape: Sequence[Dim]) -> TypedValue:
+    """Return a scalar for all elements of a shape."""
+    if value.known is not None:
+        return TypedValue(tuple(shape), value.dtype, known=value.number)
+    node = (
+        method(value.node, "unsqueeze", generics=str(len(shape)))
+        if len(shape) > 1 and value.node is not None
+        else value.node
+    )
+    return TypedValue(tuple(shape), value.dtype, node, (1,) * len(shape))

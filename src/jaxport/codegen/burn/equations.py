@@ -1,0 +1,146 @@
+"""Programs of JAX, equation by equation, as expressions and statements of Rust."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from jaxport import jaxprs
+from jaxport.codegen.burn import control, elementwise, indexing, reductions, shapes, spectral, windows  # noqa: F401  they register their rules
+from jaxport.codegen.burn.body import RustBody
+from jaxport.codegen.burn.registry import PRIMITIVES
+from jaxport.codegen.burn.values import NotPrintable, TypedValue, kind_of
+from jaxport.codegen.rust.text import expression_text
+from jaxport.importer.host import RuntimeValue, is_dim
+from jaxport.jaxprs.walk import interpret
+
+__all__ = ["constant", "printed"]
+
+LARGEST_FOLDED = 2**12
+"""Elements of a result that is computed while printing, at most."""
+LONGEST = 90
+"""Characters of an expression that is an operand of another, at most."""
+UNFOLDED = {
+    "iota",
+    "dim_as_value",
+    "jit",
+    "pjit",
+    "scan",
+    "while",
+    "cond",
+    "random_bits",
+    "random_seed",
+    "random_wrap",
+    "random_unwrap",
+}
+
+
+def constant(array: RuntimeValue) -> TypedValue:
+    """Return a known array; one whose elements are all the same is their number."""
+    array = np.asarray(array)
+    if not array.size:
+        return TypedValue(array.shape, array.dtype, known=np.zeros((), array.dtype)[()])
+    if array.size > 1 and array.dtype.kind != "V":
+        first = array.ravel()[0]
+        if array.tobytes() == first.tobytes() * array.size:
+            return TypedValue(array.shape, array.dtype, known=first)
+    if array.size == 1:
+        return TypedValue(array.shape, array.dtype, known=array.reshape(())[()])
+    return TypedValue(array.shape, array.dtype, known=array)
+
+
+def printed(
+    body: RustBody, jaxpr: RuntimeValue, consts: Sequence[RuntimeValue], values: Sequence[TypedValue]
+) -> list[TypedValue]:
+    """Print a program on values into a body, and return its results.
+
+    Raises:
+      NotPrintable: a primitive or a type has no form in Burn.
+    """
+    results_only = Counter(atom for atom in jaxpr.outvars if not isinstance(atom, jaxprs.Literal))
+    uses = results_only + _reads(jaxpr)
+
+    def rule(equation: RuntimeValue, operands: list[TypedValue]) -> list[TypedValue]:
+        if not any(uses[variable] for variable in equation.outvars):
+            return [UNUSED] * len(equation.outvars)
+        folded = _folded(equation, operands)
+        results = folded if folded is not None else _printed(body, equation, operands)
+        return [named(variable, value) for variable, value in zip(equation.outvars, results, strict=True)]
+
+    def named(variable: RuntimeValue, value: TypedValue) -> TypedValue:
+        """Return a value under a name if it is read several times, or is long."""
+        is_operand = uses[variable] > results_only[variable] and not body.is_inline
+        is_long = is_operand and value.node is not None and len(expression_text(value.node)) > LONGEST
+        return body.bound(value) if value.node is not None and (uses[variable] > 1 or is_long) else value
+
+    given = [
+        body.bound(value) if uses[variable] > 1 else value for variable, value in zip(jaxpr.invars, values, strict=True)
+    ]
+    return interpret(jaxpr, [*map(constant, consts), *given], rule, _literal)
+
+
+UNUSED = TypedValue((), np.dtype(np.int32), known=np.int32(0))
+"""What stands for results that nothing reads."""
+
+
+def _reads(jaxpr: RuntimeValue) -> Counter[RuntimeValue]:
+    """Return how often the equations of a program read each variable."""
+    reads: Counter[RuntimeValue] = Counter()
+
+    def count(equation: RuntimeValue, _: list[None]) -> list[None]:
+        reads.update(atom for atom in equation.invars if not isinstance(atom, jaxprs.Literal))
+        return [None] * len(equation.outvars)
+
+    interpret(jaxpr, [None] * (len(jaxpr.constvars) + len(jaxpr.invars)), count, lambda _: None)
+    return reads
+
+
+def _literal(atom: RuntimeValue) -> TypedValue:
+    return constant(atom.val if not hasattr(atom.val, "dtype") else np.asarray(atom.val, atom.aval.dtype))
+
+
+def _printed(body: RustBody, equation: RuntimeValue, operands: Sequence[TypedValue]) -> list[TypedValue]:
+    name = equation.primitive.name
+    rule = PRIMITIVES.get(name)
+    if rule is None:
+        raise NotPrintable(f"the primitive `{name}`", "Burn has no such operation; compute it outside of the model")
+    outs = [variable.aval for variable in equation.outvars]
+    for out in outs:
+        kind_of(out.dtype)
+    if name in elementwise.BROADCASTING:
+        operands = elementwise.spread_scalars(operands, tuple(outs[0].shape))
+    if name == "select_n":
+        operands = [operands[0], *elementwise.spread_scalars(operands[1:], tuple(outs[0].shape))]
+    params = {
+        key: value
+        for key, value in equation.params.items()
+        if not (key in ("accuracy", "sharding", "out_sharding") and value is None)
+    }
+    made = rule(body, *operands, outs=outs, **params)
+    return [made] if isinstance(made, TypedValue) else list(made)
+
+
+def _folded(equation: RuntimeValue, operands: Sequence[TypedValue]) -> list[TypedValue] | None:
+    """Return the results of an equation whose operands are known, and small."""
+    outs = [variable.aval for variable in equation.outvars]
+    if outs and all(any(not is_dim(size) and size == 0 for size in out.shape) for out in outs):  # of no elements
+        return [TypedValue(tuple(out.shape), out.dtype, known=out.dtype.type(0)) for out in outs]
+    if not operands or equation.primitive.name in UNFOLDED or any(value.known is None for value in operands):
+        return None
+    shapes_ = [(*value.shape,) for value in operands] + [(*variable.aval.shape,) for variable in equation.outvars]
+    if any(is_dim(size) for shape in shapes_ for size in shape) or any(is_dim(value.known) for value in operands):
+        return None
+    if any(np.prod(shape, dtype=np.int64) > LARGEST_FOLDED for shape in shapes_):
+        return None
+    if any(np.dtype(value.dtype).kind == "O" for value in operands):
+        return None
+    arrays = [np.broadcast_to(np.asarray(value.known, value.dtype), value.shape) for value in operands]
+    try:
+        results = equation.primitive.bind(*map(jax.numpy.asarray, arrays), **equation.params)
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+    results = results if equation.primitive.multiple_results else [results]
+    return [constant(np.asarray(result)) for result in results]

@@ -1,0 +1,147 @@
+/// The greater of two numbers, and NaN where either is: `jnp.maximum` of floats.
+pub fn maximum<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
+    let undefined = y.clone().is_nan();
+    x.max_pair(y.clone()).mask_where(undefined, y)
+}
+
+/// The lesser of two numbers, and NaN where either is: `jnp.minimum` of floats.
+pub fn minimum<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
+    let undefined = y.clone().is_nan();
+    x.min_pair(y.clone()).mask_where(undefined, y)
+}
+
+/// -1, 0 or 1, and NaN where `x` is: `jnp.sign` of floats.
+pub fn sign<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    x.clone().sign().mask_where(x.clone().is_nan(), x)
+}
+
+/// The quotient of integers, rounded toward zero: `lax.div`. A division by zero gives all bits set, as XLA's.
+pub fn divide_int<const D: usize>(x: Tensor<D, Int>, y: Tensor<D, Int>) -> Tensor<D, Int> {
+    let zero = y.clone().equal_elem(0);
+    let mut divisor = y.clone().mask_fill(zero.clone(), 1);
+    let mut flipped = None;
+    if !y.dtype().is_uint() {
+        let minus = y.clone().equal_elem(-1); // the least number divided by -1 overflows
+        divisor = divisor.mask_fill(minus.clone(), 1);
+        flipped = Some((minus, -x.clone()));
+    }
+    let mut quotient = x.div(divisor);
+    if let Some((minus, negated)) = flipped {
+        quotient = quotient.mask_where(minus, negated);
+    }
+    quotient.mask_where(zero, y.bitwise_not())
+}
+
+/// The remainder of integers with the divisor's sign: `jnp.remainder`. Modulo zero it is 0.
+pub fn remainder_int<const D: usize>(x: Tensor<D, Int>, y: Tensor<D, Int>) -> Tensor<D, Int> {
+    let zero = y.clone().equal_elem(0);
+    x.remainder(y.mask_fill(zero, 1)) // modulo one it is 0, too
+}
+
+/// The remainder of integers with the dividend's sign: `lax.rem`. Modulo zero it is `x`.
+pub fn rem_int<const D: usize>(x: Tensor<D, Int>, y: Tensor<D, Int>) -> Tensor<D, Int> {
+    let zero = y.clone().equal_elem(0);
+    let rest = remainder_int(x.clone(), y.clone()).mask_where(zero, x.clone());
+    if y.dtype().is_uint() {
+        return rest;
+    }
+    let apart = rest.clone().lower_elem(0).not_equal(x.lower_elem(0));
+    let apart = apart.bool_and(rest.clone().not_equal_elem(0));
+    rest.clone().mask_where(apart, rest - y)
+}
+
+/// `x` shifted to the left, 0 where the count is not below the width: `lax.shift_left`.
+pub fn shift_left<const D: usize>(x: Tensor<D, Int>, count: Tensor<D, Int>) -> Tensor<D, Int> {
+    let width = 8 * x.dtype().size() as i64;
+    let outside = count
+        .clone()
+        .lower_elem(0)
+        .bool_or(count.clone().greater_equal_elem(width));
+    let shifted = x.bitwise_left_shift(count.mask_fill(outside.clone(), 0));
+    shifted.mask_fill(outside, 0)
+}
+
+/// `x` shifted to the right; its sign stays: `lax.shift_right_arithmetic`, and `jnp.right_shift`.
+pub fn shift_right<const D: usize>(x: Tensor<D, Int>, count: Tensor<D, Int>) -> Tensor<D, Int> {
+    let width = 8 * x.dtype().size() as i64;
+    let outside = count
+        .clone()
+        .lower_elem(0)
+        .bool_or(count.clone().greater_equal_elem(width));
+    if x.dtype().is_uint() {
+        let shifted = x.bitwise_right_shift(count.mask_fill(outside.clone(), 0));
+        return shifted.mask_fill(outside, 0);
+    }
+    x.bitwise_right_shift(count.mask_fill(outside, width - 1))
+}
+
+/// The bits of `x` shifted to the right, zeros from the left: `lax.shift_right_logical`.
+pub fn shift_right_logical<const D: usize>(
+    x: Tensor<D, Int>,
+    count: Tensor<D, Int>,
+) -> Tensor<D, Int> {
+    let dtype = IntDType::from(x.dtype());
+    let unsigned = match dtype {
+        IntDType::I8 => IntDType::U8,
+        IntDType::I16 => IntDType::U16,
+        IntDType::I32 => IntDType::U32,
+        IntDType::I64 => IntDType::U64,
+        _ => dtype,
+    };
+    let count = count.cast(unsigned); // a negative count is a large one
+    shift_right(x.cast(unsigned), count).cast(dtype)
+}
+
+/// `exp(x) - 1` without losing the digits of a small `x`: `jnp.expm1`.
+pub fn expm1<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let large = x.clone().abs().greater_elem(0.5);
+    let half = (x.clone() * 0.5).mask_fill(large.clone(), 0.0).tanh();
+    let near = half.clone() * 2.0 / (half.neg() + 1.0);
+    near.mask_where(large, x.exp() - 1.0)
+}
+
+/// The inverse of `erf`, by the polynomials of XLA: `lax.erf_inv`.
+pub fn erf_inv<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    const CENTRE: [f32; 9] = [
+        2.810_226_4e-8,
+        3.432_739_4e-7,
+        -3.523_387_7e-6,
+        -4.391_506_5e-6,
+        2.185_808_7e-4,
+        -1.253_725e-3,
+        -4.177_681_6e-3,
+        2.466_407_3e-1,
+        1.501_409_4,
+    ];
+    const TAIL: [f32; 9] = [
+        -2.002_142_6e-4,
+        1.009_505_6e-4,
+        1.349_343_2e-3,
+        -3.673_428_4e-3,
+        5.739_507_7e-3,
+        -7.622_461_3e-3,
+        9.438_870_5e-3,
+        1.001_674_06,
+        2.832_976_8,
+    ];
+    let w = (x.clone().square().neg()).log1p().neg();
+    let inner = w.clone().lower_elem(5.0);
+    let (near, far) = (w.clone() - 2.5, w.sqrt() - 3.0);
+    let at = far.mask_where(inner.clone(), near);
+    let mut sum = at.full_like(TAIL[0]).mask_fill(inner.clone(), CENTRE[0]);
+    for (tail, centre) in TAIL.into_iter().zip(CENTRE).skip(1) {
+        sum = sum * at.clone() + at.full_like(tail).mask_fill(inner.clone(), centre);
+    }
+    let edge = x.clone().abs().equal_elem(1.0);
+    (x.clone() * sum).mask_where(edge, x * f32::INFINITY)
+}
+
+/// The same bits as numbers of another type of the same width: `lax.bitcast_convert_type`.
+pub fn bitcast<const D: usize, K: Basic, L: Basic>(x: Tensor<D, K>, dtype: DType) -> Tensor<D, L> {
+    let device = x.device();
+    let (bytes, shape, _) = x.into_data().into_parts();
+    Tensor::from_data(
+        TensorData::from_bytes(bytes, shape, dtype),
+        (&device, dtype),
+    )
+}

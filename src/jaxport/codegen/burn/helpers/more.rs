@@ -1,0 +1,40 @@
+/// A vector whose elements at positions are set, or changed by an operation, in the order of the positions.
+pub fn scattered<K: Numeric>(
+    x: Tensor<1, K>,
+    positions: Tensor<2, Int>,
+    values: Tensor<1, K>,
+    operation: IndexingUpdateOp,
+) -> Tensor<1, K> {
+    if values.dims()[0] == 0 {
+        return x;
+    }
+    x.scatter_nd(positions, values, operation)
+}
+
+/// The elements of a list from the last to the first.
+pub fn reversed<T>(mut values: Vec<T>) -> Vec<T> {
+    values.reverse();
+    values
+}
+
+/// `1 - erf(x)`: `lax.erfc`, up to the digits that the difference loses where `x` is large.
+pub fn erfc<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    1.0 - x.erf()
+}
+
+/// The cube root: `jnp.cbrt`.
+pub fn cbrt<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    x.clone().sign() * x.abs().powf_scalar(1.0 / 3.0)
+}
+
+/// Two to the power of `x`: `jnp.exp2`.
+pub fn exp2<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    (x * std::f64::consts::LN_2).exp()
+}
+
+/// The nearest integer, away from zero if two are as near: `lax.round`.
+pub fn round_away_from_zero<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let whole = (x.clone().abs() + 0.5).floor() * x.clone().sign();
+    let is_whole = x.clone().floor().equal(x.clone());
+    whole.mask_where(is_whole, x)
+}

@@ -1,0 +1,47 @@
+/// `lax.pad`: `(before, after, between)` for each axis; a negative number takes away.
+pub fn lax_pad<const D: usize, K: Basic>(
+    x: Tensor<D, K>,
+    padding: [(i64, i64, usize); D],
+    value: impl ElementConversion,
+) -> Tensor<D, K> {
+    let dims = x.dims();
+    let spans = std::array::from_fn::<_, D, _>(|axis| match dims[axis] {
+        0 => 0,
+        size => 1 + (size - 1) * (1 + padding[axis].2),
+    });
+    let added = padding.map(|(before, after, _)| (before.max(0) as usize, after.max(0) as usize));
+    let mut y = x;
+    if padding
+        .iter()
+        .any(|&(before, after, between)| before > 0 || after > 0 || between > 0)
+    {
+        let shape =
+            std::array::from_fn::<_, D, _>(|axis| added[axis].0 + spans[axis] + added[axis].1);
+        let target = Tensor::full(shape, value, (&y.device(), y.dtype()));
+        let places = std::array::from_fn::<_, D, _>(|axis| {
+            let start = added[axis].0 as isize;
+            Slice::new(
+                start,
+                Some(start + spans[axis] as isize),
+                1 + padding[axis].2 as isize,
+            )
+        });
+        y = if dims.contains(&0) {
+            target
+        } else {
+            target.slice_assign(places, y)
+        };
+    }
+    if padding
+        .iter()
+        .any(|&(before, after, _)| before < 0 || after < 0)
+    {
+        let sizes = y.dims();
+        y = y.slice(std::array::from_fn::<_, D, _>(|axis| {
+            let (before, after, _) = padding[axis];
+            let start = (-before).max(0) as usize;
+            start..(sizes[axis] - (-after).max(0) as usize).max(start)
+        }));
+    }
+    y
+}

@@ -1,0 +1,284 @@
+"""The layers that Burn has: how each is made, called, and where it keeps its weights."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+
+from jaxport.codegen.dialect import Constructor, Dialect, Field, constant, keywords
+from jaxport.codegen.rust.nodes import Array, Literal, Method, method, path_call
+from jaxport.codegen.tree import Layer
+from jaxport.importer.host import Attribute, RuntimeValue
+
+__all__ = ["BURN", "accepts", "forward", "layer_type"]
+
+DEFAULTS = {
+    "stride": 1,
+    "dilation": 1,
+    "groups": 1,
+    "bias": True,
+    "padding": 0,
+    "padding_out": 0,
+    "epsilon": 1e-5,
+    "momentum": 0.1,
+}
+"""Options that are left out if they have these values."""
+
+
+def _config(name: str, sizes: Sequence[ast.expr], options: Mapping[str, ast.expr], has_device: bool = True) -> ast.expr:
+    """`LinearConfig::new(32, 64).with_bias(false).init(device)`."""
+    made: ast.expr = path_call(f"{name}Config::new", *sizes)
+    for key, value in options.items():
+        made = method(made, f"with_{key}", value)
+        made.is_default = getattr(value, "is_default", False)  # type: ignore[attr-defined]
+    return method(made, "init", *([ast.Name("device", ast.Load())] if has_device else []))
+
+
+def _sizes(layer: Layer, *names: str) -> list[ast.expr]:
+    return [constant(layer.config[name], name) for name in names]
+
+
+def _options(**options: Attribute) -> dict[str, ast.expr]:
+    return keywords(options, DEFAULTS)
+
+
+def _linear(layer: Layer) -> ast.expr:
+    return _config("Linear", _sizes(layer, "in_features", "out_features"), _options(bias="bias" in layer.weights))
+
+
+def _along(values: Sequence[int], role: str, default: int) -> ast.expr:
+    """Return a number for each axis: of one axis the number itself."""
+    made: ast.expr
+    if len(values) == 1:
+        made = constant(values[0], role)
+    else:
+        made = Array([constant(value, role) for value in values])
+    made.is_default = all(value == default for value in values)  # type: ignore[attr-defined]
+    return made
+
+
+def _conv(layer: Layer) -> ast.expr:
+    config, rank = layer.config, len(layer.config["kernel_size"])
+    channels = _sizes(layer, "in_features", "out_features")
+    kernel = _along(config["kernel_size"], "kernel_size", -1)
+    sizes = [*channels, kernel] if rank == 1 else [Array(channels), kernel]
+    pads = config["padding"]
+    if rank == 1:
+        explicit = path_call("PaddingConfig1d::Explicit", *(constant(n, "padding") for n in pads[0]))
+    elif rank == 2:
+        (top, bottom), (left, right) = pads
+        explicit = path_call("PaddingConfig2d::Explicit", *(constant(n, "padding") for n in (top, left, bottom, right)))
+    else:
+        explicit = path_call("PaddingConfig3d::Explicit", *(constant(low, "padding") for low, _ in pads))
+    explicit.is_default = not any(map(any, pads))  # type: ignore[attr-defined]
+    options = {
+        "stride": _along(config["strides"], "stride", 1),
+        "padding": explicit,
+        "dilation": _along(config["kernel_dilation"], "dilation", 1),
+        **_options(groups=config["feature_group_count"], bias="bias" in layer.weights),
+    }
+    return _config(f"Conv{rank}d", sizes, options)
+
+
+def transposed_padding(layer: Layer) -> list[tuple[int, int]] | None:
+    """Return what Burn calls the padding of a transposed convolution, and the padding of its output, of each axis.
+
+    The tree has the padding of the input that is spread apart.
+    """
+    config, made = layer.config, []
+    for (low, high), size, dilation in zip(
+        config["padding"], config["kernel_size"], config["kernel_dilation"], strict=True
+    ):
+        whole = dilation * (size - 1)
+        if whole - low < 0 or high < low:
+            return None
+        made.append((whole - low, high - low))
+    return made
+
+
+def _conv_transpose(layer: Layer) -> ast.expr:
+    config, rank = layer.config, len(layer.config["kernel_size"])
+    pads = transposed_padding(layer)
+    assert pads is not None
+    channels = _sizes(layer, "in_features", "out_features")
+    kernel = _along(config["kernel_size"], "kernel_size", -1)
+    sizes = [Array(channels), kernel]
+    options = {
+        "stride": _along(config["strides"], "stride", 1),
+        "padding": _along([low for low, _ in pads], "padding", 0),
+        "padding_out": _along([out for _, out in pads], "padding_out", 0),
+        "dilation": _along(config["kernel_dilation"], "dilation", 1),
+        **_options(bias="bias" in layer.weights),
+    }
+    if rank == 1:
+        sizes = [Array(channels), kernel]
+    return _config(f"ConvTranspose{rank}d", sizes, options)
+
+
+def _layer_norm(layer: Layer) -> ast.expr:
+    options = _options(epsilon=layer.config["epsilon"], bias="bias" in layer.weights)
+    return _config("LayerNorm", _sizes(layer, "num_features"), options)
+
+
+def _group_norm(layer: Layer) -> ast.expr:
+    return _config("GroupNorm", _sizes(layer, "num_groups", "num_features"), _options(epsilon=layer.config["epsilon"]))
+
+
+def _rms_norm(layer: Layer) -> ast.expr:
+    return _config("RmsNorm", _sizes(layer, "num_features"), _options(epsilon=layer.config["epsilon"]))
+
+
+def _batch_norm(layer: Layer) -> ast.expr:
+    options = _options(epsilon=layer.config["epsilon"], momentum=round(1 - float(layer.config["momentum"]), 7))
+    return _config("BatchNorm", _sizes(layer, "num_features"), options)
+
+
+def _embed(layer: Layer) -> ast.expr:
+    return _config("Embedding", _sizes(layer, "num_embeddings", "features"), {})
+
+
+def _dropout(layer: Layer) -> ast.expr:
+    return _config("Dropout", _sizes(layer, "rate"), {}, has_device=False)
+
+
+NAMES = {
+    "LayerNorm": {"scale": "gamma", "bias": "beta"},
+    "GroupNorm": {"scale": "gamma", "bias": "beta"},
+    "RMSNorm": {"scale": "gamma"},
+    "BatchNorm": {"scale": "gamma", "bias": "beta", "mean": "running_mean", "var": "running_var"},
+    "Embed": {"embedding": "weight"},
+}
+"""The fields of layers by the roles of weights; those of others are `weight` and `bias`."""
+
+
+def _fields(layer: Layer) -> Mapping[str, Field]:
+    names = NAMES.get(layer.kind, {"kernel": "weight", "bias": "bias"})
+    return {role: Field(names[role]) for role in layer.weights}
+
+
+LAYERS = {
+    kind: Constructor(build, _fields)
+    for kind, build in {
+        "Linear": _linear,
+        "Conv": _conv,
+        "ConvTranspose": _conv_transpose,
+        "Embed": _embed,
+        "LayerNorm": _layer_norm,
+        "GroupNorm": _group_norm,
+        "RMSNorm": _rms_norm,
+        "BatchNorm": _batch_norm,
+        "Dropout": _dropout,
+    }.items()
+}
+
+
+def accepts(layer: Layer) -> bool:
+    """Whether Burn's layer computes what a layer of the file does; all else is printed as operators."""
+    config = layer.config
+    if layer.kind not in LAYERS or any(
+        weight.dtype.name not in ("float32", "float16", "bfloat16") for weight in layer.weights.values()
+    ):
+        return False
+    match layer.kind:
+        case "Conv":
+            pads = config["padding"]
+            negative = any(n < 0 for pair in pads for n in pair)
+            return len(pads) <= 3 and not negative and (len(pads) < 3 or all(low == high for low, high in pads))
+        case "ConvTranspose":
+            return len(config["kernel_size"]) <= 3 and transposed_padding(layer) is not None
+        case "BatchNorm":
+            return config["axis"] == 1 and not config["training"] and config["epsilon"] > 0
+        case "RMSNorm":
+            return config["epsilon"] > 0
+    return True
+
+
+def layer_type(layer: Layer) -> str:
+    """Return the type of a layer.
+
+    >>> layer_type(Layer("Conv", {"kernel_size": (3, 3)}, {}, (), (), "conv"))
+    'Conv2d'
+    """
+    rank = len(layer.config.get("kernel_size", ()))
+    return {
+        "Conv": f"Conv{rank}d",
+        "ConvTranspose": f"ConvTranspose{rank}d",
+        "Embed": "Embedding",
+        "RMSNorm": "RmsNorm",
+    }.get(layer.kind, layer.kind)
+
+
+def forward(layer: Layer, part: ast.expr, inputs: Sequence[ast.expr]) -> ast.expr:
+    """Return the call of a layer."""
+    if layer.kind == "Embed" and len(layer.inputs[0].shape) != 2:
+        (indices,) = inputs
+        table = method(ast.Attribute(part, "weight", ast.Load()), "val")
+        rank = len(layer.inputs[0].shape)
+        if rank == 1:
+            return method(table, "select", Literal("0"), indices)
+        if rank == 0:
+            return method(method(table, "select", Literal("0"), indices), "squeeze_dim", Literal("0"), generics="1")
+        return method(table, "take", Literal("0"), indices, generics=f"{rank}, {rank + 1}")
+    return method(part, "forward", *inputs)
+
+
+KEYWORDS = (
+    "as break const continue crate dyn else enum extern false fn for if impl in let loop match mod move mut pub ref return self "
+    "Self static struct super trait true type unsafe use where while async await abstract become box do final gen macro override "
+    "priv try typeof unsized virtual yield union"
+)
+"""Words of Rust that are no names."""
+TYPES = (
+    "Tensor Module Param ParamId Device Int Bool Float Vec Option Some None Result Ok Err String Box Self Shape TensorData DType FloatDType "
+    "IntDType Initializer Config usize f64 f32 i64 i32 u8 bool str Linear Embedding Dropout LayerNorm GroupNorm RmsNorm BatchNorm Outputs "
+    "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d PadMode IndexingUpdateOp ConvOptions SafetensorsStore Tensors Path PathBuf"
+)
+NAMES_IN_USE = frozenset(
+    f"{KEYWORDS} {TYPES} device model load forward new run helpers activation module burn std core s vec assert".split()
+)
+"""Names that the source uses otherwise."""
+
+
+def _value(weight: ast.expr) -> ast.expr:
+    return method(weight, "val", borrows=True)
+
+
+def _refused(*_: object) -> RuntimeValue:
+    raise AssertionError("Rust has no such form")
+
+
+BURN = Dialect(
+    name="burn",
+    layers=LAYERS,
+    functions={},
+    base="",
+    imports=(),
+    signature=("device", "Device"),
+    sequence=lambda modules: modules,
+    sequential={},
+    parameter=lambda array: array,
+    table=lambda array: array,
+    cell=_refused,
+    value=_value,
+    frozen=_value,
+    declared=False,
+    definitions={},
+    loading=_refused,
+    reserved=frozenset(KEYWORDS.split()),
+)
+"""Burn, the deep-learning framework in Rust."""
+
+
+def without_default_options(tree: ast.expr) -> ast.expr:
+    """Return an expression without the options that have their default; it is changed."""
+
+    class Remove(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> RuntimeValue:
+            node = self.generic_visit(node)
+            if not isinstance(node, Method) or not getattr(node, "is_default", False):
+                return node
+            # An argument of the constructor has other values in other modules.
+            varies = any(isinstance(inner, ast.Name) for argument in node.arguments for inner in ast.walk(argument))
+            return node if varies else node.receiver
+
+    return Remove().visit(tree)

@@ -1,0 +1,413 @@
+"""Modules as structures of Rust: the classes of a tree, and the statements of their `forward`."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from jaxport.codegen.burn.layers import KEYWORDS, forward, layer_type, without_default_options
+from jaxport.codegen.burn.steps import Functions, StepPrinter
+from jaxport.codegen.burn.values import NotPrintable, kind_of, rank_of, tensor_type
+from jaxport.codegen.calls import CallPrinter
+from jaxport.codegen.classes import Classes, Draft
+from jaxport.codegen.dialect import constant
+from jaxport.codegen.fields import Entry, Fields, fields_of, key_of
+from jaxport.codegen.literals import attribute, name, storable
+from jaxport.codegen.rust.nodes import (
+    Array,
+    Closure,
+    Literal,
+    Method,
+    RustFunction,
+    RustRange,
+    Structure,
+    Vector,
+    method,
+    path_call,
+)
+from jaxport.codegen.rust.text import expression_text, function_text
+from jaxport.codegen.tree import Call, Layer, Module, Weight
+from jaxport.errors import Refusal
+from jaxport.importer.host import HostValue, RuntimeValue
+from jaxport.importer.recording import Step, Variable
+
+__all__ = ["RustCalls", "Struct", "Structs"]
+
+MOST_TOGETHER = 4
+"""Results of a model that are a tuple; more are a structure with names."""
+
+
+@dataclass
+class RustCalls(CallPrinter):
+    """Prints one module's computation as statements of Rust.
+
+    Attributes:
+      functions: the private functions of the model.
+      refusals: what has no form in Rust.
+    """
+
+    functions: Functions = field(default_factory=lambda: Functions(set()))
+    refusals: list[Refusal] = field(default_factory=list)
+    uses_device: bool = False
+
+    def text(self, expression: ast.expr) -> str:
+        return expression_text(expression)
+
+    def nested(self, step: Step) -> list[ast.stmt]:  # noqa: ARG002  functions inside a step are traced with it
+        return []
+
+    def _steps(self) -> StepPrinter:
+        return StepPrinter(self.functions, self._read, self.stored, self.dims)
+
+    def _read(self, variable: Variable) -> ast.expr:
+        return copy.deepcopy(self.expressions[variable])
+
+    def expression(self, step: Step) -> ast.expr:
+        if isinstance(step.node, Layer):
+            inputs = [self.value(value) for value in step.args]
+            return forward(step.node, self._part(step), inputs)
+        if isinstance(step.node, Call):
+            return self.invoked(self._part(step), [self.value(value) for value in step.args], [*step.kwargs])
+        steps = self._steps()
+        try:
+            made = steps.expression(step)
+        except NotPrintable as error:
+            self.refusals.append(error.refusal(_where(step)))
+            made = Literal("()")
+        self.uses_device |= steps.uses_device
+        return made
+
+    def _part(self, step: Step) -> ast.expr:
+        return self.function_name(step.name)
+
+    def invoked(self, called: ast.expr, arguments: list[ast.expr], sizes: Sequence[str]) -> ast.expr:
+        return method(called, "forward", *arguments, *(self.size(name(size)) for size in sizes), borrows=True)
+
+    def rows(self, row: Variable | tuple[Variable, ...]) -> ast.expr:
+        if isinstance(row, tuple):
+            for chosen, made in self.lists.items():
+                if len(made) == len(row) and all(one is other for one, other in zip(made, row, strict=True)):
+                    return name(chosen)
+            return Array([self.value(variable) for variable in row])
+        rank = len(row.shape)
+        if rank == 1:
+            return method(self.value(row), "iter_dim", Literal("0"))
+        cut = Closure(["row"], method(ast.Name("row", ast.Load()), "squeeze_dim", Literal("0"), generics=str(rank - 1)))
+        return method(method(self.value(row), "iter_dim", Literal("0")), "map", cut)
+
+    def appended(self, chosen: str, values: list[ast.expr]) -> list[ast.stmt]:
+        return [ast.Expr(Method(name(chosen), "push", [value], "", True)) for value in values]
+
+    def element(self, chosen: str, index: int) -> ast.expr:
+        return method(ast.Subscript(name(chosen), Literal(str(index)), ast.Load()), "clone", borrows=True)
+
+    def value(self, value: RuntimeValue) -> ast.expr:
+        if isinstance(value, Variable):
+            return self._read(value)
+        if isinstance(value, HostValue):
+            return self._known(value)
+        if isinstance(value, tuple):
+            return ast.Tuple([self.value(part) for part in value], ast.Load())
+        if isinstance(value, list):
+            return Vector([self.value(part) for part in value])
+        return super().value(value)
+
+    def _known(self, value: HostValue) -> ast.expr:
+        """Return a tensor that is known."""
+        variable = Variable(value.shape, np.dtype(value.to_jax().dtype) if not value.symbolic else np.dtype("int32"))
+        step = Step("call", "jnp.asarray", (value,), {}, variable, None)
+        return self.expression(step)
+
+    def stored(self, value: HostValue) -> ast.expr:
+        kind_of(np.dtype(value.to_jax().dtype))
+        return super().stored(HostValue(np.asarray(value.to_jax()), name=value.name))
+
+    def target(self, tree: RuntimeValue, uses: RuntimeValue, default: str | Sequence[str]) -> ast.expr:
+        if isinstance(tree, tuple | list):
+            flat = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable)]
+            defaults = default if not isinstance(default, str) and len(default) == len(flat) else ["x"] * len(flat)
+            parts = [self.target(leaf, uses, own) for leaf, own in zip(flat, defaults, strict=True)]
+            return ast.Tuple(parts, ast.Store())
+        made = super().target(tree, uses, default)
+        if isinstance(made, ast.Name) and isinstance(tree, Variable):
+            made.type = tensor_type(tree.shape, tree.dtype)  # type: ignore[attr-defined]
+        return made
+
+
+def _where(step: Step) -> str:
+    node = step.node
+    label = getattr(node, "name", None) or getattr(node, "op_type", None)
+    return f"`{label}`" if label else f"`{step.name or step.form}`"
+
+
+@dataclass(eq=False)
+class Struct:
+    """A structure of Rust: a module, or the root.
+
+    Attributes:
+      name: its name.
+      fields: its fields with their types.
+      arguments: the arguments of `new`, with their types.
+      init: the expressions of the fields.
+      method: its `forward`.
+      copied: the names in `forward` whose values are copied.
+      title: what its documentation says.
+      sizes: the names of sizes that Rust spells otherwise.
+    """
+
+    name: str
+    fields: dict[str, str]
+    arguments: dict[str, str]
+    init: dict[str, ast.expr]
+    method: RustFunction
+    copied: Collection[str]
+    title: str
+    sizes: Mapping[str, str]
+
+    def text(self) -> str:
+        """Return its definition, with `new` and `forward`."""
+        lines = [f"/// {self.title}", "#[derive(Module, Debug)]", f"pub struct {self.name} {{"]
+        lines += [f"    pub {key}: {kind}," for key, kind in self.fields.items()]
+        lines += ["}", "", f"impl {self.name} {{"]
+        uses_device = any(
+            isinstance(node, ast.Name) and node.id == "device"
+            for value in self.init.values()
+            for node in ast.walk(value)
+        )
+        arguments = [f"{key}: {kind}" for key, kind in self.arguments.items()]
+        arguments.append(f"{'' if uses_device else '_'}device: &Device")
+        lines += ["    /// Makes the module with new weights.", f"    pub fn new({', '.join(arguments)}) -> Self {{"]
+        lines += [
+            "        Self {",
+            *(f"            {self._field(key)}," for key in self.fields),
+            "        }",
+            "    }",
+            "",
+        ]
+        lines += [function_text(self.method, [*self.copied], 1, self.sizes), "}"]
+        return "\n".join(lines)
+
+    def _field(self, key: str) -> str:
+        """Return a field with its first value; an argument of the same name is named once."""
+        value = expression_text(self.init[key])
+        return key if value == key else f"{key}: {value}"
+
+
+def snake_case(name: str) -> str:
+    """Return a name as Rust spells fields and variables.
+
+    >>> snake_case("LayerNorm"), snake_case("c_fc"), snake_case("self")
+    ('layer_norm', 'c_fc', 'self_')
+    """
+    text = re.sub(r"_+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_") or "part"
+    return f"{text}_" if text in KEYWORDS.split() else text
+
+
+@dataclass(eq=False)
+class Structs(Classes):
+    """Makes the structures of a tree."""
+
+    private: Functions = field(default_factory=lambda: Functions(set()))
+    refusals: list[Refusal] = field(default_factory=list)
+
+    def _sequential(self, module: Module) -> None:  # noqa: ARG002  Burn has no sequences
+        return None
+
+    def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
+        return RustCalls({*taken, "device"}, functions=self.private, refusals=self.refusals, **options)
+
+    def _unique(self, wanted: str) -> str:
+        stem, number = wanted.replace("_", ""), 1
+        while (chosen := f"{stem}{number if number > 1 else ''}") in self.names:
+            number += 1
+        return chosen
+
+    def _parts_of(self, module: Module) -> Fields:
+        """Return the fields of a structure: the elements of a list are of one type, or fields of their own."""
+        fields = fields_of(module, self.dialect.reserved, snake_case)
+        for key in [*fields.lists]:
+            if len({*self._types(fields.lists[key])}) > 1:
+                place = fields.order.index(key)
+                own: list[str] = []
+                for child, path in _flat(fields.lists.pop(key), ()):
+                    chosen = fields.fresh("_".join((key, *map(str, path))))
+                    fields.single[chosen], fields.paths[key_of(child)] = child, (chosen,)
+                    own.append(chosen)
+                fields.order[place : place + 1] = own
+        return fields
+
+    def _types(self, entries: Sequence[Entry]) -> Iterator[str]:
+        for entry in entries:
+            yield self._type(entry)
+
+    def _type(self, entry: Entry) -> str:
+        if isinstance(entry, list):
+            kinds = {*self._types(entry)}
+            return f"Vec<{' | '.join(sorted(kinds))}>"
+        return layer_type(entry) if isinstance(entry, Layer) else self.drafts[id(entry)].constructor[0]
+
+    def _method(
+        self,
+        printer: CallPrinter,
+        arguments: Mapping[Variable, str],
+        sizes: Sequence[str],
+        body: list[ast.stmt],
+        result: RuntimeValue,
+    ) -> ast.stmt:
+        assert isinstance(printer, RustCalls)
+        is_root = arguments.keys() == self.inputs.keys() and result is self.result
+        parameters, types = [*arguments.values()], [_kind(variable, self) for variable in arguments]
+        statements = [*body]
+        kinds = [_kind(one, self) for one in (result if isinstance(result, tuple | list) else [result])]
+        returned = kinds[0] if not isinstance(result, tuple | list) else f"({', '.join(kinds)})"
+        if is_root and isinstance(result, tuple) and len(result) > MOST_TOGETHER:
+            last = statements[-1]
+            assert isinstance(last, ast.Return)
+            assert isinstance(last.value, ast.Tuple)
+            statements[-1] = ast.Return(Structure("Outputs", [*self.result_names], last.value.elts))
+            returned = "Outputs"
+        if printer.uses_device:
+            statements.insert(0, self._device(parameters, printer))
+        parameters += sizes
+        types += ["usize"] * len(sizes)
+        return RustFunction("forward", parameters, types, returned, statements, "", True, True, "Computes the module.")
+
+    @property
+    def result_names(self) -> list[str]:
+        """The names of the fields of the model's results."""
+        from jaxport.importer.names import unique_identifiers
+
+        return unique_identifiers([key.lower() for key in self.output_names], "output")
+
+    output_names: Sequence[str] = ()
+
+    def _device(self, parameters: Sequence[str], printer: RustCalls) -> ast.stmt:
+        source: ast.expr
+        if parameters:
+            source = method(ast.Name(parameters[0], ast.Load()), "device", borrows=True)
+        else:
+            source = path_call("Device::default")
+            for key in printer.fields.weights.values():
+                source = method(method(attribute(f"self.{key}"), "val", borrows=True), "device", borrows=True)
+                break
+        return ast.Assign([ast.Name("device", ast.Store())], source, lineno=0)
+
+    def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, ast.expr]:
+        init: dict[str, ast.expr] = {}
+        for key in fields.order:
+            init[key] = self._made(fields.single[key] if key in fields.single else fields.lists[key])
+        for variable, key in fields.weights.items():
+            weight = module.weights[variable]
+            assert isinstance(weight, Weight)
+            init[key] = _parameter(weight.shape, weight.dtype, weight.trained)
+        for key, value in tables.items():
+            array, _ = storable(value.data)
+            init[key] = _parameter(array.shape, array.dtype, False)
+        return init
+
+    def _made(self, child: Entry) -> ast.expr:
+        if isinstance(child, list):
+            made = [self._made(one) for one in child]
+            if len(made) > 1 and len({ast.dump(one) for one in made}) == 1:
+                run = RustRange(Literal("0"), constant(len(made), "depth"), 1)
+                return method(method(run, "map", Closure(["_"], made[0])), "collect")
+            return Vector(made)
+        if isinstance(child, Layer):
+            return self.dialect.layers[child.kind].build(child)
+        made, arguments, options = self.drafts[id(child)].constructor
+        values = [*map(copy.deepcopy, arguments), *copy.deepcopy(dict(options)).values()]
+        return path_call(f"{made}::new", *values, name("device"))
+
+    def _class(
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]]
+    ) -> RuntimeValue:
+        kinds = {"int": "usize", "float": "f64", "bool": "bool"}
+        types = {key: kinds[type(columns[places[0]][0].value).__name__] for key, places in arguments.items()}
+        types = {key: kind for key, kind in types.items() if kind != "bool"} | {
+            k: v for k, v in types.items() if v == "bool"
+        }
+        fields: dict[str, str] = {}
+        for key, value in draft.init.items():
+            if key in draft.fields.single:
+                fields[key] = self._type(draft.fields.single[key])
+            elif key in draft.fields.lists:
+                fields[key] = f"Vec<{self._type(draft.fields.lists[key][0])}>"
+            elif isinstance(value, ast.Name) and key in types:
+                fields[key] = types[key]
+            else:
+                fields[key] = f"Param<{value.type}>"  # type: ignore[attr-defined]
+        init = {key: without_default_options(value) for key, value in draft.init.items()}
+        assert isinstance(draft.method, RustFunction)
+        copied = {*self.known_sizes, *draft.sizes, "device"}
+        loops = {node.id for node in ast.walk(draft.method) if isinstance(node, ast.For) for node in _modules_in(node)}
+        return Struct(made, fields, types, init, draft.method, copied | loops, _title(draft), self.private.sizes)
+
+
+def _title(draft: Draft) -> str:
+    from jaxport.codegen.literals import comment
+
+    path = draft.module.path
+    return f"The module `{comment(path)}` of the model." if path else "The model."
+
+
+def _modules_in(loop: ast.For) -> list[ast.Name]:
+    """Return the names of modules that a loop goes over: they are references."""
+    sources = (
+        loop.iter.args
+        if isinstance(loop.iter, ast.Call) and getattr(loop.iter.func, "id", "") == "zip"
+        else [loop.iter]
+    )
+    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+    pairs = zip(targets, sources, strict=False)
+    return [
+        target
+        for target, source in pairs
+        if isinstance(target, ast.Name) and isinstance(source, ast.Attribute | ast.Subscript)
+    ]
+
+
+def _kind(value: RuntimeValue, structs: Structs) -> str:
+    if isinstance(value, Variable):
+        try:
+            return tensor_type(value.shape, value.dtype)
+        except NotPrintable as error:
+            structs.refusals.append(error.refusal(f"`{value.hint}`"))
+            return "()"
+    if isinstance(value, HostValue):
+        return tensor_type(value.shape, np.dtype(value.to_jax().dtype) if not value.symbolic else np.dtype("int32"))
+    raise NotPrintable("a result that is no array", "let the model return arrays")
+
+
+def _flat(entries: Sequence[Entry], path: tuple[int, ...]) -> Iterator[tuple[Module | Layer, tuple[int, ...]]]:
+    for number, entry in enumerate(entries):
+        if isinstance(entry, list):
+            yield from _flat(entry, (*path, number))
+        else:
+            yield entry, (*path, number)
+
+
+def _parameter(shape: Sequence[int], dtype: np.dtype, is_trained: bool) -> ast.expr:
+    """Return a parameter of zeros, which a file fills."""
+    sizes = Array([constant(int(size), "size") for size in shape or (1,)])
+    kind = kind_of(dtype)
+    made: ast.expr
+    if kind == "Float":
+        made = path_call("Initializer::Zeros.init", sizes, name("device"))
+        made = made if is_trained else method(made, "set_require_grad", Literal("false"))
+    elif kind == "Int":
+        made = path_call(
+            "Param::initialized",
+            path_call("ParamId::new"),
+            path_call(f"Tensor::<{rank_of(shape)}, Int>::zeros", sizes, name("device")),
+        )
+    else:
+        empty = path_call(f"Tensor::<{rank_of(shape)}, Int>::zeros", sizes, name("device"))
+        made = path_call("Param::initialized", path_call("ParamId::new"), method(empty, "bool"))
+    made.type = tensor_type(tuple(shape), dtype)  # type: ignore[attr-defined]
+    return made

@@ -1,0 +1,263 @@
+"""Typed values of Burn: what a printed expression is, which JAX leaves implicit.
+
+A tensor of Burn has a rank, a kind (`Float`, `Int`, `Bool`) and, at run time, a dtype. An array of JAX without axes is a
+tensor of one axis and one element. A value that only was broadcast stays as small as it is until something needs it whole:
+Burn broadcasts axes of size 1 in arithmetic.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxport.codegen.rust.nodes import Array, Binary, Literal, method
+from jaxport.errors import Refusal
+from jaxport.importer.host import Dim, RuntimeValue, is_dim
+from jaxport.jaxprs.dim_text import Expression, parse, symbols
+
+__all__ = [
+    "DTYPES",
+    "NotPrintable",
+    "TypedValue",
+    "dtype_name",
+    "kind_of",
+    "rank_of",
+    "size_node",
+    "sizes_node",
+    "tensor_type",
+]
+
+DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
+}  # fmt: skip
+"""The names that Burn has for element types."""
+
+
+class NotPrintable(Exception):
+    """Something has no form in Burn; the printer collects these and refuses the model with all of them.
+
+    Attributes:
+      refusal: what it is, and what to do instead.
+    """
+
+    def __init__(self, what: str, instead: str):
+        super().__init__(what)
+        self.what, self.instead = what, instead
+
+    def refusal(self, where: str) -> Refusal:
+        """Return the row of the report."""
+        return Refusal(self.what, where, self.instead)
+
+
+def kind_of(dtype: np.dtype) -> str:
+    """Return the kind of tensors of a dtype.
+
+    Raises:
+      NotPrintable: Burn has no tensors of it.
+
+    >>> kind_of(np.dtype("float16")), kind_of(np.dtype("int8")), kind_of(np.dtype(bool))
+    ('Float', 'Int', 'Bool')
+    """
+    if not isinstance(dtype, np.dtype):  # a key of random values
+        raise NotPrintable(
+            f"values of type {dtype}", "Burn draws its random values otherwise; draw them outside of the model"
+        )
+    if np.dtype(dtype) == np.bool_:
+        return "Bool"
+    if np.dtype(dtype).name not in DTYPES:
+        raise NotPrintable(f"values of type {np.dtype(dtype).name}", "Burn has no such tensors; cast them in the model")
+    return "Float" if jnp.issubdtype(dtype, jnp.floating) else "Int"
+
+
+def dtype_name(dtype: np.dtype) -> str:
+    """Return the name of an element type: `F32`."""
+    kind_of(dtype)
+    return DTYPES[np.dtype(dtype).name]
+
+
+def rank_of(shape: Sequence[Dim]) -> int:
+    """Return the rank of the tensor that an array of a shape is."""
+    return max(1, len(shape))
+
+
+def tensor_type(shape: Sequence[Dim], dtype: np.dtype) -> str:
+    """Return the type of a tensor.
+
+    >>> tensor_type((2, 3), np.dtype("float32")), tensor_type((), np.dtype("int32"))
+    ('Tensor<2>', 'Tensor<1, Int>')
+    """
+    kind = kind_of(dtype)
+    return f"Tensor<{rank_of(shape)}>" if kind == "Float" else f"Tensor<{rank_of(shape)}, {kind}>"
+
+
+@dataclass(frozen=True, eq=False)
+class TypedValue:
+    """An array of JAX as Rust has it.
+
+    Attributes:
+      shape: its sizes.
+      dtype: its element type.
+      node: the expression of a tensor, of these sizes or of size 1 where it is broadcast; None if it is known.
+      sizes: the sizes that the tensor of `node` has.
+      known: its elements, or the one number that all of them are; a number may be a size that only has a name.
+    """
+
+    shape: tuple[Dim, ...]
+    dtype: np.dtype
+    node: ast.expr | None = None
+    sizes: tuple[Dim, ...] = ()
+    known: RuntimeValue = None
+
+    @property
+    def rank(self) -> int:
+        return rank_of(self.shape)
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.dtype)
+
+    @property
+    def type(self) -> str:
+        return tensor_type(self.shape, self.dtype)
+
+    @property
+    def number(self) -> RuntimeValue:
+        """The number that all elements are, if that is known."""
+        if self.known is None:
+            return None
+        if isinstance(self.known, np.ndarray):
+            return self.known.ravel()[0] if self.known.size == 1 else None
+        return self.known
+
+    @property
+    def is_broadcast(self) -> bool:
+        return self.node is not None and not same(self.sizes, self.shape)
+
+
+def same(sizes: Sequence[Dim], others: Sequence[Dim]) -> bool:
+    """Whether sizes are the same; two expressions are if they are equal for all values of their names."""
+    return len(sizes) == len(others) and all(
+        one is other or one == other for one, other in zip(sizes, others, strict=True)
+    )
+
+
+def tensor(node: ast.expr, shape: Sequence[Dim], dtype: np.dtype) -> TypedValue:
+    """Return the value of a whole tensor."""
+    kind_of(dtype)
+    return TypedValue(tuple(shape), np.dtype(dtype), node, tuple(shape))
+
+
+def size_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
+    """Return a size as an expression of `usize`, and the names that it reads.
+
+    >>> import jax.export
+    >>> from jaxport.codegen.rust.text import expression_text
+    >>> a, b = jax.export.symbolic_shape("a, b")
+    >>> expression_text(size_node(a * b - 2)[0]), expression_text(size_node((a - 3) // 2 + 1)[0])
+    ('a * b - 2', '((a as i64 - 3).div_euclid(2) + 1) as usize')
+    """
+    if not is_dim(size):
+        return ast.Constant(int(size)), frozenset()
+    text = str(size)
+    expression = parse(text)
+    names = symbols(text)
+    if _is_natural(expression):
+        return _natural(expression), names
+    return Binary(_signed(expression), "as", Literal("usize")), names
+
+
+def signed_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
+    """Return a size as an expression of `i64`, and the names that it reads."""
+    if not is_dim(size):
+        return Literal(str(int(size))), frozenset()
+    text = str(size)
+    return _signed(parse(text)), symbols(text)
+
+
+def sizes_node(sizes: Sequence[Dim]) -> tuple[ast.expr, frozenset[str]]:
+    """Return sizes as an array, and the names that it reads."""
+    parts = [size_node(size) for size in sizes]
+    return Array([part for part, _ in parts]), frozenset[str]().union(*(names for _, names in parts))
+
+
+def _terms(expression: Expression) -> tuple[list[Expression], list[Expression]]:
+    """Return the terms of a sum that are added, and those that are subtracted."""
+    match expression.form:
+        case "+":
+            added, subtracted = _terms(expression.parts[0])
+            more, less = _terms(expression.parts[1])
+            return added + more, subtracted + less
+        case "-":
+            added, subtracted = _terms(expression.parts[0])
+            more, less = _terms(expression.parts[1])
+            return added + less, subtracted + more
+        case "neg":
+            added, subtracted = _terms(expression.parts[0])
+            return subtracted, added
+        case "number" if expression.value < 0:
+            return [], [Expression("number", value=-expression.value)]
+        case "*" if expression.parts[0].form == "neg" or (
+            expression.parts[0].form == "number" and expression.parts[0].value < 0
+        ):
+            first, second = expression.parts
+            positive = first.parts[0] if first.form == "neg" else Expression("number", value=-first.value)
+            rest = second if positive.form == "number" and positive.value == 1 else Expression("*", (positive, second))
+            return [], [rest]
+    return [expression], []
+
+
+def _is_natural(expression: Expression, inside: bool = False) -> bool:
+    """Whether no part of an expression may be negative, but for the last sum as a whole, which is a size."""
+    added, subtracted = _terms(expression)
+    if subtracted and (inside or not added):
+        return False
+    terms = [*added, *subtracted]
+    if terms == [expression]:
+        return all(_is_natural(part, True) for part in expression.parts)
+    return all(_is_natural(term, True) for term in terms)
+
+
+def _natural(expression: Expression) -> ast.expr:
+    return _sum(expression, lambda name: ast.Name(name, ast.Load()), "", "/", "%")
+
+
+def _signed(expression: Expression) -> ast.expr:
+    return _sum(expression, lambda name: Binary(ast.Name(name, ast.Load()), "as", Literal("i64")), "i64", "", "")
+
+
+def _sum(expression: Expression, named: RuntimeValue, kind: str, quotient: str, rest: str) -> ast.expr:
+    def made(part: Expression) -> ast.expr:
+        return _sum(part, named, kind, quotient, rest)
+
+    added, subtracted = _terms(expression)
+    if [*added, *subtracted] != [expression]:
+        whole = made(added[0]) if added else Literal("0")
+        for term in added[1:]:
+            whole = Binary(whole, "+", made(term))
+        for term in subtracted:
+            whole = Binary(whole, "-", made(term))
+        return whole
+    match expression.form:
+        case "number":
+            return ast.Constant(expression.value) if not kind else Literal(str(expression.value))
+        case "name":
+            return named(expression.name)
+        case "*":
+            return Binary(made(expression.parts[0]), "*", made(expression.parts[1]))
+        case "^":
+            return method(made(expression.parts[0]), "pow", Literal(str(expression.parts[1].value)))
+        case "floordiv" if quotient:
+            return Binary(made(expression.parts[0]), quotient, made(expression.parts[1]))
+        case "mod" if rest:
+            return Binary(made(expression.parts[0]), rest, made(expression.parts[1]))
+        case "floordiv":
+            return method(made(expression.parts[0]), "div_euclid", made(expression.parts[1]))
+        case "mod":
+            return method(made(expression.parts[0]), "rem_euclid", made(expression.parts[1]))
+        case form:  # `max`, `min`
+            return method(made(expression.parts[0]), form, made(expression.parts[1]))

@@ -1,0 +1,180 @@
+"""Convolutions and windows that slide."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxport.codegen.burn.body import RustBody
+from jaxport.codegen.burn.reductions import highest, lowest
+from jaxport.codegen.burn.registry import PRIMITIVES, primitive
+from jaxport.codegen.burn.shapes import axes_node, padded, permuted, spread_apart
+from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor
+from jaxport.codegen.rust.nodes import Array, Borrow, Literal, RustRange, Slices, method, path_call
+from jaxport.importer.host import RuntimeValue, is_dim
+from jaxport.jaxprs.walk import equations_run
+
+
+def numbers(values: Sequence[int]) -> ast.expr:
+    return Array([Literal(str(int(value))) for value in values])
+
+
+def pairs_node(body: RustBody, pads: Sequence[RuntimeValue]) -> ast.expr:
+    return Array([ast.Tuple([_number(body, low), _number(body, high)], ast.Load()) for low, high in pads])
+
+
+def _number(body: RustBody, size: RuntimeValue) -> ast.expr:
+    return body.size(size) if is_dim(size) else Literal(str(int(size)))
+
+
+@primitive("conv_general_dilated")
+def conv_general_dilated(
+    body: RustBody, x: TypedValue, kernel: TypedValue, *dims: TypedValue, outs: Sequence[RuntimeValue], window_strides: Sequence[int], padding: Sequence[RuntimeValue],
+    lhs_dilation: Sequence[int], rhs_dilation: Sequence[int], dimension_numbers: RuntimeValue, feature_group_count: int = 1,
+    batch_group_count: int = 1, precision: RuntimeValue = None, preferred_element_type: RuntimeValue = None, **_: RuntimeValue,
+) -> TypedValue:  # fmt: skip
+    if batch_group_count != 1:
+        raise NotPrintable(
+            "a convolution with groups of examples",
+            "this is the gradient of a grouped convolution; train in Burn instead",
+        )
+    spec, out = dimension_numbers, outs[0]
+    rank = len(x.shape) - 2
+    if rank > 3 or rank < 1:
+        raise NotPrintable(f"a convolution over {rank} axes", "Burn has convolutions over one, two and three axes")
+    if x.kind != "Float":
+        wanted = np.dtype(out.dtype)
+        x, kernel = (
+            PRIMITIVES["convert_element_type"](body, value, outs=[], new_dtype=np.dtype("float32"))
+            for value in (x, kernel)
+        )
+    else:
+        wanted = x.dtype
+    images = permuted(body.tensor(x), spec.lhs_spec)
+    weights = permuted(body.tensor(kernel), spec.rhs_spec)
+    sizes = [x.shape[axis] for axis in spec.lhs_spec]
+    pads = [*padding]
+    if any(step != 1 for step in lhs_dilation):
+        between = [0, 0, *(step - 1 for step in lhs_dilation)]
+        images = spread_apart(body, tensor(images, sizes, x.dtype), between, 0.0)
+        sizes = [size + (size - 1) * count for size, count in zip(sizes, between, strict=True)]
+    negative = [(min(low, 0) if not is_dim(low) else 0, min(high, 0) if not is_dim(high) else 0) for low, high in pads]
+    if any(map(any, negative)):
+        cuts: list[ast.expr] = [RustRange(None, None, 1), RustRange(None, None, 1)]
+        for (low, high), size in zip(negative, sizes[2:], strict=True):
+            cuts.append(RustRange(Literal(str(-low)), _number(body, size + high), 1))
+        images = method(images, "slice", Slices(cuts))
+        sizes = [*sizes[:2], *(size + low + high for (low, high), size in zip(negative, sizes[2:], strict=True))]
+        pads = [(low if is_dim(low) else max(low, 0), high if is_dim(high) else max(high, 0)) for low, high in pads]
+    if rank == 3 and any(is_dim(low) or is_dim(high) or low != high for low, high in pads):
+        images = padded(body, tensor(images, sizes, x.dtype), [(0, 0), (0, 0), *pads], 0.0)
+        pads = [(0, 0)] * rank
+    options = path_call(
+        "ConvOptions::new_with_padding",
+        numbers(window_strides),
+        pairs_node(body, pads),
+        numbers(rhs_dilation),
+        Literal(str(feature_group_count)),
+    )
+    node = path_call(f"module::conv{rank}d", images, weights, Literal("None"), options)
+    order = [spec.out_spec.index(axis) for axis in range(len(out.shape))]
+    made = tensor(permuted(node, order), out.shape, x.dtype)
+    return PRIMITIVES["convert_element_type"](body, made, outs=[], new_dtype=wanted) if made.dtype != wanted else made
+
+
+def _window(name: str, identity: RuntimeValue) -> RuntimeValue:
+    def rule(
+        body: RustBody, x: TypedValue, *_: TypedValue, outs: Sequence[RuntimeValue], window_dimensions: Sequence[int], window_strides: Sequence[int],
+        padding: Sequence[RuntimeValue], base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None, **__: RuntimeValue,
+    ) -> TypedValue:  # fmt: skip
+        return sliding(
+            body,
+            x,
+            outs[0],
+            name,
+            identity(x.dtype),
+            window_dimensions,
+            window_strides,
+            padding,
+            base_dilation,
+            window_dilation,
+        )
+
+    return rule
+
+
+def sliding(
+    body: RustBody, x: TypedValue, out: RuntimeValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[RuntimeValue],
+    base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
+) -> TypedValue:  # fmt: skip
+    """Return the reduction of each window that slides over an array: axis by axis."""
+    rank = len(x.shape)
+    window_dilation = window_dilation or (1,) * rank
+    configuration = [
+        (low, high, step - 1) for (low, high), step in zip(padding, base_dilation or (1,) * rank, strict=True)
+    ]
+    sizes = [
+        (size if step == 0 else size + (size - 1) * step) + low + high
+        for size, (low, high, step) in zip(x.shape, configuration, strict=True)
+    ]
+    edge = TypedValue((), x.dtype, known=x.dtype.type(identity))
+    spread = PRIMITIVES["pad"](body, x, edge, outs=[TypedValue(tuple(sizes), x.dtype)], padding_config=configuration)
+    node, count = body.tensor(spread), rank
+    for axis, (size, step, dilation) in enumerate(zip(window, strides, window_dilation, strict=True)):
+        if size == 1 and step == 1:
+            continue
+        if size == 1:
+            node = method(node, "slice_dim", Literal(str(axis)), Slices([RustRange(None, None, step)]))
+            continue
+        extent = (size - 1) * dilation + 1
+        node = method(
+            node, "unfold", Literal(str(axis)), Literal(str(extent)), Literal(str(step)), generics=f"{count + 1}, _"
+        )
+        if dilation != 1:
+            node = method(node, "slice_dim", Literal(str(count)), Slices([RustRange(None, None, dilation)]))
+        count += 1
+    added = [*range(rank, count)]
+    if added:
+        if len(added) == 1:
+            node = method(
+                method(node, f"{name}_dim", Literal(str(rank))), "squeeze_dim", Literal(str(rank)), generics=str(rank)
+            )
+        else:
+            node = method(
+                method(node, f"{name}_dims", Borrow(axes_node(added))),
+                "squeeze_dims",
+                Borrow(axes_node(added)),
+                generics=str(rank),
+            )
+    return tensor(node, out.shape, x.dtype)
+
+
+primitive("reduce_window_sum")(_window("sum", lambda _: 0))
+primitive("reduce_window_max")(_window("max", lowest))
+primitive("reduce_window_min")(_window("min", highest))
+
+
+@primitive("reduce_window")
+def reduce_window(
+    body: RustBody, *operands: TypedValue, outs: Sequence[RuntimeValue], jaxpr: RuntimeValue, **params: RuntimeValue
+) -> TypedValue:
+    from jaxport.codegen.burn.values import NotPrintable
+
+    equations = [*equations_run(jaxpr)]
+    equation = equations[0] if len(equations) == 1 else None
+    known = {"add": ("sum", 0), "max": ("max", None), "min": ("min", None), "mul": ("prod", 1)}
+    if equation is None or equation.primitive.name not in known or len(operands) != 2:
+        raise NotPrintable(
+            "a window that is reduced by a function of its own", "reduce windows by sums, products or extremes"
+        )
+    name, identity = known[equation.primitive.name]
+    x, initial = operands
+    if initial.number is None:
+        raise NotPrintable("a window whose first value is computed", "begin with a constant")
+    del identity, params["consts"]
+    return sliding(
+        body, x, outs[0], name, initial.number, params["window_dimensions"], params["window_strides"], params["padding"],
+        params.get("base_dilation"), params.get("window_dilation"),
+    )  # fmt: skip

@@ -1,0 +1,36 @@
+"""Files with hostile names as crates: they compile without a warning, and compute what they did."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import jaxport
+from jaxport.codegen.burn.crate import to_crate
+from jaxport.codegen.fused import record_fused
+from jaxport.importer.variants import in_model_order
+from tests.burn.crates import BUILD, Case, RunError, build, write_tensors
+from tests.codegen.test_rust_names import HOSTILE, hostile_model
+
+pytestmark = pytest.mark.burn
+
+
+def test_hostile_names_compile_and_compute() -> None:
+    x = np.ones((2, 2), np.float32)
+    cases, expected = {}, {}
+    for number, name in enumerate(HOSTILE):
+        program = in_model_order(jaxport.from_onnx(hostile_model(name)))
+        crate = to_crate(record_fused(program))
+        weights = BUILD / "weights" / f"names_{number}.safetensors"
+        weights.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(weights, crate.tensors)
+        key = f"{number}"
+        cases[key] = Case(crate.model, crate.glue, crate.helpers, weights)
+        expected[key] = (program.input_names[0], np.asarray(program(x)))
+    built = build(cases, "names")
+    assert built.errors == {}
+    assert built.warnings == {}
+    for key, (input_name, wanted) in expected.items():
+        outputs = built.run(key, {input_name: x})
+        assert not isinstance(outputs, RunError), outputs
+        np.testing.assert_array_equal(*outputs.values(), wanted)

@@ -1,0 +1,107 @@
+use std::path::PathBuf;
+
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::prelude::*;
+use burn::tensor::activation;
+use burn::tensor::ops::PadMode;
+
+/// The model.
+#[derive(Module, Debug)]
+pub struct NnxCnn {
+    pub stages_0: NnxStage,
+    pub stages_1: NnxStage2,
+    pub head: Linear,
+}
+
+impl NnxCnn {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            stages_0: NnxStage::new(device),
+            stages_1: NnxStage2::new(device),
+            head: LinearConfig::new(16, 5).init(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<2> {
+        let x = self.stages_1.forward(self.stages_0.forward(x)).pad([(0, 0), (0, 0), (0, 1), (0, 1)], PadMode::Constant(0.0)).unfold::<5, _>(2, 2, 1).unfold::<6, _>(3, 2, 1).sum_dims(&[4, 5]).squeeze_dims::<4>(&[4, 5]) / 4.0;
+        self.head.forward(x.mean_dims(&[2, 3]).squeeze_dims::<2>(&[2, 3]))
+    }
+}
+
+impl NnxCnn {
+    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        let mut model = Self::new(device);
+        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        Ok(model)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+}
+
+/// The module `stages.1` of the model.
+#[derive(Module, Debug)]
+pub struct NnxStage2 {
+    pub conv: Conv2d,
+    pub norm: BatchNorm,
+}
+
+impl NnxStage2 {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            conv: Conv2dConfig::new([8, 16], [3, 3]).with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(device),
+            norm: BatchNormConfig::new(16).with_epsilon(1.0e-5).init(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        activation::relu(self.norm.forward(self.conv.forward(x))).unfold::<5, _>(2, 2, 2).unfold::<6, _>(3, 2, 2).max_dims(&[4, 5]).squeeze_dims::<4>(&[4, 5])
+    }
+}
+
+/// The module `stages.0` of the model.
+#[derive(Module, Debug)]
+pub struct NnxStage {
+    pub conv: Conv2d,
+    pub norm: BatchNorm,
+}
+
+impl NnxStage {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            conv: Conv2dConfig::new([3, 8], [3, 3]).with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(device),
+            norm: BatchNormConfig::new(8).with_epsilon(1.0e-5).init(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let x = activation::relu(self.norm.forward(self.conv.forward(x.permute([0, 3, 1, 2]))));
+        x.unfold::<5, _>(2, 2, 2).unfold::<6, _>(3, 2, 2).max_dims(&[4, 5]).squeeze_dims::<4>(&[4, 5])
+    }
+}
+
+// stages_0.conv.weight: [8, 3, 3, 3]
+// stages_0.conv.bias: [8]
+// stages_0.norm.gamma: [8]
+// stages_0.norm.beta: [8]
+// stages_0.norm.running_mean: [8]
+// stages_0.norm.running_var: [8]
+// stages_1.conv.weight: [16, 8, 3, 3]
+// stages_1.conv.bias: [16]
+// stages_1.norm.gamma: [16]
+// stages_1.norm.beta: [16]
+// stages_1.norm.running_mean: [16]
+// stages_1.norm.running_var: [16]
+// head.weight: [16, 5]
+// head.bias: [5]

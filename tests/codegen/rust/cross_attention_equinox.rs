@@ -1,0 +1,126 @@
+use std::path::PathBuf;
+
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::module::{Initializer, Param};
+use burn::nn::{Linear, LinearConfig, RmsNorm, RmsNormConfig};
+use burn::prelude::*;
+
+use super::helpers::dot_product_attention;
+
+/// The model.
+#[derive(Module, Debug)]
+pub struct EquinoxCrossAttention {
+    pub norm: RMSNorm,
+    pub attention: MultiheadAttention,
+}
+
+impl EquinoxCrossAttention {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            norm: RMSNorm::new(device),
+            attention: MultiheadAttention::new(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>, memory: Tensor<3>, memory_mask: Tensor<2, Bool>) -> Tensor<3> {
+        let attention = self.attention.forward(self.norm.forward(x.clone()), memory, memory_mask.unsqueeze_dims::<4>(&[1, 2]));
+        x + attention
+    }
+}
+
+impl EquinoxCrossAttention {
+    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        let mut model = Self::new(device);
+        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        Ok(model)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+}
+
+/// The module `attention` of the model.
+#[derive(Module, Debug)]
+pub struct MultiheadAttention {
+    pub query_proj: Linear,
+    pub key_proj: Linear,
+    pub value_proj: Linear,
+    pub output_proj: Linear,
+    pub table: Param<Tensor<3>>,
+    pub table_2: Param<Tensor<3>>,
+    pub table_3: Param<Tensor<3>>,
+    pub table_4: Param<Tensor<3>>,
+}
+
+impl MultiheadAttention {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            query_proj: LinearConfig::new(32, 32).with_bias(false).init(device),
+            key_proj: LinearConfig::new(32, 32).with_bias(false).init(device),
+            value_proj: LinearConfig::new(32, 32).with_bias(false).init(device),
+            output_proj: LinearConfig::new(32, 32).with_bias(false).init(device),
+            table: Initializer::Zeros.init([1, 5, 4], device).set_require_grad(false),
+            table_2: Initializer::Zeros.init([1, 5, 4], device).set_require_grad(false),
+            table_3: Initializer::Zeros.init([1, 7, 4], device).set_require_grad(false),
+            table_4: Initializer::Zeros.init([1, 7, 4], device).set_require_grad(false),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>, memory: Tensor<3>, mask: Tensor<4, Bool>) -> Tensor<3> {
+        let [b, _, _] = x.dims();
+        let query_proj = self.query_proj.forward(x).reshape([b, 5, 4, 8]);
+        let cos = self.table.val().expand([b, 5, 4]).unsqueeze_dim::<4>(2);
+        let x = rotary(query_proj, cos, self.table_2.val().expand([b, 5, 4]).unsqueeze_dim::<4>(2));
+        let key_proj = self.key_proj.forward(memory.clone()).reshape([b, 7, 4, 8]);
+        let cos = self.table_3.val().expand([b, 7, 4]).unsqueeze_dim::<4>(2);
+        let x_2 = rotary(key_proj, cos, self.table_4.val().expand([b, 7, 4]).unsqueeze_dim::<4>(2));
+        let x = dot_product_attention(x, x_2, self.value_proj.forward(memory).reshape([b, 7, 4, 8]), None, Some(mask), None, false);
+        self.output_proj.forward(x.reshape([b, 5, 32]))
+    }
+}
+
+/// The module `norm` of the model.
+#[derive(Module, Debug)]
+pub struct RMSNorm {
+    pub norm: RmsNorm,
+    pub bias: Param<Tensor<2>>,
+}
+
+impl RMSNorm {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            bias: Initializer::Zeros.init([1, 32], device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.norm.forward(x) + self.bias.val().unsqueeze::<3>()
+    }
+}
+
+fn rotary(x: Tensor<4>, y: Tensor<4>, z: Tensor<4>) -> Tensor<4> {
+    let x_2 = x.clone().slice_dim(3, ..4);
+    let x_3 = x.slice_dim(3, 4..);
+    Tensor::cat(vec![y.clone() * x_2.clone() - z.clone() * x_3.clone(), z * x_2 + y * x_3], 3)
+}
+
+// norm.bias: [1, 32]
+// norm.norm.gamma: [32]
+// attention.table: [1, 5, 4]
+// attention.table_2: [1, 5, 4]
+// attention.table_3: [1, 7, 4]
+// attention.table_4: [1, 7, 4]
+// attention.query_proj.weight: [32, 32]
+// attention.key_proj.weight: [32, 32]
+// attention.value_proj.weight: [32, 32]
+// attention.output_proj.weight: [32, 32]

@@ -1,0 +1,238 @@
+use std::path::PathBuf;
+
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::module::{Initializer, Param};
+use burn::nn::{Embedding, EmbeddingConfig};
+use burn::prelude::*;
+use burn::tensor::{DType, IndexingUpdateOp, IntDType};
+use burn::tensor::ops::PadMode;
+
+use super::helpers::scattered;
+
+/// The model.
+#[derive(Module, Debug)]
+pub struct NnxGpt2 {
+    pub positions: Embedding,
+    pub words: Embedding,
+    pub scale: Param<Tensor<1>>,
+    pub bias: Param<Tensor<1>>,
+    pub kernel: Param<Tensor<2>>,
+    pub bias_2: Param<Tensor<1>>,
+    pub kernel_2: Param<Tensor<2>>,
+    pub bias_3: Param<Tensor<1>>,
+    pub kernel_3: Param<Tensor<2>>,
+    pub bias_4: Param<Tensor<1>>,
+    pub kernel_4: Param<Tensor<2>>,
+    pub bias_5: Param<Tensor<1>>,
+    pub scale_2: Param<Tensor<1>>,
+    pub bias_6: Param<Tensor<1>>,
+    pub kernel_5: Param<Tensor<2>>,
+    pub bias_7: Param<Tensor<1>>,
+    pub kernel_6: Param<Tensor<2>>,
+    pub bias_8: Param<Tensor<1>>,
+    pub scale_3: Param<Tensor<1>>,
+    pub bias_9: Param<Tensor<1>>,
+    pub kernel_7: Param<Tensor<2>>,
+    pub bias_10: Param<Tensor<1>>,
+    pub kernel_8: Param<Tensor<2>>,
+    pub bias_11: Param<Tensor<1>>,
+    pub kernel_9: Param<Tensor<2>>,
+    pub bias_12: Param<Tensor<1>>,
+    pub kernel_10: Param<Tensor<2>>,
+    pub bias_13: Param<Tensor<1>>,
+    pub scale_4: Param<Tensor<1>>,
+    pub bias_14: Param<Tensor<1>>,
+    pub kernel_11: Param<Tensor<2>>,
+    pub bias_15: Param<Tensor<1>>,
+    pub kernel_12: Param<Tensor<2>>,
+    pub bias_16: Param<Tensor<1>>,
+    pub scale_5: Param<Tensor<1>>,
+    pub bias_17: Param<Tensor<1>>,
+}
+
+impl NnxGpt2 {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            positions: EmbeddingConfig::new(16, 32).init(device),
+            words: EmbeddingConfig::new(40, 32).init(device),
+            scale: Initializer::Zeros.init([32], device),
+            bias: Initializer::Zeros.init([32], device),
+            kernel: Initializer::Zeros.init([32, 32], device),
+            bias_2: Initializer::Zeros.init([32], device),
+            kernel_2: Initializer::Zeros.init([32, 32], device),
+            bias_3: Initializer::Zeros.init([32], device),
+            kernel_3: Initializer::Zeros.init([32, 32], device),
+            bias_4: Initializer::Zeros.init([32], device),
+            kernel_4: Initializer::Zeros.init([32, 32], device),
+            bias_5: Initializer::Zeros.init([32], device),
+            scale_2: Initializer::Zeros.init([32], device),
+            bias_6: Initializer::Zeros.init([32], device),
+            kernel_5: Initializer::Zeros.init([32, 128], device),
+            bias_7: Initializer::Zeros.init([128], device),
+            kernel_6: Initializer::Zeros.init([128, 32], device),
+            bias_8: Initializer::Zeros.init([32], device),
+            scale_3: Initializer::Zeros.init([32], device),
+            bias_9: Initializer::Zeros.init([32], device),
+            kernel_7: Initializer::Zeros.init([32, 32], device),
+            bias_10: Initializer::Zeros.init([32], device),
+            kernel_8: Initializer::Zeros.init([32, 32], device),
+            bias_11: Initializer::Zeros.init([32], device),
+            kernel_9: Initializer::Zeros.init([32, 32], device),
+            bias_12: Initializer::Zeros.init([32], device),
+            kernel_10: Initializer::Zeros.init([32, 32], device),
+            bias_13: Initializer::Zeros.init([32], device),
+            scale_4: Initializer::Zeros.init([32], device),
+            bias_14: Initializer::Zeros.init([32], device),
+            kernel_11: Initializer::Zeros.init([32, 128], device),
+            bias_15: Initializer::Zeros.init([128], device),
+            kernel_12: Initializer::Zeros.init([128, 32], device),
+            bias_16: Initializer::Zeros.init([32], device),
+            scale_5: Initializer::Zeros.init([32], device),
+            bias_17: Initializer::Zeros.init([32], device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, prompt: Tensor<2, Int>) -> Tensor<2, Int> {
+        let device = prompt.device();
+        let [b, t] = prompt.dims();
+        let x = Tensor::<1, Int>::zeros([1], (&device, DType::I32));
+        let x_2 = Tensor::<1, Int>::full([b], 0, &device).equal_elem(1);
+        let x_3 = x_2.clone().cast(IntDType::U8).min().not_equal_elem(0).bool_not();
+        let x_4 = prompt.pad([(0, 0), (0, 5)], PadMode::Constant(38.0));
+        let positions = self.positions.weight.val().select(0, Tensor::arange(0..(t + 5) as i64, (&device, DType::I32)));
+        let x_5 = self.words.weight.val().transpose();
+        let x_6 = Tensor::arange(0..b as i64, (&device, DType::I32));
+        let x_6 = Tensor::stack::<2>(vec![x_6, Tensor::<1, Int>::zeros([b], (&device, DType::I32))], 1);
+        let x_6 = x_6.unsqueeze_dim::<3>(1);
+        let (_, _, _, x, _) = while_loop(x, x_3, x_4, x_2, self.words.weight.val(), positions, self.scale.val(), self.bias.val(), self.kernel.val(), self.bias_2.val(), self.kernel_2.val(), self.bias_3.val(), self.kernel_3.val(), self.bias_4.val(), self.kernel_4.val(), self.bias_5.val(), self.scale_2.val(), self.bias_6.val(), self.kernel_5.val(), self.bias_7.val(), self.kernel_6.val(), self.bias_8.val(), self.scale_3.val(), self.bias_9.val(), self.kernel_7.val(), self.bias_10.val(), self.kernel_8.val(), self.bias_11.val(), self.kernel_9.val(), self.bias_12.val(), self.kernel_10.val(), self.bias_13.val(), self.scale_4.val(), self.bias_14.val(), self.kernel_11.val(), self.bias_15.val(), self.kernel_12.val(), self.bias_16.val(), self.scale_5.val(), self.bias_17.val(), x_5, x_6);
+        x
+    }
+}
+
+impl NnxGpt2 {
+    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        let mut model = Self::new(device);
+        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        Ok(model)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+}
+
+fn while_loop(x0: Tensor<1, Int>, x1: Tensor<1, Bool>, x2: Tensor<2, Int>, x3: Tensor<1, Bool>, x4: Tensor<2>, x5: Tensor<2>, x6: Tensor<1>, x7: Tensor<1>, x8: Tensor<2>, x9: Tensor<1>, x10: Tensor<2>, x11: Tensor<1>, x12: Tensor<2>, x13: Tensor<1>, x14: Tensor<2>, x15: Tensor<1>, x16: Tensor<1>, x17: Tensor<1>, x18: Tensor<2>, x19: Tensor<1>, x20: Tensor<2>, x21: Tensor<1>, x22: Tensor<1>, x23: Tensor<1>, x24: Tensor<2>, x25: Tensor<1>, x26: Tensor<2>, x27: Tensor<1>, x28: Tensor<2>, x29: Tensor<1>, x30: Tensor<2>, x31: Tensor<1>, x32: Tensor<1>, x33: Tensor<1>, x34: Tensor<2>, x35: Tensor<1>, x36: Tensor<2>, x37: Tensor<1>, x38: Tensor<1>, x39: Tensor<1>, x40: Tensor<2>, x41: Tensor<3, Int>) -> (Tensor<1, Int>, Tensor<1, Bool>, Tensor<1, Int>, Tensor<2, Int>, Tensor<1, Bool>) {
+    let device = x0.device();
+    let [b, _] = x2.dims();
+    let t = x2.dims()[1] - 5;
+    let mut carry = x0;
+    let mut carry_2 = x1;
+    let mut carry_3 = Tensor::<1, Int>::full([1], t as i64, (&device, DType::I32));
+    let mut carry_4 = x2;
+    let mut carry_5 = x3;
+    while carry_2.clone().into_scalar::<bool>() {
+        let x = carry_4.clone().clamp_min(-40).clamp_max(39);
+        let indices = x.clone().mask_where(x.clone().lower_elem(0), x.clone() + 40).reshape([b * t + 5 * b]);
+        let x_2 = x4.clone().select(0, indices.clone().clamp(0, 39)).mask_fill(indices.clone().greater_equal_elem(0).bool_and(indices.lower_equal_elem(39)).unsqueeze_dim::<2>(1).bool_not(), f32::NAN).reshape([b, t + 5, 32]);
+        let x_3 = x_2.mask_fill(carry_4.clone().equal(x).unsqueeze_dim::<3>(2).bool_not(), f32::NAN) + x5.clone().unsqueeze::<3>();
+        let x_4 = x_3.clone() - x_3.clone().sum_dim(2) / 32.0;
+        let x_5 = x_4.clone() * ((x_4.clone() * x_4).sum_dim(2) / 32.0 + 1.0e-5).sqrt().recip() * x6.clone().unsqueeze::<3>() + x7.clone().unsqueeze::<3>();
+        let x_6 = x_5.clone().reshape([b * t + 5 * b, 32]).matmul(x10.clone()).reshape([b, t + 5, 32]) + x11.clone().unsqueeze::<3>();
+        let x_7 = x_5.clone().reshape([b * t + 5 * b, 32]).matmul(x12.clone()).reshape([b, t + 5, 32]) + x13.clone().unsqueeze::<3>();
+        let x_8 = (x_5.reshape([b * t + 5 * b, 32]).matmul(x8.clone()).reshape([b, t + 5, 32]) + x9.clone().unsqueeze::<3>()).reshape([b, t + 5, 4, 8]);
+        let x_9 = x_8.unsqueeze_dim::<5>(3).swap_dims(1, 2).reshape([b, 4, t + 5, 8]).matmul(x_6.reshape([b, t + 5, 4, 8]).permute([0, 2, 3, 1])).reshape([b, 4, t + 5, 1, t + 5]);
+        let x_10 = Tensor::arange(0..(t + 5) as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1).greater_equal(Tensor::arange(0..(t + 5) as i64, (&device, DType::I32)).unsqueeze::<2>());
+        let x_11 = Tensor::<2, Int>::full([1, 1], 0, &device).equal_elem(1).mask_where(x_10, Tensor::<2, Int>::full([1, 1], 1, &device).equal_elem(1));
+        let x_12 = Tensor::<4, Int>::full([1, 1, 1, 1], 1, &device).equal_elem(1).bool_and(x_11.unsqueeze::<4>());
+        let x_13 = (x_9 * 0.35355338).permute([3, 0, 1, 2, 4]).mask_fill(x_12.unsqueeze::<5>().bool_not(), -2.3819763e38);
+        let x_14 = (x_13.clone() - x_13.max_dim(4)).exp();
+        let x_15 = x_7.reshape([b, t + 5, 4, 8]).permute([0, 2, 3, 1]).matmul((x_14.clone() / x_14.sum_dim(4)).permute([1, 2, 4, 0, 3]).reshape([b, 4, t + 5, t + 5])).reshape([b, 4, 8, 1, t + 5]);
+        let x_16 = x_15.permute([3, 0, 4, 1, 2]).permute([1, 2, 3, 0, 4]).reshape([b * t + 5 * b, 32]).matmul(x14.clone()).reshape([b, t + 5, 32]);
+        let x_17 = x_3 + (x_16 + x15.clone().unsqueeze::<3>());
+        let x_18 = x_17.clone() - x_17.clone().sum_dim(2) / 32.0;
+        let x_19 = x_18.clone() * ((x_18.clone() * x_18).sum_dim(2) / 32.0 + 1.0e-5).sqrt().recip() * x16.clone().unsqueeze::<3>() + x17.clone().unsqueeze::<3>();
+        let x_20 = x_19.reshape([b * t + 5 * b, 32]).matmul(x18.clone()).reshape([b, t + 5, 128]) + x19.clone().unsqueeze::<3>();
+        let x_21 = (x_20.clone() * ((((x_20.clone() + x_20.powi_scalar(3) * 0.044715) * 0.7978846).tanh() + 1.0) * 0.5)).reshape([b * t + 5 * b, 128]).matmul(x20.clone()).reshape([b, t + 5, 32]);
+        let x_22 = x_17 + (x_21 + x21.clone().unsqueeze::<3>());
+        let x_23 = x_22.clone() - x_22.clone().sum_dim(2) / 32.0;
+        let x_24 = x_23.clone() * ((x_23.clone() * x_23).sum_dim(2) / 32.0 + 1.0e-5).sqrt().recip() * x22.clone().unsqueeze::<3>() + x23.clone().unsqueeze::<3>();
+        let x_25 = x_24.clone().reshape([b * t + 5 * b, 32]).matmul(x24.clone()).reshape([b, t + 5, 32]) + x25.clone().unsqueeze::<3>();
+        let x_26 = x_24.clone().reshape([b * t + 5 * b, 32]).matmul(x26.clone()).reshape([b, t + 5, 32]) + x27.clone().unsqueeze::<3>();
+        let x_27 = x_24.reshape([b * t + 5 * b, 32]).matmul(x28.clone()).reshape([b, t + 5, 32]) + x29.clone().unsqueeze::<3>();
+        let x_28 = x_25.reshape([b, t + 5, 4, 8]).unsqueeze_dim::<5>(3).swap_dims(1, 2).reshape([b, 4, t + 5, 8]).matmul(x_26.reshape([b, t + 5, 4, 8]).permute([0, 2, 3, 1])).reshape([b, 4, t + 5, 1, t + 5]);
+        let x_29 = Tensor::arange(0..(t + 5) as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1).greater_equal(Tensor::arange(0..(t + 5) as i64, (&device, DType::I32)).unsqueeze::<2>());
+        let x_30 = Tensor::<2, Int>::full([1, 1], 0, &device).equal_elem(1).mask_where(x_29, Tensor::<2, Int>::full([1, 1], 1, &device).equal_elem(1));
+        let x_31 = Tensor::<4, Int>::full([1, 1, 1, 1], 1, &device).equal_elem(1).bool_and(x_30.unsqueeze::<4>());
+        let x_32 = (x_28 * 0.35355338).permute([3, 0, 1, 2, 4]).mask_fill(x_31.unsqueeze::<5>().bool_not(), -2.3819763e38);
+        let x_33 = (x_32.clone() - x_32.max_dim(4)).exp();
+        let x_34 = x_27.reshape([b, t + 5, 4, 8]).permute([0, 2, 3, 1]).matmul((x_33.clone() / x_33.sum_dim(4)).permute([1, 2, 4, 0, 3]).reshape([b, 4, t + 5, t + 5])).reshape([b, 4, 8, 1, t + 5]);
+        let x_35 = x_34.permute([3, 0, 4, 1, 2]).permute([1, 2, 3, 0, 4]).reshape([b * t + 5 * b, 32]).matmul(x30.clone()).reshape([b, t + 5, 32]);
+        let x_36 = x_22 + (x_35 + x31.clone().unsqueeze::<3>());
+        let x_37 = x_36.clone() - x_36.clone().sum_dim(2) / 32.0;
+        let x_38 = x_37.clone() * ((x_37.clone() * x_37).sum_dim(2) / 32.0 + 1.0e-5).sqrt().recip() * x32.clone().unsqueeze::<3>() + x33.clone().unsqueeze::<3>();
+        let x_39 = x_38.reshape([b * t + 5 * b, 32]).matmul(x34.clone()).reshape([b, t + 5, 128]) + x35.clone().unsqueeze::<3>();
+        let x_40 = (x_39.clone() * ((((x_39.clone() + x_39.powi_scalar(3) * 0.044715) * 0.7978846).tanh() + 1.0) * 0.5)).reshape([b * t + 5 * b, 128]).matmul(x36.clone()).reshape([b, t + 5, 32]);
+        let x_41 = x_36 + (x_40 + x37.clone().unsqueeze::<3>());
+        let x_42 = x_41.clone() - x_41.sum_dim(2) / 32.0;
+        let x_43 = x_42.clone() * ((x_42.clone() * x_42).sum_dim(2) / 32.0 + 1.0e-5).sqrt().recip() * x38.clone().unsqueeze::<3>() + x39.clone().unsqueeze::<3>();
+        let x_44 = (carry_3.clone() - 1).clamp_min((0 - t as i64 - 5) as usize as i64).clamp_max((t + 4) as i64);
+        let indices_2 = x_44.clone().mask_where(x_44.clone().lower_elem(0), x_44 + (t + 5) as i64);
+        let x_45 = x_43.reshape([b * t + 5 * b, 32]).matmul(x40.clone()).reshape([b, t + 5, 40]).select(1, indices_2.clone().clamp(0, t as i64 + 4)).mask_fill(indices_2.clone().greater_equal_elem(0).bool_and(indices_2.lower_equal_elem(t as i64 + 4)).unsqueeze_dims::<3>(&[0, 2]).bool_not(), f32::NAN).reshape([b, 40]);
+        let x_46 = x_45.clone().not_equal(x_45.clone()).cast(IntDType::U8);
+        let x_47 = x_45.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32).mask_where(x_46.clone().max_dim(1).squeeze_dim::<1>(1).not_equal_elem(0), x_46.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32));
+        let x_48 = x_47.mask_fill(carry_5.clone(), 38);
+        let x_49 = carry_3.clone().clamp_min((0 - t as i64 - 5) as usize as i64).clamp_max((t + 4) as i64).unsqueeze::<3>();
+        let x_50 = x41.clone().mask_where(Tensor::<1, Bool>::from_data([false, true], &device).unsqueeze::<3>(), x_49);
+        let x_51 = x_50.clone().slice_dim(2, ..1).squeeze_dim::<2>(2);
+        let x_52 = x_50.slice_dim(2, 1..).squeeze_dim::<2>(2);
+        let x_53 = Tensor::cat(vec![x_51.clone().mask_where(x_51.clone().lower_elem(0), x_51 + b as i64).unsqueeze_dim::<3>(2), x_52.clone().mask_where(x_52.clone().lower_elem(0), x_52 + (t + 5) as i64).unsqueeze_dim::<3>(2)], 2);
+        let indices_3 = x_53.clone().slice_dim(2, ..1).reshape([b, 1]);
+        let indices_4 = x_53.slice_dim(2, 1..).reshape([b, 1]);
+        let x_54 = carry_3 + 1;
+        let x_55 = carry_5.bool_or(x_48.clone().equal_elem(38));
+        let x_56 = x_54.clone().lower_elem((t + 5) as i64).bool_and(x_55.clone().cast(IntDType::U8).min().not_equal_elem(0).bool_not());
+        (carry, carry_2, carry_3, carry_4, carry_5) = (carry + 1, x_56, x_54, scattered(carry_4.reshape([b * t + 5 * b]).pad([(0, 1)], PadMode::Constant(0.0)), (indices_3.clone().clamp(0, b as i64 - 1) * (t as i64 + 5) + indices_4.clone().clamp(0, t as i64 + 4)).mask_fill(indices_3.clone().greater_equal_elem(0).bool_and(indices_3.lower_equal_elem(b as i64 - 1)).bool_and(indices_4.clone().greater_equal_elem(0).bool_and(indices_4.lower_equal_elem(t as i64 + 4))).bool_not(), b as i64 * t as i64 + 5 * b as i64), x_48.reshape([b]), IndexingUpdateOp::Assign).slice(s![..b * t + 5 * b]).reshape([b, t + 5]), x_55);
+    }
+    (carry, carry_2, carry_3, carry_4, carry_5)
+}
+
+// scale: [32]
+// bias: [32]
+// kernel: [32, 32]
+// bias_2: [32]
+// kernel_2: [32, 32]
+// bias_3: [32]
+// kernel_3: [32, 32]
+// bias_4: [32]
+// kernel_4: [32, 32]
+// bias_5: [32]
+// scale_2: [32]
+// bias_6: [32]
+// kernel_5: [32, 128]
+// bias_7: [128]
+// kernel_6: [128, 32]
+// bias_8: [32]
+// scale_3: [32]
+// bias_9: [32]
+// kernel_7: [32, 32]
+// bias_10: [32]
+// kernel_8: [32, 32]
+// bias_11: [32]
+// kernel_9: [32, 32]
+// bias_12: [32]
+// kernel_10: [32, 32]
+// bias_13: [32]
+// scale_4: [32]
+// bias_14: [32]
+// kernel_11: [32, 128]
+// bias_15: [128]
+// kernel_12: [128, 32]
+// bias_16: [32]
+// scale_5: [32]
+// bias_17: [32]
+// positions.weight: [16, 32]
+// words.weight: [40, 32]

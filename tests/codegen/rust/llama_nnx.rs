@@ -1,0 +1,147 @@
+use std::path::PathBuf;
+
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
+use burn::prelude::*;
+use burn::tensor::{DType, FloatDType, activation};
+
+use super::helpers::dot_product_attention;
+
+/// The model.
+#[derive(Module, Debug)]
+pub struct NnxLlama {
+    pub words: Embedding,
+    pub layers: Vec<NnxLayer>,
+    pub norm: RmsNorm,
+}
+
+impl NnxLlama {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            words: EmbeddingConfig::new(40, 32).init(device),
+            layers: (0..2).map(|_| NnxLayer::new(device)).collect(),
+            norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
+        let device = ids.device();
+        let [b, t] = ids.dims();
+        let mut x = self.words.forward(ids);
+        let x_2 = Tensor::arange(0..t as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1).cast(FloatDType::F32);
+        let x_2 = x_2 * Tensor::<2>::from_data([[1.0, 0.1, 0.01, 0.001]], (&device, DType::F32));
+        let x_2 = x_2.unsqueeze_dim::<3>(1);
+        let cos = x_2.clone().cos().reshape([1, t, 4]).expand([b, t, 4]).unsqueeze_dim::<4>(2);
+        let sin = x_2.sin().reshape([1, t, 4]).expand([b, t, 4]).unsqueeze_dim::<4>(2);
+        for layer in self.layers.iter() {
+            x = layer.forward(x, cos.clone(), sin.clone());
+        }
+        self.norm.forward(x).matmul(self.words.weight.val().transpose().unsqueeze::<3>())
+    }
+}
+
+impl NnxLlama {
+    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        let mut model = Self::new(device);
+        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        Ok(model)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+}
+
+/// The module `layers.0` of the model.
+#[derive(Module, Debug)]
+pub struct NnxLayer {
+    pub attention_norm: RmsNorm,
+    pub attention: NnxAttention,
+    pub mlp_norm: RmsNorm,
+    pub gate: Linear,
+    pub up: Linear,
+    pub down: Linear,
+}
+
+impl NnxLayer {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            attention_norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            attention: NnxAttention::new(device),
+            mlp_norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            gate: LinearConfig::new(32, 48).with_bias(false).init(device),
+            up: LinearConfig::new(32, 48).with_bias(false).init(device),
+            down: LinearConfig::new(48, 32).with_bias(false).init(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<3> {
+        let x = x.clone() + self.attention.forward(self.attention_norm.forward(x), cos, sin);
+        let mlp_norm = self.mlp_norm.forward(x.clone());
+        let x_2 = activation::silu(self.gate.forward(mlp_norm.clone()));
+        x + self.down.forward(x_2 * self.up.forward(mlp_norm))
+    }
+}
+
+/// The module `layers.0.attention` of the model.
+#[derive(Module, Debug)]
+pub struct NnxAttention {
+    pub query: Linear,
+    pub key: Linear,
+    pub value: Linear,
+    pub output: Linear,
+}
+
+impl NnxAttention {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            query: LinearConfig::new(32, 32).with_bias(false).init(device),
+            key: LinearConfig::new(32, 16).with_bias(false).init(device),
+            value: LinearConfig::new(32, 16).with_bias(false).init(device),
+            output: LinearConfig::new(32, 32).with_bias(false).init(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<3> {
+        let [b, t, _] = x.dims();
+        let x_2 = rotary(self.query.forward(x.clone()).reshape([b, t, 4, 8]), cos.clone(), sin.clone());
+        let x_3 = rotary(self.key.forward(x.clone()).reshape([b, t, 2, 8]), cos, sin);
+        let x = dot_product_attention(x_2, x_3, self.value.forward(x).reshape([b, t, 2, 8]), None, None, None, true);
+        self.output.forward(x.reshape([b, t, 32]))
+    }
+}
+
+fn rotary(x: Tensor<4>, y: Tensor<4>, z: Tensor<4>) -> Tensor<4> {
+    let x_2 = x.clone().slice_dim(3, ..4);
+    let x_3 = x.slice_dim(3, 4..);
+    Tensor::cat(vec![y.clone() * x_2.clone() - z.clone() * x_3.clone(), z * x_2 + y * x_3], 3)
+}
+
+// words.weight: [40, 32]
+// layers.0.attention_norm.gamma: [32]
+// layers.0.attention.query.weight: [32, 32]
+// layers.0.attention.key.weight: [32, 16]
+// layers.0.attention.value.weight: [32, 16]
+// layers.0.attention.output.weight: [32, 32]
+// layers.0.mlp_norm.gamma: [32]
+// layers.0.gate.weight: [32, 48]
+// layers.0.up.weight: [32, 48]
+// layers.0.down.weight: [48, 32]
+// layers.1.attention_norm.gamma: [32]
+// layers.1.attention.query.weight: [32, 32]
+// layers.1.attention.key.weight: [32, 16]
+// layers.1.attention.value.weight: [32, 16]
+// layers.1.attention.output.weight: [32, 32]
+// layers.1.mlp_norm.gamma: [32]
+// layers.1.gate.weight: [32, 48]
+// layers.1.up.weight: [32, 48]
+// layers.1.down.weight: [48, 32]
+// norm.gamma: [32]

@@ -1,0 +1,154 @@
+use std::path::PathBuf;
+
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::module::{Initializer, Param};
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
+use burn::prelude::*;
+use burn::tensor::{DType, activation};
+
+/// The results of the model.
+#[derive(Debug)]
+pub struct Outputs {
+    pub output_0: Tensor<3>,
+    pub output_1_0_0: Tensor<2>,
+    pub output_1_0_1: Tensor<2>,
+    pub output_1_1_0: Tensor<2>,
+    pub output_1_1_1: Tensor<2>,
+}
+
+/// The model.
+#[derive(Module, Debug)]
+pub struct LinenLstm {
+    pub embed_0: Embedding,
+    pub rnn_0: RNN,
+    pub rnn_1: RNN2,
+    pub dense_0: Linear,
+}
+
+impl LinenLstm {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            embed_0: EmbeddingConfig::new(40, 16).init(device),
+            rnn_0: RNN::new(device),
+            rnn_1: RNN2::new(device),
+            dense_0: LinearConfig::new(16, 40).init(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, ids: Tensor<2, Int>) -> Outputs {
+        let device = ids.device();
+        let [b, _] = ids.dims();
+        let x = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
+        let (x_2, x_3, x_4) = self.rnn_0.forward(self.embed_0.forward(ids), x.clone());
+        let (x, x_2, x_5) = self.rnn_1.forward(x_2, x);
+        Outputs { output_0: self.dense_0.forward(x_5), output_1_0_0: x_4, output_1_0_1: x_3, output_1_1_0: x_2, output_1_1_1: x }
+    }
+}
+
+impl LinenLstm {
+    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        let mut model = Self::new(device);
+        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        Ok(model)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+}
+
+/// The module `RNN_1` of the model.
+#[derive(Module, Debug)]
+pub struct RNN2 {
+    pub b: Param<Tensor<2>>,
+    pub r: Param<Tensor<3>>,
+    pub weight: Param<Tensor<3>>,
+}
+
+impl RNN2 {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            b: Initializer::Zeros.init([1, 64], device),
+            r: Initializer::Zeros.init([1, 64, 16], device),
+            weight: Initializer::Zeros.init([1, 64, 16], device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> (Tensor<2>, Tensor<2>, Tensor<3>) {
+        let device = x.device();
+        let x = x.matmul(self.weight.val().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
+        let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 64], (&device, DType::F32))], 1);
+        let x_4 = x_3.clone().slice_dim(1, ..64).squeeze_dim::<1>(0);
+        let x = x + (x_4 + x_3.slice_dim(1, 64..).squeeze_dim::<1>(0)).unsqueeze::<3>();
+        let x_3 = self.r.val().squeeze_dim::<2>(0).transpose();
+        let (x, x_2, x_3) = scan(x_2, x, x_3);
+        let x = Tensor::stack::<3>(vec![x], 0).squeeze_dim::<2>(0);
+        let x_2 = Tensor::stack::<3>(vec![x_2], 0).squeeze_dim::<2>(0);
+        (x, x_2, Tensor::stack::<4>(vec![x_3], 1).squeeze_dim::<3>(1).swap_dims(0, 1))
+    }
+}
+
+/// The module `RNN_0` of the model.
+#[derive(Module, Debug)]
+pub struct RNN {
+    pub b: Param<Tensor<2>>,
+    pub r: Param<Tensor<3>>,
+    pub weight: Param<Tensor<3>>,
+}
+
+impl RNN {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            b: Initializer::Zeros.init([1, 64], device),
+            r: Initializer::Zeros.init([1, 64, 16], device),
+            weight: Initializer::Zeros.init([1, 64, 16], device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> (Tensor<3>, Tensor<2>, Tensor<2>) {
+        let device = x.device();
+        let x = x.swap_dims(0, 1).matmul(self.weight.val().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
+        let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 64], (&device, DType::F32))], 1);
+        let x_4 = x_3.clone().slice_dim(1, ..64).squeeze_dim::<1>(0);
+        let x = x + (x_4 + x_3.slice_dim(1, 64..).squeeze_dim::<1>(0)).unsqueeze::<3>();
+        let x_3 = self.r.val().squeeze_dim::<2>(0).transpose();
+        let (x, x_2, x_3) = scan(x_2, x, x_3);
+        let x_3 = Tensor::stack::<4>(vec![x_3], 1).squeeze_dim::<3>(1);
+        let x = Tensor::stack::<3>(vec![x], 0).squeeze_dim::<2>(0);
+        (x_3, x, Tensor::stack::<3>(vec![x_2], 0).squeeze_dim::<2>(0))
+    }
+}
+
+fn scan(x: Tensor<2>, y: Tensor<3>, z: Tensor<2>) -> (Tensor<2>, Tensor<2>, Tensor<3>) {
+    let [t, _, _] = y.dims();
+    let mut carry = x.clone();
+    let mut carry_2 = x;
+    let mut rows = Vec::new();
+    for t in 0..t {
+        let row = y.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
+        let x_2 = row + carry.matmul(z.clone());
+        let x_3 = activation::sigmoid(x_2.clone().slice_dim(1, 32..48)) * carry_2 + activation::sigmoid(x_2.clone().slice_dim(1, ..16)) * x_2.clone().slice_dim(1, 48..).tanh();
+        let x_4 = activation::sigmoid(x_2.slice_dim(1, 16..32)) * x_3.clone().tanh();
+        rows.push(x_4.clone());
+        (carry, carry_2) = (x_4, x_3);
+    }
+    (carry, carry_2, Tensor::stack::<3>(rows, 0))
+}
+
+// embed_0.weight: [40, 16]
+// rnn_0.b: [1, 64]
+// rnn_0.r: [1, 64, 16]
+// rnn_0.weight: [1, 64, 16]
+// rnn_1.b: [1, 64]
+// rnn_1.r: [1, 64, 16]
+// rnn_1.weight: [1, 64, 16]
+// dense_0.weight: [16, 40]
+// dense_0.bias: [40]

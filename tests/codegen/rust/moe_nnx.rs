@@ -1,0 +1,100 @@
+use std::path::PathBuf;
+
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::nn::{Linear, LinearConfig, RmsNorm, RmsNormConfig};
+use burn::prelude::*;
+use burn::tensor::{DType, FloatDType, activation};
+
+use super::helpers::{take_along_axis, top_k};
+
+/// The model.
+#[derive(Module, Debug)]
+pub struct NnxMixture {
+    pub layers: Vec<NnxExperts>,
+}
+
+impl NnxMixture {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            layers: (0..2).map(|_| NnxExperts::new(device)).collect(),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, mut x: Tensor<3>) -> Tensor<3> {
+        for layer in self.layers.iter() {
+            x = layer.forward(x);
+        }
+        x
+    }
+}
+
+impl NnxMixture {
+    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        let mut model = Self::new(device);
+        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        Ok(model)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+}
+
+/// The module `layers.0` of the model.
+#[derive(Module, Debug)]
+pub struct NnxExperts {
+    pub norm: RmsNorm,
+    pub gate: Linear,
+    pub up: Linear,
+    pub router: Linear,
+    pub down: Linear,
+}
+
+impl NnxExperts {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            norm: RmsNormConfig::new(16).with_epsilon(1.0e-6).init(device),
+            gate: LinearConfig::new(16, 144).with_bias(false).init(device),
+            up: LinearConfig::new(16, 144).with_bias(false).init(device),
+            router: LinearConfig::new(16, 6).with_bias(false).init(device),
+            down: LinearConfig::new(144, 16).with_bias(false).init(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let device = x.device();
+        let [b, t, _] = x.dims();
+        let norm = self.norm.forward(x.clone());
+        let x_2 = activation::silu(self.gate.forward(norm.clone()).reshape([b, t, 6, 24]));
+        let x_2 = (x_2 * self.up.forward(norm.clone()).reshape([b, t, 6, 24])).unsqueeze_dim::<5>(4);
+        let router = self.router.forward(norm);
+        let x_3 = router.clone().mask_fill(router.clone().not_equal(router.clone()), f32::INFINITY);
+        let (_, x_3) = top_k_2(x_3.clone().mask_fill(x_3.equal_elem(0.0), 0.0));
+        let x_4 = activation::softmax(take_along_axis(router, x_3.clone(), 2, f32::NAN), 2).unsqueeze_dim::<4>(2);
+        let x_3 = x_3.unsqueeze_dim::<4>(3).equal(Tensor::<4, Int>::from_data([[[[0, 1, 2, 3, 4, 5]]]], (&device, DType::I32)));
+        let x_3 = x_4.matmul(x_3.cast(FloatDType::F32)).squeeze_dim::<3>(2).unsqueeze_dims::<5>(&[3, 4]);
+        x + self.down.forward(x_2.matmul(x_3).reshape([b, t, 144]))
+    }
+}
+
+fn top_k_2(x: Tensor<3>) -> (Tensor<3>, Tensor<3, Int>) {
+    let (values, indices) = top_k(x, 2);
+    (values, indices)
+}
+
+// layers.0.norm.gamma: [16]
+// layers.0.gate.weight: [16, 144]
+// layers.0.up.weight: [16, 144]
+// layers.0.router.weight: [16, 6]
+// layers.0.down.weight: [144, 16]
+// layers.1.norm.gamma: [16]
+// layers.1.gate.weight: [16, 144]
+// layers.1.up.weight: [16, 144]
+// layers.1.router.weight: [16, 6]
+// layers.1.down.weight: [144, 16]

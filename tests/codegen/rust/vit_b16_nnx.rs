@@ -1,0 +1,181 @@
+use std::path::PathBuf;
+
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::module::{Initializer, Param};
+use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::prelude::*;
+use burn::tensor::activation;
+
+use super::helpers::dot_product_attention;
+
+/// The model.
+#[derive(Module, Debug)]
+pub struct NnxViT {
+    pub patches: Conv2d,
+    pub blocks: Vec<NnxBlock>,
+    pub norm: LayerNorm,
+    pub head: Linear,
+    pub class_token: Param<Tensor<3>>,
+    pub positions: Param<Tensor<3>>,
+}
+
+impl NnxViT {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            patches: Conv2dConfig::new([3, 32], [8, 8]).with_stride([8, 8]).init(device),
+            blocks: (0..2).map(|_| NnxBlock::new(device)).collect(),
+            norm: LayerNormConfig::new(32).with_epsilon(1.0e-6).init(device),
+            head: LinearConfig::new(32, 5).init(device),
+            class_token: Initializer::Zeros.init([1, 1, 32], device),
+            positions: Initializer::Zeros.init([1, 5, 32], device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let [b, _, _, _] = images.dims();
+        let x = self.class_token.val().expand([b, 1, 32]);
+        let patches = self.patches.forward(images.permute([0, 3, 1, 2])).permute([0, 2, 3, 1]).reshape([b, 4, 32]);
+        let mut x = Tensor::cat(vec![x, patches], 1) + self.positions.val();
+        for block in self.blocks.iter() {
+            x = block.forward(x);
+        }
+        self.head.forward(self.norm.forward(x).slice_dim(1, ..1).squeeze_dim::<2>(1))
+    }
+}
+
+impl NnxViT {
+    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        let mut model = Self::new(device);
+        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        Ok(model)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+}
+
+/// The module `blocks.0` of the model.
+#[derive(Module, Debug)]
+pub struct NnxBlock {
+    pub attention_norm: LayerNorm,
+    pub attention: MultiHeadAttention,
+    pub mlp_norm: LayerNorm,
+    pub mlp: Mlp,
+}
+
+impl NnxBlock {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            attention_norm: LayerNormConfig::new(32).with_epsilon(1.0e-6).init(device),
+            attention: MultiHeadAttention::new(device),
+            mlp_norm: LayerNormConfig::new(32).with_epsilon(1.0e-6).init(device),
+            mlp: Mlp::new(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let x = x.clone() + self.attention.forward(self.attention_norm.forward(x));
+        x.clone() + self.mlp.forward(self.mlp_norm.forward(x))
+    }
+}
+
+/// The module `blocks.0.mlp` of the model.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    pub layers_0: Linear,
+    pub layers_3: Linear,
+}
+
+impl Mlp {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            layers_0: LinearConfig::new(32, 64).init(device),
+            layers_3: LinearConfig::new(64, 32).init(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.layers_3.forward(activation::gelu_approximate(self.layers_0.forward(x)))
+    }
+}
+
+/// The module `blocks.0.attention` of the model.
+#[derive(Module, Debug)]
+pub struct MultiHeadAttention {
+    pub query: Linear,
+    pub key: Linear,
+    pub value: Linear,
+    pub out: Linear,
+}
+
+impl MultiHeadAttention {
+    /// Makes the module with new weights.
+    pub fn new(device: &Device) -> Self {
+        Self {
+            query: LinearConfig::new(32, 32).init(device),
+            key: LinearConfig::new(32, 32).init(device),
+            value: LinearConfig::new(32, 32).init(device),
+            out: LinearConfig::new(32, 32).init(device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let [b, _, _] = x.dims();
+        let query = self.query.forward(x.clone()).reshape([b, 5, 4, 8]);
+        let key = self.key.forward(x.clone()).reshape([b, 5, 4, 8]);
+        let x = dot_product_attention(query, key, self.value.forward(x).reshape([b, 5, 4, 8]), None, None, None, false);
+        self.out.forward(x.reshape([b, 5, 32]))
+    }
+}
+
+// class_token: [1, 1, 32]
+// positions: [1, 5, 32]
+// patches.weight: [32, 3, 8, 8]
+// patches.bias: [32]
+// blocks.0.attention_norm.gamma: [32]
+// blocks.0.attention_norm.beta: [32]
+// blocks.0.attention.query.weight: [32, 32]
+// blocks.0.attention.query.bias: [32]
+// blocks.0.attention.key.weight: [32, 32]
+// blocks.0.attention.key.bias: [32]
+// blocks.0.attention.value.weight: [32, 32]
+// blocks.0.attention.value.bias: [32]
+// blocks.0.attention.out.weight: [32, 32]
+// blocks.0.attention.out.bias: [32]
+// blocks.0.mlp_norm.gamma: [32]
+// blocks.0.mlp_norm.beta: [32]
+// blocks.0.mlp.layers_0.weight: [32, 64]
+// blocks.0.mlp.layers_0.bias: [64]
+// blocks.0.mlp.layers_3.weight: [64, 32]
+// blocks.0.mlp.layers_3.bias: [32]
+// blocks.1.attention_norm.gamma: [32]
+// blocks.1.attention_norm.beta: [32]
+// blocks.1.attention.query.weight: [32, 32]
+// blocks.1.attention.query.bias: [32]
+// blocks.1.attention.key.weight: [32, 32]
+// blocks.1.attention.key.bias: [32]
+// blocks.1.attention.value.weight: [32, 32]
+// blocks.1.attention.value.bias: [32]
+// blocks.1.attention.out.weight: [32, 32]
+// blocks.1.attention.out.bias: [32]
+// blocks.1.mlp_norm.gamma: [32]
+// blocks.1.mlp_norm.beta: [32]
+// blocks.1.mlp.layers_0.weight: [32, 64]
+// blocks.1.mlp.layers_0.bias: [64]
+// blocks.1.mlp.layers_3.weight: [64, 32]
+// blocks.1.mlp.layers_3.bias: [32]
+// norm.gamma: [32]
+// norm.beta: [32]
+// head.weight: [32, 5]
+// head.bias: [5]

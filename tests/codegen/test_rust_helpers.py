@@ -1,0 +1,38 @@
+"""The helper functions in Rust: those that rules call are there, and those that are there are called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jaxport.codegen.burn as package
+from jaxport.codegen.burn import elementwise
+from jaxport.codegen.burn.helpers import names, source
+
+FOLDER = Path(next(iter(package.__path__)))
+TEXT = "\n".join(path.read_text() for path in FOLDER.glob("*.py"))
+CALLED = {
+    *re.findall(r'helper\(\s*"(\w+)"', TEXT),
+    *re.findall(r'_helper_of_two\("(\w+)"\)', TEXT),
+    *elementwise.HELPERS,
+    *(name + kind for name in re.findall(r'_of_kind\("(\w+)"', TEXT) for kind in ("", "_int")),
+    *("maximum", "minimum"),
+    *re.findall(r'_dynamic\(body, "(\w+)"', TEXT),
+}
+"""The names of the helpers that rules call."""
+
+
+def test_each_helper_that_a_rule_calls_is_there() -> None:
+    assert names() >= CALLED
+
+
+def test_each_helper_is_called() -> None:
+    text = source(CALLED)
+    assert [name for name in sorted(names()) if f"fn {name}<" not in text and f"fn {name}(" not in text] == []
+
+
+def test_helpers_bring_what_they_call_and_nothing_else() -> None:
+    text = source(["top_k"])
+    assert "fn argsort<" in text
+    assert "fn ordered<" in text
+    assert "fn argsort_int<" not in text

@@ -1,0 +1,99 @@
+"""Names of hostile files never become code of Rust, and a crate is written whole or not at all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import jaxport
+from jaxport.codegen.burn.crate import to_crate
+from jaxport.codegen.burn.layers import KEYWORDS
+from jaxport.codegen.fused import record_fused
+from jaxport.errors import SaveError, Unsupported
+from jaxport.importer.variants import in_model_order
+
+HOSTILE = (
+    'x"; std::process::exit(7); //', "*/ fn main() {} /*", "a\nb\rc", "\u2028fn evil() {}", "\u202ereversed", "\x1b[2J", "{payload}",
+    "\\", "r#type", "Self", "self", "crate", "super", "fn", "type", "Tensor", "Param", "Device", "device", "Vec", "Option", "x",
+    "Module", "_", "__", "1st", "é", "漢字", "", " ", "a b", "a.b", "a::b", "../../etc/passwd", "x" * 300, "main", "load", "run",
+    "inputs", "outputs", "model", "helpers", "burn", "u8", "None", "Ok", "forward", "new", "val", "Outputs", "activation",
+)  # fmt: skip
+PAYLOAD = re.compile(r"process::exit|fn evil|fn main|\x1b|\u2028|\u202e")
+
+
+def hostile_model(name: str) -> onnx.ModelProto:
+    """Two blocks, whose every name is this one, as far as names have to differ."""
+    weight = np.arange(6, dtype=np.float32).reshape(2, 3)
+    first, second = name or "w", f"{name}.2"
+    nodes = [
+        helper.make_node("MatMul", [f"{name}_in", f"{first}_w"], [f"{name}_h"], name=f"/{name}/{name}/MatMul"),
+        helper.make_node("Relu", [f"{name}_h"], [f"{name}_r"], name=f"/{name}/Relu"),
+        helper.make_node("Add", [f"{name}_r", f"{second}_b"], [f"{name}_out"], name=f"/{name}/{name}.1/Add"),
+    ]
+    for node in nodes:
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(["", name, f"{name}.fc", node.op_type]))
+        node.metadata_props.add(key="pkg.torch.onnx.class_hierarchy", value=str([name] * 4))
+    graph = helper.make_graph(
+        nodes,
+        name or "g",
+        [helper.make_tensor_value_info(f"{name}_in", TensorProto.FLOAT, [name or "n", 2])],
+        [helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, [name or "n", 3])],
+        [
+            numpy_helper.from_array(weight, f"{first}_w"),
+            numpy_helper.from_array(np.ones(3, np.float32), f"{second}_b"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_names_are_no_code(name: str) -> None:
+    crate = to_crate(record_fused(in_model_order(jaxport.from_onnx(hostile_model(name)))))
+    text = f"{crate.model}\n{crate.glue}"
+    assert text.isascii() or not name.isascii()
+    outside = re.sub(r'"(\\.|[^"\\])*"|//[^\n]*', "", text)
+    assert not PAYLOAD.search(outside), outside
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\u2028\u2029\u202a-\u202e]", text)
+    fields = re.findall(r"^    pub (\w+):", outside, re.MULTILINE)
+    assert not {*fields} & {*KEYWORDS.split()}
+    assert all(field.isascii() and len(field) < 60 for field in fields)
+
+
+def test_a_crate_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    program = jaxport.from_onnx(hostile_model("a"))
+    (tmp_path / "Cargo.toml").write_text("[package]\n")
+    with pytest.raises(SaveError, match="is there already"):
+        program.to_source(tmp_path, framework="burn")
+    assert [path.name for path in tmp_path.iterdir()] == ["Cargo.toml"]
+    (tmp_path / "Cargo.toml").unlink()
+    program.to_source(tmp_path, framework="burn")
+    program.to_source(tmp_path, framework="burn")  # its own files are replaced
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "Cargo.toml",
+        "README.md",
+        "model.safetensors",
+        "src",
+        "tests",
+    }
+
+
+def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 18]> g (float[n] x) => (float[n] y) { a = RandomNormalLike(x) b = Bernoulli(x) y = Add(a, b) }'
+    program = jaxport.from_onnx(onnx.parser.parse_model(text))
+    with pytest.raises(Unsupported) as raised:
+        program.to_source(tmp_path / "crate", framework="burn")
+    assert {row.where for row in raised.value.refusals} == {"`RandomNormalLike`", "`Bernoulli`"}
+    assert not (tmp_path / "crate").exists()
+
+
+def test_no_path_of_this_machine_is_in_a_crate(tmp_path: Path) -> None:
+    source = jaxport.from_onnx(hostile_model("a")).to_source(tmp_path, framework="burn")
+    assert not any(str(tmp_path) in text or str(Path.home()) in text for text in source.files.values())
+    assert not any(
+        "unsafe" in text or ".unwrap()" in text for path, text in source.files.items() if path.startswith("src")
+    )

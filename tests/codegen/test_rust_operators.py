@@ -1,0 +1,49 @@
+"""Single operators in Rust, as text: what needs no compiler to be seen."""
+
+from __future__ import annotations
+
+import onnx.parser
+import pytest
+
+from jaxport.codegen.burn.crate import to_crate
+from jaxport.codegen.fused import record_fused
+from jaxport.errors import Unsupported
+from jaxport.importer import from_onnx
+
+
+def model(text: str) -> str:
+    """`model.rs` of a graph."""
+    return crate(text).model
+
+
+def crate(text: str):
+    header = '<ir_version: 8, opset_import: ["": 18]> agraph '
+    return to_crate(record_fused(from_onnx(onnx.parser.parse_model(header + text))))
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("(float[2, 3] x) => (int64[2, 3] y) { y = ArgMax<axis = 1>(x) }", ".cast(IntDType::"),
+        ("(int32[2, 3] x) => (int64[2, 3] y) { y = ArgMax<axis = 1>(x) }", ".cast(IntDType::"),
+        (
+            "(float[2, 0] x) => (float[2] y) <int64[1] a = {1}> { y = ReduceMax<keepdims = 0>(x, a) }",
+            "f32::NEG_INFINITY",
+        ),
+        ("(float[2] x, float[2] z) => (float[2] y) { y = Exp(x) }", "_z: Tensor<1>"),
+        ("(float[2] x, float p) => (float[4] y) <int64[2] a = {1, 1}> { y = Pad(x, a, p) }", ".mask_where("),
+    ],
+)
+def test_form(text: str, part: str) -> None:
+    assert part in model(text), model(text)
+
+
+def test_results_that_are_lists_are_refused_by_name() -> None:
+    with pytest.raises(Unsupported) as raised:
+        model("(float[2] x) => (seq(float[1]) y) { y = SplitToSequence(x) }")
+    assert raised.value.refusals[0].where == "`y`"
+
+
+def test_random_values_are_refused() -> None:
+    with pytest.raises(Unsupported, match="random values otherwise"):
+        model("(float[2] x) => (float[2] y) { y = Bernoulli(x) }")
