@@ -36,7 +36,7 @@ matrix_0.10 := 3.12 jax==0.10.2
 matrix_0.11 := 3.12 jax==0.11.2
 matrix_0.12 := 3.13 jax==0.12.0.1
 matrix_lower := 3.11 --constraint tests/matrix/lower-bounds.txt
-# What `make test-newest` runs: what depends on JAX most, and every ninth case of each other test that has so many, but
+# What `make test-newest` runs: what depends on JAX most, and every twenty-fifth case of each other test that has so many, but
 # for the longest files; `make test-matrix-0.12` runs all.
 NEWEST_TESTS := tests/architecture tests/blocks tests/frameworks tests/jaxprs tests/programs
 NEWEST_SAMPLED := tests/mox tests/export tests/testing
@@ -59,7 +59,7 @@ SCRIPTS_INSTALLED := $(if $(NODE),$(SCRIPTS)/node_modules/.package-lock.json)
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-runtimes test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean
+.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-runtimes test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,7 +108,7 @@ test-newest: ## what depends on JAX most, with the newest Python here and the ne
 		$(MAKE) --no-print-directory $(NEWEST_INSTALLED) && \
 		.venv-newest/bin/python -c 'import jax, sys; print("Python", sys.version.split()[0], "with jax", jax.__version__)' && \
 		.venv-newest/bin/python -m pytest -n $(JOBS) -q $(NEWEST_TESTS) $(ARGS) && \
-		.venv-newest/bin/python -m pytest -n $(JOBS) -q --every 9 $(NEWEST_SAMPLED) $(NEWEST_LEFT_OUT) $(ARGS); \
+		.venv-newest/bin/python -m pytest -n $(JOBS) -q --every 25 $(NEWEST_SAMPLED) $(NEWEST_LEFT_OUT) $(ARGS); \
 	else \
 		echo "There is no Python newer than 3.11 on PATH or under ~/.pyenv/versions: the newest JAX was not tested."; \
 		test "$${CI:-}" != true; \
@@ -141,6 +141,14 @@ test-torch: $(TORCH_INSTALLED) ## what needs PyTorch, in an environment of its o
 
 test-clients: $(CLIENTS_INSTALLED) ## programs of third-party packages, in an environment of their own
 	@$(CLIENTS_BIN)/python -m pytest tests/clients -n $(JOBS) -q -m clients $(ARGS)
+
+test-burn: $(INSTALLED) ## printed crates for Burn, compiled and run: needs cargo (rustup) and the registry of crates
+	@PATH="$$PATH:$$HOME/.cargo/bin" $(BIN)/python -m pytest tests/burn -q -rs -m burn $(ARGS)
+
+# Without training, for which Burn is compiled once more, and with every twelfth example.
+test-burn-sample: $(INSTALLED) ## a sample of that, in some ten minutes with everything to be compiled
+	@PATH="$$PATH:$$HOME/.cargo/bin" $(BIN)/python -m pytest tests/burn -q -rs -m burn --every 12 \
+		--ignore=tests/burn/test_training.py --ignore=tests/burn/test_page.py $(ARGS)
 
 .venv-runtime-%/.installed: Makefile
 	$(call create_environment_of,$(runtime_python),3.11 or 3.12,$(@D),$(runtime_$*))
@@ -194,5 +202,5 @@ docs: $(INSTALLED) ## build the documentation strictly into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove what the targets made, the environments too
-	rm -rf .venv .venv-* .onnx-* build dist site out .pytest_cache .ruff_cache .hypothesis $(SCRIPTS)/node_modules
+	rm -rf .venv .venv-* .onnx-* .burn build dist site out .pytest_cache .ruff_cache .hypothesis $(SCRIPTS)/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -62,7 +62,7 @@ def main(size: Size = "real", folder: Path = Path("out")) -> None:
     console.print(
         key_values(
             {
-                "weights": f"{summary.parameter_count:,} elements, {file_size(summary.weight_bytes)}",
+                "weights": f"{summary.element_count:,} elements, {file_size(summary.weight_bytes)}",
                 "inputs": ", ".join(f"{t.name} {t.dtype}{shape_text(t)}" for t in summary.inputs),
                 "outputs": ", ".join(f"{t.name} {t.dtype}{shape_text(t)}" for t in summary.outputs),
                 "export": f"{export_seconds:.1f} s",

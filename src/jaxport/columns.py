@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from jaxport.printable import printable
+
 __all__ = ["aligned", "titled"]
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: int = 2, right: Collection[int] = ()) -> Iterator[str]:
-    """Yield each row as a line, its cells padded to the widths of their columns.
+    """Yield each row as a line, its cells made `printable` and padded to the widths of their columns.
 
     Args:
       rows: the rows; all have the same number of cells.
@@ -18,6 +20,7 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 2, right: Collection[int] 
     >>> list(aligned([("name", "size"), ("kernel", "8")], right={1}))
     ['name    size', 'kernel     8']
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = enumerate(zip(row, widths, strict=True))
@@ -33,4 +36,4 @@ def titled(title: str, rows: Sequence[Sequence[str]], gap: int = 2) -> str:
       name    size
       kernel  8
     """
-    return "\n".join([title, *(f"  {line}" for line in aligned(rows, gap))])
+    return "\n".join([printable(title), *(f"  {line}" for line in aligned(rows, gap))])

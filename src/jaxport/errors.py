@@ -1,7 +1,7 @@
 """The errors of this package, and the only place where their messages are formatted.
 
 Every error says what was refused, where, why, and what to do instead. All of them derive from `JaxportError`, so that a
-caller can catch them together.
+caller can catch them together. The names in a message are `printable`; the attributes of the error have them as they are.
 
 >>> print(
 ...     InvalidArgument(
@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from jaxport.columns import titled
+from jaxport.printable import printable, printable_lines
 
 __all__ = [
     "ExportError",
@@ -60,11 +61,11 @@ class JaxportError(Exception):
         self.refused, self.where, self.why, self.instead = refused, where, why, instead
         details = [("where:", where), ("why:", why), ("instead:", instead)]
         lines = [f"  {label:<8} {_indented(text)}" for label, text in details if text]
-        super().__init__("\n".join([refused, *lines]))
+        super().__init__("\n".join([printable(refused), *lines]))
 
 
 def _indented(text: str) -> str:
-    return text.replace("\n", "\n" + " " * 11)
+    return printable_lines(text).replace("\n", "\n" + " " * 11)
 
 
 class InvalidArgument(JaxportError, ValueError):
@@ -141,7 +142,8 @@ class Unsupported(JaxportError):
         self.headline, self.refusals = headline, tuple(refusals)
         counted = Counter(self.refusals)  # the same line may run many times
         rows = [(r.name, r.where, f"{r.why}{f' ({n} times)' if n > 1 else ''}") for r, n in counted.items()]
-        super().__init__(titled(headline, rows, gap=3))
+        super().__init__(headline)
+        self.args = (titled(headline, rows, gap=3),)
 
 
 class ValueNotKnown(Unsupported):
@@ -161,7 +163,7 @@ def noted(error: Exception, place: str) -> None:
     ['jaxport: at node `add`']
     """
     if not isinstance(error, JaxportError) and not _places(error):
-        error.add_note(_PLACE + place)
+        error.add_note(_PLACE + printable_lines(place))
 
 
 def _places(error: BaseException) -> list[str]:

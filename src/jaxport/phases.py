@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from jaxport.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
@@ -76,7 +78,7 @@ class _Lines:
         if is_outermost:
             self._display = display
             display.start()
-        task = display.add_task(title, total=total)
+        task = display.add_task(printable(title), total=total)
         try:
             yield lambda amount: display.advance(task, amount)
         finally:

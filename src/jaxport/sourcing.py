@@ -23,7 +23,7 @@ def to_source(
     framework: str = "nnx",
     **options: PyTree,
 ) -> PyTree:
-    """A model as source and a weights file, which need JAX, the framework and safetensors only.
+    """Print a model as source and a weights file, which need the framework and safetensors only.
 
     A model of JAX is exported to ONNX, and what was exported is printed: a Linen model becomes one of NNX, an edited Mox
     one of Equinox.
@@ -33,7 +33,7 @@ def to_source(
       folder: where to write `model.py` and its weights; nothing is written if None.
       inputs: of a model of JAX, the specs of its arguments, as `to_onnx` takes them; of a program or file, what
         `Program.to_source` takes.
-      framework: `"nnx"`, `"equinox"`, or `"jax"` for one function.
+      framework: `"nnx"`, `"equinox"`, `"jax"` for one function, or `"burn"` for a crate of Rust.
       options: of a model of JAX, further options of `to_onnx`.
 
     Returns:

@@ -12,10 +12,11 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 # A part of the package may import itself and the parts named here. Parts that are not listed may see all.
 MAY_SEE: dict[str, frozenset[str]] = {
-    "columns": frozenset(),
-    "errors": frozenset({"columns"}),
+    "printable": frozenset(),
+    "columns": frozenset({"printable"}),
+    "errors": frozenset({"columns", "printable"}),
     "collecting": frozenset(),
-    "phases": frozenset(),
+    "phases": frozenset({"printable"}),
     "onnx_facts": frozenset(),
     "graph": frozenset({"errors", "onnx_facts", "jaxprs"}),
     "jaxprs": frozenset({"errors"}),
@@ -23,12 +24,24 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "saving": frozenset({"errors", "files", "phases"}),
     "blocks": frozenset({"errors", "jaxprs", "phases"}),
     "frameworks": frozenset({"errors", "jaxprs", "blocks", "importer"}),
-    "mox": frozenset({"columns", "errors", "collecting", "jaxprs", "files", "blocks", "frameworks"}),
+    "mox": frozenset({"columns", "errors", "collecting", "jaxprs", "files", "blocks", "frameworks", "printable"}),
     "export": frozenset(
-        {"columns", "errors", "onnx_facts", "graph", "collecting", "jaxprs", "saving", "blocks", "mox", "phases"}
+        {
+            "columns",
+            "errors",
+            "onnx_facts",
+            "graph",
+            "collecting",
+            "jaxprs",
+            "saving",
+            "blocks",
+            "mox",
+            "phases",
+            "printable",
+        }
     ),
     "importer": frozenset(
-        {"columns", "errors", "onnx_facts", "graph", "jaxprs", "files", "saving", "blocks", "phases"}
+        {"columns", "errors", "onnx_facts", "graph", "jaxprs", "files", "saving", "blocks", "phases", "printable"}
     ),
     "codegen": frozenset({"errors", "onnx_facts", "graph", "files", "jaxprs", "importer", "phases"}),
 }

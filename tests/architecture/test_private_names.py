@@ -19,6 +19,7 @@ NEEDED = """
     jax._src.api.Inline
     jax._src.core
     jax._src.flattree
+    jax._src.interpreters.batching
     jax._src.interpreters.mlir._lowerings
     jax._src.lax.lax._ragged_dot_general_impl
     jax._src.lax.special.bessel_i0e_impl
@@ -48,7 +49,7 @@ NEEDED = """
 # Of `jax._src.core`, whose names moved to a public place in a later release.
 OF_CORE = """
     ClosedJaxpr DebugInfo DropVar InconclusiveDimensionOperation check_jaxpr get_opaque_trace_state
-    internal_mutable_array_effect new_jaxpr_eqn valid_jaxtype
+    internal_mutable_array_effect new_jaxpr_eqn unsafe_am_i_under_a_jit valid_jaxtype
 """.split()
 
 

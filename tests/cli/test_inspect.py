@@ -76,8 +76,10 @@ def test_a_model_is_summarized(path: Path):
             ModuleRow(1, "layers.0", "my.Linear", 1, 12),
             ModuleRow(1, "act", "my.Activation", 1, 0),
         ],
+        roles={"layers.0.kernel": "parameter"},
     )
-    assert summarize(path).parameter_count == 12
+    assert summarize(path).element_count == 12
+    assert summarize(path).parameters == "1 tensors, 12 elements"
     assert summarize(path).weight_bytes == 48
 
 
@@ -113,6 +115,7 @@ def test_the_tables_show_everything(path: Path, capsys: pytest.CaptureFixture[st
         "ai.onnx 22, my.pkg 1",
         "somebody 1.2",
         "12 elements, 48 B",
+        "1 tensors, 12 elements",
         "inputs: 1",
         "[B, 3]",
         "outputs: 1",

@@ -62,6 +62,7 @@ def run_page(page: Path, text: str) -> None:
     printed: str | None = None
     for block in blocks_of(text):
         if block.title:
+            Path(block.title).parent.mkdir(parents=True, exist_ok=True)
             Path(block.title).write_text(block.code)
         if block.language == "python":
             printed = printed_by(block, page, namespace)

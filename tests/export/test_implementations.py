@@ -184,7 +184,48 @@ def test_a_parameter_changes_nothing_where_it_is_what_jax_takes_by_default(name,
     assert Rule(name, lambda op, x: x).arguments(parameters) == ({}, refused)
 
 
-def test_a_check_of_equinox_is_refused_with_the_switch_that_leaves_it_out():
-    eqx = pytest.importorskip("equinox")
-    with pytest.raises(jaxport.Unsupported, match="EQX_ON_ERROR=off"):
-        jaxport.to_onnx(lambda x: eqx.error_if(x, x < 0, "negative"), [(3,)])
+def _checked_once(x):
+    import equinox as eqx
+
+    return eqx.error_if(x, jnp.any(x < -100), "too small") * 2
+
+
+CHECKED = {
+    "once": _checked_once,
+    "twice": lambda x: _checked_once(_checked_once(x)),
+    "gradient": jax.grad(lambda x: jnp.sin(_checked_once(x)).sum()),
+    "vmap": jax.vmap(_checked_once),
+    "jit": jax.jit(_checked_once),
+    "scan": lambda x: lax.scan(lambda carry, row: (carry, _checked_once(row) + carry), x[0], x)[1],
+    "while": lambda x: lax.while_loop(lambda s: s.sum() < 10, lambda s: _checked_once(s) + 1, x),
+    "cond": lambda x: lax.cond(x.sum() > 0, _checked_once, jnp.sin, x),
+}
+
+
+@pytest.mark.parametrize("form", CHECKED)
+def test_a_check_that_raises_is_left_out_and_told(form):
+    pytest.importorskip("equinox")
+    exported = check(CHECKED[form], f32(3, 2))
+    count = 2 if form == "twice" else 1
+    assert exported.requirements.checks == count
+    assert f"checks       {count} left out" in str(exported.requirements)
+    assert str(exported.explain()).count("a check is left out") == count
+    assert not {"Less", "ReduceMax", "ReduceSum"} & set(exported.requirements.operators) or form in ("while", "cond")
+
+
+def test_a_check_that_raises_is_refused_on_demand():
+    pytest.importorskip("equinox")
+    with pytest.raises(jaxport.Unsupported, match='checks="discard"'):
+        jaxport.to_onnx(_checked_once, [(3,)], checks="refuse")
+    with pytest.raises(jaxport.InvalidArgument, match="checks='off' is unknown"):
+        jaxport.to_onnx(_checked_once, [(3,)], checks="off")
+
+
+def test_a_callback_that_computes_is_no_check():
+    """A branch that calls Python for its result stays, and is refused."""
+    host = lambda x: jax.pure_callback(lambda v: v, x, x)
+    with pytest.raises(jaxport.Unsupported, match="runs Python on the host"):
+        jaxport.to_onnx(lambda x: lax.cond(x.sum() > 0, host, lambda x: x, x), [(3,)])
+    exported = jaxport.to_onnx(lambda x: x * 2, [(3,)])
+    assert exported.requirements.checks == 0
+    assert "checks" not in str(exported.requirements)

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxport.errors import InvalidArgument, ModelError
+import jaxport
+from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
 from jaxport.importer import Program, compiling
 from tests.importer.models import program
 
@@ -68,7 +69,9 @@ def test_values_that_change_each_time_are_not_compiled_for(monkeypatch: pytest.M
     x = np.arange(12, dtype=np.float32)
     for rows in (1, 2, 3, 4, 6):
         np.testing.assert_array_equal(model(x, np.array([rows, -1])), -x.reshape(rows, -1))
-    assert "operator by operator: shapes depend on the values of `s`, which are others each time" in str(model)
+    assert "operator by operator: shapes or branches depend on the values of `s`, which are others each time" in str(
+        model
+    )
 
 
 def test_what_was_used_least_recently_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,9 +96,65 @@ def test_a_branch_of_another_shape_is_taken_by_value() -> None:
         then_branch = t () => (float[M] a) { a = Neg(x) },
         else_branch = e () => (float[M] b) { b = Concat<axis = 0>(x, x) }> }"""
     model = program(graph)
-    assert model(X, np.array(True)).tolist() == [-1, 0]
-    assert model(X, np.array(False)).tolist() == [1, 0, 1, 0]
-    assert "a branch that decides a shape or a type cannot be traced" in str(model)
+    for _ in range(2):
+        assert model(X, np.array(True)).tolist() == [-1, 0]
+        assert model(X, np.array(False)).tolist() == [1, 0, 1, 0]
+    assert str(model).endswith("compiled for 2 sets of shapes")
+    computed = program(
+        graph.replace("bool c", "float t").replace("{ y = If", "{ z = CastLike(t, t) c = Cast<to = 9>(z) y = If")
+    )
+    assert computed(X, np.array(1, np.float32)).tolist() == [-1, 0]
+    assert "a branch that decides a shape or a type cannot be traced" in str(computed)
+
+
+RATES = """g (float[N] x, int64 rate, int64 rank) => (float[M] y)
+    <float[2, 2] v = {1, 2, 3, 4}, float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, int64 wide = {16000}> {
+    c = Equal(rate, wide)
+    y = If(c) < then_branch = t () => (float[M] a) { a = MatMul(x, v) },
+                else_branch = e () => (float[M] b) { b = MatMul(x, w) } > }"""
+WIDE, NARROW = np.int64(16000), np.int64(8000)
+TWO, THREE = np.ones(2, np.float32), np.ones(3, np.float32)
+
+
+def test_an_integer_that_decides_a_branch_is_static() -> None:
+    """There is one compiled program per value; an input that decides nothing is none of its business."""
+    model = program(RATES)
+    seen = runs(model)
+    for rank in range(3):
+        np.testing.assert_array_equal(model(TWO, WIDE, np.int64(rank)), [4, 6])
+        np.testing.assert_array_equal(model(THREE, NARROW, np.int64(rank)), [12, 15, 18])
+    assert len(seen) == 3  # once for all values, then once for each
+    assert str(model).endswith("compiled for 2 sets of shapes")
+
+
+def test_under_jit_the_error_names_the_branch_and_the_way_out() -> None:
+    model = program(RATES)
+    told = r"(?s)which branch of an `If` runs.*If that makes `y`.*`rate` decides.*static_params=\{'rate': value\}.*dot_general"
+    with pytest.raises(ValueNotKnown, match=told):
+        jax.jit(model)(TWO, WIDE, WIDE)
+    with pytest.raises(ValueNotKnown, match=told):
+        jaxport.to_onnx(model, [(2,), WIDE, WIDE])
+    with pytest.raises(ValueNotKnown, match="`rate` decides which branch runs"):
+        model.to_source()
+    np.testing.assert_array_equal(jax.jit(lambda x: model(x, WIDE, WIDE))(TWO), [4, 6])
+    exported = jaxport.to_onnx(model, [(2,)], static_params={"rate": WIDE, "rank": WIDE})
+    np.testing.assert_array_equal(exported.run({"x": TWO})[0], [4, 6])
+    source = model.to_source(inputs={"x": jax.ShapeDtypeStruct((3,), np.float32), "rate": NARROW, "rank": NARROW})
+    assert 'params["w"]' in source.code
+
+
+def test_branches_that_can_all_be_traced_stay_in_one_program() -> None:
+    model = program(RATES.replace("MatMul(x, w)", "MatMul(v, x)"))
+    seen = runs(model)
+    np.testing.assert_array_equal(model(TWO, WIDE, WIDE), [4, 6])
+    np.testing.assert_array_equal(model(TWO, NARROW, WIDE), [3, 7])
+    np.testing.assert_array_equal(jax.jit(model)(TWO, WIDE, WIDE), [4, 6])
+    assert len(seen) == 2
+
+
+def test_an_error_of_the_branch_that_runs_is_its_own() -> None:
+    with pytest.raises(ModelError, match="MatMul"):
+        program(RATES)(TWO, NARROW, WIDE)
 
 
 def test_strings_and_maps_and_sequences() -> None:

@@ -38,7 +38,9 @@ UNEVEN = """g (bool c, float[2] x) => (float[N] y) { y = If(c)
 
 def test_branches_of_different_shapes_need_a_known_condition() -> None:
     assert program(UNEVEN)(np.array(False), X).shape == (4,)
-    with pytest.raises(ValueNotKnown, match="a branch that decides a shape or a type cannot be traced") as caught:
+    with pytest.raises(
+        ValueNotKnown, match="which branch of an `If` runs has to be known before the program is traced"
+    ) as caught:
         jax.jit(program(UNEVEN))(False, X)
     assert "the If that makes `y`" in str(caught.value)
 

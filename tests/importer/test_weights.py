@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from jaxport.errors import InvalidArgument, ModelError
 from jaxport.importer import from_onnx
 from jaxport.importer.frame import without_data
 from jaxport.importer.mapping import MappedTensor
+from jaxport.importer.weights import Weights
 from tests.importer.models import model, program
 
 rng = np.random.default_rng(0)
@@ -209,6 +212,50 @@ def test_nothing_is_read_before_it_is_used(external: bool, tmp_path: Path):
     assert tracemalloc.get_traced_memory()[1] < 8e6
     tracemalloc.stop()
     assert float(lazy.params["w7"][3, 4]) == 7
+
+
+ONE_OF_MANY = """
+import os, sys
+import jax
+from jaxport import from_onnx
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+weights, before = from_onnx(sys.argv[1]).weights, resident()
+assert len(weights) == 75 and "w7" in weights and "w75" not in weights and "w74" in sorted(weights)
+assert float(weights["w7"][3, 4]) == 7 and weights["w7"] is weights["w7"]
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+@pytest.mark.parametrize("external", [False, True], ids=["inside", "external"])
+def test_one_weight_costs_the_memory_of_one(external: bool, tmp_path: Path):
+    path = big(tmp_path / "big.onnx", 300, external)
+    command = [sys.executable, "-c", ONE_OF_MANY, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 60  # of 300; what JAX itself takes for a first operation included
+
+
+def test_weights_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    graph = "g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> { c = Mul(x, a) y = Mul(c, b) }"
+    lazy, read = program(graph), []
+    monkeypatch.setattr(
+        Weights, "host_array", lambda self, name, whole=Weights.host_array: read.append(name) or whole(self, name)
+    )
+    assert sorted(lazy.weights) == ["a", "b"]
+    assert (len(lazy.weights), lazy.weights.get("c")) == (2, None)
+    assert read == []
+    np.testing.assert_array_equal(lazy.weights["b"], [3, 4])
+    assert read == ["b"]
+    assert type(lazy.params) is dict
+    assert lazy.params["b"] is lazy.weights["b"]
+    assert read == ["b", "a"]
+    np.testing.assert_array_equal(lazy.apply(lazy.weights, np.ones(2, np.float32)), [3, 8])
+    with pytest.raises(KeyError, match="c"):
+        lazy.weights["c"]
 
 
 def test_weights_beyond_two_gigabytes(tmp_path: Path):

@@ -19,7 +19,8 @@ import numpy as np
 
 import jaxport
 from jaxport.errors import RunError
-from jaxport.importer.tracing import input_specs, with_constraints
+from jaxport.importer.assumptions import with_assumptions
+from jaxport.importer.input_specs import input_specs
 from jaxport.jaxprs.versions import QUICKLY
 from jaxport.verify import difference
 from jaxport.verify.importing import Comparison, caller
@@ -105,7 +106,7 @@ class Checks:
         """Whether the program can be traced with the model's own names for the sizes."""
         with jax.enable_x64(True):
             try:
-                with_constraints(lambda known: self._trace(input_specs(self.program, known)))
+                with_assumptions(lambda known: self._trace(input_specs(self.program, known)))
             except jaxport.JaxportError:
                 specs = multiples(input_specs(self.program), self.sets)
                 if specs is None:

@@ -132,6 +132,11 @@ class Framework:
         """Whether `value` is a model, or a piece of one, that a callable may hold."""
         return self.is_module(value)
 
+    def is_state(self, value: object) -> bool:
+        """Whether `value` is a container of what calls change, and training leaves alone."""
+        del value
+        return False
+
     def is_variable(self, value: object) -> bool:
         """Whether `value` is a box around an array, without a name of its own in paths."""
         del value

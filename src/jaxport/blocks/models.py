@@ -332,19 +332,19 @@ def _changes(
 
 def _arrays_in(value: PyTree, types: Types) -> list[Leaf]:
     """Return the arrays of a tree: parameters if it has no collections; a single array is a constant."""
-    nodes = contents(value, types.is_variable)
+    nodes = contents(value, lambda node: types.is_variable(node) or types.is_state(node))
     collections = frozenset(f.parameter_collection for f in types.frameworks if f.parameter_collection)
     paths = [tuple(dotted((key,)) for key in keys) for keys, _ in nodes]
     divided = {path[:end] for path in paths for end, key in enumerate(path) if key in collections}
     leaves = []
     for (keys, node), path in zip(nodes, paths, strict=True):
         # The key of the value within a variable is internal to the variable.
-        is_variable = types.is_variable(node)
-        below = [(k[1:], x) for k, x in contents(node, is_array)] if is_variable else [([], node)]
-        trained = is_variable or bool(path)
+        is_variable, is_state = types.is_variable(node), types.is_state(node)
+        below = [(k[is_variable:], x) for k, x in contents(node, is_array)] if is_variable or is_state else [([], node)]
+        trained = is_variable or (bool(path) and not is_state)
         trained &= all(key in collections for end, key in enumerate(path) if path[:end] in divided)
         leaves += [
-            Leaf(dotted((*keys, *more)), x, trained and _is_inexact(x), owned=is_variable)
+            Leaf(dotted((*keys, *more)), x, trained and _is_inexact(x), owned=is_variable or is_state)
             for more, x in below
             if is_array(x)
         ]

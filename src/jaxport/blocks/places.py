@@ -24,7 +24,7 @@ class Types:
 
     def __init__(self, frameworks: Sequence[Framework]):
         self.frameworks = tuple(frameworks)
-        self._known: dict[type, tuple[Framework | None, Framework | None, bool, bool]] = {}
+        self._known: dict[type, tuple[Framework | None, Framework | None, bool, bool, bool]] = {}
 
     def framework_of(self, value: PyTree) -> Framework | None:
         """Return the framework that `value` is a module of, if any."""
@@ -42,7 +42,11 @@ class Types:
         """Whether `value` is a box around an array."""
         return self._about(value)[3]
 
-    def _about(self, value: PyTree) -> tuple[Framework | None, Framework | None, bool, bool]:
+    def is_state(self, value: object) -> bool:
+        """Whether `value` is a container of statistics and the like."""
+        return self._about(value)[4]
+
+    def _about(self, value: PyTree) -> tuple[Framework | None, Framework | None, bool, bool, bool]:
         known = self._known.get(type(value))
         if known is None:
             known = self._known[type(value)] = (
@@ -50,6 +54,7 @@ class Types:
                 next((framework for framework in self.frameworks if _says(framework.is_root, value)), None),
                 any(_says(framework.is_opaque, value) for framework in self.frameworks),
                 any(_says(framework.is_variable, value) for framework in self.frameworks),
+                any(_says(framework.is_state, value) for framework in self.frameworks),
             )
         return known
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import jax
+from jax import core as jax_core
 
 from jaxport import jaxprs
 from jaxport.blocks.block import FrozenMapping, freeze
@@ -18,6 +21,7 @@ from jaxport.blocks.models import Models
 from jaxport.blocks.places import Places, Types, kind_of
 from jaxport.blocks.values import NamedArrays, collect, exchange, put_back
 from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, source_info_util
+from jaxport.jaxprs.meshes import explicit_mesh, on_automatic_axes
 
 __all__ = ["Boundary", "Recorder", "calls_left"]
 
@@ -94,10 +98,27 @@ class Recorder:
         # their ids, so that no id is reused.
         self._anchored: dict[int, tuple[PyTree, EnclosingModule, str]] = {}
         self._bodies: dict[int, tuple[PyTree, EnclosingModule]] = {}
+        self._automatic: dict[int, tuple[PyTree, PyTree]] = {}
+        self._explicit: dict[int, tuple[PyTree, PyTree]] = {}
 
     def stand_in(self, value: PyTree) -> PyTree:
         """Return the running trace's copy of a module, or of another object with state."""
         return value if self.models is None else self.models.stand_in(value)
+
+    def of_automatic_axes(self, values: Iterable[PyTree]) -> Iterator[PyTree]:
+        """Yield values that the running trace may use; arrays on a mesh with explicit axes as if these were automatic."""
+        for value in values:
+            if isinstance(value, jax_core.Tracer) or explicit_mesh([jax.typeof(value)]) is None:
+                yield value
+            else:
+                if id(value) not in self._automatic:
+                    made = on_automatic_axes(value)
+                    self._automatic[id(value)], self._explicit[id(made)] = (made, value), (value, made)
+                yield self._automatic[id(value)][0]
+
+    def original(self, value: PyTree) -> PyTree:
+        """Return the array that another one is of automatic axes."""
+        return self._explicit.get(id(value), (value,))[0]
 
     def _origin(self, framework: Framework, module: Module) -> _Origin:
         own = framework.own_place(module)

@@ -24,6 +24,7 @@ from jaxport.blocks.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, source_info_util
 from jaxport.jaxprs.dataflow import used_variables
+from jaxport.jaxprs.meshes import is_on_mesh, of_no_mesh, without_explicit_axes, without_meshes
 from jaxport.phases import phase
 
 __all__ = ["Traced", "TracedWeight", "trace"]
@@ -170,10 +171,14 @@ class _Trace:
             self.models = recorder.models = Models(self.fn, known, self.places)
             # Every trace has its own function, since `make_jaxpr` caches traces by function.
             try:
-                closed = jax.make_jaxpr(self.run)(list(self.inputs.values()))
+                with without_explicit_axes():
+                    closed = jax.make_jaxpr(self.run)(list(map(of_no_mesh, self.inputs.values())))
             finally:
                 self.models.restore()
+        if not jax.sharding.get_abstract_mesh().empty or any(map(is_on_mesh, closed.consts)):
+            closed = without_meshes(closed, constraints=True)
         jaxpr, constants = hoisted(closed)
+        constants = list(map(recorder.original, constants))
         order = sorted(range(len(constants)), key=lambda index: self.models.order_of(constants[index]))
         weights = self.weights([constants[index] for index in order])
         jaxpr = jaxpr.replace(invars=[*(jaxpr.invars[index] for index in order), *jaxpr.invars[len(constants) :]])

@@ -19,6 +19,7 @@ from jaxport.blocks.framework import Framework, public_name
 from jaxport.blocks.recorder import Recorder
 from jaxport.blocks.targets import Patch, class_boundaries, method_patches, selection
 from jaxport.jaxprs import CHECKS_OF_SIZES, PyTree, source_info_util
+from jaxport.jaxprs.mapped import RECORDS_OF_VMAP
 
 __all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
 
@@ -196,7 +197,7 @@ def activation(
     stack = ExitStack()
     weakref.finalize(recorder, stack.close).atexit = False  # does nothing after the stack was closed
     try:
-        patched.enter(recorder, [*selected.patches, *of_methods, *CHECKS_OF_SIZES])
+        patched.enter(recorder, [*selected.patches, *of_methods, *CHECKS_OF_SIZES, *RECORDS_OF_VMAP])
         recorders.append(weakref.ref(recorder))
         for framework in frameworks:
             stack.enter_context(framework.interception(current_recorder))

@@ -82,6 +82,10 @@ Nonfinite = Annotated[
     Literal["runtime", "exact"],
     typer.Option(help="How max pooling and recurrent layers treat NaN: as their operators do, or as JAX does."),
 ]
+Checks = Annotated[
+    Literal["discard", "refuse"],
+    typer.Option(help="How to treat checks of values that raise Python errors, such as `equinox.error_if`."),
+]
 RelativeTolerance = Annotated[float | None, typer.Option("--rtol", help=_RTOL_HELP)]
 AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help=_ATOL_HELP)]
 
@@ -129,6 +133,7 @@ def export(
     weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS_HELP)] = "constants",
     state: State = "refuse",
     nonfinite: Nonfinite = "runtime",
+    checks: Checks = "discard",
     unroll_scans: Annotated[
         int | None, typer.Option(metavar="STEPS", help="Write out scans of at most so many steps; 0 keeps all loops.")
     ] = None,
@@ -156,6 +161,7 @@ def export(
         "weights": weights,
         "state": state,
         "nonfinite": nonfinite,
+        "checks": checks,
         "unroll_scans": unroll_scans,
     }
     exported = jaxport.to_onnx(
@@ -197,7 +203,7 @@ def export(
         "inputs": ", ".join(tensor.name for tensor in summary.inputs),
         "outputs": ", ".join(tensor.name for tensor in summary.outputs),
         "nodes": f"{nodes:,} of {len(summary.operators)} operators",
-        "weights": f"{summary.parameter_count:,} elements, {file_size(summary.weight_bytes)}",
+        "weights": f"{summary.element_count:,} elements, {file_size(summary.weight_bytes)}",
         "needs": str(exported.requirements).splitlines()[0],
     }
     if before is not None:
@@ -217,7 +223,8 @@ def inspect(
     """
     summary = summarize(model)
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(summary), indent=2))
+        # JSON's writer escapes all controls but one.
+        typer.echo(json.dumps(dataclasses.asdict(summary), indent=2).replace("\x7f", "\\u007f"))
     else:
         console().print(summary_view(summary, everything=everything))
 

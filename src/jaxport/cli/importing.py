@@ -19,9 +19,12 @@ from jaxport.verify.importing import Comparison
 from jaxport.verify.report import Report
 
 if TYPE_CHECKING:
+    import jax
+
+    from jaxport.importer.program import Program
     from jaxport.jaxprs import Parameters, PythonFunction, PyTree
 
-__all__ = ["import_model", "parse_values", "run_model"]
+__all__ = ["import_model", "parse_shapes", "parse_values", "run_model"]
 
 Model = Annotated[Path, typer.Argument(help="An ONNX file.", metavar="MODEL")]
 Values = Annotated[
@@ -49,9 +52,22 @@ AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help="How muc
 Seed = Annotated[int, typer.Option(help="Of the sampled inputs and sizes.")]
 
 
+Inputs = Annotated[
+    list[str],
+    typer.Option(
+        "--input",
+        default_factory=list,
+        show_default=False,
+        metavar="NAME:SIZES",
+        help='The sizes of an input, in place of those that the file declares: "images:B,3,32*H,32*W".',
+    ),
+]
+
+
 def import_model(
     model: Model,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    inputs: Inputs,
     values: Values,
     sizes: Sizes,
     verify: Annotated[bool, typer.Option("--verify", help="Compare with ONNX Runtime before writing.")] = False,
@@ -59,29 +75,37 @@ def import_model(
         bool, typer.Option("--dump", help="Write the graph after each phase of the import into OUTPUT/phases.")
     ] = False,
     framework: Annotated[
-        str, typer.Option("--framework", help="What to print for: `jax`, one function; `nnx` or `equinox`, classes.")
+        str,
+        typer.Option(
+            "--framework",
+            help="What to print for: `jax`, one function; `nnx` or `equinox`, classes; `burn`, a crate of Rust.",
+        ),
     ] = "jax",
     rtol: RelativeTolerance = None,
     atol: AbsoluteTolerance = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse attributes that ONNX Runtime ignores because operators have no such."),
+    ] = False,
 ) -> None:
     """Turn an ONNX file into JAX source code and a weights file."""
     import jaxport
 
-    program = jaxport.from_onnx(model)
+    program = jaxport.from_onnx(model, strict=strict)
     known = parse_values(values)
+    described = {**known, **parse_shapes(inputs, program)}
     if dump:
         folder = output / "phases"
         folder.mkdir(parents=True, exist_ok=True)
-        for number, phase in enumerate(program.explain(known).phases, start=1):
+        for number, phase in enumerate(program.explain(described).phases, start=1):
             (folder / f"{number}-{phase.name}.txt").write_text(f"{phase}\n", encoding="utf-8")
     if verify:
         report = program.verify(known, sizes=specs.parse_sizes(sizes), rtol=rtol, atol=atol, check=False)
         typer.echo(str(report))
         if not report.ok:
             raise VerificationFailed(f"`{output}` was not written", why="JAX and ONNX Runtime differ")
-    source = program.to_source(output, inputs=known, framework=framework)
-    begin = "model.py" if framework == "jax" else "model."
-    files = sorted(path for path in output.iterdir() if path.name.startswith(begin))
+    source = program.to_source(output, inputs=described, framework=framework)
+    files = _written(output, framework)
     elements = sum(tensor.size for tensor in source.tensors.values())
     console().print(
         key_values(
@@ -90,11 +114,26 @@ def import_model(
                 "inputs": ", ".join(program.input_names),
                 "outputs": ", ".join(program.output_names),
                 "source": f"{len(source.code.splitlines()):,} lines",
+                **({"notes": "; ".join(source.notes)} if source.notes else {}),
                 **({"phases": f"{output / 'phases'}"} if dump else {}),
                 "weights": f"{elements:,} elements in {len(source.tensors):,} tensors",
             }
         )
     )
+
+
+def _written(folder: Path, framework: str) -> list[Path]:
+    """Return the files of a source in the folder that it was written to."""
+    if framework == "burn":
+        paths = [
+            folder / "Cargo.toml",
+            *(folder / "src").iterdir(),
+            *(folder / "tests").glob("*"),
+            *folder.glob("*.safetensors"),
+        ]
+        return sorted(paths)
+    begin = "model.py" if framework == "jax" else "model."
+    return sorted(path for path in folder.iterdir() if path.name.startswith(begin))
 
 
 def run_model(
@@ -142,6 +181,34 @@ def run_model(
     screen.print(Text(), table(f"times (loaded in {load_seconds:.2f} s)", columns, rows), sep="\n")
     if not report.ok:
         raise typer.Exit(1)
+
+
+def parse_shapes(texts: Iterable[str], program: Program) -> dict[str, jax.ShapeDtypeStruct]:
+    """Read the `--input` options: sizes of inputs by name, as `Program.to_source` takes them.
+
+    Raises:
+      InvalidArgument: a text is malformed, or the model has no such input.
+    """
+    import jax
+
+    declared = {value.name or "": value for value in program.inputs}
+    shapes: dict[str, jax.ShapeDtypeStruct] = {}
+    for text in texts:
+        # Names in files have dots, slashes and colons; the longest one that fits is meant.
+        name = max((name for name in declared if text.startswith(f"{name}:")), key=len, default=None)
+        if name is None or name in shapes:
+            raise InvalidArgument(
+                f'"{text}" names no input of the model' if name is None else f"`{name}` is given twice",
+                where="`--input`",
+                instead=f'write it like "{next(iter(declared), "x")}:B,3"; the inputs are {", ".join(declared)}',
+            )
+        spec = specs.parse_input(text.removeprefix(f"{name}:"))
+        kind = declared[name].dtype
+        own = None if kind is None else kind.numpy()
+        shapes[name] = jax.ShapeDtypeStruct(
+            spec.dims, spec.value.dtype if spec.dtype is not None or own is None else own
+        )
+    return shapes
 
 
 def parse_values(texts: Iterable[str]) -> Parameters:

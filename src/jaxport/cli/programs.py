@@ -56,7 +56,7 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
     parsed = specs.parse_inputs(inputs)
     args = read_inputs([spec.value for spec in parsed]).args
     if suffix == ".onnx":
-        from jaxport.importer.tracing import input_specs
+        from jaxport.importer.input_specs import input_specs
 
         program = jaxport.from_onnx(model)
         return jaxport.make_mox(program)(*(args or input_specs(program).values()))

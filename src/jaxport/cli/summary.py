@@ -9,8 +9,9 @@ from pathlib import Path
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from jaxport.errors import ModelError
+from jaxport.errors import JaxportError, ModelError
 from jaxport.export import lowest
+from jaxport.importer import from_onnx
 
 __all__ = ["NAMESPACE", "ModuleRow", "Summary", "TensorRow", "load_model", "summarize"]
 
@@ -44,7 +45,11 @@ class ModuleRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """The contents of a model file; `opset_for` are the operators that require its opset, if the file says so."""
+    """The contents of a model file.
+
+    `opset_for` are the operators that require its opset, if the file says so; `roles` says which initializers are parameters,
+    statistics and constants, as far as the model can be imported.
+    """
 
     file: str
     file_bytes: int
@@ -58,11 +63,20 @@ class Summary:
     operators: dict[str, int]
     functions: dict[str, int]
     modules: list[ModuleRow]
+    roles: dict[str, str]
 
     @property
-    def parameter_count(self) -> int:
+    def element_count(self) -> int:
         """The number of elements of all initializers."""
         return sum(_elements(tensor) for tensor in self.initializers)
+
+    @property
+    def parameters(self) -> str:
+        """How many parameters `from_onnx` finds: tensors, and their elements."""
+        if not self.roles:
+            return "unknown: the file cannot be imported"
+        trained = [tensor for tensor in self.initializers if self.roles.get(tensor.name) == "parameter"]
+        return f"{len(trained)} tensors, {sum(map(_elements, trained)):,} elements"
 
     @property
     def weight_bytes(self) -> int:
@@ -122,7 +136,16 @@ def summarize(path: Path) -> Summary:
         operators={name: count for name, count in calls.most_common() if name not in functions},
         functions={name: calls[name] for name in functions},
         modules=_modules(nodes, initializers),
+        roles=_roles(path),
     )
+
+
+def _roles(path: Path) -> dict[str, str]:
+    """Return what `from_onnx` takes initializers for; nothing for a model that it refuses."""
+    try:
+        return dict(from_onnx(path).roles)
+    except JaxportError:
+        return {}
 
 
 def _tensor(value: ir.Value, size: int = 0) -> TensorRow:

@@ -11,6 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from jaxport.cli.summary import ModuleRow, Summary, TensorRow
+from jaxport.printable import printable
 
 __all__ = ["console", "file_size", "key_values", "operator_table", "shape_text", "summary_view", "table"]
 
@@ -30,12 +31,12 @@ def file_size(count: int) -> str:
 
 
 def key_values(rows: Mapping[str, object]) -> Table:
-    """Return a table of two columns without a header; the keys are markup, the values are shown verbatim."""
+    """Return a table of two columns without a header; values are shown as they are, but `printable`."""
     made = Table(show_header=False, box=None)
     made.add_column(style="cyan")
     made.add_column(overflow="fold")
     for key, value in rows.items():
-        made.add_row(Text(key), value if isinstance(value, (Text, Table)) else Text(str(value)))
+        made.add_row(Text(key), value if isinstance(value, (Text, Table)) else Text(printable(str(value))))
     return made
 
 
@@ -65,7 +66,8 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
                 **required_by,
                 "IR version": summary.ir_version,
                 "producer": summary.producer or "unknown",
-                "weights": f"{summary.parameter_count:,} elements, {file_size(summary.weight_bytes)}",
+                "weights": f"{summary.element_count:,} elements, {file_size(summary.weight_bytes)}",
+                "parameters": summary.parameters,
             }
         ),
         _tensors(f"inputs: {len(summary.inputs)}", summary.inputs),
@@ -88,13 +90,13 @@ def console() -> Console:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table with a title and a header; cells are shown verbatim."""
-    made = Table(title=title, title_justify="left", title_style="bold")
+    """Return a table with a title and a header; title and cells are shown as they are, but `printable`."""
+    made = Table(title=Text(printable(title)), title_justify="left", title_style="bold")
     for column in columns:
         numeric = column in ("calls", "size")
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
+        made.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else printable(str(cell))) for cell in row))
     return made
 
 
@@ -123,7 +125,8 @@ def _module_tree(modules: Sequence[ModuleRow]) -> Tree:
     branches = [root]  # from the root to the block that was added last
     for module in modules:
         nodes = f"{module.nodes:,} node{'s' * (module.nodes != 1)}"
-        label = Text.assemble((module.path or "(root)", "cyan"), f"  {module.type}  ", (nodes, "dim"))
+        path, kind = printable(module.path) or "(root)", printable(module.type)
+        label = Text.assemble((path, "cyan"), f"  {kind}  ", (nodes, "dim"))
         if module.parameters:
             label.append(f", {module.parameters:,} parameters", style="dim")
         del branches[module.level + 1 :]

@@ -15,11 +15,18 @@ from jaxport.codegen.fields import Fields, common_name, key_of
 from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
 from jaxport.codegen.literals import attribute, call, name, number, restored
 from jaxport.codegen.statements import (
+    KEPT,
+    LONGEST_DISTANT,
+    METHODS,
+    WEAK,
+    PartText,
+    SizeName,
     begin_in,
     direct_operands,
     for_loop,
     is_single_number,
     items_of_rounds,
+    listed_parts,
     lowered,
     names_of_parts,
     parts_by_place,
@@ -185,7 +192,7 @@ class CallPrinter(Printer):
         """Return an item as a call: of a layer, of a module, or of the function that computes an operator."""
         if isinstance(item, Layer) and "carry" in item.config:
             options = {"reverse": True} if item.config["reverse"] else {}
-            args = (_Part(self.fields.text(item)), item.config["carry"], item.inputs[0])
+            args = (PartText(self.fields.text(item)), item.config["carry"], item.inputs[0])
             return Step("call", "lax.scan", args, options, item.config["outputs"], item)
         if isinstance(item, Layer):
             keywords = item.config.get("keywords", ())
@@ -193,7 +200,7 @@ class CallPrinter(Printer):
             options = dict(zip(keywords, item.inputs[first:], strict=True))
             return Step("call", self.fields.text(item), item.inputs[:first], options, item.outputs[0], item)
         if isinstance(item, Call):
-            sizes = {key: _Name(key) for key in self.sizes.get(id(item.module), ())}
+            sizes = {key: SizeName(key) for key in self.sizes.get(id(item.module), ())}
             outputs = item.outputs[0] if len(item.outputs) == 1 else item.outputs
             return Step("call", self.fields.text(item.module), item.inputs, sizes, outputs, item)
         if isinstance(item, Loop):
@@ -202,12 +209,11 @@ class CallPrinter(Printer):
 
     def _statements(self, step: Step, uses: Counter[Variable], reader: int | None, end: int) -> list[ast.stmt]:
         """Return the statements of a step; none if its only reader, the step at place `reader`, has it in its expression."""
-        functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
-        statements: list[ast.stmt] = [self.definition(one) for one in functions if not self.is_short(one)]
+        statements = self.nested(step)
         expression, default = self.expression(step), self._default(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
-            text, is_next = ast.unparse(expression), reader == self.now + 1
+            text, is_next = self.text(expression), reader == self.now + 1
             longest = math.inf if reader == end and is_next else LONGEST_INLINE if is_next else LONGEST_DISTANT
             if reader is not None and uses[variable] == 1 and not statements and len(text) <= longest:
                 self.expressions[variable] = expression
@@ -222,9 +228,40 @@ class CallPrinter(Printer):
             target = self.target(outputs, uses, self._parts(step) if step.name == "jnp.split" else default)
         return [*statements, ast.Assign([target], expression, lineno=0)]
 
+    def text(self, expression: ast.expr) -> str:
+        """Return an expression as it is written."""
+        return ast.unparse(expression)
+
+    def nested(self, step: Step) -> list[ast.stmt]:
+        """Return the functions that are defined for a step."""
+        functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
+        return [self.definition(one) for one in functions if not self.is_short(one)]
+
+    def invoked(self, called: ast.expr, arguments: list[ast.expr], sizes: Sequence[str]) -> ast.expr:
+        """Return the call of a module, with the sizes that it wants."""
+        return ast.Call(called, arguments, [ast.keyword(size, self.size(name(size))) for size in sizes])
+
+    def rows(self, row: Variable | tuple[Variable, ...]) -> ast.expr:
+        """Return what a loop over values runs over: several of them, or the parts of one along its first axis."""
+        return self.value(row)
+
+    def appended(self, chosen: str, values: list[ast.expr]) -> list[ast.stmt]:
+        """Return the statements that append values to a list."""
+        method = attribute(f"{chosen}.append") if len(values) == 1 else attribute(f"{chosen}.extend")
+        argument = values[0] if len(values) == 1 else ast.Tuple(values, ast.Load())
+        return [ast.Expr(ast.Call(method, [argument], []))]
+
+    def element(self, chosen: str, index: int) -> ast.expr:
+        """Return an element of a list."""
+        return ast.Subscript(name(chosen), ast.Constant(index), ast.Load())
+
     def _parts(self, step: Step) -> list[str]:
         """Return names for the parts of a value: `q`, `k` and `v` are those of the result of the layer `qkv`."""
         return names_of_parts(self.called.get(step.args[0], ""), len(step.outputs))
+
+    def default(self, step: Step) -> str:
+        """Return a name that is not that of an operator."""
+        return chosen if (chosen := default_name(step)) in KEPT else "x"
 
     def _default(self, step: Step) -> str:
         """Return a name for a result: that of the layer that makes it, or `x`."""
@@ -242,20 +279,17 @@ class CallPrinter(Printer):
             return step.outputs.hint
         if step.name == "jnp.broadcast_to" and isinstance(step.args[0], HostValue) and number_of(step.args[0]) == 0:
             return "zeros"
-        chosen = default_name(step)
-        if chosen in KEPT:
-            return chosen
         source = step.args[0] if step.name in MOVING and step.args else None
         if isinstance(source, Variable) and isinstance(step.outputs, Variable) and source in self.called:
             self.called[step.outputs] = self.called[source]
             return self.called[source]
-        return "x"
+        return self.default(step)
 
     def value(self, value: RuntimeValue) -> ast.expr:
         """Return any argument as an expression."""
-        if isinstance(value, _Name):
+        if isinstance(value, SizeName):
             return self.size(name(value))
-        if isinstance(value, _Part) and self.dialect is not None:
+        if isinstance(value, PartText) and self.dialect is not None:
             return self.dialect.cell(ast.parse(value, mode="eval").body)
         if isinstance(value, tuple | list) and not hasattr(value, "_asdict"):
             for chosen, made in self.lists.items():
@@ -288,7 +322,7 @@ class CallPrinter(Printer):
             (axes,) = rest
             if step.name == "jnp.transpose" and swaps_last(axes):
                 return ast.Attribute(self.value(array), "T" if len(axes) == 2 else "mT", ast.Load())
-            if isinstance(axes, list | tuple) and all(isinstance(axis, int) or is_dim(axis) for axis in axes):
+            if isinstance(axes, list | tuple) and axes and all(isinstance(axis, int) or is_dim(axis) for axis in axes):
                 return call(ast.Attribute(self.value(array), METHODS[step.name], ast.Load()), *map(self.value, axes))
         if step.name == "jnp.broadcast_to" and isinstance(array, HostValue) and not array.ndim and not array.symbolic:
             return uniform(array, self.value(rest[0]))
@@ -304,9 +338,6 @@ class CallPrinter(Printer):
         """`for layer, cache in zip(self.layers, caches): x = layer(x, mask, cache)`."""
         first = loop.calls[0]
         columns = parts_by_place(loop)
-        counts = {len({self.sizes.get(id(child), ()) for child in column}) for column in columns}
-        if not self.fields.follow(columns) or counts - {1}:
-            return [statement for call in loop.calls for statement in self._call(call)]
         self._hold(loop)
         statements, names = self._carried(loop)
         elements: dict[tuple[str | int, ...], str] = {}
@@ -318,7 +349,7 @@ class CallPrinter(Printer):
                     singular(str(around[0])) if len(around) == 1 else "layer"
                 )
                 self.busy[element] = math.inf
-                iterated.append((element, self._listed(around, int(position), len(loop.calls))))
+                iterated.append((element, listed_parts(self.fields, around, int(position), len(loop.calls))))
         element = next(iter(elements.values()), "")
         for position, row in loop.rows.items():
             wanted = self.roles.get(first.module.inputs[position], "part")
@@ -326,7 +357,7 @@ class CallPrinter(Printer):
                 wanted = f"{element}_{wanted}"
             names[position] = self._free(wanted)
             self.busy[names[position]] = math.inf
-            iterated.append((names[position], self.value(row)))
+            iterated.append((names[position], self.rows(row)))
         arguments = [
             name(names[position]) if position in names else self.value(variable)
             for position, variable in enumerate(first.inputs)
@@ -347,13 +378,11 @@ class CallPrinter(Printer):
             body = self._round(loop, arguments, elements, target)
         else:
             called = name(element) if element else ast.parse(self.fields.text(first.module), mode="eval").body
-            keywords = [ast.keyword(size, self.size(name(size))) for size in self.sizes.get(id(first.module), ())]
-            body = [ast.Assign([target], ast.Call(called, arguments, keywords), lineno=0)]
+            body = [
+                ast.Assign([target], self.invoked(called, arguments, self.sizes.get(id(first.module), ())), lineno=0)
+            ]
         for chosen, places in lists.items():
-            values = [name(targets[output]) for output in places]
-            method = attribute(f"{chosen}.append") if len(values) == 1 else attribute(f"{chosen}.extend")
-            argument = values[0] if len(values) == 1 else ast.Tuple(values, ast.Load())
-            body.append(ast.Expr(ast.Call(method, [argument], [])))
+            body += self.appended(chosen, [name(targets[output]) for output in places])
         statements.append(for_loop(iterated, len(loop.calls), body))
         for chosen in [one for one, _ in iterated] + [targets[output] for output in loop.collected]:
             self.busy[chosen] = self.now
@@ -362,7 +391,7 @@ class CallPrinter(Printer):
             self.lists[chosen] = made
             self.busy[chosen] = max(self.last.get(variable, -1) for variable in made)
             for index, variable in enumerate(made):
-                self.expressions[variable] = ast.Subscript(name(chosen), ast.Constant(index), ast.Load())
+                self.expressions[variable] = self.element(chosen, index)
         for position, output in loop.carried.items():
             variable = loop.calls[-1].outputs[output]
             if output not in loop.collected:
@@ -380,8 +409,8 @@ class CallPrinter(Printer):
                     self.busy[node.id] = max(self.busy[node.id], self.now + 1)
 
     def _is_unlisted(self, item: Item) -> bool:
-        """Whether an item is a loop of rounds whose parts are not all elements of lists that the module has."""
-        if not isinstance(item, Loop) or not item.calls[0].module.inline:
+        """Whether an item is a loop over parts that are not all elements of lists that the module has."""
+        if not isinstance(item, Loop):
             return False
         columns = parts_by_place(item)
         different = any(len({self.sizes.get(id(child), ()) for child in column}) > 1 for column in columns)
@@ -427,17 +456,6 @@ class CallPrinter(Printer):
             names[position] = chosen
         return statements, names
 
-    def _listed(self, around: Sequence[str | int], begin: int, count: int) -> ast.expr:
-        """Return the modules of a list that a loop calls."""
-        members, end = self.fields.members(around), begin + count
-        listed: ast.expr = attribute(f"self.{around[0]}")
-        for place in around[1:]:
-            listed = ast.Subscript(listed, ast.Constant(place), ast.Load())
-        if (begin, end) == (0, len(members)):
-            return listed
-        bounds = ast.Slice(ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None)
-        return ast.Subscript(listed, bounds, ast.Load())
-
     def _lists(self, loop: Loop) -> dict[str, list[int]]:
         """Return the lists that collect results of all calls, each with the positions of its results."""
         if not loop.collected:
@@ -462,36 +480,3 @@ class CallPrinter(Printer):
         parts = [one.split("_") for one in names]
         shared = [each[0] for each in zip(*parts, strict=False) if len({*each}) == 1]
         return identifier("_".join(shared), "part") if all(names) and shared else "part"
-
-    def _call(self, call: Call) -> list[ast.stmt]:
-        step = self._step_of(call)
-        expression = self.expression(step)
-        for variable in call.outputs:
-            self.last.setdefault(variable, math.inf)
-        target = self.target(step.outputs, None, self._default(step))
-        return [ast.Assign([target], expression, lineno=0)]
-
-
-class _Name(str):
-    """The name of a size that is an argument of a module."""
-
-    __slots__ = ()
-
-
-class _Part(str):
-    """A part of the module that is an argument."""
-
-    __slots__ = ()
-
-
-LONGEST_DISTANT = 32
-"""Characters of an expression that is an operand of a later step than the next at most."""
-
-METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
-"""Functions that are methods of arrays, and take an array and sizes or axes."""
-
-WEAK = {"jnp.clip", "helper.fake_quantized"}
-"""Functions whose operands behind the first may be plain numbers."""
-
-KEPT = {"mask", "softmax", "top_k"}
-"""Defaults that say more than `x`."""

@@ -55,7 +55,7 @@ def pytorch_loading(model: str, weights: Mapping[str, Weight], known: Mapping[st
     for path, weight in weights.items():
         if not weight.name and not weight.trained:  # a table of the program
             continue
-        entry = known.get(weight.name)
+        entry = known.get(weight.file)
         if entry is None or weight.axes is None:
             return ""
         entries[path] = Entry(entry.name, tuple(entry.axes[axis] for axis in weight.axes))

@@ -24,7 +24,8 @@ from jaxport.codegen.fields import (
     unique_arguments,
 )
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
-from jaxport.codegen.sizes import size_statements, unreadable
+from jaxport.codegen.numbers import class_key, numbers_of
+from jaxport.codegen.sizes import size_statements
 from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.importer.host import HostValue, RuntimeValue
@@ -33,8 +34,7 @@ from jaxport.importer.recording import Variable
 
 __all__ = ["Classes", "Draft"]
 
-MOST_ARGUMENTS = 8
-"""Arguments that a constructor has at most; modules that differ in more are classes of their own."""
+MOST_ARGUMENTS = 8  # of a constructor; modules that differ in more are classes of their own
 
 
 @dataclass(eq=False)
@@ -56,7 +56,7 @@ class Draft:
     base: str
     fields: Fields
     init: dict[str, ast.expr]
-    method: ast.FunctionDef
+    method: ast.stmt
     sizes: tuple[str, ...]
     tables: dict[str, HostValue]
     constructor: tuple[str, tuple[ast.expr, ...], Mapping[str, ast.expr]] = ("", (), MappingProxyType({}))
@@ -77,7 +77,7 @@ class Draft:
     @property
     def numbers(self) -> list[ast.Constant]:
         """The numbers that may become arguments, those of the constructor first."""
-        return [number for tree in self.trees for number in _numbers(tree)]
+        return [number for tree in self.trees for number in numbers_of(tree)]
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ class Classes:
       known_sizes: the names of sizes that arguments of the model have.
       result: the values that the model returns.
       outputs: the names of its results.
+      least: the sizes below which it refuses inputs.
     """
 
     dialect: Dialect
@@ -118,6 +119,7 @@ class Classes:
     known_sizes: Collection[str]
     result: RuntimeValue
     outputs: Mapping[Variable, str]
+    least: Mapping[str, int] = field(default_factory=dict)
     roles: dict[Variable, str] = field(default_factory=dict)
     drafts: dict[int, Draft] = field(default_factory=dict)
     sequences: dict[int, Sequential] = field(default_factory=dict)
@@ -146,7 +148,10 @@ class Classes:
                     continue
                 draft = self._draft(module, root, base)
                 self.drafts[id(module)] = draft
-                groups.setdefault((draft.kind, *map(_key, draft.trees)), []).append(draft)
+                # Sizes that callers pass have the names that they are passed by.
+                names = () if draft.sizes else {*self.known_sizes, *self.inputs.values()}
+                keys = (class_key(tree, names) for tree in draft.trees)
+                groups.setdefault((draft.kind, draft.sizes, *keys), []).append(draft)
             for drafts in groups.values():
                 self._settle(drafts, root_name if drafts[0].module is root else "")
         return root_name
@@ -193,7 +198,7 @@ class Classes:
         printer = CallPrinter(taken, dialect=self.dialect, roles=self.roles)
         printer.arguments({argument: "x"})
         body = printer.body(ops, result)
-        prologue, missing = size_statements({"x": argument}, printer.dims & {*self.known_sizes}, checked=False)
+        prologue, missing = size_statements({"x": argument}, printer.dims & {*self.known_sizes})
         if missing or printer.tables:
             return None
         statements = [*prologue, *body]
@@ -212,10 +217,32 @@ class Classes:
             self.definitions.append(definition)
         return self.functions[text]
 
+    def _unique(self, wanted: str) -> str:
+        return unique(wanted, self.names)
+
+    def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
+        """Return what prints the computation of a module."""
+        return CallPrinter(taken, **options)
+
+    def _parts_of(self, module: Module) -> Fields:
+        """Return the attributes of a module that is a class."""
+        return fields_of(module, self.dialect.reserved)
+
+    def _method(
+        self,
+        printer: CallPrinter,  # noqa: ARG002  other targets ask it what the method needs
+        arguments: Mapping[Variable, str],
+        sizes: Sequence[str],
+        body: list[ast.stmt],
+        result: RuntimeValue,
+    ) -> ast.stmt:
+        """Return the method that computes a module."""
+        return _method(arguments, sizes, body, result)
+
     def _fields(self, module: Module) -> Fields:
         """Return the attributes of a module; of a sequence the places of its elements."""
         if id(module) not in self.sequences:
-            return fields_of(module, self.dialect.reserved)
+            return self._parts_of(module)
         paths = {key_of(child): path for child, path in self.sequences[id(module)].children()}
         return Fields(paths={k: tuple(int(p) if p.isdigit() else p for p in v.split(".")) for k, v in paths.items()})
 
@@ -225,12 +252,12 @@ class Classes:
         return heights[id(module)]
 
     def _draft(self, module: Module, root: Module, base: str) -> Draft:
-        fields = fields_of(module, self.dialect.reserved)
+        fields = self._parts_of(module)
         taken = {"self", *self.reserved, *self.known_sizes}
         is_root = module is root
         variables = list(self.inputs) if is_root else module.inputs
         arguments = dict(self.inputs) if is_root else self._arguments(variables, taken)
-        printer = CallPrinter(
+        printer = self.printer(
             {*taken, *arguments.values()},
             dialect=self.dialect,
             fields=fields,
@@ -243,16 +270,14 @@ class Classes:
         printer.keep(module)
         result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs
         body = printer.body(module.items, result)
-        wanted = printer.dims & {*self.known_sizes}
+        least = self.least if is_root else None
+        wanted = {*printer.dims, *(least or ())} & {*self.known_sizes}
         shaped = {text: variable for variable, text in arguments.items()}
-        prologue, missing = size_statements(shaped, wanted, checked=is_root)
-        if is_root and missing:
-            raise unreadable(min(missing))
+        prologue, missing = size_statements(shaped, wanted, least)
         sizes = tuple(sorted(missing))
-        method = _method(arguments, sizes, [*prologue, *body], result)
-        init = self._init(fields, module, printer.tables)
+        method = self._method(printer, arguments, sizes, [*prologue, *body], result)
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
-        return Draft(module, name, fields, init, method, sizes, printer.tables)
+        return Draft(module, name, fields, self._init(fields, module, printer.tables), method, sizes, printer.tables)
 
     def _arguments(self, variables: Sequence[Variable], taken: set[str]) -> dict[Variable, str]:
         return unique_arguments(variables, {**self.inputs, **self.roles}, set(taken))
@@ -310,7 +335,7 @@ class Classes:
                 varying.setdefault(values, []).append(index)
         if len(varying) > MOST_ARGUMENTS:
             apart = _grouped(
-                drafts, lambda draft: [_key(without_defaults(copy.deepcopy(tree))) for tree in draft.trees]
+                drafts, lambda draft: [class_key(without_defaults(copy.deepcopy(tree))) for tree in draft.trees]
             )
             if len(apart) == 1:
                 apart = _grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])
@@ -318,7 +343,7 @@ class Classes:
                 self._settle(alike, chosen)
             return
         bases = {draft.base for draft in drafts}
-        made = chosen or unique(drafts[0].base if len(bases) == 1 else drafts[0].kind, self.names)
+        made = chosen or self._unique(drafts[0].base if len(bases) == 1 else drafts[0].kind)
         self.names.add(made)
         first = drafts[0]
         taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}
@@ -413,16 +438,6 @@ def _zeros(shape: Sequence[int], dtype: np.dtype) -> ast.expr:
     return call("jnp.zeros", sizes, *([] if dtype == np.float32 else [dtype_expression(dtype)]))
 
 
-def _numbers(tree: ast.AST) -> list[ast.Constant]:
-    """Return the numbers in a class that may become arguments."""
-    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-    return [
-        node
-        for node in constants
-        if type(node.value) in (int, float) or (isinstance(node.value, bool) and hasattr(node, "role"))
-    ]
-
-
 def _grouped(drafts: Iterable[Draft], key: Callable[[Draft], list[str]]) -> list[list[Draft]]:
     """Return the drafts that share a key, in the order of their first ones."""
     groups: dict[tuple[str, ...], list[Draft]] = {}
@@ -440,7 +455,7 @@ def _class_of(element: ast.expr) -> ast.expr:
 
 def _with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draft:
     """Return the draft with its arguments in place of numbers; those that the method reads are attributes, too."""
-    numbers, inner = draft.numbers, len(_numbers(draft.trees[0]))
+    numbers, inner = draft.numbers, len(numbers_of(draft.trees[0]))
     replacements = _Replacements()
     kept: dict[str, ast.expr] = {}
     for argument, places in arguments.items():
@@ -460,19 +475,6 @@ class _Replacements(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         return self.expressions.get(id(node), node)
-
-
-def _key(tree: ast.AST) -> str:
-    """Return a key that classes share if they are alike but for numbers."""
-    numbers = _numbers(tree)
-    values = [node.value for node in numbers]
-    for node in numbers:
-        node.value = 0 if isinstance(node.value, int) else 0.0
-    try:
-        return ast.dump(tree)
-    finally:
-        for node, value in zip(numbers, values, strict=True):
-            node.value = value
 
 
 def _role(node: ast.Constant) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,6 +42,7 @@ class Fields:
       taken: the names in use.
       order: the attributes in the order in which they are used.
       elements: the variables that stand for parts in the body of a loop; by `key_of`.
+      spelled: writes a name as the target's conventions are.
     """
 
     single: dict[str, Child] = field(default_factory=dict)
@@ -51,10 +52,11 @@ class Fields:
     taken: set[str] = field(default_factory=set)
     order: list[str] = field(default_factory=list)
     elements: dict[int, str] = field(default_factory=dict)
+    spelled: Callable[[str], str] = lambda name: name
 
     def fresh(self, wanted: str) -> str:
         """Return a name that is not in use."""
-        chosen = unique(wanted, self.taken)
+        chosen = unique(self.spelled(wanted), self.taken)
         self.taken.add(chosen)
         return chosen
 
@@ -90,9 +92,12 @@ def key_of(child: Child) -> int:
     return id(child.weights) if isinstance(child, Layer) else id(child)
 
 
-def fields_of(module: Module, reserved: Collection[str]) -> Fields:
-    """Return the attributes of a module, in the order in which they are used."""
-    fields = Fields(taken=set(reserved))
+def fields_of(module: Module, reserved: Collection[str], spelled: Callable[[str], str] = lambda name: name) -> Fields:
+    """Return the attributes of a module, in the order in which they are used.
+
+    `spelled` writes a name as the target's conventions are.
+    """
+    fields = Fields(taken=set(reserved), spelled=spelled)
     labels: dict[int, str] = {}
     children: dict[int, Child] = {}
     for child in _children(module):

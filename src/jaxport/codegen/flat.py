@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from jaxport.codegen.literals import LARGEST_LITERAL, attribute, call, literal, name, number, plain
+from jaxport.codegen.literals import LARGEST_LITERAL, attribute, call, is_count, literal, name, number, plain
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
@@ -116,10 +116,14 @@ class Printer:
             if read_next and len(ast.unparse(expression)) <= LONGEST_INLINE:
                 self.expressions[variable] = expression
                 return
-            target: ast.expr = ast.Name(self.bind(variable, default_name(step)), ast.Store())
+            target: ast.expr = ast.Name(self.bind(variable, self.default(step)), ast.Store())
         else:
-            target = self.target(step.outputs, uses, default_name(step))
+            target = self.target(step.outputs, uses, self.default(step))
         yield ast.Assign([target], expression, lineno=0)
+
+    def default(self, step: Step) -> str:
+        """Return a name for the result of a step that has none."""
+        return default_name(step)
 
     def target(self, tree: RuntimeValue, uses: Counter[Variable] | None, default: str | Sequence[str]) -> ast.expr:
         """Return the target that the outputs of a call are assigned to: a name, or a pattern of names.
@@ -234,7 +238,7 @@ class Printer:
 
     def host_value(self, value: HostValue) -> ast.expr:
         uniform = not value.symbolic and value.size > 1 and (value.data == value.data.ravel()[0]).all()
-        if value.size > LARGEST_LITERAL and not value.symbolic and not uniform:
+        if value.size > LARGEST_LITERAL and not value.symbolic and not uniform and not is_count(value):
             return self.stored(value)
         return self.size(literal(value))
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.codegen.fusions import DOMAIN, attention, gated, products, unmerged
-from jaxport.graph.editing import constant_of, graphs, is_op, numpy_dtype
+from jaxport.graph.editing import graphs, nodes_of, numpy_dtype
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.group_normalization import group_normalization
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
@@ -27,8 +27,9 @@ from jaxport.graph.identities import identities
 from jaxport.importer.evaluate import observing
 from jaxport.importer.graph import BodyFunction, BoundNode
 from jaxport.importer.host import HostValue, RuntimeValue
-from jaxport.importer.program import Program, rebuilt
-from jaxport.importer.tracing import RecordedProgram, arguments, completed, record
+from jaxport.importer.program import Program
+from jaxport.importer.tracing import RecordedProgram, arguments, completed, record_once
+from jaxport.importer.variants import rebuilt
 
 __all__ = ["record_fused"]
 
@@ -68,7 +69,7 @@ def record_fused(program: Program, inputs: Mapping[str, RuntimeValue] | None = N
     """
 
     def attempt(inputs: dict[str, RuntimeValue]) -> RecordedProgram:
-        return record(_fused(program, _seen(program, inputs)), inputs)
+        return record_once(_fused(program, _seen(program, inputs)), inputs)
 
     return completed(program, inputs, attempt)
 
@@ -135,8 +136,10 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]]) ->
         for node in root.graph.all_nodes():
             node.version = version if not node.domain else node.version
         root.opset_imports.update({"": max(version, OPSET), DOMAIN: 1})
-    own = [model.graph.initializers[name] for name in program.weights.values if name in model.graph.initializers]
-    parameters = [value for value in own if not _is_unit_affine(value)]
+    for node in nodes_of(model):
+        if not node.outputs and node.graph is not None:  # it computes nothing, and fusions read results
+            node.graph.remove(node, safe=True)
+    parameters = [model.graph.initializers[name] for name in program.weights if name in model.graph.initializers]
     copies = dict(zip(_values(program.model), _values(model), strict=True))
     known = {copies[value]: results for value, results in seen.items() if value in copies}
     names = [value.name for value in model.graph.outputs]
@@ -148,14 +151,6 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]]) ->
         value.name = name
     is_changed = any(node.version is None and node.domain in ("", DOMAIN) for graph in graphs(model) for node in graph)
     return rebuilt(program, model) if is_changed else program
-
-
-def _is_unit_affine(value: ir.Value) -> bool:
-    """Whether a tensor is nothing but the scale 1 or the bias 0 with which exporters write normalizations of groups."""
-    if any(not is_op(user, "InstanceNormalization") for user in value.consumers()):
-        return False
-    array = constant_of(value)
-    return array is not None and bool((array == 0).all() or (array == 1).all())
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:

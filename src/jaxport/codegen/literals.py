@@ -22,6 +22,7 @@ __all__ = [
     "comment",
     "dim_expression",
     "dtype_expression",
+    "is_count",
     "literal",
     "name",
     "number",
@@ -156,8 +157,22 @@ def literal(value: HostValue) -> ast.expr:
     if not value.symbolic and value.size > LARGEST_LITERAL:
         first = value.data.ravel()[0]
         if (value.data == first).all():
-            return call("jnp.full", _sizes(value), number(first), dtype_expression(dtype))
+            short = (
+                {0: "jnp.zeros", 1: "jnp.ones"}.get(first) if dtype.kind in "iuf" and not np.signbit(first) else None
+            )
+            kind = dtype_expression(dtype)
+            return call(short, _sizes(value), kind) if short else call("jnp.full", _sizes(value), number(first), kind)
+        if is_count(value):
+            options = {} if dtype == np.int64 else {"dtype": dtype_expression(dtype)}
+            return call("jnp.arange", ast.Constant(value.size), **options)
     return _array(value, [] if implied and (value.size or dtype.kind == "b") else [dtype_expression(dtype)])
+
+
+def is_count(value: HostValue) -> bool:
+    """Whether a vector is 0, 1, 2 …"""
+    if value.ndim != 1 or value.symbolic or value.dtype not in (np.int64, np.int32, np.float32):
+        return False
+    return bool(np.array_equal(value.data, np.arange(value.size))) and not bool(np.signbit(value.data[:1]).any())
 
 
 def _array(value: HostValue, dtype: list[ast.expr]) -> ast.expr:
@@ -224,6 +239,15 @@ def restored(value: np.ndarray, stored: ast.expr) -> ast.expr:
     """Return the expression that restores a tensor from the stored one."""
     restore = storable(value)[1]
     return ast.parse(restore.format(ast.unparse(stored)), mode="eval").body if restore else stored
+
+
+def sentence(text: str) -> str:
+    """Return text with names of a file in it, fit for a docstring: one line of ASCII, without quotes and backslashes.
+
+    >>> sentence('`h >= 3` has to hold, for node `/Pad`"')
+    '`h >= 3` has to hold, for node `/Pad`?'
+    """
+    return re.sub(r"[^A-Za-z0-9_ ./:,;`<>=+*\[\]()-]", "?", text)[:300]
 
 
 def comment(text: str) -> str:

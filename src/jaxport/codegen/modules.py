@@ -19,7 +19,7 @@ from jaxport.codegen.fields import class_name
 from jaxport.codegen.flat import variable_name
 from jaxport.codegen.literals import comment, storable
 from jaxport.codegen.sizes import size_names
-from jaxport.codegen.source import formatted, helper_sources, summary
+from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Module, Weight
 from jaxport.errors import InvalidArgument, SaveError, boundary
@@ -29,13 +29,13 @@ from jaxport.importer.namespaces import HELPERS
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
 
-__all__ = ["ModuleSource", "to_modules"]
+__all__ = ["GENERIC", "ModuleSource", "is_generated_file", "model_arguments", "tensors_of", "to_modules"]
 
 _RESERVED = (
     "Array Any Path Iterator Mapping Table annotations self jax jnp lax nn nnx eqx random np re "
     "load load_pytorch save filled named abstract is_tensor keys_from load_file save_file PYTORCH"
 )
-_GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
+GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
 MARK = "imported from ONNX"
 """The words in the first line of each generated module."""
 CODE, TENSORS = "model.py", "model.safetensors"
@@ -51,14 +51,16 @@ class ModuleSource:
       tensors: the weights, as its modules keep them.
       origins: the name in the ONNX file of the tensor that each of them comes from; the cells of recurrent layers have
         theirs in another order, and constants of the program have none.
+      notes: what holds for this source only: what sizes have to be, and which inputs became constants.
     """
 
     code: str
     tensors: dict[str, np.ndarray]
     origins: dict[str, str]
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return summary("ModuleSource", self.code, self.tensors)
+        return summary("ModuleSource", self.code, self.tensors, self.notes)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `model.py` and `model.safetensors`, and return the path of the module.
@@ -84,7 +86,7 @@ class ModuleSource:
 
     def _refuse_foreign(self, folder: Path) -> None:
         """Refuse a folder with a module or weights that somebody else wrote, trained weights among them."""
-        for name, is_ours in ((CODE, _is_generated_code), (TENSORS, _is_generated_file)):
+        for name, is_ours in ((CODE, _is_generated_code), (TENSORS, is_generated_file)):
             path = folder / name
             if os.path.lexists(path) and not is_ours(path):
                 raise SaveError(
@@ -98,7 +100,8 @@ def _is_generated_code(path: Path) -> bool:
     return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")[:400]
 
 
-def _is_generated_file(path: Path) -> bool:
+def is_generated_file(path: Path) -> bool:
+    """Whether a file of tensors was generated."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -133,30 +136,31 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
             where="`to_source`",
             instead="record the program with other names of sizes: `inputs={…}`",
         )
-    inputs = _arguments(recorded, {*reserved, *sizes})
-    classes = Classes(dialect, reserved, inputs, sizes, result, outputs)
+    inputs = model_arguments(recorded, {*reserved, *sizes})
+    classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
     body = "\n\n\n".join(ast.unparse(ast.fix_missing_locations(definition)) for definition in classes.definitions)
-    weights = dict(_weights(tree, classes, dialect, ""))
+    weights = dict(tensors_of(tree, classes, dialect))
     tensors = {key: weight.read() for key, weight in weights.items()}
-    origins = {key: weight.name for key, weight in weights.items() if weight.name}
+    origins = {key: weight.file for key, weight in weights.items() if weight.name}
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
     is_random = any(layer.kind == "Dropout" for layer in layers)
     loading = [dialect.loading(made, is_random), pytorch_loading(made, weights, entries)]
     parts = [*_definitions(dialect, body), *helper_sources(body), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
-    title = f'"""`{comment(program.name)}`, {MARK}."""\n\nfrom __future__ import annotations\n'
+    title = "\n".join([f"`{comment(program.name)}`, {MARK}.", *noted(recorded.notes)])
+    title = f'"""{title}{chr(10) * bool(recorded.notes)}"""\n\nfrom __future__ import annotations\n'
     code = formatted(f"{title}\n{_imports(text, dialect)}\n\n\n{text}\n")
-    return ModuleSource(code, tensors, origins)
+    return ModuleSource(code, tensors, origins, recorded.notes)
 
 
 def _root_name(type_name: str, graph: str) -> str:
     if type_name:
         return class_name(type_name, "", "Model")
-    return "Model" if _GENERIC.fullmatch(graph) else class_name(graph, "", "Model")
+    return "Model" if GENERIC.fullmatch(graph) else class_name(graph, "", "Model")
 
 
-def _arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable, str]:
+def model_arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable, str]:
     """Return the names of the arguments of the model."""
     names: dict[Variable, str] = {}
     for key, tree in recorded.inputs.items():
@@ -167,7 +171,7 @@ def _arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable, str
                 why="modules take arrays; sequences and optional inputs are printed as a function only",
                 instead='print it with `framework="jax"`',
             )
-        names[tree] = unique(variable_name(key), taken)
+        names[tree] = unique(variable_name(key.removesuffix(":0")), taken)  # TensorFlow numbers the results of a node
         taken.add(names[tree])
     return names
 
@@ -200,7 +204,7 @@ def _uses(text: str, module: str) -> bool:
     return re.search(rf"(?<![.\w]){module}\.", text) is not None
 
 
-def _weights(module: Module, classes: Classes, dialect: Dialect, prefix: str) -> Iterator[tuple[str, Weight]]:
+def tensors_of(module: Module, classes: Classes, dialect: Dialect, prefix: str = "") -> Iterator[tuple[str, Weight]]:
     """Yield the tensors of a module and of those inside it, each with its path, as the module keeps it."""
     if id(module) not in classes.sequences:
         draft: Draft = classes.drafts[id(module)]
@@ -218,4 +222,4 @@ def _weights(module: Module, classes: Classes, dialect: Dialect, prefix: str) ->
                 weight = child.weights[role]
                 yield inner + field.name, weight if field.axes is None else weight.transposed(field.axes)
         else:
-            yield from _weights(child, classes, dialect, inner)
+            yield from tensors_of(child, classes, dialect, inner)

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from importlib import metadata
 
+import numpy as np
+
+from jaxport.codegen.burn.crate import to_crate
+from jaxport.codegen.burn.source import CrateSource, crate_source
 from jaxport.codegen.equinox import EQUINOX
 from jaxport.codegen.flax import NNX
 from jaxport.codegen.fused import record_fused
+from jaxport.codegen.literals import comment
 from jaxport.codegen.modules import ModuleSource, to_modules
+from jaxport.codegen.simplified import simplified
 from jaxport.codegen.source import Source, to_source
 from jaxport.errors import InvalidArgument
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.program import Program
 from jaxport.importer.tracing import record
+from jaxport.importer.variants import in_model_order
 from jaxport.phases import phase
 
 __all__ = ["FRAMEWORKS", "printed"]
 
+Sample = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
 _DIALECTS = {dialect.name: dialect for dialect in (NNX, EQUINOX)}
-FRAMEWORKS = ("jax", *_DIALECTS)
-"""The frameworks that source can be printed for; `"jax"` is one function."""
+FRAMEWORKS = ("jax", *_DIALECTS, "burn")
+"""The frameworks that source can be printed for; `"jax"` is one function, and `"burn"` a crate of Rust."""
 
 
-def printed(program: Program, inputs: Mapping[str, RuntimeValue] | None, framework: str) -> Source | ModuleSource:
+def printed(
+    program: Program,
+    inputs: Mapping[str, RuntimeValue] | None,
+    framework: str,
+    sample: Callable[[Collection[str]], Sample | None] | None = None,
+) -> Source | ModuleSource | CrateSource:
     """Return a program as source for a framework.
 
     Args:
       program: the imported model.
       inputs: for `jaxport.importer.tracing.record`: sizes other than the declared ones, and values that decide shapes.
       framework: one of `FRAMEWORKS`.
+      sample: of the names of a crate's inputs, returns inputs and outputs by name for the crate's test; or None.
 
     Raises:
       InvalidArgument: there is no such framework.
@@ -42,5 +57,13 @@ def printed(program: Program, inputs: Mapping[str, RuntimeValue] | None, framewo
     dialect = _DIALECTS.get(framework)
     with phase("Printing"):
         with phase("Recording"):
-            recorded = record(program, inputs) if dialect is None else record_fused(program, inputs)
+            program = in_model_order(program) if framework == "burn" else program
+            recorded = record(program, inputs) if framework == "jax" else record_fused(program, inputs)
+            recorded = simplified(recorded)
+        if framework == "burn":
+            crate = to_crate(recorded)
+            arrays = sample(recorded.inputs.keys()) if sample is not None else None
+            return crate_source(
+                crate, comment(program.name) or "model", metadata.version("jaxport"), arrays, recorded.notes
+            )
         return to_source(recorded) if dialect is None else to_modules(recorded, dialect)

@@ -13,7 +13,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.host import RuntimeValue, is_dim
 from jaxport.importer.recording import Variable
 
-__all__ = ["size_names", "size_statements", "unreadable"]
+__all__ = ["size_names", "size_statements"]
 
 #: A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`.
 _LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
@@ -27,17 +27,22 @@ def size_names(tree: RuntimeValue) -> set[str]:
 
 
 def size_statements(
-    arguments: Mapping[str, RuntimeValue], names: Collection[str], checked: bool = True
+    arguments: Mapping[str, RuntimeValue],
+    names: Collection[str],
+    least: Mapping[str, int] | None = None,
 ) -> tuple[list[ast.stmt], set[str]]:
     """`batch, seq = x.shape`, for the sizes that are wanted; and `height = x.shape[2] // 32`.
 
     Args:
       arguments: the variables that the names of arguments stand for.
       names: the sizes.
-      checked: whether an input of another size is refused; inside the model there is none.
+      least: of the model itself, the sizes below which it refuses inputs, by name; inside it, inputs are as they have to be.
 
     Returns:
       The statements, and the names that no argument has as the size of an axis.
+
+    Raises:
+      InvalidArgument: there are such names, of the model itself.
     """
     wanted = set(names)
     shapes = {
@@ -55,11 +60,16 @@ def size_statements(
         linear = _LINEAR.fullmatch(size)
         if linear is not None and linear["name"] in wanted:
             wanted -= {linear["name"]}
-            statements += _solved(f"{argument}.shape[{axis}]", linear)[0 if checked else -1 :]
+            statements += _solved(f"{argument}.shape[{axis}]", linear)[0 if least is not None else -1 :]
+    if least is not None and wanted:
+        raise _unreadable(min(wanted))
+    for key, number in (least or {}).items():
+        refusal = f"raise ValueError({f'{key} has to be at least {number}'!r})"
+        statements += ast.parse(f"if {key} < {number}:\n    {refusal}").body
     return statements, wanted
 
 
-def unreadable(size: str) -> InvalidArgument:
+def _unreadable(size: str) -> InvalidArgument:
     """Return the refusal of a program whose source would need a size that no input has."""
     return InvalidArgument(
         f"the size `{size}` cannot be read from an input",

@@ -11,15 +11,15 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from jaxport.codegen.flat import Printer, variable_name
-from jaxport.codegen.literals import call, comment, dim_expression, name, storable
-from jaxport.codegen.sizes import size_names, size_statements, unreadable
+from jaxport.codegen.literals import call, comment, dim_expression, name, sentence, storable
+from jaxport.codegen.sizes import size_names, size_statements
 from jaxport.errors import SaveError, boundary
 from jaxport.files import checked_path, publish
 from jaxport.importer.dtypes import STRING
@@ -29,7 +29,7 @@ from jaxport.importer.namespaces import HELPERS
 from jaxport.importer.recording import Variable
 from jaxport.importer.tracing import RecordedProgram
 
-__all__ = ["Source", "summary", "to_source"]
+__all__ = ["Source", "noted", "summary", "to_source"]
 
 _RESERVED = "params CONSTANTS Outputs Array NamedTuple Path load_file load_params jax jnp lax nn random np annotations"
 
@@ -38,14 +38,16 @@ _RESERVED = "params CONSTANTS Outputs Array NamedTuple Path load_file load_param
 class Source:
     """A module's code and the tensors that it loads.
 
-    The code reads them from `model.safetensors`; the code that `save` writes names the file that it has written.
+    The code reads them from `model.safetensors`; the code that `save` writes names the file that it has written. `notes` are
+    what holds for this source only: what sizes have to be, and which inputs became constants.
     """
 
     code: str
     tensors: dict[str, np.ndarray]
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return summary("Source", self.code, self.tensors)
+        return summary("Source", self.code, self.tensors, self.notes)
 
     def save(self, folder: str | os.PathLike[str], stem: str = "model") -> Path:
         """Write `model.py` and the tensors beside it, and return the path of the module.
@@ -73,15 +75,16 @@ class Source:
         return publish(folder / f"{stem}.py", write, write_tensors if self.tensors else None, ".safetensors")
 
 
-def summary(kind: str, code: str, tensors: Mapping[str, np.ndarray]) -> str:
-    """Return what a terminal shows of code and tensors.
+def summary(kind: str, code: str, tensors: Mapping[str, np.ndarray], notes: Sequence[str] = ()) -> str:
+    """Return what a terminal shows of code and tensors, and of what holds for them only.
 
     >>> summary("Source", "import jax", {"w": np.zeros((2, 3))})
     '<Source of 1 line, and 1 tensor of 6 elements>'
     """
     lines, elements = len(code.splitlines()), sum(array.size for array in tensors.values())
     counts = [f"{count:,} {noun}{'s' * (count != 1)}" for count, noun in ((lines, "line"), (len(tensors), "tensor"))]
-    return f"<{kind} of {', and '.join(counts)} of {elements:,} elements>"
+    said = f"; {'; '.join(map(sentence, notes))}" if notes else ""
+    return f"<{kind} of {', and '.join(counts)} of {elements:,} elements{said}>"
 
 
 def to_source(recorded: RecordedProgram) -> Source:
@@ -127,10 +130,10 @@ def to_source(recorded: RecordedProgram) -> Source:
         assert isinstance(last, ast.Return)
         assert isinstance(last.value, ast.Tuple)
         body[-1] = ast.Return(call("Outputs", *last.value.elts))
-    wanted = sizes & printer.dims
-    prologue, unread = size_statements({argument: recorded.inputs[key] for key, argument in arguments.items()}, wanted)
-    if unread:
-        raise unreadable(min(unread))
+    least = recorded.assumed.checked
+    wanted = sizes & {*printer.dims, *least}
+    shaped = {argument: recorded.inputs[key] for key, argument in arguments.items()}
+    prologue, _ = size_statements(shaped, wanted, least)
     lines = []
     for statement in (*prologue, *body):
         scope = printer.comments.get(id(statement))
@@ -166,7 +169,7 @@ def _module(recorded: RecordedProgram, parts: list[str], constants: dict[str, np
     loading.append(_LOAD_PARAMS if tensors else _NO_PARAMS)
     title = f'"""`{comment(program.name)}`, imported from ONNX."""\n\nfrom __future__ import annotations\n'
     body = "\n\n".join(part.rstrip("\n") + "\n" for part in (*loading, *parts) if part)
-    return Source(formatted(f"{title}\n{_imports(body)}\n\n\n{body}"), tensors)
+    return Source(formatted(f"{title}\n{_imports(body)}\n\n\n{body}"), tensors, recorded.notes)
 
 
 #: Where `_load` looks for the tensors, until they are saved and have a name of their own.
@@ -227,7 +230,14 @@ def _docstring(recorded: RecordedProgram, arguments: dict[str, str], names: list
     rows += [f"  {argument}: {_typed(recorded.inputs[key])}" for key, argument in arguments.items()]
     rows += ["", "Returns:"]
     rows += [f"  {field}: {_typed(tree)}" for field, tree in zip(names, recorded.outputs, strict=True)]
+    rows += noted(recorded.notes)
     return "\n".join([f'"""The graph `{comment(program.name)}`.', "", *rows, '"""'])
+
+
+def noted(notes: Sequence[str]) -> list[str]:
+    """Return the lines of a docstring that say what holds for a source only."""
+    lines = textwrap.wrap("; ".join(sentence(note) for note in notes) + ".", 90) if notes else []
+    return ["", "This holds for this source:", *(f"  {line}" for line in lines)] if lines else []
 
 
 def helper_sources(code: str) -> list[str]:

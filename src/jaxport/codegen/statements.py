@@ -9,18 +9,26 @@ from dataclasses import replace
 
 import numpy as np
 
+from jaxport.codegen.fields import Fields
 from jaxport.codegen.flat import leaves
-from jaxport.codegen.literals import call, dtype_expression, number
+from jaxport.codegen.literals import attribute, call, dtype_expression, number
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
 __all__ = [
+    "KEPT",
+    "LONGEST_DISTANT",
+    "METHODS",
+    "WEAK",
+    "PartText",
+    "SizeName",
     "begin_in",
     "direct_operands",
     "for_loop",
     "is_single_number",
     "items_of_rounds",
+    "listed_parts",
     "lowered",
     "names_of_parts",
     "parts_by_place",
@@ -160,7 +168,48 @@ def parts_by_place(loop: Loop) -> list[list[Module | Layer]]:
 
 
 def items_of_rounds(loop: Item) -> Iterator[Item]:
-    """Yield the items of all rounds of a loop."""
+    """Yield the items of all rounds of a loop, as they are without it."""
     assert isinstance(loop, Loop)
-    for one in loop.calls:
-        yield from one.module.items
+    for index, one in enumerate(loop.calls):
+        for position, row in loop.rows.items():
+            if isinstance(row, Variable):
+                part = one.inputs[position]
+                yield Op("Gather", Step("index", "", (row, index), {}, part, None), (row,), (part,))
+        yield from one.module.items if one.module.inline else [one]
+
+
+def listed_parts(fields: Fields, around: Sequence[str | int], begin: int, count: int) -> ast.expr:
+    """Return the modules of a list that a loop calls."""
+    members, end = fields.members(around), begin + count
+    listed: ast.expr = attribute(f"self.{around[0]}")
+    for place in around[1:]:
+        listed = ast.Subscript(listed, ast.Constant(place), ast.Load())
+    if (begin, end) == (0, len(members)):
+        return listed
+    bounds = ast.Slice(ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None)
+    return ast.Subscript(listed, bounds, ast.Load())
+
+
+class SizeName(str):
+    """The name of a size that is an argument of a module."""
+
+    __slots__ = ()
+
+
+class PartText(str):
+    """A part of the module that is an argument."""
+
+    __slots__ = ()
+
+
+LONGEST_DISTANT = 32
+"""Characters of an expression that is an operand of a later step than the next at most."""
+
+METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
+"""Functions that are methods of arrays, and take an array and sizes or axes."""
+
+WEAK = {"jnp.clip", "helper.fake_quantized"}
+"""Functions whose operands behind the first may be plain numbers."""
+
+KEPT = {"mask", "softmax", "top_k"}
+"""Defaults that say more than `x`."""

@@ -23,13 +23,14 @@ class Weight:
     """A tensor of the file, in the layout in which its layer or operator takes it.
 
     Attributes:
-      name: its name in the file.
+      name: its name: that in the file, or its place in a list of modules of which the file has one.
       shape: its sizes.
       dtype: its element type.
       read: returns the array; nothing is read before.
       trained: whether it is a parameter; a statistic or a table is not.
       axes: the order of the axes that the file's tensor has here; None if more than their order differs.
       part: where its elements begin and end in the vector of the file; None if it has all of them.
+      origin: its name in the file, if that is another one.
     """
 
     name: str
@@ -39,6 +40,12 @@ class Weight:
     trained: bool = True
     axes: tuple[int, ...] | None = None
     part: tuple[int, int] | None = None
+    origin: str = ""
+
+    @property
+    def file(self) -> str:
+        """Its name in the file."""
+        return self.origin or self.name
 
     def transposed(self, axes: Sequence[int]) -> Weight:
         """Return the same tensor with its axes in another order."""

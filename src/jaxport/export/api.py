@@ -28,6 +28,7 @@ from jaxport.export import (
     plugins,
     precisions,
     prepare,
+    roles,
     targets,
 )
 from jaxport.export.calibration import Calibration
@@ -39,16 +40,23 @@ from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stor
 from jaxport.export.precisions import Named
 from jaxport.export.prepare import PreparedProgram
 from jaxport.export.registry import Rule
+from jaxport.export.requirements import CHECKS
+from jaxport.export.roles import role_of
 from jaxport.export.rules import BLOCK_RULES, RULES
+from jaxport.export.rules.refused import CHECK_LEFT_OUT
+from jaxport.export.scopes import check_scopes
 from jaxport.export.specs import Inputs, read_inputs
 from jaxport.export.targets import Target
 from jaxport.export.value import Scope, Value
 from jaxport.export.walker import Place, Walker
+from jaxport.graph.editing import Held
 from jaxport.jaxprs import Dim, Parameters, PythonFunction, PyTree
 from jaxport.onnx_facts import releases
 from jaxport.phases import phase
 
 Nonfinite = Literal["runtime", "exact"]
+Fold = Literal["constants", "weights"]
+Checks = Literal["discard", "refuse"]
 
 
 @jaxprs.failures_name_untested_jax()
@@ -69,11 +77,13 @@ def to_onnx(
     precision: Named | Mapping[str, Named] | None = None,
     calibration: Calibration | Iterable[PyTree] | None = None,
     io: str | None = None,
+    fold: Fold = "constants",
     weights: PyTree = "constants",
     state: State = "refuse",
     functions: Any = None,
     constraints: Sequence[str] = (),
     nonfinite: Nonfinite = "runtime",
+    checks: Checks = "discard",
     unroll_scans: int | None = None,
     rules: Mapping[str, Rule | PythonFunction] | None = None,
     passes: Sequence[Any] | None = None,
@@ -107,6 +117,9 @@ def to_onnx(
       calibration: for "int8", some batches: each is the positional argument of the function, or a tuple of several;
         `jaxport.Calibration(batches, method="percentile")` leaves outliers out of the ranges.
       io: the dtype that replaces float32 in inputs and outputs: "float16" or "bfloat16"; by default they stay float32.
+      fold: what is computed in advance: "constants" keeps the parameters and statistics of the model as they are, with
+        their paths, and what is computed from them (runtimes compute it once, while loading); "weights" computes that,
+        too, which makes the file smaller but loses them for `from_onnx`: scales become the product of several, for example.
       weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values stay
         the defaults of the returned object; a path pattern, a list of them, or a predicate on paths selects some.
       state: how to treat state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
@@ -114,6 +127,9 @@ def to_onnx(
       constraints: constraints on the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes them.
       nonfinite: how max pooling and recurrent layers treat NaN, and max pooling minus infinity: "runtime", as the
         runtime's operators do, which ignore them; "exact", as JAX does, with several more operators, or a loop.
+      checks: how to treat checks of values that raise Python errors while the program runs (`eqx.error_if`, which lineax
+        and diffrax call): "discard" leaves them out, and `explain()` and `requirements` say so, as a model has no errors
+        and they compute nothing; "refuse" refuses them.
       unroll_scans: unroll scans of at most this many steps, which run faster than a loop. By default scans over stacked
         weights, whose steps are layers, are unrolled up to some 4,000 operations; 0 keeps all loops.
       rules: rules for this export only, by primitive name: functions, or `jaxport.export.registry.Rule`.
@@ -148,6 +164,14 @@ def to_onnx(
         raise InvalidArgument(
             f"nonfinite={nonfinite!r} is unknown", where="`to_onnx(nonfinite=...)`", instead='"runtime" or "exact"'
         )
+    if fold not in ("constants", "weights"):
+        raise InvalidArgument(
+            f"fold={fold!r} is unknown", where="`to_onnx(fold=...)`", instead='"constants" or "weights"'
+        )
+    if checks not in ("discard", "refuse"):
+        raise InvalidArgument(
+            f"checks={checks!r} is unknown", where="`to_onnx(checks=...)`", instead='"discard" or "refuse"'
+        )
     name = name or _name_of(fn)
     with phase(f"Exporting {name}"), jax.enable_x64(True) if double_precision else contextlib.nullcontext():
         read = read_inputs(inputs, input_params, constraints, double_precision)
@@ -166,10 +190,12 @@ def to_onnx(
             output_names=output_names,
             inputs_as_nchw=inputs_as_nchw,
             outputs_as_nchw=outputs_as_nchw,
+            fold=fold,
             weights=weights,
             state=state,
             wanted=wanted,
             nonfinite=nonfinite,
+            checks=checks,
             unroll_scans=unroll_scans,
             rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
             passes=graph_passes.DEFAULT if passes is None else passes,
@@ -199,10 +225,12 @@ class Options:
     output_names: Sequence[str] | None
     inputs_as_nchw: Sequence[int]
     outputs_as_nchw: Sequence[int]
+    fold: Fold
     weights: PyTree
     state: State
     wanted: Selector
     nonfinite: Nonfinite
+    checks: Checks
     unroll_scans: int | None
     rules: Mapping[str, Rule]
     passes: Sequence[Any]
@@ -220,6 +248,9 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         if options.lowers:
             lowest.lower(exported.model)
         lowest.record(exported.model)
+        if options.fold == "constants":
+            roles.record(exported.model)
+        check_scopes(exported.model)
         _check_target(exported, options)
     return exported
 
@@ -243,6 +274,7 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
         BLOCK_RULES,
         IsWhole(frozenset(BLOCK_RULES), options.wanted),
         exact_nonfinite=options.nonfinite == "exact",
+        discards_checks=options.checks == "discard",
         unroll_scans=options.unroll_scans,
         functions=FunctionBuilder(options.wanted),
     )
@@ -262,6 +294,8 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
     ir_version = targets.ir_version(options.target, options.opset)
     model = ir.Model(graph, ir_version=ir_version, producer_name="jaxport")
     walker.functions.attach(model, options.opset)
+    if left_out := sum(record.note == CHECK_LEFT_OUT for record in walker.records):
+        model.metadata_props[CHECKS] = str(left_out)
     reports = graph_passes.run(model, options.passes)
     return Exported(
         model=model,
@@ -365,7 +399,9 @@ def _enter(
             ports.append(Port(name, tuple(jax_aval.shape), jax_aval.dtype, weight=True))
             defaults[name] = array
         else:
-            value = Value(aval.dtype, aval.shape, constant=array, name=weight.path)
+            role = role_of(weight) if options.fold == "constants" else "constant"
+            leaf = None if role == "constant" else Held(weight.path, role)
+            value = Value(aval.dtype, aval.shape, constant=array, name=weight.path, held=leaf)
         held.append(value)
     return [*held, *operands], ports, defaults
 

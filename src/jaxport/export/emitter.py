@@ -39,6 +39,7 @@ from jaxport.errors import RuleError
 from jaxport.export import dim_values, folding, legalize, opsets, shapes
 from jaxport.export.steps import Move, OperatorCall
 from jaxport.export.value import Operand, Scope, Stamp, Value, data_type
+from jaxport.graph.editing import Held
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, Parameters, PythonFunction, dims
 from jaxport.onnx_facts import schema
 
@@ -104,10 +105,12 @@ class Emitter:
 
     # Constants and dims
 
-    def const(self, value: ArrayLike, dtype: DTypeLike | None = None, name: str = "") -> Value:
-        """Return a constant: anything that NumPy takes, in `dtype` or its own."""
+    def const(
+        self, value: ArrayLike, dtype: DTypeLike | None = None, name: str = "", held: Held | None = None
+    ) -> Value:
+        """Return a constant: anything that NumPy takes, in `dtype` or its own; `held` is the array of a model that it holds."""
         array = np.asarray(value, dtype=None if dtype is None else np.dtype(dtype))
-        return Value(array.dtype, array.shape, constant=array, name=name)
+        return Value(array.dtype, array.shape, constant=array, name=name, held=held)
 
     def dims(self, shape: Sequence[dims.Dim]) -> Value:
         """Return dims as an int64 vector: a constant if all are integers."""

@@ -20,6 +20,7 @@ from jaxport.export.explain import Explanation
 from jaxport.export.ports import Port
 from jaxport.export.requirements import Requirements
 from jaxport.jaxprs import Parameters, PythonFunction, PyTree, dims
+from jaxport.printable import printable
 
 if TYPE_CHECKING:
     import onnx
@@ -83,7 +84,7 @@ class Exported:
 
     def __repr__(self) -> str:
         count = sum(1 for _ in self.model.graph.all_nodes())
-        return (
+        return printable(
             f"<Exported {self.model.graph.name}: ({_signature(self._ports)}) -> ({_signature(self.outputs)}), "
             f"{count} {'node' if count == 1 else 'nodes'}, opset {self.model.opset_imports['']}>"
         )

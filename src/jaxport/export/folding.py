@@ -19,13 +19,7 @@ from jax.typing import DTypeLike
 from jaxport.export.value import Value
 from jaxport.graph.editing import SMALL
 from jaxport.jaxprs import JaxprEqn, Parameters, PythonFunction, dims
-
-
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if (b == 0).any():
-        raise ZeroDivisionError
-    quotient = np.abs(a) // np.abs(b)  # ONNX truncates towards zero
-    return np.where((a < 0) != (b < 0), -quotient, quotient)
+from jaxport.onnx_facts.integers import quotient
 
 
 def _slice(x, starts, ends, axes=None, steps=None):
@@ -64,7 +58,7 @@ COMPUTES: dict[str, PythonFunction] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
-    "Div": _divide,
+    "Div": quotient,
     "Neg": np.negative,
     "Abs": np.abs,
     "Max": np.maximum,

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree, Shape
+from jaxport.jaxprs.meshes import on_host
 
 NHWC_TO_NCHW, NCHW_TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
@@ -172,7 +173,7 @@ def stored(value: PyTree) -> np.ndarray:
     """
     if is_key(getattr(value, "dtype", np.float32)):
         return np.asarray(jax.random.key_data(value))
-    array: Any = np.asarray(value)
+    array: Any = on_host(value)
     if array.dtype.kind != "c":
         return array
     return np.stack([array.real, array.imag], axis=-1)

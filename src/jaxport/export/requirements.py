@@ -14,9 +14,12 @@ from jaxport.export import lowest
 from jaxport.graph.editing import dims_of, graphs, operator_name
 from jaxport.onnx_facts import CONTROL_FLOW, ROW_NORMALIZATIONS, releases, schema
 from jaxport.onnx_facts.kernels import MISSING, RELEASES, VERSIONS
+from jaxport.printable import printable
 
 SLOW_ON_CPUS = ("SkipLayerNormFusion",)
 """Optimizers of ONNX Runtime whose operators are slower on CPUs than those that they replace: normalizations of rows."""
+CHECKS = "jaxport.checks"
+"""The key of the model's metadata under which the number of checks is that the export left out."""
 SHOWN = 3
 """The number of reasons shown for why older releases are not enough."""
 
@@ -46,6 +49,7 @@ class Requirements:
       dims: the symbolic dims of the inputs.
       session: arguments of `onnxruntime.InferenceSession` that make the model faster on CPUs; `exported.run` uses them.
       unknown: the number of values with a dim, or a shape, that is only known at run time.
+      checks: the number of checks that the export left out: where they raise in JAX, the model returns values.
     """
 
     opset: int
@@ -60,6 +64,7 @@ class Requirements:
     dims: tuple[str, ...]
     session: Mapping[str, Sequence[str]]
     unknown: int
+    checks: int = 0
 
     @classmethod
     def of(cls, model: ir.Model) -> Requirements:
@@ -84,6 +89,7 @@ class Requirements:
             dims=tuple(dict.fromkeys(d for v in model.graph.inputs for d in dims_of(v) or () if isinstance(d, str))),
             session={} if ROW_NORMALIZATIONS.isdisjoint(operators) else {"disabled_optimizers": list(SLOW_ON_CPUS)},
             unknown=sum(_is_unknown(value) for value in values),
+            checks=int(checks) if (checks := model.metadata_props.get(CHECKS, "")).isdecimal() else 0,
         )
 
     @property
@@ -100,6 +106,8 @@ class Requirements:
             "dtypes": ", ".join(self.dtypes),
             "open dims": ", ".join(self.dims),
             "unknown": f"{self.unknown} values have a dim that is known at run time only" if self.unknown else "",
+            "checks": f"{self.checks} left out: inputs for which they raise in JAX are the caller's to avoid"
+            * bool(self.checks),
             "domains": ", ".join(f"{domain} {version}" for domain, version in self.domains.items()),
             "opset for": _shortened(self.opset_for),
             "newer for" if self.runtime else "lacking": _shortened(self.newer),
@@ -107,7 +115,7 @@ class Requirements:
             "on CPUs": ", ".join(f"InferenceSession(..., {name}={value})" for name, value in self.session.items()),
         }
         head = f"opset {self.opset}, IR {self.ir_version}, {runtime}, {flow or 'no control flow'}, {types}"
-        return "\n".join([head, *(f"  {label:<11}  {text}" for label, text in rows.items() if text)])
+        return "\n".join(map(printable, [head, *(f"  {label:<11}  {text}" for label, text in rows.items() if text)]))
 
 
 def oldest_runtime(nodes: Sequence[ir.Node], opset: int) -> tuple[str | None, tuple[str, ...]]:

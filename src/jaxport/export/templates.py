@@ -250,7 +250,8 @@ def _kind(op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> Hashabl
 
 def _same_kind(one: Value, other: Value) -> bool:
     """Whether two operands look the same from inside a block: all but what they hold and come from."""
-    if (one.dtype, one.is_constant, bool(one.name)) != (other.dtype, other.is_constant, bool(other.name)):
+    kinds = [(x.dtype, x.is_constant, bool(x.name), x.held and x.held.role) for x in (one, other)]
+    if kinds[0] != kinds[1]:
         return False
     shapes = ((one.shape, other.shape), (one.broadcast, other.broadcast))
     return one.scope is other.scope and all(

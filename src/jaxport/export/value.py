@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jax.typing import DTypeLike
 
 from jaxport.export.steps import Emission, Log, OperatorCall, Watch, Withdrawal
-from jaxport.graph.editing import PARAMETER, SIZE, SMALL, Namer, new_constant
+from jaxport.graph.editing import HELD, PARAMETER, SIZE, SMALL, Held, Namer, memory_of, new_constant
 from jaxport.jaxprs import Parameters, dims
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ class Value:
       broadcast: the shape after its broadcast, if that is deferred: see `logical_shape`.
       scope: the graph it belongs to; None for a constant, which any graph may use.
       name: its wanted name, made unique when it enters a graph.
+      held: the array of the user's model that a constant holds, or None.
       watch: notes what is read of it while a template is being recorded, or None.
     """
 
-    __slots__ = ("_constant", "_ir", "_origin", "broadcast", "dtype", "name", "scope", "shape", "watch")
+    __slots__ = ("_constant", "_ir", "_origin", "broadcast", "dtype", "held", "name", "scope", "shape", "watch")
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Value:
         constant: np.ndarray | None = None,
         scope: Scope | None = None,
         name: str = "",
+        held: Held | None = None,
         ir_value: ir.Value | None = None,
         origin: Origin | None = None,
         watch: Watch | None = None,
@@ -58,7 +60,7 @@ class Value:
         self.shape = None if shape is None else tuple(shape)
         self.broadcast: tuple[dims.Dim, ...] | None = None
         self._constant, self.scope, self.name, self._ir, self._origin = constant, scope, name, ir_value, origin
-        self.watch = watch
+        self.watch, self.held = watch, held
 
     @property
     def constant(self) -> np.ndarray | None:
@@ -118,6 +120,7 @@ class Value:
             constant=self._constant,
             scope=self.scope,
             name=self.name,
+            held=self.held,
             ir_value=self._ir,
             origin=self._origin,
             watch=self.watch,
@@ -134,7 +137,7 @@ class Value:
         assert self._constant is not None
         array = move(self._constant)
         watch = None if self.watch is None else Watch()
-        return Value(self.dtype, array.shape, constant=array, name=self.name, watch=watch)
+        return Value(self.dtype, array.shape, constant=array, name=self.name, held=self.held, watch=watch)
 
     def same_elements(self, other: Value) -> bool:
         """Whether two constants have the same bytes; this does not count as read."""
@@ -154,10 +157,9 @@ class Value:
         """Return a key that distinguishes this constant from others."""
         array = self._constant
         assert array is not None
-        kind = (array.dtype, array.shape)
-        if array.nbytes <= SMALL:
-            return (*kind, self.name, array.tobytes())
-        return (*kind, array.__array_interface__["data"][0], array.strides)
+        if array.nbytes <= SMALL and self.held is None:
+            return array.dtype, array.shape, self.name, array.tobytes()
+        return array.dtype, self.held, *memory_of(array)
 
     def is_size(self, dim: dims.Dim) -> None:
         """Note on the underlying `onnx_ir.Value` that it is a size, if this is known to be positive."""
@@ -338,7 +340,7 @@ class Scope:
         array = value._constant
         assert array is not None
         constant = new_constant(array, self.values.unique(value.name or "constant"), as_node=self.kind == "function")
-        constant.meta[PARAMETER] = bool(value.name)
+        constant.meta.update({PARAMETER: bool(value.name), HELD: value.held})
         node = constant.producer()
         if node is not None:
             self.nodes.append(node)

@@ -122,6 +122,7 @@ class Walker:
       is_whole: which blocks a rule or an ONNX function exports, so that nothing looks into them.
       legalize: whether operators are computed in another dtype if the runtime has no kernel.
       exact_nonfinite: whether NaN and infinities are as in JAX even if the runtime's operators differ.
+      discards_checks: whether checks of values that raise Python errors are left out.
       unroll_scans: the greatest length of a scan that is unrolled; if None, that depends on what is scanned.
       functions: builds ONNX functions for the chosen blocks, or None if there are none.
       templates: what earlier blocks emitted, which is emitted again for equal ones.
@@ -136,6 +137,7 @@ class Walker:
     is_whole: Callable[[Block], bool] = all_blocks
     legalize: bool = True
     exact_nonfinite: bool = False
+    discards_checks: bool = True
     unroll_scans: int | None = None
     functions: Any = None
     templates: BlockTemplates = field(default_factory=BlockTemplates)

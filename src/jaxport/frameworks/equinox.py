@@ -31,6 +31,10 @@ class Equinox(Framework):
         """Whether it is a module, or an `eqx.nn.State`, which may only be read once."""
         return isinstance(value, equinox.Module | equinox.nn.State | equinox.nn.StateIndex)
 
+    def is_state(self, value: object) -> bool:
+        """Whether it is an `eqx.nn.State`: the statistics of normalizations, for example."""
+        return isinstance(value, equinox.nn.State)
+
     def module_classes(self) -> Iterator[type]:
         """Yield all layers: Equinox's and the user's."""
         return (cls for cls in subclasses(equinox.Module) if _is_layer(cls))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -13,8 +13,10 @@ from jaxport.onnx_facts import CONTROL_FLOW
 
 Dim = int | str | ir.SymbolicDim
 
-#: Marks a parameter of the user's, in the `meta` of its `onnx_ir.Value`.
+#: Marks an array that the user has a name for, in the `meta` of its `onnx_ir.Value`.
 PARAMETER = "jaxport.parameter"
+#: Has the array of the user's model that a constant holds, a `Held`, in the `meta` of its `onnx_ir.Value`.
+HELD = "jaxport.held"
 #: Marks a number that is a positive size, in the `meta` of its `onnx_ir.Value`, by the text of the size.
 SIZE = "jaxport.size"
 #: Constants of at most this many bytes are compared by content, larger ones by memory.
@@ -22,6 +24,31 @@ SMALL = 1024
 
 Stamp = tuple[ir.DataType | None, Sequence[Dim] | None]
 """The dtype and the shape of a result; None for what is unknown."""
+
+
+class Held(NamedTuple):
+    """A parameter or a statistic of the user's model that a constant holds: path and role, and the part if it is not whole.
+
+    Constants that hold the same part of an array, whatever their shapes and the order of their elements, are tied; all
+    others are not, even if they are equal.
+    """
+
+    path: str
+    role: str
+    part: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the constant, unless it is taken: that of the array, with the part behind.
+
+        >>> Held("layers.kernel", "parameter", "0").name
+        'layers.kernel.0'
+        """
+        return f"{self.path}.{self.part}" if self.part else self.path
+
+    def divided(self, number: int) -> Held:
+        """Return one of the parts that an array is divided into."""
+        return self._replace(part=f"{self.part}.{number}" if self.part else str(number))
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -127,6 +154,35 @@ def constant_of(value: ir.Value | None) -> np.ndarray | None:
         return None
     tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
     return None if tensor is None else tensor.numpy()
+
+
+def held(value: ir.Value | None) -> Held | None:
+    """Return the parameter or statistic of the user's model that a constant holds, or None."""
+    return None if value is None else value.meta.get(HELD)
+
+
+def is_weight(value: ir.Value | None) -> bool:
+    """Whether a constant holds a parameter or a statistic of the user's model: its elements may change, and are not read."""
+    return held(value) is not None
+
+
+def number_of(value: ir.Value | None) -> float | None:
+    """Return the number that all elements of a constant equal; None for others, and for a weight that happens to be so."""
+    array = None if is_weight(value) else constant_of(value)
+    if array is None or not array.size or array.dtype == object:
+        return None
+    first = array.flat[0]
+    return float(first) if array.size == 1 or bool((array == first).all()) else None
+
+
+def memory_of(array: np.ndarray) -> tuple:
+    """Return what only views of the same memory with the same elements in the same order share, while both are alive."""
+    return array.shape, array.__array_interface__["data"][0], array.strides
+
+
+def marks_of(value: ir.Value) -> dict[str, Any]:
+    """Return the marks of a constant that another one with the same elements has, too."""
+    return {key: value.meta[key] for key in (HELD, PARAMETER) if key in value.meta}
 
 
 def size_in(value: ir.Value | None) -> str | None:
@@ -237,20 +293,30 @@ class Editor:
         """Return an unused name: `wish`, perhaps with a number."""
         return self._namer.unique(wish)
 
-    def constant(self, graph: ir.Graph | None, array: np.ndarray, name: str) -> ir.Value:
+    def constant(
+        self, graph: ir.Graph | None, array: np.ndarray, name: str, moved_from: ir.Value | None = None
+    ) -> ir.Value:
         """Return a constant that `graph` can use: an initializer of the main graph, or a node in a function.
 
-        Small constants with the same content are stored once.
+        Small constants with the same content are stored once, but for arrays of the user's model.
+
+        Args:
+          graph: the graph.
+          array: the elements.
+          name: the name, perhaps with a number.
+          moved_from: a constant that has the same elements, in another shape or order.
         """
         assert graph is not None
-        root = self._root[graph]
-        key = (root, str(array.dtype), array.shape, array.tobytes()) if array.nbytes <= SMALL else None
+        root, marks = self._root[graph], {} if moved_from is None else marks_of(moved_from)
+        small = array.nbytes <= SMALL and not marks.get(HELD)
+        key = (root, str(array.dtype), array.shape, array.tobytes()) if small else None
         if key is not None and key in self._small:
             known = self._small[key]
             node = known.producer()
             if node is None or node.graph is not None:  # not removed in the meantime
                 return known
         value = new_constant(array, self.unique(name), as_node=root is not self._main)
+        value.meta.update(marks)
         node = value.producer()
         if node is None:
             root.register_initializer(value)
@@ -262,7 +328,7 @@ class Editor:
         return value
 
     def replace_constant(self, node: ir.Node, index: int, array: np.ndarray) -> None:
-        """Replace the constant operand at `index`; a weight that only this node uses keeps its name."""
+        """Move or repeat the elements of the constant operand at `index`; a weight that only this node uses keeps its name."""
         value = source(node, index)
         assert value.dtype is not None
         array = array.astype(value.dtype.numpy(), copy=False)
@@ -271,7 +337,7 @@ class Editor:
             value.const_value = ir.Tensor(array, dtype=value.dtype, name=value.name)
             value.shape = ir.Shape(array.shape)
         else:
-            node.replace_input_with(index, self.constant(node.graph, array, value.name or "constant"))
+            node.replace_input_with(index, self.constant(node.graph, array, value.name or "constant", value))
 
     def emit(
         self,

@@ -87,11 +87,11 @@ class Builder:
         array = constant_of(value)
         if array is None or value.is_initializer() or value.producer() is not None:
             return self.now(value)
-        return self.constant(array, value.name or "constant")
+        return self.constant(array, value.name or "constant", value)
 
-    def constant(self, array: np.ndarray, name: str) -> ir.Value:
-        """Return a constant that the node can use."""
-        return self.editor.constant(self.node.graph, array, name)
+    def constant(self, array: np.ndarray, name: str, moved_from: ir.Value | None = None) -> ir.Value:
+        """Return a constant that the node can use: see `Editor.constant`."""
+        return self.editor.constant(self.node.graph, array, name, moved_from)
 
     def integers(self, numbers: Sequence[int], name: str) -> ir.Value:
         """Return a vector of int64: axes, or a shape."""

@@ -24,7 +24,19 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.axis_groups import axis_groups
-from jaxport.graph.editing import Dim, constant_of, dims_of, integer, integers, is_op, operand, rank_of, size_in, source
+from jaxport.graph.editing import (
+    Dim,
+    constant_of,
+    dims_of,
+    integer,
+    integers,
+    is_op,
+    number_of,
+    operand,
+    rank_of,
+    size_in,
+    source,
+)
 from jaxport.onnx_facts import VIEWS
 
 T = TypeVar("T")
@@ -79,12 +91,8 @@ class Seen:
 
     @property
     def scalar(self) -> float | None:
-        """The number that all its elements equal, or None."""
-        array = constant_of(self.value)
-        if array is None or not array.size or array.dtype == object:
-            return None
-        first = array.flat[0]
-        return float(first) if array.size == 1 or bool((array == first).all()) else None
+        """The number that all its elements equal, or None; None for weights, too."""
+        return number_of(self.value)
 
     def operands(self, *op_types: str) -> list[Seen] | None:
         """Return the operands of the elementwise operator that computes it, as they broadcast to it.

@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import constant_of, is_op, source, sources
+from jaxport.graph.editing import constant_of, is_op, number_of, source, sources
 from jaxport.graph.fusing import same_but_for_ones
 from jaxport.graph.matching import close
 from jaxport.jaxprs import PythonFunction
@@ -312,9 +312,7 @@ def operators_below(value: ir.Value) -> set[str] | None:
 def _number(value: ir.Value) -> float | None:
     """Return the number that all elements of a constant equal."""
     array = constant_of(value)
-    if array is None or not array.size or array.size > 1:
-        return None
-    return float(array.ravel()[0])
+    return number_of(value) if array is not None and array.size == 1 else None
 
 
 def _is_number(value: ir.Value, expected: float) -> bool:

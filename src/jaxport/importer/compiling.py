@@ -18,13 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.blocks import current_recorder
-from jaxport.errors import JaxportError, ModelError
+from jaxport.errors import JaxportError, ModelError, ValueNotKnown
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.evaluate import LARGE, observed
 from jaxport.importer.host import HostValue, Key, RuntimeValue
 from jaxport.importer.recording import Recorded, active, map_leaves
 from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs.meshes import explicit_mesh, of_no_mesh, run_on_mesh, without_explicit_axes
 from jaxport.jaxprs.walk import equations_run
+from jaxport.printable import printable_lines
 
 __all__ = ["Calls"]
 
@@ -65,6 +67,8 @@ class Calls:
     Args:
       evaluate: the program, as a function of parameters, inputs by name, and a random key.
       static: the names of the inputs whose values decide shapes.
+      deciding: the names of those that decide which branches run: they become static if not all branches can be traced,
+        as with shapes of inputs that only fit one of them.
 
     >>> calls = Calls(lambda params, inputs, rng: (params["w"] * inputs["x"],), ())
     >>> calls({"w": jnp.ones(2)}, {"x": jnp.ones(2)}, None)
@@ -73,8 +77,8 @@ class Calls:
     compiled for 1 set of shapes
     """
 
-    def __init__(self, evaluate: Evaluate, static: Sequence[str]):
-        self.evaluate, self.static = evaluate, frozenset(static)
+    def __init__(self, evaluate: Evaluate, static: Sequence[str], deciding: Sequence[str] = ()):
+        self.evaluate, self.static, self.deciding = _on_meshes(evaluate), frozenset(static), frozenset(deciding)
         self._kept: OrderedDict[RuntimeValue, _Call] = OrderedDict()
 
     def __call__(
@@ -121,7 +125,7 @@ class Calls:
         variants = sum(shapes == key[0] for shapes, _ in self._kept)
         if known and variants >= MOST_VALUES:
             names = ", ".join(f"`{name}`" for name in known)
-            call.why = f"shapes depend on the values of {names}, which are others each time"
+            call.why = f"shapes or branches depend on the values of {names}, which are others each time"
         else:
             function = jax.jit(whole)
             try:
@@ -133,6 +137,9 @@ class Calls:
                     return _filled(call.outputs, arrays)
             except (JaxportError, jax.errors.JaxRuntimeError, NotImplementedError) as error:
                 call.why = _reason(error)
+                if isinstance(error, ValueNotKnown) and not self.deciding <= self.static:
+                    self.static |= self.deciding
+                    return self(params, inputs, rng)
         outputs = self.evaluate(params, inputs, rng)  # it reports what is wrong with the inputs
         self._keep(key, call)
         return outputs
@@ -169,7 +176,37 @@ class Calls:
         reasons = list(dict.fromkeys(call.why for call in self._kept.values() if call.function is None))
         parts = [f"compiled for {compiled} set{'s' if compiled > 1 else ''} of shapes"] * bool(compiled)
         parts += [f"operator by operator: {why}" for why in reasons]
-        return "; ".join(parts) or "none yet"
+        return printable_lines("; ".join(parts)) or "none yet"
+
+
+def _on_meshes(evaluate: Evaluate) -> Evaluate:
+    """Return the program as a function of arrays on meshes of any kind: its operations name no axes."""
+
+    def run(
+        params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
+    ) -> tuple[RuntimeValue, ...]:
+        recorder = current_recorder()
+        if recorder is not None:
+            params = dict(zip(params, recorder.of_automatic_axes(params.values()), strict=True))
+        leaves, tree = jax.tree.flatten((dict(params), dict(inputs), rng))
+        places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+        if explicit_mesh(jax.typeof(leaves[index]) for index in places) is None:
+            return evaluate(params, inputs, rng)
+        outputs: tuple[RuntimeValue, ...] = ()
+
+        def whole(arrays: Sequence[jax.Array]) -> list[RuntimeValue]:
+            nonlocal outputs
+            given = dict(zip(places, arrays, strict=True))
+            full = [given.get(index, leaf) for index, leaf in enumerate(leaves)]
+            outputs, results = _emptied(evaluate(*jax.tree.unflatten(tree, full)))
+            return results
+
+        with without_explicit_axes():
+            program = jax.make_jaxpr(whole)([of_no_mesh(leaves[index]) for index in places])
+        weights = sum(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(dict(params)))
+        return _filled(outputs, run_on_mesh(program, [leaves[index] for index in places], weights))
+
+    return run
 
 
 def _nothing_is_compiled() -> bool:

@@ -30,7 +30,7 @@ from jaxport.importer.layouts import RANK, arranged
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.namespaces import cast, known, random
 from jaxport.importer.recording import Recorded, active, check_size
-from jaxport.importer.registry import BOUND, Operator, OperatorFunction
+from jaxport.importer.registry import BOUND, EXTENT, Operator, OperatorFunction
 from jaxport.importer.resolve import tensor_value
 from jaxport.importer.scope import EvaluationScope
 from jaxport.importer.segments import Item, Nested, Segment
@@ -207,6 +207,33 @@ def _explained(error: Exception, node: BoundNode) -> Exception:
     return error
 
 
+UNDECIDED = "which branch of an `If` runs has to be known before the program is traced"
+
+
+def _undecided(error: Exception, node: BoundNode) -> Exception:
+    """Return the error to raise for an `If` of which not all branches can be traced, though its inputs could say which runs."""
+    if isinstance(error, ValueNotKnown) and error.headline == UNDECIDED:
+        return error  # of an `If` inside
+    if not isinstance(error, JaxportError | TypeError | ValueError):
+        return _explained(error, node)
+    why = error.refusals[0].why if isinstance(error, Unsupported) else getattr(error, "why", "") or str(error)
+    names = " and ".join(f"`{name}`" for name in node.decided_by)
+    values = ", ".join(f"{name!r}: value" for name in node.decided_by)
+    decides = "decides" if len(node.decided_by) == 1 else "decide"
+    return ValueNotKnown(
+        UNDECIDED,
+        [
+            Refusal(
+                node.node.op_type,
+                describe(node.node),
+                f"{names} {decides} which branch runs, and one of them cannot be traced: give the value: a NumPy scalar that "
+                f"the jitted function closes over, `to_onnx(…, static_params={{{values}}})`, "
+                f"`to_source(inputs={{{values}}})`; the branch fails: {why.partition(chr(10))[0]}",
+            )
+        ],
+    )
+
+
 def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
     recording, arrangement = active(), None
     if recording is not None:
@@ -234,7 +261,8 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
         for output in outputs:
             _check_held(output)
     except Exception as error:
-        explained = _explained(error, node)
+        undecided = node.decided_by and not isinstance(error, ModelError) and known(scope[node.inputs[0]]) is None  # type: ignore[index]
+        explained = _undecided(error, node) if undecided else _explained(error, node)
         if explained is error:
             raise
         raise explained from error
@@ -276,7 +304,7 @@ def _call(
     scope: EvaluationScope,
 ) -> tuple[RuntimeValue, ...]:
     for index, value in enumerate(inputs):
-        mark = operator.input_mark(index)
+        mark = node.input_mark(index)
         if value is not None and (mark == "host" or (mark == "known" and node.bound is None)):
             inputs[index] = _on_host(node, operator, index, value)
     keywords = {
@@ -307,6 +335,8 @@ def _context(kind: str, node: BoundNode, scope: EvaluationScope) -> RuntimeValue
         return tuple(value is not None for value in node.outputs)
     if kind == BOUND:
         return node.bound
+    if kind == EXTENT:
+        return node.extent
     # A random key for this node only.
     return random.fold_in(random.key(0) if scope.key is None else scope.key, node.index)
 

@@ -18,6 +18,8 @@ from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.modules import scopes_of
 from jaxport.importer.recording import Recorded, Step
 from jaxport.importer.tracing import record
+from jaxport.importer.unchecked import unknown_attributes
+from jaxport.printable import printable, printable_lines
 
 if TYPE_CHECKING:
     from jaxport.importer.program import Program
@@ -40,7 +42,7 @@ class Phase:
 
     def __str__(self) -> str:
         table = titled(f"{self.name}: {self.title}", [self.header, *self.rows], gap=3)
-        return f"{table}\n{self.note}" if self.note else table
+        return f"{table}\n{printable_lines(self.note)}" if self.note else table
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ def _resolved(program: Program) -> Phase:
     whole = sum(1 for _ in program.model.graph)
     dropped = whole - len(program.body.nodes)
     title = f"{len(rows)} operations" + (f"; {dropped} nodes that no output needs are dropped" if dropped else "")
-    return Phase("resolved", title, ("operation", "served by", "since"), tuple(rows))
+    ignored = [f"  ignored   `{each.name}` of {each.where}: {each.why}" for each in unknown_attributes(program.model)]
+    return Phase("resolved", title, ("operation", "served by", "since"), tuple(rows), "\n".join(ignored))
 
 
 def _folded(program: Program, seen: Mapping[BoundNode, _Seen], note: str) -> Phase:
@@ -159,8 +162,8 @@ def _finalized(program: Program, steps: Sequence[Step]) -> Phase:
     weights = program.weights
     roles = [("parameter", name, f"{spec.dtype}{list(spec.shape)}") for name, spec in weights.specs.items()]
     roles += [("constant", name, f"{array.dtype}{list(array.shape)}") for name, array in program.constants.items()]
-    note = "\n".join(f"  {kind:<9} {name}: {text}" for kind, name, text in roles)
-    title = f"{len(steps)} calls, {len(weights.values)} parameters, {len(program.constants)} constants"
+    note = "\n".join(printable(f"  {kind:<9} {name}: {text}") for kind, name, text in roles)
+    title = f"{len(steps)} calls, {len(weights)} parameters, {len(program.constants)} constants"
     return Phase("finalized", title, ("operation", "calls"), tuple(rows), note)
 
 

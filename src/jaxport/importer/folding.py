@@ -15,11 +15,15 @@ from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, RuntimeValue, dims_compare, is_dim
 from jaxport.importer.limits import budget_in_force
 from jaxport.jaxprs import Dim, PythonFunction
+from jaxport.onnx_facts.integers import quotient
 
 __all__ = ["LARGEST_CREATED", "fold"]
 
 LARGEST_CREATED = 4096
 """Elements that folding may create out of fewer: a larger mask or table is cheaper as array code."""
+
+MOST_BITS = 63
+"""The largest exponent of integers that is folded: any larger one overflows."""
 
 SAME, BOOL, INDEX = "same", "bool", "index"
 
@@ -152,37 +156,30 @@ def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **_: R
 
 
 def _truncated(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
-    """Divide integers, rounding towards zero, as ONNX and `lax.div` do."""
+    """Divide integers as the helper `quotient`: rounding towards zero; by zero it is all ones."""
     left, right = np.asarray(left), np.asarray(right)
     if left.dtype == object or right.dtype == object:
         return np.frompyfunc(_truncated_dim, 2, 1)(left, right)
     if left.dtype.kind == "f":
         return left / right
-    if not right.all():
-        return NotImplemented
-    quotient = left // right
-    return quotient + ((left % right != 0) & ((left < 0) != (right < 0)))
+    return quotient(left, right)
 
 
 def _truncated_dim(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
+    if not is_dim(right) and right == 0:
+        return -1
     if not is_dim(left) and not is_dim(right):
-        quotient = abs(left) // abs(right)
-        return quotient if (left < 0) == (right < 0) else -quotient
+        whole = abs(int(left)) // abs(int(right))
+        return whole if (left < 0) == (right < 0) else -whole
     if dims_compare(">=", left, 0) and dims_compare(">", right, 0):
         return left // right
     return -(-left // right) if dims_compare("<=", left, 0) and dims_compare(">", right, 0) else -(left // -right)
 
 
-def _remainder(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
-    """Compute `lax.rem`: the sign is the dividend's."""
-    if np.asarray(left).dtype == object or np.asarray(right).dtype == object:
-        return left - _truncated(left, right) * right
-    return np.fmod(left, right) if np.all(right) else NotImplemented
-
-
-def _modulo(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
-    """Compute `jnp.mod`: the sign is the divisor's."""
-    return left % right if np.all(right) else NotImplemented
+def _power(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
+    if np.asarray(left).dtype.kind in "iu" and np.any((right < 0) | (right > MOST_BITS)):
+        return NotImplemented  # for JAX to decide
+    return np.power(left, right)
 
 
 def _compared(symbol: str) -> Callable[[RuntimeValue, RuntimeValue], RuntimeValue]:
@@ -223,7 +220,7 @@ _ROWS: dict[str, tuple[PythonFunction, str]] = {
     **{
         f"jnp.{name}": (getattr(np, name), SAME)
         for name in (
-            "add subtract multiply floor_divide negative abs sign power square floor ceil round trunc sqrt reciprocal "
+            "add subtract multiply mod fmod negative abs sign square floor ceil round trunc sqrt reciprocal "
             "bitwise_and bitwise_or bitwise_xor bitwise_not invert left_shift right_shift "
             "concatenate stack expand_dims squeeze reshape ravel transpose swapaxes moveaxis flip roll sort diag "
             "sum prod max min cumsum cumprod repeat pad split atleast_1d hstack vstack"
@@ -257,27 +254,33 @@ _ROWS: dict[str, tuple[PythonFunction, str]] = {
     "nn.one_hot": (_one_hot, BOOL),
     "nn.relu": (lambda data: np.maximum(data, np.zeros((), data.dtype)), SAME),
     "lax.div": (_truncated, SAME),
-    "lax.rem": (_remainder, SAME),
-    "jnp.mod": (_modulo, SAME),
+    "helper.quotient": (_truncated, SAME),
+    "jnp.power": (_power, SAME),
+    "helper.integer_power": (_power, SAME),
 }
 _TYPED_BY = {"jnp.where": 1}
 JOINED_OF = 4
 """The part of the budget that concatenation counts against: a file may join a constant with itself over and over."""
 _JOINING = {f"jnp.{name}" for name in "concatenate stack hstack vstack".split()}
-_BROADCASTING = {
-    f"jnp.{name}"
-    for name in (
-        "add subtract multiply floor_divide power bitwise_and bitwise_or bitwise_xor left_shift right_shift logical_and "
-        "logical_or logical_xor equal not_equal less less_equal greater greater_equal maximum minimum where mod "
-        "broadcast_arrays"
-    ).split()
-} | {"lax.div", "lax.rem"}
+_DIVIDING = {"lax.div", "helper.quotient"}
+_BROADCASTING = (
+    {
+        f"jnp.{name}"
+        for name in (
+            "add subtract multiply power bitwise_and bitwise_or bitwise_xor left_shift right_shift logical_and "
+            "logical_or logical_xor equal not_equal less less_equal greater greater_equal maximum minimum where mod fmod "
+            "broadcast_arrays"
+        ).split()
+    }
+    | _DIVIDING
+    | {"helper.integer_power"}
+)
 _GROWING = _JOINING | _BROADCASTING | {"jnp.pad", "jnp.repeat", "jnp.diag"}
 _SYMBOLIC = {
     f"jnp.{name}"
     for name in (
-        "add subtract multiply floor_divide mod negative concatenate stack expand_dims squeeze reshape ravel transpose "
+        "add subtract multiply mod negative concatenate stack expand_dims squeeze reshape ravel transpose "
         "swapaxes moveaxis flip roll sum prod cumsum cumprod split where take clip maximum minimum atleast_1d hstack vstack "
         "broadcast_arrays broadcast_to equal not_equal less less_equal greater greater_equal"
     ).split()
-} | {"lax.div", "lax.rem"}
+} | _DIVIDING

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import operator_name
 from jaxport.importer.host import Attribute, RuntimeValue
 from jaxport.importer.image_layout import OIHW
-from jaxport.importer.registry import Operator
+from jaxport.importer.registry import POSITION, Operator
 
 __all__ = ["Body", "BodyFunction", "BoundNode", "InputType", "Reference", "SchemaFunction", "describe"]
 
@@ -88,8 +88,9 @@ class BoundNode:
     for a graph, a `Reference` inside functions. `output_types` has for each output the input with the same dtype (an
     int), or the dtype itself, or None if the schema leaves it open. `expired` are the values that nothing uses later;
     `kernel_layout` is the layout of a convolution's kernel, `channels_last` whether images have that layout where the
-    node is computed, if it can be; `bound` is the maximum number of rows of the result, `foreseen` are inputs whose result
-    was found not to be too large.
+    node is computed, if it can be; `bound` is the maximum number of rows of the result, `extent` the size of a slice
+    along its axes if that does not depend on where it is, `decided_by` are the inputs of the model whose values alone
+    decide which branch of an `If` runs, `foreseen` are inputs whose result was found not to be too large.
     """
 
     node: ir.Node
@@ -103,7 +104,14 @@ class BoundNode:
     kernel_layout: str = OIHW
     channels_last: bool = False
     bound: int | None = None
+    extent: tuple[int, ...] | None = None
+    decided_by: tuple[str, ...] = ()
     foreseen: tuple[RuntimeValue, ...] = ()
+
+    def input_mark(self, index: int) -> str | None:
+        """Return the requirement of the input at `index`, as its operator's signature has it."""
+        mark = self.target.input_mark(index) if isinstance(self.target, Operator) else None
+        return mark if mark != POSITION else None if self.extent is not None else "host"
 
     def bodies(self) -> Iterator[Body]:
         """Yield the graphs among the attributes."""

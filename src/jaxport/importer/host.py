@@ -22,7 +22,18 @@ from jaxport.errors import ModelError
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.jaxprs import Array, Dim, InconclusiveDimensionOperation, Shape
 
-__all__ = ["Attribute", "HostValue", "Key", "RuntimeValue", "Tensor", "dims_compare", "has_stand_ins", "host", "is_dim"]
+__all__ = [
+    "Attribute",
+    "HostValue",
+    "Key",
+    "RuntimeValue",
+    "SizesNeeded",
+    "Tensor",
+    "dims_compare",
+    "has_stand_ins",
+    "host",
+    "is_dim",
+]
 
 is_dim = jax.export.is_symbolic_dim
 
@@ -34,6 +45,18 @@ Key = Array
 
 Attribute = Any
 """What an attribute of a node holds: a number, a text, a tensor, a type, a body, or a list of these."""
+
+
+class SizesNeeded(InconclusiveDimensionOperation):
+    """An operator has one result for some sizes and another one for others.
+
+    Args:
+      constraint: the sizes for which the program may be traced, as `jax.export.symbolic_shape` takes them.
+    """
+
+    def __init__(self, constraint: str):
+        super().__init__(f"whether {constraint} depends on the sizes")
+        self.constraint = constraint
 
 
 class Tensor(Protocol):
@@ -269,7 +292,8 @@ def _cast(value: HostValue, dtype: np.dtype) -> HostValue:
     if value.dtype == STRING and dtype.kind in "iub":
         numbers = [_integer(text) for text in value.data.ravel().tolist()]
         return HostValue(np.array(numbers, dtype=object).astype(dtype).reshape(value.shape))
-    return HostValue(value.data.astype(dtype))
+    with np.errstate(all="ignore"):  # a double beyond a float's range is infinite
+        return HostValue(value.data.astype(dtype))
 
 
 _SPECIAL = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}

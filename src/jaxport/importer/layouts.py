@@ -22,9 +22,9 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import dims_of, is_op
 from jaxport.graph.layout import Layout, Region, moves_only_ones
-from jaxport.importer.graph import Body, BoundNode
+from jaxport.importer.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.host import Attribute, HostValue, RuntimeValue, host
-from jaxport.importer.image_layout import CHANNELS_LAST, LAST, ONNX, PLACES, ImageLayout
+from jaxport.importer.image_layout import CHANNELS_LAST, LAST, OIHW, ONNX, PLACES, ImageLayout
 from jaxport.importer.namespaces import jnp, known
 from jaxport.importer.recording import Recorded
 from jaxport.importer.registry import Operator
@@ -116,6 +116,20 @@ def choose(body: Body) -> None:
                 region = Region.around(convolution.graph, value, PLACES, carry, seen)
                 for node in region.cut(set(convolutions), cost):
                     bound[node].channels_last = True
+
+
+def keep_order(body: Body) -> None:
+    """Let all nodes of a body, and of those inside it, compute in the order of the model's axes."""
+    pending, seen = [body], set[int]()
+    while pending:
+        inner = pending.pop()
+        if id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        for node in inner.nodes:
+            node.channels_last, node.kernel_layout = False, OIHW
+            pending += node.bodies()
+            pending += [node.target.body] if isinstance(node.target, BodyFunction) else []
 
 
 def _constants(body: Body) -> set[ir.Value]:

@@ -18,6 +18,7 @@ from jaxport.errors import InvalidArgument, ModelError
 from jaxport.files import existing_file
 from jaxport.importer.frame import without_data
 from jaxport.importer.gate import Gate, tensors
+from jaxport.importer.lifting import has_hidden, lift
 from jaxport.importer.limits import Budget, Limits
 from jaxport.importer.mapping import Buffer
 from jaxport.importer.ordering import in_order
@@ -56,12 +57,15 @@ def load(source: ModelSource, limits: Limits | None = None) -> ir.Model:
 
 
 def _own_tensors(model: ir.Model, limits: Limits) -> ir.Model:
-    """Return the model, or a copy of it whose external tensors passed the gate."""
+    """Return the model, or a copy of it whose external tensors passed the gate, and whose weights are initializers."""
     gate = Gate(None, (), "the `onnx_ir.Model`", Budget(limits))
-    if not gate.has_external(model):
+    external = gate.has_external(model)
+    if not external and not has_hidden(model):
         return in_order(model, own=False)
     copy = model.clone()
-    gate.take(copy)
+    if external:
+        gate.take(copy)
+    lift(copy)
     return in_order(copy)
 
 
@@ -99,6 +103,7 @@ def _loaded(proto: onnx.ModelProto, gate: Gate, shared: bool = False) -> ir.Mode
     gate.pass_through(proto)
     model = ir.from_proto(proto)
     gate.take(model)
+    lift(model)
     return in_order(model)
 
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from jaxport.importer.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.names import unique
+from jaxport.onnx_facts import ELEMENTWISE, MEASURES, POOLS, SELECTIONS, SOFTMAXES, VIEWS
 
 __all__ = ["NodeModule", "NodePlace", "Parameters", "has_place", "module_tree", "scopes_of"]
 
@@ -21,6 +22,16 @@ Scope = tuple[str, str]
 _NAMES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 _NAMESPACE = "namespace"
 DEEPEST = 64
+_OPERATORS = {name.lower() for name in ELEMENTWISE | VIEWS | SELECTIONS | SOFTMAXES | POOLS | MEASURES} | {
+    "auto",
+    "biasadd",
+    "constantofshape",
+    "helper",
+    "range",
+    "split",
+    "tile",
+}
+"""Operators whose names exporters put between those of modules, and what else they put there."""
 
 
 @dataclass(eq=False)
@@ -159,8 +170,28 @@ def scopes_of(node: ir.Node) -> list[Scope]:
         return _nested(zip(names[:-1], classes[:-1], strict=True))
     if _NAMESPACE in props:
         return _nested(_split(entry) for entry in props[_NAMESPACE].split("/"))
-    parts = [part for part in (node.name or "").split("/") if part][:-1]
+    parts = _modules_in_name(node.name or "")
     return _nested((".".join(parts[: end + 1]), "") for end in range(len(parts)))
+
+
+def _modules_in_name(name: str) -> list[str]:
+    """Return the modules in the name of a node: what is before its last part, without names of operators.
+
+    TensorFlow Lite joins the names of all operators that it made one of; the first one has the place.
+
+    >>> _modules_in_name("/encoder/layer.0/MatMul"), _modules_in_name("net/conv/BiasAdd;net/act/Relu6")
+    (['encoder', 'layer.0'], ['net', 'conv'])
+    >>> _modules_in_name("net/Reshape_1/Cast/MatMul")
+    ['net']
+    """
+    parts = [part for part in name.partition(";")[0].split("/") if part][:-1]
+    return [part for part in parts if not _is_operator(part)]
+
+
+def _is_operator(part: str) -> bool:
+    """Whether a part of a name is that of an operator without weights, numbered or not, and so is no module."""
+    match = re.fullmatch(r"([A-Z][A-Za-z]*?)[_\d]*", part)
+    return match is not None and match[1].lower() in _OPERATORS
 
 
 def has_place(node: ir.Node) -> bool:

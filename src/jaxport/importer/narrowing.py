@@ -10,12 +10,24 @@ import onnx_ir as ir
 from jaxport.importer.dtypes import canonical, dtype_of
 from jaxport.importer.graph import Body, BodyFunction, BoundNode
 from jaxport.onnx_facts import CHOICES, MEASURES, SIGN_CHANGES
+from jaxport.printable import printable
 
-__all__ = ["computed_narrower", "declared_wider"]
+__all__ = ["computed_narrower", "declared_wider", "warning_of"]
 
 _DOUBLE = np.dtype(np.float64)
 _EXACT = CHOICES | SIGN_CHANGES | {"Cast", "Constant"}
 """Operators of which converting to float32 before or after them gives the same."""
+
+
+def warning_of(body: Body, static: Collection[ir.Value]) -> str:
+    """Return what to tell about the outputs that are affected by 64-bit types being off; nothing if none is."""
+    narrower = {
+        "are 32-bit": declared_wider(body),
+        "are computed without doubles": computed_narrower(body, static),
+    }
+    parts = [f"the outputs {', '.join(f'`{n}`' for n in names)} {what}" for what, names in narrower.items() if names]
+    advice = 'turn them on with `jax.config.update("jax_enable_x64", True)`'
+    return printable(f"64-bit types are off: {', '.join(parts)}; {advice}") if parts else ""
 
 
 def declared_wider(body: Body) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections import Counter, namedtuple
+from collections import namedtuple
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,25 +21,29 @@ from jaxport.importer.arguments import checked, external
 from jaxport.importer.batching import Batches
 from jaxport.importer.bounds import set_bounds
 from jaxport.importer.compiling import Calls
+from jaxport.importer.deciding import set_deciding_inputs
 from jaxport.importer.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.foreseeing import bytes_of
 from jaxport.importer.graph import Body, BoundNode
 from jaxport.importer.host import Key, RuntimeValue
+from jaxport.importer.layouts import keep_order
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
 from jaxport.importer.names import unique_identifiers
-from jaxport.importer.narrowing import computed_narrower, declared_wider
+from jaxport.importer.narrowing import warning_of
 from jaxport.importer.resolve import resolve
-from jaxport.importer.roles import static_values
+from jaxport.importer.roles import Role, static_values
 from jaxport.importer.segments import Item, segments
+from jaxport.importer.shown import declared, summary
+from jaxport.importer.unchecked import tell_ignored
 from jaxport.phases import phase
 
 if TYPE_CHECKING:
     from jaxport.importer.explain import GraphExplanation
     from jaxport.verify.report import Report
 
-__all__ = ["Program", "from_onnx", "rebuilt"]
+__all__ = ["Program", "from_onnx"]
 
 AGAIN = "export the model again"
 
@@ -53,13 +57,15 @@ def from_onnx(
     limits: Limits | None = None,
     batch: bool | Mapping[str, int | None] = False,
     shardings: weights.Shardings | None = None,
+    strict: bool = False,
 ) -> Program:
     """Import an ONNX model as a JAX function.
 
     Args:
       source: the path of the model, its bytes, a `ModelProto` or an `onnx_ir.Model`.
-      trainable: the names of the initializers that are parameters. By default these are the floating point tensors of
-        more than one element that no node uses as a constant: as an exponent, a scale, a statistic or a mask.
+      trainable: the names of the initializers that are parameters. By default a file that jaxport exported says which
+        are; in others they are the floating point tensors that no node uses as a constant: as an exponent, a scale, a
+        statistic or a mask. See `Program.roles`.
       untie: whether each node that uses a tensor gets its own copy: of all parameters, or of the named ones. Exporters
         merge equal tensors, which would then be trained as one.
       sizes: the maximum number of rows of nodes whose size depends on data (NonZero, NonMaxSuppression, Compress,
@@ -73,7 +79,8 @@ def from_onnx(
         gives other axes by the names of inputs and outputs, None for an input that all rows share.
       shardings: where parameters live: a `jax.sharding.Sharding` by name, or a function that returns one (or None) for
         the name and the `jax.ShapeDtypeStruct` of each. Each device is given its part straight from the file, so that a
-        model may be too large for one device. How the rest is split is left to the compiler (automatic axes).
+        model may be too large for one device. How the rest is split is left to the compiler.
+      strict: whether attributes that operators do not have are refused where ONNX Runtime ignores them, with a warning.
 
     Returns:
       A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
@@ -101,8 +108,10 @@ def from_onnx(
         ),
         phase("Importing"),
     ):
+        model = load(source, limits)
+        tell_ignored(model, strict)
         return Program(
-            load(source, limits),
+            model,
             trainable=trainable,
             untie=untie,
             sizes=sizes,
@@ -112,14 +121,8 @@ def from_onnx(
         )
 
 
-def rebuilt(program: Program, model: ir.Model) -> Program:
-    """Return the program of another model that computes the same with the same parameters, under the same options."""
-    options, trainable = program._options, program._trainable
-    return Program(model, trainable=trainable if options["untie"] else list(program.weights.values), **options)
-
-
 class Program:
-    """An imported ONNX model: a function of its inputs, with its weights in `params`.
+    """An imported ONNX model: a function of its inputs, with its weights in `params`; `weights["w"]` reads one of them.
 
     >>> import onnx.parser
     >>> program = from_onnx(
@@ -142,17 +145,22 @@ class Program:
         limits: Limits | None = None,
         batch: bool | Mapping[str, int | None] = False,
         shardings: weights.Shardings | None = None,
+        keeps_order: bool = False,
     ):
         self.model = model
         self._options = {"untie": untie, "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
+        self._options["keeps_order"] = keeps_order
         self._trainable = trainable
         self.limits = limits or Limits()
         self.body: Body = resolve(model, self.limits)
         set_bounds(self.body, sizes or {})
         if untie:
-            weights.untie(self.body, None if untie is True else untie)
+            weights.untie(self.body, None if untie is True else untie, model)
         self._static = static_values(self.body)
-        self.weights = weights.Weights(self.body, self._static, trainable, shardings)
+        self.weights = weights.Weights(self.body, model, self._static, trainable, shardings)
+        if keeps_order:
+            keep_order(self.body)
+            self.weights.kernels = set()
         self.inputs = [value for value in self.body.inputs if value not in self.body.initializers]
         self.keywords = tuple(unique_identifiers(value.name or "" for value in self.inputs))
         self._keywords = dict(zip(self.keywords, self.inputs, strict=True))
@@ -160,7 +168,7 @@ class Program:
         axes = batch if isinstance(batch, Mapping) else {}
         self._batches = None if batch is False else Batches(self.inputs, self.body.outputs, axes, self._static)
         self._warned = False
-        self._calls = Calls(self._run, self.static_inputs)
+        self._calls = Calls(self._run, self.static_inputs, set_deciding_inputs(self.body))
 
     @cached_property
     def input_names(self) -> tuple[str, ...]:
@@ -179,7 +187,7 @@ class Program:
 
     @property
     def params(self) -> dict[str, jax.Array]:
-        """The trainable initializers by name; kernels of two-dimensional convolutions as (height, width, in, out)."""
+        """All trainable initializers by name; kernels of two-dimensional convolutions as (height, width, in, out)."""
         return self.weights.arrays
 
     @cached_property
@@ -197,7 +205,7 @@ class Program:
 
     @cached_property
     def _modules(self) -> tuple[NodeModule, dict[BoundNode, NodePlace]]:
-        elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.values.items()}
+        elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.initializers.items()}
         return module_tree(self.body, elements)
 
     @property
@@ -225,12 +233,12 @@ class Program:
 
         Args:
           folder: where to write `model.py` and its weights; nothing is written if None.
-          inputs: for `jaxport.importer.tracing.record`: sizes other than those that the model declares, and arrays for
-            inputs whose values decide shapes.
+          inputs: by name, sizes other than those that the model declares, `("b", 3, "32*h", "32*w")`, and arrays for
+            inputs whose values decide shapes, which become constants. Open sizes that arithmetic decides are inferred.
           framework: `"jax"` prints one function of the weights and the inputs, with `model.py.<digest>.safetensors`
             beside it; `"nnx"` prints classes of Flax NNX, `"equinox"` classes of Equinox: modules, layers and loops, as
             far as the file identifies them, with `model.safetensors` beside, whose keys are the paths of the modules,
-            and `load()`.
+            and `load()`; `"burn"` prints a crate of Rust for Burn, with a test of its own.
 
         Returns:
           The source, with the text in `code` and the weights in `tensors`.
@@ -250,9 +258,10 @@ class Program:
             return nn.relu(x)
         """
         from jaxport.codegen import printed
+        from jaxport.verify.importing import sample_of
 
         with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
-            source = printed(self, inputs, framework)
+            source = printed(self, inputs, framework, lambda names: sample_of(self, names, inputs or {}))
             if folder is not None:
                 source.save(folder)
             return source
@@ -329,14 +338,56 @@ class Program:
         with boundary("the program cannot be saved", where=f"`{self.name}`"):
             saving.save(self.weights.written(self.model, self.params if params is None else params), path)
 
+    def with_params(self, params: Mapping[str, RuntimeValue] | str | os.PathLike[str]) -> Program:
+        """Return the program with other values of its parameters.
+
+        Args:
+          params: arrays for some parameters or all, as `params` has them; or the path of a file that source for Burn has
+            saved, in the folder of its crate, which has statistics, too.
+
+        Raises:
+          InvalidArgument: a parameter is unknown or of another shape; the file's weights are not those of this model.
+
+        >>> import onnx.parser
+        >>> program = from_onnx(
+        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Mul(x, w) }''')
+        ... )
+        >>> program.with_params({"w": 2 * program.params["w"]})(np.ones(2, np.float32))
+        Array([2., 4.], dtype=float32)
+        """
+        from jaxport.importer.variants import with_params
+
+        with boundary("the program cannot have these parameters", where=f"`{self.name}`"):
+            return with_params(self, params)
+
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
         """The shape and dtype of each parameter; nothing is read."""
         return self.weights.specs
 
     @cached_property
+    def roles(self) -> dict[str, Role]:
+        """What each initializer is, by name: a "parameter", a "statistic", or a "constant".
+
+        A file that jaxport exported says it: training changes parameters, calls in training change statistics, such as
+        those of batch normalization. For other files it follows from the places where operators use a tensor, and from
+        the names that exporters give.
+
+        >>> import onnx.parser
+        >>> program = from_onnx(
+        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        ...     agraph (float[1, 2, n] x) => (float[1, 2, n] y) <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] m = {0, 0},
+        ...     float[2] v = {1, 1}> { y = BatchNormalization(x, s, b, m, v) }''')
+        ... )
+        >>> program.roles
+        {'s': 'parameter', 'b': 'parameter', 'm': 'statistic', 'v': 'statistic'}
+        """
+        return self.weights.roles
+
+    @cached_property
     def constants(self) -> dict[str, np.ndarray]:
-        """The other initializers by name: exponents, scales, masks, integer tables, shapes. They are frozen."""
+        """The other initializers by name: statistics, exponents, scales, masks, integer tables, shapes. They are frozen."""
         return self.weights.constants
 
     def __call__(self, /, *inputs: RuntimeValue, **named: RuntimeValue) -> RuntimeValue:
@@ -374,8 +425,8 @@ class Program:
         if rng is not None and "rng" in self._keywords:
             rng, named = None, {**named, "rng": rng}
         with boundary("the program cannot be called with these inputs", where=f"`{self.name}`"):
-            outputs = self._calls(params, self._taken(self._named(inputs, named)), rng)
-            return self._packed([external(output) for output in outputs])
+            outputs = self._calls(dict(params), self._taken(self._named(inputs, named)), rng)
+            return self._packed(*map(external, outputs))
 
     def evaluate(
         self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None = None
@@ -429,47 +480,21 @@ class Program:
         return {value.name or "": array for value, array in arguments.items()}
 
     def _signature(self) -> str:
-        return ", ".join(_declared(value, "`") for value in self.inputs)
+        return ", ".join(declared(value, "`") for value in self.inputs)
 
     @cached_property
-    def _tuple_type(self) -> RuntimeValue:
-        return namedtuple("Outputs", unique_identifiers(self.output_names, "output"))
-
-    def _packed(self, outputs: list[RuntimeValue]) -> RuntimeValue:
-        return outputs[0] if len(outputs) == 1 else self._tuple_type(*outputs)
+    def _packed(self) -> RuntimeValue:
+        """The type of several results; of one, what returns it."""
+        names = unique_identifiers(self.output_names, "output")
+        return namedtuple("Outputs", names) if len(names) != 1 else lambda output: output
 
     def _warn_of_narrowing(self) -> None:
         """Warn once about the outputs that are affected by 64-bit types being off."""
         if self._warned or jax.config.read("jax_enable_x64"):
             return
         self._warned = True
-        narrower = {
-            "are 32-bit": declared_wider(self.body),
-            "are computed without doubles": computed_narrower(self.body, self._static),
-        }
-        parts = [
-            f"the outputs {', '.join(f'`{n}`' for n in names)} {what}" for what, names in narrower.items() if names
-        ]
-        if parts:
-            advice = 'turn them on with `jax.config.update("jax_enable_x64", True)`'
-            warnings.warn(f"64-bit types are off: {', '.join(parts)}; {advice}", stacklevel=4)
+        if told := warning_of(self.body, self._static):
+            warnings.warn(told, stacklevel=4)
 
     def __repr__(self) -> str:
-        operators = Counter(node.target.label for node in self.body.nodes)
-        rows = [f"Program `{self.model.graph.name}` of {len(self.body.nodes)} operations"]
-        for label, values in (("input", self.inputs), ("output", self.body.outputs)):
-            rows += [f"  {label:<7} {_declared(value)}" for value in values]
-        count = sum(self.body.initializers[value].size for value in self.weights.values.values())
-        rows.append(f"  params  {len(self.weights.values)} arrays, {count:,} elements")
-        rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
-        rows.append(f"  calls   {self._calls}")
-        if self.modules.children:
-            rows.append(f"  modules {self.modules.type}".rstrip())
-            rows += [f"    {line}" for line in self.modules.lines()]
-        return "\n".join(rows)
-
-
-def _declared(value: ir.Value, quote: str = "") -> str:
-    """Return a value with its type and shape, as far as the model declares them: `x: FLOAT [batch,4]`."""
-    parts = [str(part) for part in (value.type, value.shape) if part is not None]
-    return f"{quote}{value.name}{quote}: {' '.join(parts) or 'of any type'}"
+        return summary(self)

@@ -8,9 +8,11 @@ if an input has that name too. Annotations tell what the evaluator has to provid
 * `Host`: an input that has to be known while the program is traced (a shape, axes); it is passed as a `HostValue`.
 * `Known`: an input whose values decide the size of the result. It is passed as a `HostValue` too, unless the user
   bounds that size; then it may be traced.
+* `Position`: a `Host`, unless the node has an extent: a slice of one size, wherever it is. Then it may be traced.
 * `ShapeOnly`: an input of which only shape and dtype matter.
 * `OutputCount`, `OutputsNamed`, `RandomKey`, `DifferentiatedGraph`: a keyword that is not an attribute: the number of
   outputs of the node, whether each has a name, a `jax.random` key, the part of the graph that the node differentiates.
+* `Extent`: such a keyword: the extent, or None.
 * `SizeBound`: such a keyword: the maximum number of rows of the result, or None if the user did not set it.
 
 A keyword annotated with a dataclass is a group of attributes that several operators have: its fields are the attributes,
@@ -36,15 +38,19 @@ from jaxport.importer.image_layout import ONNX, ImageLayout
 __all__ = [
     "ASSUMED_OPSETS",
     "BOUND",
+    "EXTENT",
     "KNOWN_OPSETS",
+    "POSITION",
     "REQUIRED",
     "DifferentiatedGraph",
+    "Extent",
     "Host",
     "Known",
     "Operator",
     "OperatorFunction",
     "OutputCount",
     "OutputsNamed",
+    "Position",
     "RandomKey",
     "ShapeOnly",
     "SizeBound",
@@ -69,6 +75,10 @@ OutputsNamed = Annotated[tuple[bool, ...], "outputs named"]
 RandomKey = Annotated[Any, "random key"]
 Known = Annotated[HostValue, "known"]
 REQUIRED = inspect.Parameter.empty
+POSITION = "position"
+Position = Annotated[Any, POSITION]
+EXTENT = "extent"
+Extent = Annotated[tuple[int, ...] | None, EXTENT]
 BOUND = "size bound"
 SizeBound = Annotated[int | None, BOUND]
 DifferentiatedGraph = Annotated[Any, "graph"]

@@ -15,12 +15,15 @@ from onnx.defs import OpSchema, SchemaError
 from jaxport.errors import ModelError, Refusal, Unsupported, noted
 from jaxport.graph.editing import operator_name, subgraphs
 from jaxport.importer.dtypes import from_type_string
+from jaxport.importer.extents import place_slices
 from jaxport.importer.foreseeing import check_window
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, InputType, Reference, SchemaFunction, describe
 from jaxport.importer.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.layouts import choose
 from jaxport.importer.limits import Limits
+from jaxport.importer.ranges import count_ranges
 from jaxport.importer.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
+from jaxport.importer.unchecked import is_ignored
 
 __all__ = ["attribute_value", "resolve", "schema_in_force", "tensor_value"]
 
@@ -139,6 +142,8 @@ class _Resolver:
             )
         captured |= dict.fromkeys(value for value in graph.outputs if value not in own)
         body.captured = tuple(captured)
+        place_slices(body)
+        count_ranges(body)
         body.expire()
         choose(body)
         return body
@@ -226,6 +231,8 @@ class _Resolver:
         label = operator_name(node)
         if served:
             why = f"version {opset} is not supported; {', '.join(_range(entry) for entry in served)} is"
+        elif any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
+            why = "it runs a graph of its own, as generation of text does; import the model in it, and write the loop in JAX"
         elif node.domain in KNOWN_OPSETS:
             why = "no function computes it" if schema else "ONNX has no such operator at this version"
         else:
@@ -269,6 +276,8 @@ class _Resolver:
         for attribute in node.attributes.values():
             declared = schema.attributes.get(attribute.name) if schema is not None else None
             if isinstance(target, Operator) and attribute.name not in target.attributes:
+                if is_ignored(node):
+                    continue
                 known = ", ".join(target.attributes) or "it has none"
                 self.add_refusal(
                     target.label, node, f"the attribute `{attribute.name}` is not one of its attributes: {known}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
-from jax.sharding import Mesh, NamedSharding, Sharding
+from jax.sharding import NamedSharding, Sharding
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.dtypes import canonical
@@ -20,7 +20,8 @@ from jaxport.importer.mapping import MappedTensor
 from jaxport.importer.modules import scopes_of
 from jaxport.importer.names import unique
 from jaxport.importer.resolve import tensor_value
-from jaxport.importer.roles import TRAINABLE, kernels, parameters
+from jaxport.importer.roles import COPY_OF, TRAINABLE, Role, kernels, roles, static_values
+from jaxport.jaxprs.meshes import on_host
 
 __all__ = ["Shardings", "Weights", "untie"]
 
@@ -28,14 +29,18 @@ Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Shard
 """Where parameters live: by name, or as a function of the name and the shape and dtype of each."""
 
 
-class Weights:
-    """The parameters and constants of a graph.
+class Weights(Mapping[str, jax.Array]):
+    """The parameters of a graph, each read when it is looked up first, and its constants.
+
+    It is a mapping, but no pytree: `arrays`, the parameters as JAX transforms them, reads all. A tree of another
+    type than `dict` could not be mapped together with dicts, nor be carried through a loop that returns one.
 
     Kernels of two-dimensional convolutions are stored as (height, width, in, out), which XLA convolves fastest with;
     everything else as in the model.
 
     Args:
       body: the graph; `kernel_layout` is set on the nodes whose kernels are stored in another layout.
+      model: the model, whose metadata may say what its initializers are.
       static: the values that shapes depend on.
       trainable: the names of the parameters, or None for those whose role is that of a weight.
       shardings: where parameters live, by name, or a function of the name and the shape and dtype of each.
@@ -48,23 +53,34 @@ class Weights:
     def __init__(
         self,
         body: Body,
+        model: ir.Model,
         static: set[ir.Value],
         trainable: Collection[str] | None = None,
         shardings: Shardings | None = None,
     ):
         self.body = body
-        chosen = parameters(body, static) if trainable is None else _named(body, static, trainable)
-        self.values: dict[str, ir.Value] = {value.name or "": value for value in chosen}
+        self._roles: dict[ir.Value, Role] = roles(body, static, model)
+        if trainable is not None:
+            trained = {*_named(body, static, trainable)}
+            others: dict[Role, Role] = {"parameter": "constant", "statistic": "statistic", "constant": "constant"}
+            self._roles = {v: "parameter" if v in trained else others[role] for v, role in self._roles.items()}
+        chosen = [value for value, role in self._roles.items() if role == "parameter"]
+        self.initializers: dict[str, ir.Value] = {value.name or "": value for value in chosen}
         self.kernels = kernels(body, chosen)
         for node in body.nodes:
             if len(node.inputs) > 1 and node.inputs[1] in self.kernels:
                 node.kernel_layout = HWIO
-        self._arrays: dict[bool, dict[str, jax.Array]] = {}
+        self._read: dict[bool, dict[str, jax.Array]] = {False: {}, True: {}}
         self.shardings = _checked(shardings, self.specs)
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """What each initializer is, by name."""
+        return {value.name or "": self._roles[value] for value in self._roles}
 
     def tensor(self, name: str) -> ir.TensorProtocol:
         """Return the initializer behind a parameter, without reading it."""
-        return self.body.initializers[self.values[name]]
+        return self.body.initializers[self.initializers[name]]
 
     def host_array(self, name: str) -> np.ndarray:
         """Return a parameter in the model's own type and in its stored layout."""
@@ -72,27 +88,46 @@ class Weights:
 
     def axes(self, name: str) -> tuple[int, ...]:
         """Return the order in which the axes of a parameter's initializer are stored."""
-        return order(OIHW, HWIO) if self.values[name] in self.kernels else tuple(range(len(self.tensor(name).shape)))
+        return (
+            order(OIHW, HWIO) if self.initializers[name] in self.kernels else tuple(range(len(self.tensor(name).shape)))
+        )
 
     @property
     def specs(self) -> dict[str, jax.ShapeDtypeStruct]:
         """The shape and dtype of each parameter; nothing is read."""
         specs = {}
-        for name, value in self.values.items():
+        for name, value in self.initializers.items():
             tensor = self.body.initializers[value]
             sizes = tensor.shape.numpy()
             shape = tuple(sizes[axis] for axis in self.axes(name))
             specs[name] = jax.ShapeDtypeStruct(shape, canonical(np.dtype(tensor.dtype.numpy())))
         return specs
 
+    def __getitem__(self, name: str) -> jax.Array:
+        """Return a parameter, in JAX's type, with 64-bit types on or off."""
+        if name not in self.initializers:
+            raise KeyError(name)
+        read = self._read[_is_wide()]
+        if name not in read:
+            with jax.ensure_compile_time_eval():  # a caller may trace, and cached arrays must not belong to a trace
+                read[name] = self._array(name)
+        return read[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.initializers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.initializers)
+
+    def __len__(self) -> int:
+        return len(self.initializers)
+
     @property
     def arrays(self) -> dict[str, jax.Array]:
-        """The parameters by name, read on first use; in JAX's types, with 64-bit types on or off."""
-        wide = bool(jax.config.read("jax_enable_x64"))
-        if wide not in self._arrays:
-            with jax.ensure_compile_time_eval():  # a caller may trace, and cached arrays must not belong to a trace
-                self._arrays[wide] = {name: self._array(name) for name in self.values}
-        return dict(self._arrays[wide])
+        """All parameters by name, in the model's order."""
+        if list(self._read[_is_wide()]) != list(self):
+            self._read[_is_wide()] = {name: self[name] for name in self}
+        return dict(self._read[_is_wide()])
 
     def _array(self, name: str) -> jax.Array:
         tensor, host, sharding = self.tensor(name), self.host_array(name), self.shardings.get(name)
@@ -113,7 +148,7 @@ class Weights:
     @property
     def constants(self) -> dict[str, np.ndarray]:
         """The initializers that are not parameters."""
-        kept = set(self.values.values())
+        kept = set(self.initializers.values())
         return {
             value.name or "": tensor_value(tensor).data
             for value, tensor in self.body.initializers.items()
@@ -123,7 +158,7 @@ class Weights:
     @cached_property
     def constant_bytes(self) -> int:
         """The bytes of the initializers that are not parameters."""
-        kept = set(self.values.values())
+        kept = set(self.initializers.values())
         return sum(tensor.nbytes for value, tensor in self.body.initializers.items() if value not in kept)
 
     def values_of(self, params: Mapping[str, RuntimeValue]) -> dict[ir.Value, RuntimeValue]:
@@ -137,7 +172,7 @@ class Weights:
             if name not in specs:
                 raise _unknown(name, "`apply(params, …)`", "give arrays for the names in `program.params`")
             if tuple(array.shape) != specs[name].shape:
-                kernel = self.values[name] in self.kernels
+                kernel = self.initializers[name] in self.kernels
                 raise InvalidArgument(
                     f"the parameter `{name}` has shape {list(array.shape)}, not {list(specs[name].shape)}",
                     where="`apply(params, …)`",
@@ -151,7 +186,7 @@ class Weights:
                 where="`apply(params, …)`",
                 instead="start from `program.params`",
             )
-        return {self.values[name]: array for name, array in params.items()}
+        return {self.initializers[name]: array for name, array in params.items()}
 
     def written(self, model: ir.Model, params: Mapping[str, RuntimeValue]) -> ir.Model:
         """Return a copy of the model with other values of its parameters.
@@ -159,25 +194,44 @@ class Weights:
         Raises:
           InvalidArgument: arrays are missing, unknown, or of another shape.
         """
-        arrays = self.values_of(params)
+        tensors: dict[str, np.ndarray] = {}
+        for value, array in self.values_of(params).items():
+            data = on_host(array)
+            tensors[value.name or ""] = data.transpose(order(HWIO, OIHW)) if value in self.kernels else data
+        return self.filled(model, tensors)
+
+    @property
+    def tensors(self) -> dict[str, np.ndarray]:
+        """All floating-point initializers by name, in the model's own order of axes."""
+        return {
+            value.name or "": tensor_value(tensor).data
+            for value, tensor in self.body.initializers.items()
+            if tensor.dtype in TRAINABLE
+        }
+
+    def filled(self, model: ir.Model, tensors: Mapping[str, np.ndarray]) -> ir.Model:
+        """Return a copy of the model with other values of initializers, in the model's own order of axes."""
         copy = model.clone()
         copies = dict(zip(model.graph, copy.graph, strict=True))
-        tensors: dict[str, ir.Tensor] = {}
-        for value, array in arrays.items():
-            name, dtype = value.name or "", self.body.initializers[value].dtype
-            data = np.asarray(array).astype(dtype.numpy(), copy=False)
-            data = data.transpose(order(HWIO, OIHW)) if value in self.kernels else data
-            tensors[name] = ir.Tensor(data, dtype, name=name)
-        for name, tensor in tensors.items():
+        for value, known in self.body.initializers.items():
+            name = value.name or ""
+            if name not in tensors:
+                continue
+            tensor = ir.Tensor(tensors[name].astype(known.dtype.numpy(), copy=False), known.dtype, name=name)
             if name not in copy.graph.initializers:
                 new = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
                 copy.graph.register_initializer(new)
             copy.graph.initializers[name].const_value = tensor
         for node in self.body.nodes:
             for index, value in enumerate(node.inputs):
-                if value is not None and value in arrays and node.node.inputs[index] is not value:  # untied
-                    copies[node.node].replace_input_with(index, copy.graph.initializers[value.name or ""])
+                name = (value.name or "") if value in self.body.initializers else None
+                if name is not None and name in tensors and node.node.inputs[index] is not value:  # untied
+                    copies[node.node].replace_input_with(index, copy.graph.initializers[name])
         return copy
+
+
+def _is_wide() -> bool:
+    return bool(jax.config.read("jax_enable_x64"))
 
 
 def _checked(shardings: Shardings | None, specs: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Sharding]:
@@ -208,18 +262,11 @@ def _checked(shardings: Shardings | None, specs: Mapping[str, jax.ShapeDtypeStru
                 why=why,
                 instead="divide an axis whose size is a multiple of the number of devices, or leave the parameter out",
             )
-    return {name: _automatic(sharding) for name, sharding in by_name.items()}
+    return by_name
 
 
 def _unknown(name: str, where: str, instead: str) -> InvalidArgument:
     return InvalidArgument(f"`{name}` is not a parameter of the model", where=where, instead=instead)
-
-
-def _automatic(sharding: Sharding) -> Sharding:
-    """Return the sharding on a mesh whose axes are automatic: operators of a model name no axes."""
-    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
-        return sharding
-    return NamedSharding(Mesh(sharding.mesh.devices, sharding.mesh.axis_names), sharding.spec)
 
 
 def _named(body: Body, static: set[ir.Value], names: Collection[str]) -> list[ir.Value]:
@@ -238,14 +285,15 @@ def _named(body: Body, static: set[ir.Value], names: Collection[str]) -> list[ir
     return [known[name] for name in names]
 
 
-def untie(body: Body, names: Collection[str] | None) -> None:
+def untie(body: Body, names: Collection[str] | None, model: ir.Model) -> None:
     """Give each node that uses a shared tensor a tensor of its own, named after the module of the node.
 
     Exporters merge equal tensors, such as the scales of all new normalizations, which have to differ after training.
 
     Args:
       body: the graph.
-      names: the initializers to untie, or None for all that are floating point tensors of more than one element.
+      names: the initializers to untie, or None for all parameters.
+      model: the model, whose metadata may say what its initializers are.
 
     Raises:
       InvalidArgument: no initializer has a given name.
@@ -263,9 +311,10 @@ def untie(body: Body, names: Collection[str] | None) -> None:
         for index, value in enumerate(node.inputs):
             if value is not None and value in body.initializers:
                 users.setdefault(value, []).append((node, index))
+    roles_of = roles(body, static_values(body), model) if names is None else {}
     for value, uses in users.items():
         tensor = body.initializers[value]
-        wanted = value.name in names if names is not None else tensor.dtype in TRAINABLE and tensor.size > 1
+        wanted = value.name in names if names is not None else roles_of[value] == "parameter"
         if not wanted:
             continue
         for node, index in uses[1:]:
@@ -274,5 +323,6 @@ def untie(body: Body, names: Collection[str] | None) -> None:
             name = unique(f"{scope}.{last}" if scope else value.name or "", taken)
             taken.add(name)
             own = ir.Value(name=name, shape=value.shape, type=value.type)
+            own.meta[COPY_OF] = value
             body.initializers[own] = tensor
             node.inputs = (*node.inputs[:index], own, *node.inputs[index + 1 :])

@@ -6,7 +6,7 @@ registers the rules of ours for JAX's transformations.
 
 What is known of programs: `walk` has the walks that others are made of, `dataflow` tells what values depend on, `rewrite`
 copies and rewrites programs, `widen` knows the operands of the equations that run bodies, `taps` makes inner values
-outputs, `alike` compares programs; `parameters` reads and makes the parameters of primitives. `dims` evaluates symbolic
+outputs, `alike` compares programs, `mapped` records which axes `vmap` adds; `parameters` reads and makes the parameters of primitives. `dims` evaluates symbolic
 sizes, which `dim_text` reads, and `sizes` checks them without errors.
 """
 

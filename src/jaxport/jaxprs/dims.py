@@ -20,6 +20,7 @@ __all__ = [
     "FUNCTIONS",
     "Dim",
     "all_static",
+    "constraints_of",
     "evaluate",
     "is_static",
     "known",
@@ -143,6 +144,18 @@ def solve_linear(dim: Dim) -> tuple[str, int, int] | None:
     except TypeError:
         return None
     return (name, form.scale, form.offset) if form.scale else None
+
+
+def constraints_of(dim: Dim) -> list[str]:
+    """Return the constraints of the scope of a symbolic dimension, as they were given.
+
+    >>> from jax import export
+    >>> constraints_of(export.symbolic_shape("T", constraints=["T >= 2"])[0])
+    ['T >= 2']
+    """
+    # JAX keeps them in private attributes, and prints them: one per line, after the place of the scope.
+    _, _, listed = str(dim.scope).partition("with constraints:")
+    return [line.strip() for line in listed.splitlines() if line.strip()]
 
 
 def same(a: Dim, b: Dim) -> bool:

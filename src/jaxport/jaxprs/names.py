@@ -52,6 +52,8 @@ InconclusiveDimensionOperation = _core.InconclusiveDimensionOperation
 check_jaxpr = _core.check_jaxpr
 new_jaxpr_eqn = _core.new_jaxpr_eqn
 valid_jaxtype = _core.valid_jaxtype
+# Whether what runs is traced to be compiled, and not evaluated (also under `grad`).
+is_under_jit = _core.unsafe_am_i_under_a_jit
 # The effect of a jaxpr with mutable arrays of its own.
 internal_mutable_array_effect = _core.internal_mutable_array_effect
 # The name of the private function that `jax.image.resize` compiles, which its calls bear.

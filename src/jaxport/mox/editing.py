@@ -21,6 +21,7 @@ from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.jaxprs import Array, Atom, Aval, Effect, PyTree
 from jaxport.jaxprs.alike import same_aval
 from jaxport.jaxprs.dataflow import used_variables
+from jaxport.jaxprs.mapped import Levels, spread
 from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
 from jaxport.jaxprs.walk import Location, bodies
 from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
@@ -47,7 +48,7 @@ JaxprEqn = jaxprs.JaxprEqn
 def substituted(selection: Selection, replacement: PyTree) -> Mox:
     """See `Selection.sub`."""
     mox = selection.mox
-    refusals = [reason for node in selection.nodes if (reason := refusal(node)) is not None]
+    refusals = [reason for node in selection.nodes if (reason := refusal(mox.tree, node)) is not None]
     if refusals:
         count = len(set(refusals))
         noun = "1 selected operation" if count == 1 else f"{count} selected operations"
@@ -155,7 +156,9 @@ class _Editor:
         inputs = {key: v for key, v in body.inputs.items() if self.leaves[key.name].value is None}
         invars, held = mox.jaxpr.jaxpr.invars, len(mox.weights)
         new = [self.leaves[key.name] for key in params]
-        values = jax.device_put([leaf.value for leaf in new])  # one transfer for all
+        moved = jax.device_put([leaf.value for leaf in new if not isinstance(leaf.value, jax.Array)])  # one transfer
+        others = iter(moved)
+        values = [leaf.value if isinstance(leaf.value, jax.Array) else next(others) for leaf in new]
         added = [blocks.TracedWeight(leaf.name, v, leaf.trainable) for leaf, v in zip(new, values, strict=True)]
         weights = [*mox.weights, *added]
         jaxpr = mox.jaxpr.jaxpr.replace(
@@ -256,8 +259,11 @@ class _Editor:
         if isinstance(self.replacement, Rewrite):
             made.equations.append(_rewritten(equation, self.replacement, match))
             return
-        node = Node(match.node.location, equation, match.node.parent)
-        site = _site(node, match)
+        axes = self.mox.tree.axes_of(match.node) or ()
+        if axes and match.block is None:
+            before, equation = spread(equation)
+            made.equations += before
+        site = _site(Node(match.node.location, equation, match.node.parent), match, axes)
         scans = stacking_scans(self.mox, match.node)
         steps = math.prod(match.lengths)
         templates = []
@@ -368,7 +374,7 @@ class _Editor:
             exchanged=FrozenMapping({} if old is None else old.exchanged),
             arguments=arguments_of(match.node),
             results=results,
-            batched=old.batched if old is not None else 0,
+            batched=old.batched if old is not None else len(template.site.axes),
             axes=template.site.axes,
             returns=returns_of(match.node),
             edited=True,
@@ -448,13 +454,12 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
     return equation.replace(params={"jaxpr": body, "block": replace(block, edited=True, options=options)})
 
 
-def _site(node: Node, match: Match) -> Site:
+def _site(node: Node, match: Match, axes: Levels) -> Site:
     """Return the original that a replacement may call: the equation, with its inner replacements."""
     equation, block = node.equation, node.block
     arguments, results = len(arguments_of(node)), len(returns_of(node))
-    if block is not None:
-        return Site(equation.params["jaxpr"], arguments, results, block.axes or (), match.shown)
-    return Site(alone(equation), arguments, results, (), match.shown)
+    body = equation.params["jaxpr"] if block is not None else alone(equation)
+    return Site(body, arguments, results, axes, match.shown)
 
 
 def _equal(leaf: _Leaf, templates: Sequence[Template], position: int) -> bool:

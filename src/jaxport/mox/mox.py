@@ -20,6 +20,7 @@ from jaxport.blocks.window import current_recorder
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Module, PyTree, dims
 from jaxport.jaxprs.alike import takes_values
+from jaxport.jaxprs.meshes import run_on_mesh
 from jaxport.mox.aliases import Query
 
 if TYPE_CHECKING:
@@ -154,7 +155,9 @@ class Mox:
                 why="its operations were traced outside, where values do not differ",
                 instead="pass `check_vma=False` to `shard_map`, or trace the sharded function: `make_mox(shard_map(...))`",
             )
-        return jaxprs.jaxpr_as_fun(program._plain(current_recorder() is not None))(*operands)
+        recorder = current_recorder()
+        operands = operands if recorder is None else [*recorder.of_automatic_axes(operands)]
+        return run_on_mesh(program._plain(recorder is not None), operands, len(self.weights))
 
     def fitting(self, operands: Sequence[Array]) -> Mox:
         """Return the program for operands of these shapes: itself, or specialized if it has symbolic dims.
@@ -232,8 +235,7 @@ class Mox:
         return jax.tree.unflatten(self.traced.out_tree, full)
 
     def _new_state(self, outputs: Sequence[Array]) -> dict[str, Array]:
-        names = self.traced.state_outputs
-        return dict(zip(names, outputs[len(self.traced.output_paths) :], strict=True))
+        return dict(zip(self.traced.state_outputs, outputs[len(self.traced.output_paths) :], strict=True))
 
     # -- queries and edits -----------------------------------------------------------------------------------------
 
@@ -342,7 +344,7 @@ class Mox:
         """Return a new Mox with its parameters on the devices of a mesh, and the results of its blocks split as asked for.
 
         Args:
-          mesh: a `jax.sharding.Mesh`; how the rest is split is left to the compiler (automatic axes).
+          mesh: a `jax.sharding.Mesh`, with explicit or automatic axes; how the rest is split is left to the compiler.
           specs: by query, the `PartitionSpec` of the weight that the blocks multiply (of a bias, that of its output axes);
             or a dict of them by the name of a parameter, and for "output". The axes of a stack come first and are not
             split. What no query names is whole on each device, or stays as it is if it lies on the mesh.

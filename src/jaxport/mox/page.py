@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator
-from html import escape
+from html import escape as escape_html
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jaxport.jaxprs.walk import bodies
 from jaxport.jaxprs.widen import body_names, runs_bodies
 from jaxport.mox.show import count, text, title
 from jaxport.mox.tree import name_below, short_name, value_text
+from jaxport.printable import printable
 
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
@@ -51,6 +52,11 @@ def page(mox: Mox) -> str:
         f'<span id="count"></span>{_tree(mox)}'
         f"<script>const model = {document};{_SCRIPT}</script></body></html>"
     )
+
+
+def escape(text: str) -> str:
+    """Return a text as HTML shows it."""
+    return escape_html(printable(text))
 
 
 def _tree(mox: Mox) -> str:

@@ -5,17 +5,23 @@ from __future__ import annotations
 from jaxport.blocks.block import Block
 from jaxport.errors import Refusal
 from jaxport.jaxprs import concerns_reference
+from jaxport.jaxprs.mapped import records_of, transforms_of
 from jaxport.jaxprs.widen import DISSOLVED, body_names, takes_inputs, takes_outputs
-from jaxport.mox.tree import Node
+from jaxport.mox.tree import Node, Tree
 
 __all__ = ["refusal"]
 
 
-def refusal(node: Node) -> Refusal | None:
+def refusal(tree: Tree, node: Node) -> Refusal | None:
     """Why the equation at a node cannot be replaced, None if it can."""
     why = _of_equation(node)
     for around in node.around:
         why = why or _of_surroundings(around)
+    if why is None and node.block is None and not _is_of_one_example(tree, node):
+        why = (
+            "is computed for the batch of a `vmap` in another way than for one example; replace the function or the module "
+            "around it, or trace it without the `vmap`"
+        )
     if why is None and sum(around.equation.primitive.name == "shard_map" for around in node.around) > 1:
         why = "is inside several `shard_map`s; trace it inside the outer ones"
     return None if why is None else Refusal(node.type, f"`{node.path or node.type}`", why)
@@ -35,6 +41,12 @@ def _shows_its_axes(block: Block) -> bool:
     return block.axes is not None and all(any(axis is not None for axis in in_axes) for in_axes, _ in block.axes)
 
 
+def _is_of_one_example(tree: Tree, node: Node) -> bool:
+    """Whether it is known what an equation computes for one example: also the bodies around it were recorded."""
+    calls = (around for around in node.around if around.block is None)
+    return tree.axes_of(node) is not None and all(records_of(around.equation) is not None for around in calls)
+
+
 def _of_surroundings(node: Node) -> str | None:
     name = node.equation.primitive.name
     if not takes_inputs(node.equation) and name not in DISSOLVED:
@@ -44,8 +56,7 @@ def _of_surroundings(node: Node) -> str | None:
 
 def _differentiated(node: Node) -> str | None:
     """Refuse the backward pass of a program that was differentiated before it was traced: it lies in no block."""
-    transforms = {getattr(part, "name", "") for part in node.equation.source_info.name_stack.stack}
-    if transforms & {"jvp", "transpose"}:
+    if {"jvp", "transpose"} & {*transforms_of(node.equation)}:
         return "was differentiated before it was traced, so that its derivative would stay; differentiate the Mox"
     return None
 

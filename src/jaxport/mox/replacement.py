@@ -29,7 +29,18 @@ from jaxport.mox.write_back import write_back
 if TYPE_CHECKING:
     from jaxport.mox.match import Match
 
-__all__ = ["Factory", "Original", "Replacement", "Rewrite", "Template", "Templates", "Whole", "concrete", "factory"]
+__all__ = [
+    "Factory",
+    "Original",
+    "Replacement",
+    "Rewrite",
+    "Template",
+    "Templates",
+    "Whole",
+    "changes_layers",
+    "concrete",
+    "factory",
+]
 
 
 @dataclass(frozen=True)
@@ -154,7 +165,13 @@ def concrete(replacement: PyTree, match: Match) -> PyTree:
     return made
 
 
-def _is_own(function: PythonFunction) -> bool:
+def changes_layers(replacement: PyTree) -> bool:
+    """Whether a replacement is an edit of this package, which changes a layer inside of what others put around it."""
+    made = replacement.make if isinstance(replacement, Factory) else getattr(replacement, "rewrite", None)
+    return _is_own(made)
+
+
+def _is_own(function: object) -> bool:
     """Whether a function is one of the edits of this package."""
     return str(getattr(function, "__module__", "")).startswith("jaxport.mox.edits.")
 

@@ -17,6 +17,7 @@ from jaxport.mox.aliases import Query
 from jaxport.mox.names import check, near
 from jaxport.mox.tree import Node
 from jaxport.mox.xpath import Compiled, compiled
+from jaxport.printable import printable
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -31,6 +32,12 @@ __all__ = ["Selection", "at_path", "query", "select", "sub"]
 class Selection:
     """Blocks and equations of a Mox, in the order of the program. Each of them is a Mox itself.
 
+    Attributes:
+      mox: the Mox.
+      nodes: where they are.
+      query: how they were asked for, for messages.
+      is_path: whether by a path: that of a layer is also that of the edits around it.
+
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + jnp.cos(x))(jnp.zeros(3))
     >>> waves = mox.select("//sin | //cos")
@@ -44,6 +51,19 @@ class Selection:
     mox: Mox
     nodes: tuple[Node, ...]
     query: str = ""
+    is_path: bool = False
+
+    def layers(self) -> Selection:
+        """Return the members with a layer in the place of the edits around it, if the layer was selected, too.
+
+        A path selects both; an edit that was asked for alone (`//lora`) stays.
+        """
+        chosen = set(self.nodes)
+        if self.is_path:
+            chosen |= {node for node in self.mox.tree.nodes if not chosen.isdisjoint(_edits_around(node))}
+        around = {edit for node in chosen for edit in _edits_around(node)}
+        nodes = _in_order(chosen - around)
+        return self if nodes == self.nodes else replace(self, nodes=nodes)
 
     @cached_property
     def _matches(self) -> list[Match]:
@@ -62,7 +82,7 @@ class Selection:
 
     def __repr__(self) -> str:
         rows = [f"  {node.type:<16} {node.path}" for node in self.nodes]
-        return "\n".join([f"{len(rows)} of `{self.mox.name}` for {self.query}", *rows])
+        return "\n".join(map(printable, [f"{len(rows)} of `{self.mox.name}` for {self.query}", *rows]))
 
     def count(self) -> int:
         """Return how many there are."""
@@ -100,27 +120,30 @@ class Selection:
         >>> mox.select("//jit").select("./sin").paths()
         ['sin']
         """
+        is_path = False
         if isinstance(query, str):
-            nodes, shown = self._inside(query, strict), f"`{query}`"
+            nodes, is_path = self._inside(query, strict)
+            shown = f"`{query}`"
         else:
             whole, members = select(self.mox, query, strict=strict), set(self.nodes)
             nodes, shown = tuple(n for n in whole.nodes if not members.isdisjoint(n.around)), whole.query
-        selection = replace(self, nodes=nodes, query=f"{shown} in {self.query}")
+        selection = replace(self, nodes=nodes, query=f"{shown} in {self.query}", is_path=is_path)
         return selection if expect is None else selection.expect(expect)
 
-    def _inside(self, query: str, strict: bool) -> tuple[Node, ...]:
-        """Return the nodes that an expression, or a path below a member, hits."""
+    def _inside(self, query: str, strict: bool) -> tuple[tuple[Node, ...], bool]:
+        """Return the nodes that an expression, or a path below a member, hits, and whether it is a path."""
         if _PATH.fullmatch(query):
             at_paths = [self.mox.tree.paths.get(f"{node.path}.{query}", ()) for node in self.nodes]
             if any(at_paths):
-                return _in_order({node for nodes in at_paths for node in nodes})
+                return _in_order({node for nodes in at_paths for node in nodes}), True
         elements = [self.mox.tree.element_of[node] for node in self.nodes]
-        return _by_xpath(self.mox, query, elements, strict)
+        return _by_xpath(self.mox, query, elements, strict), False
 
     def __or__(self, other: Selection) -> Selection:
         """Return the members of both, in the order of the program."""
         nodes = _in_order({*self.nodes, *self._same(other).nodes})
-        return replace(self, nodes=nodes, query=f"{self.query} or {other.query}")
+        either = self.is_path or self._same(other).is_path
+        return replace(self, nodes=nodes, query=f"{self.query} or {other.query}", is_path=either)
 
     def __and__(self, other: Selection) -> Selection:
         """Return the members that are in both."""
@@ -158,6 +181,7 @@ class Selection:
           Unsupported: a member cannot be replaced, because of a body that it is in.
         """
         from jaxport.mox.editing import substituted
+        from jaxport.mox.replacement import changes_layers
 
         if not self.nodes:
             raise QueryError(
@@ -166,7 +190,7 @@ class Selection:
                 why=_near(self.mox, self.query),
                 instead="`print(mox)` shows what there is",
             )
-        return substituted(self, replacement)
+        return substituted(self.layers() if changes_layers(replacement) else self, replacement)
 
     def wrap(self, function: PythonFunction) -> Mox:
         """Return a new Mox in which each member's call becomes ``function(member, *args)``.
@@ -236,9 +260,9 @@ def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = Tru
             )
         selection = query
     elif isinstance(query, str):
-        nodes = _by_path(mox, query, strict)
-        nodes = _by_xpath(mox, query, [mox.tree.root], strict) if nodes is None else nodes
-        selection = Selection(mox, nodes, f"`{query}`")
+        at_path = _by_path(mox, query, strict)
+        nodes = _by_xpath(mox, query, [mox.tree.root], strict) if at_path is None else at_path
+        selection = Selection(mox, nodes, f"`{query}`", is_path=at_path is not None)
     elif isinstance(query, type):
         selection = _by_class(mox, query, strict)
     elif callable(query):
@@ -321,6 +345,17 @@ def _by_xpath(mox: Mox, query: str, elements: Sequence[_Element], strict: bool) 
         elements_hit = _evaluated(mox, query, program, element)
         hits.update((tree.node_of[hit], None) for hit in elements_hit if hit in tree.node_of)
     return tuple(hits) if len(elements) == 1 else _in_order(hits)
+
+
+def _edits_around(node: Node) -> Iterator[Node]:
+    """Yield the edits that were put around a layer, the innermost first."""
+    for around in node.around if node.block is not None else ():
+        edit = around.block
+        if edit is None or node.block is None or edit.path != node.block.path:
+            return
+        if not (edit.edited and edit.kind == "function"):
+            return
+        yield around
 
 
 def _in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxport.blocks.places import joined
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs.meshes import automatic_mesh
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Whole, factory
 from jaxport.mox.selection import Selection
@@ -30,15 +31,13 @@ _OUTPUT = "output"
 
 def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, PyTree]) -> Mox:
     """See `Mox.shard`."""
-    # The types of the program say nothing of a mesh, so that its axes are left to the compiler.
-    mesh = Mesh(mesh.devices, mesh.axis_names)
     placed: dict[str, PartitionSpec] = {}
     outputs: list[tuple[Selection, PartitionSpec]] = []
     for query, spec_or_specs in specs.items():
         selection = mox.select(query)
         if not len(selection):
             selection.expect(1)
-        for match in selection:
+        for match in selection.layers():
             for path, spec in _of_params(mox, match, spec_or_specs).items():
                 if placed.setdefault(path, spec) != spec:
                     raise _refused(path, f"it is to be split as {placed[path]} and as {spec}")
@@ -73,7 +72,7 @@ def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
     """Return a block whose results are split; under `vmap` those of the whole batch."""
     for aval in match.out_avals:
         _check(mesh, f"the result of {match.shown}", aval.shape, spec)
-    sharding = NamedSharding(mesh, spec)
+    sharding = NamedSharding(automatic_mesh(mesh), spec)  # as what is evaluated, whose types say nothing of a mesh
     return Whole(
         lambda *args: jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, sharding), match(*args))
     )

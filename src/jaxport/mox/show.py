@@ -14,6 +14,7 @@ from jaxport.errors import SaveError
 from jaxport.jaxprs.walk import bodies
 from jaxport.jaxprs.widen import body_names, runs_bodies
 from jaxport.mox.tree import name_below, short_name, value_text
+from jaxport.printable import printable
 
 if TYPE_CHECKING:
     from jaxport.mox.mox import Mox
@@ -36,13 +37,17 @@ def text(mox: Mox, depth: int | None = None) -> str:
     title = f"{mox.name} {inputs} -> {made}"
     body = mox.jaxpr.jaxpr
     if depth is not None:
-        return "\n".join([title, *_Drawing(_SHOWN, depth).lines(body, "", 0)])
+        return _joined([title, *_Drawing(_SHOWN, depth).lines(body, "", 0)])
     lines: list[str] = []
     for shown, levels in _PAGES:
         lines = list(_Drawing(shown, levels).lines(body, "", 0))
         if len(lines) < _PAGE:
             break
-    return "\n".join([title, *lines])
+    return _joined([title, *lines])
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "\n".join(map(printable, lines))
 
 
 # A program is printed on so many lines, unless its blocks alone are more.

@@ -1,12 +1,14 @@
 """A Mox as a tree of XML elements: what XPath looks at.
 
 There is one element per equation; a block is one, named by the short name of its type. The equations of the only body
-of an equation are its children; if there are several bodies (`cond`, `while`), each is an element `body`.
+of an equation are its children; if there are several bodies (`cond`, `while`), each is an element `body`. The values of
+attributes are `printable`, as everything that is shown; so are the strings of a query, which may say either.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,8 +22,10 @@ from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.framework import public_name
 from jaxport.jaxprs import Atom, Aval
+from jaxport.jaxprs.mapped import Levels, axes_of_batches, borne_by
 from jaxport.jaxprs.walk import Location, bodies
 from jaxport.jaxprs.widen import body_names, runs_bodies
+from jaxport.printable import printable
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -124,6 +128,17 @@ class Tree:
         return {**equations, **blocks}
 
     @cached_property
+    def _emitted(self) -> Counter[int]:
+        """How many equations bear each record of an operation under `vmap`."""
+        return Counter(id(record) for node in self.nodes for record in borne_by(node.equation))
+
+    def axes_of(self, node: Node) -> Levels | None:
+        """Return the axes of the batch of each array of a call, for each `vmap` around it; None if these are not known."""
+        if node.block is not None:
+            return node.block.axes
+        return axes_of_batches(node.equation, lambda record: self._emitted[id(record)] == 1)
+
+    @cached_property
     def element_of(self) -> Mapping[Node, _Element]:
         """The element of each node."""
         return {node: element for element, node in self.node_of.items()}
@@ -141,7 +156,8 @@ class _TreeWriter:
         self.nodes.append(node)
         written = "".join([f' {name}="{value}"' for name, value in attributes.items()])
         # One search for all values, few of which need it.
-        if _SPECIAL.search("".join(attributes.values())) is not None:
+        values = "".join(attributes.values())
+        if _SPECIAL.search(values) is not None or not values.isprintable():
             written = "".join([f' {name}="{_escaped(value)}"' for name, value in attributes.items()])
         self.text.append(f"<{tag}{written}>")
 
@@ -197,12 +213,12 @@ def _leaf(equation: jaxprs.JaxprEqn) -> str:
     return "".join(writer.text)
 
 
-_SPECIAL = re.compile('[&<"\t\n\r]')
+_SPECIAL = re.compile('[&<"]')
 
 
 def _escaped(text: str) -> str:
-    """Return a text as the value of an attribute; a parser makes spaces of line ends that are written as they are."""
-    return _SPECIAL.sub(lambda special: f"&#{ord(special.group())};", text)
+    """Return a text as the value of an attribute."""
+    return _SPECIAL.sub(lambda special: f"&#{ord(special.group())};", printable(text))
 
 
 @cache
@@ -216,7 +232,7 @@ def spelled(primitive: str) -> str:
     return name if _NAME.fullmatch(name) else _tag(name)
 
 
-_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def short_name(target: str) -> str:
@@ -231,8 +247,15 @@ def short_name(target: str) -> str:
 @lru_cache(maxsize=4096)
 def _tag(name: str) -> str:
     """Return a name as XML allows it."""
-    name = re.sub(r"[^\w.-]", "_", name)
-    return name if _NAME.fullmatch(name) else f"_{name}"
+    name = _FOREIGN.sub("_", name)
+    return name if re.match("[A-Za-z_]", name) else f"_{name}"
+
+
+# All but what Python and XML both take for a part of a name.
+_FOREIGN = re.compile(
+    r"[^\w.-]|(?![-.0-9A-Z_a-z\xb7\xc0-\xd6\xd8-\xf6\xf8-\u037d\u037f-\u1fff\u203f\u2040\u2070-\u218f\u2c00-\u2fef"
+    r"\u3001-\ud7ff\uf900-\ufdcf\ufdf0-\ufffd\U00010000-\U000effff])."
+)
 
 
 def _block_attributes(block: Block, equation: jaxprs.JaxprEqn) -> dict[str, str]:
@@ -335,7 +358,7 @@ def _value_text(value: object) -> str:
     if type(value) is tuple:
         return _tuple_text(value)
     if type(value) in _SCALARS:
-        return _text(str(value))
+        return str(value)
     if isinstance(value, type) and issubclass(value, np.generic):
         return np.dtype(value).name
     if isinstance(value, Enum):
@@ -345,22 +368,14 @@ def _value_text(value: object) -> str:
     if callable(value) and not isinstance(value, np.dtype):
         dtype = getattr(value, "dtype", None)  # `jnp.float32` is an object around a dtype
         return dtype.name if isinstance(dtype, np.dtype) else public_name(value, ())
-    return _text(str(value))
+    return str(value)
 
 
 def _tuple_text(value: tuple) -> str:
     if any(isinstance(item, np.generic) for item in value):
         value = tuple([item.item() if isinstance(item, np.generic) else item for item in value])
-    return _text(str(value))
+    return str(value)
 
 
 # Layers of a kind have the same fields. (`typed`: 1 and True are equal, but not the same text.)
 _known_text = lru_cache(maxsize=4096, typed=True)(_value_text)
-
-
-def _text(text: str) -> str:
-    return _CONTROL.sub("�", text)
-
-
-# What no XML document can hold.
-_CONTROL = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from jaxport.errors import QueryError
 from jaxport.jaxprs import PyTree
 from jaxport.mox.tree import SPELLINGS
+from jaxport.printable import printable
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -106,7 +107,8 @@ class _QueryParser:
             kind = str(match.lastgroup)
             if kind != "space":
                 # A name that ends in a dot or hyphen, as `a-` does, is still one name.
-                self.tokens.append((kind, match.group(), position))
+                # The values of attributes are printable.
+                self.tokens.append((kind, printable(match.group()), position))
             position = match.end()
         self.index = 0
         self.depth = 0
@@ -116,7 +118,7 @@ class _QueryParser:
     def error(self, position: int, why: str) -> QueryError:
         return QueryError(
             f"`{self.query}` is no XPath expression",
-            where=f"position {position}\n{self.query}\n{' ' * position}^",
+            where=f"position {position}\n{printable(self.query)}\n{' ' * len(printable(self.query[:position]))}^",
             why=why,
         )
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from math import inf, pi
 
+#: The metadata of a model that jaxport exported with the roles of its initializers.
+ROLES = "jaxport.roles"
+
 #: Elementwise operators of one tensor.
 UNARY = frozenset(
     """Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid
@@ -39,6 +42,9 @@ ACTIVATIONS = frozenset(
 
 #: Operators that change nothing but signs.
 SIGN_CHANGES = frozenset({"Abs", "Neg"})
+
+#: Operators whose attributes ONNX Runtime does not check: it ignores those that they do not have.
+WITHOUT_ATTRIBUTE_CHECK = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
 #: Products of matrices, and of images with kernels.
 MATRIX_PRODUCTS = frozenset({"Einsum", "Gemm", "MatMul"})
@@ -128,7 +134,6 @@ RANGES = {
 
 #: The inputs that say how an operator computes, rather than what it applies: statistics, exponents, bounds, scales.
 SETTINGS = {
-    "BatchNormalization": {3, 4},
     "Clip": {1, 2},
     "DequantizeLinear": {1, 2},
     "Dropout": {1},
@@ -139,6 +144,23 @@ SETTINGS = {
     "QuantizeLinear": {1, 2},
     "Resize": {1, 2},
     "Where": {0},
+}
+
+#: The inputs that are statistics of data, which training does not change but calls do.
+STATISTICS = {"BatchNormalization": {3, 4}}
+#: The inputs that are the state before the first step.
+INITIAL_STATES = {"GRU": {5}, "LSTM": {5, 6}, "RNN": {5}}
+#: The inputs that are weights if they are stored, whatever their size.
+WEIGHTS = {
+    **dict.fromkeys("BatchNormalization GroupNormalization InstanceNormalization LayerNormalization".split(), {1, 2}),
+    **dict.fromkeys("Conv ConvTranspose FusedConv Gemm FusedGemm".split(), {1, 2}),
+    **dict.fromkeys("BiasGelu FastGelu PRelu RMSNormalization SimplifiedLayerNormalization".split(), {1}),
+    **dict.fromkeys("Einsum FusedMatMul MatMul".split(), {0, 1}),
+    "GRU": {1, 2, 3},
+    "LSTM": {1, 2, 3, 7},
+    "RNN": {1, 2, 3},
+    "SkipLayerNormalization": {2, 3, 4},
+    "SkipSimplifiedLayerNormalization": {2, 3},
 }
 
 #: Operators whose result does not depend on the order of the operands.

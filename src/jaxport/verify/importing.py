@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import jax
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
+from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown
 from jaxport.export.ports import Port
 from jaxport.importer import Program
-from jaxport.importer.tracing import input_specs, with_constraints
+from jaxport.importer.assumptions import Assumptions, with_assumptions
+from jaxport.importer.input_specs import input_specs
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
 from jaxport.verify.precision import narrowest
@@ -20,7 +21,7 @@ from jaxport.verify.report import Report
 from jaxport.verify.running import Run, Sides, arguments
 from jaxport.verify.runtime import Session
 
-__all__ = ["Comparison", "caller", "verify_program"]
+__all__ = ["Comparison", "caller", "sample", "verify_program"]
 
 
 def verify_program(
@@ -78,6 +79,54 @@ def verify_program(
     return report
 
 
+def sample(
+    program: Program, known: Parameters | None = None, seed: int = 0
+) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """Return inputs of a program, of small sizes, and what it computes of them in JAX.
+
+    Args:
+      program: the imported model.
+      known: inputs by name that are not sampled.
+      seed: the seed of the sampled inputs and sizes.
+
+    Raises:
+      InvalidArgument: an input cannot be sampled.
+
+    >>> import onnx.parser
+    >>> from jaxport.importer import from_onnx
+    >>> program = from_onnx(
+    ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[N, 2] x) => (float[N, 2] y) { y = Tanh(x) }''')
+    ... )
+    >>> inputs, (y,) = sample(program)
+    >>> bool((np.abs(np.tanh(inputs["x"]) - y) < 1e-6).all())
+    True
+    """
+    comparison = Comparison(program)
+    run = next(comparison.runs(known, None, seed))
+    return dict(run.arrays), comparison.in_jax(run)()
+
+
+def sample_of(
+    program: Program, arguments: Collection[str], known: Parameters
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None:
+    """Return inputs of a printed model by name, and what the program computes of them; None if they cannot be sampled.
+
+    Args:
+      program: the imported model.
+      arguments: the inputs that the printed model has as arguments.
+      known: what the others were when it was printed.
+    """
+    if not all(isinstance(value, np.ndarray | np.generic) for value in known.values()):
+        return None  # it is for other sizes than the declared ones
+    try:
+        inputs, outputs = sample(program, known)
+    except JaxportError:
+        return None
+    taken = {name: array for name, array in inputs.items() if name in arguments}
+    return taken, dict(zip(program.output_names, outputs, strict=True))
+
+
 class Comparison(Sides[Run]):
     """A program and a session of its model.
 
@@ -92,7 +141,12 @@ class Comparison(Sides[Run]):
         self.quantized = not operators.isdisjoint({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
         if threads is None and "DynamicQuantizeLSTM" in operators:
             threads = 1  # each thread quantizes the states of its share of the batch on a scale of its own
-        self.session = Session(program.model, threads=threads, optimize=not self.quantized)
+        self.threads = threads
+
+    @cached_property
+    def session(self) -> Session:
+        """The session of ONNX Runtime, which is made when it is asked for."""
+        return Session(self.program.model, threads=self.threads, optimize=not self.quantized)
 
     @cached_property
     def _specs(self) -> dict[str, PyTree]:
@@ -117,12 +171,13 @@ class Comparison(Sides[Run]):
                 instead="give an array for it",
             )
         with jax.enable_x64(True):
-            traced = self._traced(by_name)
-        ports = {name: Port(name, spec.shape, spec.dtype) for name, spec in self._specs.items()}
+            traced, assumed = self._traced(by_name, {name for each in sizes or () for name in each})
+            specs = input_specs(self.program, assumed)
+        ports = {name: Port(name, spec.shape, spec.dtype) for name, spec in specs.items()}
         names = [name for name in ports if name not in self.program.static_inputs]
         known, inside = self._known_sizes(by_name), narrowest(traced)
         for at, arrays in arguments(traced, names, ports, by_name, known, sizes, avoid, seed):
-            yield Run(at, arrays, inside)
+            yield Run({**at, **{name: dims.evaluate(text, at) for name, text in assumed.sizes.items()}}, arrays, inside)
 
     def in_jax(self, run: Run) -> Callable[[], list[np.ndarray]]:
         """Return a call of the program on the arrays of a run; jitted unless a shape depends on values."""
@@ -178,24 +233,30 @@ class Comparison(Sides[Run]):
             if not dims.is_static(size) and str(size).isidentifier()
         }
 
-    def _traced(self, by_name: Mapping[str, np.ndarray]) -> jaxprs.ClosedJaxpr:
-        """Return the program with symbolic sizes, to see how inputs are used; if that fails, only its inputs."""
-        program = self.program
+    def _traced(
+        self, by_name: Mapping[str, np.ndarray], given: Collection[str]
+    ) -> tuple[jaxprs.ClosedJaxpr, Assumptions]:
+        """Return the program with symbolic sizes, to see how inputs are used, and what is assumed of these; if that fails,
+        only its inputs. Sizes that the user gives are those that the model declares.
+        """
+        program, given = self.program, {*given, *self._known_sizes(by_name)}
         known = {name: by_name[name] for name in program.static_inputs}
 
-        def attempt(constraints: Sequence[str]) -> jaxprs.ClosedJaxpr:
-            specs = {name: s for name, s in input_specs(program, constraints).items() if name not in known}
+        def attempt(assumed: Assumptions) -> tuple[jaxprs.ClosedJaxpr, Assumptions]:
+            if not given.isdisjoint(assumed.sizes):
+                raise ModelError("sizes are given")
+            specs = {name: s for name, s in input_specs(program, assumed).items() if name not in known}
 
             def call(params: Parameters, *arrays: Array) -> PyTree:
                 return program.apply(params, **dict(zip(specs, arrays, strict=True)), **known)
 
-            return jax.make_jaxpr(call)(program.param_specs, *specs.values())
+            return jax.make_jaxpr(call)(program.param_specs, *specs.values()), assumed
 
         try:
-            return with_constraints(attempt)
+            return with_assumptions(attempt)
         except (ModelError, ValueNotKnown):  # only the trace at the sizes of the run matters
             shapes = [spec for name, spec in self._specs.items() if name not in known]
-            return jax.make_jaxpr(lambda *arrays: arrays)(*shapes)
+            return jax.make_jaxpr(lambda *arrays: arrays)(*shapes), Assumptions()
 
 
 def caller(

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxport.columns import aligned
 from jaxport.errors import VerificationFailed
+from jaxport.printable import printable, printable_lines
 from jaxport.verify.comparing import Difference
 
 
@@ -60,7 +61,7 @@ class Divergence:
     problem: str
 
     def __str__(self) -> str:
-        return "\n".join(text for text in (self.place, self.source, self.problem) if text)
+        return "\n".join(printable_lines(text) for text in (self.place, self.source, self.problem) if text)
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class Report:
         if self.blocks:
             rows = [(b.path, b.target, f"{b.relative:.2g}", f"{b.added:.2g}") for b in self.blocks]
             text += ["blocks:", *(f"  {line}" for line in aligned([("block", "type", "relative", "added"), *rows]))]
-        return "\n".join(text)
+        return "\n".join(map(printable, text))
 
 
 def _row(output: Output) -> tuple[str, ...]:

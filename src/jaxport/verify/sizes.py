@@ -35,7 +35,7 @@ class Conditions:
         inputs = {dim for aval in jaxpr.in_avals for dim in getattr(aval, "shape", ()) if not dims.is_static(dim)}
         self.symbols = sorted({name for dim in inputs for name in dims.symbols(str(dim))})
         self._dims = {str(dim) for dim in _symbolic_dims(jaxpr.jaxpr)} | {str(dim) for dim in inputs}
-        self.constraints = [text for dim in list(inputs)[:1] for text in constraints_of(dim)]
+        self.constraints = [text for dim in list(inputs)[:1] for text in dims.constraints_of(dim)]
 
     def broken(self, sizes: Mapping[str, int]) -> str:
         """Return a constraint that some sizes violate, or an empty text."""
@@ -48,18 +48,6 @@ class Conditions:
     def fulfilled(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes satisfy the constraints and leave no array empty."""
         return not self.broken(sizes) and all(dims.evaluate(dim, sizes) >= 1 for dim in self._dims)
-
-
-def constraints_of(dim: dims.Dim) -> list[str]:
-    """Return the constraints of the scope of a symbolic dimension, as they were given.
-
-    >>> from jax import export
-    >>> constraints_of(export.symbolic_shape("T", constraints=["T >= 2"])[0])
-    ['T >= 2']
-    """
-    # JAX keeps them in private attributes, and prints them: one per line, after the place of the scope.
-    _, _, listed = str(dim.scope).partition("with constraints:")
-    return [line.strip() for line in listed.splitlines() if line.strip()]
 
 
 def sets(

@@ -185,15 +185,15 @@ DEFINITIONS = {
         return (c, h), h
 ''',
     "GRUCell": '''class GRUCell(eqx.Module):
-    """A gated recurrent unit of a batch, as `lax.scan` takes it; both of its products have biases."""
+    """A gated recurrent unit of a batch, as `lax.scan` takes it."""
 
     input: Linear
     recurrent: Linear
 
-    def __init__(self, in_features: int, hidden_size: int, *, key: Array):
+    def __init__(self, in_features: int, hidden_size: int, *, recurrent_bias: bool = True, key: Array):
         first, second = jax.random.split(key)
         self.input = Linear(in_features, 3 * hidden_size, key=first)
-        self.recurrent = Linear(hidden_size, 3 * hidden_size, key=second)
+        self.recurrent = Linear(hidden_size, 3 * hidden_size, use_bias=recurrent_bias, key=second)
 
     def __call__(self, h: Array, x: Array) -> tuple[Array, Array]:
         input_r, input_z, input_n = jnp.split(self.input(x), 3, axis=-1)
@@ -245,7 +245,7 @@ DEFINITIONS = {
 }
 """The source of the layers, by the name of the class."""
 
-DEFAULTS = {"strides": 1, "dilation": 1, "groups": 1, "use_bias": True}
+DEFAULTS = {"strides": 1, "dilation": 1, "groups": 1, "use_bias": True, "recurrent_bias": True}
 """Options that are left out if they have these values."""
 
 
@@ -337,7 +337,12 @@ _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "Conv": (_conv, _SAME),
     "ConvTranspose": (_conv_transpose, _SAME),
     "LSTM": (lambda layer: _made("LSTMCell", layer, "in_features", "hidden_features"), _LSTM),
-    "GRU": (lambda layer: _made("GRUCell", layer, "in_features", "hidden_features"), _GRU),
+    "GRU": (
+        lambda layer: _made(
+            "GRUCell", layer, "in_features", "hidden_features", recurrent_bias="recurrent_bias" in layer.weights
+        ),
+        _GRU,
+    ),
     "Embed": (lambda layer: _made("Embedding", layer, "num_embeddings", "features"), _WEIGHT),
     "LayerNorm": (_layer_norm, _WEIGHT),
     "GroupNorm": (_group_norm, _WEIGHT),

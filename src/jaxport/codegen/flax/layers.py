@@ -57,7 +57,8 @@ def _made(function: str, layer: Layer, *sizes: str, **options: Attribute) -> ast
     dtypes = [sized(weight.dtype) for weight in layer.weights.values()]
     if dtypes and dtypes[0] is not None:
         made["param_dtype"] = dtypes[0]
-    return call(function if function in DEFINITIONS else f"nnx.{function}", *positional, **made, rngs=name("rngs"))
+    function = function if function in DEFINITIONS or "." in function else f"nnx.{function}"
+    return call(function, *positional, **made, rngs=name("rngs"))
 
 
 def _linear(layer: Layer) -> ast.expr:
@@ -150,7 +151,9 @@ LAYERS = {
         "Conv": _conv,
         "ConvTranspose": _conv_transpose,
         "LSTM": lambda layer: _made("OptimizedLSTMCell", layer, "in_features", "hidden_features"),
-        "GRU": lambda layer: _made("GRUCell", layer, "in_features", "hidden_features"),
+        "GRU": lambda layer: _made(
+            "GRUCell" if "recurrent_bias" in layer.weights else "nnx.GRUCell", layer, "in_features", "hidden_features"
+        ),
         "Embed": lambda layer: _made("Embed", layer, "num_embeddings", "features"),
         "LayerNorm": _layer_norm,
         "GroupNorm": _group_norm,

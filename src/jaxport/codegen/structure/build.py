@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from jaxport.codegen.structure.closing import Closing
@@ -28,22 +28,32 @@ from jaxport.codegen.structure.scopes import (
     node_chains,
     places_of,
 )
+from jaxport.codegen.structure.stacks import with_rounds
 from jaxport.codegen.structure.steps import operators, renamed, variables
-from jaxport.codegen.structure.tables import is_table
 from jaxport.codegen.structure.ties import copies, element_of_all, owned_by_elements, shared
+from jaxport.codegen.structure.wrappers import without_wrappers
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.errors import InvalidArgument
 from jaxport.importer.host import RuntimeValue
-from jaxport.importer.recording import Variable
+from jaxport.importer.recording import Step, Variable, map_leaves
 from jaxport.importer.tracing import RecordedProgram
 
 __all__ = ["build"]
 
 
-def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Module, RuntimeValue]:
+def build(
+    recorded: RecordedProgram,
+    kinds: Collection[str] = (),
+    channels_last: bool = True,
+    accepts: Callable[[Layer], bool] = lambda _: True,
+) -> tuple[Module, RuntimeValue]:
     """Return the tree of a recorded program, and the program's results in terms of the tree's values.
 
-    `kinds` are the layers that are made of others, as far as they are wanted: `MultiHeadAttention`.
+    Args:
+      recorded: the program.
+      kinds: the layers that are made of others, as far as they are wanted: `MultiHeadAttention`.
+      channels_last: whether convolutions have their channels last, or first, as files have them.
+      accepts: whether the target has a layer; what it does not accept stays operators.
     """
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
@@ -51,19 +61,24 @@ def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Modul
     paths = module_paths(program)
     node_chain = {key: tuple(paths[path] for path in chain) for key, chain in node_chain.items()}
     same = copies(recorded.steps, names, program, node_chain)
-    steps = [renamed(step, same) for step in recorded.steps]
-    ops, result = operators(steps, recorded.outputs, names)
-    steps, result = rewritten(ops, result, names)
+    steps, outputs = _with_read_weights([renamed(step, same) for step in recorded.steps], recorded.outputs, names)
+    ops, result = operators(steps, outputs, names)
+    steps, result = rewritten(ops, result, names, channels_last)
     ops, result = operators(with_rounding(steps, variables(result)), result, names)
     results = list(dict.fromkeys(variables(result)))
     types = {paths.get(module.path, module.path): module.type for module in program.modules.walk()}
-    own = {variable for variable in names if element_of_all(program, names[variable]) is None}
+    uniform = {variable for variable in names if element_of_all(program, names[variable]) is not None}
+    own = names.keys() - uniform
     placed = {id(op): node_chain.get(op.step.node, ()) for op in ops}
     move_unplaced(ops, placed, nodes)
+    files = names
+    placed, names, types = with_rounds(ops, placed, files, types)
     kept: set[str] = set()
     while True:
         chains, repeated = separated(ops, dict(placed), own, kept)
-        weights = LayerWeights(program, names, shared(ops, names, program, chains), nodes, chains)
+        weights = LayerWeights(
+            program, names, files, shared(ops, names, uniform, chains), nodes, chains, channels_last, accepts
+        )
         root = united(_module(ops, results, weights, chains, types), names)
         failed = further_calls(root)
         if not failed and not _are_doubled(root, weights, own - owned_by_elements(ops, names, chains)):
@@ -77,9 +92,22 @@ def build(recorded: RecordedProgram, kinds: Collection[str] = ()) -> tuple[Modul
                 instead='print it with `framework="jax"`',
             )
         kept |= more
-    root = _with_weights(root, weights)
+    root = without_wrappers(_with_weights(root, weights))
     root = with_attention_layers(root) if "MultiHeadAttention" in kinds else root
     return with_loops(scheduled(root)), result
+
+
+def _with_read_weights(
+    steps: list[Step], outputs: RuntimeValue, names: Collection[Variable]
+) -> tuple[list[Step], RuntimeValue]:
+    """Return steps and results with a step for each weight that is a result: modules own what their steps read."""
+    read = {
+        weight: Variable(weight.shape, weight.dtype, weight.hint) for weight in variables(outputs) if weight in names
+    }
+    added = [Step("call", "jnp.asarray", (weight,), {}, result, None) for weight, result in read.items()]
+    return [*steps, *added], map_leaves(
+        lambda leaf: read.get(leaf, leaf) if isinstance(leaf, Variable) else leaf, outputs
+    )
 
 
 def _module(
@@ -98,7 +126,8 @@ def _module(
 
     chains = leaf_chains(leaves, around_node, types)
     imply_elements(chains)
-    keep_channels_last(leaves, chains, weights.names)
+    if weights.channels_last:
+        keep_channels_last(leaves, chains, weights.names)
     hoist(leaves, chains, weights.names)
     mined = mine(leaves, chains, [*weights.names], around_node)
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
@@ -161,17 +190,10 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
         if variable in weights.shared or variable in ties:
             chains = [chains[0][: len(_common(chains))]]
         for chain in chains:
-            weight = ties.get(variable) or _weight(variable, weights, chain[-1])
+            weight = ties.get(variable) or weights.weight(variable)
             table = _uncalled(weight, chain[-1], paths) if isinstance(weight, Weight) else None
             kept.setdefault(id(chain[-1]), {})[variable] = table or weight
     return _rebuilt(root, kept, {})
-
-
-def _weight(variable: Variable, weights: LayerWeights, module: Module) -> Weight:
-    """Return a parameter that a module keeps; one that has no name of the module's own may be a table."""
-    weight = weights.weight(variable)
-    is_own = weight.name.rpartition(".")[0] == called(module.path)
-    return weight if is_own or not is_table(weight.read()) else replace(weight, name="", trained=False)
 
 
 def _uncalled(weight: Weight, module: Module, paths: Collection[str]) -> Tie | None:

@@ -17,9 +17,10 @@ CONVOLUTIONS = {"conv_general_dilated", "depthwise_convolution", "grouped_convol
 def convolution(op: Op, matcher: Matcher) -> Layer | None:
     """Return the convolution, with channels last, that an operator is the end of."""
     out = op.outputs[0]
-    if len(out.shape) < 3 or not isinstance(out.shape[-1], int):
+    channels = (out.shape[-1] if matcher.weights.channels_last else out.shape[1]) if len(out.shape) >= 3 else None
+    if not isinstance(channels, int):
         return None
-    product, bias = matcher.with_bias(op, out.shape[-1])
+    product, bias = matcher.with_bias(op, channels, not matcher.weights.channels_last)
     step = product.step
     if step.name.rpartition(".")[2] not in CONVOLUTIONS or product.outputs[0].shape != out.shape:
         return None
@@ -27,6 +28,8 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
         return None
     if "lhs_dilation" in step.kwargs:
         return _transposed(op, product, bias, matcher)
+    if not matcher.weights.channels_last:
+        return _first(op, product, bias, matcher)
     x, kernel, strides, pads = step.args
     weight, layout = matcher.parameter(kernel), LAYOUTS.get(len(x.shape))
     if weight is None and layout is not None:
@@ -51,6 +54,30 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
     return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
 
 
+def _first(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer | None:
+    """Return a convolution with channels first, whose kernel is kept as the file has it: (out, in, *sizes)."""
+    step = product.step
+    x, kernel, strides, pads = step.args
+    weight = matcher.parameter(kernel, turned=False)
+    if weight is None or len(weight.shape) != len(x.shape) or not are_of_type(x, weight, bias) or not _are_known(pads):
+        return None
+    if step.kwargs.get("dimension_numbers") is not None:
+        return None
+    if step.kwargs.keys() - {"dimension_numbers", "feature_group_count", "rhs_dilation"}:
+        return None
+    groups, rank = step.kwargs.get("feature_group_count", 1), len(weight.shape) - 2
+    config = {
+        "in_features": weight.shape[1] * groups,
+        "out_features": weight.shape[0],
+        "kernel_size": weight.shape[2:],
+        "strides": _sizes(strides, rank),
+        "padding": tuple(tuple(int(n) for n in pair) for pair in pads),
+        "kernel_dilation": _sizes(step.kwargs.get("rhs_dilation"), rank),
+        "feature_group_count": groups,
+    }
+    return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
+
+
 def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer | None:
     """Return a transposed convolution: its kernel, which is turned before, is kept as (*sizes, out, in)."""
     step = product.step
@@ -64,7 +91,8 @@ def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> L
     if step.kwargs.keys() - known or step.kwargs.get("feature_group_count", 1) != 1 or set(strides) != {1}:
         return None
     images, _, _ = LAYOUTS.get(rank + 2, ("", "", ""))
-    if step.kwargs.get("dimension_numbers") != (images, f"OI{images[1:-1]}", images):
+    numbers = (images, f"OI{images[1:-1]}", images) if matcher.weights.channels_last else None
+    if step.kwargs.get("dimension_numbers") != numbers:
         return None
     if not _are_known(pads):
         return None
@@ -77,7 +105,8 @@ def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> L
         "padding": tuple(tuple(int(n) for n in pair) for pair in pads),
         "kernel_dilation": _sizes(step.kwargs.get("rhs_dilation"), rank),
     }
-    weight = matcher.weights.weight(parameter, (*range(2, rank + 2), 1, 0))
+    if matcher.weights.channels_last:
+        weight = matcher.weights.weight(parameter, (*range(2, rank + 2), 1, 0))
     return Layer("ConvTranspose", config, _weights(weight, bias), (x,), op.outputs, "conv")
 
 

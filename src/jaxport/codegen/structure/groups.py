@@ -13,7 +13,10 @@ from jaxport.codegen.structure.spellings import Spellings, number
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Step, Variable
 
-__all__ = ["Groups"]
+__all__ = ["FIRST", "Groups"]
+
+FIRST = "channels_first.group_norm"
+"""The normalization of groups of channels of the second axis, with its scale and bias."""
 
 
 @dataclass(eq=False)
@@ -24,11 +27,13 @@ class Groups:
       spellings: the step that made each value.
       channels: the rules on layouts.
       weights: the parameters.
+      channels_last: whether they become normalizations of the last axis.
     """
 
     spellings: Spellings
     channels: Channels
     weights: Collection[Variable]
+    channels_last: bool = True
 
     def normalization(self, step: Step) -> Step | None:
         """`standardized(x) * scale + bias`, of groups of the second axis, as the same of groups of the last."""
@@ -45,6 +50,8 @@ class Groups:
 
     def _last(self, step: Step, grouped: tuple[Variable, int, float], scale: Variable, shift: Variable) -> Step:
         x, groups, epsilon = grouped
+        if not self.channels_last:
+            return Step("call", FIRST, (x, groups, epsilon, scale, shift), {}, step.outputs, step.node)
         rank, add = len(x.shape), self.channels.add
         x = self.channels.transposed(x, (0, *range(2, rank), 1), step)
 

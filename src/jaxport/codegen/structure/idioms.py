@@ -38,7 +38,7 @@ Rule = Callable[[Step], "Variable | Step | None"]
 
 
 def rewritten(
-    ops: Iterable[Op], result: RuntimeValue, weights: Collection[Variable]
+    ops: Iterable[Op], result: RuntimeValue, weights: Collection[Variable], channels_last: bool = True
 ) -> tuple[list[Step], RuntimeValue]:
     """Return the steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
 
@@ -46,8 +46,9 @@ def rewritten(
       ops: the operators, in order.
       result: the values that they compute.
       weights: the parameters.
+      channels_last: whether convolutions and normalizations of groups have their channels last, or first, as in files.
     """
-    rewriting = _Rewriting(weights)
+    rewriting = _Rewriting(weights, channels_last)
     for op in ops:
         rewriting.add(op.step)
     return rewriting.steps, map_leaves(rewriting.current, result)
@@ -69,6 +70,7 @@ class _Rewriting:
     """
 
     weights: InitVar[Collection[Variable]]
+    channels_last: bool = True
     steps: list[Step] = field(default_factory=list)
     same: dict[Variable, Variable | HostValue] = field(default_factory=dict)
     spellings: Spellings = field(default_factory=Spellings)
@@ -82,7 +84,7 @@ class _Rewriting:
     def __post_init__(self, weights: Collection[Variable]) -> None:
         self.channels = Channels(self.spellings, self._made, weights)
         self.attentions = Attentions(self.spellings, self._made, weights)
-        self.groups = Groups(self.spellings, self.channels, weights)
+        self.groups = Groups(self.spellings, self.channels, weights, self.channels_last)
         self.rows = Rows(self.spellings, self._made, weights)
         self.lookups = Lookups(self.spellings, self._made, weights)
 
@@ -99,6 +101,8 @@ class _Rewriting:
         output = step.outputs
         if isinstance(output, Variable):
             for rule in self._rules(step):
+                if not self.channels_last and getattr(rule, "__self__", None) is self.channels:
+                    continue
                 rewritten = rule(step)
                 if isinstance(rewritten, Variable):
                     self.same[output] = rewritten

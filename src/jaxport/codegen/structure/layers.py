@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxport.codegen.structure.convolutions import convolution
 from jaxport.codegen.structure.grouped import grouped_linear
+from jaxport.codegen.structure.groups import FIRST
 from jaxport.codegen.structure.matching import LayerWeights, Matcher, are_of_type
 from jaxport.codegen.structure.quantization import dequantized
 from jaxport.codegen.structure.recurrent import recurrent
@@ -95,9 +96,19 @@ def _unclipped(condition: RuntimeValue, lookup: Op, matcher: Matcher) -> Variabl
 def normalization(op: Op, matcher: Matcher) -> Layer | None:
     """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, and the same without the mean."""
     out = op.outputs[0]
-    if out.dtype != np.float32 or not out.shape or not isinstance(out.shape[-1], int):
+    if out.dtype != np.float32 or not out.shape:
         return None
+    if op.step.name == FIRST:
+        x, groups, epsilon, *affine = op.step.args
+        channels = x.shape[1]
+        scale, bias = (matcher.vector(value, channels) for value in affine)
+        if scale is None or bias is None:
+            return None
+        config = {"num_features": channels, "num_groups": groups, "epsilon": epsilon}
+        return Layer("GroupNorm", config, {"scale": scale, "bias": bias}, (x,), (out,), "norm")
     size = out.shape[-1]
+    if not isinstance(size, int):
+        return None
     scaled, bias = matcher.with_bias(op, size)
     if scaled.step.name != "*":
         return None
@@ -231,8 +242,10 @@ def _layer(op: Op, matcher: Matcher) -> Layer | None:
     if op.outputs[0].dtype.name not in FLOATS:
         return None
     if op.step.name == "lax.scan":
-        return recurrent(op, matcher)
-    if len(op.outputs) != 1:
+        recognisers: list[Recogniser] = [recurrent]
+    elif len(op.outputs) == 1:
+        recognisers = RECOGNISERS
+    else:
         return None
-    layers = (recognise(op, matcher) for recognise in RECOGNISERS)
-    return next((layer for layer in layers if layer is not None), None)
+    layers = (recognise(op, matcher) for recognise in recognisers)
+    return next((layer for layer in layers if layer is not None and matcher.weights.accepts(layer)), None)

@@ -46,7 +46,9 @@ class Lookups(StepRules):
     def take_first_rows(self, step: Step) -> Step | None:
         """A lookup of known positions 0, 1 … in a parameter, as that of `arange`: a table of positions is an embedding."""
         x, at = step.args if len(step.args) == 2 else (None, None)
-        if x not in self.weights or not isinstance(at, HostValue) or at.symbolic or at.dtype.kind not in "iu":
+        if not isinstance(x, Variable) or x not in self.weights:
+            return None
+        if not isinstance(at, HostValue) or at.symbolic or at.dtype.kind not in "iu":
             return None
         if at.size < 2 or at.shape not in ((at.size,), (1, at.size)) or step.kwargs != {"axis": 0}:
             return None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jaxport.codegen.structure.quantization import dequantized
 from jaxport.codegen.structure.scopes import Chain, called
-from jaxport.codegen.tree import Op, Weight
+from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.graph import BoundNode
-from jaxport.importer.host import HostValue, RuntimeValue
+from jaxport.importer.host import RuntimeValue
 from jaxport.importer.program import Program
 from jaxport.importer.recording import Step, Variable
 from jaxport.importer.resolve import tensor_value
@@ -26,29 +26,31 @@ class LayerWeights:
 
     Attributes:
       program: the imported model.
-      names: the names of the parameters, by the variable that stands for each.
+      names: the names of the parameters, by the variable that stands for each: their places in the modules.
+      files: their names in the file.
       shared: the parameters that several operators read, and that are no fresh weights which only happen to be equal;
         each with the operator whose layer keeps it, if one does.
       nodes: the bound nodes of the steps' nodes.
       chains: the modules around each operator, by its identity.
+      channels_last: whether convolutions have their channels last.
+      accepts: whether the target has a layer.
     """
 
     program: Program
     names: Mapping[Variable, str]
+    files: Mapping[Variable, str]
     shared: Mapping[Variable, Op | None]
     nodes: Mapping[Hashable, BoundNode]
     chains: Mapping[int, Chain]
+    channels_last: bool = True
+    accepts: Callable[[Layer], bool] = lambda _: True
 
     def weight(self, variable: Variable, axes: Sequence[int] | None = None) -> Weight:
         """Return a parameter, with its axes in another order."""
-        name, weights = self.names[variable], self.program.weights
-        dtype, order = np.dtype(variable.dtype), weights.axes(name)
-        weight = Weight(name, variable.shape, dtype, lambda: weights.host_array(name), axes=order)
+        name, file, weights = self.names[variable], self.files[variable], self.program.weights
+        dtype, order = np.dtype(variable.dtype), weights.axes(file)
+        weight = Weight(name, variable.shape, dtype, lambda: weights.host_array(file), axes=order, origin=file)
         return weight if axes is None else weight.transposed(axes)
-
-    def constant(self, value: HostValue, trained: bool = False) -> Weight:
-        """Return a tensor that is no parameter of the program."""
-        return Weight(value.name, value.shape, value.dtype, lambda: value.data, trained, tuple(range(value.ndim)))
 
     def initializer(self, node: BoundNode, index: int) -> Weight | None:
         """Return the tensor that a node has as an input, if it is one of the file."""
@@ -56,7 +58,7 @@ class LayerWeights:
         body = self.program.body
         if value is None or value not in body.initializers:
             return None
-        name, trained = value.name or "", value.name in self.program.weights.values
+        name, trained = value.name or "", value.name in self.program.weights
         tensor = body.initializers[value]
         shape = tuple(tensor.shape.numpy())
         dtype, axes = np.dtype(tensor.dtype.numpy()), tuple(range(len(shape)))
@@ -121,9 +123,7 @@ class Matcher:
         return self.weights.weight(turned_from, axes)
 
     def vector(self, value: RuntimeValue, size: int) -> Weight | None:
-        """Return a parameter of one axis of this size; one of a single element is a constant of the program."""
-        if isinstance(value, HostValue) and value.name and value.shape == (size,) == (1,) and not value.symbolic:
-            return self.weights.constant(value, trained=True)
+        """Return a parameter of one axis of this size."""
         shaped = self.step(value, "jnp.reshape")
         if shaped is not None and shaped.outputs[0].shape == (size,):
             whole = self.parameter(shaped.step.args[0], turned=False)
@@ -156,13 +156,28 @@ class Matcher:
         (product,) = (self.step(term, "@", "jnp.matmul") for term in readers[0].step.args if term is not value)
         return product is not None and self.parameter(product.step.args[1]) is not None
 
-    def with_bias(self, op: Op, size: int) -> tuple[Op, Weight | None]:
-        """Return the operator in front of an addition of a bias, and the bias; or the operator itself."""
+    def per_channel(self, value: RuntimeValue, size: int, rank: int) -> Weight | None:
+        """Return a parameter of one element per channel that a value spreads over channels first."""
+        shaped = self.step(value, "jnp.reshape", "jnp.expand_dims")
+        spread = (size, *[1] * (rank - 2))
+        if shaped is None or shaped.outputs[0].shape not in (spread, (1, *spread)):
+            return None
+        weight = self.parameter(shaped.step.args[0], turned=False)
+        return weight if weight is not None and weight.shape == (size,) else None
+
+    def with_bias(self, op: Op, size: int, channels_first: bool = False) -> tuple[Op, Weight | None]:
+        """Return the operator in front of an addition of a bias, and the bias; or the operator itself.
+
+        The bias is along the last axis, or along the second one.
+        """
         if op.step.name != "+":
             return op, None
         for bias, other in (op.step.args, op.step.args[::-1]):
             before = self.made.get(other) if isinstance(other, Variable) else None
-            weight = self.vector(bias, size) or dequantized(bias, op.step.node)
+            if channels_first:
+                weight = self.per_channel(bias, size, len(op.outputs[0].shape))
+            else:
+                weight = self.vector(bias, size) or dequantized(bias, op.step.node)
             weight = weight if weight is not None and weight.shape == (size,) else None
             if weight is not None and before is not None and self.uses[other] == 1:
                 return before, weight

@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.codegen.structure.matching import Matcher
 from jaxport.codegen.structure.spellings import number
 from jaxport.codegen.tree import Layer, Op, Weight
-from jaxport.importer.host import Attribute, RuntimeValue
+from jaxport.importer.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.recording import Function, Variable
 
 __all__ = ["recurrent"]
@@ -43,7 +43,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     if (
         not turned
         or any(turned[0] is not other for other in turned)
-        or not all(matcher.belongs_to(variable, op) for variable in own)
+        or not all(_belongs_to(variable, op, matcher) for variable in own)
     ):
         return None
     kind = op.operator
@@ -64,6 +64,13 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     weights = _weights(kind, of_input, turned[0], bias, direction, matcher)
     known = tuple(leaf for leaf in jax.tree.leaves(states) if isinstance(leaf, Variable))
     return Layer(kind, config, weights, (x, *known), op.outputs, kind.lower())
+
+
+def _belongs_to(parameter: Variable, op: Op, matcher: Matcher) -> bool:
+    """Whether only a node reads a parameter, or it reads the only value that is made of it."""
+    readers = matcher.readers.get(parameter, [])
+    made = readers[0].outputs[0] if len(readers) == 1 else None
+    return matcher.belongs_to(parameter, op) or (made is not None and matcher.belongs_to(made, op))
 
 
 def _is_plain(attributes: Mapping[str, Attribute], kind: str) -> bool:
@@ -114,9 +121,22 @@ def _indexed(value: RuntimeValue, matcher: Matcher, turned: bool) -> tuple[Varia
         transposed = matcher.step(value, "T")
         value = transposed.step.args[0] if transposed is not None else None
     part = matcher.step(value, "")
-    if part is None or not matcher.is_parameter(part.step.args[0]):
+    if part is None:
         return None
-    return part.step.args[0], part.step.args[1]
+    whole, index = part.step.args
+    whole = whole if turned else _before_zeros(whole, matcher)
+    return (whole, index) if matcher.is_parameter(whole) else None
+
+
+def _before_zeros(value: RuntimeValue, matcher: Matcher) -> RuntimeValue:
+    """Return the biases of the products with the input, if a cell has no others and zeros stand for those; else the value."""
+    joined = matcher.step(value, "jnp.concatenate")
+    parts = joined.step.args[0] if joined is not None else ()
+    if joined is None or len(parts) != 2 or joined.step.kwargs != {"axis": 1}:
+        return value
+    first, zeros = parts
+    known = isinstance(zeros, HostValue) and not zeros.symbolic and not zeros.data.any()
+    return first if known and matcher.is_parameter(first) and first.shape == zeros.shape else value
 
 
 def _weights(
@@ -139,13 +159,16 @@ def _weights(
     def half(at: int) -> Callable[[np.ndarray], np.ndarray]:
         return lambda array: gates(array[at * size : (at + 1) * size])
 
+    is_half = bias is not None and bias.shape[-1] == size
+
+    def both(array: np.ndarray) -> np.ndarray:
+        return gates(array[:size] + array[size:])
+
     weights = {
         "kernel": derived(of_input, (of_input.shape[-1], size), lambda array: gates(array).T),
         "recurrent_kernel": derived(of_state, (hidden, size), lambda array: gates(array).T),
     }
     if kind == "LSTM":
-        return weights | {"bias": derived(bias, (size,), lambda array: gates(array[:size] + array[size:]))}
-    return weights | {
-        "bias": derived(bias, (size,), half(0)),
-        "recurrent_bias": derived(bias, (size,), half(1)),
-    }
+        return weights | {"bias": derived(bias, (size,), half(0) if is_half else both)}
+    weights["bias"] = derived(bias, (size,), half(0))
+    return weights if is_half else weights | {"recurrent_bias": derived(bias, (size,), half(1))}

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import MappingProxyType
 
 import jax
 
@@ -21,7 +22,7 @@ from jaxport.codegen.tree import Call, Item, Layer, Module, Op
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.recording import Variable
 
-__all__ = ["ModuleMatch", "further_calls", "separated", "united"]
+__all__ = ["ModuleMatch", "call_numbers", "further_calls", "separated", "united"]
 
 
 def separated(
@@ -44,7 +45,7 @@ def separated(
             if len(separate[id(op)]) > depth:
                 parts.setdefault(separate[id(op)][depth], []).append(op)
         for path, part in parts.items():
-            calls = None if called(path) in kept else _calls(part, weights)
+            calls = None if called(path) in kept else call_numbers(part, weights)
             repeated.update([called(path)] if calls else [])
             for op, number in zip(part, calls or [0] * len(part), strict=True):
                 if number:
@@ -82,9 +83,18 @@ def _without_numbers(ops: Sequence[Op], chains: Mapping[int, Chain], weights: Co
     return {id(op): tuple(dict.fromkeys(names[path] for path in chains[id(op)])) for op in ops}
 
 
-def _calls(ops: Sequence[Op], weights: Collection[Variable]) -> list[int] | None:
-    """Return the call that each operator of a module belongs to; None if it is called once, or that cannot be told."""
-    reads = [(at, variable) for at, op in enumerate(ops) for variable in op.inputs if variable in weights]
+def call_numbers(
+    ops: Sequence[Op], weights: Collection[Variable], alike: Mapping[Variable, Variable] = MappingProxyType({})
+) -> list[int] | None:
+    """Return the call that each operator of a module belongs to; None if it is called once, or that cannot be told.
+
+    Args:
+      ops: the operators of the module, in the order of the file.
+      weights: the parameters that tell calls apart.
+      alike: parameters that are read in place of others in further calls, by those.
+    """
+    found = [(at, variable) for at, op in enumerate(ops) for variable in op.inputs if variable in weights]
+    reads = [(at, alike.get(variable, variable)) for at, variable in found]
     calls = math.gcd(*Counter(variable for _, variable in reads).values())
     if calls < 2:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def copies(
 
 
 def shared(
-    ops: Sequence[Op], names: Mapping[Variable, str], program: Program, chains: Mapping[int, Chain]
+    ops: Sequence[Op], names: Mapping[Variable, str], uniform: Collection[Variable], chains: Mapping[int, Chain]
 ) -> dict[Variable, Op | None]:
     """Return the parameters that several operators read, each with the lookup whose table it is, if there is one.
 
@@ -72,7 +72,7 @@ def shared(
         for variable, chain_counts in counts.items()
         if max(chain_counts.values()) > 1
         or (variable not in owned and len({tuple(map(called, chain)) for chain in chain_counts}) > 1)
-        if element_of_all(program, names[variable]) is None
+        if variable not in uniform
     }
 
 

@@ -33,11 +33,11 @@ from jaxport.export.passes.reshapes import reshapes
 from jaxport.export.passes.resizing import resizing
 from jaxport.export.passes.scanned import scanned
 from jaxport.export.passes.simplify import simplify
+from jaxport.export.passes.statistics import batch_normalization
 from jaxport.export.passes.tidy import tidy, unit_axes
 from jaxport.export.passes.tied import tied
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.attention import attention
-from jaxport.graph.fusions.batch_normalization import batch_normalization
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
 from jaxport.graph.fusions.means import means
 from jaxport.graph.fusions.normalization import normalization

@@ -1,7 +1,8 @@
 """Constant folding.
 
-1. Small constants: elementwise operators, and those that move, join and select elements.
-2. Large ones (weights): operators that only move elements, and slices of a weight that only slices use, as NumPy views.
+1. Small constants that are no weights: elementwise operators, and those that move, join and select elements.
+2. Constants of any size: operators that only move elements, and slices that divide a constant among them, as NumPy views.
+   Nothing else is computed from weights, the parameters and statistics of the user's model: they would be lost.
 3. Weights that are only used in a narrower floating-point type (float32 parameters of a model that computes in
    float16): they are stored in that type.
 
@@ -20,14 +21,18 @@ import onnx_ir as ir
 
 from jaxport.export import folding
 from jaxport.graph.editing import (
+    HELD,
     PARAMETER,
     SMALL,
     Editor,
     constant_of,
     dims_of,
+    held,
     is_op,
+    is_weight,
     nodes_of,
     numpy_dtype,
+    operand,
     set_dtype,
     source,
     static_dims,
@@ -37,6 +42,8 @@ from jaxport.jaxprs import PythonFunction
 
 #: The largest constant, in bytes, that is computed for a pass that asks for it.
 LARGE = 1 << 20
+#: Has the parts that slices divide a weight into, in the `meta` of its `onnx_ir.Value`.
+DIVIDED = "jaxport.divided"
 
 
 def _reduction(function: PythonFunction) -> PythonFunction:
@@ -95,17 +102,52 @@ def _folded(editor: Editor, node: ir.Node) -> bool:
     if any(array is None for array, value in zip(arrays, node.inputs, strict=True) if value is not None):
         return False
     dtype = node.outputs[0].dtype
+    weight = source(node)
+    parts = _parts(weight) if node.op_type == "Slice" and is_weight(weight) else None
+    if any(map(is_weight, node.inputs)) and node.op_type not in folding.MOVES and parts is None:
+        return False
     result = None if dtype is None else _computed(node, arrays, dtype.numpy())
     if result is None:
         return False
-    weight = source(node)
     if node.op_type in folding.MOVES and _is_own(weight) and len(weight.uses()) == 1:  # keeps the name
         weight.const_value = ir.Tensor(result, dtype=weight.dtype, name=weight.name)
         weight.shape = ir.Shape(result.shape)
         return substitute(node.outputs[0], weight)
-    wish = weight.name if node.op_type in folding.MOVES or node.op_type == "Slice" else node.outputs[0].name
-    constant = editor.constant(node.graph, result, wish or "constant")
+    moves = node.op_type in folding.MOVES or node.op_type == "Slice"
+    wish = weight.name if moves else node.outputs[0].name
+    constant = editor.constant(node.graph, result, wish or "constant", weight if moves else None)
+    whole = held(constant)
+    own = _range(node) if parts is not None and whole is not None else None
+    if parts is not None and whole is not None and own is not None:
+        constant.meta[HELD] = whole.divided(parts.index(own))
     return substitute(node.outputs[0], constant)
+
+
+def _parts(weight: ir.Value) -> list[tuple[int, int, int]] | None:
+    """Return the parts that slices divide a weight into: axis, start and end of each; None if they overlap or leave a rest."""
+    if DIVIDED not in weight.meta:
+        parts = [_range(user) for user, _ in weight.uses() if is_op(user, "Slice")]
+        dims = static_dims(dims_of(weight))
+        whole, known = None, sorted({part for part in parts if part is not None})
+        if dims and known and None not in parts and len(parts) == len(weight.uses()) and not weight.is_graph_output():
+            ends = [0, *(end for _, _, end in known)]
+            follow = [start for _, start, _ in known] == ends[:-1] and len({axis for axis, _, _ in known}) == 1
+            whole = known if follow and ends[-1] == dims[known[0][0]] else None
+        weight.meta[DIVIDED] = whole
+    return weight.meta[DIVIDED]
+
+
+def _range(node: ir.Node) -> tuple[int, int, int] | None:
+    """Return the axis of a Slice along one axis, and where it starts and ends; None for others."""
+    dims, (starts, ends, axes, steps) = dims_of(source(node)), [constant_of(operand(node, at)) for at in range(1, 5)]
+    if dims is None or starts is None or ends is None or axes is None or axes.size != 1:
+        return None
+    axis = int(axes[0]) % len(dims)
+    size = dims[axis]
+    if not isinstance(size, int) or (steps is not None and int(steps[0]) != 1):
+        return None
+    start, end, _ = slice(int(starts[0]), int(ends[0])).indices(size)
+    return axis, start, end
 
 
 def _recast(node: ir.Node) -> bool:
@@ -179,10 +221,13 @@ def _fits(array: np.ndarray | None, dtype: np.dtype) -> bool:
     return bool(((truncated >= limits.min) & (truncated < limits.max)).all())
 
 
-def known(value: ir.Value | None, memory: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
-    """Return the array of a value that depends on constants other than parameters only; None if it is too large.
+def known(
+    value: ir.Value | None, memory: dict[ir.Value, np.ndarray | None], weights: bool = False
+) -> np.ndarray | None:
+    """Return the array of a value that depends on constants only; None if it is too large.
 
-    `memory` caches the arrays of other values of the graph.
+    `memory` caches the arrays of other values of the graph. What depends on arrays that the user has a name for is not
+    known, unless it is asked for `weights`, too.
     """
     stack = [] if value is None else [value]
     while stack:  # a chain of operations may be longer than Python's stack
@@ -190,7 +235,7 @@ def known(value: ir.Value | None, memory: dict[ir.Value, np.ndarray | None]) -> 
         if last in memory:
             stack.pop()
         elif not _may_be_known(last):
-            memory[last] = None if last.meta.get(PARAMETER) else constant_of(last)
+            memory[last] = constant_of(last) if weights or not last.meta.get(PARAMETER) else None
         elif unseen := [x for x in _node_of(last).inputs if x is not None and x not in memory]:
             stack += unseen
         else:

@@ -30,6 +30,7 @@ from jaxport.graph.editing import (
     discard,
     integer,
     is_op,
+    is_weight,
     nodes_of,
     operand,
     permutation,
@@ -172,7 +173,9 @@ def _per_channel(
     if any(dim != 1 for place, dim in enumerate(aligned) if place != axis):
         return None
     array, first = constant_of(added), constant_of(before)
-    if array is None or (before is not None and first is None):
+    merged = before is not None or node.op_type == "Sub" or aligned[axis] != channels
+    computed = merged and (is_weight(added) or is_weight(before))
+    if array is None or computed or (before is not None and first is None):
         whole = before is None and aligned[axis] == channels and node.op_type == "Add"
         return editor.viewed(node.graph, added, [channels], before=node) if whole else None
     numbers = np.broadcast_to(array.ravel(), (channels,))

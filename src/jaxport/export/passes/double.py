@@ -10,7 +10,16 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import Editor, constant_of, dims_of, is_op, nodes_of, source, substitute
+from jaxport.graph.editing import (
+    Editor,
+    constant_of,
+    dims_of,
+    is_op,
+    is_weight,
+    nodes_of,
+    source,
+    substitute,
+)
 
 
 def double_factors(model: ir.Model) -> str:
@@ -46,6 +55,8 @@ def _repeated(editor: Editor, node: ir.Node) -> bool:
     for index in (0, 1):
         array = constant_of(node.inputs[index])
         if array is None or array.size != 1 or dims is None or len(dims) < 2 or array.ndim > len(dims):
+            continue
+        if is_weight(node.inputs[index]):
             continue
         known = [(axis, dim) for axis, dim in enumerate(dims) if isinstance(dim, int) and dim > 1]
         name = source(node, index).name or "factor"

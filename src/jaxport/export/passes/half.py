@@ -183,7 +183,7 @@ class _Halving:
         array = constant_of(value)
         if array is None:
             return self._cast(value, self.dtype)
-        return self.editor.constant(self.graph, self._rounded(array), f"{value.name}/half")
+        return self.editor.constant(self.graph, self._rounded(array), f"{value.name}/half", value)
 
     def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Return a value in the other dtype, cast once."""

@@ -87,6 +87,8 @@ class _Move:
         }
         for value, along in uses.items():
             ended = [n for n, index in value.uses() if index == 0 and self.region.matched_by(value, n)]
+            if value.graph is not self.graph:  # its stored form is made here: the graphs beside this one do not see it
+                ended = [node for node in ended if node.graph is self.graph]
             producer = value.producer()
             if producer is not None and self.moved(producer, value):
                 self.permute_result(value, along, ended)
@@ -146,7 +148,7 @@ class _Move:
         layout, producer, dims = self.region.layouts[value], value.producer(), dims_of(value)
         back, array = inverse(layout), constant_of(value)
         if array is not None:
-            return self.editor.constant(self.graph, array.transpose(back), value.name or "constant")
+            return self.editor.constant(self.graph, array.transpose(back), value.name or "constant", value)
         shape = None if dims is None else permuted(dims, layout)
         local = producer if producer is not None and producer.graph is self.graph else None
         ways = [(value, back)]

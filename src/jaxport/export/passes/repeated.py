@@ -10,7 +10,7 @@ import collections
 
 import onnx_ir as ir
 
-from jaxport.graph.editing import SMALL, bodies, constant_of, roots, substitute
+from jaxport.graph.editing import SMALL, bodies, constant_of, held, is_weight, memory_of, roots, substitute
 from jaxport.onnx_facts import COMMUTATIVE, RANDOM
 
 Known = collections.ChainMap[tuple, ir.Node]
@@ -53,6 +53,8 @@ def _key(node: ir.Node) -> tuple:
 
 def _operand_key(value: ir.Value | None) -> object:
     array = constant_of(value)
+    if value is not None and is_weight(value):  # an equal weight is another one
+        return id(value) if array is None else (held(value), str(array.dtype), *memory_of(array))
     if array is None or array.nbytes > SMALL or array.dtype == object:
         return id(value)
     return (array.dtype, array.shape, array.tobytes())

@@ -22,6 +22,7 @@ from jaxport.graph.editing import (
     discard,
     integer,
     is_op,
+    is_weight,
     nodes_of,
     size_in,
     source,
@@ -140,7 +141,8 @@ def _spread(editor: Editor, node: ir.Node) -> bool:
             continue
         own, array = dims_of(seen.value) or [], constant_of(seen.value)
         if array is not None and not along:
-            value = editor.constant(node.graph, array.reshape(()), "scalar")
+            name = (seen.value.name if is_weight(seen.value) else "") or "scalar"
+            value = editor.constant(node.graph, array.reshape(()), name, seen.value)
         else:
             wanted = [d if axis in along else 1 for axis, d in enumerate(dims)][min(along, default=len(dims)) :]
             value = seen.value if own == wanted else editor.viewed(node.graph, seen.value, wanted, before=node)

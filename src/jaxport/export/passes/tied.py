@@ -12,7 +12,7 @@ import collections
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import SMALL, Editor, constant_of
+from jaxport.graph.editing import SMALL, Editor, constant_of, is_weight
 
 
 def tied(model: ir.Model) -> str:
@@ -21,7 +21,8 @@ def tied(model: ir.Model) -> str:
     forms: dict[tuple, list[tuple[ir.Value, np.ndarray]]] = collections.defaultdict(list)
     for value in model.graph.initializers.values():
         array = constant_of(value)
-        if array is not None and array.nbytes > SMALL and value.uses() and not value.is_graph_output():
+        least = 0 if is_weight(value) else SMALL
+        if array is not None and array.nbytes > least and value.uses() and not value.is_graph_output():
             forms[array.__array_interface__["data"][0], array.nbytes, value.dtype].append((value, array))
     editor, tied_forms = Editor(model), 0
     for group in forms.values():

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxport.export.registry import rule
 from jaxport.export.rules.recurrent import Unfit, recurrent_layer
+from jaxport.export.rules.refused import CHECK_LEFT_OUT, without_check
 from jaxport.export.rules.searching import searched
 from jaxport.jaxprs import dims
 from jaxport.jaxprs.walk import bodies
@@ -36,6 +37,10 @@ def emitted(op, op_type, *operands, results, **attributes):
 def cond(op, index, *operands, branches):
     if index.constant is not None:
         return op.inline(branches[int(np.clip(index.constant, 0, len(branches) - 1))], *operands)
+    passing = without_check(branches) if op.walker.discards_checks else None
+    if passing is not None:
+        op.remark = CHECK_LEFT_OUT
+        return op.inline(passing, *operands)
     return branch(op, index, branches, operands, stamps(op.outs))
 
 
@@ -180,7 +185,8 @@ def written_out(op, step, state, xs, order, stacked):
 def row(op, x, number):
     """Return `x[number]`; a constant for a constant."""
     if x.constant is not None:
-        return op.const(x.constant[number], name=f"{x.name}.{number}" if x.name else "")
+        part = x.held and x.held.divided(number)
+        return op.const(x.constant[number], name=f"{x.name}.{number}" if x.name else "", held=part)
     return op.Gather(x, op.const(number, np.int64), axis=0)
 
 

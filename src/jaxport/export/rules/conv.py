@@ -107,5 +107,5 @@ def mirrored(op, kernel):
     """Reverse the spatial axes of a kernel; a view of a constant."""
     axes = tuple(range(2, kernel.rank))
     if kernel.constant is not None:
-        return op.const(np.flip(kernel.constant, axes), name=kernel.name)
+        return op.const(np.flip(kernel.constant, axes), name=kernel.name, held=kernel.held)
     return rev(op, kernel, dimensions=axes)

@@ -51,21 +51,31 @@ for _primitive, _why in REASONS.items():
     rule(_primitive, broadcasts=True)(refuses(_why))
 
 
-#: The advice for callbacks that a library makes, by package.
-CALLBACKS = {
-    "equinox": "is a check of Equinox's that raises a Python error; set the environment variable EQX_ON_ERROR=off before "
-    "Equinox is imported, which leaves these checks out",
-}
+#: The modules of libraries whose callbacks check values while the program runs: they raise an error, and compute nothing.
+CHECKS = frozenset({"equinox._errors"})
+CHECK_LEFT_OUT = "a check is left out: where it raises an error in JAX, the model returns what follows from the values"
+
+
+def is_check(callback) -> bool:
+    """Whether a callback raises an error for the program, and returns nothing that it uses."""
+    return getattr(getattr(callback, "callback_func", callback), "__module__", None) in CHECKS
+
+
+def without_check(branches):
+    """Return the branch that is taken if a check passes, where the other one of two always raises; else None."""
+    if len(branches) != 2:
+        return None
+    # Not within other equations: a branch that checks something itself computes, too.
+    raises = [any(is_check(equation.params.get("callback")) for equation in branch.jaxpr.eqns) for branch in branches]
+    return branches[raises.index(False)] if sorted(raises) == [False, True] else None
 
 
 @rule("pure_callback", "io_callback", broadcasts=True)
 def callback(op, *operands, callback, **_):
-    """Refuse a Python callback; a wrapped function tells its package."""
-    function = getattr(callback, "callback_func", callback)
-    package = (getattr(function, "__module__", None) or "").partition(".")[0]
-    op.refuse(
-        CALLBACKS.get(package, "runs Python on the host; pass its result in as an input, or write it with jax.numpy")
-    )
+    """Refuse a Python callback; one that checks is left out with the branch around it, if the user wants that."""
+    if is_check(callback):
+        op.refuse('is a check that raises a Python error; `to_onnx(checks="discard")` leaves it out')
+    op.refuse("runs Python on the host; pass its result in as an input, or write it with jax.numpy")
 
 
 @rule("dce_sink", broadcasts=True)

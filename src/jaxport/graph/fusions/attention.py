@@ -28,7 +28,16 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
-from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, static_dims
+from jaxport.graph.editing import (
+    Dim,
+    constant_of,
+    dims_of,
+    integer,
+    is_op,
+    is_weight,
+    source,
+    static_dims,
+)
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.matching import Axis, Reduced, Seen, look
 from jaxport.onnx_facts import SELECTIONS, VIEWS
@@ -466,7 +475,7 @@ def _added(builder: Builder, mask: Mask, whole: Attended) -> ir.Value:
     how = whole.over_scores(mask.seen)
     assert how is not None
     array = constant_of(mask.seen.value)
-    if array is not None:
+    if array is not None and not is_weight(mask.seen.value):
         added = array if mask.numbers is None else np.where(array, *mask.numbers)
         constant = builder.constant(np.maximum(added, HIDDEN).astype(np.float32), mask.seen.value.name or "mask")
         return builder.expanded(how.apply(builder, constant), _over_all(how, whole))

@@ -11,6 +11,7 @@ moderate.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +26,14 @@ MOST_DEVIATIONS = 30
 """The largest mean, in standard deviations: the result loses as many times the rounding error of its type."""
 
 
-def batch_normalization(model: ir.Model) -> str:
+Known = Callable[[ir.Value], np.ndarray | None]
+"""Returns the array of a value that does not depend on the inputs, or None."""
+
+
+def batch_normalization(model: ir.Model, known: Known = constant_of) -> str:
     """Recognise BatchNorm that uses its running statistics, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset), PRODUCT)
+    return fuse(model, lambda node: _find(node, opset, known), PRODUCT)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class BatchNormalized:
     scales: tuple[Seen, ...]
 
 
-def _find(node: ir.Node, opset: int) -> Fusion | str | None:
+def _find(node: ir.Node, opset: int, known: Known) -> Fusion | str | None:
     match, result = _normalized(node), node.outputs[0]
     if match is None:
         return None
@@ -59,7 +64,9 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
         return f"`{match.x.entry.name}` is broadcast to the shape of the result"
     if not _is_worth_moving(match.x.entry, match.channel):
         return "the channels are not the second axis"
-    hindrance = obstacle("BatchNormalization", match.x.value.dtype, opset, [match.epsilon]) or _imprecision(match)
+    hindrance = obstacle("BatchNormalization", match.x.value.dtype, opset, [match.epsilon]) or _imprecision(
+        match, known
+    )
     return hindrance or _fusion(match, result)
 
 
@@ -90,9 +97,9 @@ def _is_parameter(seen: Seen, channel: int) -> bool:
     return [axis for axis in seen.axes if axis is not None] in ([], [channel])
 
 
-def _imprecision(match: BatchNormalized) -> str | None:
+def _imprecision(match: BatchNormalized, known: Known) -> str | None:
     """Return why scaling before shifting would be less exact than the program, or None."""
-    mean, variance = constant_of(match.mean.value), constant_of(match.variance.value)
+    mean, variance = known(match.mean.value), known(match.variance.value)
     if mean is None or variance is None:
         return "its mean and variance are not known"
     if match.x.value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):

@@ -16,7 +16,14 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import Dim, constant_of, dims_of, numpy_dtype, static_dims
+from jaxport.graph.editing import (
+    Dim,
+    constant_of,
+    dims_of,
+    is_weight,
+    numpy_dtype,
+    static_dims,
+)
 from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_but_for_ones
 from jaxport.graph.fusions.group_normalization import grouped
 from jaxport.graph.fusions.normalized import PRODUCT, Normalized, normalized, with_bias
@@ -88,11 +95,11 @@ def _parameter(builder: Builder, seen: Seen, dims: list[Dim], first: int) -> ir.
     shape = dims[first:]
     array = constant_of(seen.value)
     wanted = [d if axis in seen.axes else 1 for axis, d in enumerate(dims)][first:]
-    if array is None:
+    if array is None or (is_weight(seen.value) and static_dims(wanted) != static_dims(shape)):
         return builder.expanded(builder.viewed(seen.value, wanted), shape)
     if list(array.shape) == shape:
         return seen.value
     own, whole = static_dims(wanted), static_dims(shape)
     assert own is not None
     assert whole is not None
-    return builder.constant(np.broadcast_to(array.reshape(own), whole), seen.value.name or "parameter")
+    return builder.constant(np.broadcast_to(array.reshape(own), whole), seen.value.name or "parameter", seen.value)

@@ -6,6 +6,8 @@ import numpy as np
 
 from jaxport.importer.host import Key, RuntimeValue, Tensor
 from jaxport.importer.namespaces import jnp, lax, nn, random
+from jaxport.importer.ops.arithmetic import divide
+from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.registry import Host, RandomKey, op, renamed
 
 renamed(since=1, Softplus=nn.softplus, Softsign=nn.soft_sign)
@@ -80,7 +82,7 @@ def selu(X, *, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
 
 @op("Celu", since=12)
 def celu(X, *, alpha=1.0):
-    return nn.celu(X, alpha)
+    return nn.celu(at_least_single(X), alpha)  # it divides by `alpha`; the evaluator casts back
 
 
 @op("HardSigmoid", since=6)
@@ -124,7 +126,7 @@ def clip_between(input, *, min=-3.4028234663852886e38, max=3.4028234663852886e38
 def _dropped(data: Tensor, ratio: RuntimeValue, key: Key) -> tuple[Tensor, Tensor]:
     """Return `data` with a share of its elements zero and the others scaled up, and the mask of kept elements."""
     kept = random.bernoulli(key, 1 - ratio, data.shape)
-    return jnp.where(kept, data / (1 - ratio), 0), kept
+    return jnp.where(kept, divide(data, 1 - ratio), 0), kept
 
 
 def _all_kept(data: Tensor) -> tuple[Tensor, Tensor]:

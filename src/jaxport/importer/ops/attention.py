@@ -11,6 +11,7 @@ import numpy as np
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import cast, helper, jnp, known, lax, nn
+from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.registry import OutputCount, earlier, op
 from jaxport.jaxprs import Dim
 
@@ -78,7 +79,7 @@ def probabilities(scores: Tensor, allowed: Tensor | None = None, certain: bool =
 
 
 def capped(scores: Tensor, cap: float) -> Tensor:
-    return jnp.tanh(scores / cap) * cap if cap else scores
+    return jnp.tanh(divide(scores, cap)) * cap if cap else scores
 
 
 def _extended(mask: Tensor, keys: Dim) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxport.importer.host import RuntimeValue, Tensor, host
 from jaxport.importer.image_layout import ImageLayout
 from jaxport.importer.namespaces import cast, helper, jnp, nn
+from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.pooling import PoolingAttributes, average_pool, global_average_pool
 from jaxport.importer.ops.quantization import (
@@ -38,7 +39,7 @@ def dequantize_linear(x, x_scale, x_zero_point=None, *, axis=None):
 
 
 def _requantized(y: Tensor, scale: Tensor | None, zero_point: Tensor, dtype: np.dtype) -> Tensor:
-    return saturated(jnp.round(y / scale), zero_point, dtype)
+    return saturated(jnp.round(divide(y, scale)), zero_point, dtype)
 
 
 def _between(function: PythonFunction) -> PythonFunction:

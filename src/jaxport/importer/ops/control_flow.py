@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxport.errors import Refusal, ValueNotKnown
+from jaxport.errors import ModelError, Refusal, ValueNotKnown
 from jaxport.importer.host import Attribute, HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.namespaces import jnp, known, lax, vmap
@@ -29,6 +29,13 @@ ENDLESS = 2**31 - 1
 
 @op("If", since=1)
 def if_(cond, *, then_branch, else_branch):
+    counts = then_branch.output_count, else_branch.output_count
+    if counts[0] != counts[1]:
+        raise ModelError(
+            f"the branches have {counts[0]} and {counts[1]} results",
+            why="whichever is taken, an If has the same results",
+            instead="export the model again; the file may be damaged",
+        )
     decided = known(cond)
     if decided is not None:
         return then_branch() if decided else else_branch()

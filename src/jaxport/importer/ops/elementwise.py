@@ -11,11 +11,12 @@ from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.dtypes import canonical, dtype_of
 from jaxport.importer.host import Tensor
 from jaxport.importer.namespaces import cast, jnp, known, lax, nn
+from jaxport.importer.ops.arithmetic import divide, integer_power
 from jaxport.importer.registry import op, renamed
 from jaxport.jaxprs import PythonFunction
 
 renamed(since=6, Abs=jnp.abs, Ceil=jnp.ceil, Exp=jnp.exp, Floor=jnp.floor, Log=jnp.log, Neg=jnp.negative)
-renamed(since=6, Reciprocal=jnp.reciprocal, Sqrt=jnp.sqrt, Tanh=jnp.tanh)
+renamed(since=6, Sqrt=jnp.sqrt, Tanh=jnp.tanh)
 renamed(since=6, Relu=nn.relu, Sigmoid=nn.sigmoid)
 renamed(since=7, Acos=jnp.arccos, Asin=jnp.arcsin, Atan=jnp.arctan, Cos=jnp.cos, Sin=jnp.sin, Tan=jnp.tan)
 renamed(since=9, Acosh=jnp.arccosh, Asinh=jnp.arcsinh, Atanh=jnp.arctanh, Cosh=jnp.cosh, Sinh=jnp.sinh)
@@ -43,12 +44,21 @@ renamed(since=12, LessOrEqual=operator.le, GreaterOrEqual=operator.ge)
 
 @op("Div", since=7)
 def div(A, B):
-    return lax.div(*jnp.broadcast_arrays(A, B)) if A.dtype.kind in "iu" else A / B
+    return divide(A, B)
+
+
+@op("Reciprocal", since=6)
+def reciprocal(X):
+    if X.dtype == np.float16:  # its derivative is a quotient by the square
+        return cast(jnp.reciprocal(cast(X, np.float32)), X.dtype)
+    return jnp.reciprocal(X)
 
 
 @op("Pow", since=7)
 def power(X, Y):
     exponent = known(Y)
+    if X.dtype.kind == "i" and Y.dtype.kind == "i" and not (exponent is not None and np.all(exponent.data >= 0)):
+        return integer_power(X, Y)
     if exponent is None or exponent.size != 1 or exponent.ndim > X.ndim or X.dtype.kind != "f":
         return jnp.power(X, Y)
     number = exponent.item()
@@ -96,7 +106,7 @@ def sum_(*data_0):
 
 @op("Mean", since=6)
 def mean(*data_0):
-    return reduce(operator.add, data_0) / len(data_0)
+    return divide(reduce(operator.add, data_0), len(data_0))
 
 
 @op("Mod", since=10)

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from jaxport.errors import Refusal, Unsupported
+from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.host import HostValue, Tensor, is_dim
-from jaxport.importer.namespaces import helper, jnp, lax
-from jaxport.importer.registry import Host, earlier, op, variant
+from jaxport.importer.namespaces import helper, jnp, known, lax
+from jaxport.importer.registry import Extent, Host, Position, earlier, op, variant
 from jaxport.jaxprs import Dim
 
 
@@ -146,6 +146,10 @@ def gather(data, indices, *, axis=0):
     return jnp.take(data, indices, axis=axis)
 
 
+OPEN_END = 10**9
+"""An end from which on a slice goes to the end of any axis: exporters write this, or the largest integers."""
+
+
 def _sliced(
     data: Tensor, starts: Iterable[Dim], ends: Iterable[Dim], axes: Iterable[int], steps: Iterable[int]
 ) -> Tensor:
@@ -163,7 +167,7 @@ def _sliced(
 
 def _is_open(end: Dim, step: int) -> bool:
     """Whether an end is one of the numbers that exporters write for "to the end"."""
-    return not is_dim(end) and (end if step > 0 else -end) >= 2**31 - 1
+    return not is_dim(end) and (end if step > 0 else -end) >= OPEN_END
 
 
 @op("Slice", since=1, until=9)
@@ -172,7 +176,33 @@ def slice_attributes(data, *, starts, ends, axes=None):
 
 
 @op("Slice", since=10)
-def slice_(data, starts: Host, ends: Host, axes: Host | None = None, steps: Host | None = None):
+def slice_(
+    data,
+    starts: Position,
+    ends: Position,
+    axes: Host | None = None,
+    steps: Host | None = None,
+    *,
+    extent: Extent = None,
+):
+    first, last = known(starts), known(ends)
+    if extent is not None and (first is None or last is None):
+        for index, size in enumerate(extent):
+            data = lax.dynamic_slice_in_dim(data, starts[index], size, axis=index if axes is None else int(axes[index]))
+        return data
+    starts, ends = first, last
     return _sliced(
         data, starts, ends, range(len(starts)) if axes is None else axes, [1] * len(starts) if steps is None else steps
     )
+
+
+@op("jaxport", "UpdatedSlice", since=1)
+def updated_slice(data, new, position, *, axis, size):
+    """Return `data` with `new`, `size` entries of `axis`, from a position on (see `jaxport.importer.extents`)."""
+    if new.shape[axis] != size:
+        raise ModelError(
+            f"{new.shape[axis]} entries replace {size}",
+            why="then the result has another size at each position",
+            instead="export the model again",
+        )
+    return lax.dynamic_update_slice_in_dim(data, new, jnp.reshape(position, ()), axis)

@@ -9,6 +9,7 @@ from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.image_layout import ONNX, ImageLayout
 from jaxport.importer.namespaces import cast, helper, jnp, lax
+from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.registry import REQUIRED, OutputCount, earlier, image_op, op
 
 
@@ -84,14 +85,14 @@ def group_normalization_per_group(layout, X, scale, bias, *, epsilon=1e-5, num_g
 @op("MeanVarianceNormalization", since=9)
 def mean_variance_normalization(X, *, axes=(0, 2, 3)):
     centered = X - jnp.mean(X, **_over(axes))
-    return centered / (jnp.sqrt(jnp.mean(centered * centered, **_over(axes))) + 1e-9)
+    return divide(centered, jnp.sqrt(jnp.mean(centered * centered, **_over(axes))) + 1e-9)
 
 
 @op("LpNormalization", since=1)
 def lp_normalization(input, *, axis=-1, p=2):
     total = jnp.sum(jnp.abs(input) if p == 1 else input * input, axis=axis, keepdims=True)
     total = jnp.where(total == 0, 1, total)
-    return input / (total if p == 1 else jnp.sqrt(total))
+    return divide(input, total if p == 1 else jnp.sqrt(total))
 
 
 @op("LRN", since=1)
@@ -100,7 +101,7 @@ def lrn(X, *, alpha=1e-4, beta=0.75, bias=1.0, size):
     around = ((0, 0), ((size - 1) // 2, size // 2), *none)
     window = (1, size, *[1] * len(none))
     squares = lax.reduce_window(X * X, 0.0, lax.add, window, (1,) * X.ndim, around)
-    return X / (bias + alpha / size * squares) ** beta
+    return divide(X, (bias + alpha / size * squares) ** beta)
 
 
 def _batch_normalized(

@@ -11,6 +11,7 @@ import numpy as np
 from jaxport.importer.host import RuntimeValue, Tensor, host, is_dim
 from jaxport.importer.image_layout import ImageLayout
 from jaxport.importer.namespaces import helper, jnp, lax
+from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.convolution import WindowAttributes
 from jaxport.importer.registry import Host, OutputCount, earlier, image_op, op
 from jaxport.jaxprs import Dim
@@ -136,7 +137,7 @@ def average_pool(layout, X, *, count_include_pad=0, window: PoolingAttributes):
     else:
         extra = around
     total = lax.reduce_window(X, 0.0, lax.add, shape, steps, around, **options)
-    return total / lax.reduce_window(counted, 0.0, lax.add, shape, steps, extra, **options)
+    return divide(total, lax.reduce_window(counted, 0.0, lax.add, shape, steps, extra, **options))
 
 
 earlier("AveragePool", since=10, until=18, without="dilations")

@@ -12,6 +12,7 @@ from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.image_layout import ONNX
 from jaxport.importer.namespaces import cast, helper, jnp, known, lax
+from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
 from jaxport.importer.registry import earlier, op, variant
@@ -53,7 +54,7 @@ def quantize(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtyp
     dtype = y_zero_point.dtype if y_zero_point is not None else dtype_of(output_dtype or 2)
     if precision:
         x, y_scale = cast(x, dtype_of(precision)), cast(y_scale, dtype_of(precision))
-    y = x / spread(y_scale, x, axis, block_size)
+    y = divide(x, spread(y_scale, x, axis, block_size))
     zero_point = None if is_zero(y_zero_point) else spread(y_zero_point, x, axis, block_size)
     if is_integer(dtype):
         return saturated(cast(jnp.round(y), np.float32), zero_point, dtype)
@@ -230,7 +231,7 @@ def quantized_conv(
 ):
     x = jnp.moveaxis(x, -1, 1) if channels_last else x
     y = ONNX.with_bias(whole_conv(x, w, x_zero_point, w_zero_point, window), B)
-    factor = x_scale * spread(w_scale, y, 1) / y_scale
+    factor = divide(x_scale * spread(w_scale, y, 1), y_scale)
     y = saturated(jnp.round(y * factor), y_zero_point, y_zero_point.dtype)
     return jnp.moveaxis(y, 1, -1) if channels_last else y
 

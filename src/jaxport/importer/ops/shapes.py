@@ -6,10 +6,13 @@ import math
 
 import numpy as np
 
+from jaxport.errors import ModelError
 from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import HostValue, Tensor, host
+from jaxport.importer.host import HostValue, SizesNeeded, Tensor, host, is_dim
 from jaxport.importer.namespaces import cast, jnp
 from jaxport.importer.registry import Host, ShapeOnly, earlier, op, renamed
+from jaxport.jaxprs import Shape
+from jaxport.jaxprs.dims import known
 
 renamed(since=1, Identity=lambda x: x)
 
@@ -49,14 +52,22 @@ def transpose(data, *, perm=None):
     return data.T if perm is None else jnp.transpose(data, perm)
 
 
+def _axes_of_one(sizes: Shape) -> tuple[int, ...]:
+    """Return the axes of one element. A size that only has a name is taken for a larger one."""
+    for size in sizes:
+        if is_dim(size) and not known(lambda size=size: size >= 2):
+            raise SizesNeeded(f"{size} >= 2")
+    return tuple(axis for axis, size in enumerate(sizes) if not is_dim(size) and size == 1)
+
+
 @op("Squeeze", since=1, until=12)
 def squeeze_attribute(data, *, axes=None):
-    return jnp.squeeze(data, axes)
+    return jnp.squeeze(data, _axes_of_one(data.shape) if axes is None else axes)
 
 
 @op("Squeeze", since=13)
 def squeeze(data, axes: Host | None = None):
-    return jnp.squeeze(data, None if axes is None else tuple(axes.reshape(-1)))
+    return jnp.squeeze(data, _axes_of_one(data.shape) if axes is None else tuple(axes.reshape(-1)))
 
 
 @op("Unsqueeze", since=1, until=12)
@@ -88,6 +99,8 @@ def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: np.dtyp
     """Return `start`, `start + delta`, … up to `limit`, computed in `dtype`."""
     # ONNX's own function bodies pass vectors of one element.
     start, limit, delta = (value.reshape(()) for value in (start, limit, delta))
+    if not delta.symbolic and delta.item() == 0:
+        raise ModelError("a range has steps of zero", why="it has no end", instead="make `delta` another number")
     if start.dtype.kind in "iu":
         return jnp.arange(start, limit, delta, dtype=start.dtype)
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import cast, grad, jnp, nn
+from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.registry import DifferentiatedGraph, op
 
 DOMAIN = "ai.onnx.preview.training"
@@ -79,7 +80,7 @@ def negative_log_likelihood(input, target, weight=None, *, ignore_index=None, re
         weights = cast(kept, input.dtype) if weights is None else jnp.where(kept, weights, 0)
     loss = loss if weights is None else loss * weights
     if reduction == "mean" and weights is not None:
-        return jnp.sum(loss) / jnp.sum(weights)
+        return divide(jnp.sum(loss), jnp.sum(weights))
     return {"none": lambda x: x, "sum": jnp.sum, "mean": jnp.mean}[reduction](loss)
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
+from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Aval, PythonFunction, PyTree, Var
 from jaxport.jaxprs.dataflow import producers
@@ -155,11 +156,23 @@ def no_weight(match: Match, where: str) -> InvalidArgument:
 
 def is_adapted(match: Match, weight: str) -> bool:
     """Whether a block is given a weight with the change of an adapter in the place of the weight itself."""
-    block = match.block
-    around = next((node.block for node in match.node.around if node.block is not None), None)
-    if block is None or around is None or weight not in block.exchanged.values():
-        return False
-    return around.target == TARGET and weight in (path for path, *_ in around.config["plans"])
+    node = match.node
+    for around in match.node.around:
+        outer, inner = around.block, node.block
+        if outer is None or inner is None or outer.path != inner.path:
+            break
+        given, held = (_positions(block).get(weight) for block in (inner, outer))
+        if given is None or held is None:
+            break
+        passed_on = node.equation.invars[given] is around.equation.params["jaxpr"].jaxpr.invars[held]
+        if not passed_on and outer.target == TARGET and weight in (path for path, *_ in outer.config["plans"]):
+            return True
+        node = around
+    return False
+
+
+def _positions(block: Block) -> dict[str, int]:
+    return {path: index for index, path in block.named.items()}
 
 
 def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> dict[str, Array]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.jaxprs.meshes import on_host
 from jaxport.mox.match import Match
 from jaxport.mox.replacement import Factory, Original, Replacement, factory
 from jaxport.mox.sharding import beside
@@ -44,9 +45,7 @@ def prune(fraction: float) -> Factory:
     def make(match: Match) -> Replacement:
         pruned = kernels_to(match, "prune")
         weights = {kernel.name: match.param(kernel.name) for kernel in pruned}
-        masks = {
-            f"{name}.mask": beside(_mask(np.asarray(weight), fraction), weight) for name, weight in weights.items()
-        }
+        masks = {f"{name}.mask": beside(_mask(on_host(weight), fraction), weight) for name, weight in weights.items()}
         names = tuple(kernel.name for kernel in pruned)
         return Replacement(_apply(names), masks, name="jaxport.mox.prune", trainable=False)
 

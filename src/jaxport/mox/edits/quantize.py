@@ -17,6 +17,7 @@ import numpy as np
 from jaxport.blocks import boundary
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.jaxprs.meshes import on_host
 from jaxport.mox.aliases import Query
 from jaxport.mox.edits.lora import is_adapted
 from jaxport.mox.match import Match
@@ -106,7 +107,7 @@ def quantize(
                     instead="quantize first, then add adapters; or merge them (`merge_lora`)",
                 )
             weight = match.param(kernel.name)
-            value = np.asarray(weight).astype(kernel.dtype)
+            value = on_host(weight).astype(kernel.dtype)
             made = kernel.outputs[-1] if axis is None and kernel.outputs else (axis or 0) % value.ndim
             made = made if group is None else kernel.inputs[-1]
             axes.append((kernel.name, made, group or 0))
@@ -236,7 +237,7 @@ def calibrate(mox: Mox, query: Query, *args: PyTree, **kwargs: PyTree) -> dict[s
     >>> round(scales["sin"] * 127, 3)
     1.0
     """
-    captured = mox.capture(query)(*args, **kwargs)
+    captured = mox.capture(mox.select(query).layers())(*args, **kwargs)
     largest = {
         path: max((float(jnp.max(jnp.abs(leaf))) for leaf in jax.tree.leaves(value)), default=0.0)
         for path, value in captured.items()

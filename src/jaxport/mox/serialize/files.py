@@ -15,6 +15,7 @@ from jaxport.blocks.block import FrozenMapping
 from jaxport.errors import InvalidArgument, ModelError, boundary
 from jaxport.files import checked_path
 from jaxport.jaxprs import Array, dims, jaxpr_as_fun
+from jaxport.jaxprs.meshes import on_host
 from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox
 from jaxport.mox.serialize.formats import parsed, printed
@@ -195,7 +196,7 @@ def _raw(value: Array) -> np.ndarray:
     """Return an array as bytes of a kind that every reader of safetensors knows."""
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         return np.array(jax.random.key_data(value), order="C")
-    array = np.array(value, order="C")
+    array = np.array(on_host(value), order="C")
     if array.dtype.kind in "biufc" and array.dtype.itemsize <= 8 and array.dtype.isbuiltin == 1:
         return array
     return array.view(np.dtype(f"uint{8 * array.dtype.itemsize}"))

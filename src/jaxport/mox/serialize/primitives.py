@@ -11,6 +11,7 @@ from jax import lax
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
 from jaxport.jaxprs import PyTree
+from jaxport.jaxprs.meshes import NO_MESH
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.walk import equations_within
 from jaxport.jaxprs.widen import jit_parameters
@@ -52,7 +53,7 @@ def primitives() -> dict[str, jaxprs.Primitive]:
 def keyword_values() -> dict[str, PyTree]:
     """Return JAX's objects for an unspecified sharding, for no mesh, and for the kinds of keys."""
     params = jit_parameters()
-    values = {"unspecified": params["in_shardings"][0], "no mesh": params["ctx_mesh"]}
+    values = {"unspecified": params["in_shardings"][0], "no mesh": NO_MESH}
     for name in ("threefry2x32", "rbg", "unsafe_rbg"):
         data = jax.random.key_data(jax.random.key(0, impl=name))
         wrap = traced_equation(lambda d, name=name: jax.random.wrap_key_data(d, impl=name), [data])

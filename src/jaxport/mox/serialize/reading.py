@@ -16,6 +16,7 @@ from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import ModelError, noted
 from jaxport.jaxprs import Array, Atom, Aval, Dim, Effect, Parameters, PyTree, Var, dims, source_info_util
 from jaxport.jaxprs.alike import takes_values
+from jaxport.jaxprs.mapped import Mapped, with_record
 from jaxport.jaxprs.widen import jit_parameters
 from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox
@@ -55,6 +56,10 @@ class _Reader:
         self.scope = jax_export.SymbolicScope(tuple(map(_constraint, document["dims"])))
         self.rules = document["rules"]
         self.source_info = source_info_util.new_source_info()
+        # A file of a version before these were written does without.
+        self.records: list[Mapped] = []
+        for item in document.get("records", ()):
+            self.records.append(self.record(item))
         self.rule = cache(self._rule)
 
     def mox(self) -> Mox:
@@ -185,13 +190,14 @@ class _Reader:
             _check_jit(params, len(operands), len(outvars))
         if name in RULED or name == "block":
             _check_call(name, operands, outvars, params["call_jaxpr" if name in RULED else "jaxpr"])
+        source = self.source(data.get("source"))
         if name in RULED:
             number = data["rule"]
             if not isinstance(number, int) or not 0 <= number < len(self.rules):
                 raise ModelError(f"there is no rule number {number!r}")
             title = str(self.rules[number]["name"])
             made = equation_of(name, params["call_jaxpr"], lambda: self.rule(number), title)
-            return made.replace(invars=operands, outvars=outvars)
+            return made.replace(invars=operands, outvars=outvars, source_info=source)
         if name == "block":
             fields = {key: self.value(value) for key, value in data["block"].items()}
             # A file of a version before a field was known does without it.
@@ -199,7 +205,24 @@ class _Reader:
                 raise ModelError("a block has other fields than it must have", why=", ".join(fields))
             params["block"] = Block(**fields)
         effects, params = _effects(params), jaxprs.native(name, params)
-        return jaxprs.new_jaxpr_eqn(operands, outvars, primitives()[name], params, effects, self.source_info)
+        return jaxprs.new_jaxpr_eqn(operands, outvars, primitives()[name], params, effects, source)
+
+    def source(self, data: JsonValue) -> source_info_util.SourceInfo:
+        if data is None:
+            return self.source_info
+        transforms, *numbers = data
+        return with_record(list(map(str, transforms)), *(self._numbered(number) for number in numbers))
+
+    def record(self, data: JsonValue) -> Mapped:
+        primitive, size, operands, results, inner = data
+        sides = [tuple((self.value(shape), self.value(axis)) for shape, axis in side) for side in (operands, results)]
+        known = None if inner is None else self._numbered(inner)
+        return Mapped(str(primitive), self.value(size), *sides, inner=known)
+
+    def _numbered(self, number: JsonValue) -> Mapped:
+        if type(number) is not int or not 0 <= number < len(self.records):
+            raise ModelError(f"there is no record number {number!r}")
+        return self.records[number]
 
     def _rule(self, number: int) -> DerivativeRule:
         data = self.rules[number]

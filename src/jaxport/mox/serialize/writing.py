@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -14,6 +15,8 @@ from jaxport.blocks.framework import public_name
 from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
 from jaxport.jaxprs import Atom, Aval, PyTree, Var
+from jaxport.jaxprs.mapped import Mapped, borne_by, transforms_of
+from jaxport.jaxprs.meshes import without_explicit_axes, without_meshes
 from jaxport.mox.aliases import JsonValue
 from jaxport.mox.mox import Mox
 from jaxport.mox.rules import RULED, rule_of
@@ -33,8 +36,10 @@ def document(mox: Mox) -> dict[str, JsonValue]:
     Raises:
       Unsupported: it has operations or values that cannot be read again; all of them are named.
     """
-    writer = _Writer(mox)
-    made = writer.document()
+    # How values are split is no part of a model, and the devices are those of this process.
+    writer = _Writer(mox.replaced(replace(mox.traced, jaxpr=without_meshes(mox.jaxpr))))
+    with without_explicit_axes():
+        made = writer.document()
     if writer.refusals:
         count = len(set(writer.refusals))
         raise Unsupported(
@@ -50,6 +55,8 @@ class _Writer:
         self.rules: list[JsonValue] = []
         # The rules that are being written: one may call its own function.
         self.known_rules: dict[str, int] = {}
+        # The records of operations under `vmap`, with their numbers: an inner one before those around it.
+        self.records: dict[Mapped, int] = {}
         self.path = ""
 
     def document(self) -> dict[str, JsonValue]:
@@ -73,6 +80,7 @@ class _Writer:
             "static_outputs": [[index, self.value(v, "a result")] for index, v in traced.static_outputs.items()],
             "dims": self.dims(),
             "rules": self.rules,
+            "records": [self.record(record) for record in self.records],
             "program": body,
         }
 
@@ -154,12 +162,36 @@ class _Writer:
             data["params"] = {"jaxpr": self.value(equation.params["jaxpr"], name)}
         elif name in primitives():
             data["params"] = {key: self.value(v, f"{name}[{key}]") for key, v in jaxprs.parameters(equation).items()}
+        source = self.source(equation)
+        if source and None not in self.rules:  # the rule of a function is no part of the tree
+            data["source"] = source
         self.path = outer
         return data
+
+    def source(self, equation: jaxprs.JaxprEqn) -> JsonValue:
+        """Return the transformations that an equation was made under, and the number of its record under `vmap`."""
+        transforms, borne = transforms_of(equation), borne_by(equation)
+        for record in borne:
+            self.records.setdefault(record, len(self.records))
+        number = [self.records[borne[-1]]] if borne else []
+        return [transforms, *number] if transforms or borne else None
+
+    def record(self, record: Mapped) -> JsonValue:
+        sides = [
+            [[self.value(value, "a record") for value in pair] for pair in side]
+            for side in (record.operands, record.results)
+        ]
+        inner = None if record.inner is None else self.records[record.inner]
+        return [record.primitive, self.value(record.size, "a record"), *sides, inner]
 
     def rule(self, equation: jaxprs.JaxprEqn) -> int:
         """Return the number of the rule of an equation; one that is being written already is that one."""
         rule = rule_of(equation)
+        rule = replace(
+            rule,
+            forward=without_meshes(rule.forward),
+            backward=None if rule.backward is None else without_meshes(rule.backward),
+        )
         key = f"{equation.params['call_jaxpr']}\n{rule.forward}\n{rule.backward}"
         if key not in self.known_rules:
             number = self.known_rules[key] = len(self.rules)

@@ -1,4 +1,8 @@
-"""The weights of a recurrent operator, from those of the cell: folded if all are constants, else computed by nodes."""
+"""The weights of a recurrent operator, from those of the cell: moved if they are constants, else computed by nodes.
+
+The operator has those of all gates in one tensor. Each element of it is one of the cell's, so that training changes
+both alike: what is no weight, such as a bias that the cell does not have, is joined to it by a node.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ import numpy as np
 from jaxport.export.rules.recurrent.cells import Cell, Sum
 from jaxport.export.rules.recurrent.expressions import Dot, ElementLeaf, Indices, indices, only_atom
 from jaxport.export.value import Value
+from jaxport.graph.editing import Held
 from jaxport.jaxprs import PythonFunction
 
 if TYPE_CHECKING:
@@ -76,12 +81,13 @@ class Packing:
         if not any(s.biases or s.number for s in (*self.cell.gates, recurrent or Sum())):
             return None
         count = len(self.cell.gates)
-        of_inputs = self._vectors(self.cell.gates)
-        of_states = self._zeros((count * self.size,))
+        parts = [self._stored(self._row(self._vectors(self.cell.gates)), "B")]
         if recurrent is not None and (recurrent.biases or recurrent.number):
-            of_states = self._do("Concat", self._zeros(((count - 1) * self.size,)), self._vectors([recurrent]), axis=0)
-        both = self._do("Concat", of_inputs, of_states, axis=0)
-        return self._stored(self._do("Reshape", both, (1, 2 * count * self.size)), "B")
+            parts.append(self._row(self._zeros(((count - 1) * self.size,))))
+            parts.append(self._stored(self._row(self._vectors([recurrent])), "RB"))
+        else:
+            parts.append(self._row(self._zeros((count * self.size,))))
+        return self._stored(self._do("Concat", *parts, axis=1), "B")
 
     def _vectors(self, gates: Sequence[Sum]) -> Value:
         """Return the biases of some gates, concatenated."""
@@ -164,27 +170,37 @@ class Packing:
     def _zeros(self, shape: tuple[int, ...]) -> Value:
         return self.op.const(np.zeros(shape, np.float32))
 
+    def _row(self, vector: Value) -> Value:
+        """Return a vector with an axis for the only direction."""
+        return self._do("Reshape", vector, (1, *(vector.shape or ())))
+
     def _turned(self, matrix: Value) -> Value:
         """Return a matrix transposed, with an axis for the only direction."""
         turned = self._do("Transpose", matrix, perm=(1, 0))
         return self._do("Reshape", turned, (1, *turned.shape))
 
     def _do(self, op_type: str, *operands: Any, **attributes: Any) -> Any:
-        """Apply an operator: return a constant if its operands are."""
+        """Apply an operator: return a constant if its operands are, and no weight becomes another number."""
         if op_type == "Concat" and len(operands) == 1:
             return operands[0]
         arrays = [getattr(x, "constant", None) if hasattr(x, "scope") else x for x in operands]
-        if any(array is None for array in arrays):
+        weights = [getattr(x, "held", None) for x in (operands if op_type == "Concat" else operands[:1])]
+        roles = {weight.role if weight is not None else "" for weight in weights} - {"constant"}
+        known = roles - {""}
+        computed = op_type in ("Add", "Mul", "ReduceSum") or len(roles) > 1
+        if any(array is None for array in arrays) or (computed and known):
             return self.op.emit(op_type, *operands, **attributes)
-        return self.op.const(_COMPUTED[op_type](*arrays, **attributes))
+        held = Held(self.name, known.pop()) if known else None
+        return self.op.const(_COMPUTED[op_type](*arrays, **attributes), name=self.name if held else "", held=held)
 
     def _stored(self, value: Value, suffix: str) -> Value:
         """Return a computed weight under its name; one that is computed twice is stored once."""
         if value.constant is None:
             return value
         array = np.ascontiguousarray(value.constant, np.float32)
-        key = ("recurrent", self.name, suffix, array.shape, hashlib.sha256(array.tobytes()).digest())
-        return self.op.walker.derived.setdefault(key, self.op.const(array, name=f"{self.name}.{suffix}"))
+        name, held = f"{self.name}.{suffix}", value.held and value.held._replace(path=f"{self.name}.{suffix}")
+        key = ("recurrent", name, held, array.shape, hashlib.sha256(array.tobytes()).digest())
+        return self.op.walker.derived.setdefault(key, self.op.const(array, name=name, held=held))
 
 
 def _of(terms: Sequence[tuple[float, Dot]], number: int) -> list[tuple[float, Dot]]:

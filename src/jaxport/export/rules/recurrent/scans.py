@@ -23,6 +23,7 @@ from jaxport.export.rules.recurrent.packing import Packing
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet
 from jaxport.export.shapes import shape_of
 from jaxport.export.value import Value
+from jaxport.graph.editing import Held
 from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Shape, Var, dims
 
 if TYPE_CHECKING:
@@ -209,9 +210,13 @@ class _RecurrentLayer:
             return op.expanded(values[atom])
         part = needed(self.body.jaxpr, self.body.invariants, [atom])
         operands = [op.expanded(values[v]) for v in part.invars]
-        if all(value.constant is not None for value in operands):
+        weights = [value.held for value in operands if value.held is not None]
+        moved = bool(weights) and _only_moves(part, operands)
+        if all(value.constant is not None for value in operands) and (moved or not weights):
             (made,) = jaxprs.jaxpr_as_fun(jaxprs.closed(part, ()))(*(value.constant for value in operands))
-            return op.const(np.asarray(made))
+            path = self._name([atom])
+            held = Held(path, weights[0].role) if weights else None
+            return op.const(np.asarray(made), name=path if held else "", held=held)
         return op.expanded(op.inline(part, *operands)[0])
 
     def _input(self, atom: Any) -> Value:
@@ -311,3 +316,22 @@ def _activations(cell: Cell) -> dict[str, Any]:
         "activation_alpha": alphas or None,
         "activation_beta": betas or None,
     }
+
+
+_MOVES = frozenset("broadcast_in_dim concatenate copy expand_dims reshape slice split squeeze transpose".split())
+
+
+def _only_moves(part: Jaxpr, operands: Sequence[Value]) -> bool:
+    """Whether each element of a result is another element of weights of one kind."""
+    if len({value.held and value.held.role for value in operands}) > 1:
+        return False
+    if any(equation.primitive.name not in _MOVES for equation in part.eqns):
+        return False
+    sizes = [math.prod(map(int, value.shape or ())) for value in operands]
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    places = [
+        np.arange(start, start + size, dtype=np.int32).reshape(value.shape or ())
+        for start, size, value in zip(starts, sizes, operands, strict=True)
+    ]
+    (made,) = jaxprs.jaxpr_as_fun(jaxprs.closed(part, ()))(*places)
+    return np.unique(made).size == np.size(made)

@@ -1,0 +1,125 @@
+"""Parameters of files, imported, exported again, and printed: `python -m benchmarks.bench_parameters FOLDER [NAME …]`.
+
+For each ONNX file of the folder: how many parameters and statistics it has, whether the same parameters come back after
+`to_onnx(program)` and `from_onnx`, and whether the source for Flax NNX trains each of them, once, and nothing else. With
+`--train` also whether some steps of gradient descent on the inputs beside the file (`NAME.0.npz`) give the same losses.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+import jaxport
+from jaxport.importer import Program, from_onnx
+
+STEPS, RATE = 20, 1e-3
+PACKED = ("W", "R", "B", "RB")
+
+
+def exported_again(program: Program, inputs: Mapping[str, np.ndarray]) -> Program:
+    """The program of the model that the program is exported as, for the sizes of these inputs."""
+    static = {name: inputs[name] for name in program.static_inputs}
+    names = [name for name in inputs if name not in static]
+    specs = [jax.ShapeDtypeStruct(inputs[name].shape, inputs[name].dtype) for name in names]
+
+    def call(*arrays: jax.Array) -> Any:
+        return program(**dict(zip(names, arrays, strict=True)), **static)
+
+    return from_onnx(jaxport.to_onnx(call, specs, input_names=names).model) if static else from_onnx(
+        jaxport.to_onnx(program, specs, input_names=names).model
+    )  # fmt: skip
+
+
+def printed(program: Program, inputs: Mapping[str, np.ndarray]) -> tuple[Any, dict[str, str]]:
+    """The model of the printed source, and the tensors of the file that its parameters are, by path."""
+    specs: dict[str, Any] = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in inputs.items()}
+    source = program.to_source(framework="nnx", inputs={**specs, **{n: inputs[n] for n in program.static_inputs}})
+    namespace: dict[str, Any] = {"__name__": "printed"}
+    exec(compile(source.code, "printed", "exec"), namespace)  # what the project itself has printed
+    model = namespace["filled"](source.tensors)
+    paths = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))]
+    return model, {path: source.origins.get(path, "") for path in paths}
+
+
+def curve(loss: Callable[[Any], jax.Array], params: Any) -> list[float]:
+    """The losses of some steps of gradient descent."""
+    step, losses = jax.jit(jax.value_and_grad(loss, allow_int=True)), []
+    for _ in range(STEPS):
+        value, gradients = step(params)
+        losses.append(float(value))
+        params = jax.tree.map(lambda p, g: p - (RATE * g).astype(p.dtype), params, gradients)
+    return losses
+
+
+def loss_of(outputs: Any) -> jax.Array:
+    """The mean of the squares of the results that are numbers."""
+    return sum(
+        jnp.mean(leaf.astype(jnp.float32) ** 2)
+        for leaf in jax.tree.leaves(outputs)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    )  # type: ignore[return-value]
+
+
+def trains_alike(program: Program, model: Any, inputs: Mapping[str, np.ndarray]) -> float:
+    """The largest difference of the losses, relative to the first."""
+    imported = curve(lambda params: loss_of(program.apply(params, **inputs)), program.params)
+    graph, params, others = nnx.split(model, nnx.Param, ...)
+    names = [name for name in inputs if name not in program.static_inputs]
+    arrays = [inputs[name] for name in names]
+    source = curve(lambda params: loss_of(nnx.merge(graph, params, others)(*arrays)), params)
+    return float(np.abs(np.subtract(imported, source)).max() / max(abs(imported[0]), 1e-30))
+
+
+def row(path: Path, train: bool) -> dict[str, Any]:
+    """What is found about one file."""
+    program = from_onnx(path)
+    specs = program.param_specs
+    found: dict[str, Any] = {
+        "parameters": len(specs),
+        "elements": sum(int(np.prod(spec.shape)) for spec in specs.values()),
+        "statistics": sum(role == "statistic" for role in program.roles.values()),
+    }
+    stored = path.with_suffix(".0.npz")
+    data = np.load(stored) if stored.exists() else {}
+    inputs = {name: data[name] for name in program.input_names if name in data}
+    if set(inputs) != set(program.input_names):
+        return found | {"note": "no inputs"}
+    steps: dict[str, Callable[[], object]] = {
+        "again": lambda: {*exported_again(program, inputs).params} == {*specs},
+        "printed": lambda: sorted({*printed(program, inputs)[1].values()}) == sorted(specs),
+    }
+    if train:
+        steps["trained"] = lambda: trains_alike(program, printed(program, inputs)[0], inputs)
+    for name, step in steps.items():
+        try:
+            found[name] = step()
+        except jaxport.JaxportError as error:
+            found[name] = f"refused: {str(error).splitlines()[0][:70]}"
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--train", action="store_true")
+    arguments = parser.parse_args()
+    for path in sorted(arguments.folder.glob("*.onnx")):
+        if not arguments.names or path.stem in arguments.names:
+            try:
+                print(path.stem, row(path, arguments.train), flush=True)
+            except Exception as error:  # noqa: BLE001 - a table of all files
+                print(path.stem, f"failed: {type(error).__name__}: {str(error)[:100]}", flush=True)
+            jax.clear_caches()
+
+
+if __name__ == "__main__":
+    main()

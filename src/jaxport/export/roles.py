@@ -1,0 +1,43 @@
+"""What the constants of a model are, for those who read the file: parameters, statistics, or neither.
+
+The metadata `jaxport.roles` of the model has a JSON object: `{"parameter": [names], "statistic": [names], "constant":
+[names]}`, with the names of all floating-point initializers of the main graph.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import onnx_ir as ir
+
+from jaxport.blocks import TracedWeight
+from jaxport.graph.editing import graphs, held
+from jaxport.onnx_facts import ROLES
+
+__all__ = ["record", "role_of"]
+
+
+def role_of(weight: TracedWeight) -> str:
+    """Return the role of an array of the traced callable: a statistic is what its modules hold and training leaves alone."""
+    if weight.trainable:
+        return "parameter"
+    return "statistic" if weight.owned and not weight.anonymous else "constant"
+
+
+def record(model: ir.Model) -> None:
+    """Name the arrays of the user's model by their paths, and write the roles into the metadata."""
+    initializers = [value for value in model.graph.initializers.values() if not value.is_graph_input()]
+    taken = {value.name for graph in graphs(model) for node in graph for value in node.outputs}
+    taken |= {value.name for graph in graphs(model) for value in graph.inputs} | {*model.graph.initializers}
+    times = Counter(held(value) for value in initializers)
+    names: dict[str, list[str]] = {}
+    for value in initializers:
+        array = held(value)
+        if array is not None and times[array] == 1 and array.name not in taken:
+            taken.add(array.name)
+            value.name = array.name
+        if value.dtype is not None and value.dtype.is_floating_point():
+            names.setdefault("constant" if array is None else array.role, []).append(value.name or "")
+    if names:
+        model.metadata_props[ROLES] = json.dumps(names, ensure_ascii=True, separators=(",", ":"))

@@ -1,0 +1,35 @@
+"""Programs that compute the same as another one, of another graph or in another order of axes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from jaxport.importer.host import RuntimeValue
+from jaxport.importer.origins import read_back
+from jaxport.importer.program import Program
+
+__all__ = ["in_model_order", "rebuilt", "with_params"]
+
+
+def rebuilt(program: Program, model: ir.Model) -> Program:
+    """Return the program of another model that computes the same with the same parameters, under the same options."""
+    options, trainable = program._options, program._trainable
+    return Program(model, trainable=trainable if options["untie"] else list(program.weights), **options)
+
+
+def in_model_order(program: Program) -> Program:
+    """Return the same program with images and kernels in the order of axes that the model has: channels first."""
+    options, trainable = program._options, program._trainable
+    trainable = trainable if options["untie"] else list(program.weights)
+    return Program(program.model, trainable=trainable, **{**options, "keeps_order": True})
+
+
+def with_params(program: Program, params: Mapping[str, RuntimeValue] | str | os.PathLike[str]) -> Program:
+    """See `Program.with_params`."""
+    weights = program.weights
+    if isinstance(params, Mapping):
+        return rebuilt(program, weights.written(program.model, {**weights.arrays, **params}))
+    return rebuilt(program, weights.filled(program.model, read_back(params, weights.tensors)))

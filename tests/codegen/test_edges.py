@@ -1,0 +1,70 @@
+"""Printed source at the edges of what graphs are: scalars, results that are weights, known tables, nothing computed."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxport.errors import ModelError
+from tests.codegen import structured
+from tests.importer.models import program
+from tests.importer.printed import load
+
+TABLE = "t = Constant<value_floats = [1.0, 2.0, 4.0]>()"
+X, INDICES = np.array([0.5], np.float32), np.array([2, 0], np.int32)
+GRAPHS: dict[str, tuple[str, list[np.ndarray]]] = {
+    "lookup in a known table": (f"g (int32[2] i) => (float[2] y) {{ {TABLE} y = Gather(t, i) }}", [INDICES]),
+    "lookup of known rows": (
+        f"g (float[1] x) => (float[2] y) {{ {TABLE} i = Constant<value_ints = [0, 1]>() a = Gather(t, i) y = Mul(a, x) }}",
+        [X],
+    ),
+    "reshape to a scalar": ("g (float[1] x) => (float y) <int64[0] s = {}> { y = Reshape(x, s) }", [X]),
+    "squeeze to a scalar": ("g (float[1] x) => (float y) { y = Squeeze(x) }", [X]),
+    "a weight as result": ("g (float[1] x) => (float[1] y, float[2] w) <float[2] w = {1, 2}> { y = Neg(x) }", [X]),
+    "a weight that is used, too": (
+        "g (float[1] x) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { y = Add(x, w) }",
+        [X],
+    ),
+    "a weight alone": ("g () => (float[2] w) <float[2] w = {1, 2}> { }", []),
+    "an input as result": ("g (float[1] x) => (float[1] y, float[1] x) { y = Neg(x) }", [X]),
+    "a result twice": ("g (float[1] x) => (float[1] y, float[1] z) { y = Neg(x) z = Identity(y) }", [X]),
+    "a node without results": ("g (float[1] x) => (float[1] y) { y = Neg(x)  = Identity(x) }", [X]),
+    "a constant alone": ("g () => (float[2] y) { y = Constant<value_floats = [1.0, 2.0]>() }", []),
+}
+
+
+@pytest.mark.parametrize("framework", ["jax", "nnx", "equinox"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_printed_source_runs(name: str, framework: str) -> None:
+    graph, inputs = GRAPHS[name]
+    made = program(graph)
+    expected, function = made(*inputs), None
+    if framework == "jax":
+        module = load(made.to_source())
+        function: Any = lambda *given: module.model(module.params, *given)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            made.to_source(folder, framework=framework)
+            function = structured.load(Path(folder)).load()
+    result = function(*inputs)
+    for found, wanted in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        assert np.shape(found) == np.shape(wanted)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_branches_with_different_numbers_of_results_are_refused() -> None:
+    made = program(
+        """g (bool c, float[1] x) => (float[1] y) { y = If(c) <
+            then_branch = a () => (float[1] p, float[1] q) { p = Neg(x) q = Abs(x) },
+            else_branch = b () => (float[1] r) { r = Abs(x) }> }"""
+    )
+    for framework in ("jax", "nnx"):
+        with pytest.raises(ModelError, match="the branches have 2 and 1 results"):
+            made.to_source(framework=framework)
+    with pytest.raises(ModelError, match="the branches have 2 and 1 results"):
+        made(np.array(True), X)

@@ -1,0 +1,87 @@
+"""Slices and updates of one size whose position is an input: they are traced, printed, and equal to what is exported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jaxport import from_onnx, to_onnx
+from jaxport.errors import ModelError, ValueNotKnown
+from tests.importer.models import program
+from tests.importer.printed import load
+
+RNG = np.random.default_rng(0)
+CACHE, ROWS = RNG.normal(size=(2, 8, 4)).astype(np.float32), RNG.normal(size=(2, 3, 4)).astype(np.float32)
+FUNCTIONS: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
+    "slice": (lambda x, n: lax.dynamic_slice_in_dim(x, n, 3, 1), [CACHE]),
+    "slice on two axes": (lambda x, n: lax.dynamic_slice(x, (0, n, n - 1), (2, 3, 2)), [CACHE]),
+    "update": (lambda x, y, n: lax.dynamic_update_slice(x, y, (0, n, 0)), [CACHE, ROWS]),
+    "update on two axes": (lambda x, y, n: lax.dynamic_update_slice(x, y[..., :2], (0, n, 1)), [CACHE, ROWS]),
+    "update of one row": (lambda x, y, n: lax.dynamic_update_slice(x, y[:, :1], (0, n, 0)), [CACHE, ROWS]),
+    "update and what is read of it": (
+        lambda x, y, n: lax.dynamic_slice_in_dim(lax.dynamic_update_slice(x, y, (0, n, 0)), n - 1, 4, 1).sum(1),
+        [CACHE, ROWS],
+    ),
+    "update in a loop": (
+        lambda x, y, n: lax.fori_loop(0, 6, lambda i, c: lax.dynamic_update_slice(c, y + i, (0, n + i, 0)), x),
+        [CACHE, ROWS],
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "opset"), [*((name, 18) for name in FUNCTIONS), ("update", 24)])
+def test_a_position_may_be_traced(name: str, opset: int) -> None:
+    function, arrays = FUNCTIONS[name]
+    exported = to_onnx(function, [*arrays, jax.ShapeDtypeStruct((), np.int32)], opset=opset)
+    imported = from_onnx(exported.proto)
+    module = load(imported.to_source())
+    whole, printed = jax.jit(imported), jax.jit(lambda *given: module.model(module.params, *given))
+    for position in (-9, -1, 2, 7):
+        given = [*arrays, np.int32(position)]
+        expected = function(*given)
+        for run in (whole, printed):
+            np.testing.assert_allclose(run(*given), expected, rtol=1e-6, err_msg=f"{position}")
+    slope = jax.grad(lambda x: jnp.sum(jax.jit(imported)(x, *arrays[1:], np.int32(2)) ** 2))(arrays[0])
+    expected = jax.grad(lambda x: jnp.sum(function(x, *arrays[1:], np.int32(2)) ** 2))(arrays[0])
+    np.testing.assert_allclose(slope, expected, rtol=1e-5)
+
+
+CUT = """g (float[8] x, int64[1] n) => (float[{}] y) <int64[1] two = {{2}}, int64[1] zero = {{0}}> {{
+    e = Add(two, n) y = Slice(x, n, e, zero) }}"""
+
+
+def test_the_declared_size_is_that_of_the_result() -> None:
+    x, n = np.arange(8, dtype=np.float32), np.array([3], np.int32)
+    made = program(CUT.format(2))
+    np.testing.assert_array_equal(jax.jit(made)(x, n), [3, 4])
+    np.testing.assert_array_equal(made(x, n), [3, 4])
+
+
+def test_a_slice_that_may_be_cut_off_is_refused() -> None:
+    with pytest.raises(ValueNotKnown, match="`starts` of an operation has to be known"):
+        jax.jit(program(CUT.format("m")))(np.ones(8, np.float32), np.array([3], np.int32))
+
+
+def test_sums_of_sums_are_read_once() -> None:
+    sums = " ".join(f"s{i + 1} = Add(s{i}, s{i})" for i in range(60))
+    start = time.process_time()
+    program(f"g (float[8] x, int64[1] s0) => (float[m] y) <int64[1] z = {{0}}> {{ {sums} y = Slice(x, s60, s59, z) }}")
+    assert time.process_time() - start < 5
+
+
+def test_an_update_of_another_size_is_refused() -> None:
+    """`UpdatedSlice` is what a Concat around a new part becomes."""
+    graph = """g (float[8] x, float[m] new, int64[1] n) => (float[8] y) <int64[1] two = {2}, int64[1] zero = {0},
+        int64[1] all = {9223372036854775807}> {
+        e = Add(n, two) a = Slice(x, zero, n, zero) b = Slice(x, e, all, zero) y = Concat<axis = 0>(a, new, b) }"""
+    made, x, n = program(graph), np.arange(8, dtype=np.float32), np.array([3], np.int32)
+    np.testing.assert_array_equal(made(x, -np.ones(2, np.float32), n), [0, 1, 2, -1, -1, 5, 6, 7])
+    with pytest.raises(ModelError, match="3 entries replace 2"):
+        made(x, np.ones(3, np.float32), n)

@@ -1,0 +1,213 @@
+"""What a parameter is, wherever it is asked: `params`, `constants`, `trainable=`, gradients, and printed source."""
+
+from __future__ import annotations
+
+import json
+
+import flax.nnx as nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from jax import Array
+
+import jaxport
+from jaxport.importer import from_onnx
+from jaxport.onnx_facts import ROLES
+from tests.importer.models import model, program
+
+
+def roles(graph: str, **options) -> dict[str, str]:
+    return program(graph, **options).roles
+
+
+VECTOR = "g (float[2, 3] x) => (float[2, 3] y) "
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        # Neither size nor the kind of node decides.
+        ("g (float[2, 4] x) => (float[2, 1] y) <float[4, 1] w = {1, 2, 3, 4}, float[1] b = {1}> { y = Gemm(x, w, b) }", {"w": "parameter", "b": "parameter"}),
+        ("g (float[2, 4] x) => (float[2, 1] y) <float[4, 1] w = {1, 2, 3, 4}, float[1] b = {1}> { a = MatMul(x, w) y = Add(a, b) }", {"w": "parameter", "b": "parameter"}),
+        ("g (float[1, 1, 4] x) => (float[1, 1, 3] y) <float[1, 1, 2] w = {1, 2}, float[1] b = {1}> { y = Conv(x, w, b) }", {"w": "parameter", "b": "parameter"}),
+        ("g (float[1, 4] x) => (float[1, 1] y) <float[1, 4] w = {1, 2, 3, 4}, float[1] b = {1}> { t = Transpose(w) a = MatMul(x, t) y = Add(b, a) }", {"w": "parameter", "b": "parameter"}),
+        ("g (float[2, 1] x) => (float[2, 1] y) { w = Constant<value = float[1, 1] {2}>() y = MatMul(x, w) }", {"w": "parameter"}),
+        (VECTOR + "{ w = Constant<value = float[3] {1, 2, 3}>() y = Mul(x, w) }", {"w": "parameter"}),
+        (VECTOR + "{ e = Constant<value = float {2}>() y = Pow(x, e) }", {"e": "constant"}),
+        (VECTOR + "<float[1] e = {0.00001}> { y = Add(x, e) }", {"e": "constant"}),
+        (VECTOR + "<float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float e = {0.5}> { a = MatMul(x, w) y = Add(a, e) }", {"w": "parameter", "e": "constant"}),
+        (VECTOR + "<float[1] s = {0.25}> { y = PRelu(x, s) }", {"s": "parameter"}),
+        # The state before the first step of a loop is no weight.
+        ("""g (float[2, 3] x) => (float[3] y) <float[3] h = {0, 0, 0}> { y = Scan<num_scan_inputs = 1, body = step (float[3] s,
+            float[3] r) => (float[3] t) { t = Add(s, r) }>(h, x) }""", {"h": "constant"}),
+        # Those of branches and bodies are like those outside.
+        ("""g (bool c, float[2, 3] x) => (float[2, 3] y) { y = If<then_branch = a () => (float[2, 3] p)
+            { w = Constant<value = float[3] {1, 2, 3}>() p = Mul(x, w) }, else_branch = b () => (float[2, 3] q)
+            { w = Constant<value = float[3] {4, 5, 6}>() q = Mul(x, w) }>(c) }""", {"w": "parameter", "w_1": "parameter"}),
+    ],
+)  # fmt: skip
+def test_the_place_decides(graph: str, expected: dict[str, str]):
+    assert roles(graph) == expected
+
+
+NORM = """g (float[1, 2, n] x) => (float[1, 2, n] y) { s = Constant<value = float[2] {1, 2}>() b = Constant<value = float[2] {3, 4}>()
+    m = Constant<value = float[2] {0, 1}>() v = Constant<value = float[2] {1, 1}>() k = Constant<value = float[2, 2, 1] {1, 2, 3, 4}>()
+    c = Conv(x, k) y = BatchNormalization(c, s, b, m, v) }"""
+
+
+def test_weights_in_constant_nodes_are_weights(tmp_path):
+    imported = program(NORM)
+    assert imported.roles == dict.fromkeys("sbk", "parameter") | dict.fromkeys("mv", "statistic")
+    x = np.arange(6, dtype=np.float32).reshape(1, 2, 3)
+    gradients = jax.grad(lambda params: imported.apply(params, x).sum())(imported.params)
+    assert all(np.abs(gradient).max() > 0 for gradient in gradients.values())
+    chosen = from_onnx(model(NORM), trainable=["k", "m"])
+    assert set(chosen.params) == {"k", "m"}
+    chosen.save(tmp_path / "model.onnx", {**chosen.params, "k": 2 * chosen.params["k"]})
+    again = from_onnx(tmp_path / "model.onnx", trainable=["k", "m"])
+    np.testing.assert_array_equal(again.params["k"], 2 * chosen.params["k"])
+    code = imported.to_source(framework="nnx").code
+    assert "nnx.Conv(" in code
+    assert "nnx.BatchNorm(" in code
+
+
+def test_a_model_that_the_user_holds_keeps_its_nodes():
+    import onnx_ir as ir
+
+    held = ir.from_proto(model(NORM))
+    before = [node.op_type for node in held.graph]
+    assert set(from_onnx(held).params) == {"s", "b", "k"}
+    assert [node.op_type for node in held.graph] == before
+
+
+def test_a_bias_of_one_number_is_printed_and_trained():
+    made = model("""g (float[n, 4] x) => (float[n, 1] y) <float[4, 1] w = {1, 2, 3, 4}, float[1] b = {1}>
+        { a = MatMul(x, w) y = Add(a, b) }""")
+    imported = from_onnx(made)
+    source = imported.to_source(framework="nnx")
+    assert "nnx.Linear(4, 1, rngs=rngs)" in source.code
+    assert set(source.origins.values()) == set(imported.params) == {"w", "b"}
+
+
+def claimed(text: str) -> dict[str, str]:
+    made = model(VECTOR + "<float[3] w = {1, 2, 3}, int64[1] i = {0}> { a = Squeeze(x, i) y = Mul(x, w) }")
+    made.graph.node.pop(0)
+    onnx.helper.set_model_props(made, {ROLES: text})
+    return from_onnx(made).roles
+
+
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [
+        ('{"statistic": ["w"]}', "statistic"),
+        ('{"constant": ["w"]}', "constant"),
+        ('{"constant": ["w"], "parameter": ["w"]}', "constant"),
+        ('{"parameter": ["i", "nothing", 3, null, ["w"]]}', "parameter"),
+        ('{"constant": "w", "other": ["w"]}', "parameter"),
+        ("[", "parameter"),
+        ("[" * 100_000, "parameter"),
+        ("17", "parameter"),
+        ('["w"]', "parameter"),
+    ],
+)
+def test_the_file_says_it_and_what_is_malformed_says_nothing(text: str, role: str):
+    found = claimed(text)
+    assert found["w"] == role
+    assert found.get("i", "constant") == "constant"
+
+
+class Decay(nnx.Module):
+    """A layer that computes with its parameter before it uses it, as Mamba does."""
+
+    def __init__(self):
+        self.A_log = nnx.Param(jnp.zeros(3))
+
+    def __call__(self, x: Array) -> Array:
+        return x * -jnp.exp(self.A_log[...])
+
+
+class Decays(nnx.Module):
+    def __init__(self, norm: bool = True):
+        self.layers = nnx.List([Decay(), Decay()])
+        self.norm = nnx.BatchNorm(3, use_running_average=True, rngs=nnx.Rngs(0)) if norm else None
+
+    def __call__(self, x: Array) -> Array:
+        for layer in self.layers:
+            x = layer(x) if self.norm is None else self.norm(layer(x))
+        return x
+
+
+def test_computed_and_equal_parameters_stay_parameters():
+    exported = jaxport.to_onnx(Decays(), [("B", 5, 3)])
+    imported = from_onnx(exported.proto)
+    expected = {"layers.0.A_log", "layers.1.A_log", "norm.scale", "norm.bias"}
+    assert {name for name, role in imported.roles.items() if role == "parameter"} == expected
+    assert {n for n, role in imported.roles.items() if role == "statistic"} == {"norm.mean", "norm.var"}
+    source = imported.to_source(framework="nnx")
+    assert set(source.origins.values()) == expected
+    assert source.code.count("nnx.Param(") == len(expected)
+
+
+def test_parameters_may_be_folded_if_the_user_asks_for_it():
+    small = jaxport.to_onnx(Decays(norm=False), [("B", 3)], fold="weights")
+    assert [node.op_type for node in small.model.graph] == ["Mul", "Mul"]
+    assert ROLES not in small.model.metadata_props
+    whole = jaxport.to_onnx(Decays(norm=False), [("B", 3)])
+    assert json.loads(whole.model.metadata_props[ROLES])["parameter"] == ["layers.0.A_log", "layers.1.A_log"]
+    with pytest.raises(jaxport.InvalidArgument, match="fold='all' is unknown"):
+        jaxport.to_onnx(Decays(norm=False), [("B", 3)], fold="all")
+
+
+class Learned(nnx.Module):
+    """Numbers that could be attributes of operators, and are learned."""
+
+    def __init__(self):
+        self.slope = nnx.Param(jnp.full((), 0.25))
+        self.scale = nnx.Param(jnp.ones(()))
+        self.square = nnx.Param(jnp.zeros((3, 3)))
+        self.shift = nnx.Param(jnp.zeros(1))
+        self.conv = nnx.Conv(4, 1, (3, 3), rngs=nnx.Rngs(0))
+        self.more = nnx.Param(jnp.ones(1))
+
+    def __call__(self, x: Array, image: Array) -> tuple[Array, Array]:
+        x = jnp.where(x > 0, x, self.slope[...] * x)
+        weights = jax.nn.softmax(self.scale[...] * (x @ x.T))
+        square = self.square[...]
+        return weights @ x @ (square + square.T) + self.shift[...], self.conv(image) + self.more[...]
+
+
+def test_numbers_that_are_learned_stay_apart():
+    learned = Learned()
+    exported = jaxport.to_onnx(learned, [(2, 3), (1, 5, 5, 4)])
+    imported = from_onnx(exported.proto)
+    assert set(imported.params) == {"slope", "scale", "square", "shift", "conv.kernel", "conv.bias", "more"}
+    rng = np.random.default_rng(0)
+    arguments = rng.normal(size=(2, 3)).astype(np.float32), rng.normal(size=(1, 5, 5, 4)).astype(np.float32)
+    moved = jaxport.make_mox(learned)(*arguments)
+    changed = {
+        path: value + 0.1 * (1 + np.arange(value.size).reshape(value.shape)) for path, value in moved.params.items()
+    }
+    kernel = np.asarray(changed["conv.kernel"])  # (height, width, in, out), as the importer keeps it
+    wanted = moved.apply(changed, *arguments)
+    found = imported.apply({**changed, "conv.kernel": kernel}, *arguments)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_roles_survive_files_functions_and_loops(external: bool, tmp_path):
+    class Loop(nnx.Module):
+        def __init__(self):
+            self.decay, self.linear = Decay(), nnx.Linear(3, 3, rngs=nnx.Rngs(0))
+
+        def __call__(self, x: Array) -> Array:
+            step = lambda state, row: (jnp.tanh(self.decay(state) + self.linear(row)), None)
+            return jax.lax.scan(step, jnp.zeros(3), x)[0]
+
+    exported = jaxport.to_onnx(Loop(), [("T", 3)], functions=[Decay])
+    exported.save(tmp_path / "model.onnx", external_data=external)
+    imported = from_onnx(tmp_path / "model.onnx")
+    parameters = {name for name, role in imported.roles.items() if role == "parameter"}
+    assert parameters == {"decay.A_log", "linear.kernel", "linear.bias"} == set(imported.params)
