@@ -261,7 +261,7 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
         for output in outputs:
             _check_held(output)
     except Exception as error:
-        undecided = node.decided_by and not isinstance(error, ModelError) and known(scope[node.inputs[0]]) is None  # type: ignore[index]
+        undecided = node.decided_by and known(scope[node.inputs[0]]) is None  # type: ignore[index]
         explained = _undecided(error, node) if undecided else _explained(error, node)
         if explained is error:
             raise
