@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -13,6 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+import optax
 import pytest
 from onnx import TensorProto, numpy_helper
 
@@ -222,7 +225,7 @@ from jaxport import from_onnx
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-weights, before = from_onnx(sys.argv[1]).weights, resident()
+weights, before = from_onnx(sys.argv[1]).params, resident()
 assert len(weights) == 75 and "w7" in weights and "w75" not in weights and "w74" in sorted(weights)
 assert float(weights["w7"][3, 4]) == 7 and weights["w7"] is weights["w7"]
 print(resident() - before)
@@ -245,17 +248,52 @@ def test_weights_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         Weights, "host_array", lambda self, name, whole=Weights.host_array: read.append(name) or whole(self, name)
     )
-    assert sorted(lazy.weights) == ["a", "b"]
-    assert (len(lazy.weights), lazy.weights.get("c")) == (2, None)
+    assert sorted(lazy.params) == ["a", "b"]
+    assert (len(lazy.params), lazy.params.get("c"), "a" in lazy.params) == (2, None, True)
     assert read == []
-    np.testing.assert_array_equal(lazy.weights["b"], [3, 4])
+    np.testing.assert_array_equal(lazy.params["b"], [3, 4])
     assert read == ["b"]
-    assert type(lazy.params) is dict
-    assert lazy.params["b"] is lazy.weights["b"]
+    assert lazy.params["b"] is lazy.params.get("b") is lazy.weights["b"]
+    assert read == ["b"]
+    np.testing.assert_array_equal(lazy.apply(lazy.params, np.ones(2, np.float32)), [3, 8])
     assert read == ["b", "a"]
-    np.testing.assert_array_equal(lazy.apply(lazy.weights, np.ones(2, np.float32)), [3, 8])
     with pytest.raises(KeyError, match="c"):
-        lazy.weights["c"]
+        lazy.params["c"]
+
+
+def test_parameters_are_a_dict_and_a_tree():
+    graph = "g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> { c = Mul(x, a) y = Mul(c, b) }"
+    made, x = program(graph), np.ones(2, np.float32)
+    plain = {name: np.asarray(value) for name, value in made.params.items()}
+    assert list(plain) == ["a", "b"]
+    for whole in (dict(made.params), {**made.params}, {} | made.params, made.params | {}, made.params.copy()):
+        assert list(whole) == ["a", "b"]
+        np.testing.assert_array_equal(whole["b"], plain["b"])
+    changed = made.params
+    changed["a"] = 7
+    assert (changed.pop("a"), changed.pop("a", None), changed.setdefault("b") is made.params["b"]) == (7, None, True)
+    assert [name for name, _ in (changed.popitem(), *changed.items())] == ["b"]
+    with pytest.raises(KeyError):
+        changed.pop("b")
+    copies = copy.copy(made.params), copy.deepcopy(made.params)
+    assert {type(copied) for copied in copies} == {type(made.params)}
+    for copied in (*copies, pickle.loads(pickle.dumps(made.params))):
+        assert str(copied) == str(made.params) == str(plain).replace("array", "Array")
+    loss = lambda params: made.apply(params, x).sum()
+    optimizer = optax.adamw(0.1)
+
+    def step(carry, _):
+        params, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(params), state, params)
+        return (optax.apply_updates(params, updates), state), loss(params)
+
+    start = made.params, optimizer.init(made.params)
+    (params, _), losses = jax.jit(lambda start: jax.lax.scan(step, start, None, length=3))(start)
+    assert type(params) is type(made.params)
+    assert losses[2] < losses[0]
+    moved = jax.tree.map(lambda old, new: bool((old != new).all()), made.params, params)
+    assert moved == {"a": True, "b": True}
+    assert [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(moved)] == ["['a']", "['b']"]
 
 
 def test_weights_beyond_two_gigabytes(tmp_path: Path):

@@ -141,8 +141,11 @@ def _tile(data: np.ndarray, repeats: RuntimeValue) -> RuntimeValue:
 
 def _arange(start: RuntimeValue, stop: RuntimeValue = None, step: RuntimeValue = 1, **_: RuntimeValue) -> RuntimeValue:
     start, stop = (0, start) if stop is None else (start, stop)
-    if step == 0 or abs((stop - start) / step) > LARGEST_CREATED:
+    first, last, by = (np.asarray(number).item() for number in (start, stop, step))
+    if by == 0 or abs((last - first) / by) > LARGEST_CREATED:
         return NotImplemented
+    if all(isinstance(number, int) for number in (first, last, by)):  # NumPy's differences wrap
+        return np.array(range(first, last, by), np.result_type(start, stop, step))
     return np.arange(start, stop, step)
 
 

@@ -32,6 +32,7 @@ from jaxport.importer.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.narrowing import warning_of
+from jaxport.importer.parameters import Params
 from jaxport.importer.resolve import resolve
 from jaxport.importer.roles import Role, static_values
 from jaxport.importer.segments import Item, segments
@@ -110,19 +111,12 @@ def from_onnx(
     ):
         model = load(source, limits)
         tell_ignored(model, strict)
-        return Program(
-            model,
-            trainable=trainable,
-            untie=untie,
-            sizes=sizes,
-            batch=batch,
-            limits=limits,
-            shardings=shardings,
-        )
+        options: dict[str, Any] = {"sizes": sizes, "batch": batch, "limits": limits, "shardings": shardings}
+        return Program(model, trainable=trainable, untie=untie, **options)
 
 
 class Program:
-    """An imported ONNX model: a function of its inputs, with its weights in `params`; `weights["w"]` reads one of them.
+    """An imported ONNX model: a function of its inputs, with its weights in `params`.
 
     >>> import onnx.parser
     >>> program = from_onnx(
@@ -186,9 +180,9 @@ class Program:
         return tuple(value.name or "" for value in self.inputs if value in self._static)
 
     @property
-    def params(self) -> dict[str, jax.Array]:
-        """All trainable initializers by name; kernels of two-dimensional convolutions as (height, width, in, out)."""
-        return self.weights.arrays
+    def params(self) -> Params:
+        """The parameters by name, each read when it is looked up; two-dimensional kernels as (height, width, in, out)."""
+        return self.weights.parameters
 
     @cached_property
     def modules(self) -> NodeModule:
@@ -392,7 +386,7 @@ class Program:
 
     def __call__(self, /, *inputs: RuntimeValue, **named: RuntimeValue) -> RuntimeValue:
         """Return the outputs for the program's own parameters; `apply(program.params, …)`."""
-        return self.apply(self.params, *inputs, **named)
+        return self.apply(self.weights.arrays, *inputs, **named)
 
     def apply(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 
@@ -19,6 +20,7 @@ from jaxport.importer.image_layout import HWIO, OIHW, order
 from jaxport.importer.mapping import MappedTensor
 from jaxport.importer.modules import scopes_of
 from jaxport.importer.names import unique
+from jaxport.importer.parameters import Params
 from jaxport.importer.resolve import tensor_value
 from jaxport.importer.roles import COPY_OF, TRAINABLE, Role, kernels, roles, static_values
 from jaxport.jaxprs.meshes import on_host
@@ -32,8 +34,7 @@ Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Shard
 class Weights(Mapping[str, jax.Array]):
     """The parameters of a graph, each read when it is looked up first, and its constants.
 
-    It is a mapping, but no pytree: `arrays`, the parameters as JAX transforms them, reads all. A tree of another
-    type than `dict` could not be mapped together with dicts, nor be carried through a loop that returns one.
+    It is a mapping, but no tree: `parameters` is what JAX transforms, `arrays` a plain dict of all.
 
     Kernels of two-dimensional convolutions are stored as (height, width, in, out), which XLA convolves fastest with;
     everything else as in the model.
@@ -128,6 +129,11 @@ class Weights(Mapping[str, jax.Array]):
         if list(self._read[_is_wide()]) != list(self):
             self._read[_is_wide()] = {name: self[name] for name in self}
         return dict(self._read[_is_wide()])
+
+    @property
+    def parameters(self) -> Params:
+        """All parameters by name, each read when it is looked up."""
+        return Params(read={name: functools.partial(self.__getitem__, name) for name in self})
 
     def _array(self, name: str) -> jax.Array:
         tensor, host, sharding = self.tensor(name), self.host_array(name), self.shardings.get(name)

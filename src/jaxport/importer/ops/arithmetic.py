@@ -25,8 +25,12 @@ def quotient(x, y):
 
 @helper
 def integer_power(x, y):
-    """Return `x` to the power of `y`, both integers; with a negative one, 1 / x ** -y rounded towards zero (0 for 0)."""
-    return jnp.where((y < 0) & ((x > 1) | (x < -1)), 0, jnp.power(x, y))
+    """Return `x` to the power of `y`, both integers; with a negative one, 1 / x ** -y rounded towards zero (0 for 0).
+
+    JAX only looks at the six lowest bits of `y`: 0 and even numbers have lost all of their own bits before.
+    """
+    vanishes = jnp.where(y < 0, (x > 1) | (x < -1), (y > 63) & (x % 2 == 0))
+    return jnp.where(vanishes, 0, jnp.power(x, y))
 
 
 def divide(x: Tensor, y: Any) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jaxport.errors import ModelError
 from jaxport.importer.host import RuntimeValue
 from jaxport.importer.image_layout import ONNX
 from jaxport.importer.namespaces import helper, jnp, lax, nn
@@ -13,6 +14,7 @@ from jaxport.importer.ops.grouped_convolutions import lowering
 from jaxport.importer.registry import image_op, op
 from jaxport.jaxprs import Dim
 
+AGAIN = "export the model again"
 AUTO_PADS = {"SAME_UPPER": "SAME", "SAME_LOWER": "SAME_LOWER", "VALID": "VALID"}
 
 
@@ -24,6 +26,11 @@ class WindowAttributes:
     dilations: Sequence[int] | None = None
     pads: Sequence[int] | None = None
     strides: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        for name, steps in (("strides", self.strides), ("dilations", self.dilations)):
+            if steps is not None and any(step < 1 for step in steps):
+                raise ModelError(f"`{name}` has steps of {min(steps)}", why="a window moves forward", instead=AGAIN)
 
     def padding(self, axes: int) -> RuntimeValue:
         """Return the padding of `axes` spatial axes as `lax` takes it: a name, or the sizes before and after."""

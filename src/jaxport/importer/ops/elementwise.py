@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.dtypes import canonical, dtype_of
-from jaxport.importer.host import Tensor
+from jaxport.importer.host import HostValue, Tensor
 from jaxport.importer.namespaces import cast, jnp, known, lax, nn
 from jaxport.importer.ops.arithmetic import divide, integer_power
 from jaxport.importer.registry import op, renamed
@@ -54,10 +54,15 @@ def reciprocal(X):
     return jnp.reciprocal(X)
 
 
+def _is_small(exponent: HostValue | None) -> bool:
+    """Whether all exponents are known, and such that JAX's power of integers is right."""
+    return exponent is not None and bool(np.all((exponent.data >= 0) & (exponent.data < 64)))
+
+
 @op("Pow", since=7)
 def power(X, Y):
     exponent = known(Y)
-    if X.dtype.kind == "i" and Y.dtype.kind == "i" and not (exponent is not None and np.all(exponent.data >= 0)):
+    if X.dtype.kind == "i" and Y.dtype.kind == "i" and not _is_small(exponent):
         return integer_power(X, Y)
     if exponent is None or exponent.size != 1 or exponent.ndim > X.ndim or X.dtype.kind != "f":
         return jnp.power(X, Y)

@@ -159,6 +159,8 @@ def _sliced(
         data = jnp.asarray(data)  # the extent taken from a known table is symbolic
     index = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if not is_dim(step):
+            step = max(min(step, OPEN_END), -OPEN_END)  # XLA's have fewer bits, and beyond any axis all are the same
         index[axis] = slice(start, None if _is_open(end, step) else end, None if step == 1 else step)
     while len(index) > 1 and index[-1] == slice(None):
         index.pop()

@@ -95,6 +95,9 @@ def tile(input, repeats: Host):
     return jnp.tile(input, repeats.tolist())
 
 
+LONGEST_RANGE = 2**40
+
+
 def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: np.dtype) -> Tensor:
     """Return `start`, `start + delta`, … up to `limit`, computed in `dtype`."""
     # ONNX's own function bodies pass vectors of one element.
@@ -102,6 +105,12 @@ def _spaced(start: HostValue, limit: HostValue, delta: HostValue, dtype: np.dtyp
     if not delta.symbolic and delta.item() == 0:
         raise ModelError("a range has steps of zero", why="it has no end", instead="make `delta` another number")
     if start.dtype.kind in "iu":
+        if not any(value.symbolic for value in (start, limit, delta)):
+            length = -((int(start) - int(limit)) // int(delta))
+            if length > LONGEST_RANGE:  # beyond it, differences of integers wrap
+                raise ModelError(
+                    f"a range of {length} numbers is too long", why="no memory holds it", instead="check `limit`"
+                )
         return jnp.arange(start, limit, delta, dtype=start.dtype)
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
     return cast(start, dtype) + cast(jnp.arange(count), dtype) * cast(delta, dtype)
