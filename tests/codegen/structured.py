@@ -100,9 +100,8 @@ def compare_gradients(
             found, wanted = pairs[0][1], slope
         else:
             elements, found = gradient_by_element(pairs)
-            alike = [sums for kept, sums in _spellings(value, slope) if np.array_equal(kept, elements)]
-            assert alike, f"`{name}` has other elements than the tensors made of it"
-            wanted = alike[0]
+            kept, wanted = gradient_by_element([(value, slope)])
+            assert np.array_equal(kept, elements), f"`{name}` has other elements than the tensors made of it"
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * scale, err_msg=name)
     assert not params or by_origin or not source.origins, "no gradient was compared"
 
@@ -130,13 +129,6 @@ def gradient_by_element(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.
     distinct, places = np.unique(values, return_inverse=True)
     slopes = np.concatenate([np.ravel(slope) for _, slope in pairs]).astype(np.float64)
     return distinct, np.bincount(np.ravel(places), slopes, len(distinct))
-
-
-def _spellings(value: np.ndarray, slope: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The gradient of a tensor by element; and that of the sums of its halves, as the two biases of an LSTM are one."""
-    half = value.shape[-1] // 2
-    pairs = [(value, slope), (value[..., :half] + value[..., half : 2 * half], slope[..., :half])]
-    return [gradient_by_element([pair]) for pair in pairs]
 
 
 def loss_of(outputs: Any) -> jax.Array:

@@ -74,6 +74,10 @@ LAYERS: dict[str, tuple[onnx.ModelProto, str]] = {
         ),
         "LSTMCell(",
     ),
+    "gru without bias": (
+        layer_model("GRU", [(1, 9, 4), (1, 9, 3)], RECURRENT[0], {**RECURRENT[1], "linear_before_reset": 1}),
+        "GRUCell(",
+    ),
     "gru": (
         layer_model("GRU", [(1, 9, 4), (1, 9, 3), (1, 18)], RECURRENT[0], {**RECURRENT[1], "linear_before_reset": 1}),
         "GRUCell(",

@@ -167,18 +167,24 @@ DEFINITIONS = {
 
     weight_ih: Array
     weight_hh: Array
-    bias: Array
+    bias: Array | None
+    recurrent_bias: Array | None
 
-    def __init__(self, in_features: int, hidden_size: int, *, dtype=jnp.float32, key: Array):
+    def __init__(
+        self, in_features: int, hidden_size: int, *, use_bias=True, recurrent_bias=True, dtype=jnp.float32, key: Array
+    ):
         first, second = jax.random.split(key)
         initialize = jax.nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
         self.weight_ih = initialize(first, (4 * hidden_size, in_features), dtype)
         self.weight_hh = initialize(second, (4 * hidden_size, hidden_size), dtype)
-        self.bias = jnp.zeros(4 * hidden_size, dtype)
+        self.bias = jnp.zeros(4 * hidden_size, dtype) if use_bias else None
+        self.recurrent_bias = jnp.zeros(4 * hidden_size, dtype) if recurrent_bias else None
 
     def __call__(self, carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], Array]:
         c, h = carry
-        gates = x @ self.weight_ih.T + h @ self.weight_hh.T + self.bias
+        of_input = x @ self.weight_ih.T if self.bias is None else x @ self.weight_ih.T + self.bias
+        gates = of_input + h @ self.weight_hh.T
+        gates = gates if self.recurrent_bias is None else gates + self.recurrent_bias
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
         h = jax.nn.sigmoid(o) * jnp.tanh(c)
@@ -190,9 +196,11 @@ DEFINITIONS = {
     input: Linear
     recurrent: Linear
 
-    def __init__(self, in_features: int, hidden_size: int, *, recurrent_bias: bool = True, key: Array):
+    def __init__(
+        self, in_features: int, hidden_size: int, *, use_bias: bool = True, recurrent_bias: bool = True, key: Array
+    ):
         first, second = jax.random.split(key)
-        self.input = Linear(in_features, 3 * hidden_size, key=first)
+        self.input = Linear(in_features, 3 * hidden_size, use_bias=use_bias, key=first)
         self.recurrent = Linear(hidden_size, 3 * hidden_size, use_bias=recurrent_bias, key=second)
 
     def __call__(self, h: Array, x: Array) -> tuple[Array, Array]:
@@ -312,6 +320,13 @@ def _dropout(layer: Layer) -> ast.expr:
 
 
 _SAME = {role: Field(role) for role in ("kernel", "bias", "scale", "mean", "var")}
+
+
+def _cell(function: str, layer: Layer) -> ast.expr:
+    biases = {"use_bias": "bias" in layer.weights, "recurrent_bias": "recurrent_bias" in layer.weights}
+    return _made(function, layer, "in_features", "hidden_features", **biases)
+
+
 _WEIGHT = {
     "kernel": Field("weight", (1, 0)),
     "scale": Field("weight"),
@@ -323,6 +338,7 @@ _LSTM = {
     "kernel": Field("weight_ih", (1, 0)),
     "recurrent_kernel": Field("weight_hh", (1, 0)),
     "bias": Field("bias"),
+    "recurrent_bias": Field("recurrent_bias"),
 }
 _GRU = {
     "kernel": Field("input.weight", (1, 0)),
@@ -336,13 +352,8 @@ _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "GroupedLinear": (_grouped_linear, _SAME),
     "Conv": (_conv, _SAME),
     "ConvTranspose": (_conv_transpose, _SAME),
-    "LSTM": (lambda layer: _made("LSTMCell", layer, "in_features", "hidden_features"), _LSTM),
-    "GRU": (
-        lambda layer: _made(
-            "GRUCell", layer, "in_features", "hidden_features", recurrent_bias="recurrent_bias" in layer.weights
-        ),
-        _GRU,
-    ),
+    "LSTM": (lambda layer: _cell("LSTMCell", layer), _LSTM),
+    "GRU": (lambda layer: _cell("GRUCell", layer), _GRU),
     "Embed": (lambda layer: _made("Embedding", layer, "num_embeddings", "features"), _WEIGHT),
     "LayerNorm": (_layer_norm, _WEIGHT),
     "GroupNorm": (_group_norm, _WEIGHT),

@@ -36,12 +36,21 @@ DEFINITIONS = {
             return x @ self.kernel[...]
         return jnp.einsum("...i,...io->...o", x, jnp.take(self.kernel[...], groups, axis=0))
 ''',
-    "GRUCell": '''class GRUCell(nnx.GRUCell):
-    """`nnx.GRUCell` whose products with the state have biases, too, as PyTorch's have."""
+    "LSTMCell": '''class LSTMCell(nnx.OptimizedLSTMCell):
+    """`nnx.OptimizedLSTMCell` with biases for both products, as PyTorch's has, or for none."""
 
-    def __init__(self, in_features: int, hidden_features: int, *, rngs: nnx.Rngs):
+    def __init__(self, in_features: int, hidden_features: int, *, use_bias: bool = True, rngs: nnx.Rngs):
         super().__init__(in_features, hidden_features, rngs=rngs)
-        self.dense_h = nnx.Linear(hidden_features, 3 * hidden_features, rngs=rngs)
+        self.dense_i = nnx.Linear(in_features, 4 * hidden_features, use_bias=use_bias, rngs=rngs)
+        self.dense_h = nnx.Linear(hidden_features, 4 * hidden_features, use_bias=use_bias, rngs=rngs)
+''',
+    "GRUCell": '''class GRUCell(nnx.GRUCell):
+    """`nnx.GRUCell` with biases for both products, as PyTorch's has, or for none."""
+
+    def __init__(self, in_features: int, hidden_features: int, *, use_bias: bool = True, rngs: nnx.Rngs):
+        super().__init__(in_features, hidden_features, rngs=rngs)
+        self.dense_i = nnx.Linear(in_features, 3 * hidden_features, use_bias=use_bias, rngs=rngs)
+        self.dense_h = nnx.Linear(hidden_features, 3 * hidden_features, use_bias=use_bias, rngs=rngs)
 ''',
 }
 """The source of the layers that Flax does not have, by the name of the class."""
@@ -127,21 +136,28 @@ def _uses(layer: Layer, role: str) -> dict[str, bool]:
     return {f"use_{role}": role in layer.weights}
 
 
+def _recurrent(layer: Layer, its_own: str) -> ast.expr:
+    """A cell of Flax, which has one bias for the sum of both products, or one of the definitions above."""
+    sizes = "in_features", "hidden_features"
+    if "bias" in layer.weights and "recurrent_bias" not in layer.weights:
+        return _made(its_own, layer, *sizes)
+    return _made(f"{layer.kind}Cell", layer, *sizes, **_uses(layer, "bias"))
+
+
 def _fields(layer: Layer) -> Mapping[str, Field]:
-    if layer.kind == "LSTM":  # one bias for the sum of both products
-        return {role: LSTM[role] for role in layer.weights}
+    if layer.kind == "LSTM" and "recurrent_bias" not in layer.weights:
+        return {role: Field("dense_h.bias") if role == "bias" else CELL[role] for role in layer.weights}
     if layer.kind == "MultiHeadAttention":
         return {role: Field(role.replace("_", ".", 1)) for role in layer.weights}
-    return {role: GRU[role] if layer.kind == "GRU" else Field(role) for role in layer.weights}
+    return {role: CELL[role] if layer.kind in ("LSTM", "GRU") else Field(role) for role in layer.weights}
 
 
-GRU = {
+CELL = {
     "kernel": Field("dense_i.kernel"),
     "recurrent_kernel": Field("dense_h.kernel"),
     "bias": Field("dense_i.bias"),
     "recurrent_bias": Field("dense_h.bias"),
 }
-LSTM = {**GRU, "bias": Field("dense_h.bias")}
 
 LAYERS = {
     kind: Constructor(build, _fields)
@@ -150,10 +166,8 @@ LAYERS = {
         "GroupedLinear": _grouped_linear,
         "Conv": _conv,
         "ConvTranspose": _conv_transpose,
-        "LSTM": lambda layer: _made("OptimizedLSTMCell", layer, "in_features", "hidden_features"),
-        "GRU": lambda layer: _made(
-            "GRUCell" if "recurrent_bias" in layer.weights else "nnx.GRUCell", layer, "in_features", "hidden_features"
-        ),
+        "LSTM": lambda layer: _recurrent(layer, "nnx.OptimizedLSTMCell"),
+        "GRU": lambda layer: _recurrent(layer, "nnx.GRUCell"),
         "Embed": lambda layer: _made("Embed", layer, "num_embeddings", "features"),
         "LayerNorm": _layer_norm,
         "GroupNorm": _group_norm,

@@ -150,25 +150,19 @@ def _weights(
     def gates(array: np.ndarray) -> np.ndarray:
         return np.concatenate([array[at * hidden : (at + 1) * hidden] for at in order])
 
-    def derived(variable: Variable | None, shape: tuple[int, ...], part: Callable[[np.ndarray], np.ndarray]) -> Weight:
-        if variable is None:
-            return Weight("", shape, np.dtype(np.float32), lambda: np.zeros(shape, np.float32))
+    def derived(variable: Variable, shape: tuple[int, ...], part: Callable[[np.ndarray], np.ndarray]) -> Weight:
         whole = matcher.weights.weight(variable)
         return Weight(whole.name, shape, whole.dtype, lambda: np.ascontiguousarray(part(whole.read()[direction])))
 
     def half(at: int) -> Callable[[np.ndarray], np.ndarray]:
         return lambda array: gates(array[at * size : (at + 1) * size])
 
-    is_half = bias is not None and bias.shape[-1] == size
-
-    def both(array: np.ndarray) -> np.ndarray:
-        return gates(array[:size] + array[size:])
-
     weights = {
         "kernel": derived(of_input, (of_input.shape[-1], size), lambda array: gates(array).T),
         "recurrent_kernel": derived(of_state, (hidden, size), lambda array: gates(array).T),
     }
-    if kind == "LSTM":
-        return weights | {"bias": derived(bias, (size,), half(0) if is_half else both)}
-    weights["bias"] = derived(bias, (size,), half(0))
-    return weights if is_half else weights | {"recurrent_bias": derived(bias, (size,), half(1))}
+    if bias is not None:
+        weights["bias"] = derived(bias, (size,), half(0))
+    if bias is not None and bias.shape[-1] == 2 * size:
+        weights["recurrent_bias"] = derived(bias, (size,), half(1))
+    return weights
