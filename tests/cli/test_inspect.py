@@ -188,3 +188,29 @@ def test_a_missing_file_is_one_clean_message(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (2_500_000_000, "2.50 GB")])
 def test_file_sizes(size: int, text: str):
     assert file_size(size) == text
+
+
+def test_parameters_are_told_from_statistics_wherever_they_stand(tmp_path, capsys):
+    from onnx import helper, numpy_helper, save
+
+    array = lambda *shape: np.ones(shape, np.float32)
+    weights = {"norm.s": array(2), "norm.b": array(2), "norm.m": array(2), "norm.v": array(2)}
+    nodes = [
+        helper.make_node("Constant", [], ["conv.w"], value=numpy_helper.from_array(array(2, 2, 1), "conv.w")),
+        helper.make_node("Conv", ["x", "conv.w"], ["h"]),
+        helper.make_node("BatchNormalization", ["h", *weights], ["y"]),
+    ]
+    for made, block in zip(nodes[1:], ("conv: Conv", "norm: Norm"), strict=True):
+        made.metadata_props.add(key=NAMESPACE, value=block)
+    info = helper.make_tensor_value_info
+    stored = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "g", [info("x", 1, [1, 2, 3])], [info("y", 1, None)], stored)
+    save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    summary = summarize(tmp_path / "m.onnx")
+    assert summary.parameters == "3 tensors, 8 elements"
+    assert [(module.path, module.parameters) for module in summary.modules] == [("conv", 4), ("norm", 4)]
+    assert run("inspect", tmp_path / "m.onnx") == 0
+    shown = capsys.readouterr().out
+    assert "initializers: 4, and 1 tensors in `Constant` nodes" in shown
+    assert re.search(r"norm.v .* statistic", shown)
+    assert re.search(r"conv.w .* parameter", shown)

@@ -35,6 +35,8 @@ VECTOR = "g (float[2, 3] x) => (float[2, 3] y) "
         ("g (float[1, 4] x) => (float[1, 1] y) <float[1, 4] w = {1, 2, 3, 4}, float[1] b = {1}> { t = Transpose(w) a = MatMul(x, t) y = Add(b, a) }", {"w": "parameter", "b": "parameter"}),
         ("g (float[2, 1] x) => (float[2, 1] y) { w = Constant<value = float[1, 1] {2}>() y = MatMul(x, w) }", {"w": "parameter"}),
         (VECTOR + "{ w = Constant<value = float[3] {1, 2, 3}>() y = Mul(x, w) }", {"w": "parameter"}),
+        (VECTOR + "{ w = Constant<value_floats = [1.0, 2.0, 3.0]>() y = Mul(x, w) }", {"w": "parameter"}),
+        (VECTOR + "{ s = Constant<value_float = 0.25>() y = PRelu(x, s) }", {"s": "parameter"}),
         (VECTOR + "{ e = Constant<value = float {2}>() y = Pow(x, e) }", {"e": "constant"}),
         (VECTOR + "<float[1] e = {0.00001}> { y = Add(x, e) }", {"e": "constant"}),
         (VECTOR + "<float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float e = {0.5}> { a = MatMul(x, w) y = Add(a, e) }", {"w": "parameter", "e": "constant"}),
@@ -211,3 +213,57 @@ def test_roles_survive_files_functions_and_loops(external: bool, tmp_path):
     imported = from_onnx(tmp_path / "model.onnx")
     parameters = {name for name, role in imported.roles.items() if role == "parameter"}
     assert parameters == {"decay.A_log", "linear.kernel", "linear.bias"} == set(imported.params)
+
+
+class Normalized(nnx.Module):
+    def __init__(self):
+        self.norm = nnx.BatchNorm(3, use_running_average=True, rngs=nnx.Rngs(0))
+        self.norm.var[...] = jnp.array([1.0, 2.0, 3.0])
+        self.linear = nnx.Linear(3, 1, rngs=nnx.Rngs(1))
+
+    def __call__(self, x: Array) -> Array:
+        return self.linear(self.norm(x)) * jnp.linspace(1.0, 2.0, 5)[:, None]
+
+
+EXPECTED = {f"{path}": "parameter" for path in ("norm.scale", "norm.bias", "linear.kernel", "linear.bias")}
+EXPECTED |= {"norm.mean": "statistic", "norm.var": "statistic"}
+
+
+def named(program: jaxport.Program) -> dict[str, str]:
+    return {name: role for name, role in program.roles.items() if role != "constant"}
+
+
+def test_roles_survive_programs_edits_and_files(tmp_path):
+    x = np.ones((5, 3), np.float32)
+    imported = from_onnx(jaxport.to_onnx(Normalized(), [(5, 3)]).proto)
+    mox = jaxport.make_mox(imported)(x)
+    jaxport.mox.save(mox.sub("//MatMul", jaxport.mox.prune(0.3)), tmp_path / "pruned.json")
+    assert ({*mox.params}, {*mox.state} & {*EXPECTED}) == ({*imported.params}, {"norm.mean", "norm.var"})
+    for again in (
+        imported,
+        mox,
+        mox.sub("//MatMul", jaxport.mox.prune(0.3)),
+        jaxport.mox.load(tmp_path / "pruned.json"),
+    ):
+        exported = jaxport.to_onnx(again, [(5, 3)])
+        assert named(from_onnx(exported.proto)) == EXPECTED
+        assert "BatchNormalization" in {node.op_type for node in exported.model.graph}
+    adapted = from_onnx(jaxport.to_onnx(mox.sub("//MatMul", jaxport.mox.lora(1)), [(5, 3)]).proto)
+    assert named(adapted) == EXPECTED | {"linear.MatMul.lora_a": "parameter", "linear.MatMul.lora_b": "parameter"}
+
+
+def test_collections_of_linen_have_roles():
+    from flax import linen
+
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x: Array) -> Array:
+            return linen.Dense(1)(linen.BatchNorm(use_running_average=True)(x))
+
+    variables = Model().init(jax.random.key(0), jnp.ones((2, 3)))
+    exported = jaxport.to_onnx(lambda x: Model().apply(variables, x), [("B", 3)])
+    found = from_onnx(exported.proto).roles
+    assert {name.partition(".")[0]: role for name, role in found.items()} == {
+        "params": "parameter",
+        "batch_stats": "statistic",
+    }

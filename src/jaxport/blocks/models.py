@@ -342,11 +342,12 @@ def _arrays_in(value: PyTree, types: Types) -> list[Leaf]:
         is_variable, is_state = types.is_variable(node), types.is_state(node)
         below = [(k[is_variable:], x) for k, x in contents(node, is_array)] if is_variable or is_state else [([], node)]
         trained = is_variable or (bool(path) and not is_state)
-        trained &= all(key in collections for end, key in enumerate(path) if path[:end] in divided)
+        in_collections = [key in collections for end, key in enumerate(path) if path[:end] in divided]
+        trained &= all(in_collections)
+        # Linen's modules hold nothing themselves: the other collections are their states.
+        owned = is_variable or is_state or not all(in_collections)
         leaves += [
-            Leaf(dotted((*keys, *more)), x, trained and _is_inexact(x), owned=is_variable or is_state)
-            for more, x in below
-            if is_array(x)
+            Leaf(dotted((*keys, *more)), x, trained and _is_inexact(x), owned=owned) for more, x in below if is_array(x)
         ]
     return leaves
 

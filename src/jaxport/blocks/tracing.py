@@ -48,6 +48,11 @@ class TracedWeight:
     anonymous: bool = False
     owned: bool = True
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a module holds it under a name of its own."""
+        return self.owned and not self.anonymous
+
 
 @dataclass(frozen=True)
 class Traced:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx_ir as ir
@@ -47,8 +47,8 @@ class ModuleRow:
 class Summary:
     """The contents of a model file.
 
-    `opset_for` are the operators that require its opset, if the file says so; `roles` says which initializers are parameters,
-    statistics and constants, as far as the model can be imported.
+    `opset_for` are the operators that require its opset, if the file says so; `roles` says which tensors are parameters,
+    statistics and constants, as far as the model can be imported; `in_nodes` are those of them that `Constant` nodes hold.
     """
 
     file: str
@@ -64,6 +64,7 @@ class Summary:
     functions: dict[str, int]
     modules: list[ModuleRow]
     roles: dict[str, str]
+    in_nodes: list[TensorRow] = field(default_factory=list)
 
     @property
     def element_count(self) -> int:
@@ -75,7 +76,9 @@ class Summary:
         """How many parameters `from_onnx` finds: tensors, and their elements."""
         if not self.roles:
             return "unknown: the file cannot be imported"
-        trained = [tensor for tensor in self.initializers if self.roles.get(tensor.name) == "parameter"]
+        trained = [
+            tensor for tensor in [*self.initializers, *self.in_nodes] if self.roles.get(tensor.name) == "parameter"
+        ]
         return f"{len(trained)} tensors, {sum(map(_elements, trained)):,} elements"
 
     @property
@@ -123,6 +126,11 @@ def summarize(path: Path) -> Summary:
     ]
     calls = Counter(_operator(node) for node in nodes)
     functions = {_qualified(domain, name): 0 for domain, name, _ in model.functions}
+    roles, tensors = _roles(path)
+    named = {tensor.name for tensor in initializers}
+    in_nodes = [tensor for tensor in tensors if tensor.name not in named]
+    everything = [*initializers, *in_nodes]
+    counted = [tensor for tensor in everything if roles.get(tensor.name) == "parameter"] if roles else everything
     return Summary(
         file=str(path),
         file_bytes=path.stat().st_size,
@@ -135,17 +143,19 @@ def summarize(path: Path) -> Summary:
         initializers=initializers,
         operators={name: count for name, count in calls.most_common() if name not in functions},
         functions={name: calls[name] for name in functions},
-        modules=_modules(nodes, initializers),
-        roles=_roles(path),
+        modules=_modules(nodes, counted),
+        roles=roles,
+        in_nodes=in_nodes,
     )
 
 
-def _roles(path: Path) -> dict[str, str]:
-    """Return what `from_onnx` takes initializers for; nothing for a model that it refuses."""
+def _roles(path: Path) -> tuple[dict[str, str], list[TensorRow]]:
+    """Return what `from_onnx` takes tensors for, and the tensors; nothing for a model that it refuses."""
     try:
-        return dict(from_onnx(path).roles)
+        program = from_onnx(path)
     except JaxportError:
-        return {}
+        return {}, []
+    return dict(program.roles), [_tensor(value, tensor.nbytes) for value, tensor in program.body.initializers.items()]
 
 
 def _tensor(value: ir.Value, size: int = 0) -> TensorRow:

@@ -52,10 +52,12 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
       summary: the contents of the file.
       everything: whether to list every initializer, not only the largest.
     """
-    largest = sorted(summary.initializers, key=lambda tensor: -tensor.bytes)
-    shown = summary.initializers if everything else largest[:10]
+    tensors = [*summary.initializers, *summary.in_nodes]
+    shown = tensors if everything else sorted(tensors, key=lambda tensor: -tensor.bytes)[:10]
     title = f"initializers: {len(summary.initializers)}"
-    if len(shown) < len(summary.initializers):
+    if summary.in_nodes:
+        title += f", and {len(summary.in_nodes)} tensors in `Constant` nodes"
+    if len(shown) < len(tensors):
         title += f", the {len(shown)} largest (`--all` lists every one)"
     required_by = {"opset for": ", ".join(summary.opset_for)} if summary.opset_for else {}
     parts: list[RenderableType] = [
@@ -77,7 +79,7 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
     if summary.functions:
         parts.append(table(f"functions: {len(summary.functions)}", ["function", "calls"], summary.functions.items()))
     if shown:
-        parts.append(_tensors(title, shown, sizes=True))
+        parts.append(_tensors(title, shown, summary.roles))
     if summary.modules:
         parts.append(_module_tree(summary.modules))
     return Group(*(item for part in parts for item in (part, Text())))
@@ -100,10 +102,12 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     return made
 
 
-def _tensors(title: str, tensors: Sequence[TensorRow], *, sizes: bool = False) -> Table:
-    columns = ["name", "dtype", "shape", *(["size"] if sizes else [])]
+def _tensors(title: str, tensors: Sequence[TensorRow], roles: Mapping[str, str] | None = None) -> Table:
+    """Return a table of inputs or outputs, or of tensors that have sizes and roles."""
+    columns = ["name", "dtype", "shape", *(["role", "size"] if roles is not None else [])]
     rows = [
-        [tensor.name, tensor.dtype, shape_text(tensor), *([file_size(tensor.bytes)] if sizes else [])]
+        [tensor.name, tensor.dtype, shape_text(tensor)]
+        + ([roles.get(tensor.name, "unknown"), file_size(tensor.bytes)] if roles is not None else [])
         for tensor in tensors
     ]
     return table(title, columns, rows)

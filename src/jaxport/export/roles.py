@@ -22,7 +22,7 @@ def role_of(weight: TracedWeight) -> str:
     """Return the role of an array of the traced callable: a statistic is what its modules hold and training leaves alone."""
     if weight.trainable:
         return "parameter"
-    return "statistic" if weight.owned and not weight.anonymous else "constant"
+    return "statistic" if weight.is_held else "constant"
 
 
 def record(model: ir.Model) -> None:

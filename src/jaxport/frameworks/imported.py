@@ -31,10 +31,11 @@ class Imported(Framework):
             yield from ((inner.path, inner) for inner in module.modules.walk() if inner.path)
 
     def leaves(self, module: Module) -> list[Leaf]:
-        """Return the parameters, under the names of the initializers."""
+        """Return the parameters and the statistics, under the names of the initializers."""
         if not isinstance(module, Program):
             return []
-        return [Leaf(name, array, jnp.issubdtype(array.dtype, jnp.inexact)) for name, array in module.params.items()]
+        params = [Leaf(name, array, jnp.issubdtype(array.dtype, jnp.inexact)) for name, array in module.params.items()]
+        return params + [Leaf(v.name or "", array, False) for v, array in module.weights.statistics.items()]
 
     def config(self, module: Module) -> dict[str, PyTree]:
         """Return nothing: the static fields of a module of a graph are in its nodes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.editing import Namer, graphs, is_op, subgraphs
@@ -56,17 +57,29 @@ def _hidden(model: ir.Model) -> Iterator[Hidden]:
     for graph in [model.graph, *subgraphs(model.graph)]:
         for node in graph:
             value = node.outputs[0] if is_op(node, "Constant") and len(node.outputs) == 1 else None
-            attribute = node.attributes.get("value") if value is not None else None
-            if value is None or attribute is None or attribute.is_ref() or attribute.type != ir.AttributeType.TENSOR:
+            tensor = _tensor(node) if value is not None else None
+            if value is None or tensor is None or tensor.dtype not in FLOATS:
                 continue
-            if attribute.as_tensor().dtype in FLOATS and value.name and value.uses() and not value.is_graph_output():
-                yield Hidden(value, attribute.as_tensor(), graph)
+            if value.name and value.uses() and not value.is_graph_output():
+                yield Hidden(value, tensor, graph)
         for value in graph.initializers.values() if graph is not model.graph else ():
             tensor = value.const_value
             if tensor is None or tensor.dtype not in FLOATS or value.is_graph_input() or value.is_graph_output():
                 continue
             if value.uses():
                 yield Hidden(value, tensor, graph)
+
+
+def _tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    """Return the tensor of a `Constant`, however it is written; None if it is none of floats."""
+    for name in ("value", "value_float", "value_floats"):
+        attribute = node.attributes.get(name)
+        if attribute is None or attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.TENSOR:
+            return attribute.as_tensor()
+        return ir.tensor(np.array(attribute.value, np.float32))
+    return None
 
 
 def _names(model: ir.Model) -> Iterator[str | None]:

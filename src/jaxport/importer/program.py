@@ -451,7 +451,8 @@ class Program:
         values |= self.weights.values_of(params)
         size = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
         with budget(self.limits, size):
-            if current_recorder() is not None:  # a caller records the modules as blocks
+            if current_recorder() is not None:  # a caller records the modules as blocks, and their statistics by name
+                values |= self.weights.statistics
                 return evaluate_blocks(self.body, self._segments, values, rng)
             return evaluate(self.body, values, rng)
 

@@ -72,6 +72,7 @@ class Weights(Mapping[str, jax.Array]):
             if len(node.inputs) > 1 and node.inputs[1] in self.kernels:
                 node.kernel_layout = HWIO
         self._read: dict[bool, dict[str, jax.Array]] = {False: {}, True: {}}
+        self._statistics: dict[bool, dict[ir.Value, jax.Array]] = {}
         self.shardings = _checked(shardings, self.specs)
 
     @property
@@ -150,6 +151,19 @@ class Weights(Mapping[str, jax.Array]):
         array = jax.block_until_ready(jax.device_put(host.astype(canonical(host.dtype), copy=False)))
         tensor.release()
         return array
+
+    @property
+    def statistics(self) -> dict[ir.Value, jax.Array]:
+        """The statistics as arrays, which are the same each time."""
+        if _is_wide() not in self._statistics:
+            with jax.ensure_compile_time_eval():
+                self._statistics[_is_wide()] = {
+                    value: jnp.array(array, dtype=canonical(array.dtype))
+                    for value, role in self._roles.items()
+                    if role == "statistic"
+                    for array in [tensor_value(self.body.initializers[value]).data]
+                }
+        return self._statistics[_is_wide()]
 
     @property
     def constants(self) -> dict[str, np.ndarray]:

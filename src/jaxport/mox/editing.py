@@ -68,6 +68,7 @@ class _Leaf:
     # The scans whose steps have a slice each, and their lengths, the outermost first.
     scans: tuple[Location, ...] = ()
     lengths: tuple[int, ...] = ()
+    owned: bool = True
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,10 @@ class _Editor:
         moved = jax.device_put([leaf.value for leaf in new if not isinstance(leaf.value, jax.Array)])  # one transfer
         others = iter(moved)
         values = [leaf.value if isinstance(leaf.value, jax.Array) else next(others) for leaf in new]
-        added = [blocks.TracedWeight(leaf.name, v, leaf.trainable) for leaf, v in zip(new, values, strict=True)]
+        added = [
+            blocks.TracedWeight(leaf.name, value, leaf.trainable, owned=leaf.owned)
+            for leaf, value in zip(new, values, strict=True)
+        ]
         weights = [*mox.weights, *added]
         jaxpr = mox.jaxpr.jaxpr.replace(
             invars=[*invars[:held], *params.values(), *invars[held:], *inputs.values()],
@@ -314,7 +318,9 @@ class _Editor:
                 if len(values) < math.prod(match.lengths):
                     values = values * math.prod(match.lengths)
                 value = values[0] if not scans else jnp.stack(values).reshape(*match.lengths, *values[0].shape)
-                self.leaves[name] = _Leaf(name, _aval(weight.value), value, weight.trainable, locations, match.lengths)
+                self.leaves[name] = _Leaf(
+                    name, _aval(weight.value), value, weight.trainable, locations, match.lengths, weight.owned
+                )
             leaf = self.leaves[name]
             if not same_aval(leaf.aval, weight.value):
                 raise InvalidArgument(

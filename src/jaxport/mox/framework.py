@@ -41,7 +41,10 @@ class Programs(Framework):
         """
         if isinstance(module, Match) and module.is_replaced:
             return []
-        return [Leaf(weight.path, weight.value, weight.trainable) for weight in module.weights]
+        return [
+            Leaf(weight.path, weight.value, weight.trainable, owned=weight.trainable or weight.is_held)
+            for weight in module.weights
+        ]
 
     def config(self, module: Module) -> dict[str, PyTree]:
         """Return no fields."""

@@ -235,7 +235,11 @@ class Templates:
             if not known.site.is_dissolved:
                 self._known[key] = known
         trained = made.params.keys() if made.trainable is True else made.trainable or ()
-        weights_now = tuple(blocks.TracedWeight(name, value, name in trained) for name, value in made.params.items())
+        # No call changes what is not trained: it is no statistic.
+        weights_now = tuple(
+            blocks.TracedWeight(name, value, name in trained, owned=name in trained)
+            for name, value in made.params.items()
+        )
         return Template(known.jaxpr, weights_now, known.inputs, known.name, known.site, made.config)
 
 

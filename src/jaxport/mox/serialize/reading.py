@@ -120,7 +120,8 @@ class _Reader:
             raise ModelError(
                 f"the weight `{path}` is missing", where="the file of weights", why="the program has it as a parameter"
             )
-        return TracedWeight(path, self.weights[path], bool(data["trainable"]))
+        owned = bool(data.get("owned", True))
+        return TracedWeight(path, self.weights[path], bool(data["trainable"]), owned=owned)
 
     # -- programs --------------------------------------------------------------------------------------------------
 

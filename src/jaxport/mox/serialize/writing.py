@@ -85,7 +85,8 @@ class _Writer:
         }
 
     def weight(self, weight: TracedWeight) -> dict[str, JsonValue]:
-        return {"path": weight.path, "aval": self.aval(jax.typeof(weight.value)), "trainable": weight.trainable}
+        held = {} if weight.is_held else {"owned": False}
+        return {"path": weight.path, "aval": self.aval(jax.typeof(weight.value)), "trainable": weight.trainable, **held}
 
     def dims(self) -> list[str]:
         """Return the constraints on the symbols of the dims."""
