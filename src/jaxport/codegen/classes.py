@@ -35,6 +35,7 @@ from jaxport.importer.recording import Variable
 __all__ = ["Classes", "Draft"]
 
 MOST_ARGUMENTS = 8  # of a constructor; modules that differ in more are classes of their own
+MANY = 4  # modules that are alike may have twice as many: as many classes are worse
 
 
 @dataclass(eq=False)
@@ -333,7 +334,8 @@ class Classes:
             values = tuple((type(node.value), node.value) for node in column)
             if len(set(values)) > 1:
                 varying.setdefault(values, []).append(index)
-        if len(varying) > MOST_ARGUMENTS:
+        different = len(_grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])) if varying else 1
+        if len(varying) > MOST_ARGUMENTS * (2 if different >= MANY else 1):
             apart = _grouped(
                 drafts, lambda draft: [class_key(without_defaults(copy.deepcopy(tree))) for tree in draft.trees]
             )

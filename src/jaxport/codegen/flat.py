@@ -196,6 +196,8 @@ class Printer:
         if len(operands) == 1:
             return ast.UnaryOp(_UNARY[symbol](), operands[0])
         left, right = operands
+        if symbol == "**" and isinstance(left, ast.Constant) and left.value < 0:
+            left = ast.UnaryOp(ast.USub(), ast.Constant(-left.value))
         if symbol in _COMPARISONS:
             return ast.Compare(left, [_COMPARISONS[symbol]()], [right])
         return ast.BinOp(left, _OPERATORS[symbol](), right)
