@@ -94,10 +94,10 @@ class _Simplifying:
             "jnp.minimum": (self._bounded,),
             "jnp.maximum": (self._bounded,),
             "jnp.clip": (self._clipped,),
-            "+": (self._plus_zero,),
-            "-": (self._minus_zero,),
-            "*": (self._times_one, self._over_whole),
-            "/": (self._over_one,),
+            "+": (self._plus_zero, self._broadcast),
+            "-": (self._minus_zero, self._broadcast),
+            "*": (self._times_one, self._over_whole, self._broadcast),
+            "/": (self._over_one, self._broadcast),
             "": (self._part,),
             "astype": (spelled.converted, self._counted),
             "jnp.arange": (self._from_zero,),
@@ -217,6 +217,19 @@ class _Simplifying:
         """`x / 1` is `x`."""
         x, one = step.args
         return x if _is_everywhere(one, 1.0, step.outputs.dtype) and _is_like(x, step.outputs) else None
+
+    def _broadcast(self, step: Step) -> Step | None:
+        """`x + expand_dims(b, 0)` is `x + b`: axes of one element are added in front, and one element meets any shape."""
+        for place, value in enumerate(step.args):
+            spread = self.spellings.step(value, "jnp.expand_dims", "jnp.reshape") if len(step.args) == 2 else None
+            inner, other = spread.args[0] if spread is not None else None, step.args[place - 1]
+            if not isinstance(inner, Variable) or not isinstance(other, Variable) or other.shape != step.outputs.shape:
+                continue
+            added = len(value.shape) - len(inner.shape)
+            if added > 0 and (value.shape == (*[1] * added, *inner.shape) or {*value.shape} == {1}):
+                args = (inner, other) if place == 0 else (other, inner)
+                return Step(step.form, step.name, args, step.kwargs, step.outputs, step.node)
+        return None
 
     def _over_whole(self, step: Step) -> Step | None:
         """`x * 0.001953125` is `x / 512`: both are the exact quotient, rounded once."""
