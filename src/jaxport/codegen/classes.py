@@ -26,6 +26,7 @@ from jaxport.codegen.fields import (
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
 from jaxport.codegen.numbers import class_key, numbers_of
 from jaxport.codegen.sizes import size_statements
+from jaxport.codegen.starts import Start, starts
 from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.importer.host import HostValue, RuntimeValue
@@ -122,6 +123,7 @@ class Classes:
     outputs: Mapping[Variable, str]
     least: Mapping[str, int] = field(default_factory=dict)
     roles: dict[Variable, str] = field(default_factory=dict)
+    starts: dict[str, Start] = field(default_factory=dict)
     drafts: dict[int, Draft] = field(default_factory=dict)
     sequences: dict[int, Sequential] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
@@ -130,7 +132,7 @@ class Classes:
 
     def print(self, root: Module, base: str) -> str:
         """Make all classes, and return the name of the model's."""
-        self.roles = roles_of(root, self.inputs)
+        self.roles, self.starts = roles_of(root, self.inputs), starts(root)
         by_height: dict[int, list[Module]] = {}
         heights: dict[int, int] = {}
         for module in [*root.walk()][::-1]:
@@ -303,12 +305,22 @@ class Classes:
         for variable, key in fields.weights.items():
             weight = module.weights[variable]
             assert isinstance(weight, Weight)
-            kept = self.dialect.parameter if weight.trained else self.dialect.table
-            init[key] = kept(_zeros(weight.shape, weight.dtype))
+            if weight.trained:
+                init[key] = self.dialect.parameter(self._begun(weight))
+            else:
+                init[key] = self.dialect.table(_filled("zeros", weight.shape, weight.dtype))
         for key, value in tables.items():
             array, _ = storable(value.data)
-            init[key] = self.dialect.table(_zeros(array.shape, array.dtype))
+            init[key] = self.dialect.table(_filled("zeros", array.shape, array.dtype))
         return init
+
+    def _begun(self, weight: Weight) -> ast.expr:
+        """Return the array that a parameter begins with."""
+        start = self.starts[weight.name]
+        if start != "random":
+            return _filled(start, weight.shape, weight.dtype)
+        sizes = constant(tuple(int(size) for size in weight.shape), "size")
+        return self.dialect.random(sizes, *([] if weight.dtype == np.float32 else [dtype_expression(weight.dtype)]))
 
     def _made(self, child: Entry) -> ast.expr:
         if isinstance(child, list):
@@ -380,7 +392,8 @@ class Classes:
         init = ast.FunctionDef("__init__", parameters, body or [ast.Pass()], [], None, None, lineno=0)
         declared: list[ast.stmt] = []
         if self.dialect.declared:
-            declared = [ast.AnnAssign(ast.Name(key, ast.Store()), *self._declared(draft, key), 1) for key in draft.init]
+            fields = [(key, *self._declared(draft, key, types)) for key in draft.init]
+            declared = [ast.AnnAssign(ast.Name(key, ast.Store()), kind, default, 1) for key, kind, default in fields]
         made_class = ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, draft.method], [])
         return without_defaults(made_class)
 
@@ -393,7 +406,7 @@ class Classes:
         annotation = ast.Subscript(value.func, name("Any"), ast.Load())
         return ast.AnnAssign(target, annotation, value, 0)
 
-    def _declared(self, draft: Draft, key: str) -> tuple[ast.expr, ast.expr | None]:
+    def _declared(self, draft: Draft, key: str, types: Mapping[str, str]) -> tuple[ast.expr, ast.expr | None]:
         """Return the type of a field, and its default if it has one."""
         made = draft.init[key]
         if key in draft.fields.lists:
@@ -401,7 +414,7 @@ class Classes:
         if key in draft.fields.single and isinstance(made, ast.Call):
             return made.func, None
         if isinstance(made, ast.Name):  # a number that is an argument of the constructor
-            return name("float"), call("eqx.field", static=ast.Constant(True))
+            return name(types[made.id]), call("eqx.field", static=ast.Constant(True))
         return name("Array"), None
 
 
@@ -435,9 +448,9 @@ def _method(
     return ast.FunctionDef("__call__", parameters, body, [], returned, None, lineno=0)
 
 
-def _zeros(shape: Sequence[int], dtype: np.dtype) -> ast.expr:
+def _filled(kind: str, shape: Sequence[int], dtype: np.dtype) -> ast.expr:
     sizes = constant(tuple(int(size) for size in shape), "size")
-    return call("jnp.zeros", sizes, *([] if dtype == np.float32 else [dtype_expression(dtype)]))
+    return call(f"jnp.{kind}", sizes, *([] if dtype == np.float32 else [dtype_expression(dtype)]))
 
 
 def _grouped(drafts: Iterable[Draft], key: Callable[[Draft], list[str]]) -> list[list[Draft]]:

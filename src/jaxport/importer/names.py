@@ -34,7 +34,7 @@ def is_made_up(name: str) -> bool:
     (True, True, True, False, False)
     """
     operators = "matmul|add|mul|conv|gemm|unsqueeze|squeeze|transpose|permute|reshape|view|expand|clone|slice|cat"
-    numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|w(?=_|$))?_*\d*"
+    numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|(?-i:W)|w(?=_\d))?_*\d*"
     return re.fullmatch(numbered, name) is not None
 
 
