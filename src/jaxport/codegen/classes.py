@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -65,8 +66,11 @@ class Draft:
 
     @property
     def kind(self) -> str:
-        """What modules of one class have in common: the type that the file gives them, or else the last word of their names."""
-        return self.base if self.module.type else last_word(self.base)
+        """What modules of one class have in common: the type that the file gives them, or else the last word of their names.
+
+        Modules of one part, such as a layer and its activation, have nothing in common but what they do.
+        """
+        return self.base if self.module.type else "" if len(self.fields.paths) == 1 else last_word(self.base)
 
     @property
     def trees(self) -> tuple[ast.AST, ast.AST]:
@@ -357,7 +361,8 @@ class Classes:
                 self._settle(alike, chosen)
             return
         bases = {draft.base for draft in drafts}
-        made = chosen or self._unique(drafts[0].base if len(bases) == 1 else drafts[0].kind)
+        kinds = Counter(last_word(draft.base) for draft in drafts)
+        made = chosen or self._unique(drafts[0].base if len(bases) == 1 else kinds.most_common(1)[0][0])
         self.names.add(made)
         first = drafts[0]
         taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}
