@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxport.codegen.dialect import Dialect
 from jaxport.codegen.fields import Fields, common_name, key_of
-from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
+from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed, with_inferred_size
 from jaxport.codegen.literals import attribute, call, name, number, restored
 from jaxport.codegen.statements import (
     KEPT,
@@ -308,7 +308,7 @@ class CallPrinter(Printer):
         if step.form != "call" or not step.args:
             return super().expression(step)
         function = self.dialect.functions.get(step.name) if self.dialect is not None else None
-        step = (function(step) if function is not None else None) or with_plain_axis(step)
+        step = (function(step) if function is not None else None) or with_inferred_size(with_plain_axis(step))
         array, *rest = step.args
         if step.name == "jnp.where" and len(rest) == 2 and all(map(is_single_number, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
