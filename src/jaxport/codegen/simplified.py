@@ -101,6 +101,7 @@ class _Simplifying:
             "": (self._part,),
             "astype": (spelled.converted, self._counted),
             "jnp.arange": (self._from_zero,),
+            **dict.fromkeys(REARRANGING - {"jnp.broadcast_to"}, (self._rearranged,)),
             "jnp.where": (spelled.floor, spelled.remainder, spelled.lookup, spelled.saturated, spelled.largest),
         }
 
@@ -265,6 +266,23 @@ class _Simplifying:
         chosen = tuple(plain) if len(plain) > 1 else plain[0]
         return Step("index", "", (x, chosen), {}, step.outputs, step.node)
 
+    def _rearranged(self, step: Step) -> Value | Step | None:
+        """`expand_dims(x.reshape(b, n, 1), 1).transpose(0, 3, 2, 1)` is `expand_dims(x, 3)`: only axes of one element move."""
+        first, source = step, step.args[0]
+        while (before := self.spellings.step(source, *REARRANGING - {"jnp.broadcast_to"})) is not None:
+            first, source = before, before.args[0]
+        if first is step or not isinstance(source, Variable) or not _keeps_order(source.shape, step.outputs.shape):
+            return None
+        one, other = source.shape, step.outputs.shape
+        if one == other:
+            return source
+        added, removed = _ones_beside(one, other), _ones_beside(other, one)
+        if added is not None:
+            return Step("call", "jnp.expand_dims", (source, added), {}, step.outputs, step.node)
+        if removed is not None:
+            return Step("call", "jnp.squeeze", (source, removed), {}, step.outputs, step.node)
+        return None
+
     def _counted(self, step: Step) -> Step | None:
         """`arange(n).astype(float32)` is `arange(n, dtype=float32)`."""
         counted = self.spellings.step(step.args[0], "jnp.arange")
@@ -304,6 +322,30 @@ def _is_everywhere(value: RuntimeValue, wanted: float, dtype: np.dtype) -> bool:
 def _is_like(value: RuntimeValue, output: Variable) -> bool:
     """Whether a value has the shape and type of another, so that it may stand for it."""
     return isinstance(value, Variable) and (value.shape, value.dtype) == (output.shape, output.dtype)
+
+
+def _keeps_order(one: Sequence[RuntimeValue], other: Sequence[RuntimeValue]) -> bool:
+    """Whether shapes differ in axes of one element only."""
+    sizes, others = ([size for size in shape if not _is_one(size)] for shape in (one, other))
+    return len(sizes) == len(others) and all(a is b or bool(a == b) for a, b in zip(sizes, others, strict=True))
+
+
+def _is_one(size: RuntimeValue) -> bool:
+    return type(size) is int and size == 1
+
+
+def _ones_beside(few: Sequence[RuntimeValue], many: Sequence[RuntimeValue]) -> tuple[int, ...] | None:
+    """Return the axes of one element that a shape has beside those of another; None if that has others."""
+    added: list[int] = []
+    sizes = [*few]
+    for axis, size in enumerate(many):
+        if sizes and bool(sizes[0] == size):
+            sizes.pop(0)
+        elif _is_one(size):
+            added.append(axis)
+        else:
+            return None
+    return tuple(added) if not sizes and added else None
 
 
 def _is_large(value: RuntimeValue) -> bool:
