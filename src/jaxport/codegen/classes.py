@@ -26,6 +26,7 @@ from jaxport.codegen.fields import (
 )
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
 from jaxport.codegen.numbers import class_key, numbers_of
+from jaxport.codegen.outlined import outlined
 from jaxport.codegen.sizes import size_statements
 from jaxport.codegen.starts import Start, starts
 from jaxport.codegen.structure.sequences import elements_of
@@ -399,7 +400,12 @@ class Classes:
         if self.dialect.declared:
             fields = [(key, *self._declared(draft, key, types)) for key in draft.init]
             declared = [ast.AnnAssign(ast.Name(key, ast.Store()), kind, default, 1) for key, kind, default in fields]
-        made_class = ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, draft.method], [])
+        assert isinstance(draft.method, ast.FunctionDef)
+        found = outlined(draft.method, {*self.names, *draft.init})
+        self.names |= {function.name for function in found.functions}
+        self.definitions += found.functions
+        methods = [*found.methods, found.method]
+        made_class = ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, *methods], [])
         return without_defaults(made_class)
 
     def _assigned(self, target: ast.Attribute, value: ast.expr, is_list: bool) -> ast.stmt:

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field, replace
 import jax
 import numpy as np
 
-from jaxport.codegen.literals import LARGEST_LITERAL, attribute, call, dim_expression, is_count, literal, name, number, plain
+from jaxport.codegen.literals import (
+    LARGEST_LITERAL,
+    attribute,
+    call,
+    dim_expression,
+    is_count,
+    literal,
+    name,
+    number,
+    plain,
+)
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique

@@ -140,7 +140,9 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     inputs = model_arguments(recorded, {*reserved, *sizes})
     classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
-    body = "\n\n\n".join(ast.unparse(ast.fix_missing_locations(with_differences(definition))) for definition in classes.definitions)
+    body = "\n\n\n".join(
+        ast.unparse(ast.fix_missing_locations(with_differences(definition))) for definition in classes.definitions
+    )
     weights = dict(tensors_of(tree, classes, dialect))
     tensors = {key: weight.read() for key, weight in weights.items()}
     origins = {key: weight.file for key, weight in weights.items() if weight.name}
