@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from jaxport.codegen.dialect import Dialect
 from jaxport.codegen.fields import Fields, common_name, key_of
-from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed
+from jaxport.codegen.flat import LONGEST_INLINE, Printer, default_name, leaves, needed, with_inferred_size
 from jaxport.codegen.literals import attribute, call, name, number, restored
 from jaxport.codegen.statements import (
     KEPT,
@@ -308,7 +308,7 @@ class CallPrinter(Printer):
         if step.form != "call" or not step.args:
             return super().expression(step)
         function = self.dialect.functions.get(step.name) if self.dialect is not None else None
-        step = (function(step) if function is not None else None) or with_plain_axis(step)
+        step = (function(step) if function is not None else None) or with_inferred_size(with_plain_axis(step))
         array, *rest = step.args
         if step.name == "jnp.where" and len(rest) == 2 and all(map(is_single_number, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
@@ -403,7 +403,11 @@ class CallPrinter(Printer):
         """Keep the names of the values that each round reads: the loop must not assign to them."""
         rows = [row if isinstance(row, tuple) else (row,) for row in loop.rows.values()]
         same = [v for place, v in enumerate(loop.calls[0].inputs) if place not in (*loop.carried, *loop.rows)]
-        for variable in (*same, *(variable for row in rows for variable in row)):
+        self._hold_names((*same, *(variable for row in rows for variable in row)))
+
+    def _hold_names(self, variables: Iterable[Variable]) -> None:
+        """Keep the names that the expressions of values have, which are read after others were assigned."""
+        for variable in variables:
             for node in ast.walk(self.expressions[variable]):
                 if isinstance(node, ast.Name) and node.id in self.busy:
                     self.busy[node.id] = max(self.busy[node.id], self.now + 1)
@@ -449,8 +453,11 @@ class CallPrinter(Printer):
             if free and isinstance(expression, ast.Name) and expression.id not in names.values():
                 names[position] = expression.id
                 self.busy[expression.id] = math.inf
+        self._hold_names(inputs[position] for position in loop.carried if position not in names)
+        for position in loop.carried:
+            if position in names:
                 continue
-            chosen = self._free("x")
+            chosen, expression = self._free("x"), self.expressions[inputs[position]]
             self.busy[chosen] = math.inf
             statements.append(ast.Assign([ast.Name(chosen, ast.Store())], expression, lineno=0))
             names[position] = chosen

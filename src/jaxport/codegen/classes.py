@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -25,7 +26,9 @@ from jaxport.codegen.fields import (
 )
 from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
 from jaxport.codegen.numbers import class_key, numbers_of
+from jaxport.codegen.outlined import outlined
 from jaxport.codegen.sizes import size_statements
+from jaxport.codegen.starts import Start, starts
 from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.importer.host import HostValue, RuntimeValue
@@ -35,6 +38,7 @@ from jaxport.importer.recording import Variable
 __all__ = ["Classes", "Draft"]
 
 MOST_ARGUMENTS = 8  # of a constructor; modules that differ in more are classes of their own
+MANY = 4  # modules that are alike may have twice as many: as many classes are worse
 
 
 @dataclass(eq=False)
@@ -63,8 +67,11 @@ class Draft:
 
     @property
     def kind(self) -> str:
-        """What modules of one class have in common: the type that the file gives them, or else the last word of their names."""
-        return self.base if self.module.type else last_word(self.base)
+        """What modules of one class have in common: the type that the file gives them, or else the last word of their names.
+
+        Modules of one part, such as a layer and its activation, have nothing in common but what they do.
+        """
+        return self.base if self.module.type else "" if len(self.fields.paths) == 1 else last_word(self.base)
 
     @property
     def trees(self) -> tuple[ast.AST, ast.AST]:
@@ -121,6 +128,7 @@ class Classes:
     outputs: Mapping[Variable, str]
     least: Mapping[str, int] = field(default_factory=dict)
     roles: dict[Variable, str] = field(default_factory=dict)
+    starts: dict[str, Start] = field(default_factory=dict)
     drafts: dict[int, Draft] = field(default_factory=dict)
     sequences: dict[int, Sequential] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
@@ -129,7 +137,7 @@ class Classes:
 
     def print(self, root: Module, base: str) -> str:
         """Make all classes, and return the name of the model's."""
-        self.roles = roles_of(root, self.inputs)
+        self.roles, self.starts = roles_of(root, self.inputs), starts(root)
         by_height: dict[int, list[Module]] = {}
         heights: dict[int, int] = {}
         for module in [*root.walk()][::-1]:
@@ -302,12 +310,22 @@ class Classes:
         for variable, key in fields.weights.items():
             weight = module.weights[variable]
             assert isinstance(weight, Weight)
-            kept = self.dialect.parameter if weight.trained else self.dialect.table
-            init[key] = kept(_zeros(weight.shape, weight.dtype))
+            if weight.trained:
+                init[key] = self.dialect.parameter(self._begun(weight))
+            else:
+                init[key] = self.dialect.table(_filled("zeros", weight.shape, weight.dtype))
         for key, value in tables.items():
             array, _ = storable(value.data)
-            init[key] = self.dialect.table(_zeros(array.shape, array.dtype))
+            init[key] = self.dialect.table(_filled("zeros", array.shape, array.dtype))
         return init
+
+    def _begun(self, weight: Weight) -> ast.expr:
+        """Return the array that a parameter begins with."""
+        start = self.starts[weight.name]
+        if start != "random":
+            return _filled(start, weight.shape, weight.dtype)
+        sizes = constant(tuple(int(size) for size in weight.shape), "size")
+        return self.dialect.random(sizes, *([] if weight.dtype == np.float32 else [dtype_expression(weight.dtype)]))
 
     def _made(self, child: Entry) -> ast.expr:
         if isinstance(child, list):
@@ -333,7 +351,8 @@ class Classes:
             values = tuple((type(node.value), node.value) for node in column)
             if len(set(values)) > 1:
                 varying.setdefault(values, []).append(index)
-        if len(varying) > MOST_ARGUMENTS:
+        different = len(_grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])) if varying else 1
+        if len(varying) > MOST_ARGUMENTS * (2 if different >= MANY else 1):
             apart = _grouped(
                 drafts, lambda draft: [class_key(without_defaults(copy.deepcopy(tree))) for tree in draft.trees]
             )
@@ -343,7 +362,8 @@ class Classes:
                 self._settle(alike, chosen)
             return
         bases = {draft.base for draft in drafts}
-        made = chosen or self._unique(drafts[0].base if len(bases) == 1 else drafts[0].kind)
+        kinds = Counter(last_word(draft.base) for draft in drafts)
+        made = chosen or self._unique(drafts[0].base if len(bases) == 1 else kinds.most_common(1)[0][0])
         self.names.add(made)
         first = drafts[0]
         taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}
@@ -378,8 +398,14 @@ class Classes:
         init = ast.FunctionDef("__init__", parameters, body or [ast.Pass()], [], None, None, lineno=0)
         declared: list[ast.stmt] = []
         if self.dialect.declared:
-            declared = [ast.AnnAssign(ast.Name(key, ast.Store()), *self._declared(draft, key), 1) for key in draft.init]
-        made_class = ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, draft.method], [])
+            fields = [(key, *self._declared(draft, key, types)) for key in draft.init]
+            declared = [ast.AnnAssign(ast.Name(key, ast.Store()), kind, default, 1) for key, kind, default in fields]
+        assert isinstance(draft.method, ast.FunctionDef)
+        found = outlined(draft.method, {*self.names, *draft.init})
+        self.names |= {function.name for function in found.functions}
+        self.definitions += found.functions
+        methods = [*found.methods, found.method]
+        made_class = ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, *methods], [])
         return without_defaults(made_class)
 
     def _assigned(self, target: ast.Attribute, value: ast.expr, is_list: bool) -> ast.stmt:
@@ -391,7 +417,7 @@ class Classes:
         annotation = ast.Subscript(value.func, name("Any"), ast.Load())
         return ast.AnnAssign(target, annotation, value, 0)
 
-    def _declared(self, draft: Draft, key: str) -> tuple[ast.expr, ast.expr | None]:
+    def _declared(self, draft: Draft, key: str, types: Mapping[str, str]) -> tuple[ast.expr, ast.expr | None]:
         """Return the type of a field, and its default if it has one."""
         made = draft.init[key]
         if key in draft.fields.lists:
@@ -399,7 +425,7 @@ class Classes:
         if key in draft.fields.single and isinstance(made, ast.Call):
             return made.func, None
         if isinstance(made, ast.Name):  # a number that is an argument of the constructor
-            return name("float"), call("eqx.field", static=ast.Constant(True))
+            return name(types[made.id]), call("eqx.field", static=ast.Constant(True))
         return name("Array"), None
 
 
@@ -433,9 +459,9 @@ def _method(
     return ast.FunctionDef("__call__", parameters, body, [], returned, None, lineno=0)
 
 
-def _zeros(shape: Sequence[int], dtype: np.dtype) -> ast.expr:
+def _filled(kind: str, shape: Sequence[int], dtype: np.dtype) -> ast.expr:
     sizes = constant(tuple(int(size) for size in shape), "size")
-    return call("jnp.zeros", sizes, *([] if dtype == np.float32 else [dtype_expression(dtype)]))
+    return call(f"jnp.{kind}", sizes, *([] if dtype == np.float32 else [dtype_expression(dtype)]))
 
 
 def _grouped(drafts: Iterable[Draft], key: Callable[[Draft], list[str]]) -> list[list[Draft]]:

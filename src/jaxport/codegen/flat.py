@@ -5,18 +5,28 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import numpy as np
 
-from jaxport.codegen.literals import LARGEST_LITERAL, attribute, call, is_count, literal, name, number, plain
+from jaxport.codegen.literals import (
+    LARGEST_LITERAL,
+    attribute,
+    call,
+    dim_expression,
+    is_count,
+    literal,
+    name,
+    number,
+    plain,
+)
 from jaxport.importer.dtypes import canonical
 from jaxport.importer.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Function, Recordable, Step, Variable
 
-__all__ = ["LONGEST_INLINE", "Printer", "default_name", "leaves", "needed", "variable_name"]
+__all__ = ["LONGEST_INLINE", "Printer", "default_name", "leaves", "needed", "variable_name", "with_inferred_size"]
 
 LONGEST_INLINE = 72
 """Characters up to which a value that is used once is written where it is used."""
@@ -171,7 +181,7 @@ class Printer:
         return True
 
     def expression(self, step: Step) -> ast.expr:
-        args = list(step.args)
+        args = list(with_inferred_size(step).args)
         if step.form in ("operator", "call"):
             args = [_shortest(step, arg) for arg in _weakened(step, _plain_numbers(step, args))]
         keywords = {key: self.value(value) for key, value in step.kwargs.items()}
@@ -196,6 +206,8 @@ class Printer:
         if len(operands) == 1:
             return ast.UnaryOp(_UNARY[symbol](), operands[0])
         left, right = operands
+        if symbol == "**" and isinstance(left, ast.Constant) and left.value < 0:
+            left = ast.UnaryOp(ast.USub(), ast.Constant(-left.value))
         if symbol in _COMPARISONS:
             return ast.Compare(left, [_COMPARISONS[symbol]()], [right])
         return ast.BinOp(left, _OPERATORS[symbol](), right)
@@ -273,6 +285,20 @@ def default_name(step: Step) -> str:
     if step.form == "call":
         return identifier(step.name.rpartition(".")[2], "x")
     return {"method": identifier(step.name.rpartition(".")[2]), "vmap": "mapped", "index": "part"}.get(step.form, "x")
+
+
+def with_inferred_size(step: Step) -> Step:
+    """Return a reshape with -1 for the size that is the longest expression: `reshape(batch, (height - 1) // 4 + 1)`."""
+    sizes = step.args[1] if step.name == "jnp.reshape" and len(step.args) == 2 else None
+    if not isinstance(sizes, tuple | list) or not isinstance(step.outputs, Variable):
+        return step
+    texts = ["" if isinstance(size, int) else ast.unparse(dim_expression(size)) for size in step.outputs.shape]
+    longest = max(texts, key=len, default="")
+    if longest.isidentifier() or not longest or len(sizes) != len(texts):
+        return step
+    place = texts.index(longest)
+    inferred = tuple(-1 if at == place else size for at, size in enumerate(step.outputs.shape))
+    return replace(step, args=(step.args[0], inferred))
 
 
 def _plain_numbers(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:

@@ -134,8 +134,6 @@ def number(value: RuntimeValue) -> ast.expr:
         value = value.item()
     if is_dim(value):
         return dim_expression(value)
-    if isinstance(value, int | float) and value < 0:
-        return ast.UnaryOp(ast.USub(), ast.Constant(-value))
     return ast.Constant(value)
 
 

@@ -18,6 +18,7 @@ from jaxport.codegen.dialect import Dialect
 from jaxport.codegen.fields import class_name
 from jaxport.codegen.flat import variable_name
 from jaxport.codegen.literals import comment, storable
+from jaxport.codegen.numbers import with_differences
 from jaxport.codegen.sizes import size_names
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
@@ -139,7 +140,9 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     inputs = model_arguments(recorded, {*reserved, *sizes})
     classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
-    body = "\n\n\n".join(ast.unparse(ast.fix_missing_locations(definition)) for definition in classes.definitions)
+    body = "\n\n\n".join(
+        ast.unparse(ast.fix_missing_locations(with_differences(definition))) for definition in classes.definitions
+    )
     weights = dict(tensors_of(tree, classes, dialect))
     tensors = {key: weight.read() for key, weight in weights.items()}
     origins = {key: weight.file for key, weight in weights.items() if weight.name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
-__all__ = ["class_key", "numbers_of"]
+__all__ = ["class_key", "numbers_of", "with_differences"]
 
 
 def numbers_of(tree: ast.AST) -> list[ast.Constant]:
@@ -16,6 +16,24 @@ def numbers_of(tree: ast.AST) -> list[ast.Constant]:
         for node in constants
         if type(node.value) in (int, float) or (isinstance(node.value, bool) and hasattr(node, "role"))
     ]
+
+
+class _Differences(ast.NodeTransformer):
+    """Writes `x + -0.5` as `x - 0.5`."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.BinOp:
+        self.generic_visit(node)
+        added = node.right.value if isinstance(node.op, ast.Add) and isinstance(node.right, ast.Constant) else 0
+        return ast.BinOp(node.left, ast.Sub(), ast.Constant(-added)) if isinstance(added, float) and added < 0 else node
+
+
+def with_differences(tree: ast.AST) -> ast.AST:
+    """Return a tree with differences in place of sums with negative numbers; it is changed.
+
+    >>> ast.unparse(with_differences(ast.BinOp(ast.Name("x"), ast.Add(), ast.Constant(-0.5))))
+    'x - 0.5'
+    """
+    return _Differences().visit(tree)
 
 
 def class_key(tree: ast.AST, free: Collection[str] = ()) -> str:

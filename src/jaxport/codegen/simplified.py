@@ -94,13 +94,14 @@ class _Simplifying:
             "jnp.minimum": (self._bounded,),
             "jnp.maximum": (self._bounded,),
             "jnp.clip": (self._clipped,),
-            "+": (self._plus_zero,),
-            "-": (self._minus_zero,),
-            "*": (self._times_one, self._over_whole),
-            "/": (self._over_one,),
+            "+": (self._plus_zero, self._broadcast),
+            "-": (self._minus_zero, self._broadcast),
+            "*": (self._times_one, self._over_whole, self._broadcast),
+            "/": (self._over_one, self._broadcast),
             "": (self._part,),
             "astype": (spelled.converted, self._counted),
             "jnp.arange": (self._from_zero,),
+            **dict.fromkeys(REARRANGING - {"jnp.broadcast_to"}, (self._rearranged,)),
             "jnp.where": (spelled.floor, spelled.remainder, spelled.lookup, spelled.saturated, spelled.largest),
         }
 
@@ -218,6 +219,19 @@ class _Simplifying:
         x, one = step.args
         return x if _is_everywhere(one, 1.0, step.outputs.dtype) and _is_like(x, step.outputs) else None
 
+    def _broadcast(self, step: Step) -> Step | None:
+        """`x + expand_dims(b, 0)` is `x + b`: axes of one element are added in front, and one element meets any shape."""
+        for place, value in enumerate(step.args):
+            spread = self.spellings.step(value, "jnp.expand_dims", "jnp.reshape") if len(step.args) == 2 else None
+            inner, other = spread.args[0] if spread is not None else None, step.args[place - 1]
+            if not isinstance(inner, Variable) or not isinstance(other, Variable) or other.shape != step.outputs.shape:
+                continue
+            added = len(value.shape) - len(inner.shape)
+            if added > 0 and (value.shape == (*[1] * added, *inner.shape) or {*value.shape} == {1}):
+                args = (inner, other) if place == 0 else (other, inner)
+                return Step(step.form, step.name, args, step.kwargs, step.outputs, step.node)
+        return None
+
     def _over_whole(self, step: Step) -> Step | None:
         """`x * 0.001953125` is `x / 512`: both are the exact quotient, rounded once."""
         for factor, other in (step.args, step.args[::-1]):
@@ -251,6 +265,23 @@ class _Simplifying:
             return None
         chosen = tuple(plain) if len(plain) > 1 else plain[0]
         return Step("index", "", (x, chosen), {}, step.outputs, step.node)
+
+    def _rearranged(self, step: Step) -> Value | Step | None:
+        """`expand_dims(x.reshape(b, n, 1), 1).transpose(0, 3, 2, 1)` is `expand_dims(x, 3)`: only axes of one element move."""
+        first, source = step, step.args[0]
+        while (before := self.spellings.step(source, *REARRANGING - {"jnp.broadcast_to"})) is not None:
+            first, source = before, before.args[0]
+        if first is step or not isinstance(source, Variable) or not _keeps_order(source.shape, step.outputs.shape):
+            return None
+        one, other = source.shape, step.outputs.shape
+        if one == other:
+            return source
+        added, removed = _ones_beside(one, other), _ones_beside(other, one)
+        if added is not None:
+            return Step("call", "jnp.expand_dims", (source, added), {}, step.outputs, step.node)
+        if removed is not None:
+            return Step("call", "jnp.squeeze", (source, removed), {}, step.outputs, step.node)
+        return None
 
     def _counted(self, step: Step) -> Step | None:
         """`arange(n).astype(float32)` is `arange(n, dtype=float32)`."""
@@ -291,6 +322,30 @@ def _is_everywhere(value: RuntimeValue, wanted: float, dtype: np.dtype) -> bool:
 def _is_like(value: RuntimeValue, output: Variable) -> bool:
     """Whether a value has the shape and type of another, so that it may stand for it."""
     return isinstance(value, Variable) and (value.shape, value.dtype) == (output.shape, output.dtype)
+
+
+def _keeps_order(one: Sequence[RuntimeValue], other: Sequence[RuntimeValue]) -> bool:
+    """Whether shapes differ in axes of one element only."""
+    sizes, others = ([size for size in shape if not _is_one(size)] for shape in (one, other))
+    return len(sizes) == len(others) and all(a is b or bool(a == b) for a, b in zip(sizes, others, strict=True))
+
+
+def _is_one(size: RuntimeValue) -> bool:
+    return type(size) is int and size == 1
+
+
+def _ones_beside(few: Sequence[RuntimeValue], many: Sequence[RuntimeValue]) -> tuple[int, ...] | None:
+    """Return the axes of one element that a shape has beside those of another; None if that has others."""
+    added: list[int] = []
+    sizes = [*few]
+    for axis, size in enumerate(many):
+        if sizes and bool(sizes[0] == size):
+            sizes.pop(0)
+        elif _is_one(size):
+            added.append(axis)
+        else:
+            return None
+    return tuple(added) if not sizes and added else None
 
 
 def _is_large(value: RuntimeValue) -> bool:

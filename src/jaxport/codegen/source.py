@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxport.codegen.flat import Printer, variable_name
 from jaxport.codegen.literals import call, comment, dim_expression, name, sentence, storable
+from jaxport.codegen.numbers import with_differences
 from jaxport.codegen.sizes import size_names, size_statements
 from jaxport.errors import SaveError, boundary
 from jaxport.files import checked_path, publish
@@ -138,7 +139,7 @@ def to_source(recorded: RecordedProgram) -> Source:
     for statement in (*prologue, *body):
         scope = printer.comments.get(id(statement))
         lines += ["", f"    # {comment(scope)}"] if scope else []
-        lines.append(textwrap.indent(ast.unparse(ast.fix_missing_locations(statement)), "    "))
+        lines.append(textwrap.indent(ast.unparse(ast.fix_missing_locations(with_differences(statement))), "    "))
     returned = _annotation(outputs[0]) if len(outputs) == 1 else "Outputs"
     parameters = ", ".join(f"{argument}: {_annotation(recorded.inputs[key])}" for key, argument in arguments.items())
     header = f"def model(params: dict[str, Array]{', ' + parameters if parameters else ''}) -> {returned}:"

@@ -30,11 +30,11 @@ def identifier(name: str, default: str = "value") -> str:
 def is_made_up(name: str) -> bool:
     """Whether a name is one that exporters number values with.
 
-    >>> is_made_up("val_17"), is_made_up("unsqueeze_2"), is_made_up("cls_token")
-    (True, True, False)
+    >>> is_made_up("val_17"), is_made_up("unsqueeze_2"), is_made_up("w_0"), is_made_up("cls_token"), is_made_up("w1")
+    (True, True, True, False, False)
     """
     operators = "matmul|add|mul|conv|gemm|unsqueeze|squeeze|transpose|permute|reshape|view|expand|clone|slice|cat"
-    numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|w)?_*\d*"
+    numbered = rf"(?i)(val|const|constant|onnx|{operators}|_*v|tensor|arg|param|(?-i:W)|w(?=_\d))?_*\d*"
     return re.fullmatch(numbered, name) is not None
 
 

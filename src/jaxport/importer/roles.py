@@ -144,6 +144,8 @@ _COMPUTED = re.compile(r"/.*/Constant(_\d+)?_output_0")
 """The names of tensors that PyTorch's traced code made, such as a number that it computes with."""
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 """The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer."""
+_OF_PADDLE = re.compile(r"[a-z]\w*_\d+\.[wb]_\d+")
+"""The names that PaddlePaddle gives parameters: `conv2d_0.w_0`."""
 _PATH = re.compile(r"(\w+\.)+[A-Za-z_]\w*", re.ASCII)
 
 
@@ -164,7 +166,7 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
         tensor, kinds, name = body.initializers[value], uses.get(value, set()), _origin(value).name or ""
         kind = _origin(value).metadata_props.get(_KIND, "")
         is_path = _PATH.fullmatch(name) is not None and bool(given_name(name))
-        named = of_pytorch and is_path
+        named = (of_pytorch and is_path) or _OF_PADDLE.fullmatch(name) is not None
         if "statistic" in kinds:
             return "statistic"
         if kind:

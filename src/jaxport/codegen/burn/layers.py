@@ -258,6 +258,7 @@ BURN = Dialect(
     sequential={},
     parameter=lambda array: array,
     table=lambda array: array,
+    random=_refused,
     cell=_refused,
     value=_value,
     frozen=_value,

@@ -32,6 +32,7 @@ from jaxport.codegen.rust.nodes import (
     path_call,
 )
 from jaxport.codegen.rust.text import expression_text, function_text
+from jaxport.codegen.starts import Start
 from jaxport.codegen.tree import Call, Layer, Module, Weight
 from jaxport.errors import Refusal
 from jaxport.importer.host import HostValue, RuntimeValue
@@ -305,7 +306,8 @@ class Structs(Classes):
         for variable, key in fields.weights.items():
             weight = module.weights[variable]
             assert isinstance(weight, Weight)
-            init[key] = _parameter(weight.shape, weight.dtype, weight.trained)
+            start = self.starts[weight.name] if weight.trained else "zeros"
+            init[key] = _parameter(weight.shape, weight.dtype, weight.trained, start)
         for key, value in tables.items():
             array, _ = storable(value.data)
             init[key] = _parameter(array.shape, array.dtype, False)
@@ -392,13 +394,15 @@ def _flat(entries: Sequence[Entry], path: tuple[int, ...]) -> Iterator[tuple[Mod
             yield entry, (*path, number)
 
 
-def _parameter(shape: Sequence[int], dtype: np.dtype, is_trained: bool) -> ast.expr:
-    """Return a parameter of zeros, which a file fills."""
+def _parameter(shape: Sequence[int], dtype: np.dtype, is_trained: bool, start: Start = "zeros") -> ast.expr:
+    """Return a parameter as it begins, before a file fills it."""
     sizes = Array([constant(int(size), "size") for size in shape or (1,)])
     kind = kind_of(dtype)
     made: ast.expr
     if kind == "Float":
-        made = path_call("Initializer::Zeros.init", sizes, name("device"))
+        normal = Structure("Initializer::Normal", ["mean", "std"], [Literal("0.0"), Literal("0.02")])
+        initializer = normal if start == "random" else name(f"Initializer::{start.title()}")
+        made = method(initializer, "init", sizes, name("device"))
         made = made if is_trained else method(made, "set_require_grad", Literal("false"))
     elif kind == "Int":
         made = path_call(

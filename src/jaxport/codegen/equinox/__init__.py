@@ -6,7 +6,7 @@ import ast
 
 from jaxport.codegen.dialect import Dialect, SequenceForm, listed
 from jaxport.codegen.equinox.layers import DEFINITIONS, LAYERS
-from jaxport.codegen.literals import call
+from jaxport.codegen.literals import call, name
 
 __all__ = ["EQUINOX"]
 
@@ -74,6 +74,7 @@ EQUINOX = Dialect(
     sequential=dict.fromkeys(("", "layers"), _SEQUENTIAL),
     parameter=lambda array: array,
     table=lambda array: array,
+    random=lambda *sizes: ast.Call(call("nn.initializers.lecun_normal"), [call("next", name("keys")), *sizes], []),
     cell=_cell,
     value=lambda weight: weight,
     frozen=lambda table: call("lax.stop_gradient", table),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from jaxport.codegen.structure.cells import cells_of, put_into_cells
 from jaxport.codegen.structure.closing import Closing
 from jaxport.codegen.structure.heads import with_attention_layers
 from jaxport.codegen.structure.idioms import rewritten
@@ -129,9 +130,10 @@ def _module(
     if weights.channels_last:
         keep_channels_last(leaves, chains, weights.names)
     hoist(leaves, chains, weights.names)
-    mined = mine(leaves, chains, [*weights.names], around_node)
+    cells = cells_of(leaves, chains, types, results)
+    types = {**types, **mine(leaves, chains, [*weights.names], around_node)}
+    put_into_cells(cells, leaves, chains, types)
     order = {id(leaf): index for index, leaf in enumerate(leaves)}
-    types = {**types, **mined}
     closing = Closing(
         chains, order, weights.names.keys(), weights.shared.keys(), types, results, containers(chains),
         places_of(leaves, chains),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import numpy as np
 
 from jaxport.codegen.structure.quantization import dequantized
 from jaxport.codegen.structure.scopes import Chain, called
+from jaxport.codegen.structure.steps import REARRANGING
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.graph import BoundNode
 from jaxport.importer.host import RuntimeValue
@@ -123,19 +125,20 @@ class Matcher:
         return self.weights.weight(turned_from, axes)
 
     def vector(self, value: RuntimeValue, size: int) -> Weight | None:
-        """Return a parameter of one axis of this size."""
-        shaped = self.step(value, "jnp.reshape")
-        if shaped is not None and shaped.outputs[0].shape == (size,):
-            whole = self.parameter(shaped.step.args[0], turned=False)
-            if whole is None or whole.shape == (size,):
-                return whole
-            return replace(whole, shape=(size,), read=lambda: whole.read().reshape(size), axes=None)
+        """Return the parameter of one axis of this size, the last one, that a value is."""
+        found = self._of_one_axis(value, size)
+        if found is None:
+            return self._part(value) if isinstance(value, Variable) and value not in self.weights.names else None
+        return found if value.shape == (*[1] * (len(value.shape) - 1), size) else None
+
+    def _of_one_axis(self, value: RuntimeValue, size: int) -> Weight | None:
+        """Return the parameter that a value is, wherever its only axis that is not of one element was moved."""
+        while (moved := self.step(value, *REARRANGING)) is not None and self.uses[value] == 1:
+            value = moved.step.args[0]
         weight = self.parameter(value, turned=False)
-        if weight is None:
-            return self._part(value)
-        if weight.shape == (size,):
-            return weight
-        return weight.reshaped((size,)) if weight.shape == (*(1,) * (len(weight.shape) - 1), size) else None
+        if weight is None or math.prod(weight.shape) != size or max(weight.shape, default=0) != size:
+            return None
+        return weight if weight.shape == (size,) else weight.reshaped((size,))
 
     def _part(self, value: RuntimeValue) -> Weight | None:
         """Return the bias that a value is, if a parameter is split into nothing but biases of linear layers."""
@@ -158,12 +161,9 @@ class Matcher:
 
     def per_channel(self, value: RuntimeValue, size: int, rank: int) -> Weight | None:
         """Return a parameter of one element per channel that a value spreads over channels first."""
-        shaped = self.step(value, "jnp.reshape", "jnp.expand_dims")
         spread = (size, *[1] * (rank - 2))
-        if shaped is None or shaped.outputs[0].shape not in (spread, (1, *spread)):
-            return None
-        weight = self.parameter(shaped.step.args[0], turned=False)
-        return weight if weight is not None and weight.shape == (size,) else None
+        is_spread = isinstance(value, Variable) and value.shape in (spread, (1, *spread))
+        return self._of_one_axis(value, size) if is_spread else None
 
     def with_bias(self, op: Op, size: int, channels_first: bool = False) -> tuple[Op, Weight | None]:
         """Return the operator in front of an addition of a bias, and the bias; or the operator itself.

@@ -6,21 +6,27 @@ are closed and classes are made.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from jaxport.codegen.structure.scopes import Chain, called, common, element_of
-from jaxport.codegen.tree import Layer, Leaf
+from jaxport.codegen.structure.scopes import Chain, called, common, element_of, places_of
+from jaxport.codegen.tree import Layer, Leaf, Op
 from jaxport.importer.names import unique
 from jaxport.importer.recording import Variable
 
-__all__ = ["mine"]
+__all__ = ["NORMS", "is_activation", "mine"]
 
 FEWEST_LAYERS = 2
 """Layers with weights that a block has at least."""
 NORMS = frozenset({"LayerNorm", "RMSNorm", "BatchNorm"})
+_COUNTED = re.compile(
+    r"(?i)(depthwise_|separable_)?(conv|batch_?norm(alization)?|layer_?norm(alization)?|linear|dense|fc|embedding)"
+    r"(\dd)?(_transpose)?_\d+"
+)
+"""The names of layers that frameworks count through the whole model: `conv2d_31` is no element of a list."""
 
 
 def mine(
@@ -40,25 +46,27 @@ def mine(
     Returns:
       The types of the new modules, by path.
     """
-    if any(element_of(path) or path != called(path) for chain in chains.values() for path in chain):
+    counted = {key for key, path in places_of(leaves, chains).items() if _COUNTED.fullmatch(path.rpartition(".")[2])}
+    named = {key: chain[:-1] if key in counted else chain for key, chain in chains.items()}
+    if any(element_of(path) or path != called(path) for chain in named.values() for path in chain):
         return {}
     mining = _Mining(_sequence(leaves, frozenset(weights)), frozenset(weights))
     types: dict[str, str] = {}
     names: set[str] = set()
     for run in sorted(mining.runs(), key=lambda run: run.begin):
         inside = mining.sequence[run.begin : run.end]
-        around = common(chains[id(leaf)] for leaf in inside)
+        around = common(named[id(leaf)] for leaf in inside)
         if any(isinstance(leaf, Layer) and len(around_node(leaf)) > len(around) + 1 for leaf in inside):
             continue  # the file names the modules around these layers
         rounds = [inside[begin : begin + run.period] for begin in range(0, len(inside), run.period)]
-        stack = _stack(rounds, chains, around)
+        stack = _stack(rounds, named, around)
         stem = unique(stack[-1] if stack else ".".join((*around[-1:], "layers")), names)
         names.add(stem)
         for place, leaves_of_round in enumerate(rounds):
             path = f"{stem}.{place}"
             types[path] = "Block"
             for leaf in leaves_of_round:
-                chain = chains[id(leaf)]
+                chain = named[id(leaf)]
                 if stack and chain[: len(stack)] == stack:
                     chain = (*around, *(f"{path}{one.removeprefix(stack[-1])}" for one in chain[len(stack) :]))
                 chains[id(leaf)] = (*around, path, *chain[len(around) :])
@@ -106,7 +114,8 @@ def _tokens(sequence: Sequence[Leaf], weights: frozenset[Variable]) -> np.ndarra
     keys = []
     for leaf in sequence:
         if isinstance(leaf, Layer):
-            key: object = (leaf.kind, *sorted(leaf.weights))
+            is_grouped = leaf.config.get("feature_group_count", 1) > 1
+            key: object = (leaf.kind, *sorted(leaf.weights), is_grouped, {*leaf.config.get("kernel_size", ())} == {1})
         else:
             key = (leaf.step.form, leaf.step.name, len(leaf.inputs), sum(v in weights for v in leaf.inputs))
         keys.append(numbers.setdefault(key, len(numbers)))
@@ -166,13 +175,13 @@ class _Mining:
     def _in_phase(self, begin: int, length: int, period: int) -> _Repeats:
         """Return the rounds from where the fewest values go from one to the next.
 
-        A normalization belongs to the block before it, if only its result goes on.
+        A normalization and an activation belong to the block before them, if only their result goes on.
         """
         counts = self._crossing(period)[begin + period :]
         crossing = counts[: min(period, length - 2 * period + 1)].tolist()
         fewest = min(crossing)
         best = crossing.index(fewest)
-        while best + 1 < len(crossing) and crossing[best + 1] == fewest and _is_norm(self.sequence[begin + best]):
+        while best + 1 < len(crossing) and crossing[best + 1] == fewest and _ends(self.sequence[begin + best]):
             best += 1
         return _Repeats(begin + best, period, (length - best) // period, max(fewest, 1))
 
@@ -187,5 +196,11 @@ def _is_heavy(leaf: Leaf) -> bool:
     return isinstance(leaf, Layer) and leaf.kind not in NORMS
 
 
-def _is_norm(leaf: Leaf) -> bool:
-    return isinstance(leaf, Layer) and leaf.kind in NORMS
+def _ends(leaf: Leaf) -> bool:
+    """Whether a leaf belongs to the block of what is before it."""
+    return is_activation(leaf) or (isinstance(leaf, Layer) and leaf.kind in NORMS)
+
+
+def is_activation(leaf: Leaf) -> bool:
+    """Whether a leaf is an activation of one value."""
+    return isinstance(leaf, Op) and leaf.step.name.startswith("nn.") and len(leaf.inputs) == 1

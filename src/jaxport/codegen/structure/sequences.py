@@ -10,13 +10,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jaxport.codegen.structure.steps import REARRANGING
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op
 from jaxport.importer.recording import Variable
 
 __all__ = ["Elements", "elements_of", "rearranges", "sequence_of"]
-
-REARRANGING = frozenset({"jnp.reshape", "jnp.transpose", "jnp.expand_dims", "jnp.squeeze", "T"})
-"""Functions that may stand before or behind a sequence as well as in it."""
 
 LONGEST = 3
 """Digits of a number at most: one element of a large number would be a long list."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxport.codegen.structure.scopes import called
 from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Item, Layer, Module
 
@@ -14,7 +13,7 @@ __all__ = ["without_wrappers"]
 def without_wrappers(root: Module) -> Module:
     """Return the tree without modules that do nothing but call their only child, which takes their place.
 
-    A module of which the file knows the class stays, and so does one whose weights are named after it.
+    A module of which the file knows the class stays.
     """
     return _visited(root, {})
 
@@ -36,7 +35,7 @@ def _visited(module: Module, done: dict[int, Module]) -> Module:
 def _unwrapped(call: Call, around: Module) -> Item:
     """Return the call of a module, or, of one that only calls another, that call."""
     module = call.module
-    if module.type or len(module.items) != 1 or module.weights or module.uncalled or _names_weights(module):
+    if module.type or len(module.items) != 1 or module.weights or module.uncalled:
         return call
     (inner,) = module.items
     if not isinstance(inner, Call | Layer) or elements_of(module) is not None:
@@ -50,17 +49,6 @@ def _unwrapped(call: Call, around: Module) -> Item:
             return call
         return replace(inner, inputs=inputs, outputs=outputs, label=module.path_in(around))
     return Call(_moved(inner.module, inner.module.path, module.path, {}), inputs, outputs)
-
-
-def _names_weights(module: Module) -> bool:
-    """Whether weights in a module have names that begin with its path."""
-    begin = f"{called(module.path)}."
-    for inner in module.walk():
-        layers = [part for part in inner.parts if isinstance(part, Layer)]
-        weights = [*inner.weights.values(), *(weight for layer in layers for weight in layer.weights.values())]
-        if any(getattr(weight, "name", "").startswith(begin) for weight in weights):
-            return True
-    return False
 
 
 def _moved(module: Module, old: str, new: str, done: dict[int, Module]) -> Module:

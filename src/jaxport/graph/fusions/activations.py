@@ -83,6 +83,8 @@ ACTIVATIONS = (
     Activation("Sigmoid", lambda x: 1 / (1 + jnp.exp(-x)), ("Exp",)),
     Activation("Sigmoid", lambda x: x / (1 + jnp.exp(-x)), ("Exp",), emit=lambda op, x: op("Mul", x, op("Sigmoid", x))),
     Activation("HardSwish", jax.nn.hard_swish, ("Min",)),
+    Activation("HardSwish", lambda x: x * lax.clamp(0.0, x + 3, 6.0) / 6, ("Clip",)),
+    Activation("HardSwish", lambda x: x * (lax.clamp(0.0, x + 3, 6.0) / 6), ("Clip",)),
     Activation("HardSigmoid", jax.nn.hard_sigmoid, ("Min",), (("alpha", 1 / 6), ("beta", 0.5))),
     Activation("LeakyRelu", lambda x, *, alpha: jax.nn.leaky_relu(x, alpha), ("Where",)),
     Activation("Softsign", jax.nn.soft_sign, ("Abs",)),

@@ -111,13 +111,20 @@ def extremes(x):
     return both(x)
 
 
-@op("DynamicQuantizeLinear", since=11)
-def dynamic_quantize(x):
+@helper
+def dynamically_quantized(x):
+    """Return `x` as uint8, and the scale and the zero point that its least and its greatest element give."""
     least, greatest = extremes(x)
     low, high = jnp.minimum(least, 0), jnp.maximum(greatest, 0)
     scale = jnp.where(high == low, 1, high - low) / 255
     zero_point = jnp.round(jnp.clip(-low / scale, 0, 255))
-    return saturated(jnp.round(x / scale), zero_point, np.dtype("uint8")), scale, cast(zero_point, np.uint8)
+    whole = jnp.clip(jnp.round(x / scale) + zero_point, 0, 255)
+    return whole.astype(jnp.uint8), scale, zero_point.astype(jnp.uint8)
+
+
+@op("DynamicQuantizeLinear", since=11)
+def dynamic_quantize(x):
+    return dynamically_quantized(x)
 
 
 def centered(x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
