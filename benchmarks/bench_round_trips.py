@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 import jaxport
@@ -29,6 +30,8 @@ from jaxport.importer.assumptions import with_assumptions
 from jaxport.importer.input_specs import input_specs
 from jaxport.verify import difference
 from jaxport.verify.importing import Comparison
+from jaxport.verify.runtime import Session
+from tests.importer.backend import cases
 
 ROWS = "rows.trips.jsonl"
 GROWN = 1.1
@@ -61,9 +64,80 @@ def measured(path: Path) -> dict[str, Any]:
     row |= {"after": after.total(), "more": dict((after - before).most_common(12))}
     for sample in samples[-1:]:
         inputs = dict(zip(exported.input_names, (sample[name] for name in program.input_names), strict=True))
-        expected, results = comparison.session.run(sample), exported.run(inputs)
+        # Where a runtime fuses quantization with its neighbours, values differ by a step of it.
+        again = Session(exported.model, threads=1, optimize=not comparison.quantized)
+        expected, results = comparison.session.run(sample), again.run(inputs)
         row["difference"] = max(map(relative_difference, results, expected))
     return row
+
+
+def suite(names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The figures of the cases of ONNX's backend suite that have one node."""
+    for name, case in cases().items():
+        if names and name not in names:
+            continue
+        model = case.model()
+        if len(model.graph.node) != 1 or model.functions:
+            continue
+        row: dict[str, Any] = {"file": name, "operator": model.graph.node[0].op_type}
+        try:
+            yield row | single(model, *next(iter(case.data(model))))
+        except Exception as error:  # noqa: BLE001  what fails is what is looked for
+            yield row | {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        jax.clear_caches()
+
+
+def single(model: onnx.ModelProto, inputs: Sequence[Any], expected: Sequence[Any]) -> dict[str, Any]:
+    """The figures of a model of one node, with sizes as they are in the case."""
+    program = jaxport.from_onnx(model)
+    given = dict(zip(program.keywords, inputs, strict=False))
+    static = {key: given.pop(key) for key, name in zip(program.keywords, program.input_names, strict=True) if name in program.static_inputs}
+    before = operators(program.model)
+    with jax.enable_x64(True):
+        specs = {key: jax.ShapeDtypeStruct(value.shape, value.dtype) for key, value in given.items()}
+        exported = jaxport.to_onnx(program, (), input_params=specs, static_params=static, double_precision=True)
+    after = operators(exported.model)
+    row = {"before": before.total(), "after": after.total(), "more": dict((after - before).most_common(12))}
+    try:
+        results = exported.run({name: given[name] for name in exported.input_names})
+    except JaxportError as error:
+        own = loads(program.model)
+        return row | {"runtime": f"{'the file loads' if own else 'nor the file'}: {' '.join(str(error).split())[:200]}"}
+    return row | {"difference": max(map(relative_difference, results, expected))}
+
+
+def loads(model: ir.Model) -> bool:
+    """Whether ONNX Runtime loads a model."""
+    try:
+        Session(model, threads=1)
+    except JaxportError:
+        return False
+    return True
+
+
+def by_operator(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table of the suite: by operator, the cases, how many come back as one node, and the most nodes of one."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["operator"], []).append(row)
+    cells = []
+    for name, own in found.items():
+        done = [row["after"] for row in own if "after" in row]
+        wrong = [row for row in own if row.get("difference", 0) > 1e-3]
+        failed = [row["failed"] for row in own if "failed" in row]
+        worst = max((row for row in own if "after" in row), key=lambda row: row["after"], default={})
+        more = ", ".join(f"{count} {each}" for each, count in worst.get("more", {}).items())
+        cells.append((name, len(own), sum(count <= 1 for count in done), max(done, default=""), len(wrong), len(failed), more))
+    cells.sort(key=lambda cell: -(cell[3] or 0))
+    done = [row for row in rows if "after" in row]
+    facts = [
+        f"{len(rows)} cases, {len(done)} come back, {sum(row['after'] <= 1 for row in done)} as one node",
+        f"nodes: {sum(row['before'] for row in done)} before, {sum(row['after'] for row in done)} after",
+        f"not run: {', '.join(row['file'] for row in done if row.get('runtime', '').startswith('the file loads'))}",
+        f"differ: {', '.join(row['file'] for row in done if row.get('difference', 0) > 1e-3)}",
+    ]
+    header = ("operator", "cases", "one node", "most nodes", "differ", "fail", "the most consist of")
+    return rendered("Single operators", header, cells) + "\n\n" + "".join(f"- {fact}\n" for fact in facts)
 
 
 def traced(program: jaxport.Program, specs: dict[str, Any]) -> dict[str, Any]:
@@ -124,6 +198,9 @@ def rows_of(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     command, *names = sys.argv[1:]
+    if command == "--suite":
+        print(by_operator([row for row in suite(names) if not print(json.dumps(row), file=sys.stderr, flush=True)]))
+        return
     folder = Path(names[0]) if command == "--table" else Path(command)
     if command != "--table":
         every = int(names[names.index("--every") + 1]) if "--every" in names else 1

@@ -78,6 +78,10 @@ class Target:
         """The oldest release of ONNX Runtime that dtypes are chosen for."""
         return self.runtime or releases.OLDEST
 
+    def offers(self, domain: str, name: str) -> bool:
+        """Whether it may have an operator: neither it nor its operator set is excluded."""
+        return name not in self.without_operators and (not domain or self.domains is None or domain in self.domains)
+
     def has_domain(self, domain: str) -> bool:
         """Whether there is an operator set beside ONNX's own for sure."""
         return self.domains is not None and domain in self.domains

@@ -170,5 +170,8 @@ RANDOM = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
 )
 
+#: Operators that make large values of stored ones that are small: models have the small ones.
+DECODERS = frozenset({"DequantizeLinear"})
+
 #: The operators of the default domain that have subgraphs.
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
