@@ -277,7 +277,7 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
         discards_checks=options.checks == "discard",
         unroll_scans=options.unroll_scans,
         operator_rule=imported.RULE,
-        offers=options.target.offers,
+        offers=functools.partial(targets.offers, options.target),
         functions=FunctionBuilder(options.wanted),
     )
     program = prepare.prepare(traced, rules, walker.is_whole)

@@ -78,10 +78,6 @@ class Target:
         """The oldest release of ONNX Runtime that dtypes are chosen for."""
         return self.runtime or releases.OLDEST
 
-    def offers(self, domain: str, name: str) -> bool:
-        """Whether it may have an operator: neither it nor its operator set is excluded."""
-        return name not in self.without_operators and (not domain or self.domains is None or domain in self.domains)
-
     def has_domain(self, domain: str) -> bool:
         """Whether there is an operator set beside ONNX's own for sure."""
         return self.domains is not None and domain in self.domains
@@ -162,6 +158,15 @@ def validated(target: str | Target, opset: int | None) -> tuple[Target, int]:
             instead=f"leave `opset` out for {target.opset}, or choose another target",
         )
     return target, number
+
+
+def offers(target: Target, domain: str, name: str) -> bool:
+    """Whether a target may have an operator: neither it nor its domain is excluded.
+
+    >>> offers(TARGETS["portable"], "com.microsoft", "FusedConv"), offers(TARGETS["web"], "com.microsoft", "FusedConv")
+    (False, True)
+    """
+    return name not in target.without_operators and (not domain or target.domains is None or domain in target.domains)
 
 
 def ir_version(target: Target, opset: int) -> int:

@@ -247,7 +247,7 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
         # If a call omits an attribute, a reference to it is omitted, too.
         attributes = {name: value for name, value in attributes.items() if not isinstance(value, Reference)}
         target, recorder = node.target, current_recorder()
-        if recorder is None:  # as a block it has the model's own order
+        if recorder is None or recorder.operators == "none":  # as a block it has the model's own order
             arrangement = arranged(node, attributes, scope)
         if arrangement is not None:
             inputs, attributes = arrangement.inputs, arrangement.attributes
@@ -320,9 +320,9 @@ def _call(
     if not any(isinstance(value, Body) for value in attributes.values()):
         foresee(node, inputs, attributes, lambda operands: function(*operands, **keywords))
     recorder = current_recorder()
-    if recorder is None:
+    if recorder is None or recorder.operators == "none":
         result = function(*inputs, **keywords)
-    elif recorder.operators:
+    elif recorder.operators == "all":
         boundary = marking.boundary(node, inputs, attributes)
         result = recorder.call_function(boundary, function, tuple(inputs), keywords)
     else:

@@ -12,21 +12,10 @@ from jaxport.importer.graph import BoundNode
 from jaxport.importer.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.image_layout import HWIO, OIHW, order
 from jaxport.importer.registry import RANDOM_KEY, Operator, OperatorFunction
-from jaxport.onnx_facts import ARITHMETIC, COMPARISONS, MOVEMENTS
-from jaxport.onnx_facts.operation import OPERATION, Argument, Known, Operation
+from jaxport.onnx_facts import PRIMITIVES
+from jaxport.onnx_facts.operation import OPERATION, ArrayOperand, KnownOperand, Operation
 
 __all__ = ["boundary", "call"]
-
-PRIMITIVE = (
-    (ARITHMETIC - {"Div"})
-    | COMPARISONS
-    | MOVEMENTS
-    | frozenset(
-        """Abs And Ceil Concat Constant ConstantOfShape Cos Erf Exp Expand Floor Flatten Identity Log Max Min Neg Not Or
-        Range Relu Shape Sigmoid Sign Sin Size Slice Split Sqrt Sum Tanh Where Xor""".split()
-    )
-)
-"""Operators that are about one primitive of JAX each, which an export turns into the operator again."""
 
 WRITTEN = int | float | str | tuple | HostValue
 """The types of the attributes that an export can write: bodies are not among them."""
@@ -51,7 +40,7 @@ def call(
 
     The block has arrays as arguments only: what is known on the host stays known inside.
     """
-    if node.node.domain == "" and node.node.op_type in PRIMITIVE:
+    if node.node.domain == "" and node.node.op_type in PRIMITIVES:
         return function(*inputs, **keywords)
     marked = boundary(node, inputs, attributes)
     if not marked.options:
@@ -64,9 +53,7 @@ def call(
     return recorder.call_function(marked, of_arrays, tuple(x for x in inputs if isinstance(x, jax.Array)), {})
 
 
-def _operation(
-    node: BoundNode, inputs: Sequence[RuntimeValue], attributes: dict[str, Attribute]
-) -> Operation | None:
+def _operation(node: BoundNode, inputs: Sequence[RuntimeValue], attributes: dict[str, Attribute]) -> Operation | None:
     """Return the operator of a node; None if only its function tells what it computes with these inputs."""
     if node.version is None or node.bound is not None or not any(isinstance(x, jax.Array) for x in inputs):
         return None
@@ -74,18 +61,20 @@ def _operation(
         return None
     if not all(isinstance(value, WRITTEN) for value in attributes.values()):
         return None
-    operands: list[Argument | Known | None] = []
+    operands: list[ArrayOperand | KnownOperand | None] = []
     count = 0
     for index, x in enumerate(inputs):
         if isinstance(x, jax.Array):
             is_kernel = index == 1 and node.kernel_layout == HWIO
-            operands.append(Argument(count, order(HWIO, OIHW) if is_kernel else None))
+            operands.append(ArrayOperand(count, order(HWIO, OIHW) if is_kernel else None))
             count += 1
         elif isinstance(x, HostValue) and x.dtype != STRING:
-            operands.append(Known(x.data, x.dtype))
+            operands.append(KnownOperand(x.data, x.dtype))
         elif x is None:
             operands.append(None)
         else:
             return None
-    written = tuple((name, Known(x.data, x.dtype) if isinstance(x, HostValue) else x) for name, x in attributes.items())
+    written = tuple(
+        (name, KnownOperand(x.data, x.dtype) if isinstance(x, HostValue) else x) for name, x in attributes.items()
+    )
     return Operation(node.node.domain, node.node.op_type, node.version, written, tuple(operands))

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["OPERATION", "Argument", "Known", "Operation"]
+__all__ = ["OPERATION", "ArrayOperand", "KnownOperand", "Operation"]
 
 OPERATION = "onnx"
 """The key of the operation among a block's options."""
 
 
 @dataclass(frozen=True)
-class Argument:
+class ArrayOperand:
     """An operand that is an array.
 
     Attributes:
@@ -28,14 +28,14 @@ class Argument:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownOperand:
     """An operand whose elements were known while JAX traced: sizes, axes, bounds, zero points.
 
     Attributes:
       data: its elements; an array of objects if some are dims.
       dtype: its dtype in the model.
 
-    >>> Known(np.arange(2), np.dtype("int64")) == Known(np.array([0, 1]), np.dtype("int64"))
+    >>> KnownOperand(np.arange(2), np.dtype("int64")) == KnownOperand(np.array([0, 1]), np.dtype("int64"))
     True
     """
 
@@ -43,7 +43,7 @@ class Known:
     dtype: np.dtype
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Known) or (self.dtype, self.data.shape) != (other.dtype, other.data.shape):
+        if not isinstance(other, KnownOperand) or (self.dtype, self.data.shape) != (other.dtype, other.data.shape):
             return False
         if self.data is other.data:
             return True
@@ -71,4 +71,4 @@ class Operation:
     name: str
     version: int
     attributes: Sequence[tuple[str, Any]]
-    operands: Sequence[Argument | Known | None]
+    operands: Sequence[ArrayOperand | KnownOperand | None]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import onnx
 import onnx.defs
 import onnx_ir as ir
 
@@ -47,6 +49,19 @@ class Schema:
     def output(self, index: int) -> Formal:
         """Return the formal output of the result at `index`."""
         return self.outputs[min(index, len(self.outputs) - 1)]
+
+
+def default_of(facts: Schema, name: str) -> Any:
+    """Return the default of an attribute as a Python value; None if it has none.
+
+    >>> default_of(find("", "Softmax", 23), "axis"), default_of(find("", "Cast", 23), "to")
+    (-1, None)
+    """
+    data = facts.defaults.get(name)
+    if not data:
+        return None
+    value = ir.serde.deserialize_attribute(onnx.AttributeProto.FromString(data)).value
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 @functools.lru_cache(maxsize=64)

@@ -9,10 +9,11 @@ from jaxport.onnx_facts import schema
 __all__ = ["COMPARED", "REDEFINED", "means_the_same"]
 
 #: The newest opset whose operators were compared with their older versions; a newer version is taken for another operator.
-COMPARED = 23
+COMPARED = 28
 
 #: The versions of operators that gave nodes another meaning, though their attributes and inputs may look the same.
 REDEFINED = {
+    "Attention": (24, 25),
     "BatchNormalization": (6, 7, 9),
     "GRU": (3, 7),
     "Gemm": (7,),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 
 from jaxport.export import requirements
+from jaxport.export.emitter import DTYPE_ATTRIBUTES
 from jaxport.export.registry import Rule
 from jaxport.graph.editing import operator_name
-from jaxport.jaxprs.walk import bodies, equations_within
-from jaxport.onnx_facts import DECODERS, releases, schema
-from jaxport.onnx_facts.operation import Argument, Known
+from jaxport.onnx_facts import DECODERS, UNSERVED, releases, schema
+from jaxport.onnx_facts.operation import ArrayOperand, KnownOperand
 from jaxport.onnx_facts.versions import means_the_same
 
+INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
 #: The domains whose operators runtimes compute; others are for those who registered them.
 DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
 
@@ -21,10 +22,10 @@ def operator(op, *operands, block, jaxpr, operation):
     """Emit the operator of a block; its body is exported instead where that would not be the same."""
     if block.batched:
         op.decline("under `vmap` it computes something else")
-    if not operation.domain and sum(not bodies(each.params) for each in equations_within(jaxpr.jaxpr)) == 1:
-        op.decline("it is one operation of JAX")
     if operation.domain not in DOMAINS or not op.walker.offers(operation.domain, operation.name):
         op.decline("the target has no such operator")
+    if any((operation.name, *attribute) in UNSERVED for attribute in operation.attributes if attribute[0] == "layout"):
+        op.decline("ONNX Runtime computes it in another layout only")
     if op.walker.exact_nonfinite:
         op.decline("NaN has to be treated as JAX does")
     if operation.name not in DECODERS and all(x.is_constant for x in operands[: len(block.arguments)]):
@@ -43,9 +44,7 @@ def operator(op, *operands, block, jaxpr, operation):
     avals = dict(zip(places, op.outs, strict=True))
     stamps = [_stamp(facts, types, place, avals.get(place)) for place in range(max(places) + 1)]
     start = len(op.scope.nodes)
-    made = op.emit(
-        operation.name, *values, domain=operation.domain, outputs=len(stamps), results=stamps, **attributes
-    )
+    made = op.emit(operation.name, *values, domain=operation.domain, outputs=len(stamps), results=stamps, **attributes)
     for node in op.scope.nodes[start:]:
         kernel = requirements.lack(node, op.opset, releases.current_release())
         if kernel is not None:
@@ -60,26 +59,29 @@ def _stamp(facts, types, place, aval):
     formal = None if facts is None else facts.output(place)
     if formal is None or (dtype in formal.dtypes and formal.type not in types):
         return dtype, shape
-    wider = (np.dtype(np.int64), np.dtype(np.bool_), *formal.dtypes)
-    return types.get(formal.type) or next(each for each in wider if each in formal.dtypes), shape
+    return types.get(formal.type) or next(each for each in (INT64, *formal.dtypes) if each in formal.dtypes), shape
 
 
 def _written(op, facts, operation, operands):
     """Return the operands and the attributes as this opset has them: an attribute may be an input by now."""
     values = []
     for operand in operation.operands:
-        if isinstance(operand, Argument):
+        if isinstance(operand, ArrayOperand):
             value = operands[operand.index]
             values.append(value if operand.axes is None else op.transpose(value, operand.axes))
         else:
             values.append(None if operand is None else _constant(op, operand))
-    attributes = {name: value.data if isinstance(value, Known) else value for name, value in operation.attributes}
+    attributes = {
+        name: value.data if isinstance(value, KnownOperand) else value for name, value in operation.attributes
+    }
     if facts is None:
         return values, attributes
-    older = schema.find("", operation.name, operation.version)
-    for name, default in older.defaults.items() if older is not None else ():
-        if default and name in facts.attributes and name not in attributes and facts.defaults[name] != default:
-            attributes[name] = onnx.helper.get_attribute_value(onnx.AttributeProto.FromString(default))
+    older = schema.find("", operation.name, operation.version) or facts
+    for name in older.attributes.keys() & facts.attributes.keys() - attributes.keys():
+        if older.defaults[name] != facts.defaults[name]:
+            attributes[name] = schema.default_of(older, name)
+    for name in attributes.keys() & {*DTYPE_ATTRIBUTES}:
+        attributes[name] = ir.DataType(attributes[name]).numpy() if attributes[name] else None
     names = [formal.name for formal in facts.inputs]
     for name in [name for name in attributes if name not in facts.attributes and name in names]:
         place, value = names.index(name), attributes.pop(name)
@@ -111,8 +113,8 @@ def _typed(op, facts, values):
             known = types.setdefault(formal.type, value.dtype)
             types[formal.type] = max(known, value.dtype, key=lambda dtype: dtype.itemsize)
     for formal in formals:
-        if types.get(formal.type) == np.int32 and np.int32 not in formal.dtypes:
-            types[formal.type] = np.dtype(np.int64)
+        if types.get(formal.type) == INT32 and INT32 not in formal.dtypes:
+            types[formal.type] = INT64
     for index, (formal, value) in enumerate(zip(formals, values, strict=True)):
         if value is None:
             continue
