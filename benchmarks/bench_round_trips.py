@@ -51,7 +51,7 @@ def measured(path: Path) -> dict[str, Any]:
     given = [dict(np.load(beside)) for beside in sorted(path.parent.glob(f"{path.stem}.[0-9].npz"))]
     samples = [{name: arrays[name] for name in program.input_names} for arrays in given]
     if not samples:
-        samples = [dict(run.arrays) for run in comparison.runs(None, None, 0)]
+        samples = sampled(comparison)
     with jax.enable_x64(True):
         try:
             specs = with_assumptions(lambda known: traced(program, input_specs(program, known)))
@@ -61,7 +61,7 @@ def measured(path: Path) -> dict[str, Any]:
     exported = jaxport.to_onnx(program, list(specs.values()), double_precision=True)
     after = operators(exported.model)
     row |= {"after": after.total(), "more": dict((after - before).most_common(12))}
-    for sample in samples[-1:]:
+    for sample in [each for each in samples if runs(comparison.session, each)][-1:]:
         inputs = dict(zip(exported.input_names, (sample[name] for name in program.input_names), strict=True))
         # Where a runtime fuses quantization with its neighbours, values differ by a step of it.
         again = Session(exported.model, threads=1, optimize=not comparison.quantized)
@@ -144,6 +144,25 @@ def by_operator(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     header = ("operator", "cases", "one node", "most nodes", "differ", "fail", "the most consist of")
     return rendered("Single operators", header, cells) + "\n\n" + "".join(f"- {fact}\n" for fact in facts)
+
+
+def sampled(comparison: Comparison) -> list[dict[str, Any]]:
+    """Inputs that a program takes, as far as they can be made up: sizes are tried that networks are made for."""
+    names = {str(size) for spec in comparison._specs.values() for size in spec.shape if not str(size).isdecimal()}
+    for sizes in (None, *([dict.fromkeys(names, size)] for size in (1, 32, 64, 512, 16000))):
+        try:
+            return [dict(run.arrays) for run in comparison.runs(None, sizes, 0)]
+        except JaxportError:
+            continue
+    return []
+
+
+def runs(session: Session, sample: Mapping[str, Any]) -> bool:
+    try:
+        session.run(sample)
+    except JaxportError:
+        return False
+    return True
 
 
 def traced(program: jaxport.Program, specs: dict[str, Any]) -> dict[str, Any]:

@@ -109,8 +109,6 @@ def model_of(op_type, attributes=None, dtype=np.float32, inputs=1, opset=23):
         (model_of("GridSample", inputs=2), 20),  # the default of `mode` has another name before 20
         (model_of("Pad", {"mode": "wrap"}), 23),
         (model_of("NoSuchOperator"), 23),
-        (model_of("Reshape", inputs=2, opset=25), 18),
-        (model_of("Attention", inputs=3, opset=25), 25),
     ],
 )
 def test_what_keeps_an_opset(model, opset):

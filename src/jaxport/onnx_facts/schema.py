@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx.defs
 import onnx_ir as ir
 
@@ -52,15 +51,15 @@ class Schema:
 
 
 def default_of(facts: Schema, name: str) -> Any:
-    """Return the default of an attribute as a Python value; None if it has none.
+    """Return the default of an attribute of an operator of the default domain as a Python value; None if it has none.
 
     >>> default_of(find("", "Softmax", 23), "axis"), default_of(find("", "Cast", 23), "to")
     (-1, None)
     """
-    data = facts.defaults.get(name)
-    if not data:
+    if not facts.defaults.get(name):
         return None
-    value = ir.serde.deserialize_attribute(onnx.AttributeProto.FromString(data)).value
+    declared = onnx.defs.get_schema(facts.name, facts.since).attributes[name]
+    value = ir.serde.deserialize_attribute(declared.default_value).value
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 

@@ -13,7 +13,6 @@ COMPARED = 28
 
 #: The versions of operators that gave nodes another meaning, though their attributes and inputs may look the same.
 REDEFINED = {
-    "Attention": (24, 25),
     "BatchNormalization": (6, 7, 9),
     "GRU": (3, 7),
     "Gemm": (7,),

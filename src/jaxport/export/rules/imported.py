@@ -42,7 +42,8 @@ def operator(op, *operands, block, jaxpr, operation):
     types = {} if facts is None else _typed(op, facts, values)
     places = [int(path or 0) for path in block.returns]
     avals = dict(zip(places, op.outs, strict=True))
-    stamps = [_stamp(facts, types, place, avals.get(place)) for place in range(max(places) + 1)]
+    stated = next((attributes[name] for name in ("to", "dtype", "output_dtype") if attributes.get(name)), None)
+    stamps = [_stamp(facts, types, place, avals.get(place), stated) for place in range(max(places) + 1)]
     start = len(op.scope.nodes)
     made = op.emit(operation.name, *values, domain=operation.domain, outputs=len(stamps), results=stamps, **attributes)
     for node in op.scope.nodes[start:]:
@@ -53,13 +54,14 @@ def operator(op, *operands, block, jaxpr, operation):
     return [op.cast(made[place], aval.dtype) for place, aval in avals.items()]
 
 
-def _stamp(facts, types, place, aval):
-    """Return dtype and shape of a result: the dtype is that of JAX, unless the operator has a wider one."""
+def _stamp(facts, types, place, aval, stated):
+    """Return dtype and shape of a result: the dtype is what attributes state or that of operands, else that of JAX."""
     dtype, shape = (np.dtype(np.float32), None) if aval is None else (aval.dtype, aval.shape)
     formal = None if facts is None else facts.output(place)
-    if formal is None or (dtype in formal.dtypes and formal.type not in types):
+    if formal is None:
         return dtype, shape
-    return types.get(formal.type) or next(each for each in (INT64, *formal.dtypes) if each in formal.dtypes), shape
+    known = types.get(formal.type, np.dtype(stated) if stated is not None and place == 0 else None)
+    return known or next(each for each in (dtype, INT64, *formal.dtypes) if each in formal.dtypes), shape
 
 
 def _written(op, facts, operation, operands):
