@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import jax
@@ -23,7 +23,7 @@ from jaxport.blocks.values import NamedArrays, collect, exchange, put_back
 from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, source_info_util
 from jaxport.jaxprs.meshes import explicit_mesh, on_automatic_axes
 
-__all__ = ["Boundary", "Recorder", "calls_left"]
+__all__ = ["Boundary", "Operators", "Recorder", "calls_left"]
 
 source_info_util.register_exclusion(__file__)
 
@@ -33,6 +33,10 @@ _LEFT = "__jaxport_calls__"
 def calls_left(error: BaseException) -> tuple[tuple[str, str], ...]:
     """Return path and target of each marked call that an exception left, the innermost first."""
     return getattr(error, _LEFT, ())
+
+
+Operators = Literal["none", "written", "all"]
+"""Which operators of imported programs are blocks: those that an export writes as they are in the file, or all."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Recorder:
     """The state of one window; it belongs to one thread.
 
     `functions` are those selected by name, by their ids, each with its target; `boundaries` are the settings of
-    decorators and selections for classes; `operators` tells whether those of imported programs are marked; `models` are
+    decorators and selections for classes; `operators` tells which of those of imported programs are marked; `models` are
     those of the running trace, if any. The contents of markers outlive the window, in JAX's caches: they do not depend
     on what else the window sees.
     """
@@ -82,7 +86,7 @@ class Recorder:
         frameworks: Sequence[Framework],
         functions: Mapping[int, tuple[PyTree, str]],
         boundaries: Mapping[Hashable, Boundary],
-        operators: bool = False,
+        operators: Operators = "none",
     ):
         self.types = Types(frameworks)
         self._functions = functions

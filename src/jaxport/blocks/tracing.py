@@ -17,7 +17,7 @@ from jaxport.blocks.grouping import Roots, group
 from jaxport.blocks.held import restored
 from jaxport.blocks.models import MetLate, Models, arguments, merged
 from jaxport.blocks.naming import argument_values, leaf_paths, output_paths, signature_of
-from jaxport.blocks.recorder import Boundary
+from jaxport.blocks.recorder import Boundary, Operators
 from jaxport.blocks.targets import bound_again, with_markers
 from jaxport.blocks.values import is_array
 from jaxport.blocks.window import activation, current_recorder
@@ -90,7 +90,7 @@ def trace(
     state: State = "refuse",
     functions: Iterable[str] = (),
     counters: bool = False,
-    operators: bool = False,
+    operators: Operators = "none",
     frameworks: Sequence[Framework] | None = None,
 ) -> Traced:
     """Trace ``fn(*args, **kwargs)`` to a jaxpr with blocks, and leave `fn` and its modules unchanged.
@@ -102,7 +102,7 @@ def trace(
       state: how to treat changes that the call makes to module state (batch statistics, caches): "refuse" them, append
         the new values to the "outputs", or "discard" them.
       functions: qualified names of functions to make blocks of too (see `activation`).
-      operators: whether the operators of imported programs are blocks too.
+      operators: the operators of imported programs that are blocks too: "none", those that are "written" as they are, "all".
       frameworks: those whose modules may be called; by default all that the process has imported.
       counters: whether the counters of random number streams are state too; they are dropped otherwise.
 
@@ -146,7 +146,7 @@ class _Trace:
         state: State,
         functions: tuple[str, ...],
         counters: bool,
-        operators: bool,
+        operators: Operators,
         frameworks: Sequence[Framework] | None,
     ):
         self.fn, self.state, self.functions = fn, state, functions

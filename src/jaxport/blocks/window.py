@@ -16,7 +16,7 @@ import jax
 
 from jaxport.blocks import targets as targets_module
 from jaxport.blocks.framework import Framework, public_name
-from jaxport.blocks.recorder import Recorder
+from jaxport.blocks.recorder import Operators, Recorder
 from jaxport.blocks.targets import Patch, class_boundaries, method_patches, selection
 from jaxport.jaxprs import CHECKS_OF_SIZES, PyTree, source_info_util
 from jaxport.jaxprs.mapped import RECORDS_OF_VMAP
@@ -165,7 +165,7 @@ patched = Patches()
 
 @contextmanager
 def activation(
-    targets: Iterable[str] = (), *, frameworks: Iterable[Framework] | None = None, operators: bool = False
+    targets: Iterable[str] = (), *, frameworks: Iterable[Framework] | None = None, operators: Operators = "none"
 ) -> Iterator[Recorder]:
     """Open a window: calls of modules, of decorated functions and of the `targets` emit markers while it is open.
 
@@ -175,7 +175,8 @@ def activation(
         a default argument or a closure that captured it is not reached. Names of a framework that was not imported are
         ignored.
       frameworks: the frameworks to support; by default all that the process has imported.
-      operators: whether the operators of imported programs get a boundary too.
+      operators: the operators of imported programs that get a boundary too: "none", those that are "written" as they are in
+        the file, "all".
 
     Raises:
       InvalidArgument: a target does not exist, or cannot be called.

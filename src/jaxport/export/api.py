@@ -42,7 +42,7 @@ from jaxport.export.prepare import PreparedProgram
 from jaxport.export.registry import Rule
 from jaxport.export.requirements import CHECKS
 from jaxport.export.roles import role_of
-from jaxport.export.rules import BLOCK_RULES, RULES
+from jaxport.export.rules import BLOCK_RULES, RULES, imported
 from jaxport.export.rules.refused import CHECK_LEFT_OUT
 from jaxport.export.scopes import check_scopes
 from jaxport.export.specs import Inputs, read_inputs
@@ -276,6 +276,8 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
         exact_nonfinite=options.nonfinite == "exact",
         discards_checks=options.checks == "discard",
         unroll_scans=options.unroll_scans,
+        operator_rule=imported.RULE,
+        offers=functools.partial(targets.offers, options.target),
         functions=FunctionBuilder(options.wanted),
     )
     program = prepare.prepare(traced, rules, walker.is_whole)
@@ -293,7 +295,7 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
     graph.opset_imports[""] = options.opset
     ir_version = targets.ir_version(options.target, options.opset)
     model = ir.Model(graph, ir_version=ir_version, producer_name="jaxport")
-    walker.functions.attach(model, options.opset)
+    walker.functions.attach(model, options.opset, walker.domains)
     if left_out := sum(record.note == CHECK_LEFT_OUT for record in walker.records):
         model.metadata_props[CHECKS] = str(left_out)
     reports = graph_passes.run(model, options.passes)

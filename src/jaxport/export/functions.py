@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -260,8 +260,8 @@ class FunctionBuilder:
                     instead="see the targets in `exported.explain()` of an export without it",
                 )
 
-    def attach(self, model: ir.Model, opset: int) -> None:
-        """Add the functions to a model, and the domains that they and their callers import."""
+    def attach(self, model: ir.Model, opset: int, domains: Mapping[str, int]) -> None:
+        """Add the functions to a model, and the domains that they and their callers import, in these versions or the first."""
         for function in self.functions.values():
             model.functions[function.identifier()] = function
             model.graph.opset_imports.setdefault(function.domain, 1)  # runtimes inline nested calls into the graph
@@ -269,7 +269,7 @@ class FunctionBuilder:
             graph.opset_imports[""] = opset
             for node in graph.all_nodes():
                 if node.domain:
-                    graph.opset_imports.setdefault(node.domain, 1)
+                    graph.opset_imports.setdefault(node.domain, domains.get(node.domain, 1))
 
 
 def inlined(model: ir.Model) -> ir.Model:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from jaxport.export import opsets
 from jaxport.graph.editing import graphs
 from jaxport.onnx_facts import POOLS, schema
+from jaxport.onnx_facts.versions import means_the_same
 
 Formals = Callable[[int], schema.Formal | None]
 """The formal parameter at a position."""
@@ -20,14 +21,9 @@ Formals = Callable[[int], schema.Formal | None]
 FLOOR = 18
 """The lowest opset that is chosen automatically."""
 
-COMPARED = 23
-"""The newest opset whose operators were compared with their older versions; a newer version is taken for another operator."""
-
 RECORD = "jaxport.opset_for"
 """The key of the metadata of a model that says which operators require its opset: `23: Attention, RMSNormalization`."""
 
-#: Operators with a version that changes the meaning of a node but not the signature.
-REDEFINED = frozenset({"GridSample", "GroupNormalization"})
 #: Values of attributes that a version added or redefined.
 REDEFINED_VALUES = frozenset(
     {
@@ -107,7 +103,7 @@ def _means_the_same(node: ir.Node, written: int, opset: int) -> bool:
         return False
     if newer.since == older.since:
         return True
-    if node.op_type in REDEFINED or newer.since > COMPARED:
+    if means_the_same(node.op_type, list(node.attributes), written, opset):
         return False
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     return (

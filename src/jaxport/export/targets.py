@@ -160,6 +160,15 @@ def validated(target: str | Target, opset: int | None) -> tuple[Target, int]:
     return target, number
 
 
+def offers(target: Target, domain: str, name: str) -> bool:
+    """Whether a target may have an operator: neither it nor its domain is excluded.
+
+    >>> offers(TARGETS["portable"], "com.microsoft", "FusedConv"), offers(TARGETS["web"], "com.microsoft", "FusedConv")
+    (False, True)
+    """
+    return name not in target.without_operators and (not domain or target.domains is None or domain in target.domains)
+
+
 def ir_version(target: Target, opset: int) -> int:
     """Return the IR version to write."""
     own = opsets.ir_version(opset)

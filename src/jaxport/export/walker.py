@@ -40,6 +40,7 @@ from jaxport.jaxprs import (
     parameters,
 )
 from jaxport.jaxprs.dataflow import needed_equations
+from jaxport.onnx_facts.operation import OPERATION, Operation
 
 if TYPE_CHECKING:
     from jaxport.blocks import Block
@@ -124,6 +125,9 @@ class Walker:
       exact_nonfinite: whether NaN and infinities are as in JAX even if the runtime's operators differ.
       discards_checks: whether checks of values that raise Python errors are left out.
       unroll_scans: the greatest length of a scan that is unrolled; if None, that depends on what is scanned.
+      operator_rule: the rule of blocks that are operators of an imported model.
+      offers: whether the target has an operator, of a domain and a name.
+      domains: the versions of the domains of operators of imported models.
       functions: builds ONNX functions for the chosen blocks, or None if there are none.
       templates: what earlier blocks emitted, which is emitted again for equal ones.
       derived: constants that rules computed from others, by key, so that each is stored once.
@@ -139,6 +143,9 @@ class Walker:
     exact_nonfinite: bool = False
     discards_checks: bool = True
     unroll_scans: int | None = None
+    operator_rule: Rule | None = None
+    offers: Callable[[str, str], bool] = lambda domain, name: True  # noqa: ARG005  each is there
+    domains: dict[str, int] = field(default_factory=dict)
     functions: Any = None
     templates: BlockTemplates = field(default_factory=BlockTemplates)
     derived: dict[tuple, Value] = field(default_factory=dict)
@@ -233,18 +240,23 @@ class Walker:
     def walk_block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """Export a block: by its rule, as an ONNX function, or in place; an edited block only in place."""
         block = equation.params["block"]
-        place = op.place.enter(block)
+        operation = block.options.get(OPERATION)
+        place = op.place.enter(block) if operation is None else op.place
         inner = Emitter(self, op.scope, place, op.outs)
         if block.edited:
             return self.inline(inner, equation.params["jaxpr"], operands)
-        rule = self.block_rules.get(block.target)
+        known = {"block": block, "jaxpr": equation.params["jaxpr"]}
+        if isinstance(operation, Operation):
+            rule, known["operation"] = self.operator_rule, operation
+        else:
+            rule = self.block_rules.get(block.target)
         if rule is not None and len(op.outs) > block.results:
             note = "declined: values from inside are used outside, as a gradient does"
             self.records.append(Record(place, _rule_name(rule), (), note))
         elif rule is not None:
             mark = op.scope.mark()
             try:
-                return self.apply(rule, inner, {"block": block, "jaxpr": equation.params["jaxpr"]}, operands)
+                return self.apply(rule, inner, known, operands)
             except Declined as reason:
                 op.scope.undo(mark)
                 self.records.append(Record(place, _rule_name(rule), (), f"declined: {reason}"))

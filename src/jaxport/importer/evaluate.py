@@ -21,6 +21,7 @@ from jaxport.errors import (
     ValueNotKnown,
     noted,
 )
+from jaxport.importer import marking
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.foreseeing import check_results, foresee
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
@@ -246,7 +247,7 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
         # If a call omits an attribute, a reference to it is omitted, too.
         attributes = {name: value for name, value in attributes.items() if not isinstance(value, Reference)}
         target, recorder = node.target, current_recorder()
-        if recorder is None or not recorder.operators:  # as an operator of a tree it has the model's own order
+        if recorder is None or recorder.operators == "none":  # as a block it has the model's own order
             arrangement = arranged(node, attributes, scope)
         if arrangement is not None:
             inputs, attributes = arrangement.inputs, arrangement.attributes
@@ -319,11 +320,13 @@ def _call(
     if not any(isinstance(value, Body) for value in attributes.values()):
         foresee(node, inputs, attributes, lambda operands: function(*operands, **keywords))
     recorder = current_recorder()
-    if recorder is not None and recorder.operators:
-        boundary = Boundary(f"onnx.{node.node.op_type}")
+    if recorder is None or recorder.operators == "none":
+        result = function(*inputs, **keywords)
+    elif recorder.operators == "all":
+        boundary = marking.boundary(node, inputs, attributes)
         result = recorder.call_function(boundary, function, tuple(inputs), keywords)
     else:
-        result = function(*inputs, **keywords)
+        result = marking.call(recorder, node, function, inputs, attributes, keywords)
     return result if isinstance(result, tuple) else (result,)
 
 

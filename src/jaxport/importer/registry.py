@@ -41,6 +41,7 @@ __all__ = [
     "EXTENT",
     "KNOWN_OPSETS",
     "POSITION",
+    "RANDOM_KEY",
     "REQUIRED",
     "DifferentiatedGraph",
     "Extent",
@@ -72,7 +73,8 @@ Host = Annotated[HostValue, "host"]
 ShapeOnly = Annotated[Any, "shape only"]
 OutputCount = Annotated[int, "output count"]
 OutputsNamed = Annotated[tuple[bool, ...], "outputs named"]
-RandomKey = Annotated[Any, "random key"]
+RANDOM_KEY = "random key"
+RandomKey = Annotated[Any, RANDOM_KEY]
 Known = Annotated[HostValue, "known"]
 REQUIRED = inspect.Parameter.empty
 POSITION = "position"

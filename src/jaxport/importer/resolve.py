@@ -180,9 +180,9 @@ class _Resolver:
         _check_inputs(node, inputs, target, schema)
         outputs = tuple(value if value.name else None for value in node.outputs)
         self.count += 1
-        return BoundNode(
-            node, target, inputs, outputs, attributes, _output_types(schema, inputs, len(outputs)), self.count
-        )
+        types = _output_types(schema, inputs, len(outputs))
+        version = opset if local is None else None
+        return BoundNode(node, target, inputs, outputs, attributes, types, self.count, version=version)
 
     def version(self, domain: str, opsets: Mapping[str, int]) -> int | None:
         """Return the version of a domain that a graph or function imports; without an import, the one that ONNX Runtime

@@ -51,7 +51,7 @@ def make_mox(fn: PythonFunction, *, functions: Iterable[str] = ()) -> Callable[.
                 why="a model is an object of it",
                 instead=f"`make_mox({fn.__name__}(...))`",
             )
-        traced = blocks.trace(fn, args, kwargs, state="outputs", functions=functions, counters=True, operators=True)
+        traced = blocks.trace(fn, args, kwargs, state="outputs", functions=functions, counters=True, operators="all")
         return Mox(traced, name=_name_of(fn), signature=signature_of(fn, Types(loaded())))
 
     return make

@@ -170,5 +170,23 @@ RANDOM = frozenset(
     "Bernoulli Dropout Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
 )
 
+#: Operators that are about one primitive of JAX each, which an export turns into the operator again.
+PRIMITIVES = (
+    (ARITHMETIC - {"Div"})
+    | COMPARISONS
+    | MOVEMENTS
+    | MEASURES
+    | frozenset(
+        """Abs And Ceil Concat Constant ConstantOfShape Cos Erf Exp Expand Floor Flatten Identity Log Max Min Neg Not Or
+        Range Relu Sigmoid Sign Sin Slice Split Sqrt Sum Tanh Where Xor""".split()
+    )
+)
+
+#: Operators that make large values of stored ones that are small: models have the small ones.
+DECODERS = frozenset({"DequantizeLinear"})
+
+#: Values of attributes that ONNX Runtime has no kernel for.
+UNSERVED = frozenset((name, "layout", 1) for name in INITIAL_STATES)
+
 #: The operators of the default domain that have subgraphs.
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})

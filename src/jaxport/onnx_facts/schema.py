@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx.defs
@@ -47,6 +48,19 @@ class Schema:
     def output(self, index: int) -> Formal:
         """Return the formal output of the result at `index`."""
         return self.outputs[min(index, len(self.outputs) - 1)]
+
+
+def default_of(facts: Schema, name: str) -> Any:
+    """Return the default of an attribute of an operator of the default domain as a Python value; None if it has none.
+
+    >>> default_of(find("", "Softmax", 23), "axis"), default_of(find("", "Cast", 23), "to")
+    (-1, None)
+    """
+    if not facts.defaults.get(name):
+        return None
+    declared = onnx.defs.get_schema(facts.name, facts.since).attributes[name]
+    value = ir.serde.deserialize_attribute(declared.default_value).value
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 @functools.lru_cache(maxsize=64)

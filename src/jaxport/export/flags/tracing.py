@@ -83,7 +83,7 @@ class _Traces:
     def plain(self, flags: Mapping[int, bool] | None = None) -> Traced:
         """Return the trace with these values of flags."""
         args, kwargs = with_flags(self.inputs.args, self.inputs.kwargs, flags or {})
-        return blocks.trace(self.fn, args, kwargs, state=self.state, functions=self.functions)
+        return blocks.trace(self.fn, args, kwargs, state=self.state, functions=self.functions, operators="written")
 
     def succeeds(self, flags: Sequence[int]) -> bool:
         """Whether these are the flags that Python inspects."""

@@ -1,0 +1,130 @@
+"""Blocks that are operators of an imported model: the operator itself is written, if it means the same at this opset."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.export import requirements
+from jaxport.export.emitter import DTYPE_ATTRIBUTES
+from jaxport.export.registry import Rule
+from jaxport.graph.editing import operator_name
+from jaxport.onnx_facts import DECODERS, UNSERVED, releases, schema
+from jaxport.onnx_facts.operation import ArrayOperand, KnownOperand
+from jaxport.onnx_facts.versions import means_the_same
+
+INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
+#: The domains whose operators runtimes compute; others are for those who registered them.
+DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
+
+
+def operator(op, *operands, block, jaxpr, operation):
+    """Emit the operator of a block; its body is exported instead where that would not be the same."""
+    if block.batched:
+        op.decline("under `vmap` it computes something else")
+    if operation.domain not in DOMAINS or not op.walker.offers(operation.domain, operation.name):
+        op.decline("the target has no such operator")
+    if any((operation.name, *attribute) in UNSERVED for attribute in operation.attributes if attribute[0] == "layout"):
+        op.decline("ONNX Runtime computes it in another layout only")
+    if op.walker.exact_nonfinite:
+        op.decline("NaN has to be treated as JAX does")
+    if operation.name not in DECODERS and all(x.is_constant for x in operands[: len(block.arguments)]):
+        op.decline("its result is a constant")
+    facts = None
+    if not operation.domain:
+        facts = schema.find("", operation.name, op.opset)
+        why = means_the_same(operation.name, [name for name, _ in operation.attributes], operation.version, op.opset)
+        if why:
+            op.decline(why)
+    elif op.walker.domains.setdefault(operation.domain, operation.version) != operation.version:
+        op.decline("another operator needs another version of its domain")
+    values, attributes = _written(op, facts, operation, operands)
+    types = {} if facts is None else _typed(op, facts, values)
+    places = [int(path or 0) for path in block.returns]
+    avals = dict(zip(places, op.outs, strict=True))
+    stated = next((attributes[name] for name in ("to", "dtype", "output_dtype") if attributes.get(name)), None)
+    stamps = [_stamp(facts, types, place, avals.get(place), stated) for place in range(max(places) + 1)]
+    start = len(op.scope.nodes)
+    made = op.emit(operation.name, *values, domain=operation.domain, outputs=len(stamps), results=stamps, **attributes)
+    for node in op.scope.nodes[start:]:
+        kernel = requirements.lack(node, op.opset, releases.current_release())
+        if kernel is not None:
+            op.decline(f"ONNX Runtime has no {operator_name(node)} of {kernel}")
+    made = made if isinstance(made, tuple) else (made,)
+    return [op.cast(made[place], aval.dtype) for place, aval in avals.items()]
+
+
+def _stamp(facts, types, place, aval, stated):
+    """Return dtype and shape of a result: the dtype is what attributes state or that of operands, else that of JAX."""
+    dtype, shape = (np.dtype(np.float32), None) if aval is None else (aval.dtype, aval.shape)
+    formal = None if facts is None else facts.output(place)
+    if formal is None:
+        return dtype, shape
+    known = types.get(formal.type, np.dtype(stated) if stated is not None and place == 0 else None)
+    return known or next(each for each in (dtype, INT64, *formal.dtypes) if each in formal.dtypes), shape
+
+
+def _written(op, facts, operation, operands):
+    """Return the operands and the attributes as this opset has them: an attribute may be an input by now."""
+    values = []
+    for operand in operation.operands:
+        if isinstance(operand, ArrayOperand):
+            value = operands[operand.index]
+            values.append(value if operand.axes is None else op.transpose(value, operand.axes))
+        else:
+            values.append(None if operand is None else _constant(op, operand))
+    attributes = {
+        name: value.data if isinstance(value, KnownOperand) else value for name, value in operation.attributes
+    }
+    if facts is None:
+        return values, attributes
+    older = schema.find("", operation.name, operation.version) or facts
+    for name in older.attributes.keys() & facts.attributes.keys() - attributes.keys():
+        if older.defaults[name] != facts.defaults[name]:
+            attributes[name] = schema.default_of(older, name)
+    for name in attributes.keys() & {*DTYPE_ATTRIBUTES}:
+        attributes[name] = ir.DataType(attributes[name]).numpy() if attributes[name] else None
+    names = [formal.name for formal in facts.inputs]
+    for name in [name for name in attributes if name not in facts.attributes and name in names]:
+        place, value = names.index(name), attributes.pop(name)
+        dtype = schema.dtype_of(facts.inputs[place].type) or values[0].dtype
+        values += [None] * (place + 1 - len(values))
+        values[place] = op.const(np.asarray(value), dtype)
+    return values, attributes
+
+
+def _constant(op, known):
+    if known.data.dtype != object:
+        return op.const(known.data, known.dtype)
+    sizes = op.dims(tuple(known.data.ravel()))
+    return op.cast(op.reshape(sizes, known.data.shape), known.dtype)
+
+
+def _typed(op, facts, values):
+    """Cast operands to dtypes that the operator takes, in place: integers that JAX narrowed are widened again.
+
+    Returns:
+      The dtype that each type parameter of the operator stands for.
+    """
+    formals = [facts.input(index) for index in range(len(values))]
+    if None in formals:
+        op.decline(f"it has only {len(facts.inputs)} inputs at opset {op.opset}")
+    types = {}
+    for formal, value in zip(formals, values, strict=True):
+        if value is not None and (formal.homogeneous or not formal.variadic):
+            known = types.setdefault(formal.type, value.dtype)
+            types[formal.type] = max(known, value.dtype, key=lambda dtype: dtype.itemsize)
+    for formal in formals:
+        if types.get(formal.type) == INT32 and INT32 not in formal.dtypes:
+            types[formal.type] = INT64
+    for index, (formal, value) in enumerate(zip(formals, values, strict=True)):
+        if value is None:
+            continue
+        wanted = types.get(formal.type, value.dtype)
+        if wanted not in formal.dtypes or (value.dtype != wanted and {value.dtype.kind, wanted.kind} != {"i"}):
+            op.decline(f"it takes no {value.dtype} as `{formal.name}` at opset {op.opset}")
+        values[index] = op.cast(value, wanted)
+    return types
+
+
+RULE = Rule("onnx", operator)
