@@ -21,6 +21,7 @@ from jax import lax
 
 import jaxport
 from jaxport.importer import from_onnx
+from jaxport.importer.input_specs import input_specs
 from jaxport.jaxprs.versions import QUICKLY
 from jaxport.testing import check_model
 from tests.importer.printed import load
@@ -227,7 +228,9 @@ class Writer:
     def program(self) -> Generated:
         symbolic = self.random.random() < 0.5
         first = "B" if symbolic else 3
-        shapes = self.random.choice([[(first, 4), (4,)], [(first,), (3,)], [(2, first, 3), (3, 3)], [(first, 4), (first, 4)]])
+        shapes = self.random.choice(
+            [[(first, 4), (4,)], [(first,), (3,)], [(2, first, 3), (3, 3)], [(first, 4), (first, 4)]]
+        )
         specs = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
         specs.append(jax.ShapeDtypeStruct((self.random.choice([first, 3]),), np.int32))
         (size,) = jax.export.symbolic_shape("B")
@@ -263,26 +266,33 @@ def attempt(made: Generated, folder: Path) -> str:
     check_model(exported)
     exported.verify(sizes=sizes)
     program = from_onnx(exported.model)
-    program.verify(sizes=sizes)
-    compare_printed(program, (sizes or [{}])[-1])
+    for given in sizes or [{}]:
+        arrays = drawn(program, given)
+        program.verify(arrays)
+    compare_printed(program, arrays)
     return "ran"
 
 
-def compare_printed(program: jaxport.Program, sizes: Mapping[str, int]) -> None:
-    """Compares what a program prints, run where jaxport cannot be imported, with the program."""
+def drawn(program: jaxport.Program, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Arrays for the inputs of a program."""
     generator = np.random.default_rng(0)
-    from jaxport.importer.input_specs import input_specs
-
     arrays = {}
     for name, spec in input_specs(program).items():
         shape = [size if isinstance(size, int) else sizes[str(size)] for size in spec.shape]
-        drawn = generator.normal(size=shape) if spec.dtype == np.float32 else generator.integers(-3, 9, shape)
-        arrays[name] = np.asarray(drawn, spec.dtype)
-    structs = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in arrays.items()}
-    module: Any = load(program.to_source(inputs=structs))
+        values = generator.normal(size=shape) if spec.dtype == np.float32 else generator.integers(-3, 9, shape)
+        arrays[name] = np.asarray(values, spec.dtype)
+    return arrays
+
+
+def compare_printed(program: jaxport.Program, arrays: Mapping[str, np.ndarray]) -> None:
+    """Compares what a program prints, run where jaxport cannot be imported, with the program."""
+    known = {name: arrays[name] for name in program.static_inputs}
+    traced = {name: value for name, value in arrays.items() if name not in known}
+    structs = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in traced.items()}
+    module: Any = load(program.to_source(inputs={**known, **structs}))
     run = lambda fn, *args: jax.tree.leaves(jax.jit(fn, compiler_options=QUICKLY)(*args))
-    wanted = run(lambda given: program(**given), arrays)
-    found = run(module.model, module.params, *arrays.values())
+    wanted = run(lambda given: program(**known, **given), traced)
+    found = run(module.model, module.params, *traced.values())
     assert len(found) == len(wanted)
     for one, other in zip(found, wanted, strict=True):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
