@@ -1,9 +1,25 @@
-"""What is not collected: the modules of frameworks that are not installed, which cannot be imported for their examples."""
+"""What each run of pytest begins with: XLA compiles fast, processes share what they compiled, a few files are left out."""
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+
+from tests.compiling import compile_fast
 
 _FRAMEWORKS = ("haiku", "keras")
 
+# Modules of frameworks that are not installed cannot be imported for their examples.
 collect_ignore = [f"src/jaxport/frameworks/{name}.py" for name in _FRAMEWORKS if importlib.util.find_spec(name) is None]
+
+#: After so many new objects Python looks for garbage. By default after 700, and each time JAX has XLA look too.
+OBJECTS = 50_000
+
+
+compile_fast()
+
+
+def pytest_collection_finish() -> None:
+    """What the test files made stays until the end: no search for garbage looks at it."""
+    gc.freeze()
+    gc.set_threshold(OBJECTS)

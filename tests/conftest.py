@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
+import time
 from collections import Counter
 from typing import Any
 
@@ -14,7 +16,9 @@ import pytest
 KEPT = 100
 #: A test with fewer cases than this many times the step of `sampled` runs with all of them.
 FEW = 3
+OUT_OF_TIME = "no time left"
 _tests = itertools.count(1)
+_begun = pytest.StashKey[float]()
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +33,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every", type=int, default=1, metavar="N", help="run every N-th case of each test that has more than N"
     )
+    parser.addoption("--order", type=int, metavar="SEED", help="run the tests in the order that a seed draws")
+    parser.addoption("--within", type=float, metavar="SECONDS", help="begin no test later than this, and say how many")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_begun] = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    within = item.config.getoption("--within")
+    if within is not None and time.monotonic() - item.config.stash[_begun] > within:
+        pytest.skip(OUT_OF_TIME)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
@@ -46,6 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if sampled[name] % mark.args[0]:
                 item.add_marker(pytest.mark.slow)
             sampled[name] += 1
+    if config.getoption("--order") is not None:
+        random.Random(config.getoption("--order")).shuffle(items)
     every = config.getoption("--every")
     if every == 1:
         return
@@ -60,7 +78,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print, of each namespace, how many functions and cells were exported and compared."""
+    """Print how many tests there was no time for, and of each namespace how many cells were exported and compared."""
+    late = sum(OUT_OF_TIME in str(report.longrepr) for report in terminalreporter.stats.get("skipped", ()))
+    if late:
+        terminalreporter.write_line(f"{late} more tests were chosen, for which no time was left")
     found: dict[str, Counter] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:

@@ -60,19 +60,19 @@ LINEN = {
 }
 
 EQX = {
-    "linear": (eqx.nn.Linear(4, 2, key=KEY), (V,)),
-    "conv": (eqx.nn.Conv2d(3, 4, 3, key=KEY), (IMAGE[0].transpose(2, 0, 1),)),
-    "mlp": (eqx.nn.MLP(4, 2, 3, 2, key=KEY), (V,)),
-    "norms": (eqx.nn.Sequential([eqx.nn.LayerNorm(4), eqx.nn.RMSNorm(4), eqx.nn.GroupNorm(2, 4)]), (V,)),
-    "attention": (eqx.nn.MultiheadAttention(2, 4, key=KEY), (X[0], X[0], X[0])),
-    "rotary": (eqx.nn.RotaryPositionalEmbedding(4), (X[0],)),
-    "weight norm": (eqx.nn.WeightNorm(eqx.nn.Linear(4, 2, key=KEY)), (V,)),
-    "gru": (eqx.nn.GRUCell(4, 3, key=KEY), (V, jnp.zeros(3))),
-    "lstm": (eqx.nn.LSTMCell(4, 3, key=KEY), (V, (jnp.zeros(3), jnp.ones(3)))),
-    "embedding": (eqx.nn.Embedding(5, 4, key=KEY), (jnp.int32(1),)),
-    "pool": (eqx.nn.AdaptiveAvgPool1d(2), (X[0],)),
-    "prelu": (eqx.nn.PReLU(), (V,)),
-    "identity": (eqx.nn.Identity(), (V,)),
+    "linear": lambda: (eqx.nn.Linear(4, 2, key=KEY), (V,)),
+    "conv": lambda: (eqx.nn.Conv2d(3, 4, 3, key=KEY), (IMAGE[0].transpose(2, 0, 1),)),
+    "mlp": lambda: (eqx.nn.MLP(4, 2, 3, 2, key=KEY), (V,)),
+    "norms": lambda: (eqx.nn.Sequential([eqx.nn.LayerNorm(4), eqx.nn.RMSNorm(4), eqx.nn.GroupNorm(2, 4)]), (V,)),
+    "attention": lambda: (eqx.nn.MultiheadAttention(2, 4, key=KEY), (X[0], X[0], X[0])),
+    "rotary": lambda: (eqx.nn.RotaryPositionalEmbedding(4), (X[0],)),
+    "weight norm": lambda: (eqx.nn.WeightNorm(eqx.nn.Linear(4, 2, key=KEY)), (V,)),
+    "gru": lambda: (eqx.nn.GRUCell(4, 3, key=KEY), (V, jnp.zeros(3))),
+    "lstm": lambda: (eqx.nn.LSTMCell(4, 3, key=KEY), (V, (jnp.zeros(3), jnp.ones(3)))),
+    "embedding": lambda: (eqx.nn.Embedding(5, 4, key=KEY), (jnp.int32(1),)),
+    "pool": lambda: (eqx.nn.AdaptiveAvgPool1d(2), (X[0],)),
+    "prelu": lambda: (eqx.nn.PReLU(), (V,)),
+    "identity": lambda: (eqx.nn.Identity(), (V,)),
 }
 
 
@@ -105,7 +105,7 @@ def test_linen(name):
 
 @pytest.mark.parametrize("name", EQX)
 def test_equinox(name):
-    model, args = EQX[name]
+    model, args = EQX[name]()
     check_layer(model, args)
 
 

@@ -1,6 +1,6 @@
 """Mutated files: whatever is done to one, it is read or refused, soon, small, and with an error of the package.
 
-`python -m tests.fuzzing KIND SEED COUNT`, where KIND is onnx, json, yson or xml, prints what went wrong otherwise, a
+`python -m tests.fuzzing KIND SEED COUNT`, where KIND is onnx, json, yson or xml, or programs of JAX, prints what went wrong otherwise, a
 summary, and leaves with status 1 if anything did. The files are tried in a worker process, which is replaced when it
 crashes or hangs.
 """
@@ -48,6 +48,12 @@ def attempts(kind: str, seed: int, count: int, first: int, folder: Path) -> Iter
         for index, data in enumerate(onnx_files.files(seed, count)):
             if index >= first:
                 yield index, data, lambda data=data: onnx_files.attempt(data, folder)
+    elif kind == "programs":
+        from tests.fuzzing import jax_programs
+
+        for index, made in enumerate(jax_programs.files(seed, count)):
+            if index >= first:
+                yield index, made, lambda made=made: jax_programs.attempt(made, folder)
     else:
         from tests.fuzzing import mox_files
 
@@ -66,7 +72,10 @@ def peak() -> int:
 
 def work(kind: str, seed: int, count: int, first: int) -> None:
     """Tries the files from `first` on; one line before and one after each."""
+    from tests.compiling import compile_fast
     from tests.fuzzing.opened import opened_files
+
+    compile_fast()
 
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (GIGABYTES * 2**30, GIGABYTES * 2**30))
@@ -81,7 +90,8 @@ def work(kind: str, seed: int, count: int, first: int) -> None:
     own = [os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, Path(__file__).parents[2], "/proc/self")]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(os.path.realpath(name))
-        allowed = (str(folder), *own, f"/proc/{os.getpid()}", os.devnull)
+        cache = os.path.realpath(os.environ["JAX_COMPILATION_CACHE_DIR"])
+        allowed = (str(folder), *own, f"/proc/{os.getpid()}", os.devnull, cache)
         for index, shown, attempt in attempts(kind, seed, count, first, folder):
             print(json.dumps({"begin": index}), flush=True)
             problem, before = "", peak()
@@ -100,13 +110,17 @@ def work(kind: str, seed: int, count: int, first: int) -> None:
                 result, problem = "hang", f"{seconds:.0f} CPU seconds\n{problem}"
             elif memory > GIGABYTE:
                 result, problem = "memory", f"{memory:,} bytes\n{problem}"
-            elif elsewhere:
+            elif elsewhere and kind != "programs":  # which are no files from elsewhere
                 result, problem = "elsewhere", f"{elsewhere}\n{problem}"
             row = {"end": index, "result": result, "seconds": seconds, "memory": memory}
             print(
-                json.dumps(row | ({"problem": problem[-3000:], "file": repr(shown)[:4000]} if problem else {})),
+                json.dumps(row | ({"problem": problem[-3000:], "file": _shown(shown)} if problem else {})),
                 flush=True,
             )
+
+
+def _shown(made: Any) -> str:
+    return (repr(made) if isinstance(made, str | bytes) else str(made))[:8000]
 
 
 def watched(command: list[str]) -> Iterator[dict[str, Any]]:

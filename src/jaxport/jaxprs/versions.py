@@ -119,6 +119,7 @@ def failures_name_untested_jax(note: str = untested()) -> Iterator[None]:
 QUICKLY: dict[str, bool | int] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_parallel_codegen_split_count": 1,  # one module of LLVM instead of one per kernel
     # The other emitters are gone from 0.11 on, and the option with them.
     **({"xla_cpu_use_fusion_emitters": False} if release < (0, 11) else {}),
 }

@@ -32,12 +32,12 @@ def decoding(shape, **kwargs):
 
 #: A call of the layer changes its state, which the exported model returns.
 NNX_STATE = {
-    "BatchNorm": (training(nnx.BatchNorm, 4), f32(B, T, 4)),
-    "Dropout": (training(nnx.Dropout, 0.5, rngs=nnx.Rngs(0)), f32(B, 4)),
-    "SpectralNorm": (training(nnx.SpectralNorm, seeded(nnx.Linear, 4, 3)), f32(B, 4)),
-    "MultiHeadAttention, decoding": (decoding((2, 3, 4)), f32(2, 1, 4)),
-    "MultiHeadAttention, decoding with normalized queries": (decoding((2, 3, 4), normalize_qk=True), f32(2, 1, 4)),
-    "RNN, dropout on the carry": (seeded(nnx.RNN, seeded(nnx.OptimizedLSTMCell, 4, 3), rngs=nnx.Rngs(0)), f32(B, 3, 4)),
+    "BatchNorm": lambda: (training(nnx.BatchNorm, 4), f32(B, T, 4)),
+    "Dropout": lambda: (training(nnx.Dropout, 0.5, rngs=nnx.Rngs(0)), f32(B, 4)),
+    "SpectralNorm": lambda: (training(nnx.SpectralNorm, seeded(nnx.Linear, 4, 3)), f32(B, 4)),
+    "MultiHeadAttention, decoding": lambda: (decoding((2, 3, 4)), f32(2, 1, 4)),
+    "MultiHeadAttention, decoding with normalized queries": lambda: (decoding((2, 3, 4), normalize_qk=True), f32(2, 1, 4)),
+    "RNN, dropout on the carry": lambda: (seeded(nnx.RNN, seeded(nnx.OptimizedLSTMCell, 4, 3), rngs=nnx.Rngs(0)), f32(B, 3, 4)),
 }  # fmt: skip
 
 
@@ -47,36 +47,41 @@ def fresh(module):
     return lambda *xs, **kwargs: nnx.merge(definition, state, copy=True)(*xs, **kwargs)
 
 
-GRU, LSTM = (
-    fresh(nnx.RNN(seeded(nnx.GRUCell, 4, 3))),
-    fresh(nnx.RNN(seeded(nnx.LSTMCell, 4, 3), return_carry=True, time_major=True)),
-)
-UNROLLED = fresh(nnx.RNN(seeded(nnx.GRUCell, 4, 3), unroll=2))
-ATTENTION = seeded(nnx.MultiHeadAttention, 2, 4, decode=False)
-AVERAGES = seeded(nnx.BatchNorm, 4, use_running_average=True)
+def recurrent(cell=nnx.GRUCell, **kwargs):
+    return fresh(nnx.RNN(seeded(cell, 4, 3), **kwargs))
+
+
+def attention():
+    return seeded(nnx.MultiHeadAttention, 2, 4, decode=False)
+
+
+def calling(module, call):
+    return lambda *xs: call(module, *xs)
+
+
 NNX = {
-    "RNN, lengths": (lambda x, n: GRU(x, seq_lengths=n % 4), f32(B, 3, 4), LENGTHS),
-    "RNN, reverse": (lambda x: GRU(x, reverse=True, keep_order=True), f32(B, 3, 4)),
-    "RNN, carry": (lambda x: LSTM(x), f32(3, B, 4)),
-    "RNN, unrolled": (lambda x: UNROLLED(x), f32(B, 4, 4)),
-    "MultiHeadAttention, causal": (lambda x: ATTENTION(x, mask=nnx.make_causal_mask(x[..., 0])), f32(B, T, 4)),
-    "MultiHeadAttention, mask": (lambda x, k, m: ATTENTION(x, k, mask=m), f32(B, T, 4), f32(B, 5, 4), spec(B, 1, T, 5, dtype=bool)),
-    "Embed, attend": (seeded(nnx.Embed, 5, 4).attend, f32(B, T, 4)),
-    "BatchNorm, mask": (lambda x, m: AVERAGES(x, mask=m), f32(B, 4), spec(B, 1, dtype=bool)),
+    "RNN, lengths": lambda: (calling(recurrent(), lambda rnn, x, n: rnn(x, seq_lengths=n % 4)), f32(B, 3, 4), LENGTHS),
+    "RNN, reverse": lambda: (calling(recurrent(), lambda rnn, x: rnn(x, reverse=True, keep_order=True)), f32(B, 3, 4)),
+    "RNN, carry": lambda: (recurrent(nnx.LSTMCell, return_carry=True, time_major=True), f32(3, B, 4)),
+    "RNN, unrolled": lambda: (recurrent(unroll=2), f32(B, 4, 4)),
+    "MultiHeadAttention, causal": lambda: (calling(attention(), lambda heads, x: heads(x, mask=nnx.make_causal_mask(x[..., 0]))), f32(B, T, 4)),
+    "MultiHeadAttention, mask": lambda: (calling(attention(), lambda heads, x, k, m: heads(x, k, mask=m)), f32(B, T, 4), f32(B, 5, 4), spec(B, 1, T, 5, dtype=bool)),
+    "Embed, attend": lambda: (seeded(nnx.Embed, 5, 4).attend, f32(B, T, 4)),
+    "BatchNorm, mask": lambda: (calling(seeded(nnx.BatchNorm, 4, use_running_average=True), lambda norm, x, m: norm(x, mask=m)), f32(B, 4), spec(B, 1, dtype=bool)),
 }  # fmt: skip
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NNX_STATE)
 def test_nnx_with_its_state(name):
-    layer, *specs = NNX_STATE[name]
+    layer, *specs = NNX_STATE[name]()
     check(layer, *specs, state="outputs", changes_state=True)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NNX)
 def test_nnx(name):
-    fn, *specs = NNX[name]
+    fn, *specs = NNX[name]()
     check(fn, *specs, **HALVES)
 
 
@@ -86,22 +91,22 @@ def applied(module, *examples, mutable=False, **kwargs):
     return lambda *xs: module.apply(variables, *xs, mutable=mutable, rngs={"dropout": KEY}, **kwargs)
 
 
-X, ONE = jnp.ones((2, 3, 4)), jnp.ones((2, 1, 4))
+X, ONE = np.ones((2, 3, 4), np.float32), np.ones((2, 1, 4), np.float32)
 CACHED = linen.MultiHeadDotProductAttention(2, decode=True)
 LINEN = {
-    "BatchNorm": (applied(linen.BatchNorm(use_running_average=False), X, mutable=["batch_stats"]), f32(B, T, 4)),
-    "Dropout": (applied(linen.Dropout(0.5, deterministic=False), X), f32(B, T, 4)),
-    "SpectralNorm": (applied(linen.SpectralNorm(linen.Dense(3)), X, mutable=["batch_stats"], update_stats=True), f32(B, 4)),
-    "RNN, reverse": (applied(linen.RNN(linen.LSTMCell(3), reverse=True, return_carry=True), X), f32(B, 3, 4)),
-    "MultiHeadDotProductAttention, dropout": (applied(linen.MultiHeadDotProductAttention(2, dropout_rate=0.5, deterministic=False), X), f32(2, 3, 4)),
-    "BatchNorm, over axes": (applied(linen.BatchNorm(use_running_average=False, axis=(1, 2)), X, mutable=["batch_stats"]), f32(B, 3, 4)),
+    "BatchNorm": lambda: (applied(linen.BatchNorm(use_running_average=False), X, mutable=["batch_stats"]), f32(B, T, 4)),
+    "Dropout": lambda: (applied(linen.Dropout(0.5, deterministic=False), X), f32(B, T, 4)),
+    "SpectralNorm": lambda: (applied(linen.SpectralNorm(linen.Dense(3)), X, mutable=["batch_stats"], update_stats=True), f32(B, 4)),
+    "RNN, reverse": lambda: (applied(linen.RNN(linen.LSTMCell(3), reverse=True, return_carry=True), X), f32(B, 3, 4)),
+    "MultiHeadDotProductAttention, dropout": lambda: (applied(linen.MultiHeadDotProductAttention(2, dropout_rate=0.5, deterministic=False), X), f32(2, 3, 4)),
+    "BatchNorm, over axes": lambda: (applied(linen.BatchNorm(use_running_average=False, axis=(1, 2)), X, mutable=["batch_stats"]), f32(B, 3, 4)),
 }  # fmt: skip
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", LINEN)
 def test_linen(name):
-    fn, *specs = LINEN[name]
+    fn, *specs = LINEN[name]()
     check(fn, *specs, **HALVES)
 
 
@@ -137,18 +142,28 @@ def results(layer, state, x):
     return out, jax.tree.leaves(state)
 
 
-NORM, NORM_STATE = with_state(eqx.nn.BatchNorm, 3, "batch", mode="ema")
-BATCH, BATCH_STATE = with_state(eqx.nn.BatchNorm, 3, "batch", mode="batch")
-SPECTRAL, SPECTRAL_STATE = with_state(eqx.nn.SpectralNorm, eqx.nn.Linear(4, 3, key=KEY), "weight", key=KEY)
-HEADS = eqx.nn.MultiheadAttention(2, 4, key=KEY)
+def normalized(mode):
+    layer, state = with_state(eqx.nn.BatchNorm, 3, "batch", mode=mode)
+    return jax.vmap(lambda x: results(layer, state, x), axis_name="batch", out_axes=(0, None))
+
+
+def spectral():
+    layer, state = with_state(eqx.nn.SpectralNorm, eqx.nn.Linear(4, 3, key=KEY), "weight", key=KEY)
+    return lambda x: results(layer, state, x)
+
+
+def heads():
+    return eqx.nn.MultiheadAttention(2, 4, key=KEY)
+
+
 EQUINOX = {
-    "BatchNorm, training": (jax.vmap(lambda x: results(BATCH, BATCH_STATE, x), axis_name="batch", out_axes=(0, None)), f32(4, 3, 5)),
-    "BatchNorm, moving": (jax.vmap(lambda x: results(NORM, NORM_STATE, x), axis_name="batch", out_axes=(0, None)), f32(4, 3, 5)),
-    "SpectralNorm, training": (lambda x: results(SPECTRAL, SPECTRAL_STATE, x), f32(4)),
-    "Dropout": (lambda x: eqx.nn.Dropout(0.5)(x, key=KEY), f32(B, 4)),
-    "MultiheadAttention, mask": (lambda *xs: HEADS(*xs), f32(T, 4), f32(5, 4), f32(5, 4), spec(T, 5, dtype=bool)),
-    "MultiheadAttention, rotary": (
-        lambda x: HEADS(x, x, x, process_heads=lambda q, k, v: (*(jax.vmap(eqx.nn.RotaryPositionalEmbedding(2), 1, 1)(h) for h in (q, k)), v)), f32(3, 4),
+    "BatchNorm, training": lambda: (normalized("batch"), f32(4, 3, 5)),
+    "BatchNorm, moving": lambda: (normalized("ema"), f32(4, 3, 5)),
+    "SpectralNorm, training": lambda: (spectral(), f32(4)),
+    "Dropout": lambda: (lambda x: eqx.nn.Dropout(0.5)(x, key=KEY), f32(B, 4)),
+    "MultiheadAttention, mask": lambda: (calling(heads(), lambda made, *xs: made(*xs)), f32(T, 4), f32(5, 4), f32(5, 4), spec(T, 5, dtype=bool)),
+    "MultiheadAttention, rotary": lambda: (
+        calling(heads(), lambda made, x: made(x, x, x, process_heads=lambda q, k, v: (*(jax.vmap(eqx.nn.RotaryPositionalEmbedding(2), 1, 1)(h) for h in (q, k)), v))), f32(3, 4),
     ),
 }  # fmt: skip
 
@@ -156,5 +171,5 @@ EQUINOX = {
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", EQUINOX)
 def test_equinox(name):
-    fn, *specs = EQUINOX[name]
+    fn, *specs = EQUINOX[name]()
     check(fn, *specs, **HALVES)

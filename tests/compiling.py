@@ -1,0 +1,25 @@
+"""What the tests have JAX compile, they run once or twice: it compiles fast, and once for all processes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+
+
+def compile_fast() -> None:
+    """Set, before JAX is imported, what it compiles with here and in the processes that are started from here.
+
+    `XLA_FLAGS= make test` runs all tests with XLA's own options. What was compiled is kept for the other processes, and for
+    after `jax.clear_caches()`, in a folder that is removed at the end.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="jaxport-tests-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    from jaxport.jaxprs.versions import QUICKLY
+
+    os.environ.setdefault("XLA_FLAGS", " ".join(f"--{name}={str(value).lower()}" for name, value in QUICKLY.items()))

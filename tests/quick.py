@@ -1,0 +1,129 @@
+"""The tests that changed files can break, the closest first, for as long as `make quick` may take.
+
+`python -m tests.quick [--base main] [--within 40] [--list] [FILE…]`: without files, those that differ from the base, or are
+not committed. A test file is the closer, the fewer imports lie between it and a changed file; one that has the changed
+file's name, or is in the folder of that name, is as close as one that imports it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+#: So many test files are collected; others that could see the change are only counted.
+FILES = 12
+#: What looks at all files of the package: it is quick.
+ALWAYS = ("tests/architecture/test_source.py", "tests/architecture/test_imports.py")
+
+
+def changed(base: str) -> list[str]:
+    """The files that differ from where this branch left the base, and those that are new."""
+    run = lambda *command: (
+        subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    )
+    start = run("merge-base", base, "HEAD").strip()
+    return sorted(
+        {*run("diff", "--name-only", start).split("\n"), *run("ls-files", "-o", "--exclude-standard").split("\n")}
+        - {""}
+    )
+
+
+@functools.cache
+def modules() -> dict[str, str]:
+    """Each file of Python by the name of its module."""
+    files = [
+        path
+        for folder in ("src/jaxport", "tests", "examples", "scripts", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    named = {}
+    for path in files:
+        inner = path.relative_to(ROOT / "src" if path.is_relative_to(ROOT / "src") else ROOT).with_suffix("")
+        named[".".join(inner.parts).removesuffix(".__init__")] = path.relative_to(ROOT).as_posix()
+    return named
+
+
+def imported(file: str) -> Iterator[str]:
+    """The files of this repository that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [name for alias in node.names for name in (f"{node.module}.{alias.name}",)]
+            names = [name if name in modules() else str(node.module) for name in names]
+        else:
+            continue
+        yield from (modules()[name] for name in names if name in modules())
+
+
+@functools.cache
+def importers() -> Mapping[str, set[str]]:
+    """For each file those that import it."""
+    found: dict[str, set[str]] = {}
+    for file in modules().values():
+        for other in imported(file):
+            found.setdefault(other, set()).add(file)
+    return found
+
+
+def namesakes(file: str) -> Iterator[str]:
+    """The tests that bear a file's name, or are in the folder of its name or of the one around it."""
+    inner = Path(file).with_suffix("").parts
+    if inner[:2] != ("src", "jaxport"):
+        return
+    *folders, name = inner[2:]
+    names = {f"test_{name}.py"} | ({f"test_{folders[-1]}.py"} if folders else set())
+    yield from (path for path in modules().values() if path.startswith("tests/") and Path(path).name in names)
+
+
+def distances(files: Iterable[str]) -> dict[str, int]:
+    """How many imports away from a changed file each file is that can see it."""
+    found = dict.fromkeys((file for file in files if (ROOT / file).exists()), 0)
+    close = {other for file in found for other in namesakes(file)}
+    found |= dict.fromkeys(close - found.keys(), 1)
+    border = [file for file, distance in found.items() if not distance]
+    while border:
+        nearer = {other: found[file] + 1 for file in border for other in importers().get(file, ())}
+        border = [other for other in nearer if other not in found]
+        found |= {other: nearer[other] for other in border}
+    return found
+
+
+def chosen(files: Iterable[str]) -> tuple[list[str], int]:
+    """The test files to run, the closest first, and how many more can see a change."""
+    files = list(files)
+    near = distances(files)
+    folders = {Path(file).parent.name for file in files}
+    is_test = lambda file: file.startswith("tests/") and Path(file).name.startswith("test_")
+    tests = sorted(filter(is_test, near), key=lambda file: (near[file], Path(file).parent.name not in folders, file))
+    doctests = [file for file in near if file.startswith("src/") and near[file] == 0]
+    first = [*dict.fromkeys([*doctests, *tests[:FILES]])]
+    return [*first, *(file for file in ALWAYS if file not in first and files)], max(0, len(tests) - FILES)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--base", default="main")
+    parser.add_argument("--within", type=float, default=40, help="seconds after which no further test begins")
+    parser.add_argument("--jobs", default="2")
+    parser.add_argument("--list", action="store_true", help="only print the test files")
+    given = parser.parse_args()
+    files = [file for file in given.files or changed(given.base) if file.endswith(".py")]
+    tests, more = chosen(files)
+    print(*tests, sep="\n")
+    print(f"{len(files)} changed files; {more} more test files can see them: `make test` runs those", flush=True)
+    if given.list or not tests:
+        return 0
+    command = [sys.executable, "-m", "pytest", "-q", "-n", given.jobs, "--within", str(given.within), *tests]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
