@@ -309,8 +309,10 @@ def _with_dims(line: str) -> str:
 
 
 def _respell(function: RustFunction, names: Mapping[str, str]) -> None:
+    """Spell sizes otherwise, in place; a size has no fields: in `self.norm`, `self` is the receiver, whatever sizes are called."""
+    receivers = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Attribute)}
     for node in ast.walk(function):
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and id(node) not in receivers:
             node.id = names.get(node.id, node.id)
     function.parameters = [names.get(one, one) for one in function.parameters]
 
