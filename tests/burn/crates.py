@@ -24,6 +24,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxport.codegen.rust.text import LAYOUT
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 TEMPLATES = ROOT / "src/jaxport/codegen/burn/templates"
@@ -192,7 +194,8 @@ def unformatted(cases: Mapping[str, Case]) -> list[str]:
             if text:
                 _write(folder / _module(case) / file, text)
     files = sorted(map(str, folder.glob("*/*.rs")))
-    command = [str(program), "--check", "--edition", "2024", "--files-with-diff", *files]
+    layout = ",".join(f"{option}={value}" for option, value in LAYOUT.items())
+    command = [str(program), "--check", "--edition", "2024", "--config", layout, "--files-with-diff", *files]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode and not done.stdout:
         raise RuntimeError(f"rustfmt failed:\n{done.stderr[-4000:]}")

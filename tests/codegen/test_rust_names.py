@@ -82,6 +82,7 @@ def test_a_crate_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         "Cargo.toml",
         "README.md",
         "model.safetensors",
+        "rustfmt.toml",
         "src",
         "tests",
     }

@@ -122,7 +122,8 @@ class RustBody:
     def literal(self, number: RuntimeValue, dtype: np.dtype) -> ast.expr:
         """Return a number that meets tensors of a dtype."""
         if is_dim(number):
-            return Binary(self.size(number), "as", Literal("f64" if kind_of(dtype) == "Float" else "i64"))
+            number = self.signed(number)
+            return number if kind_of(dtype) == "Int" else Binary(number, "as", Literal("f64"))
         kind = kind_of(dtype)
         if kind == "Bool":
             return Literal("true" if number else "false")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxport.codegen.burn.helpers import names as helper_names, source
-from jaxport.codegen.burn.layers import BURN, NAMES_IN_USE, accepts
+from jaxport.codegen.burn.layers import BURN, LAYERS, NAMES_IN_USE, accepts
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Struct, Structs, snake_case
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import kind_of
@@ -81,7 +81,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
       InvalidArgument: an input is no array, or a size cannot be read from the inputs.
     """
     program = recorded.program
-    tree, result = build(recorded, (), channels_last=False, accepts=accepts)
+    tree, result = build(recorded, LAYERS, channels_last=False, accepts=accepts)
     outputs = {
         variable: variable_name(name)
         for variable, name in zip(result, program.output_names, strict=True)
@@ -111,7 +111,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
     tensors, origins, known = {}, {}, program.weights.tensors
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
-    in_layers = {id(weight) for layer in layers for weight in layer.weights.values()}
+    in_layers = {id(one) for layer in layers for weight in layer.weights.values() for one in (weight, *weight.pieces)}
     inside = total = 0
     for key, weight in tensors_of(tree, structs, BURN):
         count = math.prod(weight.shape) if weight.trained else 0
@@ -121,8 +121,8 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         if origin is not None:
             origins[key] = origin
     definitions = [one for one in structs.definitions if isinstance(one, Struct)]
+    definitions[-1].further = _LOADING
     parts = [one.text() for one in reversed(definitions)]
-    parts.insert(1, _LOADING.format(root=root))
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
         parts.insert(0, _outputs(structs, result))
     body = "\n\n".join([*parts, *private.sources])
@@ -195,10 +195,12 @@ def _imports(body: str, helpers: set[str]) -> str:
         "",
         "use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};",
     ]
-    nn = r"(Linear|LayerNorm|RmsNorm|BatchNorm|GroupNorm|Embedding|Dropout|PaddingConfig[123]d)(Config)?"
+    nn = r"(Linear|LayerNorm|RmsNorm|BatchNorm|GroupNorm|Embedding|Dropout|Gru|Lstm|LstmState|PaddingConfig[123]d)(Config)?"
     lines += _use("burn::module", [one for one in ("Initializer", "Param", "ParamId") if one in words])
     lines += _use("burn::nn", [one for one in words if re.fullmatch(nn, one)])
     lines += _use("burn::nn::conv", [one for one in words if re.fullmatch(r"Conv(Transpose)?[123]d(Config)?", one)])
+    attention = ("MhaInput", "MultiHeadAttention", "MultiHeadAttentionConfig")
+    lines += _use("burn::nn::attention", [one for one in attention if one in words])
     lines.append("use burn::prelude::*;")
     types = [one for one in ("DType", "FloatDType", "IntDType", "IndexingUpdateOp") if one in words]
     types += [one for one in ("activation", "module") if re.search(rf"\b{one}::", re.sub(r"burn::\w+::", "", body))]
@@ -248,19 +250,17 @@ def _glue(
     return _USES.format(root=root, types=", ".join(types)).replace("{Device}", "Device"), filled
 
 
-_LOADING = """impl {root} {{
-    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
-    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {{
+_LOADING = """    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
         model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
         Ok(model)
-    }}
+    }
 
     /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {{
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
-    }}
-}}"""
+    }"""
 _GLUE = """/// Reads the weights of a file.
 pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<{root}, SafetensorsStoreError> {{
     {root}::load(path, device)

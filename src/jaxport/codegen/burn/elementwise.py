@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.registry import primitive
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, kind_of, same
-from jaxport.codegen.rust.nodes import Binary, Literal, Unary, method, path_call
+from jaxport.codegen.rust.nodes import Binary, Invocation, Literal, Method, Unary, method, path_call
 from jaxport.importer.host import Dim, RuntimeValue, is_dim
 
 METHODS = {
@@ -112,7 +112,14 @@ def round_(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], round
 
 @primitive("not")
 def not_(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
-    return result(method(body.compact(x), "bool_not" if x.kind == "Bool" else "bitwise_not"), outs[0], x.sizes)
+    node = body.compact(x)
+    return result(negated(node) if x.kind == "Bool" else method(node, "bitwise_not"), outs[0], x.sizes)
+
+
+def negated(mask: ast.expr) -> ast.expr:
+    """Return a mask that is true where another is false."""
+    is_negated = isinstance(mask, Method) and mask.name == "bool_not"
+    return mask.receiver if is_negated else method(mask, "bool_not")
 
 
 @primitive(
@@ -353,7 +360,9 @@ def _comparison(name: str) -> Callable[..., TypedValue]:
             a, b = (converted(body, value, np.dtype("int32")) for value in (a, b))
         for value, other, key in ((b, a, name), (a, b, _SWAPPED[name])):
             number = scalar_of(value)
-            if number is not None and other.node is not None and other.kind != "Bool":
+            if number is not None and other.node is not None and other.kind == "Bool":
+                return result(other.node if bool(number) == (name == "eq") else negated(other.node), outs[0], other.sizes)
+            if number is not None and other.node is not None:
                 node = method(other.node, f"{_COMPARED[key]}_elem", body.literal(number, other.dtype))
                 return result(node, outs[0], other.sizes)
         left, right, values = pair(body, a, b)
@@ -421,15 +430,29 @@ def select_n(body: RustBody, which: TypedValue, *cases: TypedValue, outs: Sequen
     number = scalar_of(otherwise)
     if then.node is not None and number is not None and which.node is not None:
         values = [_sized(which), then]
-        negated = method(mask, "bool_not")
         return result(
-            method(then.node, "mask_fill", negated, body.literal(number, then.dtype)), out, joined_sizes(out, values)
+            method(then.node, "mask_fill", negated(mask), body.literal(number, then.dtype)), out, joined_sizes(out, values)
         )
     left, right, values = pair(body, otherwise, then)
     return result(method(left, "mask_where", mask, right), out, joined_sizes(out, [*values, _sized(which)]))
 
 
 PRIMITIVE_EQ = _comparison("eq")
+
+
+def wrapped(body: RustBody, x: TypedValue, size: Dim) -> TypedValue:
+    """Return indices of which the negative ones count from the end of an axis as numbers from its start."""
+    if isinstance(x.known, np.ndarray) and (not is_dim(size) or (x.known >= 0).all()):
+        return TypedValue(x.shape, x.dtype, known=np.where(x.known < 0, x.known + (0 if is_dim(size) else size), x.known))
+    if x.number is not None and not is_dim(x.number):
+        return TypedValue(x.shape, x.dtype, known=x.number if x.number >= 0 else int(x.number) + size)
+    node, counts = body.compact(x), body.compact(x)
+    while isinstance(counts, Method) and counts.name in ("unsqueeze", "unsqueeze_dim", "unsqueeze_dims", "expand"):
+        counts = counts.receiver
+    if isinstance(counts, Invocation) and counts.path == "Tensor::arange":
+        return x
+    node = body.helper("wrapped", node, body.size(size))
+    return TypedValue(x.shape, x.dtype, node, x.sizes if x.node is not None else (1,) * len(x.shape))
 
 
 @primitive("clamp")

@@ -63,7 +63,15 @@ def printed(
     results_only = Counter(atom for atom in jaxpr.outvars if not isinstance(atom, jaxprs.Literal))
     uses = results_only + _reads(jaxpr)
 
+    wraps = _wraps(jaxpr, uses)
+    limits: dict[RuntimeValue, TypedValue] = {}
+
     def rule(equation: RuntimeValue, operands: list[TypedValue]) -> list[TypedValue]:
+        wrapped = wraps.get(equation.outvars[0]) if len(equation.outvars) == 1 else None
+        if wrapped is not None and equation.primitive.name == "add":
+            limits[equation.outvars[0]] = operands[1]
+        if wrapped is not None and equation.primitive.name == "select_n":
+            return [named(equation.outvars[0], elementwise.wrapped(body, operands[1], limits[wrapped].number))]
         if not any(uses[variable] for variable in equation.outvars):
             return [UNUSED] * len(equation.outvars)
         folded = _folded(equation, operands)
@@ -82,20 +90,61 @@ def printed(
     return interpret(jaxpr, [*map(constant, consts), *given], rule, _literal)
 
 
+def _wraps(jaxpr: RuntimeValue, uses: Counter[RuntimeValue]) -> dict[RuntimeValue, RuntimeValue]:
+    """Return the variables that are indices counted from the start, `where(i < 0, i + n, i)`, and the sums in them.
+
+    Each has the variable of its sum, `i + n`, and that has itself. What only they read is taken out of `uses`.
+    """
+    equations = _equations(jaxpr)
+    times = Counter(id(equation) for equation in equations)
+    made = {variable: equation for equation in equations for variable in equation.outvars}
+
+    def maker(atom: RuntimeValue, name: str) -> RuntimeValue:
+        equation = None if isinstance(atom, jaxprs.Literal) else made.get(atom)
+        return equation if equation is not None and equation.primitive.name == name else None
+
+    def is_size(atom: RuntimeValue) -> bool:
+        converted = maker(atom, "convert_element_type")
+        atom = converted.invars[0] if converted is not None else atom
+        return atom.val >= 0 if isinstance(atom, jaxprs.Literal) else maker(atom, "dim_as_value") is not None
+
+    wraps: dict[RuntimeValue, RuntimeValue] = {}
+    for equation in {id(equation): equation for equation in equations}.values():
+        if equation.primitive.name != "select_n" or len(equation.invars) != 3:
+            continue
+        which, index, other = equation.invars
+        negative, total, count = maker(which, "lt"), maker(other, "add"), times[id(equation)]
+        if negative is None or total is None or isinstance(index, jaxprs.Literal) or index.aval.dtype.itemsize < 4:
+            continue
+        zero = negative.invars[1]
+        is_wrap = negative.invars[0] is index and total.invars[0] is index and is_size(total.invars[1])
+        is_wrap = is_wrap and isinstance(zero, jaxprs.Literal) and zero.val == 0 and index.aval.dtype.kind == "i"
+        if is_wrap and uses[which] == count and uses[other] == count:
+            wraps |= {equation.outvars[0]: other, other: other}
+            uses[index] -= 2 * count
+            uses[which] = uses[other] = 0
+    return wraps
+
+
 UNUSED = TypedValue((), np.dtype(np.int32), known=np.int32(0))
 """What stands for results that nothing reads."""
 
 
 def _reads(jaxpr: RuntimeValue) -> Counter[RuntimeValue]:
     """Return how often the equations of a program read each variable."""
-    reads: Counter[RuntimeValue] = Counter()
+    return Counter(atom for equation in _equations(jaxpr) for atom in equation.invars if not isinstance(atom, jaxprs.Literal))
 
-    def count(equation: RuntimeValue, _: list[None]) -> list[None]:
-        reads.update(atom for atom in equation.invars if not isinstance(atom, jaxprs.Literal))
+
+def _equations(jaxpr: RuntimeValue) -> list[RuntimeValue]:
+    """Return the equations of a program, those of the functions that it calls included."""
+    found: list[RuntimeValue] = []
+
+    def note(equation: RuntimeValue, _: list[None]) -> list[None]:
+        found.append(equation)
         return [None] * len(equation.outvars)
 
-    interpret(jaxpr, [None] * (len(jaxpr.constvars) + len(jaxpr.invars)), count, lambda _: None)
-    return reads
+    interpret(jaxpr, [None] * (len(jaxpr.constvars) + len(jaxpr.invars)), note, lambda _: None)
+    return found
 
 
 def _literal(atom: RuntimeValue) -> TypedValue:

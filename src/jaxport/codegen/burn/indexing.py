@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.elementwise import converted
+from jaxport.codegen.burn.elementwise import converted, negated
 from jaxport.codegen.burn.reductions import gathered
 from jaxport.codegen.burn.registry import PRIMITIVES, primitive
 from jaxport.codegen.burn.shapes import added_axes, counted, padded, part_of, permuted
@@ -51,7 +51,7 @@ def gather(
         ):
             kind = "promise"
     indices = converted(body, indices, INDEX)
-    fill = _fill(fill_value, x) if kind == "fill" else None
+    fill = fill_of(x, fill_value) if kind == "fill" else None
     index_shape = tuple(indices.shape[:-1])
     if x.known is not None:
         x = TypedValue(x.shape, x.dtype, body.tensor(x), x.shape)
@@ -68,7 +68,8 @@ def gather(
     return _by_positions(body, x, indices, numbers, slice_sizes, out, kind, fill)
 
 
-def _fill(fill_value: RuntimeValue, x: TypedValue) -> RuntimeValue:
+def fill_of(x: TypedValue, fill_value: RuntimeValue = None) -> RuntimeValue:
+    """Return what stands where indices are outside: what a call asks for, or else what JAX has for the type."""
     if fill_value is not None:
         return fill_value
     if x.kind == "Float":
@@ -135,10 +136,8 @@ def _filled(body: RustBody, value: TypedValue, valid: TypedValue | None, fill: R
     """Return a value with a number where the positions were outside."""
     if valid is None:
         return value
-    mask = method(body.compact(valid), "bool_not")
-    return tensor(
-        method(body.tensor(value), "mask_fill", mask, body.literal(fill, value.dtype)), value.shape, value.dtype
-    )
+    node = method(body.tensor(value), "mask_fill", negated(body.compact(valid)), body.literal(fill, value.dtype))
+    return tensor(node, value.shape, value.dtype)
 
 
 def _selected(
@@ -364,7 +363,7 @@ def _scatter(name: str) -> RuntimeValue:
         if valid is not None:  # windows that are outside change an element behind the others, which is dropped
             behind = body.signed(rows) if is_dim(rows) else Literal(str(rows))
             whole = tensor(body.tensor(total), updates.shape, INDEX)
-            node = method(body.tensor(whole), "mask_fill", method(body.compact(valid), "bool_not"), behind)
+            node = method(body.tensor(whole), "mask_fill", negated(body.compact(valid)), behind)
             total = tensor(node, updates.shape, INDEX)
         flat = body.shaped(body.tensor(total), updates.shape, (count, 1))
         source = body.reshaped(value, (rows,))

@@ -48,8 +48,7 @@ def broadcast_in_dim(
 
 def added_axes(node: ast.expr, added: Sequence[int], rank: int) -> ast.expr:
     """Return a tensor with more axes, which are of size 1."""
-    cut = _squeezed(node)
-    if cut is not None and cut == [*added]:
+    if _changed(node, "squeeze") == [*added]:
         return node.receiver  # pyright: ignore[reportAttributeAccessIssue]
     if [*added] == [*range(len(added))]:
         return method(node, "unsqueeze", generics=str(rank))
@@ -58,9 +57,9 @@ def added_axes(node: ast.expr, added: Sequence[int], rank: int) -> ast.expr:
     return method(node, "unsqueeze_dims", Borrow(axes_node(added)), generics=str(rank))
 
 
-def _squeezed(node: ast.expr) -> list[int] | None:
-    """Return the axes that an expression drops last, if it does."""
-    if not isinstance(node, Method) or node.name not in ("squeeze_dim", "squeeze_dims"):
+def _changed(node: ast.expr, name: str) -> list[int] | None:
+    """Return the axes that an expression drops last, or adds, if it does: `name` is `squeeze` or `unsqueeze`."""
+    if not isinstance(node, Method) or node.name not in (f"{name}_dim", f"{name}_dims"):
         return None
     axes = node.arguments[0]
     parts = axes.value.elements if isinstance(axes, Borrow) and isinstance(axes.value, Array) else [axes]
@@ -125,6 +124,8 @@ def without_axes(body: RustBody, node: ast.expr, axes: Sequence[int], rank: int)
         axes = axes[1:]
     if not axes:
         return node
+    if _changed(node, "unsqueeze") == axes:
+        return node.receiver  # pyright: ignore[reportAttributeAccessIssue]
     if len(axes) == 1:
         return method(node, "squeeze_dim", Literal(str(axes[0])), generics=str(rank - 1))
     return method(node, "squeeze_dims", Borrow(axes_node(axes)), generics=str(rank - len(axes)))
@@ -168,6 +169,8 @@ def stack(body: RustBody, *parts: TypedValue, outs: Sequence[RuntimeValue], axis
     rank = len(outs[0].shape)
     nodes = [body.tensor(part) for part in parts]
     axis = axis % rank
+    if len(nodes) == 1 and rank > 1:
+        return tensor(added_axes(nodes[0], [axis], rank), outs[0].shape, outs[0].dtype)
     if rank == 1:  # of numbers, each of which is a tensor of one element
         return tensor(path_call("Tensor::cat", Vector(nodes), Literal("0")), outs[0].shape, outs[0].dtype)
     node = path_call(f"Tensor::stack::<{rank}>", Vector(nodes), Literal(str(axis)))
@@ -299,7 +302,7 @@ def counted(body: RustBody, shape: Sequence[Dim], dimension: int, dtype: np.dtyp
     from jaxport.codegen.burn.values import dtype_name, kind_of
 
     size = shape[dimension]
-    end = Literal(str(size)) if not is_dim(size) else _as_i64(body, size)
+    end = body.signed(size)
     integer = dtype if kind_of(dtype) == "Int" else np.dtype("int32")
     options = ast.Tuple([body.device(), Literal(f"DType::{dtype_name(integer)}")], ast.Load())
     node: ast.expr = path_call("Tensor::arange", RustRange(Literal("0"), end, 1), options)
@@ -309,13 +312,6 @@ def counted(body: RustBody, shape: Sequence[Dim], dimension: int, dtype: np.dtyp
     assert vector.node is not None
     node = added_axes(vector.node, added, rank) if added else vector.node
     return TypedValue(tuple(shape), dtype, node, tuple(size if axis == dimension else 1 for axis in range(rank)))
-
-
-def _as_i64(body: RustBody, size: Dim) -> ast.expr:
-    from jaxport.codegen.rust.nodes import Binary
-
-    node = body.size(size)
-    return Binary(node, "as", Literal("i64"))
 
 
 @primitive("pad")

@@ -51,6 +51,11 @@ class Functions:
     helpers: set[str] = field(default_factory=set)
     sizes: Mapping[str, str] = field(default_factory=dict)
 
+    def helper(self, name: str, *arguments: ast.expr) -> ast.expr:
+        """Return the call of a helper function."""
+        self.helpers.add(name)
+        return path_call(name, *arguments)
+
     def add(self, wanted: str, make: Callable[[str], str]) -> str:
         """Return the name of a function; `make` returns its text under a name."""
         text = make("@")

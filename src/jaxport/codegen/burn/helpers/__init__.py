@@ -15,6 +15,7 @@ __all__ = ["names", "source"]
 _ITEM = re.compile(r"^(?:pub )?(?:fn|struct|const|trait|enum|impl) (\w+)", re.MULTILINE)
 _PRELUDE = {"Bool", "Device", "ElementConversion", "Float", "Int", "Shape", "Tensor", "TensorData", "s"}
 _IMPORTS = {
+    "burn::nn::attention": ("MhaInput", "MultiHeadAttention", "generate_autoregressive_mask"),
     "burn::tensor": ("DType", "FloatDType", "IndexingUpdateOp", "IntDType", "Slice", "activation", "module"),
     "burn::tensor::activation": ("softmax",),
     "burn::tensor::kind": ("Basic", "Numeric", "Ordered"),
