@@ -24,6 +24,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxport.codegen.burn.crate import Crate
 from jaxport.codegen.rust.text import LAYOUT
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +84,14 @@ def selected(request: pytest.FixtureRequest, parameter: str) -> list[str]:
     items = [item for item in request.session.items if getattr(item, "module", None) is request.node.obj]
     parameters = [getattr(item, "callspec", None) for item in items]
     return [*dict.fromkeys(one.params[parameter] for one in parameters if one is not None)]
+
+
+def case_of(crate: Crate, name: str) -> Case:
+    """Return the sources of a printed model; its weights are written to a file of this name."""
+    weights = BUILD / "weights" / f"{name}.safetensors"
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(weights, crate.tensors)
+    return Case(crate.model, crate.glue, crate.helpers, weights)
 
 
 def cargo() -> str:

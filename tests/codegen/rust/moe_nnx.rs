@@ -82,8 +82,7 @@ impl NnxExperts {
 }
 
 fn top_k_2(x: Tensor<3>) -> (Tensor<3>, Tensor<3, Int>) {
-    let (values, indices) = top_k(x, 2);
-    (values, indices)
+    top_k(x, 2)
 }
 
 // layers.0.norm.gamma: [16]

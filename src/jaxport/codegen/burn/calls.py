@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.elementwise import converted
+from jaxport.codegen.burn.indexing import fill_of
 from jaxport.codegen.burn.reductions import reduced
 from jaxport.codegen.burn.registry import call
-from jaxport.codegen.burn.indexing import fill_of
 from jaxport.codegen.burn.shapes import added_axes, stack as stacked
 from jaxport.codegen.burn.values import TypedValue, tensor
 from jaxport.codegen.rust.nodes import Literal, method, path_call
@@ -145,14 +145,17 @@ def take_along_axis(
 ) -> TypedValue | None:
     if x.kind == "Bool" or len(x.shape) != len(indices.shape) or x.node is None or indices.known is not None:
         return None
-    operands = body.tensor(x), body.tensor(indices), Literal(str(axis % len(x.shape))), body.literal(fill_of(x), x.dtype)
+    operands = (
+        body.tensor(x),
+        body.tensor(indices),
+        Literal(str(axis % len(x.shape))),
+        body.literal(fill_of(x), x.dtype),
+    )
     return tensor(body.helper("take_along_axis", *operands), step.outputs.shape, x.dtype)
 
 
 @call("helper.gather_nd")
-def gather_nd(
-    body: RustBody, step: Step, x: TypedValue, indices: TypedValue, batch_dims: int
-) -> TypedValue | None:
+def gather_nd(body: RustBody, step: Step, x: TypedValue, indices: TypedValue, batch_dims: int) -> TypedValue | None:
     if x.known is not None or indices.known is not None or not indices.shape[-1] or _is_empty(x, indices):
         return None
     node = converted(body, x, np.dtype("uint8")) if x.kind == "Bool" else x

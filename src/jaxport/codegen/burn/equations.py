@@ -11,7 +11,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.codegen.burn import control, elementwise, indexing, reductions, shapes, spectral, windows  # noqa: F401  they register their rules
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.registry import PRIMITIVES
+from jaxport.codegen.burn.registry import PRIMITIVES, WITHOUT_EFFECT
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, kind_of
 from jaxport.codegen.rust.text import expression_text
 from jaxport.importer.host import RuntimeValue, is_dim
@@ -132,7 +132,9 @@ UNUSED = TypedValue((), np.dtype(np.int32), known=np.int32(0))
 
 def _reads(jaxpr: RuntimeValue) -> Counter[RuntimeValue]:
     """Return how often the equations of a program read each variable."""
-    return Counter(atom for equation in _equations(jaxpr) for atom in equation.invars if not isinstance(atom, jaxprs.Literal))
+    return Counter(
+        atom for equation in _equations(jaxpr) for atom in equation.invars if not isinstance(atom, jaxprs.Literal)
+    )
 
 
 def _equations(jaxpr: RuntimeValue) -> list[RuntimeValue]:
@@ -163,11 +165,7 @@ def _printed(body: RustBody, equation: RuntimeValue, operands: Sequence[TypedVal
         operands = elementwise.spread_scalars(operands, tuple(outs[0].shape))
     if name == "select_n":
         operands = [operands[0], *elementwise.spread_scalars(operands[1:], tuple(outs[0].shape))]
-    params = {
-        key: value
-        for key, value in equation.params.items()
-        if not (key in ("accuracy", "sharding", "out_sharding") and value is None)
-    }
+    params = {key: value for key, value in equation.params.items() if key not in WITHOUT_EFFECT}
     made = rule(body, *operands, outs=outs, **params)
     return [made] if isinstance(made, TypedValue) else list(made)
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.elementwise import converted, negated
 from jaxport.codegen.burn.reductions import gathered
-from jaxport.codegen.burn.registry import PRIMITIVES, primitive
+from jaxport.codegen.burn.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.shapes import added_axes, counted, padded, part_of, permuted
 from jaxport.codegen.burn.values import TypedValue, same, tensor
 from jaxport.codegen.rust.nodes import Array, Binary, Literal, RustRange, Slices, method
@@ -28,8 +28,8 @@ def _mode(mode: RuntimeValue) -> str:
 
 @primitive("gather")
 def gather(
-    body: RustBody, x: TypedValue, indices: TypedValue, *dims: TypedValue, outs: Sequence[RuntimeValue], dimension_numbers: RuntimeValue, slice_sizes: Sequence[Dim], mode: RuntimeValue,
-    fill_value: RuntimeValue = None, indices_are_sorted: bool = False, unique_indices: bool = False,
+    body: RustBody, x: TypedValue, indices: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: RuntimeValue, slice_sizes: Sequence[Dim], mode: RuntimeValue,
+    fill_value: RuntimeValue = None,
 ) -> TypedValue:  # fmt: skip
     numbers, out, kind = dimension_numbers, outs[0], _mode(mode)
     start_map, collapsed = tuple(numbers.start_index_map), (*numbers.collapsed_slice_dims,)
@@ -324,8 +324,8 @@ _UPDATES = {
 
 def _scatter(name: str) -> RuntimeValue:
     def rule(
-        body: RustBody, x: TypedValue, indices: TypedValue, updates: TypedValue, *dims: TypedValue, outs: Sequence[RuntimeValue], dimension_numbers: RuntimeValue, mode: RuntimeValue,
-        update_jaxpr: RuntimeValue = None, update_consts: RuntimeValue = None, indices_are_sorted: bool = False, unique_indices: bool = False,
+        body: RustBody, x: TypedValue, indices: TypedValue, updates: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: RuntimeValue, mode: RuntimeValue,
+        update_jaxpr: RuntimeValue = None, update_consts: RuntimeValue = None,
     ) -> TypedValue:  # fmt: skip
         numbers, kind = dimension_numbers, _mode(mode)
         left_out = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
@@ -412,7 +412,7 @@ def _assigned(
 
 @primitive("dynamic_slice")
 def dynamic_slice(
-    body: RustBody, x: TypedValue, *starts: TypedValue, outs: Sequence[RuntimeValue], slice_sizes: RuntimeValue
+    body: RustBody, x: TypedValue, *starts: TypedValue, outs: Outs, slice_sizes: RuntimeValue
 ) -> TypedValue:
     sizes = tuple(outs[0].shape)
     if all(start.number is not None for start in starts[: len(x.shape)]):
@@ -445,7 +445,7 @@ def _dynamic(
 
 @primitive("dynamic_update_slice")
 def dynamic_update_slice(
-    body: RustBody, x: TypedValue, update: TypedValue, *starts: TypedValue, outs: Sequence[RuntimeValue]
+    body: RustBody, x: TypedValue, update: TypedValue, *starts: TypedValue, outs: Outs
 ) -> TypedValue:
     if all(start.number is not None for start in starts):
         begins = [

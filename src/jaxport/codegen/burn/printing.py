@@ -34,6 +34,7 @@ from jaxport.codegen.rust.nodes import (
     Vector,
     method,
     path_call,
+    returned_at_once,
 )
 from jaxport.codegen.rust.text import expression_text, function_text
 from jaxport.codegen.tree import Call, Layer, Module, Weight
@@ -194,20 +195,11 @@ class RustCalls(CallPrinter):
             flat = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable)]
             defaults = default if not isinstance(default, str) and len(default) == len(flat) else ["x"] * len(flat)
             parts = [self.target(leaf, uses, own) for leaf, own in zip(flat, defaults, strict=True)]
-            return ast.Tuple(parts, ast.Store())
+            return parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Store())
         made = super().target(tree, uses, default)
         if isinstance(made, ast.Name) and isinstance(tree, Variable):
             made.type = tensor_type(tree.shape, tree.dtype)  # type: ignore[attr-defined]
         return made
-
-
-def _same_names(made: ast.Assign, returned: ast.stmt) -> bool:
-    """Whether a tuple of names is returned as it was bound before."""
-    target, value = made.targets[0], getattr(returned, "value", None)
-    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
-        return False
-    names = [[getattr(one, "id", None) for one in pattern.elts] for pattern in (target, value)]
-    return names[0] == names[1] and None not in names[0]
 
 
 def _is_zeros(node: ast.expr | None) -> bool:
@@ -340,11 +332,9 @@ class Structs(Classes):
         assert isinstance(printer, RustCalls)
         is_root = arguments.keys() == self.inputs.keys() and result is self.result
         parameters, types = [*arguments.values()], [_kind(variable, self) for variable in arguments]
-        statements = [*body]
+        statements = returned_at_once(body)
         kinds = [_kind(one, self) for one in (result if isinstance(result, tuple | list) else [result])]
         returned = kinds[0] if not isinstance(result, tuple | list) else f"({', '.join(kinds)})"
-        if len(statements) > 1 and isinstance(made := statements[-2], ast.Assign) and _same_names(made, statements[-1]):
-            statements[-2:] = [ast.Return(made.value)]
         if is_root and isinstance(result, tuple) and len(result) > MOST_TOGETHER:
             last = statements[-1]
             assert isinstance(last, ast.Return)

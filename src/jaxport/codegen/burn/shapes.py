@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.registry import PRIMITIVES, primitive
+from jaxport.codegen.burn.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, same, tensor
 from jaxport.codegen.rust.nodes import Array, Borrow, Literal, Method, RustRange, Slices, Vector, method, path_call
 from jaxport.importer.host import Dim, RuntimeValue, is_dim
@@ -23,10 +23,9 @@ def broadcast_in_dim(
     body: RustBody,
     x: TypedValue,
     *dims: TypedValue,
-    outs: Sequence[RuntimeValue],
+    outs: Outs,
     shape: RuntimeValue = None,
     broadcast_dimensions: Sequence[int],
-    sharding: RuntimeValue = None,
 ) -> TypedValue:
     shape, places = tuple(outs[0].shape), tuple(broadcast_dimensions)
     if x.known is not None and (x.number is not None or not isinstance(x.known, np.ndarray)):
@@ -67,9 +66,7 @@ def _changed(node: ast.expr, name: str) -> list[int] | None:
 
 
 @primitive("expand_dims")
-def expand_dims(
-    body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], dimensions: Sequence[int]
-) -> TypedValue:
+def expand_dims(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int]) -> TypedValue:
     kept = [axis for axis in range(len(outs[0].shape)) if axis not in dimensions]
     return broadcast_in_dim(body, x, outs=outs, broadcast_dimensions=kept)
 
@@ -79,10 +76,9 @@ def reshape(
     body: RustBody,
     x: TypedValue,
     *dims: TypedValue,
-    outs: Sequence[RuntimeValue],
+    outs: Outs,
     new_sizes: RuntimeValue = None,
     dimensions: RuntimeValue = None,
-    sharding: RuntimeValue = None,
 ) -> TypedValue:
     shape = tuple(outs[0].shape)
     added = _added(x.shape, shape)
@@ -107,7 +103,7 @@ def _added(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
 
 
 @primitive("squeeze")
-def squeeze(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], dimensions: Sequence[int]) -> TypedValue:
+def squeeze(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int]) -> TypedValue:
     shape = tuple(outs[0].shape)
     if x.known is not None:
         known = x.known.reshape(shape) if isinstance(x.known, np.ndarray) else x.known
@@ -132,7 +128,7 @@ def without_axes(body: RustBody, node: ast.expr, axes: Sequence[int], rank: int)
 
 
 @primitive("transpose")
-def transpose(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], permutation: Sequence[int]) -> TypedValue:
+def transpose(body: RustBody, x: TypedValue, *, outs: Outs, permutation: Sequence[int]) -> TypedValue:
     shape = tuple(outs[0].shape)
     order = tuple(int(axis) for axis in permutation)
     if x.known is not None:
@@ -156,7 +152,7 @@ def permuted(node: ast.expr, order: Sequence[int]) -> ast.expr:
 
 
 @primitive("concatenate")
-def concatenate(body: RustBody, *parts: TypedValue, outs: Sequence[RuntimeValue], dimension: int) -> TypedValue:
+def concatenate(body: RustBody, *parts: TypedValue, outs: Outs, dimension: int) -> TypedValue:
     whole = [part for part in parts if is_dim(part.shape[dimension]) or part.shape[dimension] != 0] or [parts[0]]
     if len(whole) == 1:
         return tensor(body.tensor(whole[0]), outs[0].shape, outs[0].dtype)
@@ -165,7 +161,7 @@ def concatenate(body: RustBody, *parts: TypedValue, outs: Sequence[RuntimeValue]
 
 
 @primitive("stack")
-def stack(body: RustBody, *parts: TypedValue, outs: Sequence[RuntimeValue], axis: int) -> TypedValue:
+def stack(body: RustBody, *parts: TypedValue, outs: Outs, axis: int) -> TypedValue:
     rank = len(outs[0].shape)
     nodes = [body.tensor(part) for part in parts]
     axis = axis % rank
@@ -178,9 +174,7 @@ def stack(body: RustBody, *parts: TypedValue, outs: Sequence[RuntimeValue], axis
 
 
 @primitive("tile")
-def tile(
-    body: RustBody, x: TypedValue, *dims: TypedValue, outs: Sequence[RuntimeValue], reps: Sequence[RuntimeValue]
-) -> TypedValue:
+def tile(body: RustBody, x: TypedValue, *dims: TypedValue, outs: Outs, reps: Sequence[RuntimeValue]) -> TypedValue:
     shape = tuple(outs[0].shape)
     if x.known is not None and x.number is not None:
         return TypedValue(shape, x.dtype, known=x.number)
@@ -194,9 +188,7 @@ def tile(
 
 
 @primitive("split")
-def split(
-    body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], sizes: Sequence[int], axis: int
-) -> list[TypedValue]:
+def split(body: RustBody, x: TypedValue, *, outs: Outs, sizes: Sequence[int], axis: int) -> list[TypedValue]:
     x = body.bound(x)
     parts, start = [], 0
     for out, size in zip(outs, sizes, strict=True):
@@ -217,7 +209,7 @@ def slice_(
     body: RustBody,
     x: TypedValue,
     *,
-    outs: Sequence[RuntimeValue],
+    outs: Outs,
     start_indices: Sequence[Dim],
     limit_indices: Sequence[Dim],
     strides: Sequence[int] | None,
@@ -276,7 +268,7 @@ def _plain(node: ast.expr | None) -> ast.expr | None:
 
 
 @primitive("rev")
-def rev(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], dimensions: Sequence[int]) -> TypedValue:
+def rev(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int]) -> TypedValue:
     if x.known is not None and x.number is not None:
         return x
     return tensor(method(body.tensor(x), "flip", axes_node(dimensions)), outs[0].shape, x.dtype)
@@ -284,13 +276,7 @@ def rev(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], dimensio
 
 @primitive("iota")
 def iota(
-    body: RustBody,
-    *dims: TypedValue,
-    outs: Sequence[RuntimeValue],
-    dtype: RuntimeValue,
-    shape: RuntimeValue,
-    dimension: int,
-    sharding: RuntimeValue = None,
+    body: RustBody, *dims: TypedValue, outs: Outs, dtype: RuntimeValue, shape: RuntimeValue, dimension: int
 ) -> TypedValue:
     shape, dtype = tuple(outs[0].shape), np.dtype(dtype)
     return counted(body, shape, dimension, dtype)
@@ -316,12 +302,7 @@ def counted(body: RustBody, shape: Sequence[Dim], dimension: int, dtype: np.dtyp
 
 @primitive("pad")
 def pad(
-    body: RustBody,
-    x: TypedValue,
-    value: TypedValue,
-    *,
-    outs: Sequence[RuntimeValue],
-    padding_config: Sequence[tuple[Dim, Dim, int]],
+    body: RustBody, x: TypedValue, value: TypedValue, *, outs: Outs, padding_config: Sequence[tuple[Dim, Dim, int]]
 ) -> TypedValue:
     """Pads, cuts where they are negative, and spreads elements apart."""
     shape = tuple(outs[0].shape)

@@ -155,7 +155,7 @@ def _weights(
         def gate(at: int) -> Weight:
             rows = slice((first + at) * hidden, (first + at + 1) * hidden)
             begin = (direction * variable.shape[1] + rows.start) * row
-            read = lambda: np.ascontiguousarray(whole.read()[direction, rows].T)  # noqa: E731
+            read = lambda: np.ascontiguousarray(whole.read()[direction, rows].T)
             return Weight(whole.name, shape, whole.dtype, read, axes=axes, part=(begin, begin + hidden * row))
 
         return tuple(map(gate, order))
