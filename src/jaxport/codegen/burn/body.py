@@ -93,6 +93,10 @@ class RustBody:
         self.sizes |= names
         return node
 
+    def number(self, size: Dim) -> ast.expr:
+        """Return a size that stays what it is in all modules of a class."""
+        return self.size(size) if is_dim(size) else Literal(str(int(size)))
+
     def signed(self, size: Dim) -> ast.expr:
         node, names = signed_node(size)
         self.sizes |= names

@@ -152,11 +152,15 @@ def _of_kind(name: str, x: TypedValue) -> str:
 
 
 def gathered(body: RustBody, x: TypedValue, axis: int, indices: ast.expr) -> ast.expr:
-    """Return the elements at positions along an axis; Burn's `gather` does not know booleans."""
-    if x.kind == "Bool":
-        node = method(method(body.tensor(x), "cast", Literal("IntDType::U8")), "gather", Literal(str(axis)), indices)
-        return method(node, "not_equal_elem", Literal("0"))
-    return method(body.tensor(x), "gather", Literal(str(axis)), indices)
+    """Return the elements at positions along an axis."""
+    return on_numbers(body, x, lambda node: method(node, "gather", Literal(str(axis)), indices))
+
+
+def on_numbers(body: RustBody, x: TypedValue, make: Callable[[ast.expr], ast.expr]) -> ast.expr:
+    """Return what an operation that Burn has for numbers only makes of a tensor, which may be one of booleans."""
+    if x.kind != "Bool":
+        return make(body.tensor(x))
+    return method(make(method(body.tensor(x), "cast", Literal("IntDType::U8"))), "not_equal_elem", Literal("0"))
 
 
 @primitive("top_k")

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
+from jaxport.codegen.burn.elementwise import converted
 from jaxport.codegen.burn.registry import PRIMITIVES, Outs, primitive
-from jaxport.codegen.burn.values import TypedValue, same, tensor
+from jaxport.codegen.burn.values import TypedValue, dtype_name, kind_of, same, tensor
 from jaxport.codegen.rust.nodes import Array, Borrow, Literal, Method, RustRange, Slices, Vector, method, path_call
 from jaxport.importer.host import Dim, RuntimeValue, is_dim
 
@@ -181,9 +182,7 @@ def tile(body: RustBody, x: TypedValue, *dims: TypedValue, outs: Outs, reps: Seq
     added = len(shape) - len(x.shape)
     node = body.tensor(x)
     node = added_axes(node, [*range(added)], len(shape)) if added and x.shape else node
-    times = Borrow(
-        Array([body.size(n) if is_dim(n) else Literal(str(n)) for n in ([1] * (len(shape) - len(reps)) + [*reps])])
-    )
+    times = Borrow(Array([body.number(n) for n in ([1] * (len(shape) - len(reps)) + [*reps])]))
     return tensor(method(node, "repeat", times), shape, x.dtype)
 
 
@@ -226,45 +225,24 @@ def part_of(body: RustBody, x: TypedValue, cuts: Sequence[tuple[Dim, Dim, int]],
             return TypedValue(shape, x.dtype, known=x.known)
         return TypedValue(shape, x.dtype, known=x.known[tuple(slice(int(a), int(b), int(c)) for a, b, c in cuts)])
     assert x.node is not None
-    parts: list[ast.expr] = []
+    parts: list[RustRange] = []
     for (start, end, step), size, own in zip(cuts, x.shape, x.sizes, strict=True):
         whole = same([start, end], [0, size]) and step == 1
         if whole or (not same([own], [size])):
             parts.append(RustRange(None, None, 1))
             continue
-        first = None if not is_dim(start) and start == 0 else body.size(start)
-        last = None if same([end], [size]) else body.size(end)
-        parts.append(RustRange(_plain(first), _plain(last), int(step)))
+        first = None if not is_dim(start) and start == 0 else body.number(start)
+        parts.append(RustRange(first, None if same([end], [size]) else body.number(end), int(step)))
     sizes = tuple(
         own if not same([own], [size]) else out for own, size, out in zip(x.sizes, x.shape, shape, strict=True)
     )
-    if all(
-        isinstance(part, RustRange) and part.start is None and part.end is None and part.step == 1 for part in parts
-    ):
+    cut_axes = [at for at, part in enumerate(parts) if part.start is not None or part.end is not None or part.step != 1]
+    if not cut_axes:
         return TypedValue(shape, x.dtype, x.node, sizes)
-    cut_axes = [
-        at
-        for at, part in enumerate(parts)
-        if not (isinstance(part, RustRange) and part.start is None and part.end is None and part.step == 1)
-    ]
     cut = parts[cut_axes[0]]
-    assert isinstance(cut, RustRange)
     if len(cut_axes) == 1 and cut.step == 1 and len(parts) > 1 and cut_axes[0] > 0:
         return TypedValue(shape, x.dtype, method(x.node, "slice_dim", Literal(str(cut_axes[0])), cut), sizes)
-    while (
-        len(parts) > 1
-        and isinstance(parts[-1], RustRange)
-        and parts[-1].start is None
-        and parts[-1].end is None
-        and parts[-1].step == 1
-    ):
-        parts.pop()
-    return TypedValue(shape, x.dtype, method(x.node, "slice", Slices(parts)), sizes)
-
-
-def _plain(node: ast.expr | None) -> ast.expr | None:
-    """Return a bound of a slice as a number that is no argument of the constructor."""
-    return Literal(str(node.value)) if isinstance(node, ast.Constant) else node
+    return TypedValue(shape, x.dtype, method(x.node, "slice", Slices(parts[: cut_axes[-1] + 1])), sizes)
 
 
 @primitive("rev")
@@ -284,9 +262,6 @@ def iota(
 
 def counted(body: RustBody, shape: Sequence[Dim], dimension: int, dtype: np.dtype) -> TypedValue:
     """Return 0, 1, 2, … along an axis."""
-    from jaxport.codegen.burn.elementwise import converted
-    from jaxport.codegen.burn.values import dtype_name, kind_of
-
     size = shape[dimension]
     end = body.signed(size)
     integer = dtype if kind_of(dtype) == "Int" else np.dtype("int32")
@@ -356,12 +331,7 @@ def _padded_by_computed(
     outs = [TypedValue(shape, x.dtype)]
     spread = pad(body, x, zeros[0], outs=outs, padding_config=padding_config)
     mask = pad(body, inside, zeros[1], outs=[TypedValue(shape, np.dtype(bool))], padding_config=padding_config)
-    node = (
-        method(value.node, "unsqueeze", generics=str(len(shape)))
-        if len(shape) > 1 and value.node is not None
-        else value.node
-    )
-    edge = TypedValue(shape, x.dtype, node, (1,) * len(shape))
+    edge = spread(value, shape)
     return PRIMITIVES["select_n"](body, mask, edge, spread, outs=outs)
 
 

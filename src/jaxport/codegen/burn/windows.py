@@ -22,11 +22,7 @@ def numbers(values: Sequence[int]) -> ast.expr:
 
 
 def pairs_node(body: RustBody, pads: Sequence[RuntimeValue]) -> ast.expr:
-    return Array([ast.Tuple([_number(body, low), _number(body, high)], ast.Load()) for low, high in pads])
-
-
-def _number(body: RustBody, size: RuntimeValue) -> ast.expr:
-    return body.size(size) if is_dim(size) else Literal(str(int(size)))
+    return Array([ast.Tuple([body.number(low), body.number(high)], ast.Load()) for low, high in pads])
 
 
 @primitive("conv_general_dilated")
@@ -64,7 +60,7 @@ def conv_general_dilated(
     if any(map(any, negative)):
         cuts: list[ast.expr] = [RustRange(None, None, 1), RustRange(None, None, 1)]
         for (low, high), size in zip(negative, sizes[2:], strict=True):
-            cuts.append(RustRange(Literal(str(-low)), _number(body, size + high), 1))
+            cuts.append(RustRange(Literal(str(-low)), body.number(size + high), 1))
         images = method(images, "slice", Slices(cuts))
         sizes = [*sizes[:2], *(size + low + high for (low, high), size in zip(negative, sizes[2:], strict=True))]
         pads = [(low if is_dim(low) else max(low, 0), high if is_dim(high) else max(high, 0)) for low, high in pads]
