@@ -1,11 +1,10 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::module::{Initializer, Param};
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::prelude::*;
-use burn::tensor::{DType, IndexingUpdateOp, IntDType};
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::ops::PadMode;
+use burn::tensor::{DType, IndexingUpdateOp, IntDType};
+use std::path::PathBuf;
 
 use super::helpers::{scattered, wrapped};
 

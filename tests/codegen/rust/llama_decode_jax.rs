@@ -1,9 +1,8 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, FloatDType, IndexingUpdateOp, activation};
+use std::path::PathBuf;
 
 use super::helpers::{rotary, scatter_nd};
 
@@ -105,8 +104,8 @@ impl Block {
         let x_3 = scatter_nd(cache_value, indices, self.value.forward(attention_norm.clone()).reshape([b, 2, 8]), IndexingUpdateOp::Assign);
         let x_4 = rotary(self.query.forward(attention_norm).reshape([b, 1, 4, 8]), cos, sin);
         let x_4 = x_4.reshape([b, 2, 2, 8]).matmul(x_2.clone().permute([0, 2, 3, 1])).unsqueeze_dim::<5>(3);
-        let softmax = activation::softmax((x_4 / 2.828427).mask_fill(mask.bool_not(), f32::NEG_INFINITY), 4);
-        let x_4 = softmax.squeeze_dim::<4>(3).matmul(x_3.clone().swap_dims(1, 2)).reshape([b, 1, 32]);
+        let softmax_2 = activation::softmax((x_4 / 2.828427).mask_fill(mask.bool_not(), f32::NEG_INFINITY), 4);
+        let x_4 = softmax_2.squeeze_dim::<4>(3).matmul(x_3.clone().swap_dims(1, 2)).reshape([b, 1, 32]);
         let x = x + self.output.forward(x_4);
         let mlp_norm = self.mlp_norm.forward(x.clone());
         let x_4 = activation::silu(self.gate.forward(mlp_norm.clone()));

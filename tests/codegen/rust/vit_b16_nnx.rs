@@ -1,12 +1,11 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::module::{Initializer, Param};
-use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
-use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::activation;
+use std::path::PathBuf;
 
 /// The model.
 #[derive(Module, Debug)]

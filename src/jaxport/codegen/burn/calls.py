@@ -129,21 +129,21 @@ def take(
     body: RustBody, step: Step, x: TypedValue, indices: TypedValue, axis: int | None = None, mode: str | None = None
 ) -> TypedValue | None:
     """Indices that are computed: negative ones count from the end, and what is outside is NaN, as JAX has it."""
-    if axis is None or indices.known is not None or x.known is not None or not indices.shape or x.kind == "Bool":
-        return None
-    if mode not in (None, "fill"):
+    if axis is None or indices.known is not None or not indices.shape or mode not in (None, "fill"):
         return None
     axis %= len(x.shape)
     ranks = f"{len(x.shape)}, {len(indices.shape)}, {len(step.outputs.shape)}, _"
-    operands = body.tensor(x), Literal(str(axis)), body.tensor(indices), body.literal(fill_of(x), x.dtype)
-    return tensor(body.helper("take_filled", *operands, generics=ranks), step.outputs.shape, x.dtype)
+    number = converted(body, x, np.dtype("uint8")) if x.kind == "Bool" else x
+    operands = body.tensor(number), Literal(str(axis)), body.tensor(indices), body.literal(fill_of(x), number.dtype)
+    made = tensor(body.helper("take_filled", *operands, generics=ranks), step.outputs.shape, number.dtype)
+    return converted(body, made, x.dtype)
 
 
 @call("jnp.take_along_axis")
 def take_along_axis(
     body: RustBody, step: Step, x: TypedValue, indices: TypedValue, axis: int = -1
 ) -> TypedValue | None:
-    if x.kind == "Bool" or len(x.shape) != len(indices.shape) or x.node is None or indices.known is not None:
+    if x.kind == "Bool" or len(x.shape) != len(indices.shape) or indices.known is not None:
         return None
     operands = (
         body.tensor(x),

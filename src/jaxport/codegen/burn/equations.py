@@ -104,9 +104,12 @@ def _wraps(jaxpr: RuntimeValue, uses: Counter[RuntimeValue]) -> dict[RuntimeValu
         return equation if equation is not None and equation.primitive.name == name else None
 
     def is_size(atom: RuntimeValue) -> bool:
-        converted = maker(atom, "convert_element_type")
-        atom = converted.invars[0] if converted is not None else atom
-        return atom.val >= 0 if isinstance(atom, jaxprs.Literal) else maker(atom, "dim_as_value") is not None
+        if isinstance(atom, jaxprs.Literal):
+            return bool(atom.val >= 0)
+        equation = made.get(atom)
+        if equation is None or equation.primitive.name == "dim_as_value":
+            return equation is not None
+        return equation.primitive.name in ("convert_element_type", "mul", "add") and all(map(is_size, equation.invars))
 
     wraps: dict[RuntimeValue, RuntimeValue] = {}
     for equation in {id(equation): equation for equation in equations}.values():

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from jaxport.codegen.burn.imports import NAMES
 from jaxport.codegen.dialect import Constructor, Dialect, Field, constant, keywords
 from jaxport.codegen.rust.nodes import Array, Literal, Method, method, path_call
 from jaxport.codegen.tree import Layer
@@ -202,7 +203,7 @@ def _projection(role: str) -> str:
     return f"{'output' if projection == 'out' else projection}.{'weight' if leaf == 'kernel' else leaf}"
 
 
-NAMES = {
+ROLES = {
     "LayerNorm": {"scale": "gamma", "bias": "beta"},
     "GroupNorm": {"scale": "gamma", "bias": "beta"},
     "RMSNorm": {"scale": "gamma"},
@@ -217,7 +218,7 @@ def _fields(layer: Layer) -> Mapping[str, Field]:
         return _gates(layer)
     if layer.kind == "MultiHeadAttention":
         return {role: Field(role, pieces=(_projection(role),)) for role in layer.weights}
-    names = NAMES.get(layer.kind, {"kernel": "weight", "bias": "bias"})
+    names = ROLES.get(layer.kind, {"kernel": "weight", "bias": "bias"})
     return {role: Field(names[role]) for role in layer.weights}
 
 
@@ -310,14 +311,10 @@ KEYWORDS = (
     "priv try typeof unsized virtual yield union"
 )
 """Words of Rust that are no names."""
-TYPES = (
-    "Tensor Module Param ParamId Device Int Bool Float Vec Option Some None Result Ok Err String Box Self Shape TensorData DType FloatDType "
-    "IntDType Initializer Config Lstm LstmState Gru MhaInput MultiHeadAttention usize f64 f32 i64 i32 u8 bool str Linear Embedding Dropout LayerNorm GroupNorm RmsNorm BatchNorm Outputs "
-    "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d PadMode IndexingUpdateOp ConvOptions SafetensorsStore Tensors Path PathBuf"
-)
-NAMES_IN_USE = frozenset(
-    f"{KEYWORDS} {TYPES} device model load forward new run helpers activation module burn std core s vec assert".split()
-)
+NAMES_IN_USE = NAMES | {
+    *f"{KEYWORDS} Vec Option Some None Result Ok Err String Box usize f64 f32 i64 i32 u8 bool str Outputs Tensors".split(),
+    *"device model load save forward new run helpers burn std core vec assert".split(),
+}
 """Names that the source uses otherwise."""
 
 

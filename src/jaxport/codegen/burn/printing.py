@@ -331,9 +331,9 @@ class Structs(Classes):
     ) -> ast.stmt:
         assert isinstance(printer, RustCalls)
         is_root = arguments.keys() == self.inputs.keys() and result is self.result
-        parameters, types = [*arguments.values()], [_kind(variable, self) for variable in arguments]
+        parameters, types = [*arguments.values()], [kind_of_value(variable, self) for variable in arguments]
         statements = returned_at_once(body)
-        kinds = [_kind(one, self) for one in (result if isinstance(result, tuple | list) else [result])]
+        kinds = [kind_of_value(one, self) for one in (result if isinstance(result, tuple | list) else [result])]
         returned = kinds[0] if not isinstance(result, tuple | list) else f"({', '.join(kinds)})"
         if is_root and isinstance(result, tuple) and len(result) > MOST_TOGETHER:
             last = statements[-1]
@@ -441,7 +441,8 @@ def _modules_in(loop: ast.For) -> list[ast.Name]:
     ]
 
 
-def _kind(value: RuntimeValue, structs: Structs) -> str:
+def kind_of_value(value: RuntimeValue, structs: Structs) -> str:
+    """Return the type of a value of a program."""
     if isinstance(value, Variable):
         try:
             return tensor_type(value.shape, value.dtype)

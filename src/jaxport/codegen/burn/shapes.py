@@ -166,8 +166,8 @@ def stack(body: RustBody, *parts: TypedValue, outs: Outs, axis: int) -> TypedVal
     rank = len(outs[0].shape)
     nodes = [body.tensor(part) for part in parts]
     axis = axis % rank
-    if len(nodes) == 1 and rank > 1:
-        return tensor(added_axes(nodes[0], [axis], rank), outs[0].shape, outs[0].dtype)
+    if len(nodes) == 1:
+        return tensor(added_axes(nodes[0], [axis], rank) if rank > 1 else nodes[0], outs[0].shape, outs[0].dtype)
     if rank == 1:  # of numbers, each of which is a tensor of one element
         return tensor(path_call("Tensor::cat", Vector(nodes), Literal("0")), outs[0].shape, outs[0].dtype)
     node = path_call(f"Tensor::stack::<{rank}>", Vector(nodes), Literal(str(axis)))
