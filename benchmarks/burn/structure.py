@@ -115,7 +115,9 @@ def main() -> None:
         print(f"{row.name:40} {row.nnx:5} {row.burn:5} {row.ratio:5.2f}  {', '.join(row.moved)[:80]}", flush=True)
     ratios = sorted(row.ratio for row in rows)
     within = sum(ratio <= 1.8 for ratio in ratios)
-    print(f"\n{len(rows)} models: {sum(row.burn for row in rows)} lines of Rust, {sum(row.nnx for row in rows)} of Python")
+    print(
+        f"\n{len(rows)} models: {sum(row.burn for row in rows)} lines of Rust, {sum(row.nnx for row in rows)} of Python"
+    )
     print(f"ratio: median {statistics.median(ratios):.2f}, largest {ratios[-1]:.2f}, at most 1.8 in {within}")
     print(f"weights in another module: {sum(len(row.moved) for row in rows)} of {sum(row.weights for row in rows)}")
     if arguments.write:

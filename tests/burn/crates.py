@@ -150,7 +150,14 @@ class Built:
         return results
 
 
-def build(cases: Mapping[str, Case], name: str = "cases", *, lint: bool = False, features: Iterable[str] = ()) -> Built:
+def build(
+    cases: Mapping[str, Case],
+    name: str = "cases",
+    *,
+    lint: bool = False,
+    features: Iterable[str] = (),
+    release: bool = False,
+) -> Built:
     """Compile cases; what does not compile is left out and told.
 
     Args:
@@ -158,6 +165,7 @@ def build(cases: Mapping[str, Case], name: str = "cases", *, lint: bool = False,
       name: of the folder, so that several sets of cases do not replace each other: letters, digits, `_`.
       lint: let clippy look at them instead; its warnings count as the compiler's.
       features: of the crate, such as `train`.
+      release: compile them as programs are that are used, without checks of Burn's own.
     """
     program = cargo()
     folder = BUILD / name
@@ -172,7 +180,7 @@ def build(cases: Mapping[str, Case], name: str = "cases", *, lint: bool = False,
     for chunk, names in chunks.items():
         _write_chunk(binaries / chunk, {case: cases[case] for case in names})
     command = [program, "clippy" if lint else "build", "--locked", "--message-format=json", "--keep-going"]
-    command += [f"--features={feature}" for feature in features]
+    command += [f"--features={feature}" for feature in features] + ["--release"] * release
     environment = cargo_environment()
     for _ in range(ROUNDS):
         done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, env=environment)

@@ -55,7 +55,9 @@ def quantized() -> onnx.ModelProto:
 
 def of_functions() -> onnx.ModelProto:
     graph = "g (float[n, 4] x) => (float[n, 4] y) { h = local.block(x, a) y = local.block(h, b) }"
-    function = '<domain: "local", opset_import: ["": 21]> block (x, w) => (y) { h = MatMul(x, w) r = Relu(h) y = Add(x, r) }'
+    function = (
+        '<domain: "local", opset_import: ["": 21]> block (x, w) => (y) { h = MatMul(x, w) r = Relu(h) y = Add(x, r) }'
+    )
     return model(graph, functions=function, a=some(4, 4), b=some(4, 4, seed=1))
 
 
@@ -131,7 +133,9 @@ def stepping() -> jaxport.Exported:
 def program_of(name: str) -> jaxport.Program:
     if name == "detector":
         return jaxport.from_onnx(detector(), sizes={"chosen": 8})
-    return jaxport.from_onnx({"looped": looped, "stepping": stepping}[name]().model if name not in CASES else CASES[name][0]())
+    return jaxport.from_onnx(
+        {"looped": looped, "stepping": stepping}[name]().model if name not in CASES else CASES[name][0]()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +144,9 @@ def compiled(request: pytest.FixtureRequest) -> Built:
     names = [*selected(request, "name"), *EXTRA]
     cases: dict[str, Case] = {}
     for name in names:
-        cases[name] = case_of(to_crate(record_fused(in_model_order(program_of(name)))), f"gaps_{name.replace(' ', '_')}")
+        cases[name] = case_of(
+            to_crate(record_fused(in_model_order(program_of(name)))), f"gaps_{name.replace(' ', '_')}"
+        )
     return build(cases, "gaps")
 
 

@@ -73,3 +73,9 @@ def test_a_model_of_jax_computes_the_same_in_rust(cell: str, compiled: Built) ->
 
 def test_they_are_laid_out_as_rustfmt_does(compiled: Built) -> None:
     assert unformatted(compiled.cases) == []
+
+
+def test_clippy_has_nothing_to_say(compiled: Built) -> None:
+    linted = built_crates(compiled.cases, "models", lint=True)
+    assert linted.errors == {}
+    assert linted.warnings == {}
