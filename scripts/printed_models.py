@@ -48,8 +48,8 @@ def classes_of(name: str, framework: str) -> str:
     code = jaxport.from_onnx(model).to_source(framework=framework).code
     if framework != "burn":
         return code.partition("\n\n\n")[2].partition("\n\n\ndef load(")[0]
-    items = re.split(r"\n\n(?=///|impl )", code.rstrip())[1:]
-    return "\n\n".join(item for item in items if "pub fn load(" not in item)
+    items = re.split(r"\n\n(?=///)", code.rstrip(), maxsplit=1)[1]
+    return re.sub(r"    /// Reads the weights.*?(?=    /// Computes)", "", items, flags=re.DOTALL)
 
 
 def page() -> str:

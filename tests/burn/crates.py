@@ -24,6 +24,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from jaxport.codegen.burn.crate import Crate
+from jaxport.codegen.rust.text import LAYOUT
+
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 TEMPLATES = ROOT / "src/jaxport/codegen/burn/templates"
@@ -83,6 +86,14 @@ def selected(request: pytest.FixtureRequest, parameter: str) -> list[str]:
     return [*dict.fromkeys(one.params[parameter] for one in parameters if one is not None)]
 
 
+def case_of(crate: Crate, name: str) -> Case:
+    """Return the sources of a printed model; its weights are written to a file of this name."""
+    weights = BUILD / "weights" / f"{name}.safetensors"
+    weights.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(weights, crate.tensors)
+    return Case(crate.model, crate.glue, crate.helpers, weights)
+
+
 def cargo() -> str:
     """Return cargo's path; without it the test is skipped, and fails where `CI` is true."""
     found = shutil.which("cargo") or shutil.which("cargo", path=str(Path.home() / ".cargo/bin"))
@@ -139,7 +150,14 @@ class Built:
         return results
 
 
-def build(cases: Mapping[str, Case], name: str = "cases", *, lint: bool = False, features: Iterable[str] = ()) -> Built:
+def build(
+    cases: Mapping[str, Case],
+    name: str = "cases",
+    *,
+    lint: bool = False,
+    features: Iterable[str] = (),
+    release: bool = False,
+) -> Built:
     """Compile cases; what does not compile is left out and told.
 
     Args:
@@ -147,6 +165,7 @@ def build(cases: Mapping[str, Case], name: str = "cases", *, lint: bool = False,
       name: of the folder, so that several sets of cases do not replace each other: letters, digits, `_`.
       lint: let clippy look at them instead; its warnings count as the compiler's.
       features: of the crate, such as `train`.
+      release: compile them as programs are that are used, without checks of Burn's own.
     """
     program = cargo()
     folder = BUILD / name
@@ -161,7 +180,7 @@ def build(cases: Mapping[str, Case], name: str = "cases", *, lint: bool = False,
     for chunk, names in chunks.items():
         _write_chunk(binaries / chunk, {case: cases[case] for case in names})
     command = [program, "clippy" if lint else "build", "--locked", "--message-format=json", "--keep-going"]
-    command += [f"--features={feature}" for feature in features]
+    command += [f"--features={feature}" for feature in features] + ["--release"] * release
     environment = cargo_environment()
     for _ in range(ROUNDS):
         done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, env=environment)
@@ -192,7 +211,8 @@ def unformatted(cases: Mapping[str, Case]) -> list[str]:
             if text:
                 _write(folder / _module(case) / file, text)
     files = sorted(map(str, folder.glob("*/*.rs")))
-    command = [str(program), "--check", "--edition", "2024", "--files-with-diff", *files]
+    layout = ",".join(f"{option}={value}" for option, value in LAYOUT.items())
+    command = [str(program), "--check", "--edition", "2024", "--config", layout, "--files-with-diff", *files]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode and not done.stdout:
         raise RuntimeError(f"rustfmt failed:\n{done.stderr[-4000:]}")

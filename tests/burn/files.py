@@ -28,7 +28,7 @@ from jaxport.importer.variants import in_model_order
 from jaxport.jaxprs.versions import QUICKLY
 from jaxport.verify import difference
 from jaxport.verify.importing import caller
-from tests.burn.crates import BUILD, Case, RunError as PanicError, build, write_tensors
+from tests.burn.crates import BUILD, Case, RunError as PanicError, build, unformatted, write_tensors
 from tests.burn.suite import Report, Result, first_line
 from tests.torch.imported import Checks
 
@@ -96,8 +96,8 @@ def _with_sizes(checks: Checks, sets: list) -> Iterator[tuple[Mapping[str, Any] 
             yield shapes, [(inputs, expected)]
 
 
-def check(paths: Collection[Path], folder: str = "files", *, processes: int = 1) -> Report:
-    """Print, compile and run files; the crates are in a folder of this name."""
+def check(paths: Collection[Path], folder: str = "files", *, processes: int = 1, lint: bool = False) -> Report:
+    """Print, compile and run files; the crates are in a folder of this name. `lint` asks clippy and rustfmt, too."""
     weights = BUILD / "weights" / folder
     shutil.rmtree(weights, ignore_errors=True)
     weights.mkdir(parents=True)
@@ -110,7 +110,13 @@ def check(paths: Collection[Path], folder: str = "files", *, processes: int = 1)
         if isinstance(ones, list)
         for number, one in enumerate(ones)
     }
-    built = build({key: one.case for key, (_, one) in crates.items()}, folder)
+    cases = {key: one.case for key, (_, one) in crates.items()}
+    built = build(cases, folder)
+    if lint:
+        for key, messages in build(cases, folder, lint=True).warnings.items():
+            built.warnings[key] += messages
+        for key in unformatted(cases):
+            built.warnings[key].append("rustfmt has another layout")
     jobs = [(key, inputs, expected) for key, (_, one) in crates.items() for inputs, expected in one.sets]
     ran = built.run_all([(key, inputs) for key, inputs, _ in jobs])
     for (key, _, expected), outputs in zip(jobs, ran, strict=True):
@@ -145,12 +151,13 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help="patterns of the names of files")
     parser.add_argument("--into", default="files", help="where the crates are, beside others")
+    parser.add_argument("--lint", action="store_true", help="ask clippy and rustfmt, too")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many print")
     parser.add_argument("--write", type=Path, metavar="FILE", help="where the results go, as JSON")
     arguments = parser.parse_args()
     patterns = arguments.names or ["*"]
     paths = sorted({path for pattern in patterns for path in arguments.folder.glob(f"{pattern}.onnx")})
-    report = check(paths, arguments.into, processes=arguments.processes)
+    report = check(paths, arguments.into, processes=arguments.processes, lint=arguments.lint)
     print(report.text())
     if arguments.write:
         report.write(arguments.write)

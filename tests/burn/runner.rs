@@ -10,10 +10,7 @@ use burn::tensor::Device;
 use crate::tensors::Tensors;
 
 /// A case's name, and what loads its weights and runs it.
-pub type Case = (
-    &'static str,
-    fn(&Path, &Tensors, &Device) -> Result<Tensors, Box<dyn Error>>,
-);
+pub type Case = (&'static str, fn(&Path, &Tensors, &Device) -> Result<Tensors, Box<dyn Error>>);
 
 /// Runs the jobs of the file that is the first argument, from the line on that is the second one.
 ///
@@ -30,10 +27,7 @@ pub fn run_jobs(cases: &[Case]) -> Result<(), Box<dyn Error>> {
         let [name, weights, inputs, outputs] = fields.as_slice() else {
             return Err(format!("not a job: {job}").into());
         };
-        let (_, case) = cases
-            .iter()
-            .find(|(case, _)| case == name)
-            .ok_or("no such case")?;
+        let (_, case) = cases.iter().find(|(case, _)| case == name).ok_or("no such case")?;
         let device = Device::flex();
         let run = || -> Result<(), Box<dyn Error>> {
             case(weights.as_ref(), &Tensors::read(inputs)?, &device)?.write(outputs)?;
@@ -53,9 +47,6 @@ pub fn run_jobs(cases: &[Case]) -> Result<(), Box<dyn Error>> {
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     match panic.downcast_ref::<String>() {
         Some(message) => message,
-        None => panic
-            .downcast_ref::<&str>()
-            .copied()
-            .unwrap_or("without a message"),
+        None => panic.downcast_ref::<&str>().copied().unwrap_or("without a message"),
     }
 }

@@ -14,16 +14,7 @@ from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.fused import record_fused
 from jaxport.importer.variants import in_model_order
 from jaxport.verify import difference
-from tests.burn.crates import (
-    BUILD,
-    Built,
-    Case,
-    RunError,
-    build as built_crates,
-    selected,
-    unformatted,
-    write_tensors,
-)
+from tests.burn.crates import Built, Case, RunError, build as built_crates, case_of, selected, unformatted
 
 pytestmark = pytest.mark.burn
 
@@ -53,14 +44,11 @@ def printed(cell: str) -> Model:
     exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
     program = in_model_order(jaxport.from_onnx(exported.model))
     crate = to_crate(record_fused(program))
-    weights = BUILD / "weights" / f"{cell.replace('/', '_')}.safetensors"
-    weights.parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(weights, crate.tensors)
     samples = []
     for sizes in example.sizes:
         inputs = exported.flatten(example.sample(np.random.default_rng(0), sizes), {})
         samples.append((inputs, dict(zip(program.output_names, exported.run(inputs), strict=True))))
-    return Model(Case(crate.model, crate.glue, crate.helpers, weights), samples)
+    return Model(case_of(crate, cell.replace("/", "_")), samples)
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +73,9 @@ def test_a_model_of_jax_computes_the_same_in_rust(cell: str, compiled: Built) ->
 
 def test_they_are_laid_out_as_rustfmt_does(compiled: Built) -> None:
     assert unformatted(compiled.cases) == []
+
+
+def test_clippy_has_nothing_to_say(compiled: Built) -> None:
+    linted = built_crates(compiled.cases, "models", lint=True)
+    assert linted.errors == {}
+    assert linted.warnings == {}

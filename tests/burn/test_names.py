@@ -9,7 +9,7 @@ import jaxport
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.fused import record_fused
 from jaxport.importer.variants import in_model_order
-from tests.burn.crates import BUILD, Case, RunError, build, write_tensors
+from tests.burn.crates import RunError, build, case_of
 from tests.codegen.test_rust_names import HOSTILE, hostile_model
 
 pytestmark = pytest.mark.burn
@@ -21,11 +21,8 @@ def test_hostile_names_compile_and_compute() -> None:
     for number, name in enumerate(HOSTILE):
         program = in_model_order(jaxport.from_onnx(hostile_model(name)))
         crate = to_crate(record_fused(program))
-        weights = BUILD / "weights" / f"names_{number}.safetensors"
-        weights.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(weights, crate.tensors)
         key = f"{number}"
-        cases[key] = Case(crate.model, crate.glue, crate.helpers, weights)
+        cases[key] = case_of(crate, f"names_{number}")
         expected[key] = (program.input_names[0], np.asarray(program(x)))
     built = build(cases, "names")
     assert built.errors == {}

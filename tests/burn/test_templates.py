@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxport.codegen.rust.text import LAYOUT
 from tests.burn.crates import BUILD, TEMPLATES, cargo, read_tensors, write_tensors
 
 pytestmark = pytest.mark.burn
@@ -27,9 +28,7 @@ pub struct Model {
 
 impl Model {
     pub fn new(device: &Device) -> Self {
-        Self {
-            dense: LinearConfig::new(2, 3).init(device),
-        }
+        Self { dense: LinearConfig::new(2, 3).init(device) }
     }
 
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
@@ -82,6 +81,7 @@ def crate() -> Path:
         text = (TEMPLATES / template).read_text()
         (folder / path).write_text(text if template == "tensors.rs" else string.Template(text).substitute(FILLED))
     (folder / "src/model.rs").write_text(MODEL)
+    (folder / "rustfmt.toml").write_text("".join(f'{option} = "{value}"\n' for option, value in LAYOUT.items()))
     weight = np.arange(6, dtype=np.float32).reshape(2, 3)
     inputs, bias = np.array([[1, 2], [3, 4]], np.float32), np.ones(3, np.float32)
     outputs = inputs @ weight + bias

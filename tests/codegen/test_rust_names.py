@@ -64,6 +64,11 @@ def test_names_are_no_code(name: str) -> None:
     assert all(field.isascii() and len(field) < 60 for field in fields)
 
 
+def test_a_size_may_have_the_name_of_the_receiver() -> None:
+    crate = to_crate(record_fused(in_model_order(jaxport.from_onnx(hostile_model("self")))))
+    assert {*re.findall(r"(?<![\w.])(\w+)\.\w+\.forward\(", crate.model)} == {"self"}
+
+
 def test_a_crate_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     program = jaxport.from_onnx(hostile_model("a"))
     (tmp_path / "Cargo.toml").write_text("[package]\n")
@@ -77,6 +82,7 @@ def test_a_crate_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         "Cargo.toml",
         "README.md",
         "model.safetensors",
+        "rustfmt.toml",
         "src",
         "tests",
     }

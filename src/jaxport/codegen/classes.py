@@ -145,7 +145,7 @@ class Classes:
         for module in root.walk():
             by_height.setdefault(heights[id(module)], []).append(module)
         self.names = {*self.reserved}
-        root_name = unique(base, self.names)
+        root_name = self._unique(base)
         self.names.add(root_name)
         for height in sorted(by_height):
             groups: dict[Hashable, list[Draft]] = {}

@@ -42,10 +42,12 @@ class Field:
     Attributes:
       name: the attribute of the layer.
       axes: the order of the axes that it has there, if it is not that of the tree.
+      pieces: the attributes of the pieces that it is made of, if the framework keeps these.
     """
 
     name: str
     axes: tuple[int, ...] | None = None
+    pieces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

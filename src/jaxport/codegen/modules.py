@@ -223,6 +223,9 @@ def tensors_of(module: Module, classes: Classes, dialect: Dialect, prefix: str =
         if isinstance(child, Layer):
             for role, field in dialect.layers[child.kind].fields(child).items():
                 weight = child.weights[role]
-                yield inner + field.name, weight if field.axes is None else weight.transposed(field.axes)
+                if field.pieces:
+                    yield from zip((inner + piece for piece in field.pieces), weight.pieces, strict=True)
+                else:
+                    yield inner + field.name, weight if field.axes is None else weight.transposed(field.axes)
         else:
             yield from tensors_of(child, classes, dialect, inner)

@@ -31,6 +31,8 @@ class Weight:
       axes: the order of the axes that the file's tensor has here; None if more than their order differs.
       part: where its elements begin and end in the vector of the file; None if it has all of them.
       origin: its name in the file, if that is another one.
+      pieces: the tensors that it is made of, for targets that keep these: the gates of a cell, those for the input first,
+        or the matrix of a projection without an axis of heads.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Weight:
     axes: tuple[int, ...] | None = None
     part: tuple[int, int] | None = None
     origin: str = ""
+    pieces: tuple[Weight, ...] = ()
 
     @property
     def file(self) -> str:
@@ -82,7 +85,7 @@ class Layer:
     Attributes:
       kind: `Linear`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`,
         `LSTM`, `GRU`, `Dropout` or `MultiHeadAttention`.
-      config: its options, sizes included; `keywords` are the names of the last inputs.
+      config: its options, sizes included; `keywords` are the names of the last inputs, and `is_causal` says what a mask is.
       weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`;
         calls of one layer have the same mapping. Those of an attention are by projection, `query_kernel`, with an axis of
         heads.

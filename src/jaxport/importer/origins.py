@@ -27,8 +27,8 @@ class WeightOrigin(NamedTuple):
 
     Attributes:
       tensor: the name of the tensor of the model.
-      axes: the order that the axes of that tensor have in the weight; None if they have the same elements in the same
-        order, in another shape.
+      axes: the order that the axes of that tensor, or of its part, have in the weight; None if they have the same elements
+        in the same order, in another shape.
       part: where the weight begins and ends in the elements of the tensor; None if it has all of them.
     """
 
@@ -139,9 +139,9 @@ def _origin(entry: Mapping[str, object]) -> WeightOrigin:
 def _write(whole: np.ndarray, written: np.ndarray, value: np.ndarray, origin: WeightOrigin, other: str) -> str:
     """Write a weight into the tensor that it comes from, and return why it does not fit."""
     first, last = origin.part or (0, whole.size)
-    if origin.axes is not None and origin.part is None and value.ndim == len(origin.axes):
+    if origin.axes is not None and value.ndim == len(origin.axes):
         value = value.transpose(np.argsort(origin.axes))
-        if value.shape != whole.shape:
+        if origin.part is None and value.shape != whole.shape:
             return f"it has the shape {list(value.shape)} there, not {list(whole.shape)}"
     if math.prod(value.shape) != last - first:
         return f"it has {math.prod(value.shape)} elements, not {last - first}"

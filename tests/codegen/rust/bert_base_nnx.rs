@@ -1,9 +1,8 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, activation};
+use std::path::PathBuf;
 
 use super::helpers::dot_product_attention;
 
@@ -31,22 +30,6 @@ impl NnxBert {
         }
     }
 
-    /// Computes the module.
-    pub fn forward(&self, input_ids: Tensor<2, Int>, attention_mask: Tensor<2, Int>, token_type_ids: Tensor<2, Int>) -> (Tensor<3>, Tensor<2>) {
-        let device = input_ids.device();
-        let [_, t] = input_ids.dims();
-        let positions = self.positions.weight.val().select(0, Tensor::arange(0..t as i64, (&device, DType::I32)));
-        let x = self.words.forward(input_ids) + positions.unsqueeze::<3>();
-        let mut x = self.norm.forward(x + self.segments.forward(token_type_ids));
-        let mask = attention_mask.unsqueeze_dims::<4>(&[1, 2]).not_equal_elem(0);
-        for layer in self.layers.iter() {
-            x = layer.forward(x, mask.clone());
-        }
-        (x.clone(), self.pooler.forward(x.slice_dim(1, ..1).squeeze_dim::<2>(1)).tanh())
-    }
-}
-
-impl NnxBert {
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
@@ -58,12 +41,26 @@ impl NnxBert {
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
     }
+
+    /// Computes the module.
+    pub fn forward(&self, input_ids: Tensor<2, Int>, attention_mask: Tensor<2, Int>, token_type_ids: Tensor<2, Int>) -> (Tensor<3>, Tensor<2>) {
+        let device = input_ids.device();
+        let [_, t] = input_ids.dims();
+        let positions = self.positions.weight.val().select(0, Tensor::arange(0..t as i64, (&device, DType::I32)));
+        let x = self.words.forward(input_ids) + positions.unsqueeze::<3>();
+        let mut x = self.norm.forward(x + self.segments.forward(token_type_ids));
+        let mask = attention_mask.unsqueeze_dims::<4>(&[1, 2]).not_equal_elem(0);
+        for layer in &self.layers {
+            x = layer.forward(x, mask.clone());
+        }
+        (x.clone(), self.pooler.forward(x.slice_dim(1, ..1).squeeze_dim::<2>(1)).tanh())
+    }
 }
 
 /// The module `layers.0` of the model.
 #[derive(Module, Debug)]
 pub struct NnxLayer {
-    pub attention: MultiHeadAttention,
+    pub attention: MultiHeadAttention2,
     pub attention_norm: LayerNorm,
     pub intermediate: Linear,
     pub output: Linear,
@@ -74,7 +71,7 @@ impl NnxLayer {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            attention: MultiHeadAttention::new(device),
+            attention: MultiHeadAttention2::new(device),
             attention_norm: LayerNormConfig::new(32).with_epsilon(1.0e-12).init(device),
             intermediate: LinearConfig::new(32, 64).init(device),
             output: LinearConfig::new(64, 32).init(device),
@@ -92,14 +89,14 @@ impl NnxLayer {
 
 /// The module `layers.0.attention` of the model.
 #[derive(Module, Debug)]
-pub struct MultiHeadAttention {
+pub struct MultiHeadAttention2 {
     pub query: Linear,
     pub key: Linear,
     pub value: Linear,
     pub out: Linear,
 }
 
-impl MultiHeadAttention {
+impl MultiHeadAttention2 {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {

@@ -1,18 +1,16 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::module::{Initializer, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, activation};
+use std::path::PathBuf;
 
-use super::helpers::divide_int;
+use super::helpers::{divide_int, gather_nd};
 
 /// The model.
 #[derive(Module, Debug)]
 pub struct NnxBidirectionalGru {
-    pub layers_0: Bidirectional,
-    pub layers_1: Bidirectional2,
+    pub layers: Vec<Bidirectional>,
     pub head: Linear,
 }
 
@@ -20,34 +18,11 @@ impl NnxBidirectionalGru {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            layers_0: Bidirectional::new(device),
-            layers_1: Bidirectional2::new(device),
+            layers: vec![Bidirectional::new(6, device), Bidirectional::new(32, device)],
             head: LinearConfig::new(32, 5).init(device),
         }
     }
 
-    /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>, lengths: Tensor<1, Int>) -> Tensor<3> {
-        let device = x.device();
-        let [b, t, _] = x.dims();
-        let x_2 = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
-        let x_3 = Tensor::arange(0..t as i64, (&device, DType::I32)) * -1 + (t - 1) as i64;
-        let x_3 = x_3.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1);
-        let (x_4, x_5) = (x_3.clone(), Tensor::<2, Int>::full([b, t], t as i64, (&device, DType::I32)));
-        let x_3 = x_3 - divide_int(x_4, x_5) * t as i64;
-        let x_4 = x_3.clone().lower_elem(0).equal(Tensor::<2, Int>::full([1, 1], 0, &device).equal_elem(1));
-        let x_4 = x_4.bool_not().bool_and(x_3.clone().equal_elem(0).bool_not());
-        let x_3 = x_3.clone().mask_where(x_4, x_3 + t as i64).unsqueeze_dim::<3>(2);
-        let x_3 = x_3.clone().mask_where(x_3.clone().lower_elem(0), x_3 + t as i64).squeeze_dim::<2>(2);
-        let x_4 = x_3.clone().clamp_min(0).clamp_max((t - 1) as i64);
-        let x_5 = x_4.clone().unsqueeze_dim::<3>(2);
-        let x_3 = x_3.equal(x_4).unsqueeze_dim::<3>(2);
-        let layers_1 = self.layers_1.forward(self.layers_0.forward(x, x_2.clone(), x_5.clone(), x_3.clone()), x_2, x_5, x_3);
-        self.head.forward(layers_1)
-    }
-}
-
-impl NnxBidirectionalGru {
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
@@ -59,27 +34,26 @@ impl NnxBidirectionalGru {
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
     }
-}
-
-/// The module `layers.1` of the model.
-#[derive(Module, Debug)]
-pub struct Bidirectional2 {
-    pub forward_rnn: RNN,
-    pub backward_rnn: RNN3,
-}
-
-impl Bidirectional2 {
-    /// Makes the module with new weights.
-    pub fn new(device: &Device) -> Self {
-        Self {
-            forward_rnn: RNN::new(32, device),
-            backward_rnn: RNN3::new(device),
-        }
-    }
 
     /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>) -> Tensor<3> {
-        Tensor::cat(vec![self.forward_rnn.forward(x.clone(), x_2.clone()), self.backward_rnn.forward(x, indices, mask, x_2)], 2)
+    pub fn forward(&self, mut x: Tensor<3>, lengths: Tensor<1, Int>) -> Tensor<3> {
+        let device = x.device();
+        let [b, t, _] = x.dims();
+        let x_2 = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
+        let x_3 = Tensor::arange(0..t as i64, (&device, DType::I32)) * -1 + (t as i64 - 1);
+        let x_3 = x_3.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1);
+        let (x_4, x_5) = (x_3.clone(), Tensor::<2, Int>::full([b, t], t as i64, (&device, DType::I32)));
+        let x_3 = x_3 - divide_int(x_4, x_5) * t as i64;
+        let x_4 = x_3.clone().lower_elem(0).bool_and(x_3.clone().equal_elem(0).bool_not());
+        let x_3 = x_3.clone().mask_where(x_4, x_3 + t as i64).unsqueeze_dim::<3>(2);
+        let x_3 = x_3.clone().mask_where(x_3.clone().lower_elem(0), x_3 + t as i64).squeeze_dim::<2>(2);
+        let x_4 = x_3.clone().clamp_min(0).clamp_max(t as i64 - 1);
+        let x_5 = x_4.clone().unsqueeze_dim::<3>(2);
+        let x_3 = x_3.equal(x_4).unsqueeze_dim::<3>(2);
+        for layer in &self.layers {
+            x = layer.forward(x, x_2.clone(), x_5.clone(), x_3.clone());
+        }
+        self.head.forward(x)
     }
 }
 
@@ -92,51 +66,16 @@ pub struct Bidirectional {
 
 impl Bidirectional {
     /// Makes the module with new weights.
-    pub fn new(device: &Device) -> Self {
+    pub fn new(size: usize, device: &Device) -> Self {
         Self {
-            forward_rnn: RNN::new(6, device),
-            backward_rnn: RNN2::new(device),
+            forward_rnn: RNN::new(size, device),
+            backward_rnn: RNN2::new(size, device),
         }
     }
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>) -> Tensor<3> {
         Tensor::cat(vec![self.forward_rnn.forward(x.clone(), x_2.clone()), self.backward_rnn.forward(x, indices, mask, x_2)], 2)
-    }
-}
-
-/// The module `layers.1.backward_rnn` of the model.
-#[derive(Module, Debug)]
-pub struct RNN3 {
-    pub b: Param<Tensor<2>>,
-    pub r: Param<Tensor<3>>,
-    pub weight: Param<Tensor<3>>,
-}
-
-impl RNN3 {
-    /// Makes the module with new weights.
-    pub fn new(device: &Device) -> Self {
-        Self {
-            b: Initializer::Zeros.init([1, 48], device),
-            r: Initializer::Zeros.init([1, 48, 16], device),
-            weight: Initializer::Zeros.init([1, 48, 32], device),
-        }
-    }
-
-    /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>, x_2: Tensor<2>) -> Tensor<3> {
-        let device = x.device();
-        let x = gather_nd_3(x, indices.clone()).mask_fill(mask.clone().bool_not(), f32::NAN).swap_dims(0, 1);
-        let x = x.matmul(self.weight.val().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
-        let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 48], (&device, DType::F32))], 1);
-        let x = x + x_3.clone().slice_dim(1, ..48).squeeze_dim::<1>(0).unsqueeze::<3>();
-        let x_4 = self.r.val().slice_dim(1, ..32).squeeze_dim::<2>(0).transpose();
-        let x_3 = x_3.slice_dim(1, 48..).squeeze_dim::<1>(0);
-        let x_5 = self.r.val().slice_dim(1, 32..).squeeze_dim::<2>(0).transpose();
-        let x_6 = x_3.clone().slice(s![32..]);
-        let (_, x) = scan(x_2, x, x_4, x_3, x_5, x_6);
-        let x = gather_nd_2(Tensor::stack::<4>(vec![x], 1).squeeze_dim::<3>(1).swap_dims(0, 1), indices);
-        x.mask_fill(mask.bool_not(), f32::NAN)
     }
 }
 
@@ -150,19 +89,19 @@ pub struct RNN2 {
 
 impl RNN2 {
     /// Makes the module with new weights.
-    pub fn new(device: &Device) -> Self {
+    pub fn new(size: usize, device: &Device) -> Self {
         Self {
             b: Initializer::Zeros.init([1, 48], device),
             r: Initializer::Zeros.init([1, 48, 16], device),
-            weight: Initializer::Zeros.init([1, 48, 6], device),
+            weight: Initializer::Zeros.init([1, 48, size], device),
         }
     }
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>, x_2: Tensor<2>) -> Tensor<3> {
         let device = x.device();
-        let x = gather_nd(x, indices.clone()).mask_fill(mask.clone().bool_not(), f32::NAN).swap_dims(0, 1);
-        let x = x.matmul(self.weight.val().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
+        let x = gather_nd::<3, 3, 3, _>(x, indices.clone(), 1).mask_fill(mask.clone().bool_not(), f32::NAN);
+        let x = x.swap_dims(0, 1).matmul(self.weight.val().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
         let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 48], (&device, DType::F32))], 1);
         let x = x + x_3.clone().slice_dim(1, ..48).squeeze_dim::<1>(0).unsqueeze::<3>();
         let x_4 = self.r.val().slice_dim(1, ..32).squeeze_dim::<2>(0).transpose();
@@ -170,8 +109,7 @@ impl RNN2 {
         let x_5 = self.r.val().slice_dim(1, 32..).squeeze_dim::<2>(0).transpose();
         let x_6 = x_3.clone().slice(s![32..]);
         let (_, x) = scan(x_2, x, x_4, x_3, x_5, x_6);
-        let x = gather_nd_2(Tensor::stack::<4>(vec![x], 1).squeeze_dim::<3>(1).swap_dims(0, 1), indices);
-        x.mask_fill(mask.bool_not(), f32::NAN)
+        gather_nd::<3, 3, 3, _>(x.swap_dims(0, 1), indices, 1).mask_fill(mask.bool_not(), f32::NAN)
     }
 }
 
@@ -204,7 +142,7 @@ impl RNN {
         let x_5 = self.r.val().slice_dim(1, 32..).squeeze_dim::<2>(0).transpose();
         let x_6 = x_3.clone().slice(s![32..]);
         let (_, x) = scan(x_2, x, x_4, x_3, x_5, x_6);
-        Tensor::stack::<4>(vec![x], 1).squeeze_dim::<3>(1).swap_dims(0, 1)
+        x.swap_dims(0, 1)
     }
 }
 
@@ -224,44 +162,17 @@ fn scan(x0: Tensor<2>, x1: Tensor<3>, x2: Tensor<2>, x3: Tensor<1>, x4: Tensor<2
     (carry, Tensor::stack::<3>(rows, 0))
 }
 
-fn gather_nd(x: Tensor<3>, y: Tensor<3, Int>) -> Tensor<3> {
-    let device = x.device();
-    let [b, t, _] = x.dims();
-    let x_2 = Tensor::arange(0..b as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1);
-    let x_3 = y.squeeze_dim::<2>(2);
-    let x_4 = Tensor::cat(vec![x_2.clone().mask_where(x_2.clone().lower_elem(0), x_2 + b as i64).unsqueeze_dim::<3>(2).expand([b, t, 1]), x_3.clone().mask_where(x_3.clone().lower_elem(0), x_3 + t as i64).unsqueeze_dim::<3>(2)], 2);
-    x.reshape([6 * b * t]).select(0, ((x_4.clone().slice_dim(2, ..1).reshape([b, t]).clamp(0, b as i64 - 1) * (6 * t as i64)).unsqueeze_dim::<3>(2) + (x_4.slice_dim(2, 1..).reshape([b, t]).clamp(0, t as i64 - 1) * 6).unsqueeze_dim::<3>(2) + Tensor::arange(0..6, (&device, DType::I32)).unsqueeze::<3>()).reshape([6 * b * t])).reshape([b, t, 6])
-}
-
-fn gather_nd_2(x: Tensor<3>, y: Tensor<3, Int>) -> Tensor<3> {
-    let device = x.device();
-    let [b, t, _] = x.dims();
-    let x_2 = Tensor::arange(0..b as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1);
-    let x_3 = y.squeeze_dim::<2>(2);
-    let x_4 = Tensor::cat(vec![x_2.clone().mask_where(x_2.clone().lower_elem(0), x_2 + b as i64).unsqueeze_dim::<3>(2).expand([b, t, 1]), x_3.clone().mask_where(x_3.clone().lower_elem(0), x_3 + t as i64).unsqueeze_dim::<3>(2)], 2);
-    x.reshape([16 * b * t]).select(0, ((x_4.clone().slice_dim(2, ..1).reshape([b, t]).clamp(0, b as i64 - 1) * (16 * t as i64)).unsqueeze_dim::<3>(2) + (x_4.slice_dim(2, 1..).reshape([b, t]).clamp(0, t as i64 - 1) * 16).unsqueeze_dim::<3>(2) + Tensor::arange(0..16, (&device, DType::I32)).unsqueeze::<3>()).reshape([16 * b * t])).reshape([b, t, 16])
-}
-
-fn gather_nd_3(x: Tensor<3>, y: Tensor<3, Int>) -> Tensor<3> {
-    let device = x.device();
-    let [b, t, _] = x.dims();
-    let x_2 = Tensor::arange(0..b as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1);
-    let x_3 = y.squeeze_dim::<2>(2);
-    let x_4 = Tensor::cat(vec![x_2.clone().mask_where(x_2.clone().lower_elem(0), x_2 + b as i64).unsqueeze_dim::<3>(2).expand([b, t, 1]), x_3.clone().mask_where(x_3.clone().lower_elem(0), x_3 + t as i64).unsqueeze_dim::<3>(2)], 2);
-    x.reshape([32 * b * t]).select(0, ((x_4.clone().slice_dim(2, ..1).reshape([b, t]).clamp(0, b as i64 - 1) * (32 * t as i64)).unsqueeze_dim::<3>(2) + (x_4.slice_dim(2, 1..).reshape([b, t]).clamp(0, t as i64 - 1) * 32).unsqueeze_dim::<3>(2) + Tensor::arange(0..32, (&device, DType::I32)).unsqueeze::<3>()).reshape([32 * b * t])).reshape([b, t, 32])
-}
-
-// layers_0.forward_rnn.b: [1, 48]
-// layers_0.forward_rnn.r: [1, 48, 16]
-// layers_0.forward_rnn.weight: [1, 48, 6]
-// layers_0.backward_rnn.b: [1, 48]
-// layers_0.backward_rnn.r: [1, 48, 16]
-// layers_0.backward_rnn.weight: [1, 48, 6]
-// layers_1.forward_rnn.b: [1, 48]
-// layers_1.forward_rnn.r: [1, 48, 16]
-// layers_1.forward_rnn.weight: [1, 48, 32]
-// layers_1.backward_rnn.b: [1, 48]
-// layers_1.backward_rnn.r: [1, 48, 16]
-// layers_1.backward_rnn.weight: [1, 48, 32]
+// layers.0.forward_rnn.b: [1, 48]
+// layers.0.forward_rnn.r: [1, 48, 16]
+// layers.0.forward_rnn.weight: [1, 48, 6]
+// layers.0.backward_rnn.b: [1, 48]
+// layers.0.backward_rnn.r: [1, 48, 16]
+// layers.0.backward_rnn.weight: [1, 48, 6]
+// layers.1.forward_rnn.b: [1, 48]
+// layers.1.forward_rnn.r: [1, 48, 16]
+// layers.1.forward_rnn.weight: [1, 48, 32]
+// layers.1.backward_rnn.b: [1, 48]
+// layers.1.backward_rnn.r: [1, 48, 16]
+// layers.1.backward_rnn.weight: [1, 48, 32]
 // head.weight: [32, 5]
 // head.bias: [5]

@@ -1,11 +1,10 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::activation;
 use burn::tensor::ops::PadMode;
+use std::path::PathBuf;
 
 /// The model.
 #[derive(Module, Debug)]
@@ -25,14 +24,6 @@ impl NnxCnn {
         }
     }
 
-    /// Computes the module.
-    pub fn forward(&self, x: Tensor<4>) -> Tensor<2> {
-        let x = self.stages_1.forward(self.stages_0.forward(x)).pad([(0, 0), (0, 0), (0, 1), (0, 1)], PadMode::Constant(0.0)).unfold::<5, _>(2, 2, 1).unfold::<6, _>(3, 2, 1).sum_dims(&[4, 5]).squeeze_dims::<4>(&[4, 5]) / 4.0;
-        self.head.forward(x.mean_dims(&[2, 3]).squeeze_dims::<2>(&[2, 3]))
-    }
-}
-
-impl NnxCnn {
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
@@ -43,6 +34,12 @@ impl NnxCnn {
     /// Writes the weights, as `load` reads them; a file that is there is replaced.
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<2> {
+        let x = self.stages_1.forward(self.stages_0.forward(x)).pad([(0, 0), (0, 0), (0, 1), (0, 1)], PadMode::Constant(0.0)).unfold::<5, _>(2, 2, 1).unfold::<6, _>(3, 2, 1).sum_dims(&[4, 5]).squeeze_dims::<4>(&[4, 5]) / 4.0;
+        self.head.forward(x.mean_dims(&[2, 3]).squeeze_dims::<2>(&[2, 3]))
     }
 }
 
@@ -58,7 +55,7 @@ impl NnxStage2 {
     pub fn new(device: &Device) -> Self {
         Self {
             conv: Conv2dConfig::new([8, 16], [3, 3]).with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(device),
-            norm: BatchNormConfig::new(16).with_epsilon(1.0e-5).init(device),
+            norm: BatchNormConfig::new(16).init(device),
         }
     }
 
@@ -80,7 +77,7 @@ impl NnxStage {
     pub fn new(device: &Device) -> Self {
         Self {
             conv: Conv2dConfig::new([3, 8], [3, 3]).with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(device),
-            norm: BatchNormConfig::new(8).with_epsilon(1.0e-5).init(device),
+            norm: BatchNormConfig::new(8).init(device),
         }
     }
 

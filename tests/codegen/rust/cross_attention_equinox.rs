@@ -1,11 +1,10 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::module::{Initializer, Param};
 use burn::nn::{Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use std::path::PathBuf;
 
-use super::helpers::dot_product_attention;
+use super::helpers::{dot_product_attention, rotary};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -23,14 +22,6 @@ impl EquinoxCrossAttention {
         }
     }
 
-    /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>, memory: Tensor<3>, memory_mask: Tensor<2, Bool>) -> Tensor<3> {
-        let attention = self.attention.forward(self.norm.forward(x.clone()), memory, memory_mask.unsqueeze_dims::<4>(&[1, 2]));
-        x + attention
-    }
-}
-
-impl EquinoxCrossAttention {
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
@@ -41,6 +32,12 @@ impl EquinoxCrossAttention {
     /// Writes the weights, as `load` reads them; a file that is there is replaced.
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>, memory: Tensor<3>, memory_mask: Tensor<2, Bool>) -> Tensor<3> {
+        let attention = self.attention.forward(self.norm.forward(x.clone()), memory, memory_mask.unsqueeze_dims::<4>(&[1, 2]));
+        x + attention
     }
 }
 
@@ -97,7 +94,7 @@ impl RMSNorm {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            norm: RmsNormConfig::new(32).init(device),
             bias: Initializer::Zeros.init([1, 32], device),
         }
     }
@@ -106,12 +103,6 @@ impl RMSNorm {
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         self.norm.forward(x) + self.bias.val().unsqueeze::<3>()
     }
-}
-
-fn rotary(x: Tensor<4>, y: Tensor<4>, z: Tensor<4>) -> Tensor<4> {
-    let x_2 = x.clone().slice_dim(3, ..4);
-    let x_3 = x.slice_dim(3, 4..);
-    Tensor::cat(vec![y.clone() * x_2.clone() - z.clone() * x_3.clone(), z * x_2 + y * x_3], 3)
 }
 
 // norm.bias: [1, 32]

@@ -1,13 +1,12 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::module::{Initializer, Param};
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::prelude::*;
-use burn::tensor::{DType, IndexingUpdateOp, IntDType};
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::ops::PadMode;
+use burn::tensor::{DType, IndexingUpdateOp, IntDType};
+use std::path::PathBuf;
 
-use super::helpers::scattered;
+use super::helpers::{scattered, wrapped};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -93,25 +92,6 @@ impl NnxGpt2 {
         }
     }
 
-    /// Computes the module.
-    pub fn forward(&self, prompt: Tensor<2, Int>) -> Tensor<2, Int> {
-        let device = prompt.device();
-        let [b, t] = prompt.dims();
-        let x = Tensor::<1, Int>::zeros([1], (&device, DType::I32));
-        let x_2 = Tensor::<1, Int>::full([b], 0, &device).equal_elem(1);
-        let x_3 = x_2.clone().cast(IntDType::U8).min().not_equal_elem(0).bool_not();
-        let x_4 = prompt.pad([(0, 0), (0, 5)], PadMode::Constant(38.0));
-        let positions = self.positions.weight.val().select(0, Tensor::arange(0..(t + 5) as i64, (&device, DType::I32)));
-        let x_5 = self.words.weight.val().transpose();
-        let x_6 = Tensor::arange(0..b as i64, (&device, DType::I32));
-        let x_6 = Tensor::stack::<2>(vec![x_6, Tensor::<1, Int>::zeros([b], (&device, DType::I32))], 1);
-        let x_6 = x_6.unsqueeze_dim::<3>(1);
-        let (_, _, _, x, _) = while_loop(x, x_3, x_4, x_2, self.words.weight.val(), positions, self.scale.val(), self.bias.val(), self.kernel.val(), self.bias_2.val(), self.kernel_2.val(), self.bias_3.val(), self.kernel_3.val(), self.bias_4.val(), self.kernel_4.val(), self.bias_5.val(), self.scale_2.val(), self.bias_6.val(), self.kernel_5.val(), self.bias_7.val(), self.kernel_6.val(), self.bias_8.val(), self.scale_3.val(), self.bias_9.val(), self.kernel_7.val(), self.bias_10.val(), self.kernel_8.val(), self.bias_11.val(), self.kernel_9.val(), self.bias_12.val(), self.kernel_10.val(), self.bias_13.val(), self.scale_4.val(), self.bias_14.val(), self.kernel_11.val(), self.bias_15.val(), self.kernel_12.val(), self.bias_16.val(), self.scale_5.val(), self.bias_17.val(), x_5, x_6);
-        x
-    }
-}
-
-impl NnxGpt2 {
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
@@ -122,6 +102,23 @@ impl NnxGpt2 {
     /// Writes the weights, as `load` reads them; a file that is there is replaced.
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, prompt: Tensor<2, Int>) -> Tensor<2, Int> {
+        let device = prompt.device();
+        let [b, t] = prompt.dims();
+        let x = Tensor::<1, Int>::zeros([1], (&device, DType::I32));
+        let x_2 = Tensor::<1, Int>::full([b], 0, &device).equal_elem(1);
+        let x_3 = x_2.clone().cast(IntDType::U8).min().not_equal_elem(0).bool_not();
+        let x_4 = prompt.pad([(0, 0), (0, 5)], PadMode::Constant(38.0));
+        let positions = self.positions.weight.val().select(0, Tensor::arange(0..t as i64 + 5, (&device, DType::I32)));
+        let x_5 = self.words.weight.val().transpose();
+        let x_6 = Tensor::arange(0..b as i64, (&device, DType::I32));
+        let x_6 = Tensor::stack::<2>(vec![x_6, Tensor::<1, Int>::zeros([b], (&device, DType::I32))], 1);
+        let x_6 = x_6.unsqueeze_dim::<3>(1);
+        let (_, _, _, x, _) = while_loop(x, x_3, x_4, x_2, self.words.weight.val(), positions, self.scale.val(), self.bias.val(), self.kernel.val(), self.bias_2.val(), self.kernel_2.val(), self.bias_3.val(), self.kernel_3.val(), self.bias_4.val(), self.kernel_4.val(), self.bias_5.val(), self.scale_2.val(), self.bias_6.val(), self.kernel_5.val(), self.bias_7.val(), self.kernel_6.val(), self.bias_8.val(), self.scale_3.val(), self.bias_9.val(), self.kernel_7.val(), self.bias_10.val(), self.kernel_8.val(), self.bias_11.val(), self.kernel_9.val(), self.bias_12.val(), self.kernel_10.val(), self.bias_13.val(), self.scale_4.val(), self.bias_14.val(), self.kernel_11.val(), self.bias_15.val(), self.kernel_12.val(), self.bias_16.val(), self.scale_5.val(), self.bias_17.val(), x_5, x_6);
+        x
     }
 }
 
@@ -145,7 +142,7 @@ fn while_loop(x0: Tensor<1, Int>, x1: Tensor<1, Bool>, x2: Tensor<2, Int>, x3: T
         let x_7 = x_5.clone().reshape([b * t + 5 * b, 32]).matmul(x12.clone()).reshape([b, t + 5, 32]) + x13.clone().unsqueeze::<3>();
         let x_8 = (x_5.reshape([b * t + 5 * b, 32]).matmul(x8.clone()).reshape([b, t + 5, 32]) + x9.clone().unsqueeze::<3>()).reshape([b, t + 5, 4, 8]);
         let x_9 = x_8.unsqueeze_dim::<5>(3).swap_dims(1, 2).reshape([b, 4, t + 5, 8]).matmul(x_6.reshape([b, t + 5, 4, 8]).permute([0, 2, 3, 1])).reshape([b, 4, t + 5, 1, t + 5]);
-        let x_10 = Tensor::arange(0..(t + 5) as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1).greater_equal(Tensor::arange(0..(t + 5) as i64, (&device, DType::I32)).unsqueeze::<2>());
+        let x_10 = Tensor::arange(0..t as i64 + 5, (&device, DType::I32)).unsqueeze_dim::<2>(1).greater_equal(Tensor::arange(0..t as i64 + 5, (&device, DType::I32)).unsqueeze::<2>());
         let x_11 = Tensor::<2, Int>::full([1, 1], 0, &device).equal_elem(1).mask_where(x_10, Tensor::<2, Int>::full([1, 1], 1, &device).equal_elem(1));
         let x_12 = Tensor::<4, Int>::full([1, 1, 1, 1], 1, &device).equal_elem(1).bool_and(x_11.unsqueeze::<4>());
         let x_13 = (x_9 * 0.35355338).permute([3, 0, 1, 2, 4]).mask_fill(x_12.unsqueeze::<5>().bool_not(), -2.3819763e38);
@@ -164,7 +161,7 @@ fn while_loop(x0: Tensor<1, Int>, x1: Tensor<1, Bool>, x2: Tensor<2, Int>, x3: T
         let x_26 = x_24.clone().reshape([b * t + 5 * b, 32]).matmul(x26.clone()).reshape([b, t + 5, 32]) + x27.clone().unsqueeze::<3>();
         let x_27 = x_24.reshape([b * t + 5 * b, 32]).matmul(x28.clone()).reshape([b, t + 5, 32]) + x29.clone().unsqueeze::<3>();
         let x_28 = x_25.reshape([b, t + 5, 4, 8]).unsqueeze_dim::<5>(3).swap_dims(1, 2).reshape([b, 4, t + 5, 8]).matmul(x_26.reshape([b, t + 5, 4, 8]).permute([0, 2, 3, 1])).reshape([b, 4, t + 5, 1, t + 5]);
-        let x_29 = Tensor::arange(0..(t + 5) as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1).greater_equal(Tensor::arange(0..(t + 5) as i64, (&device, DType::I32)).unsqueeze::<2>());
+        let x_29 = Tensor::arange(0..t as i64 + 5, (&device, DType::I32)).unsqueeze_dim::<2>(1).greater_equal(Tensor::arange(0..t as i64 + 5, (&device, DType::I32)).unsqueeze::<2>());
         let x_30 = Tensor::<2, Int>::full([1, 1], 0, &device).equal_elem(1).mask_where(x_29, Tensor::<2, Int>::full([1, 1], 1, &device).equal_elem(1));
         let x_31 = Tensor::<4, Int>::full([1, 1, 1, 1], 1, &device).equal_elem(1).bool_and(x_30.unsqueeze::<4>());
         let x_32 = (x_28 * 0.35355338).permute([3, 0, 1, 2, 4]).mask_fill(x_31.unsqueeze::<5>().bool_not(), -2.3819763e38);
@@ -179,23 +176,20 @@ fn while_loop(x0: Tensor<1, Int>, x1: Tensor<1, Bool>, x2: Tensor<2, Int>, x3: T
         let x_41 = x_36 + (x_40 + x37.clone().unsqueeze::<3>());
         let x_42 = x_41.clone() - x_41.sum_dim(2) / 32.0;
         let x_43 = x_42.clone() * ((x_42.clone() * x_42).sum_dim(2) / 32.0 + 1.0e-5).sqrt().recip() * x38.clone().unsqueeze::<3>() + x39.clone().unsqueeze::<3>();
-        let x_44 = (carry_3.clone() - 1).clamp_min((0 - t as i64 - 5) as usize as i64).clamp_max((t + 4) as i64);
-        let indices_2 = x_44.clone().mask_where(x_44.clone().lower_elem(0), x_44 + (t + 5) as i64);
+        let x_44 = (carry_3.clone() - 1).clamp_min(0 - t as i64 - 5).clamp_max(t as i64 + 4);
+        let indices_2 = x_44.clone().mask_where(x_44.clone().lower_elem(0), x_44 + (t as i64 + 5));
         let x_45 = x_43.reshape([b * t + 5 * b, 32]).matmul(x40.clone()).reshape([b, t + 5, 40]).select(1, indices_2.clone().clamp(0, t as i64 + 4)).mask_fill(indices_2.clone().greater_equal_elem(0).bool_and(indices_2.lower_equal_elem(t as i64 + 4)).unsqueeze_dims::<3>(&[0, 2]).bool_not(), f32::NAN).reshape([b, 40]);
         let x_46 = x_45.clone().not_equal(x_45.clone()).cast(IntDType::U8);
         let x_47 = x_45.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32).mask_where(x_46.clone().max_dim(1).squeeze_dim::<1>(1).not_equal_elem(0), x_46.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32));
         let x_48 = x_47.mask_fill(carry_5.clone(), 38);
-        let x_49 = carry_3.clone().clamp_min((0 - t as i64 - 5) as usize as i64).clamp_max((t + 4) as i64).unsqueeze::<3>();
-        let x_50 = x41.clone().mask_where(Tensor::<1, Bool>::from_data([false, true], &device).unsqueeze::<3>(), x_49);
-        let x_51 = x_50.clone().slice_dim(2, ..1).squeeze_dim::<2>(2);
-        let x_52 = x_50.slice_dim(2, 1..).squeeze_dim::<2>(2);
-        let x_53 = Tensor::cat(vec![x_51.clone().mask_where(x_51.clone().lower_elem(0), x_51 + b as i64).unsqueeze_dim::<3>(2), x_52.clone().mask_where(x_52.clone().lower_elem(0), x_52 + (t + 5) as i64).unsqueeze_dim::<3>(2)], 2);
-        let indices_3 = x_53.clone().slice_dim(2, ..1).reshape([b, 1]);
-        let indices_4 = x_53.slice_dim(2, 1..).reshape([b, 1]);
-        let x_54 = carry_3 + 1;
-        let x_55 = carry_5.bool_or(x_48.clone().equal_elem(38));
-        let x_56 = x_54.clone().lower_elem((t + 5) as i64).bool_and(x_55.clone().cast(IntDType::U8).min().not_equal_elem(0).bool_not());
-        (carry, carry_2, carry_3, carry_4, carry_5) = (carry + 1, x_56, x_54, scattered(carry_4.reshape([b * t + 5 * b]).pad([(0, 1)], PadMode::Constant(0.0)), (indices_3.clone().clamp(0, b as i64 - 1) * (t as i64 + 5) + indices_4.clone().clamp(0, t as i64 + 4)).mask_fill(indices_3.clone().greater_equal_elem(0).bool_and(indices_3.lower_equal_elem(b as i64 - 1)).bool_and(indices_4.clone().greater_equal_elem(0).bool_and(indices_4.lower_equal_elem(t as i64 + 4))).bool_not(), b as i64 * t as i64 + 5 * b as i64), x_48.reshape([b]), IndexingUpdateOp::Assign).slice(s![..b * t + 5 * b]).reshape([b, t + 5]), x_55);
+        let x_49 = x41.clone().mask_where(Tensor::<1, Bool>::from_data([false, true], &device).unsqueeze::<3>(), carry_3.clone().clamp_min(0 - t as i64 - 5).clamp_max(t as i64 + 4).unsqueeze::<3>());
+        let x_50 = Tensor::cat(vec![wrapped(x_49.clone().slice_dim(2, ..1).squeeze_dim::<2>(2), b).unsqueeze_dim::<3>(2), wrapped(x_49.slice_dim(2, 1..).squeeze_dim::<2>(2), t + 5).unsqueeze_dim::<3>(2)], 2);
+        let indices_3 = x_50.clone().slice_dim(2, ..1).reshape([b, 1]);
+        let indices_4 = x_50.slice_dim(2, 1..).reshape([b, 1]);
+        let x_51 = carry_3 + 1;
+        let x_52 = carry_5.bool_or(x_48.clone().equal_elem(38));
+        let x_53 = x_51.clone().lower_elem(t as i64 + 5).bool_and(x_52.clone().cast(IntDType::U8).min().not_equal_elem(0).bool_not());
+        (carry, carry_2, carry_3, carry_4, carry_5) = (carry + 1, x_53, x_51, scattered(carry_4.reshape([b * t + 5 * b]).pad([(0, 1)], PadMode::Constant(0.0)), (indices_3.clone().clamp(0, b as i64 - 1) * (t as i64 + 5) + indices_4.clone().clamp(0, t as i64 + 4)).mask_fill(indices_3.clone().greater_equal_elem(0).bool_and(indices_3.lower_equal_elem(b as i64 - 1)).bool_and(indices_4.clone().greater_equal_elem(0).bool_and(indices_4.lower_equal_elem(t as i64 + 4))).bool_not(), b as i64 * t as i64 + 5 * b as i64), x_48.reshape([b]), IndexingUpdateOp::Assign).slice(s![..b * t + 5 * b]).reshape([b, t + 5]), x_52);
     }
     (carry, carry_2, carry_3, carry_4, carry_5)
 }

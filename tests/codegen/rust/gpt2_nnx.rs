@@ -1,11 +1,11 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::nn::attention::{MultiHeadAttention, MultiHeadAttentionConfig};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, activation};
+use std::path::PathBuf;
 
-use super::helpers::dot_product_attention;
+use super::helpers::causal_attention;
 
 /// The model.
 #[derive(Module, Debug)]
@@ -23,24 +23,10 @@ impl NnxGpt2 {
             words: EmbeddingConfig::new(40, 32).init(device),
             positions: EmbeddingConfig::new(16, 32).init(device),
             blocks: (0..2).map(|_| NnxBlock::new(device)).collect(),
-            norm: LayerNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            norm: LayerNormConfig::new(32).init(device),
         }
     }
 
-    /// Computes the module.
-    pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
-        let device = ids.device();
-        let [_, t] = ids.dims();
-        let positions = self.positions.weight.val().select(0, Tensor::arange(0..t as i64, (&device, DType::I32)));
-        let mut x = self.words.forward(ids) + positions.unsqueeze::<3>();
-        for block in self.blocks.iter() {
-            x = block.forward(x);
-        }
-        self.norm.forward(x).matmul(self.words.weight.val().transpose().unsqueeze::<3>())
-    }
-}
-
-impl NnxGpt2 {
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
@@ -51,6 +37,18 @@ impl NnxGpt2 {
     /// Writes the weights, as `load` reads them; a file that is there is replaced.
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
+        let device = ids.device();
+        let [_, t] = ids.dims();
+        let positions = self.positions.weight.val().select(0, Tensor::arange(0..t as i64, (&device, DType::I32)));
+        let mut x = self.words.forward(ids) + positions.unsqueeze::<3>();
+        for block in &self.blocks {
+            x = block.forward(x);
+        }
+        self.norm.forward(x).matmul(self.words.weight.val().transpose().unsqueeze::<3>())
     }
 }
 
@@ -68,9 +66,9 @@ impl NnxBlock {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            attention_norm: LayerNormConfig::new(32).with_epsilon(1.0e-5).init(device),
-            attention: MultiHeadAttention::new(device),
-            mlp_norm: LayerNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            attention_norm: LayerNormConfig::new(32).init(device),
+            attention: MultiHeadAttentionConfig::new(32, 4).with_dropout(0.0).with_min_float(f64::from(f32::MIN)).init(device),
+            mlp_norm: LayerNormConfig::new(32).init(device),
             widen: LinearConfig::new(32, 128).init(device),
             narrow: LinearConfig::new(128, 32).init(device),
         }
@@ -78,39 +76,9 @@ impl NnxBlock {
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let x = x.clone() + self.attention.forward(self.attention_norm.forward(x));
+        let x = x.clone() + causal_attention(&self.attention, self.attention_norm.forward(x));
         let x_2 = activation::gelu_approximate(self.widen.forward(self.mlp_norm.forward(x.clone())));
         x + self.narrow.forward(x_2)
-    }
-}
-
-/// The module `blocks.0.attention` of the model.
-#[derive(Module, Debug)]
-pub struct MultiHeadAttention {
-    pub query: Linear,
-    pub key: Linear,
-    pub value: Linear,
-    pub out: Linear,
-}
-
-impl MultiHeadAttention {
-    /// Makes the module with new weights.
-    pub fn new(device: &Device) -> Self {
-        Self {
-            query: LinearConfig::new(32, 32).init(device),
-            key: LinearConfig::new(32, 32).init(device),
-            value: LinearConfig::new(32, 32).init(device),
-            out: LinearConfig::new(32, 32).init(device),
-        }
-    }
-
-    /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let [b, t, _] = x.dims();
-        let query = self.query.forward(x.clone()).reshape([b, t, 4, 8]);
-        let key = self.key.forward(x.clone()).reshape([b, t, 4, 8]);
-        let x = dot_product_attention(query, key, self.value.forward(x).reshape([b, t, 4, 8]), None, None, None, true);
-        self.out.forward(x.reshape([b, t, 32]))
     }
 }
 
@@ -124,8 +92,8 @@ impl MultiHeadAttention {
 // blocks.0.attention.key.bias: [32]
 // blocks.0.attention.value.weight: [32, 32]
 // blocks.0.attention.value.bias: [32]
-// blocks.0.attention.out.weight: [32, 32]
-// blocks.0.attention.out.bias: [32]
+// blocks.0.attention.output.weight: [32, 32]
+// blocks.0.attention.output.bias: [32]
 // blocks.0.mlp_norm.gamma: [32]
 // blocks.0.mlp_norm.beta: [32]
 // blocks.0.widen.weight: [32, 128]
@@ -140,8 +108,8 @@ impl MultiHeadAttention {
 // blocks.1.attention.key.bias: [32]
 // blocks.1.attention.value.weight: [32, 32]
 // blocks.1.attention.value.bias: [32]
-// blocks.1.attention.out.weight: [32, 32]
-// blocks.1.attention.out.bias: [32]
+// blocks.1.attention.output.weight: [32, 32]
+// blocks.1.attention.output.bias: [32]
 // blocks.1.mlp_norm.gamma: [32]
 // blocks.1.mlp_norm.beta: [32]
 // blocks.1.widen.weight: [32, 128]

@@ -1,12 +1,10 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, FloatDType, IndexingUpdateOp, activation};
-use burn::tensor::ops::PadMode;
+use std::path::PathBuf;
 
-use super::helpers::scattered;
+use super::helpers::{rotary, scatter_nd};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -22,8 +20,20 @@ impl Decode {
         Self {
             words: EmbeddingConfig::new(40, 32).init(device),
             layers: (0..2).map(|_| Block::new(device)).collect(),
-            norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            norm: RmsNormConfig::new(32).init(device),
         }
+    }
+
+    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        let mut model = Self::new(device);
+        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        Ok(model)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
     }
 
     /// Computes the module.
@@ -37,8 +47,7 @@ impl Decode {
         let cos = x_2.clone().cos();
         let sin = x_2.sin();
         let x_2 = Tensor::arange(0..b as i64, (&device, DType::I32));
-        let x_3 = position.clone().clamp_min((0 - s_2 as i64) as usize as i64).clamp_max((s_2 - 1) as i64);
-        let x_2 = Tensor::stack::<2>(vec![x_2, x_3], 1);
+        let x_2 = Tensor::stack::<2>(vec![x_2, position.clone().clamp_min(0 - s_2 as i64).clamp_max(s_2 as i64 - 1)], 1);
         let x_3 = Tensor::arange(0..s_2 as i64, (&device, DType::I32));
         let x_3 = x_3.unsqueeze::<2>().lower_equal(position.unsqueeze_dim::<2>(1)).unsqueeze_dims::<5>(&[1, 2, 3]);
         let mut cache_keys = Vec::new();
@@ -49,24 +58,10 @@ impl Decode {
             cache_keys.push(layer_cache_key);
             cache_values.push(layer_cache_value);
         }
-        let x_2 = Tensor::stack::<5>(vec![cache_keys[0].clone(), cache_keys[1].clone()], 0);
-        let x_3 = Tensor::stack::<5>(vec![cache_values[0].clone(), cache_values[1].clone()], 0);
+        let x_2 = Tensor::stack::<5>(cache_keys, 0);
+        let x_3 = Tensor::stack::<5>(cache_values, 0);
         let x = self.norm.forward(x).matmul(self.words.weight.val().transpose().unsqueeze::<3>());
         (x.squeeze_dim::<2>(1), x_2, x_3)
-    }
-}
-
-impl Decode {
-    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
-    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
-        Ok(model)
-    }
-
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
     }
 }
 
@@ -88,12 +83,12 @@ impl Block {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            attention_norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            attention_norm: RmsNormConfig::new(32).init(device),
             key: LinearConfig::new(32, 16).with_bias(false).init(device),
             value: LinearConfig::new(32, 16).with_bias(false).init(device),
             query: LinearConfig::new(32, 32).with_bias(false).init(device),
             output: LinearConfig::new(32, 32).with_bias(false).init(device),
-            mlp_norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            mlp_norm: RmsNormConfig::new(32).init(device),
             gate: LinearConfig::new(32, 48).with_bias(false).init(device),
             up: LinearConfig::new(32, 48).with_bias(false).init(device),
             down: LinearConfig::new(48, 32).with_bias(false).init(device),
@@ -105,34 +100,17 @@ impl Block {
         let [b, _, _] = x.dims();
         let attention_norm = self.attention_norm.forward(x.clone());
         let x_2 = rotary(self.key.forward(attention_norm.clone()).reshape([b, 1, 2, 8]), cos.clone(), sin.clone()).reshape([b, 2, 8]);
-        let x_2 = scatter_nd(cache_key, indices.clone(), x_2);
-        let x_3 = scatter_nd(cache_value, indices, self.value.forward(attention_norm.clone()).reshape([b, 2, 8]));
+        let x_2 = scatter_nd(cache_key, indices.clone(), x_2, IndexingUpdateOp::Assign);
+        let x_3 = scatter_nd(cache_value, indices, self.value.forward(attention_norm.clone()).reshape([b, 2, 8]), IndexingUpdateOp::Assign);
         let x_4 = rotary(self.query.forward(attention_norm).reshape([b, 1, 4, 8]), cos, sin);
         let x_4 = x_4.reshape([b, 2, 2, 8]).matmul(x_2.clone().permute([0, 2, 3, 1])).unsqueeze_dim::<5>(3);
-        let softmax = activation::softmax((x_4 / 2.828427).mask_fill(mask.bool_not(), f32::NEG_INFINITY), 4);
-        let x_4 = softmax.squeeze_dim::<4>(3).matmul(x_3.clone().swap_dims(1, 2)).reshape([b, 1, 32]);
+        let softmax_2 = activation::softmax((x_4 / 2.828427).mask_fill(mask.bool_not(), f32::NEG_INFINITY), 4);
+        let x_4 = softmax_2.squeeze_dim::<4>(3).matmul(x_3.clone().swap_dims(1, 2)).reshape([b, 1, 32]);
         let x = x + self.output.forward(x_4);
         let mlp_norm = self.mlp_norm.forward(x.clone());
         let x_4 = activation::silu(self.gate.forward(mlp_norm.clone()));
         (x_2, x_3, x + self.down.forward(x_4 * self.up.forward(mlp_norm)))
     }
-}
-
-fn rotary(x: Tensor<4>, y: Tensor<4>, z: Tensor<4>) -> Tensor<4> {
-    let x_2 = x.clone().slice_dim(3, ..4);
-    let x_3 = x.slice_dim(3, 4..);
-    Tensor::cat(vec![y.clone() * x_2.clone() - z.clone() * x_3.clone(), z * x_2 + y * x_3], 3)
-}
-
-fn scatter_nd(x: Tensor<4>, y: Tensor<2, Int>, z: Tensor<3>) -> Tensor<4> {
-    let device = x.device();
-    let [b, s_2, _, _] = x.dims();
-    let x_2 = y.clone().slice_dim(1, ..1).squeeze_dim::<1>(1);
-    let x_3 = y.slice_dim(1, 1..).squeeze_dim::<1>(1);
-    let x_4 = Tensor::cat(vec![x_2.clone().mask_where(x_2.clone().lower_elem(0), x_2 + b as i64).unsqueeze_dim::<2>(1), x_3.clone().mask_where(x_3.clone().lower_elem(0), x_3 + s_2 as i64).unsqueeze_dim::<2>(1)], 1);
-    let indices = x_4.clone().slice_dim(1, ..1).reshape([b]);
-    let indices_2 = x_4.slice_dim(1, 1..).reshape([b]);
-    scattered(x.reshape([16 * b * s_2]).pad([(0, 1)], PadMode::Constant(0.0)), ((indices.clone().clamp(0, b as i64 - 1) * (16 * s_2 as i64)).unsqueeze_dims::<3>(&[1, 2]) + (indices_2.clone().clamp(0, s_2 as i64 - 1) * 16).unsqueeze_dims::<3>(&[1, 2]) + Tensor::arange(0..2, (&device, DType::I32)).unsqueeze_dims::<3>(&[0, 2]) * 8 + Tensor::arange(0..8, (&device, DType::I32)).unsqueeze::<3>()).mask_fill(indices.clone().greater_equal_elem(0).bool_and(indices.lower_equal_elem(b as i64 - 1)).unsqueeze_dims::<3>(&[1, 2]).bool_and(indices_2.clone().greater_equal_elem(0).bool_and(indices_2.lower_equal_elem(s_2 as i64 - 1)).unsqueeze_dims::<3>(&[1, 2])).bool_not(), 16 * b as i64 * s_2 as i64).reshape([16 * b, 1]), z.reshape([16 * b]), IndexingUpdateOp::Assign).slice(s![..16 * b * s_2]).reshape([b, s_2, 2, 8])
 }
 
 // words.weight: [40, 32]

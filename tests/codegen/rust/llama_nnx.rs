@@ -1,11 +1,10 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, FloatDType, activation};
+use std::path::PathBuf;
 
-use super::helpers::dot_product_attention;
+use super::helpers::{dot_product_attention, rotary};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -21,8 +20,20 @@ impl NnxLlama {
         Self {
             words: EmbeddingConfig::new(40, 32).init(device),
             layers: (0..2).map(|_| NnxLayer::new(device)).collect(),
-            norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            norm: RmsNormConfig::new(32).init(device),
         }
+    }
+
+    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        let mut model = Self::new(device);
+        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        Ok(model)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
     }
 
     /// Computes the module.
@@ -35,24 +46,10 @@ impl NnxLlama {
         let x_2 = x_2.unsqueeze_dim::<3>(1);
         let cos = x_2.clone().cos().reshape([1, t, 4]).expand([b, t, 4]).unsqueeze_dim::<4>(2);
         let sin = x_2.sin().reshape([1, t, 4]).expand([b, t, 4]).unsqueeze_dim::<4>(2);
-        for layer in self.layers.iter() {
+        for layer in &self.layers {
             x = layer.forward(x, cos.clone(), sin.clone());
         }
         self.norm.forward(x).matmul(self.words.weight.val().transpose().unsqueeze::<3>())
-    }
-}
-
-impl NnxLlama {
-    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
-    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
-        Ok(model)
-    }
-
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
     }
 }
 
@@ -71,9 +68,9 @@ impl NnxLayer {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            attention_norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            attention_norm: RmsNormConfig::new(32).init(device),
             attention: NnxAttention::new(device),
-            mlp_norm: RmsNormConfig::new(32).with_epsilon(1.0e-5).init(device),
+            mlp_norm: RmsNormConfig::new(32).init(device),
             gate: LinearConfig::new(32, 48).with_bias(false).init(device),
             up: LinearConfig::new(32, 48).with_bias(false).init(device),
             down: LinearConfig::new(48, 32).with_bias(false).init(device),
@@ -117,12 +114,6 @@ impl NnxAttention {
         let x = dot_product_attention(x_2, x_3, self.value.forward(x).reshape([b, t, 2, 8]), None, None, None, true);
         self.output.forward(x.reshape([b, t, 32]))
     }
-}
-
-fn rotary(x: Tensor<4>, y: Tensor<4>, z: Tensor<4>) -> Tensor<4> {
-    let x_2 = x.clone().slice_dim(3, ..4);
-    let x_3 = x.slice_dim(3, 4..);
-    Tensor::cat(vec![y.clone() * x_2.clone() - z.clone() * x_3.clone(), z * x_2 + y * x_3], 3)
 }
 
 // words.weight: [40, 32]

@@ -1,10 +1,9 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::module::{Initializer, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, activation};
+use std::path::PathBuf;
 
 /// The results of the model.
 #[derive(Debug)]
@@ -36,18 +35,6 @@ impl LinenLstm {
         }
     }
 
-    /// Computes the module.
-    pub fn forward(&self, ids: Tensor<2, Int>) -> Outputs {
-        let device = ids.device();
-        let [b, _] = ids.dims();
-        let x = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
-        let (x_2, x_3, x_4) = self.rnn_0.forward(self.embed_0.forward(ids), x.clone());
-        let (x, x_2, x_5) = self.rnn_1.forward(x_2, x);
-        Outputs { output_0: self.dense_0.forward(x_5), output_1_0_0: x_4, output_1_0_1: x_3, output_1_1_0: x_2, output_1_1_1: x }
-    }
-}
-
-impl LinenLstm {
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
@@ -58,6 +45,16 @@ impl LinenLstm {
     /// Writes the weights, as `load` reads them; a file that is there is replaced.
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, ids: Tensor<2, Int>) -> Outputs {
+        let device = ids.device();
+        let [b, _] = ids.dims();
+        let x = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
+        let (x_2, x_3, x_4) = self.rnn_0.forward(self.embed_0.forward(ids), x.clone());
+        let (x, x_2, x_5) = self.rnn_1.forward(x_2, x);
+        Outputs { output_0: self.dense_0.forward(x_5), output_1_0_0: x_4, output_1_0_1: x_3, output_1_1_0: x_2, output_1_1_1: x }
     }
 }
 
@@ -88,9 +85,9 @@ impl RNN2 {
         let x = x + (x_4 + x_3.slice_dim(1, 64..).squeeze_dim::<1>(0)).unsqueeze::<3>();
         let x_3 = self.r.val().squeeze_dim::<2>(0).transpose();
         let (x, x_2, x_3) = scan(x_2, x, x_3);
-        let x = Tensor::stack::<3>(vec![x], 0).squeeze_dim::<2>(0);
-        let x_2 = Tensor::stack::<3>(vec![x_2], 0).squeeze_dim::<2>(0);
-        (x, x_2, Tensor::stack::<4>(vec![x_3], 1).squeeze_dim::<3>(1).swap_dims(0, 1))
+        let x = x.unsqueeze::<3>().squeeze_dim::<2>(0);
+        let x_2 = x_2.unsqueeze::<3>().squeeze_dim::<2>(0);
+        (x, x_2, x_3.swap_dims(0, 1))
     }
 }
 
@@ -121,9 +118,8 @@ impl RNN {
         let x = x + (x_4 + x_3.slice_dim(1, 64..).squeeze_dim::<1>(0)).unsqueeze::<3>();
         let x_3 = self.r.val().squeeze_dim::<2>(0).transpose();
         let (x, x_2, x_3) = scan(x_2, x, x_3);
-        let x_3 = Tensor::stack::<4>(vec![x_3], 1).squeeze_dim::<3>(1);
-        let x = Tensor::stack::<3>(vec![x], 0).squeeze_dim::<2>(0);
-        (x_3, x, Tensor::stack::<3>(vec![x_2], 0).squeeze_dim::<2>(0))
+        let x = x.unsqueeze::<3>().squeeze_dim::<2>(0);
+        (x_3, x, x_2.unsqueeze::<3>().squeeze_dim::<2>(0))
     }
 }
 

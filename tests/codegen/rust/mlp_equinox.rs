@@ -1,8 +1,9 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use std::path::PathBuf;
+
+use super::helpers::softplus;
 
 /// The model.
 #[derive(Module, Debug)]
@@ -18,16 +19,6 @@ impl MLP {
         }
     }
 
-    /// Computes the module.
-    pub fn forward(&self, mut x: Tensor<2>) -> Tensor<2> {
-        for layer in self.layers[..2].iter() {
-            x = softplus(layer.forward(x));
-        }
-        self.layers[2].forward(x)
-    }
-}
-
-impl MLP {
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
@@ -39,11 +30,14 @@ impl MLP {
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
     }
-}
 
-fn softplus(x: Tensor<2>) -> Tensor<2> {
-    let x_2 = x.clone() - 0.0;
-    (x.clone().clamp_min(0.0) + (-x_2.clone().abs()).exp().log1p()).mask_where(x_2.clone().not_equal(x_2), x + 0.0)
+    /// Computes the module.
+    pub fn forward(&self, mut x: Tensor<2>) -> Tensor<2> {
+        for layer in &self.layers[..2] {
+            x = softplus(layer.forward(x));
+        }
+        self.layers[2].forward(x)
+    }
 }
 
 // layers.0.weight: [12, 32]

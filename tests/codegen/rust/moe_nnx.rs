@@ -1,9 +1,8 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::nn::{Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, FloatDType, activation};
+use std::path::PathBuf;
 
 use super::helpers::{take_along_axis, top_k};
 
@@ -21,16 +20,6 @@ impl NnxMixture {
         }
     }
 
-    /// Computes the module.
-    pub fn forward(&self, mut x: Tensor<3>) -> Tensor<3> {
-        for layer in self.layers.iter() {
-            x = layer.forward(x);
-        }
-        x
-    }
-}
-
-impl NnxMixture {
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
@@ -41,6 +30,14 @@ impl NnxMixture {
     /// Writes the weights, as `load` reads them; a file that is there is replaced.
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, mut x: Tensor<3>) -> Tensor<3> {
+        for layer in &self.layers {
+            x = layer.forward(x);
+        }
+        x
     }
 }
 
@@ -84,8 +81,7 @@ impl NnxExperts {
 }
 
 fn top_k_2(x: Tensor<3>) -> (Tensor<3>, Tensor<3, Int>) {
-    let (values, indices) = top_k(x, 2);
-    (values, indices)
+    top_k(x, 2)
 }
 
 // layers.0.norm.gamma: [16]

@@ -1,13 +1,11 @@
-use std::path::PathBuf;
-
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::module::{Initializer, Param};
-use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
+use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::activation;
-
-use super::helpers::dot_product_attention;
+use std::path::PathBuf;
 
 /// The model.
 #[derive(Module, Debug)]
@@ -33,20 +31,6 @@ impl NnxViT {
         }
     }
 
-    /// Computes the module.
-    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let [b, _, _, _] = images.dims();
-        let x = self.class_token.val().expand([b, 1, 32]);
-        let patches = self.patches.forward(images.permute([0, 3, 1, 2])).permute([0, 2, 3, 1]).reshape([b, 4, 32]);
-        let mut x = Tensor::cat(vec![x, patches], 1) + self.positions.val();
-        for block in self.blocks.iter() {
-            x = block.forward(x);
-        }
-        self.head.forward(self.norm.forward(x).slice_dim(1, ..1).squeeze_dim::<2>(1))
-    }
-}
-
-impl NnxViT {
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
@@ -57,6 +41,18 @@ impl NnxViT {
     /// Writes the weights, as `load` reads them; a file that is there is replaced.
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let [b, _, _, _] = images.dims();
+        let x = self.class_token.val().expand([b, 1, 32]);
+        let patches = self.patches.forward(images.permute([0, 3, 1, 2])).permute([0, 2, 3, 1]).reshape([b, 4, 32]);
+        let mut x = Tensor::cat(vec![x, patches], 1) + self.positions.val();
+        for block in &self.blocks {
+            x = block.forward(x);
+        }
+        self.head.forward(self.norm.forward(x).slice_dim(1, ..1).squeeze_dim::<2>(1))
     }
 }
 
@@ -74,7 +70,7 @@ impl NnxBlock {
     pub fn new(device: &Device) -> Self {
         Self {
             attention_norm: LayerNormConfig::new(32).with_epsilon(1.0e-6).init(device),
-            attention: MultiHeadAttention::new(device),
+            attention: MultiHeadAttentionConfig::new(32, 4).with_dropout(0.0).init(device),
             mlp_norm: LayerNormConfig::new(32).with_epsilon(1.0e-6).init(device),
             mlp: Mlp::new(device),
         }
@@ -82,7 +78,8 @@ impl NnxBlock {
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let x = x.clone() + self.attention.forward(self.attention_norm.forward(x));
+        let attention = self.attention.forward(MhaInput::self_attn(self.attention_norm.forward(x.clone()))).context;
+        let x = x + attention;
         x.clone() + self.mlp.forward(self.mlp_norm.forward(x))
     }
 }
@@ -109,36 +106,6 @@ impl Mlp {
     }
 }
 
-/// The module `blocks.0.attention` of the model.
-#[derive(Module, Debug)]
-pub struct MultiHeadAttention {
-    pub query: Linear,
-    pub key: Linear,
-    pub value: Linear,
-    pub out: Linear,
-}
-
-impl MultiHeadAttention {
-    /// Makes the module with new weights.
-    pub fn new(device: &Device) -> Self {
-        Self {
-            query: LinearConfig::new(32, 32).init(device),
-            key: LinearConfig::new(32, 32).init(device),
-            value: LinearConfig::new(32, 32).init(device),
-            out: LinearConfig::new(32, 32).init(device),
-        }
-    }
-
-    /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let [b, _, _] = x.dims();
-        let query = self.query.forward(x.clone()).reshape([b, 5, 4, 8]);
-        let key = self.key.forward(x.clone()).reshape([b, 5, 4, 8]);
-        let x = dot_product_attention(query, key, self.value.forward(x).reshape([b, 5, 4, 8]), None, None, None, false);
-        self.out.forward(x.reshape([b, 5, 32]))
-    }
-}
-
 // class_token: [1, 1, 32]
 // positions: [1, 5, 32]
 // patches.weight: [32, 3, 8, 8]
@@ -151,8 +118,8 @@ impl MultiHeadAttention {
 // blocks.0.attention.key.bias: [32]
 // blocks.0.attention.value.weight: [32, 32]
 // blocks.0.attention.value.bias: [32]
-// blocks.0.attention.out.weight: [32, 32]
-// blocks.0.attention.out.bias: [32]
+// blocks.0.attention.output.weight: [32, 32]
+// blocks.0.attention.output.bias: [32]
 // blocks.0.mlp_norm.gamma: [32]
 // blocks.0.mlp_norm.beta: [32]
 // blocks.0.mlp.layers_0.weight: [32, 64]
@@ -167,8 +134,8 @@ impl MultiHeadAttention {
 // blocks.1.attention.key.bias: [32]
 // blocks.1.attention.value.weight: [32, 32]
 // blocks.1.attention.value.bias: [32]
-// blocks.1.attention.out.weight: [32, 32]
-// blocks.1.attention.out.bias: [32]
+// blocks.1.attention.output.weight: [32, 32]
+// blocks.1.attention.output.bias: [32]
 // blocks.1.mlp_norm.gamma: [32]
 // blocks.1.mlp_norm.beta: [32]
 // blocks.1.mlp.layers_0.weight: [32, 64]

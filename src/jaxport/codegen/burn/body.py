@@ -93,6 +93,10 @@ class RustBody:
         self.sizes |= names
         return node
 
+    def number(self, size: Dim) -> ast.expr:
+        """Return a size that stays what it is in all modules of a class."""
+        return self.size(size) if is_dim(size) else Literal(str(int(size)))
+
     def signed(self, size: Dim) -> ast.expr:
         node, names = signed_node(size)
         self.sizes |= names
@@ -122,7 +126,8 @@ class RustBody:
     def literal(self, number: RuntimeValue, dtype: np.dtype) -> ast.expr:
         """Return a number that meets tensors of a dtype."""
         if is_dim(number):
-            return Binary(self.size(number), "as", Literal("f64" if kind_of(dtype) == "Float" else "i64"))
+            number = self.signed(number)
+            return number if kind_of(dtype) == "Int" else Binary(number, "as", Literal("f64"))
         kind = kind_of(dtype)
         if kind == "Bool":
             return Literal("true" if number else "false")

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
+from jaxport.codegen.burn.elementwise import converted
+from jaxport.codegen.burn.indexing import fill_of
 from jaxport.codegen.burn.reductions import reduced
 from jaxport.codegen.burn.registry import call
-from jaxport.codegen.burn.shapes import added_axes
+from jaxport.codegen.burn.shapes import added_axes, stack as stacked
 from jaxport.codegen.burn.values import TypedValue, tensor
-from jaxport.codegen.rust.nodes import Literal, Vector, method, path_call
+from jaxport.codegen.rust.nodes import Literal, method, path_call
 from jaxport.importer.host import RuntimeValue, is_dim
 from jaxport.importer.recording import Step
 
@@ -83,13 +85,7 @@ def mean(
 def stack(body: RustBody, step: Step, arrays: Sequence[TypedValue], axis: int = 0) -> TypedValue | None:
     if not isinstance(arrays, list | tuple) or any(not array.shape for array in arrays):
         return None
-    rank = len(step.outputs.shape)
-    nodes = [body.tensor(array) for array in arrays]
-    return tensor(
-        path_call(f"Tensor::stack::<{rank}>", Vector(nodes), Literal(str(axis % rank))),
-        step.outputs.shape,
-        arrays[0].dtype,
-    )
+    return stacked(body, *arrays, outs=[step.outputs], axis=axis)
 
 
 @call("jnp.clip")
@@ -133,30 +129,67 @@ def take(
     body: RustBody, step: Step, x: TypedValue, indices: TypedValue, axis: int | None = None, mode: str | None = None
 ) -> TypedValue | None:
     """Indices that are computed: negative ones count from the end, and what is outside is NaN, as JAX has it."""
-    if (
-        axis is None
-        or indices.known is not None
-        or x.kind != "Float"
-        or x.known is not None
-        or not indices.shape
-        or mode not in (None, "fill")
-    ):
+    if axis is None or indices.known is not None or not indices.shape or mode not in (None, "fill"):
         return None
     axis %= len(x.shape)
     ranks = f"{len(x.shape)}, {len(indices.shape)}, {len(step.outputs.shape)}, _"
-    node = body.helper(
-        "take_filled", body.tensor(x), Literal(str(axis)), body.tensor(indices), Literal("f32::NAN"), generics=ranks
-    )
-    return tensor(node, step.outputs.shape, x.dtype)
+    number = converted(body, x, np.dtype("uint8")) if x.kind == "Bool" else x
+    operands = body.tensor(number), Literal(str(axis)), body.tensor(indices), body.literal(fill_of(x), number.dtype)
+    made = tensor(body.helper("take_filled", *operands, generics=ranks), step.outputs.shape, number.dtype)
+    return converted(body, made, x.dtype)
 
 
 @call("jnp.take_along_axis")
 def take_along_axis(
     body: RustBody, step: Step, x: TypedValue, indices: TypedValue, axis: int = -1
 ) -> TypedValue | None:
-    if x.kind != "Float" or len(x.shape) != len(indices.shape) or x.node is None or indices.known is not None:
+    if x.kind == "Bool" or len(x.shape) != len(indices.shape) or indices.known is not None:
         return None
-    node = body.helper(
-        "take_along_axis", body.tensor(x), body.tensor(indices), Literal(str(axis % len(x.shape))), Literal("f32::NAN")
+    operands = (
+        body.tensor(x),
+        body.tensor(indices),
+        Literal(str(axis % len(x.shape))),
+        body.literal(fill_of(x), x.dtype),
     )
-    return tensor(node, step.outputs.shape, x.dtype)
+    return tensor(body.helper("take_along_axis", *operands), step.outputs.shape, x.dtype)
+
+
+@call("helper.gather_nd")
+def gather_nd(body: RustBody, step: Step, x: TypedValue, indices: TypedValue, batch_dims: int) -> TypedValue | None:
+    if x.known is not None or indices.known is not None or not indices.shape[-1] or _is_empty(x, indices):
+        return None
+    node = converted(body, x, np.dtype("uint8")) if x.kind == "Bool" else x
+    ranks = f"{len(x.shape)}, {len(indices.shape)}, {max(1, len(step.outputs.shape))}, _"
+    made = body.helper("gather_nd", body.tensor(node), body.tensor(indices), Literal(str(batch_dims)), generics=ranks)
+    return converted(body, tensor(made, step.outputs.shape, node.dtype), x.dtype)
+
+
+@call("helper.scatter_nd")
+def scatter_nd(
+    body: RustBody, step: Step, x: TypedValue, indices: TypedValue, updates: TypedValue, update: str
+) -> TypedValue | None:
+    values = (x, indices, updates)
+    if any(value.known is not None or not value.shape for value in values) or _is_empty(*values) or x.kind == "Bool":
+        return None
+    if x.dtype != updates.dtype:
+        return None
+    operation = {"set": "Assign", "add": "Add", "multiply": "Mul", "max": "Max", "min": "Min"}[update]
+    operands = [*map(body.tensor, values), Literal(f"IndexingUpdateOp::{operation}")]
+    return tensor(body.helper("scatter_nd", *operands), x.shape, x.dtype)
+
+
+def _is_empty(*values: TypedValue) -> bool:
+    return any(not is_dim(size) and size == 0 for value in values for size in value.shape)
+
+
+@call("helper.rotary")
+def rotary(body: RustBody, step: Step, x: TypedValue, cos: TypedValue, sin: TypedValue) -> TypedValue | None:
+    values = (x, cos, sin)
+    if any(value.known is not None or len(value.shape) != len(x.shape) for value in values) or x.kind != "Float":
+        return None
+    return tensor(body.helper("rotary", *map(body.tensor, values)), step.outputs.shape, x.dtype)
+
+
+@call("nn.softplus")
+def softplus(body: RustBody, step: Step, x: TypedValue) -> TypedValue | None:
+    return _like(x, body.helper("softplus", x.node)) if x.node is not None and x.kind == "Float" else None

@@ -10,7 +10,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
 from jaxport.codegen.burn.elementwise import converted
-from jaxport.codegen.burn.registry import primitive
+from jaxport.codegen.burn.registry import Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, tensor, tensor_type
 from jaxport.codegen.rust.nodes import Binary, Braces, IfElse, Literal, Method, RustRange, While, method, path_call
 from jaxport.importer.host import RuntimeValue, is_dim
@@ -34,9 +34,7 @@ def _inner(body: RustBody, jaxpr: RuntimeValue, values: Sequence[TypedValue]) ->
     "custom_vjp_call_jaxpr",
     "remat2",
 )
-def called(
-    body: RustBody, *values: TypedValue, outs: Sequence[RuntimeValue], **params: RuntimeValue
-) -> list[TypedValue]:
+def called(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeValue) -> list[TypedValue]:
     inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
     closed = inner if hasattr(inner, "consts") else jaxprs.ClosedJaxpr(inner, ())
     return _inner(body, closed, values)
@@ -53,7 +51,7 @@ def named(body: RustBody, value: TypedValue, wanted: str) -> TypedValue:
     return tensor(made, value.shape, value.dtype)
 
 
-def _pattern(body: RustBody, outs: Sequence[RuntimeValue], wanted: str) -> tuple[ast.expr, list[TypedValue]]:
+def _pattern(body: RustBody, outs: Outs, wanted: str) -> tuple[ast.expr, list[TypedValue]]:
     names = [body.fresh(wanted) for _ in outs]
     stored: list[ast.expr] = [ast.Name(one, ast.Store()) for one in names]
     for node, out in zip(stored, outs, strict=True):
@@ -63,7 +61,8 @@ def _pattern(body: RustBody, outs: Sequence[RuntimeValue], wanted: str) -> tuple
     return target, values
 
 
-def _together(nodes: Sequence[ast.expr]) -> ast.expr:
+def together(nodes: Sequence[ast.expr]) -> ast.expr:
+    """Return several results as a tuple, and one as it is."""
     return nodes[0] if len(nodes) == 1 else ast.Tuple([*nodes], ast.Load())
 
 
@@ -72,7 +71,7 @@ def cond(
     body: RustBody,
     which: TypedValue,
     *operands: TypedValue,
-    outs: Sequence[RuntimeValue],
+    outs: Outs,
     branches: Sequence[RuntimeValue],
     **_: RuntimeValue,
 ) -> list[TypedValue]:
@@ -82,13 +81,15 @@ def cond(
     if body.is_inline:
         raise NeedsStatements
     operands = tuple(body.bound(whole(body, value) if value.is_broadcast else value) for value in operands)
-    scalar = "bool" if which.kind == "Bool" else "i64"
-    node: ast.expr = method(body.tensor(which), "into_scalar", generics=scalar)
+    index = body.tensor(which)
+    mask = index if which.kind == "Bool" else getattr(index, "mask", None)
+    scalar = "i64" if mask is None else "bool"
+    node: ast.expr = method(index if mask is None else mask, "into_scalar", generics=scalar)
     blocks: list[Braces] = []
     for branch in branches:
         inner = body.inner()
         results = _inner(inner, branch, operands)
-        blocks.append(Braces(inner.statements, _together([inner.tensor(value) for value in results])))
+        blocks.append(Braces(inner.statements, together([inner.tensor(value) for value in results])))
         body.uses_device |= inner.uses_device
     if len(branches) == 2:
         condition = node if scalar == "bool" else Binary(node, ">", Literal("0"))
@@ -128,14 +129,14 @@ def _assign(body: RustBody, targets: Sequence[TypedValue], results: Sequence[Typ
         stored.append(ast.Name(target.node.id, ast.Store()))
     nodes = [body.tensor(result) for _, result in changed]
     pattern = stored[0] if len(stored) == 1 else ast.Tuple(stored, ast.Store())
-    body.statements.append(ast.Assign([pattern], _together(nodes), lineno=0))
+    body.statements.append(ast.Assign([pattern], together(nodes), lineno=0))
 
 
 @primitive("while")
 def while_(
     body: RustBody,
     *operands: TypedValue,
-    outs: Sequence[RuntimeValue],
+    outs: Outs,
     cond_nconsts: int,
     cond_jaxpr: RuntimeValue,
     body_nconsts: int,
@@ -159,8 +160,7 @@ def while_(
 
 @primitive("scan")
 def scan(
-    body: RustBody, *operands: TypedValue, outs: Sequence[RuntimeValue], jaxpr: RuntimeValue, length: RuntimeValue, reverse: bool, num_carry: int = 0, num_consts: int = 0,
-    linear: RuntimeValue = None, unroll: RuntimeValue = None, **_: RuntimeValue,
+    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: RuntimeValue, length: RuntimeValue, reverse: bool, num_carry: int = 0, num_consts: int = 0, **_: RuntimeValue,
 ) -> list[TypedValue]:  # fmt: skip
     if body.is_inline:
         raise NeedsStatements
@@ -218,12 +218,12 @@ def scan(
 
 
 @primitive("dim_as_value")
-def dim_as_value(body: RustBody, *_: TypedValue, outs: Sequence[RuntimeValue], dim: RuntimeValue) -> TypedValue:
+def dim_as_value(body: RustBody, *_: TypedValue, outs: Outs, dim: RuntimeValue) -> TypedValue:
     return TypedValue((), np.dtype(outs[0].dtype), known=dim)
 
 
 @primitive("platform_index")
-def platform_index(body: RustBody, *_: TypedValue, outs: Sequence[RuntimeValue], platforms: RuntimeValue) -> TypedValue:
+def platform_index(body: RustBody, *_: TypedValue, outs: Outs, platforms: RuntimeValue) -> TypedValue:
     """The branch that is for all platforms."""
     number = next(
         (index for index, names in enumerate(platforms) if names is None or "default" in names), len(platforms) - 1

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from jaxport.codegen.burn.helpers import names as helper_names, source
-from jaxport.codegen.burn.layers import BURN, NAMES_IN_USE, accepts
-from jaxport.codegen.burn.printing import MOST_TOGETHER, Struct, Structs, snake_case
+from jaxport.codegen.burn.imports import imports
+from jaxport.codegen.burn.layers import BURN, LAYERS, NAMES_IN_USE, accepts
+from jaxport.codegen.burn.printing import MOST_TOGETHER, Struct, Structs, kind_of_value, snake_case
 from jaxport.codegen.burn.steps import Functions
-from jaxport.codegen.burn.values import kind_of
+from jaxport.codegen.burn.values import dtype_name, kind_of
 from jaxport.codegen.fields import class_name
 from jaxport.codegen.flat import variable_name
 from jaxport.codegen.literals import comment
@@ -81,7 +81,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
       InvalidArgument: an input is no array, or a size cannot be read from the inputs.
     """
     program = recorded.program
-    tree, result = build(recorded, (), channels_last=False, accepts=accepts)
+    tree, result = build(recorded, LAYERS, channels_last=False, accepts=accepts)
     outputs = {
         variable: variable_name(name)
         for variable, name in zip(result, program.output_names, strict=True)
@@ -111,7 +111,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
     tensors, origins, known = {}, {}, program.weights.tensors
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
-    in_layers = {id(weight) for layer in layers for weight in layer.weights.values()}
+    in_layers = {id(one) for layer in layers for weight in layer.weights.values() for one in (weight, *weight.pieces)}
     inside = total = 0
     for key, weight in tensors_of(tree, structs, BURN):
         count = math.prod(weight.shape) if weight.trained else 0
@@ -121,13 +121,17 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         if origin is not None:
             origins[key] = origin
     definitions = [one for one in structs.definitions if isinstance(one, Struct)]
+    definitions[-1].further = _LOADING
     parts = [one.text() for one in reversed(definitions)]
-    parts.insert(1, _LOADING.format(root=root))
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
         parts.insert(0, _outputs(structs, result))
     body = "\n\n".join([*parts, *private.sources])
     helpers = helper_sources(private.helpers)
-    model = formatted(f"{_imports(body, private.helpers)}\n\n{body}\n")
+    lines = imports(body, ["ModuleSnapshot"])
+    if private.helpers:
+        called = ", ".join(sorted(private.helpers))
+        lines += ["", f"use super::helpers::{{{called}}};" if "," in called else f"use super::helpers::{called};"]
+    model = formatted("\n".join([*lines, "", body, ""]))
     uses, run = _glue(recorded, root, inputs, result, structs)
     return Crate(
         root,
@@ -167,47 +171,12 @@ def _stored(array: np.ndarray) -> np.ndarray:
 
 
 def _outputs(structs: Structs, result: tuple) -> str:
-    from jaxport.codegen.burn.printing import _kind
-
     lines = ["/// The results of the model.", "#[derive(Debug)]", "pub struct Outputs {"]
     lines += [
-        f"    pub {key}: {_kind(value, structs)}," for key, value in zip(structs.result_names, result, strict=True)
+        f"    pub {key}: {kind_of_value(value, structs)},"
+        for key, value in zip(structs.result_names, result, strict=True)
     ]
     return "\n".join([*lines, "}"])
-
-
-def _use(path: str, names: Collection[str]) -> list[str]:
-    """Return the line that imports names.
-
-    >>> _use("burn::tensor", ["activation"]), _use("burn::tensor", ["activation", "DType"]), _use("burn::nn", [])
-    (['use burn::tensor::activation;'], ['use burn::tensor::{DType, activation};'], [])
-    """
-    listed = sorted(names, key=lambda name: (name.islower(), name))
-    together = listed[0] if len(listed) == 1 else f"{{{', '.join(listed)}}}"
-    return [f"use {path}::{together};"] if listed else []
-
-
-def _imports(body: str, helpers: set[str]) -> str:
-    body = re.sub(r"//.*", "", body)
-    words = set(re.findall(r"[A-Za-z_]\w*", body))
-    lines = [
-        "use std::path::PathBuf;",
-        "",
-        "use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};",
-    ]
-    nn = r"(Linear|LayerNorm|RmsNorm|BatchNorm|GroupNorm|Embedding|Dropout|PaddingConfig[123]d)(Config)?"
-    lines += _use("burn::module", [one for one in ("Initializer", "Param", "ParamId") if one in words])
-    lines += _use("burn::nn", [one for one in words if re.fullmatch(nn, one)])
-    lines += _use("burn::nn::conv", [one for one in words if re.fullmatch(r"Conv(Transpose)?[123]d(Config)?", one)])
-    lines.append("use burn::prelude::*;")
-    types = [one for one in ("DType", "FloatDType", "IntDType", "IndexingUpdateOp") if one in words]
-    types += [one for one in ("activation", "module") if re.search(rf"\b{one}::", re.sub(r"burn::\w+::", "", body))]
-    lines += _use("burn::tensor", types)
-    ops = [one for one in ("ConvOptions", "MaxPoolOptions", "AvgPoolOptions", "PadMode") if one in words]
-    lines += _use("burn::tensor::ops", ops)
-    if helpers:
-        lines += ["", *_use("super::helpers", helpers)]
-    return "\n".join(lines)
 
 
 def _glue(
@@ -221,8 +190,6 @@ def _glue(
         kind = {"Float": "float", "Int": "int", "Bool": "bool"}[kind_of(variable.dtype)]
         read = f"inputs.{kind}({quoted(names[id(variable)])}, device)?"
         if kind != "bool":
-            from jaxport.codegen.burn.values import dtype_name
-
             read += f".cast({'Float' if kind == 'float' else 'Int'}DType::{dtype_name(variable.dtype)})"
         arguments.append(read)
     results = result if isinstance(result, tuple) else (result,)
@@ -245,22 +212,20 @@ def _glue(
         device="device" if inputs else "_device",
         body="\n".join(lines),
     )
-    return _USES.format(root=root, types=", ".join(types)).replace("{Device}", "Device"), filled
+    return _USES.format(root=root, types=", ".join(types)), filled
 
 
-_LOADING = """impl {root} {{
-    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
-    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {{
+_LOADING = """    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
+    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
         model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
         Ok(model)
-    }}
+    }
 
     /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {{
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
         self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
-    }}
-}}"""
+    }"""
 _GLUE = """/// Reads the weights of a file.
 pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<{root}, SafetensorsStoreError> {{
     {root}::load(path, device)

@@ -8,19 +8,27 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.registry import primitive
+from jaxport.codegen.burn.registry import Outs, primitive
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, kind_of, same
-from jaxport.codegen.rust.nodes import Binary, Literal, Unary, method, path_call
+from jaxport.codegen.rust.nodes import Binary, Invocation, Literal, Method, Unary, method, path_call
 from jaxport.importer.host import Dim, RuntimeValue, is_dim
 
-METHODS = {
-    "exp": "exp", "log": "log", "log1p": "log1p", "sqrt": "sqrt", "tanh": "tanh", "sin": "sin", "cos": "cos", "tan": "tan",
-    "sinh": "sinh", "cosh": "cosh", "asin": "asin", "acos": "acos", "atan": "atan", "asinh": "asinh", "acosh": "acosh",
-    "atanh": "atanh", "abs": "abs", "floor": "floor", "ceil": "ceil", "erf": "erf", "is_finite": "is_finite",
-}  # fmt: skip
+METHODS = "exp log log1p sqrt tanh sin cos tan sinh cosh asin acos atan asinh acosh atanh abs floor ceil erf is_finite square".split()
 """Primitives of one operand that are methods of tensors."""
-HELPERS = ("expm1", "erf_inv", "cbrt", "exp2")
+HELPERS = ("expm1", "erf_inv", "erfc", "cbrt", "exp2")
 """Primitives of one operand that are helper functions."""
+One = Callable[[RustBody, TypedValue, ast.expr], ast.expr]
+UNARY: dict[str, One] = {
+    **{name: lambda _, _x, node, name=name: method(node, name) for name in METHODS},
+    **{name: lambda body, _x, node, name=name: body.helper(name, node) for name in HELPERS},
+    "neg": lambda _, _x, node: Unary("-", node),
+    "sign": lambda body, x, node: body.helper("sign", node) if x.kind == "Float" else method(node, "sign"),
+    "rsqrt": lambda _, _x, node: method(method(node, "sqrt"), "recip"),
+    "logistic": lambda _, _x, node: path_call("activation::sigmoid", node),
+    "one_minus_square": lambda _, _x, node: Binary(Literal("1.0"), "-", method(node, "square")),
+    "not": lambda _, x, node: negated(node) if x.kind == "Bool" else method(node, "bitwise_not"),
+}
+"""What primitives of one operand are, of its value and the expression of its tensor."""
 
 
 def result(node: ast.expr, out: RuntimeValue, sizes: Sequence[Dim]) -> TypedValue:
@@ -42,61 +50,18 @@ def _is_one(size: Dim) -> bool:
     return not is_dim(size) and size == 1
 
 
-def _unary(name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], **_: RuntimeValue) -> TypedValue:
-        node = method(body.compact(x), METHODS[name]) if name in METHODS else body.helper(name, body.compact(x))
-        return result(node, outs[0], x.sizes)
-
-    return rule
+def _unary(make: One) -> Callable[..., TypedValue]:
+    return lambda body, x, *, outs: result(make(body, x, body.compact(x)), outs[0], x.sizes)
 
 
-for _name in (*METHODS, *HELPERS):
-    primitive(_name)(_unary(_name))
-
-
-@primitive("neg")
-def neg(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
-    return result(Unary("-", body.compact(x)), outs[0], x.sizes)
-
-
-@primitive("sign")
-def sign(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
-    return result(
-        body.helper("sign", body.compact(x)) if x.kind == "Float" else method(body.compact(x), "sign"), outs[0], x.sizes
-    )
-
-
-@primitive("rsqrt")
-def rsqrt(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], accuracy: RuntimeValue = None) -> TypedValue:
-    return result(method(method(body.compact(x), "sqrt"), "recip"), outs[0], x.sizes)
-
-
-@primitive("erfc")
-def erfc(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
-    return result(body.helper("erfc", body.compact(x)), outs[0], x.sizes)
-
-
-@primitive("logistic")
-def logistic(
-    body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], accuracy: RuntimeValue = None
-) -> TypedValue:
-    return result(path_call("activation::sigmoid", body.compact(x)), outs[0], x.sizes)
-
-
-@primitive("square")
-def square(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
-    return result(method(body.compact(x), "square"), outs[0], x.sizes)
-
-
-@primitive("one_minus_square")
-def one_minus_square(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
-    return result(Binary(Literal("1.0"), "-", method(body.compact(x), "square")), outs[0], x.sizes)
+for _name, _make in UNARY.items():
+    primitive(_name)(_unary(_make))
 
 
 @primitive("integer_pow")
-def integer_pow(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], y: int) -> TypedValue:
+def integer_pow(body: RustBody, x: TypedValue, *, outs: Outs, y: int) -> TypedValue:
     if y == 2:
-        return square(body, x, outs=outs)
+        return result(method(body.compact(x), "square"), outs[0], x.sizes)
     if y == -1 and x.kind == "Float":
         return result(method(body.compact(x), "recip"), outs[0], x.sizes)
     node = method(body.compact(x), "powi_scalar", Literal(str(abs(y))))
@@ -104,35 +69,26 @@ def integer_pow(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], 
 
 
 @primitive("round")
-def round_(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], rounding_method: RuntimeValue) -> TypedValue:
+def round_(body: RustBody, x: TypedValue, *, outs: Outs, rounding_method: RuntimeValue) -> TypedValue:
     if int(rounding_method) == 1:  # to nearest even
         return result(method(body.compact(x), "round"), outs[0], x.sizes)
     return result(body.helper("round_away_from_zero", body.compact(x)), outs[0], x.sizes)
 
 
-@primitive("not")
-def not_(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
-    return result(method(body.compact(x), "bool_not" if x.kind == "Bool" else "bitwise_not"), outs[0], x.sizes)
+def negated(mask: ast.expr) -> ast.expr:
+    """Return a mask that is true where another is false."""
+    is_negated = isinstance(mask, Method) and mask.name == "bool_not"
+    return mask.receiver if is_negated else method(mask, "bool_not")
 
 
-@primitive(
-    "copy",
-    "copy_p",
-    "stop_gradient",
-    "optimization_barrier",
-    "reduce_precision_identity",
-    "pvary",
-    "sharding_constraint",
-)
-def copy(
-    body: RustBody, *values: TypedValue, outs: Sequence[RuntimeValue], **_: RuntimeValue
-) -> TypedValue | list[TypedValue]:
+@primitive("copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary", "sharding_constraint")
+def copy(body: RustBody, *values: TypedValue, outs: Outs, **_: RuntimeValue) -> TypedValue | list[TypedValue]:
     return [*values] if len(values) != 1 else values[0]
 
 
 @primitive("reduce_precision")
 def reduce_precision(
-    body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], exponent_bits: int, mantissa_bits: int
+    body: RustBody, x: TypedValue, *, outs: Outs, exponent_bits: int, mantissa_bits: int
 ) -> TypedValue:
     narrow = {(5, 10): "F16", (8, 7): "BF16", (8, 23): "F32"}.get((exponent_bits, mantissa_bits))
     if narrow is None:
@@ -142,15 +98,7 @@ def reduce_precision(
 
 
 @primitive("convert_element_type")
-def convert_element_type(
-    body: RustBody,
-    x: TypedValue,
-    *,
-    outs: Sequence[RuntimeValue],
-    new_dtype: RuntimeValue,
-    weak_type: bool = False,
-    sharding: RuntimeValue = None,
-) -> TypedValue:
+def convert_element_type(body: RustBody, x: TypedValue, *, outs: Outs, new_dtype: RuntimeValue) -> TypedValue:
     return converted(body, x, np.dtype(new_dtype))
 
 
@@ -168,6 +116,7 @@ def converted(body: RustBody, x: TypedValue, dtype: np.dtype) -> TypedValue:
         zero = Literal("0.0" if before == "Float" else "0")
         return TypedValue(x.shape, dtype, method(node, "not_equal_elem", zero), x.sizes)
     cast = method(node, "cast", Literal(f"{after}DType::{dtype_name(dtype)}"))
+    cast.mask = node if before == "Bool" else None  # type: ignore[attr-defined]
     return TypedValue(x.shape, dtype, cast, x.sizes)
 
 
@@ -185,9 +134,17 @@ def scalar_of(value: TypedValue) -> RuntimeValue:
     return value.number if value.known is not None else None
 
 
-def pair(body: RustBody, a: TypedValue, b: TypedValue) -> tuple[ast.expr, ast.expr, list[TypedValue]]:
-    """Return two operands as tensors that broadcast to one another."""
-    return body.compact(a), body.compact(b), [_sized(a), _sized(b)]
+def joined(
+    body: RustBody,
+    outs: Outs,
+    make: Callable[[ast.expr, ast.expr], ast.expr],
+    a: TypedValue,
+    b: TypedValue,
+    *others: TypedValue,
+) -> TypedValue:
+    """Return what two operands make, as tensors that broadcast to one another, and to others."""
+    sizes = joined_sizes(outs[0], [*map(_sized, (a, b, *others))])
+    return result(make(body.compact(a), body.compact(b)), outs[0], sizes)
 
 
 def _sized(value: TypedValue) -> TypedValue:
@@ -200,9 +157,7 @@ def _sized(value: TypedValue) -> TypedValue:
 
 
 def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
-    def rule(
-        body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue], **_: RuntimeValue
-    ) -> TypedValue:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: RuntimeValue) -> TypedValue:
         folded = _of_dims(symbol, a, b, outs[0])
         if folded is not None:
             return folded
@@ -217,8 +172,7 @@ def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
             if symbol == "-":  # a number first leaves the type of the result open
                 return result(Binary(Unary("-", b.node), "+", number), outs[0], b.sizes)
             return result(Binary(b.node, symbol, number), outs[0], b.sizes)
-        left, right, values = pair(body, a, b)
-        return result(Binary(left, symbol, right), outs[0], joined_sizes(outs[0], values))
+        return joined(body, outs, lambda left, right: Binary(left, symbol, right), a, b)
 
     return rule
 
@@ -250,38 +204,32 @@ primitive("add_any")(_arithmetic("+", "add"))
 
 
 @primitive("div")
-def div(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+def div(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
     if a.kind == "Int":
         divisor = scalar_of(b)
         if divisor is not None and not is_dim(divisor) and divisor > 0 and a.node is not None:
             return result(method(a.node, "div_scalar", body.literal(divisor, b.dtype)), outs[0], a.sizes)
-        left, right, values = pair(body, a, b)
-        return result(body.helper("divide_int", left, right), outs[0], joined_sizes(outs[0], values))
+        return joined(body, outs, lambda left, right: body.helper("divide_int", left, right), a, b)
     divisor = scalar_of(b)
     if divisor is not None and a.node is not None:
         return result(Binary(a.node, "/", body.literal(divisor, b.dtype)), outs[0], a.sizes)
-    left, right, values = pair(body, a, b)
     if scalar_of(a) is not None and not is_dim(scalar_of(a)) and float(scalar_of(a)) == 1.0 and b.node is not None:
         return result(method(b.node, "recip"), outs[0], b.sizes)
-    return result(Binary(left, "/", right), outs[0], joined_sizes(outs[0], values))
+    return joined(body, outs, lambda left, right: Binary(left, "/", right), a, b)
 
 
 def _helper_of_two(name: str) -> Callable[..., TypedValue]:
-    def rule(
-        body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue], **_: RuntimeValue
-    ) -> TypedValue:
-        left, right, values = pair(body, a, b)
-        return result(body.helper(name, left, right), outs[0], joined_sizes(outs[0], values))
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: RuntimeValue) -> TypedValue:
+        return joined(body, outs, lambda left, right: body.helper(name, left, right), a, b)
 
     return rule
 
 
 @primitive("rem")
-def rem(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
-    left, right, values = pair(body, a, b)
+def rem(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
     if a.kind == "Float":
-        return result(method(left, "fmod", right), outs[0], joined_sizes(outs[0], values))
-    return result(body.helper("rem_int", left, right), outs[0], joined_sizes(outs[0], values))
+        return joined(body, outs, lambda left, right: method(left, "fmod", right), a, b)
+    return joined(body, outs, lambda left, right: body.helper("rem_int", left, right), a, b)
 
 
 primitive("shift_left")(_helper_of_two("shift_left"))
@@ -290,23 +238,20 @@ primitive("shift_right_arithmetic")(_helper_of_two("shift_right"))
 
 
 @primitive("atan2")
-def atan2(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
-    left, right, values = pair(body, a, b)
-    return result(method(left, "atan2", right), outs[0], joined_sizes(outs[0], values))
+def atan2(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
+    return joined(body, outs, lambda left, right: method(left, "atan2", right), a, b)
 
 
 @primitive("pow")
-def pow_(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+def pow_(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
     exponent = scalar_of(b)
     if a.kind == "Int":
-        left, right, values = pair(body, a, b)
-        return result(method(left, "powi", right), outs[0], joined_sizes(outs[0], values))
+        return joined(body, outs, lambda left, right: method(left, "powi", right), a, b)
     if b.kind == "Int":
         b = converted(body, b, a.dtype)
     if exponent is not None and not is_dim(exponent) and a.node is not None:
         return result(method(a.node, "powf_scalar", body.literal(exponent, b.dtype)), outs[0], a.sizes)
-    left, right, values = pair(body, a, b)
-    return result(method(left, "powf", right), outs[0], joined_sizes(outs[0], values))
+    return joined(body, outs, lambda left, right: method(left, "powf", right), a, b)
 
 
 def _is_neutral(name: str, number: RuntimeValue, other: TypedValue) -> bool:
@@ -314,21 +259,18 @@ def _is_neutral(name: str, number: RuntimeValue, other: TypedValue) -> bool:
 
 
 def _extreme(name: str, clamp: str, logic: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
         if a.kind == "Bool":
-            left, right, values = pair(body, a, b)
-            return result(method(left, logic, right), outs[0], joined_sizes(outs[0], values))
+            return joined(body, outs, lambda left, right: method(left, logic, right), a, b)
         for number, other in ((scalar_of(b), a), (scalar_of(a), b)):
             if number is not None and other.node is not None and _is_neutral(name, number, other):
                 return TypedValue(tuple(outs[0].shape), other.dtype, other.node, other.sizes)
             if number is not None and other.node is not None and not (not is_dim(number) and number != number):
                 return result(method(other.node, clamp, body.literal(number, other.dtype)), outs[0], other.sizes)
-        left, right, values = pair(body, a, b)
         if a.kind == "Float":
-            node: ast.expr = body.helper(name, left, right)
-        else:
-            node = method(left, "max_pair" if name == "maximum" else "min_pair", right)
-        return result(node, outs[0], joined_sizes(outs[0], values))
+            return joined(body, outs, lambda left, right: body.helper(name, left, right), a, b)
+        of_pairs = "max_pair" if name == "maximum" else "min_pair"
+        return joined(body, outs, lambda left, right: method(left, of_pairs, right), a, b)
 
     return rule
 
@@ -348,16 +290,19 @@ _SWAPPED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "l
 
 
 def _comparison(name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
         if a.kind == "Bool" and name not in ("eq", "ne"):
             a, b = (converted(body, value, np.dtype("int32")) for value in (a, b))
         for value, other, key in ((b, a, name), (a, b, _SWAPPED[name])):
             number = scalar_of(value)
-            if number is not None and other.node is not None and other.kind != "Bool":
+            if number is not None and other.node is not None and other.kind == "Bool":
+                return result(
+                    other.node if bool(number) == (name == "eq") else negated(other.node), outs[0], other.sizes
+                )
+            if number is not None and other.node is not None:
                 node = method(other.node, f"{_COMPARED[key]}_elem", body.literal(number, other.dtype))
                 return result(node, outs[0], other.sizes)
-        left, right, values = pair(body, a, b)
-        return result(method(left, _COMPARED[name], right), outs[0], joined_sizes(outs[0], values))
+        return joined(body, outs, lambda left, right: method(left, _COMPARED[name], right), a, b)
 
     return rule
 
@@ -367,13 +312,12 @@ for _name in _COMPARED:
 
 
 def _logic(name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
         number = scalar_of(b)
         if number is not None and a.kind == "Int" and a.node is not None:
             return result(method(a.node, f"bitwise_{name}_scalar", body.literal(number, b.dtype)), outs[0], a.sizes)
-        left, right, values = pair(body, a, b)
         prefix = "bool" if a.kind == "Bool" else "bitwise"
-        return result(method(left, f"{prefix}_{name}", right), outs[0], joined_sizes(outs[0], values))
+        return joined(body, outs, lambda left, right: method(left, f"{prefix}_{name}", right), a, b)
 
     return rule
 
@@ -383,12 +327,12 @@ for _name in ("and", "or", "xor"):
 
 
 @primitive("population_count", "clz")
-def counted_bits(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue]) -> TypedValue:
+def counted_bits(body: RustBody, x: TypedValue, *, outs: Outs) -> TypedValue:
     raise NotPrintable("counting bits", "Burn has no such operation; compute it outside of the model")
 
 
 @primitive("select_n")
-def select_n(body: RustBody, which: TypedValue, *cases: TypedValue, outs: Sequence[RuntimeValue]) -> TypedValue:
+def select_n(body: RustBody, which: TypedValue, *cases: TypedValue, outs: Outs) -> TypedValue:
     """`select_n(c, a, b)` is `b` where `c` is true."""
     if which.kind != "Bool":
         whole = cases[0]
@@ -406,43 +350,45 @@ def select_n(body: RustBody, which: TypedValue, *cases: TypedValue, outs: Sequen
     if which.known is not None and which.number is not None:
         return then if which.number else otherwise
     if not which.shape and out.shape:  # one condition for all
-        rank = len(out.shape)
-        node = (
-            method(which.node, "unsqueeze", generics=str(rank)) if rank > 1 and which.node is not None else which.node
-        )
-        which = TypedValue(tuple(out.shape), which.dtype, node, (1,) * rank)
+        which = spread(which, out.shape)
     mask = body.compact(which)
-    number = scalar_of(then)
-    if otherwise.node is not None and number is not None:
-        values = [_sized(which), otherwise]
-        return result(
-            method(otherwise.node, "mask_fill", mask, body.literal(number, then.dtype)), out, joined_sizes(out, values)
-        )
-    number = scalar_of(otherwise)
-    if then.node is not None and number is not None and which.node is not None:
-        values = [_sized(which), then]
-        negated = method(mask, "bool_not")
-        return result(
-            method(then.node, "mask_fill", negated, body.literal(number, then.dtype)), out, joined_sizes(out, values)
-        )
-    left, right, values = pair(body, otherwise, then)
-    return result(method(left, "mask_where", mask, right), out, joined_sizes(out, [*values, _sized(which)]))
+    for kept, filled, hidden in ((otherwise, then, mask), (then, otherwise, negated(mask))):
+        number = scalar_of(filled)
+        if kept.node is not None and number is not None and (kept is otherwise or which.node is not None):
+            node = method(kept.node, "mask_fill", hidden, body.literal(number, filled.dtype))
+            return result(node, out, joined_sizes(out, [_sized(which), kept]))
+    return joined(body, outs, lambda left, right: method(left, "mask_where", mask, right), otherwise, then, which)
 
 
 PRIMITIVE_EQ = _comparison("eq")
 
 
+def wrapped(body: RustBody, x: TypedValue, size: Dim) -> TypedValue:
+    """Return indices of which the negative ones count from the end of an axis as numbers from its start."""
+    if isinstance(x.known, np.ndarray) and (not is_dim(size) or (x.known >= 0).all()):
+        return TypedValue(
+            x.shape, x.dtype, known=np.where(x.known < 0, x.known + (0 if is_dim(size) else size), x.known)
+        )
+    if x.number is not None and not is_dim(x.number):
+        return TypedValue(x.shape, x.dtype, known=x.number if x.number >= 0 else int(x.number) + size)
+    node, counts = body.compact(x), body.compact(x)
+    while isinstance(counts, Method) and counts.name in ("unsqueeze", "unsqueeze_dim", "unsqueeze_dims", "expand"):
+        counts = counts.receiver
+    if isinstance(counts, Invocation) and counts.path == "Tensor::arange":
+        return x
+    node = body.helper("wrapped", node, body.size(size))
+    return TypedValue(x.shape, x.dtype, node, x.sizes if x.node is not None else (1,) * len(x.shape))
+
+
 @primitive("clamp")
-def clamp(
-    body: RustBody, low: TypedValue, x: TypedValue, high: TypedValue, *, outs: Sequence[RuntimeValue]
-) -> TypedValue:
+def clamp(body: RustBody, low: TypedValue, x: TypedValue, high: TypedValue, *, outs: Outs) -> TypedValue:
     a, b = scalar_of(low), scalar_of(high)
     if a is not None and b is not None and x.node is not None:
         node = method(x.node, "clamp", body.literal(a, x.dtype), body.literal(b, x.dtype))
         return result(node, outs[0], x.sizes)
     from jaxport.codegen.burn.registry import PRIMITIVES
 
-    wide = [value if same(value.shape, x.shape) else _spread(value, x.shape) for value in (low, high)]
+    wide = [value if same(value.shape, x.shape) else spread(value, x.shape) for value in (low, high)]
     raised = PRIMITIVES["max"](body, x, wide[0], outs=outs)
     return PRIMITIVES["min"](body, raised, wide[1], outs=outs)
 
@@ -456,16 +402,13 @@ BROADCASTING = frozenset(
 
 def spread_scalars(operands: Sequence[TypedValue], shape: Sequence[Dim]) -> list[TypedValue]:
     """Return operands with scalars for all elements of a shape."""
-    return [_spread(value, shape) if not value.shape and shape else value for value in operands]
+    return [spread(value, shape) if not value.shape and shape else value for value in operands]
 
 
-def _spread(value: TypedValue, shape: Sequence[Dim]) -> TypedValue:
+def spread(value: TypedValue, shape: Sequence[Dim]) -> TypedValue:
     """Return a scalar for all elements of a shape."""
     if value.known is not None:
         return TypedValue(tuple(shape), value.dtype, known=value.number)
-    node = (
-        method(value.node, "unsqueeze", generics=str(len(shape)))
-        if len(shape) > 1 and value.node is not None
-        else value.node
-    )
+    assert value.node is not None
+    node = method(value.node, "unsqueeze", generics=str(len(shape))) if len(shape) > 1 else value.node
     return TypedValue(tuple(shape), value.dtype, node, (1,) * len(shape))

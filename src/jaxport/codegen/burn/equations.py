@@ -11,7 +11,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.codegen.burn import control, elementwise, indexing, reductions, shapes, spectral, windows  # noqa: F401  they register their rules
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.registry import PRIMITIVES
+from jaxport.codegen.burn.registry import PRIMITIVES, WITHOUT_EFFECT
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, kind_of
 from jaxport.codegen.rust.text import expression_text
 from jaxport.importer.host import RuntimeValue, is_dim
@@ -63,7 +63,15 @@ def printed(
     results_only = Counter(atom for atom in jaxpr.outvars if not isinstance(atom, jaxprs.Literal))
     uses = results_only + _reads(jaxpr)
 
+    wraps = _wraps(jaxpr, uses)
+    limits: dict[RuntimeValue, TypedValue] = {}
+
     def rule(equation: RuntimeValue, operands: list[TypedValue]) -> list[TypedValue]:
+        wrapped = wraps.get(equation.outvars[0]) if len(equation.outvars) == 1 else None
+        if wrapped is not None and equation.primitive.name == "add":
+            limits[equation.outvars[0]] = operands[1]
+        if wrapped is not None and equation.primitive.name == "select_n":
+            return [named(equation.outvars[0], elementwise.wrapped(body, operands[1], limits[wrapped].number))]
         if not any(uses[variable] for variable in equation.outvars):
             return [UNUSED] * len(equation.outvars)
         folded = _folded(equation, operands)
@@ -82,20 +90,66 @@ def printed(
     return interpret(jaxpr, [*map(constant, consts), *given], rule, _literal)
 
 
+def _wraps(jaxpr: RuntimeValue, uses: Counter[RuntimeValue]) -> dict[RuntimeValue, RuntimeValue]:
+    """Return the variables that are indices counted from the start, `where(i < 0, i + n, i)`, and the sums in them.
+
+    Each has the variable of its sum, `i + n`, and that has itself. What only they read is taken out of `uses`.
+    """
+    equations = _equations(jaxpr)
+    times = Counter(id(equation) for equation in equations)
+    made = {variable: equation for equation in equations for variable in equation.outvars}
+
+    def maker(atom: RuntimeValue, name: str) -> RuntimeValue:
+        equation = None if isinstance(atom, jaxprs.Literal) else made.get(atom)
+        return equation if equation is not None and equation.primitive.name == name else None
+
+    def is_size(atom: RuntimeValue) -> bool:
+        if isinstance(atom, jaxprs.Literal):
+            return bool(atom.val >= 0)
+        equation = made.get(atom)
+        if equation is None or equation.primitive.name == "dim_as_value":
+            return equation is not None
+        return equation.primitive.name in ("convert_element_type", "mul", "add") and all(map(is_size, equation.invars))
+
+    wraps: dict[RuntimeValue, RuntimeValue] = {}
+    for equation in {id(equation): equation for equation in equations}.values():
+        if equation.primitive.name != "select_n" or len(equation.invars) != 3:
+            continue
+        which, index, other = equation.invars
+        negative, total, count = maker(which, "lt"), maker(other, "add"), times[id(equation)]
+        if negative is None or total is None or isinstance(index, jaxprs.Literal) or index.aval.dtype.itemsize < 4:
+            continue
+        zero = negative.invars[1]
+        is_wrap = negative.invars[0] is index and total.invars[0] is index and is_size(total.invars[1])
+        is_wrap = is_wrap and isinstance(zero, jaxprs.Literal) and zero.val == 0 and index.aval.dtype.kind == "i"
+        if is_wrap and uses[which] == count and uses[other] == count:
+            wraps |= {equation.outvars[0]: other, other: other}
+            uses[index] -= 2 * count
+            uses[which] = uses[other] = 0
+    return wraps
+
+
 UNUSED = TypedValue((), np.dtype(np.int32), known=np.int32(0))
 """What stands for results that nothing reads."""
 
 
 def _reads(jaxpr: RuntimeValue) -> Counter[RuntimeValue]:
     """Return how often the equations of a program read each variable."""
-    reads: Counter[RuntimeValue] = Counter()
+    return Counter(
+        atom for equation in _equations(jaxpr) for atom in equation.invars if not isinstance(atom, jaxprs.Literal)
+    )
 
-    def count(equation: RuntimeValue, _: list[None]) -> list[None]:
-        reads.update(atom for atom in equation.invars if not isinstance(atom, jaxprs.Literal))
+
+def _equations(jaxpr: RuntimeValue) -> list[RuntimeValue]:
+    """Return the equations of a program, those of the functions that it calls included."""
+    found: list[RuntimeValue] = []
+
+    def note(equation: RuntimeValue, _: list[None]) -> list[None]:
+        found.append(equation)
         return [None] * len(equation.outvars)
 
-    interpret(jaxpr, [None] * (len(jaxpr.constvars) + len(jaxpr.invars)), count, lambda _: None)
-    return reads
+    interpret(jaxpr, [None] * (len(jaxpr.constvars) + len(jaxpr.invars)), note, lambda _: None)
+    return found
 
 
 def _literal(atom: RuntimeValue) -> TypedValue:
@@ -114,11 +168,7 @@ def _printed(body: RustBody, equation: RuntimeValue, operands: Sequence[TypedVal
         operands = elementwise.spread_scalars(operands, tuple(outs[0].shape))
     if name == "select_n":
         operands = [operands[0], *elementwise.spread_scalars(operands[1:], tuple(outs[0].shape))]
-    params = {
-        key: value
-        for key, value in equation.params.items()
-        if not (key in ("accuracy", "sharding", "out_sharding") and value is None)
-    }
+    params = {key: value for key, value in equation.params.items() if key not in WITHOUT_EFFECT}
     made = rule(body, *operands, outs=outs, **params)
     return [made] if isinstance(made, TypedValue) else list(made)
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.elementwise import converted
-from jaxport.codegen.burn.reductions import gathered
-from jaxport.codegen.burn.registry import PRIMITIVES, primitive
+from jaxport.codegen.burn.elementwise import converted, negated, spread
+from jaxport.codegen.burn.reductions import gathered, on_numbers
+from jaxport.codegen.burn.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.shapes import added_axes, counted, padded, part_of, permuted
 from jaxport.codegen.burn.values import TypedValue, same, tensor
 from jaxport.codegen.rust.nodes import Array, Binary, Literal, RustRange, Slices, method
@@ -28,8 +28,8 @@ def _mode(mode: RuntimeValue) -> str:
 
 @primitive("gather")
 def gather(
-    body: RustBody, x: TypedValue, indices: TypedValue, *dims: TypedValue, outs: Sequence[RuntimeValue], dimension_numbers: RuntimeValue, slice_sizes: Sequence[Dim], mode: RuntimeValue,
-    fill_value: RuntimeValue = None, indices_are_sorted: bool = False, unique_indices: bool = False,
+    body: RustBody, x: TypedValue, indices: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: RuntimeValue, slice_sizes: Sequence[Dim], mode: RuntimeValue,
+    fill_value: RuntimeValue = None,
 ) -> TypedValue:  # fmt: skip
     numbers, out, kind = dimension_numbers, outs[0], _mode(mode)
     start_map, collapsed = tuple(numbers.start_index_map), (*numbers.collapsed_slice_dims,)
@@ -51,7 +51,7 @@ def gather(
         ):
             kind = "promise"
     indices = converted(body, indices, INDEX)
-    fill = _fill(fill_value, x) if kind == "fill" else None
+    fill = fill_of(x, fill_value) if kind == "fill" else None
     index_shape = tuple(indices.shape[:-1])
     if x.known is not None:
         x = TypedValue(x.shape, x.dtype, body.tensor(x), x.shape)
@@ -68,7 +68,8 @@ def gather(
     return _by_positions(body, x, indices, numbers, slice_sizes, out, kind, fill)
 
 
-def _fill(fill_value: RuntimeValue, x: TypedValue) -> RuntimeValue:
+def fill_of(x: TypedValue, fill_value: RuntimeValue = None) -> RuntimeValue:
+    """Return what stands where indices are outside: what a call asks for, or else what JAX has for the type."""
     if fill_value is not None:
         return fill_value
     if x.kind == "Float":
@@ -111,7 +112,7 @@ def _within(
         known = np.asarray(positions.known)
         if known.dtype != object and (known >= 0).all() and (known <= last).all():
             return positions, None
-    limit = body.signed(last) if is_dim(last) else body.literal(last, INDEX)
+    limit = body.signed(last)
     valid = None
     if kind == "fill":
         positions = body.bound(
@@ -135,10 +136,8 @@ def _filled(body: RustBody, value: TypedValue, valid: TypedValue | None, fill: R
     """Return a value with a number where the positions were outside."""
     if valid is None:
         return value
-    mask = method(body.compact(valid), "bool_not")
-    return tensor(
-        method(body.tensor(value), "mask_fill", mask, body.literal(fill, value.dtype)), value.shape, value.dtype
-    )
+    node = method(body.tensor(value), "mask_fill", negated(body.compact(valid)), body.literal(fill, value.dtype))
+    return tensor(node, value.shape, value.dtype)
 
 
 def _selected(
@@ -156,19 +155,11 @@ def _selected(
     rank, count = len(x.shape), len(index_shape)
     flat = body.reshaped(indices, (math.prod(index_shape),))
     flat, valid = _within(body, flat, x.shape[axis], kind)
-    node: ast.expr
-    if x.kind == "Bool":
-        node = method(
-            method(body.tensor(x), "cast", Literal("IntDType::U8")), "select", Literal(str(axis)), body.tensor(flat)
-        )
-        node = method(node, "not_equal_elem", Literal("0"))
-    else:
-        node = method(body.tensor(x), "select", Literal(str(axis)), body.tensor(flat))
+    node = on_numbers(body, x, lambda node: method(node, "select", Literal(str(axis)), body.tensor(flat)))
     rows = [*x.shape[:axis], math.prod(index_shape), *x.shape[axis + 1 :]]
     made = tensor(node, rows, x.dtype)
     if valid is not None:
         places = [at for at in range(rank) if at != axis]
-        spread = TypedValue((1,), valid.dtype, valid.node, valid.sizes)
         wide = added_axes(valid.node, places, rank) if places and valid.node is not None else valid.node
         made = _filled(
             body,
@@ -176,7 +167,6 @@ def _selected(
             TypedValue(tuple(rows), valid.dtype, wide, tuple(rows[axis] if at == axis else 1 for at in range(rank))),
             fill,
         )
-        del spread
     shaped = [*x.shape[:axis], *index_shape, *x.shape[axis + 1 :]]
     node = body.shaped(body.tensor(made), rows, shaped)
     # Offset axes of the result, in order, are the axes of the operand; the others are those of the indices.
@@ -210,9 +200,7 @@ def _strides(shape: Sequence[Dim]) -> list[Dim]:
 def _times(body: RustBody, value: TypedValue, factor: Dim) -> TypedValue:
     if not is_dim(factor) and factor == 1:
         return value
-    number = body.signed(factor) if is_dim(factor) else Literal(str(factor))
-    if isinstance(number, Binary):
-        pass
+    number = body.signed(factor)
     return TypedValue(value.shape, INDEX, Binary(body.compact(value), "*", number), value.sizes)
 
 
@@ -239,15 +227,10 @@ def _positions(
     index_shape = tuple(indices.shape[:-1])
     indices = body.bound(indices, "indices") if len(start_map) > 1 else indices
 
-    def spread(value: TypedValue, axes: Sequence[int]) -> TypedValue:
+    def placed(value: TypedValue, axes: Sequence[int]) -> TypedValue:
         """Return a value with its axes at these places of the whole."""
         if not value.shape or rank == 0:
-            node = (
-                method(value.node, "unsqueeze", generics=str(rank))
-                if rank > 1 and value.node is not None
-                else value.node
-            )
-            return TypedValue(tuple(whole), value.dtype, node, (1,) * rank)
+            return spread(value, whole)
         return PRIMITIVES["broadcast_in_dim"](
             body, value, outs=[TypedValue(tuple(whole), value.dtype)], broadcast_dimensions=tuple(axes)
         )
@@ -264,9 +247,9 @@ def _positions(
         if start.known is not None:
             start = tensor(body.tensor(start), index_shape, INDEX)
         start, inside = _within(body, start, shape[axis], "clip" if kind == "promise" else kind, windows[axis])
-        total = plus(total, spread(_times(body, start, strides[axis]), batch_axes))
+        total = plus(total, placed(_times(body, start, strides[axis]), batch_axes))
         if inside is not None:
-            wide = spread(inside, batch_axes)
+            wide = placed(inside, batch_axes)
             valid = (
                 wide
                 if valid is None
@@ -302,13 +285,7 @@ def _by_positions(
     )
     flat = body.reshaped(tensor(body.tensor(total), out.shape, INDEX), (math.prod(out.shape),))
     whole = body.reshaped(x, (math.prod(x.shape),))
-    if x.kind == "Bool":
-        node = method(
-            method(body.tensor(whole), "cast", Literal("IntDType::U8")), "select", Literal("0"), body.tensor(flat)
-        )
-        node = method(node, "not_equal_elem", Literal("0"))
-    else:
-        node = method(body.tensor(whole), "select", Literal("0"), body.tensor(flat))
+    node = on_numbers(body, whole, lambda node: method(node, "select", Literal("0"), body.tensor(flat)))
     made = tensor(body.shaped(node, (math.prod(out.shape),), out.shape), out.shape, x.dtype)
     return _filled(body, made, valid, fill)
 
@@ -325,8 +302,8 @@ _UPDATES = {
 
 def _scatter(name: str) -> RuntimeValue:
     def rule(
-        body: RustBody, x: TypedValue, indices: TypedValue, updates: TypedValue, *dims: TypedValue, outs: Sequence[RuntimeValue], dimension_numbers: RuntimeValue, mode: RuntimeValue,
-        update_jaxpr: RuntimeValue = None, update_consts: RuntimeValue = None, indices_are_sorted: bool = False, unique_indices: bool = False,
+        body: RustBody, x: TypedValue, indices: TypedValue, updates: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: RuntimeValue, mode: RuntimeValue,
+        update_jaxpr: RuntimeValue = None, update_consts: RuntimeValue = None,
     ) -> TypedValue:  # fmt: skip
         numbers, kind = dimension_numbers, _mode(mode)
         left_out = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
@@ -362,9 +339,9 @@ def _scatter(name: str) -> RuntimeValue:
         if name == "scatter_sub":
             changed = PRIMITIVES["neg"](body, changed, outs=[changed])
         if valid is not None:  # windows that are outside change an element behind the others, which is dropped
-            behind = body.signed(rows) if is_dim(rows) else Literal(str(rows))
+            behind = body.signed(rows)
             whole = tensor(body.tensor(total), updates.shape, INDEX)
-            node = method(body.tensor(whole), "mask_fill", method(body.compact(valid), "bool_not"), behind)
+            node = method(body.tensor(whole), "mask_fill", negated(body.compact(valid)), behind)
             total = tensor(node, updates.shape, INDEX)
         flat = body.shaped(body.tensor(total), updates.shape, (count, 1))
         source = body.reshaped(value, (rows,))
@@ -373,7 +350,7 @@ def _scatter(name: str) -> RuntimeValue:
         new = body.tensor(body.reshaped(changed, (count,)))
         node = body.helper("scattered", body.tensor(source), flat, new, Literal(f"IndexingUpdateOp::{_UPDATES[name]}"))
         if valid is not None:
-            end = body.size(rows) if is_dim(rows) else Literal(str(rows))
+            end = body.number(rows)
             node = method(node, "slice", Slices([RustRange(None, end, 1)]))
         made = tensor(body.shaped(node, (rows,), x.shape), x.shape, value.dtype)
         return converted(body, made, np.dtype(bool)) if boolean else made
@@ -400,20 +377,14 @@ def _assigned(
             parts.append(RustRange(None, None, 1))
         else:
             end = start + size
-            parts.append(
-                RustRange(
-                    body.size(start) if is_dim(start) else Literal(str(start)),
-                    body.size(end) if is_dim(end) else Literal(str(end)),
-                    1,
-                )
-            )
+            parts.append(RustRange(body.number(start), body.number(end), 1))
     new = body.shaped(body.tensor(updates), updates.shape, sizes)
     return tensor(method(body.tensor(x), "slice_assign", Slices(parts), new), x.shape, x.dtype)
 
 
 @primitive("dynamic_slice")
 def dynamic_slice(
-    body: RustBody, x: TypedValue, *starts: TypedValue, outs: Sequence[RuntimeValue], slice_sizes: RuntimeValue
+    body: RustBody, x: TypedValue, *starts: TypedValue, outs: Outs, slice_sizes: RuntimeValue
 ) -> TypedValue:
     sizes = tuple(outs[0].shape)
     if all(start.number is not None for start in starts[: len(x.shape)]):
@@ -446,7 +417,7 @@ def _dynamic(
 
 @primitive("dynamic_update_slice")
 def dynamic_update_slice(
-    body: RustBody, x: TypedValue, update: TypedValue, *starts: TypedValue, outs: Sequence[RuntimeValue]
+    body: RustBody, x: TypedValue, update: TypedValue, *starts: TypedValue, outs: Outs
 ) -> TypedValue:
     if all(start.number is not None for start in starts):
         begins = [

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from jaxport.codegen.burn.imports import NAMES
 from jaxport.codegen.dialect import Constructor, Dialect, Field, constant, keywords
 from jaxport.codegen.rust.nodes import Array, Literal, Method, method, path_call
 from jaxport.codegen.tree import Layer
@@ -39,7 +43,9 @@ def _sizes(layer: Layer, *names: str) -> list[ast.expr]:
 
 
 def _options(**options: Attribute) -> dict[str, ast.expr]:
-    return keywords(options, DEFAULTS)
+    """Return options as expressions; a number that is a default in float32 is that default."""
+    same = {key: DEFAULTS[key] for key, value in options.items() if np.float32(value) == np.float32(DEFAULTS[key])}
+    return keywords({**options, **same}, DEFAULTS)
 
 
 def _linear(layer: Layer) -> ast.expr:
@@ -141,7 +147,64 @@ def _dropout(layer: Layer) -> ast.expr:
     return _config("Dropout", _sizes(layer, "rate"), {}, has_device=False)
 
 
-NAMES = {
+def _lstm(layer: Layer) -> ast.expr:
+    made = _config("Lstm", [*_sizes(layer, "in_features", "hidden_features"), _has_bias(layer)], {})
+    made.receiver = method(made.receiver, "with_batch_first", Literal("false"))  # type: ignore[attr-defined]
+    if layer.config["reverse"]:
+        made.receiver = method(made.receiver, "with_reverse", Literal("true"))  # type: ignore[attr-defined]
+    return made
+
+
+def _gru(layer: Layer) -> ast.expr:
+    return _config("Gru", [*_sizes(layer, "in_features", "hidden_features"), _has_bias(layer)], {})
+
+
+def _has_bias(layer: Layer) -> ast.expr:
+    return ast.Constant("bias" in layer.weights)
+
+
+CELLS = {"LSTM": ("input", "forget", "cell", "output"), "GRU": ("reset", "update", "new")}
+"""The gates of cells, in the order of the tree."""
+
+
+def _gates(layer: Layer) -> dict[str, Field]:
+    """Return where the weights of a cell are: each gate has two linear layers."""
+
+    def fields(transform: str, leaf: str) -> tuple[str, ...]:
+        return tuple(f"{gate}_gate.{transform}_transform.{leaf}" for gate in CELLS[layer.kind])
+
+    found = {
+        "kernel": fields("input", "weight"),
+        "recurrent_kernel": fields("hidden", "weight"),
+        "bias": fields("input", "bias"),
+        "recurrent_bias": fields("hidden", "bias"),
+    }
+    return {role: Field(role, pieces=pieces) for role, pieces in found.items() if role in layer.weights}
+
+
+def _attention(layer: Layer) -> ast.expr:
+    made = _config("MultiHeadAttention", _sizes(layer, "in_features", "num_heads"), {})
+    options = {"dropout": Literal("0.0")}
+    if layer.config.get("is_causal"):  # what is hidden is so whatever the scores are
+        options["min_float"] = Literal("f64::from(f32::MIN)")
+    if "query_bias" not in layer.weights:
+        options |= {f"{projection}_bias": Literal("false") for projection in ("query", "key", "value", "output")}
+    for key, value in options.items():
+        made.receiver = method(made.receiver, f"with_{key}", value)  # type: ignore[attr-defined]
+    return made
+
+
+def _projection(role: str) -> str:
+    """Return where a weight of an attention is.
+
+    >>> _projection("query_kernel"), _projection("out_bias")
+    ('query.weight', 'output.bias')
+    """
+    projection, _, leaf = role.partition("_")
+    return f"{'output' if projection == 'out' else projection}.{'weight' if leaf == 'kernel' else leaf}"
+
+
+ROLES = {
     "LayerNorm": {"scale": "gamma", "bias": "beta"},
     "GroupNorm": {"scale": "gamma", "bias": "beta"},
     "RMSNorm": {"scale": "gamma"},
@@ -152,7 +215,11 @@ NAMES = {
 
 
 def _fields(layer: Layer) -> Mapping[str, Field]:
-    names = NAMES.get(layer.kind, {"kernel": "weight", "bias": "bias"})
+    if layer.kind in CELLS:
+        return _gates(layer)
+    if layer.kind == "MultiHeadAttention":
+        return {role: Field(role, pieces=(_projection(role),)) for role in layer.weights}
+    names = ROLES.get(layer.kind, {"kernel": "weight", "bias": "bias"})
     return {role: Field(names[role]) for role in layer.weights}
 
 
@@ -168,6 +235,9 @@ LAYERS = {
         "RMSNorm": _rms_norm,
         "BatchNorm": _batch_norm,
         "Dropout": _dropout,
+        "LSTM": _lstm,
+        "GRU": _gru,
+        "MultiHeadAttention": _attention,
     }.items()
 }
 
@@ -190,6 +260,12 @@ def accepts(layer: Layer) -> bool:
             return config["axis"] == 1 and not config["training"] and config["epsilon"] > 0
         case "RMSNorm":
             return config["epsilon"] > 0
+        case "LSTM" | "GRU":  # both products have biases, or none
+            return ("bias" in layer.weights) == ("recurrent_bias" in layer.weights)
+        case "MultiHeadAttention":
+            widths = {config[key] for key in ("in_features", "qkv_features", "out_features", "in_kv_features")}
+            causal = config.get("is_causal") and len(layer.inputs) == 2  # of a sequence itself
+            return len(widths) == 1 and ("keywords" not in config or bool(causal))
     return True
 
 
@@ -205,11 +281,17 @@ def layer_type(layer: Layer) -> str:
         "ConvTranspose": f"ConvTranspose{rank}d",
         "Embed": "Embedding",
         "RMSNorm": "RmsNorm",
+        "LSTM": "Lstm",
+        "GRU": "Gru",
     }.get(layer.kind, layer.kind)
 
 
 def forward(layer: Layer, part: ast.expr, inputs: Sequence[ast.expr]) -> ast.expr:
     """Return the call of a layer."""
+    if layer.kind == "MultiHeadAttention":
+        of = "self_attn" if len(inputs) == 1 else "new"
+        given = path_call(f"MhaInput::{of}", *inputs, *copy.deepcopy(inputs[1:]))
+        return ast.Attribute(method(part, "forward", given, borrows=True), "context", ast.Load())
     if layer.kind == "Embed" and len(layer.inputs[0].shape) != 2:
         (indices,) = inputs
         table = method(ast.Attribute(part, "weight", ast.Load()), "val")
@@ -228,14 +310,10 @@ KEYWORDS = (
     "priv try typeof unsized virtual yield union"
 )
 """Words of Rust that are no names."""
-TYPES = (
-    "Tensor Module Param ParamId Device Int Bool Float Vec Option Some None Result Ok Err String Box Self Shape TensorData DType FloatDType "
-    "IntDType Initializer Config usize f64 f32 i64 i32 u8 bool str Linear Embedding Dropout LayerNorm GroupNorm RmsNorm BatchNorm Outputs "
-    "Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d PadMode IndexingUpdateOp ConvOptions SafetensorsStore Tensors Path PathBuf"
-)
-NAMES_IN_USE = frozenset(
-    f"{KEYWORDS} {TYPES} device model load forward new run helpers activation module burn std core s vec assert".split()
-)
+NAMES_IN_USE = NAMES | {
+    *f"{KEYWORDS} Vec Option Some None Result Ok Err String Box usize f64 f32 i64 i32 u8 bool str Outputs Tensors".split(),
+    *"device model load save forward new run helpers burn std core vec assert".split(),
+}
 """Names that the source uses otherwise."""
 
 

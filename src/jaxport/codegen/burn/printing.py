@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import copy
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
-from jaxport.codegen.burn.layers import KEYWORDS, forward, layer_type, without_default_options
+from jaxport.codegen.burn.layers import CELLS, KEYWORDS, forward, layer_type, without_default_options
 from jaxport.codegen.burn.steps import Functions, StepPrinter
 from jaxport.codegen.burn.values import NotPrintable, kind_of, rank_of, tensor_type
 from jaxport.codegen.calls import CallPrinter
@@ -21,15 +22,19 @@ from jaxport.codegen.fields import Entry, Fields, fields_of, key_of
 from jaxport.codegen.literals import attribute, name, storable
 from jaxport.codegen.rust.nodes import (
     Array,
+    Borrow,
     Closure,
+    Invocation,
     Literal,
     Method,
     RustFunction,
     RustRange,
+    Slices,
     Structure,
     Vector,
     method,
     path_call,
+    returned_at_once,
 )
 from jaxport.codegen.rust.text import expression_text, function_text
 from jaxport.codegen.starts import Start
@@ -51,11 +56,14 @@ class RustCalls(CallPrinter):
     Attributes:
       functions: the private functions of the model.
       refusals: what has no form in Rust.
+      uses_device: whether a tensor is created.
+      zeros: the values that are zeros, under names.
     """
 
     functions: Functions = field(default_factory=lambda: Functions(set()))
     refusals: list[Refusal] = field(default_factory=list)
     uses_device: bool = False
+    zeros: set[Variable] = field(default_factory=set)
 
     def text(self, expression: ast.expr) -> str:
         return expression_text(expression)
@@ -72,6 +80,8 @@ class RustCalls(CallPrinter):
     def expression(self, step: Step) -> ast.expr:
         if isinstance(step.node, Layer):
             inputs = [self.value(value) for value in step.args]
+            if step.node.config.get("is_causal"):
+                return self.functions.helper("causal_attention", Borrow(self._part(step)), inputs[0])
             return forward(step.node, self._part(step), inputs)
         if isinstance(step.node, Call):
             return self.invoked(self._part(step), [self.value(value) for value in step.args], [*step.kwargs])
@@ -82,7 +92,45 @@ class RustCalls(CallPrinter):
             self.refusals.append(error.refusal(_where(step)))
             made = Literal("()")
         self.uses_device |= steps.uses_device
-        return made
+        return self._with_lists(made)
+
+    def _statements(self, step: Step, uses: Counter[Variable], reader: int | None, end: int) -> list[ast.stmt]:
+        if isinstance(step.node, Layer) and step.node.kind in CELLS:
+            return self._cell(step, step.node, uses)
+        statements = super()._statements(step, uses, reader, end)
+        if isinstance(step.outputs, Variable) and any(_is_zeros(getattr(one, "value", None)) for one in statements):
+            self.zeros.add(step.outputs)
+        return statements
+
+    def _cell(self, step: Step, layer: Layer, uses: Counter[Variable]) -> list[ast.stmt]:
+        """Return the statements of a recurrent layer, such as `let (x, LstmState { cell, hidden }) = …`."""
+        _, carry, x = step.args
+        carry = carry if isinstance(carry, tuple) else (carry,)
+        states = [self.value(state) for state in carry]
+        is_new = all(state in self.zeros or _is_zeros(made) for state, made in zip(carry, states, strict=True))
+        if layer.kind == "LSTM":
+            states = [path_call("LstmState::new", *states)]
+        state = Literal("None") if is_new else path_call("Some", *states)
+        part = ast.parse(self.fields.text(layer), mode="eval").body
+        last, rows = step.outputs
+        if layer.kind == "LSTM":
+            parts = [self.target(one, uses, role) for one, role in zip(last, ("cell", "hidden"), strict=True)]
+            pattern = [self.target(rows, uses, "x"), Structure("LstmState", ["cell", "hidden"], parts)]
+            called = method(part, "forward", self.value(x), state, borrows=True)
+            return [ast.Assign([ast.Tuple(pattern, ast.Store())], called, lineno=0)]
+        is_reversed = layer.config["reverse"]  # Burn's GRU goes forward, and has the time second
+        first = method(self.value(x), "swap_dims", Literal("0"), Literal("1"))
+        first = method(first, "flip", Array([Literal("1")])) if is_reversed else first
+        made = method(method(part, "forward", first, state, borrows=True), "swap_dims", Literal("0"), Literal("1"))
+        made = method(made, "flip", Array([Literal("0")])) if is_reversed else made
+        target = ast.Name(self.bind(rows, "x"), ast.Store())
+        statements: list[ast.stmt] = [ast.Assign([target], made, lineno=0)]
+        if uses[last]:
+            end = RustRange(None, Literal("1"), 1) if is_reversed else RustRange(Literal("-1"), None, 1)
+            cut = method(ast.Name(target.id, ast.Load()), "slice_dim", Literal("0"), Slices([end]))
+            cut = method(cut, "squeeze_dim", Literal("0"), generics="2")
+            statements.append(ast.Assign([self.target(last, uses, "hidden")], cut, lineno=0))
+        return statements
 
     def _part(self, step: Step) -> ast.expr:
         return self.function_name(step.name)
@@ -119,6 +167,20 @@ class RustCalls(CallPrinter):
             return Vector([self.value(part) for part in value])
         return super().value(value)
 
+    def _with_lists(self, tree: ast.expr) -> ast.expr:
+        """Return an expression with the lists that loops have filled in place of all of their elements; it is changed."""
+        whole = {
+            ast.dump(Vector([self.element(chosen, index) for index in range(len(made))])): chosen
+            for chosen, made in self.lists.items()
+        }
+
+        class Named(ast.NodeTransformer):
+            def visit(self, node: ast.AST) -> RuntimeValue:
+                chosen = whole.get(ast.dump(node)) if isinstance(node, Vector) else None
+                return name(chosen) if chosen else self.generic_visit(node)
+
+        return Named().visit(tree) if whole else tree
+
     def _known(self, value: HostValue) -> ast.expr:
         """Return a tensor that is known."""
         variable = Variable(value.shape, np.dtype(value.to_jax().dtype) if not value.symbolic else np.dtype("int32"))
@@ -134,11 +196,15 @@ class RustCalls(CallPrinter):
             flat = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable)]
             defaults = default if not isinstance(default, str) and len(default) == len(flat) else ["x"] * len(flat)
             parts = [self.target(leaf, uses, own) for leaf, own in zip(flat, defaults, strict=True)]
-            return ast.Tuple(parts, ast.Store())
+            return parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Store())
         made = super().target(tree, uses, default)
         if isinstance(made, ast.Name) and isinstance(tree, Variable):
             made.type = tensor_type(tree.shape, tree.dtype)  # type: ignore[attr-defined]
         return made
+
+
+def _is_zeros(node: ast.expr | None) -> bool:
+    return isinstance(node, Invocation) and node.path.endswith("::zeros")
 
 
 def _where(step: Step) -> str:
@@ -160,6 +226,7 @@ class Struct:
       copied: the names in `forward` whose values are copied.
       title: what its documentation says.
       sizes: the names of sizes that Rust spells otherwise.
+      further: the text of its other functions.
     """
 
     name: str
@@ -170,6 +237,7 @@ class Struct:
     copied: Collection[str]
     title: str
     sizes: Mapping[str, str]
+    further: str = ""
 
     def text(self) -> str:
         """Return its definition, with `new` and `forward`."""
@@ -190,6 +258,7 @@ class Struct:
             "        }",
             "    }",
             "",
+            *([self.further, ""] if self.further else []),
         ]
         lines += [function_text(self.method, [*self.copied], 1, self.sizes), "}"]
         return "\n".join(lines)
@@ -263,9 +332,9 @@ class Structs(Classes):
     ) -> ast.stmt:
         assert isinstance(printer, RustCalls)
         is_root = arguments.keys() == self.inputs.keys() and result is self.result
-        parameters, types = [*arguments.values()], [_kind(variable, self) for variable in arguments]
-        statements = [*body]
-        kinds = [_kind(one, self) for one in (result if isinstance(result, tuple | list) else [result])]
+        parameters, types = [*arguments.values()], [kind_of_value(variable, self) for variable in arguments]
+        statements = returned_at_once(body)
+        kinds = [kind_of_value(one, self) for one in (result if isinstance(result, tuple | list) else [result])]
         returned = kinds[0] if not isinstance(result, tuple | list) else f"({', '.join(kinds)})"
         if is_root and isinstance(result, tuple) and len(result) > MOST_TOGETHER:
             last = statements[-1]
@@ -374,7 +443,8 @@ def _modules_in(loop: ast.For) -> list[ast.Name]:
     ]
 
 
-def _kind(value: RuntimeValue, structs: Structs) -> str:
+def kind_of_value(value: RuntimeValue, structs: Structs) -> str:
+    """Return the type of a value of a program."""
     if isinstance(value, Variable):
         try:
             return tensor_type(value.shape, value.dtype)

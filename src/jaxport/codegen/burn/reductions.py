@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.elementwise import converted
-from jaxport.codegen.burn.registry import primitive
+from jaxport.codegen.burn.registry import Outs, primitive
 from jaxport.codegen.burn.shapes import added_axes, axes_node, permuted, without_axes
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
 from jaxport.codegen.rust.nodes import Borrow, Literal, method
@@ -52,9 +52,7 @@ _OF_NOTHING = {"max": lowest, "min": highest}
 
 
 def _reduction(name: str) -> Callable[..., TypedValue]:
-    def rule(
-        body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], axes: Sequence[int], **_: RuntimeValue
-    ) -> TypedValue:
+    def rule(body: RustBody, x: TypedValue, *, outs: Outs, axes: Sequence[int], **_: RuntimeValue) -> TypedValue:
         if any(not is_dim(x.shape[axis]) and x.shape[axis] == 0 for axis in axes) and name in _OF_NOTHING:
             return TypedValue(tuple(outs[0].shape), x.dtype, known=_OF_NOTHING[name](x.dtype))
         if x.kind == "Bool":
@@ -69,9 +67,7 @@ for _name in ("sum", "prod", "max", "min"):
 
 
 def _of_booleans(name: str) -> Callable[..., TypedValue]:
-    def rule(
-        body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], axes: Sequence[int], **_: RuntimeValue
-    ) -> TypedValue:
+    def rule(body: RustBody, x: TypedValue, *, outs: Outs, axes: Sequence[int], **_: RuntimeValue) -> TypedValue:
         if x.kind == "Int":
             raise NotPrintable("a bitwise reduction", "reduce booleans")
         node = body.tensor(x)
@@ -92,7 +88,7 @@ primitive("reduce_and")(_of_booleans("all"))
 
 def _position(name: str) -> Callable[..., TypedValue]:
     def rule(
-        body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], axes: Sequence[int], index_dtype: RuntimeValue
+        body: RustBody, x: TypedValue, *, outs: Outs, axes: Sequence[int], index_dtype: RuntimeValue
     ) -> TypedValue:
         (axis,) = axes
         if x.kind == "Bool":
@@ -110,7 +106,7 @@ primitive("argmin")(_position("argmin"))
 
 
 def _running(name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], axis: int, reverse: bool) -> TypedValue:
+    def rule(body: RustBody, x: TypedValue, *, outs: Outs, axis: int, reverse: bool) -> TypedValue:
         node = body.tensor(x)
         if reverse:
             node = method(node, "flip", axes_node([axis]))
@@ -128,7 +124,7 @@ for _name in ("cumsum", "cumprod", "cummax", "cummin"):
 
 @primitive("sort")
 def sort(
-    body: RustBody, *operands: TypedValue, outs: Sequence[RuntimeValue], dimension: int, is_stable: bool, num_keys: int
+    body: RustBody, *operands: TypedValue, outs: Outs, dimension: int, num_keys: int
 ) -> TypedValue | list[TypedValue]:
     """One key is sorted stably; what comes with it follows its order."""
     first, *others = operands
@@ -156,22 +152,20 @@ def _of_kind(name: str, x: TypedValue) -> str:
 
 
 def gathered(body: RustBody, x: TypedValue, axis: int, indices: ast.expr) -> ast.expr:
-    """Return the elements at positions along an axis; Burn's `gather` does not know booleans."""
-    if x.kind == "Bool":
-        node = method(method(body.tensor(x), "cast", Literal("IntDType::U8")), "gather", Literal(str(axis)), indices)
-        return method(node, "not_equal_elem", Literal("0"))
-    return method(body.tensor(x), "gather", Literal(str(axis)), indices)
+    """Return the elements at positions along an axis."""
+    return on_numbers(body, x, lambda node: method(node, "gather", Literal(str(axis)), indices))
+
+
+def on_numbers(body: RustBody, x: TypedValue, make: Callable[[ast.expr], ast.expr]) -> ast.expr:
+    """Return what an operation that Burn has for numbers only makes of a tensor, which may be one of booleans."""
+    if x.kind != "Bool":
+        return make(body.tensor(x))
+    return method(make(method(body.tensor(x), "cast", Literal("IntDType::U8"))), "not_equal_elem", Literal("0"))
 
 
 @primitive("top_k")
 def top_k(
-    body: RustBody,
-    x: TypedValue,
-    *,
-    outs: Sequence[RuntimeValue],
-    k: RuntimeValue = None,
-    axis: int = -1,
-    **_: RuntimeValue,
+    body: RustBody, x: TypedValue, *, outs: Outs, k: RuntimeValue = None, axis: int = -1, **_: RuntimeValue
 ) -> list[TypedValue]:
     axis = axis % len(x.shape)
     x = body.bound(x)
@@ -193,8 +187,8 @@ def top_k(
 
 @primitive("dot_general")
 def dot_general(
-    body: RustBody, a: TypedValue, b: TypedValue, *, outs: Sequence[RuntimeValue], dimension_numbers: RuntimeValue, precision: RuntimeValue = None,
-    preferred_element_type: RuntimeValue = None, out_sharding: RuntimeValue = None,
+    body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, dimension_numbers: RuntimeValue,
+    preferred_element_type: RuntimeValue = None,
 ) -> TypedValue:  # fmt: skip
     (a_axes, b_axes), (a_batch, b_batch) = dimension_numbers
     out = outs[0]

@@ -7,11 +7,18 @@ primitives.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from jaxport.importer.host import RuntimeValue
 
-__all__ = ["CALLS", "PRIMITIVES", "call", "primitive"]
+__all__ = ["CALLS", "PRIMITIVES", "WITHOUT_EFFECT", "Outs", "call", "primitive"]
+
+Outs = Sequence[RuntimeValue]
+"""The shapes and element types of the results of an equation."""
+WITHOUT_EFFECT = frozenset(
+    "accuracy sharding out_sharding precision weak_type indices_are_sorted unique_indices linear unroll is_stable".split()
+)
+"""Parameters of primitives that say nothing about their values; rules do not see them."""
 
 PRIMITIVES: dict[str, Callable[..., RuntimeValue]] = {}
 """The rules of primitives by name: `rule(body, *values, outs, **params)`."""

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.registry import PRIMITIVES, primitive
-from jaxport.codegen.burn.values import TypedValue, same, tensor
+from jaxport.codegen.burn.elementwise import converted
+from jaxport.codegen.burn.registry import PRIMITIVES, Outs, primitive
+from jaxport.codegen.burn.values import TypedValue, dtype_name, kind_of, same, tensor
 from jaxport.codegen.rust.nodes import Array, Borrow, Literal, Method, RustRange, Slices, Vector, method, path_call
 from jaxport.importer.host import Dim, RuntimeValue, is_dim
 
@@ -23,10 +24,9 @@ def broadcast_in_dim(
     body: RustBody,
     x: TypedValue,
     *dims: TypedValue,
-    outs: Sequence[RuntimeValue],
+    outs: Outs,
     shape: RuntimeValue = None,
     broadcast_dimensions: Sequence[int],
-    sharding: RuntimeValue = None,
 ) -> TypedValue:
     shape, places = tuple(outs[0].shape), tuple(broadcast_dimensions)
     if x.known is not None and (x.number is not None or not isinstance(x.known, np.ndarray)):
@@ -48,8 +48,7 @@ def broadcast_in_dim(
 
 def added_axes(node: ast.expr, added: Sequence[int], rank: int) -> ast.expr:
     """Return a tensor with more axes, which are of size 1."""
-    cut = _squeezed(node)
-    if cut is not None and cut == [*added]:
+    if _changed(node, "squeeze") == [*added]:
         return node.receiver  # pyright: ignore[reportAttributeAccessIssue]
     if [*added] == [*range(len(added))]:
         return method(node, "unsqueeze", generics=str(rank))
@@ -58,9 +57,9 @@ def added_axes(node: ast.expr, added: Sequence[int], rank: int) -> ast.expr:
     return method(node, "unsqueeze_dims", Borrow(axes_node(added)), generics=str(rank))
 
 
-def _squeezed(node: ast.expr) -> list[int] | None:
-    """Return the axes that an expression drops last, if it does."""
-    if not isinstance(node, Method) or node.name not in ("squeeze_dim", "squeeze_dims"):
+def _changed(node: ast.expr, name: str) -> list[int] | None:
+    """Return the axes that an expression drops last, or adds, if it does: `name` is `squeeze` or `unsqueeze`."""
+    if not isinstance(node, Method) or node.name not in (f"{name}_dim", f"{name}_dims"):
         return None
     axes = node.arguments[0]
     parts = axes.value.elements if isinstance(axes, Borrow) and isinstance(axes.value, Array) else [axes]
@@ -68,9 +67,7 @@ def _squeezed(node: ast.expr) -> list[int] | None:
 
 
 @primitive("expand_dims")
-def expand_dims(
-    body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], dimensions: Sequence[int]
-) -> TypedValue:
+def expand_dims(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int]) -> TypedValue:
     kept = [axis for axis in range(len(outs[0].shape)) if axis not in dimensions]
     return broadcast_in_dim(body, x, outs=outs, broadcast_dimensions=kept)
 
@@ -80,10 +77,9 @@ def reshape(
     body: RustBody,
     x: TypedValue,
     *dims: TypedValue,
-    outs: Sequence[RuntimeValue],
+    outs: Outs,
     new_sizes: RuntimeValue = None,
     dimensions: RuntimeValue = None,
-    sharding: RuntimeValue = None,
 ) -> TypedValue:
     shape = tuple(outs[0].shape)
     added = _added(x.shape, shape)
@@ -108,7 +104,7 @@ def _added(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
 
 
 @primitive("squeeze")
-def squeeze(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], dimensions: Sequence[int]) -> TypedValue:
+def squeeze(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int]) -> TypedValue:
     shape = tuple(outs[0].shape)
     if x.known is not None:
         known = x.known.reshape(shape) if isinstance(x.known, np.ndarray) else x.known
@@ -125,13 +121,15 @@ def without_axes(body: RustBody, node: ast.expr, axes: Sequence[int], rank: int)
         axes = axes[1:]
     if not axes:
         return node
+    if _changed(node, "unsqueeze") == axes:
+        return node.receiver  # pyright: ignore[reportAttributeAccessIssue]
     if len(axes) == 1:
         return method(node, "squeeze_dim", Literal(str(axes[0])), generics=str(rank - 1))
     return method(node, "squeeze_dims", Borrow(axes_node(axes)), generics=str(rank - len(axes)))
 
 
 @primitive("transpose")
-def transpose(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], permutation: Sequence[int]) -> TypedValue:
+def transpose(body: RustBody, x: TypedValue, *, outs: Outs, permutation: Sequence[int]) -> TypedValue:
     shape = tuple(outs[0].shape)
     order = tuple(int(axis) for axis in permutation)
     if x.known is not None:
@@ -155,7 +153,7 @@ def permuted(node: ast.expr, order: Sequence[int]) -> ast.expr:
 
 
 @primitive("concatenate")
-def concatenate(body: RustBody, *parts: TypedValue, outs: Sequence[RuntimeValue], dimension: int) -> TypedValue:
+def concatenate(body: RustBody, *parts: TypedValue, outs: Outs, dimension: int) -> TypedValue:
     whole = [part for part in parts if is_dim(part.shape[dimension]) or part.shape[dimension] != 0] or [parts[0]]
     if len(whole) == 1:
         return tensor(body.tensor(whole[0]), outs[0].shape, outs[0].dtype)
@@ -164,10 +162,12 @@ def concatenate(body: RustBody, *parts: TypedValue, outs: Sequence[RuntimeValue]
 
 
 @primitive("stack")
-def stack(body: RustBody, *parts: TypedValue, outs: Sequence[RuntimeValue], axis: int) -> TypedValue:
+def stack(body: RustBody, *parts: TypedValue, outs: Outs, axis: int) -> TypedValue:
     rank = len(outs[0].shape)
     nodes = [body.tensor(part) for part in parts]
     axis = axis % rank
+    if len(nodes) == 1:
+        return tensor(added_axes(nodes[0], [axis], rank) if rank > 1 else nodes[0], outs[0].shape, outs[0].dtype)
     if rank == 1:  # of numbers, each of which is a tensor of one element
         return tensor(path_call("Tensor::cat", Vector(nodes), Literal("0")), outs[0].shape, outs[0].dtype)
     node = path_call(f"Tensor::stack::<{rank}>", Vector(nodes), Literal(str(axis)))
@@ -175,25 +175,19 @@ def stack(body: RustBody, *parts: TypedValue, outs: Sequence[RuntimeValue], axis
 
 
 @primitive("tile")
-def tile(
-    body: RustBody, x: TypedValue, *dims: TypedValue, outs: Sequence[RuntimeValue], reps: Sequence[RuntimeValue]
-) -> TypedValue:
+def tile(body: RustBody, x: TypedValue, *dims: TypedValue, outs: Outs, reps: Sequence[RuntimeValue]) -> TypedValue:
     shape = tuple(outs[0].shape)
     if x.known is not None and x.number is not None:
         return TypedValue(shape, x.dtype, known=x.number)
     added = len(shape) - len(x.shape)
     node = body.tensor(x)
     node = added_axes(node, [*range(added)], len(shape)) if added and x.shape else node
-    times = Borrow(
-        Array([body.size(n) if is_dim(n) else Literal(str(n)) for n in ([1] * (len(shape) - len(reps)) + [*reps])])
-    )
+    times = Borrow(Array([body.number(n) for n in ([1] * (len(shape) - len(reps)) + [*reps])]))
     return tensor(method(node, "repeat", times), shape, x.dtype)
 
 
 @primitive("split")
-def split(
-    body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], sizes: Sequence[int], axis: int
-) -> list[TypedValue]:
+def split(body: RustBody, x: TypedValue, *, outs: Outs, sizes: Sequence[int], axis: int) -> list[TypedValue]:
     x = body.bound(x)
     parts, start = [], 0
     for out, size in zip(outs, sizes, strict=True):
@@ -214,7 +208,7 @@ def slice_(
     body: RustBody,
     x: TypedValue,
     *,
-    outs: Sequence[RuntimeValue],
+    outs: Outs,
     start_indices: Sequence[Dim],
     limit_indices: Sequence[Dim],
     strides: Sequence[int] | None,
@@ -231,49 +225,28 @@ def part_of(body: RustBody, x: TypedValue, cuts: Sequence[tuple[Dim, Dim, int]],
             return TypedValue(shape, x.dtype, known=x.known)
         return TypedValue(shape, x.dtype, known=x.known[tuple(slice(int(a), int(b), int(c)) for a, b, c in cuts)])
     assert x.node is not None
-    parts: list[ast.expr] = []
+    parts: list[RustRange] = []
     for (start, end, step), size, own in zip(cuts, x.shape, x.sizes, strict=True):
         whole = same([start, end], [0, size]) and step == 1
         if whole or (not same([own], [size])):
             parts.append(RustRange(None, None, 1))
             continue
-        first = None if not is_dim(start) and start == 0 else body.size(start)
-        last = None if same([end], [size]) else body.size(end)
-        parts.append(RustRange(_plain(first), _plain(last), int(step)))
+        first = None if not is_dim(start) and start == 0 else body.number(start)
+        parts.append(RustRange(first, None if same([end], [size]) else body.number(end), int(step)))
     sizes = tuple(
         own if not same([own], [size]) else out for own, size, out in zip(x.sizes, x.shape, shape, strict=True)
     )
-    if all(
-        isinstance(part, RustRange) and part.start is None and part.end is None and part.step == 1 for part in parts
-    ):
+    cut_axes = [at for at, part in enumerate(parts) if part.start is not None or part.end is not None or part.step != 1]
+    if not cut_axes:
         return TypedValue(shape, x.dtype, x.node, sizes)
-    cut_axes = [
-        at
-        for at, part in enumerate(parts)
-        if not (isinstance(part, RustRange) and part.start is None and part.end is None and part.step == 1)
-    ]
     cut = parts[cut_axes[0]]
-    assert isinstance(cut, RustRange)
     if len(cut_axes) == 1 and cut.step == 1 and len(parts) > 1 and cut_axes[0] > 0:
         return TypedValue(shape, x.dtype, method(x.node, "slice_dim", Literal(str(cut_axes[0])), cut), sizes)
-    while (
-        len(parts) > 1
-        and isinstance(parts[-1], RustRange)
-        and parts[-1].start is None
-        and parts[-1].end is None
-        and parts[-1].step == 1
-    ):
-        parts.pop()
-    return TypedValue(shape, x.dtype, method(x.node, "slice", Slices(parts)), sizes)
-
-
-def _plain(node: ast.expr | None) -> ast.expr | None:
-    """Return a bound of a slice as a number that is no argument of the constructor."""
-    return Literal(str(node.value)) if isinstance(node, ast.Constant) else node
+    return TypedValue(shape, x.dtype, method(x.node, "slice", Slices(parts[: cut_axes[-1] + 1])), sizes)
 
 
 @primitive("rev")
-def rev(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], dimensions: Sequence[int]) -> TypedValue:
+def rev(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int]) -> TypedValue:
     if x.known is not None and x.number is not None:
         return x
     return tensor(method(body.tensor(x), "flip", axes_node(dimensions)), outs[0].shape, x.dtype)
@@ -281,13 +254,7 @@ def rev(body: RustBody, x: TypedValue, *, outs: Sequence[RuntimeValue], dimensio
 
 @primitive("iota")
 def iota(
-    body: RustBody,
-    *dims: TypedValue,
-    outs: Sequence[RuntimeValue],
-    dtype: RuntimeValue,
-    shape: RuntimeValue,
-    dimension: int,
-    sharding: RuntimeValue = None,
+    body: RustBody, *dims: TypedValue, outs: Outs, dtype: RuntimeValue, shape: RuntimeValue, dimension: int
 ) -> TypedValue:
     shape, dtype = tuple(outs[0].shape), np.dtype(dtype)
     return counted(body, shape, dimension, dtype)
@@ -295,11 +262,8 @@ def iota(
 
 def counted(body: RustBody, shape: Sequence[Dim], dimension: int, dtype: np.dtype) -> TypedValue:
     """Return 0, 1, 2, … along an axis."""
-    from jaxport.codegen.burn.elementwise import converted
-    from jaxport.codegen.burn.values import dtype_name, kind_of
-
     size = shape[dimension]
-    end = Literal(str(size)) if not is_dim(size) else _as_i64(body, size)
+    end = body.signed(size)
     integer = dtype if kind_of(dtype) == "Int" else np.dtype("int32")
     options = ast.Tuple([body.device(), Literal(f"DType::{dtype_name(integer)}")], ast.Load())
     node: ast.expr = path_call("Tensor::arange", RustRange(Literal("0"), end, 1), options)
@@ -311,21 +275,9 @@ def counted(body: RustBody, shape: Sequence[Dim], dimension: int, dtype: np.dtyp
     return TypedValue(tuple(shape), dtype, node, tuple(size if axis == dimension else 1 for axis in range(rank)))
 
 
-def _as_i64(body: RustBody, size: Dim) -> ast.expr:
-    from jaxport.codegen.rust.nodes import Binary
-
-    node = body.size(size)
-    return Binary(node, "as", Literal("i64"))
-
-
 @primitive("pad")
 def pad(
-    body: RustBody,
-    x: TypedValue,
-    value: TypedValue,
-    *,
-    outs: Sequence[RuntimeValue],
-    padding_config: Sequence[tuple[Dim, Dim, int]],
+    body: RustBody, x: TypedValue, value: TypedValue, *, outs: Outs, padding_config: Sequence[tuple[Dim, Dim, int]]
 ) -> TypedValue:
     """Pads, cuts where they are negative, and spreads elements apart."""
     shape = tuple(outs[0].shape)
@@ -379,12 +331,7 @@ def _padded_by_computed(
     outs = [TypedValue(shape, x.dtype)]
     spread = pad(body, x, zeros[0], outs=outs, padding_config=padding_config)
     mask = pad(body, inside, zeros[1], outs=[TypedValue(shape, np.dtype(bool))], padding_config=padding_config)
-    node = (
-        method(value.node, "unsqueeze", generics=str(len(shape)))
-        if len(shape) > 1 and value.node is not None
-        else value.node
-    )
-    edge = TypedValue(shape, x.dtype, node, (1,) * len(shape))
+    edge = spread(value, shape)
     return PRIMITIVES["select_n"](body, mask, edge, spread, outs=outs)
 
 

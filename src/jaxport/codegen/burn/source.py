@@ -18,7 +18,7 @@ from jaxport.codegen.burn.crate import Crate
 from jaxport.codegen.burn.layers import KEYWORDS
 from jaxport.codegen.burn.printing import snake_case
 from jaxport.codegen.modules import GENERIC, is_generated_file
-from jaxport.codegen.rust.text import formatted
+from jaxport.codegen.rust.text import LAYOUT, formatted
 from jaxport.codegen.source import noted, summary
 from jaxport.errors import SaveError, boundary
 from jaxport.files import checked_path
@@ -157,6 +157,8 @@ def crate_source(
     }
     texts = {path: _template(name, words) for name, path in _TEMPLATES.items()}
     texts["Cargo.toml"] = f"# {MARK} {version}.\n{texts['Cargo.toml']}"
+    layout = "".join(f'{option} = "{value}"\n' for option, value in LAYOUT.items())
+    texts["rustfmt.toml"] = f"# {MARK} {version}.\n{layout}"
     texts["src/tensors.rs"] = _marked(_text("tensors.rs"), version)
     texts["src/main.rs"] = _marked(texts["src/main.rs"], version)
     said = "".join(f"//! {line}".rstrip() + "\n" for line in noted(notes))

@@ -14,11 +14,12 @@ import numpy as np
 
 from jaxport.codegen.burn import calls  # noqa: F401  it registers its rules
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
+from jaxport.codegen.burn.control import together
 from jaxport.codegen.burn.elementwise import converted
 from jaxport.codegen.burn.equations import constant, printed
 from jaxport.codegen.burn.registry import CALLS
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor, tensor_type
-from jaxport.codegen.rust.nodes import RustFunction, path_call
+from jaxport.codegen.rust.nodes import RustFunction, path_call, returned_at_once
 from jaxport.codegen.rust.text import function_text
 from jaxport.codegen.sizes import size_statements
 from jaxport.codegen.structure.steps import reads
@@ -50,6 +51,11 @@ class Functions:
     sources: list[str] = field(default_factory=list)
     helpers: set[str] = field(default_factory=set)
     sizes: Mapping[str, str] = field(default_factory=dict)
+
+    def helper(self, name: str, *arguments: ast.expr) -> ast.expr:
+        """Return the call of a helper function."""
+        self.helpers.add(name)
+        return path_call(name, *arguments)
 
     def add(self, wanted: str, make: Callable[[str], str]) -> str:
         """Return the name of a function; `make` returns its text under a name."""
@@ -95,7 +101,7 @@ class StepPrinter:
         self._note(body)
         nodes = [body.tensor(value) for value in results]
         self._note(body)
-        return nodes[0] if isinstance(step.outputs, Variable) else ast.Tuple(nodes, ast.Load())
+        return together(nodes)
 
     def _note(self, body: RustBody) -> None:
         self.sizes |= body.sizes
@@ -170,8 +176,7 @@ class StepPrinter:
             ]
             results = _as_recorded(body, step, printed(body, traced.jaxpr.jaxpr, traced.jaxpr.consts, values))
         nodes = [body.tensor(value) for value in results]
-        returned = nodes[0] if isinstance(step.outputs, Variable) else ast.Tuple(nodes, ast.Load())
-        statements: list[ast.stmt] = [*body.statements, ast.Return(returned)]
+        statements = returned_at_once([*body.statements, ast.Return(together(nodes))])
         shaped = {by_variable[v]: v for v in traced.variables}
         prologue, missing = size_statements(shaped, body.sizes)
         sizes = sorted(missing)
@@ -192,9 +197,7 @@ class StepPrinter:
             else:
                 prologue = [_device_of(tensors[0]), *prologue]
         kinds = [tensor_type(v.shape, v.dtype) for v in results]
-        result_type = (
-            kinds[0] if isinstance(step.outputs, Variable) else f"({', '.join(kinds)}{',' * (len(kinds) == 1)})"
-        )
+        result_type = kinds[0] if len(kinds) == 1 else f"({', '.join(kinds)})"
         import copy
 
         def make(name: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.reductions import highest, lowest
-from jaxport.codegen.burn.registry import PRIMITIVES, primitive
+from jaxport.codegen.burn.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.shapes import axes_node, padded, permuted, spread_apart
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor
 from jaxport.codegen.rust.nodes import Array, Borrow, Literal, RustRange, Slices, method, path_call
@@ -22,18 +22,14 @@ def numbers(values: Sequence[int]) -> ast.expr:
 
 
 def pairs_node(body: RustBody, pads: Sequence[RuntimeValue]) -> ast.expr:
-    return Array([ast.Tuple([_number(body, low), _number(body, high)], ast.Load()) for low, high in pads])
-
-
-def _number(body: RustBody, size: RuntimeValue) -> ast.expr:
-    return body.size(size) if is_dim(size) else Literal(str(int(size)))
+    return Array([ast.Tuple([body.number(low), body.number(high)], ast.Load()) for low, high in pads])
 
 
 @primitive("conv_general_dilated")
 def conv_general_dilated(
-    body: RustBody, x: TypedValue, kernel: TypedValue, *dims: TypedValue, outs: Sequence[RuntimeValue], window_strides: Sequence[int], padding: Sequence[RuntimeValue],
+    body: RustBody, x: TypedValue, kernel: TypedValue, *dims: TypedValue, outs: Outs, window_strides: Sequence[int], padding: Sequence[RuntimeValue],
     lhs_dilation: Sequence[int], rhs_dilation: Sequence[int], dimension_numbers: RuntimeValue, feature_group_count: int = 1,
-    batch_group_count: int = 1, precision: RuntimeValue = None, preferred_element_type: RuntimeValue = None, **_: RuntimeValue,
+    batch_group_count: int = 1, preferred_element_type: RuntimeValue = None, **_: RuntimeValue,
 ) -> TypedValue:  # fmt: skip
     if batch_group_count != 1:
         raise NotPrintable(
@@ -64,7 +60,7 @@ def conv_general_dilated(
     if any(map(any, negative)):
         cuts: list[ast.expr] = [RustRange(None, None, 1), RustRange(None, None, 1)]
         for (low, high), size in zip(negative, sizes[2:], strict=True):
-            cuts.append(RustRange(Literal(str(-low)), _number(body, size + high), 1))
+            cuts.append(RustRange(Literal(str(-low)), body.number(size + high), 1))
         images = method(images, "slice", Slices(cuts))
         sizes = [*sizes[:2], *(size + low + high for (low, high), size in zip(negative, sizes[2:], strict=True))]
         pads = [(low if is_dim(low) else max(low, 0), high if is_dim(high) else max(high, 0)) for low, high in pads]
@@ -86,7 +82,7 @@ def conv_general_dilated(
 
 def _window(name: str, identity: RuntimeValue) -> RuntimeValue:
     def rule(
-        body: RustBody, x: TypedValue, *_: TypedValue, outs: Sequence[RuntimeValue], window_dimensions: Sequence[int], window_strides: Sequence[int],
+        body: RustBody, x: TypedValue, *_: TypedValue, outs: Outs, window_dimensions: Sequence[int], window_strides: Sequence[int],
         padding: Sequence[RuntimeValue], base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None, **__: RuntimeValue,
     ) -> TypedValue:  # fmt: skip
         return sliding(
@@ -158,7 +154,7 @@ primitive("reduce_window_min")(_window("min", highest))
 
 @primitive("reduce_window")
 def reduce_window(
-    body: RustBody, *operands: TypedValue, outs: Sequence[RuntimeValue], jaxpr: RuntimeValue, **params: RuntimeValue
+    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: RuntimeValue, **params: RuntimeValue
 ) -> TypedValue:
     from jaxport.codegen.burn.values import NotPrintable
 

@@ -31,6 +31,7 @@ __all__ = [
     "clone",
     "method",
     "path_call",
+    "returned_at_once",
 ]
 
 
@@ -210,6 +211,12 @@ def clone(value: ast.expr) -> Method:
     return Method(value, "clone", [], "", True)
 
 
-def sizes(elements: Sequence[ast.expr]) -> Array:
-    """Return an array of sizes."""
-    return Array(list(elements))
+def returned_at_once(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Return statements of which the last returns a value that the one before only binds to a name, or to several."""
+    *before, last = statements
+    if before and isinstance(made := before[-1], ast.Assign):
+        patterns = made.targets[0], getattr(last, "value", None)
+        names = [[getattr(one, "id", "") for one in getattr(pattern, "elts", [pattern])] for pattern in patterns]
+        if names[0] == names[1] and "" not in names[0]:
+            return [*before[:-1], ast.Return(made.value)]
+    return [*statements]

@@ -211,10 +211,16 @@ def _mark(name: str, binders: dict[str, ast.stmt | None], facts: Ownership) -> N
         facts.mutable.setdefault(id(binder), set()).add(name)
 
 
-def _insert(statements: Sequence[ast.stmt], after: Collection[str], facts: Ownership) -> None:
-    """Insert clones, from the last statement to the first; `after` are the names that are read behind them."""
+def _insert(statements: list[ast.stmt], after: Collection[str], facts: Ownership) -> None:
+    """Insert clones, from the last statement to the first; `after` are the names that are read behind them.
+
+    A statement whose value nothing reads is taken out: no expression does anything but compute.
+    """
     alive = set(after)
-    for statement in reversed(statements):
+    for statement in [*reversed(statements)]:
+        if isinstance(statement, ast.Assign) and not targets(statement) & alive:
+            statements.remove(statement)
+            continue
         if isinstance(statement, ast.For | While):
             again = alive | _live_in_loop(statement, alive)
             if isinstance(statement, ast.For):

@@ -33,10 +33,10 @@ from jaxport.codegen.rust.nodes import (
 from jaxport.codegen.rust.ownership import Ownership, live, own
 from jaxport.importer.host import RuntimeValue
 
-__all__ = ["expression_text", "formatted", "function_text", "number_text", "quoted"]
+__all__ = ["LAYOUT", "expression_text", "formatted", "function_text", "number_text", "quoted"]
 
-WIDTH = 100
-"""Columns of a line at most, as rustfmt has them."""
+LAYOUT = {"use_small_heuristics": "Max"}
+"""The options of rustfmt: a call or a chain of methods is one line if it fits into one."""
 _PRECEDENCE = {
     "as": 13, "*": 12, "/": 12, "%": 12, "+": 11, "-": 11, "<<": 10, ">>": 10, "&": 9, "^": 8, "|": 7,
     "==": 6, "!=": 6, "<": 6, ">": 6, "<=": 6, ">=": 6, "&&": 5, "||": 4, "..": 3,
@@ -121,7 +121,7 @@ def _parts(node: ast.AST | None) -> tuple[str, int]:
             return f"0..{_text(node.args[0], 4)}", 3
         case ast.Call() if isinstance(node.func, ast.Name) and node.func.id == "zip":
             first, *others = node.args
-            return f"{_iterated(first)}{''.join(f'.zip({_zipped(other)})' for other in others)}", 20
+            return f"{_iterated(first)}{''.join(f'.zip({_iterated(other)})' for other in others)}", 20
         case Braces():
             lines = [*_lines(node.statements, _NOTHING, 0), _text(node.value, 0)]
             return "{ " + " ".join(lines) + " }", 20
@@ -207,7 +207,9 @@ def _lines(statements: Sequence[ast.stmt], facts: Ownership, depth: int) -> list
                 lines.append(f"{indent}{_text(statement.value, 0)}")
             case ast.For():
                 target = _paired(statement.target, facts.mutable.get(id(statement), set()))
-                lines.append(f"{indent}for {target} in {_iterated(statement.iter)} {{")
+                over = statement.iter
+                text = f"&{_text(over, 14)}" if isinstance(over, ast.Attribute | ast.Subscript) else _text(over, 0)
+                lines.append(f"{indent}for {target} in {text} {{")
                 lines += [*_lines(statement.body, facts, depth + 1), f"{indent}}}"]
             case While() if not statement.before:
                 lines.append(f"{indent}while {_text(statement.condition, 0)} {{")
@@ -248,6 +250,9 @@ def _block(block: Braces, depth: int, facts: Ownership) -> str:
 def _target(target: ast.expr, mutable: set[str], value: ast.expr | None) -> str:
     if isinstance(target, ast.Name):
         return f"mut {target.id}" if target.id in mutable else target.id
+    if isinstance(target, Structure):
+        read = [isinstance(part, ast.Name) and part.id != "_" for part in target.values]
+        return f"{target.name} {{ {_fields(target)} }}" if any(read) else "_"
     assert isinstance(target, ast.Tuple)
     parts = ", ".join(_target(part, mutable, None) for part in target.elts)
     of_shape = isinstance(value, ast.Attribute) and value.attr == "shape"
@@ -267,14 +272,8 @@ def _paired(target: ast.expr, mutable: set[str]) -> str:
 
 
 def _iterated(node: ast.expr) -> str:
-    """Return what a loop runs over: a range, or references to modules."""
-    if isinstance(node, ast.Call):
-        return _text(node, 0)
+    """Return what goes over values side by side with others: references to modules, or the values."""
     return f"{_text(node, 15)}.iter()" if isinstance(node, ast.Attribute | ast.Subscript) else _text(node, 0)
-
-
-def _zipped(node: ast.expr) -> str:
-    return _iterated(node)
 
 
 def function_text(
@@ -309,8 +308,10 @@ def _with_dims(line: str) -> str:
 
 
 def _respell(function: RustFunction, names: Mapping[str, str]) -> None:
+    """Spell sizes otherwise, in place; a size has no fields: in `self.norm`, `self` is the receiver, whatever sizes are called."""
+    receivers = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Attribute)}
     for node in ast.walk(function):
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) and id(node) not in receivers:
             node.id = names.get(node.id, node.id)
     function.parameters = [names.get(one, one) for one in function.parameters]
 
@@ -322,7 +323,7 @@ def formatted(code: str) -> str:
     if rustfmt is None:
         return code
     done = subprocess.run(
-        [rustfmt, "--edition", "2024", "--emit", "stdout"],
+        [rustfmt, "--edition", "2024", "--emit", "stdout", "--config", ",".join(map("=".join, LAYOUT.items()))],
         input=code,
         capture_output=True,
         text=True,

@@ -94,7 +94,7 @@ def build(
             )
         kept |= more
     root = without_wrappers(_with_weights(root, weights))
-    root = with_attention_layers(root) if "MultiHeadAttention" in kinds else root
+    root = with_attention_layers(root, accepts) if "MultiHeadAttention" in kinds else root
     return with_loops(scheduled(root)), result
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,13 +17,17 @@ PROJECTIONS = ("query", "key", "value", "out")
 """The names of the projections, as Flax has them."""
 
 
-def with_attention_layers(root: Module) -> Module:
-    """Return the tree with a layer in place of each call of a module that is nothing but a multi-head attention."""
-    return _AttentionLayers().module(root)
+def with_attention_layers(root: Module, accepts: Callable[[Layer], bool]) -> Module:
+    """Return the tree with a layer in place of each call of a module that is nothing but a multi-head attention.
+
+    `accepts` says whether the target has the layer.
+    """
+    return _AttentionLayers(accepts).module(root)
 
 
 class _AttentionLayers:
-    def __init__(self) -> None:
+    def __init__(self, accepts: Callable[[Layer], bool]) -> None:
+        self.accepts = accepts
         self.done: dict[int, Module] = {}
         self.known: dict[int, tuple[Module, _Heads | None]] = {}
 
@@ -47,14 +51,19 @@ class _AttentionLayers:
         values = dict(zip(module.inputs, item.inputs, strict=True))
         inputs = [values[variable] for variable in heads.inputs]
         label = module.path_in(around)
-        config = dict(heads.config)
+        config = {**heads.config, "is_causal": heads.is_causal}
         mask = values[heads.mask] if heads.mask is not None else None
         if heads.is_causal:
             mask = Variable((inputs[0].shape[1], inputs[-1].shape[1]), np.dtype(bool), "mask")
-            yield _triangle(mask, heads.attention)
         if mask is not None:
             inputs, config["keywords"] = [*inputs, mask], ("mask",)
-        yield Layer("MultiHeadAttention", config, heads.weights, tuple(inputs), item.outputs, label)
+        layer = Layer("MultiHeadAttention", config, heads.weights, tuple(inputs), item.outputs, label)
+        if not self.accepts(layer):
+            yield replace(item, module=self.module(module))
+            return
+        if heads.is_causal and mask is not None:
+            yield _triangle(mask, heads.attention)
+        yield layer
 
 
 def _triangle(mask: Variable, like: Op) -> Op:
@@ -102,8 +111,10 @@ class _Heads:
     def _of_heads(self, weight: Weight, label: str, role: str) -> Weight:
         """Return a tensor of a projection with an axis of heads."""
         if label == "out":
-            return weight.reshaped((self.heads, self.size, weight.shape[1])) if role == "kernel" else weight
-        return weight.reshaped((*weight.shape[:-1], self.heads, self.size))
+            made = weight.reshaped((self.heads, self.size, weight.shape[1])) if role == "kernel" else weight
+        else:
+            made = weight.reshaped((*weight.shape[:-1], self.heads, self.size))
+        return replace(made, pieces=(weight,))
 
 
 def _heads_of(module: Module) -> _Heads | None:

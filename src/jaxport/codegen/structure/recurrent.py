@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -143,26 +144,31 @@ def _weights(
     kind: str, of_input: Variable, of_state: Variable, bias: Variable | None, direction: int, matcher: Matcher
 ) -> dict[str, Weight]:
     """Return the tensors of a cell: kernels (inputs first) and biases, gate by gate in the frameworks' order."""
-    order = GATES[kind]
-    hidden = of_state.shape[-1]
-    size = hidden * len(order)
+    order, hidden = GATES[kind], of_state.shape[-1]
 
-    def gates(array: np.ndarray) -> np.ndarray:
-        return np.concatenate([array[at * hidden : (at + 1) * hidden] for at in order])
-
-    def derived(variable: Variable, shape: tuple[int, ...], part: Callable[[np.ndarray], np.ndarray]) -> Weight:
+    def gates(variable: Variable, first: int = 0) -> tuple[Weight, ...]:
+        """Return the parts of a tensor of the file, which are rows of a matrix or of a vector."""
         whole = matcher.weights.weight(variable)
-        return Weight(whole.name, shape, whole.dtype, lambda: np.ascontiguousarray(part(whole.read()[direction])))
+        axes = tuple(reversed(range(len(variable.shape) - 1)))
+        row, shape = math.prod(variable.shape[2:]), tuple(reversed((hidden, *variable.shape[2:])))
 
-    def half(at: int) -> Callable[[np.ndarray], np.ndarray]:
-        return lambda array: gates(array[at * size : (at + 1) * size])
+        def gate(at: int) -> Weight:
+            rows = slice((first + at) * hidden, (first + at + 1) * hidden)
+            begin = (direction * variable.shape[1] + rows.start) * row
+            read = lambda: np.ascontiguousarray(whole.read()[direction, rows].T)
+            return Weight(whole.name, shape, whole.dtype, read, axes=axes, part=(begin, begin + hidden * row))
 
-    weights = {
-        "kernel": derived(of_input, (of_input.shape[-1], size), lambda array: gates(array).T),
-        "recurrent_kernel": derived(of_state, (hidden, size), lambda array: gates(array).T),
-    }
+        return tuple(map(gate, order))
+
+    def joined(parts: Sequence[Weight]) -> Weight:
+        """Return gates as one tensor."""
+        shape = (*parts[0].shape[:-1], hidden * len(order))
+        read = lambda: np.concatenate([part.read() for part in parts], axis=-1)
+        return Weight(parts[0].name, shape, parts[0].dtype, read, pieces=tuple(parts))
+
+    weights = {"kernel": joined(gates(of_input)), "recurrent_kernel": joined(gates(of_state))}
     if bias is not None:
-        weights["bias"] = derived(bias, (size,), half(0))
-    if bias is not None and bias.shape[-1] == 2 * size:
-        weights["recurrent_bias"] = derived(bias, (size,), half(1))
+        weights["bias"] = joined(gates(bias))
+    if bias is not None and bias.shape[-1] == 2 * hidden * len(order):
+        weights["recurrent_bias"] = joined(gates(bias, len(order)))
     return weights

@@ -10,21 +10,11 @@ import re
 from collections.abc import Collection
 from importlib.resources import files
 
+from jaxport.codegen.burn.imports import imports, used
+
 __all__ = ["names", "source"]
 
 _ITEM = re.compile(r"^(?:pub )?(?:fn|struct|const|trait|enum|impl) (\w+)", re.MULTILINE)
-_PRELUDE = {"Bool", "Device", "ElementConversion", "Float", "Int", "Shape", "Tensor", "TensorData", "s"}
-_IMPORTS = {
-    "burn::tensor": ("DType", "FloatDType", "IndexingUpdateOp", "IntDType", "Slice", "activation", "module"),
-    "burn::tensor::activation": ("softmax",),
-    "burn::tensor::kind": ("Basic", "Numeric", "Ordered"),
-    "burn::tensor::module": ("linear",),
-    "burn::tensor::ops": (
-        "ConvOptions", "ConvTransposeOptions", "GridSampleOptions", "GridSamplePaddingMode", "InterpolateMode",
-        "InterpolateOptions", "PadMode",
-    ),
-    "std::cmp": ("Ordering",),
-}  # fmt: skip
 
 
 def names() -> frozenset[str]:
@@ -58,30 +48,12 @@ def source(wanted: Collection[str]) -> str:
         name = pending.pop()
         if name not in chosen:
             chosen.add(name)
-            pending += _used(items[name]) & items.keys()
+            pending += used(items[name]) & items.keys()
     if not chosen:
         return ""
     body = "\n\n".join(text for name, text in items.items() if name in chosen)
-    imports = _imports(_used(body))
-    return "\n\n".join(["//! What Burn has no function for.", *([imports] if imports else []), f"{body}\n"])
-
-
-def _imports(used: set[str]) -> str:
-    lines = ["use burn::prelude::*;"] if used & _PRELUDE else []
-    for path, provided in _IMPORTS.items():
-        some = [name for name in provided if name in used]
-        if some:
-            lines.append(f"use {path}::{some[0] if len(some) == 1 else '{' + ', '.join(some) + '}'};")
-    return "\n".join(sorted(lines, key=lambda line: line.replace("{", "~")))
-
-
-def _used(text: str) -> set[str]:
-    """Return the functions that a text calls, and the types, macros and modules that it names.
-
-    Methods and variables may have the names of functions.
-    """
-    text = re.sub(r"//.*", "", text)
-    return set(re.findall(r"(?<![.\w:])[a-z]\w*(?=\(|::|!)|(?<![.\w])[A-Z]\w*", text))
+    lines = "\n".join(imports(body))
+    return "\n\n".join(["//! What Burn has no function for.", *([lines] if lines else []), f"{body}\n"])
 
 
 @functools.cache

@@ -53,10 +53,7 @@ pub fn rem_int<const D: usize>(x: Tensor<D, Int>, y: Tensor<D, Int>) -> Tensor<D
 /// `x` shifted to the left, 0 where the count is not below the width: `lax.shift_left`.
 pub fn shift_left<const D: usize>(x: Tensor<D, Int>, count: Tensor<D, Int>) -> Tensor<D, Int> {
     let width = 8 * x.dtype().size() as i64;
-    let outside = count
-        .clone()
-        .lower_elem(0)
-        .bool_or(count.clone().greater_equal_elem(width));
+    let outside = count.clone().lower_elem(0).bool_or(count.clone().greater_equal_elem(width));
     let shifted = x.bitwise_left_shift(count.mask_fill(outside.clone(), 0));
     shifted.mask_fill(outside, 0)
 }
@@ -64,10 +61,7 @@ pub fn shift_left<const D: usize>(x: Tensor<D, Int>, count: Tensor<D, Int>) -> T
 /// `x` shifted to the right; its sign stays: `lax.shift_right_arithmetic`, and `jnp.right_shift`.
 pub fn shift_right<const D: usize>(x: Tensor<D, Int>, count: Tensor<D, Int>) -> Tensor<D, Int> {
     let width = 8 * x.dtype().size() as i64;
-    let outside = count
-        .clone()
-        .lower_elem(0)
-        .bool_or(count.clone().greater_equal_elem(width));
+    let outside = count.clone().lower_elem(0).bool_or(count.clone().greater_equal_elem(width));
     if x.dtype().is_uint() {
         let shifted = x.bitwise_right_shift(count.mask_fill(outside.clone(), 0));
         return shifted.mask_fill(outside, 0);
@@ -140,8 +134,18 @@ pub fn erf_inv<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 pub fn bitcast<const D: usize, K: Basic, L: Basic>(x: Tensor<D, K>, dtype: DType) -> Tensor<D, L> {
     let device = x.device();
     let (bytes, shape, _) = x.into_data().into_parts();
-    Tensor::from_data(
-        TensorData::from_bytes(bytes, shape, dtype),
-        (&device, dtype),
-    )
+    Tensor::from_data(TensorData::from_bytes(bytes, shape, dtype), (&device, dtype))
+}
+
+/// `log(1 + exp(x))`, without an overflow where `x` is large: `jax.nn.softplus`.
+pub fn softplus<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    x.clone().clamp_min(0) + (-x.abs()).exp().log1p()
+}
+
+/// Each element of the first half of the last axis, with that of the second half, rotated by an angle.
+pub fn rotary<const D: usize>(x: Tensor<D>, cos: Tensor<D>, sin: Tensor<D>) -> Tensor<D> {
+    let half = x.dims()[D - 1] / 2;
+    let (a, b) = (x.clone().slice_dim(D - 1, ..half), x.slice_dim(D - 1, half..));
+    let first = cos.clone() * a.clone() - sin.clone() * b.clone();
+    Tensor::cat(vec![first, sin * a + cos * b], D - 1)
 }

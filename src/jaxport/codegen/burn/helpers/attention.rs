@@ -15,13 +15,9 @@ pub fn dot_product_attention(
     let spread = |x: Tensor<4>| {
         let [_, _, _, size] = x.dims();
         let x: Tensor<5> = x.swap_dims(1, 2).unsqueeze_dim(2);
-        x.expand([batch, groups, heads / groups, keys, size])
-            .reshape([batch, heads, keys, size])
+        x.expand([batch, groups, heads / groups, keys, size]).reshape([batch, heads, keys, size])
     };
-    let scores = query
-        .swap_dims(1, 2)
-        .matmul(spread(key).transpose())
-        .cast(FloatDType::F32);
+    let scores = query.swap_dims(1, 2).matmul(spread(key).transpose()).cast(FloatDType::F32);
     let mut scores = scores * scale.unwrap_or(1.0 / (size as f64).sqrt());
     if let Some(bias) = bias {
         scores = scores + bias.cast(FloatDType::F32);
@@ -34,4 +30,11 @@ pub fn dot_product_attention(
     }
     let weights = softmax(scores, 3).cast(dtype);
     weights.matmul(spread(value)).swap_dims(1, 2)
+}
+
+/// The attention of a sequence to itself in which each place sees itself and those before it.
+pub fn causal_attention(attention: &MultiHeadAttention, x: Tensor<3>) -> Tensor<3> {
+    let [batch, length, _] = x.dims();
+    let mask = generate_autoregressive_mask(batch, length, &x.device());
+    attention.forward(MhaInput::self_attn(x).mask_attn(mask)).context
 }

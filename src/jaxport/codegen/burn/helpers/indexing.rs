@@ -22,10 +22,7 @@ pub fn clipped<const D: usize>(indices: Tensor<D, Int>, size: usize) -> Tensor<D
 /// Whether indices that count from the start are outside.
 pub fn outside<const D: usize>(indices: Tensor<D, Int>, size: usize) -> Tensor<D, Bool> {
     let indices = widened(indices);
-    indices
-        .clone()
-        .lower_elem(0)
-        .bool_or(indices.greater_equal_elem(size as i64))
+    indices.clone().lower_elem(0).bool_or(indices.greater_equal_elem(size as i64))
 }
 
 /// `jnp.take(x, indices, axis)` with its mode `fill`: negative indices count from the end, outside is `fill`.
@@ -40,8 +37,7 @@ pub fn take_filled<const D: usize, const DI: usize, const DO: usize, K: Numeric>
     let mut shape = [1; DO];
     shape[axis..axis + DI].copy_from_slice(&indices.dims());
     let missing = outside(indices.clone(), size).reshape(shape);
-    x.take::<DI, DO>(axis, clipped(indices, size))
-        .mask_fill(missing, fill)
+    x.take::<DI, DO>(axis, clipped(indices, size)).mask_fill(missing, fill)
 }
 
 /// `jnp.take_along_axis(x, indices, axis)`: axes of size 1 repeat, negative indices count from the end, outside is
@@ -55,9 +51,7 @@ pub fn take_along_axis<const D: usize, K: Numeric>(
     let size = x.dims()[axis];
     let (mut shape, mut places) = (x.dims(), indices.dims());
     for other in (0..D).filter(|&other| other != axis) {
-        shape[other] = shape[other]
-            .max(places[other])
-            .min(shape[other] * places[other]);
+        shape[other] = shape[other].max(places[other]).min(shape[other] * places[other]);
         places[other] = shape[other];
     }
     let indices = wrapped(indices, size).expand::<D, _>(Shape::new(places));
@@ -108,4 +102,57 @@ pub fn dynamic_update_slice<const D: usize, K: Basic>(
         start..start + sizes[axis]
     });
     x.slice_assign(window, update)
+}
+
+/// Positions in the last axis, which count from the end where negative, as numbers from the start; and the sizes of the
+/// axes that they are places of.
+fn placed<const DI: usize>(
+    indices: Tensor<DI, Int>,
+    dims: &[usize],
+) -> (Tensor<DI, Int>, Tensor<DI, Int>) {
+    let indices = widened(indices);
+    let sizes: Vec<i64> = dims[..indices.dims()[DI - 1]].iter().map(|&size| size as i64).collect();
+    let options = (&indices.device(), indices.dtype());
+    let sizes = Tensor::<1, Int>::from_data(sizes.as_slice(), options).unsqueeze::<DI>();
+    let negative = indices.clone().lower_elem(0);
+    (indices.clone().mask_where(negative, indices + sizes.clone()), sizes)
+}
+
+/// The elements, or parts, at the positions in the last axis of `indices`: `x[i, j]` with arrays of JAX, moved inside
+/// where they are outside. The first `batch` axes of both go together.
+pub fn gather_nd<const D: usize, const DI: usize, const DO: usize, K: Basic>(
+    x: Tensor<D, K>,
+    mut indices: Tensor<DI, Int>,
+    batch: usize,
+) -> Tensor<DO, K> {
+    for axis in (0..batch).rev() {
+        let (mut row, mut whole) = ([1; DI], indices.dims());
+        (row[axis], whole[DI - 1]) = (whole[axis], 1);
+        let options = (&indices.device(), indices.dtype());
+        let rows = Tensor::arange(0..whole[axis] as i64, options).reshape(row);
+        indices = Tensor::cat(vec![rows.expand::<DI, _>(Shape::new(whole)), indices], DI - 1);
+    }
+    let (places, sizes) = placed(indices, &x.dims());
+    x.gather_nd::<DI, DO>(places.clamp_min(0).min_pair(sizes - 1))
+}
+
+/// `x` with `updates` at the positions in the last axis of `indices`: `x.at[i, j].set(updates)` and its relatives; what
+/// is outside is dropped.
+pub fn scatter_nd<const D: usize, const DI: usize, const DU: usize, K: Basic>(
+    x: Tensor<D, K>,
+    indices: Tensor<DI, Int>,
+    updates: Tensor<DU, K>,
+    operation: IndexingUpdateOp,
+) -> Tensor<D, K> {
+    let rows = x.dims()[0];
+    let (places, sizes) = placed(indices, &x.dims());
+    let outside = places.clone().lower_elem(0).bool_or(places.clone().greater_equal(sizes));
+    let outside = outside.any_dim(DI - 1).expand::<DI, _>(places.shape());
+    let mut behind = vec![0; places.dims()[DI - 1]];
+    behind[0] = rows as i64; // a row that is dropped
+    let options = (&places.device(), places.dtype());
+    let behind = Tensor::<1, Int>::from_data(behind.as_slice(), options).unsqueeze::<DI>();
+    let places = places.clone().mask_where(outside, behind.expand::<DI, _>(places.shape()));
+    let spare = x.clone().slice_dim(0, 0..1);
+    Tensor::cat(vec![x, spare], 0).scatter_nd(places, updates, operation).slice_dim(0, 0..rows)
 }

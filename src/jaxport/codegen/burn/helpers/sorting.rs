@@ -14,11 +14,7 @@ fn ordered<const D: usize, T: Copy>(
         let mut indices: Vec<usize> = (0..size).collect();
         indices.sort_by(|&a, &b| {
             let (a, b) = (keys[place(a)], keys[place(b)]);
-            if descending {
-                compare(b, a)
-            } else {
-                compare(a, b)
-            }
+            if descending { compare(b, a) } else { compare(a, b) }
         });
         for (rank, index) in indices.into_iter().enumerate() {
             order[place(rank)] = index as i64;
@@ -33,10 +29,7 @@ fn ordered<const D: usize, T: Copy>(
 pub fn argsort<const D: usize>(x: Tensor<D>, axis: usize, descending: bool) -> Tensor<D, Int> {
     let (dims, device) = (x.dims(), x.device());
     let keys: Vec<f64> = x.into_data().iter().collect();
-    let compare = |a: f64, b: f64| {
-        a.partial_cmp(&b)
-            .unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
-    };
+    let compare = |a: f64, b: f64| a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()));
     ordered(keys, dims, axis, descending, compare, &device)
 }
 

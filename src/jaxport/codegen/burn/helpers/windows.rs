@@ -11,31 +11,17 @@ pub fn lax_pad<const D: usize, K: Basic>(
     });
     let added = padding.map(|(before, after, _)| (before.max(0) as usize, after.max(0) as usize));
     let mut y = x;
-    if padding
-        .iter()
-        .any(|&(before, after, between)| before > 0 || after > 0 || between > 0)
-    {
+    if padding.iter().any(|&(before, after, between)| before > 0 || after > 0 || between > 0) {
         let shape =
             std::array::from_fn::<_, D, _>(|axis| added[axis].0 + spans[axis] + added[axis].1);
         let target = Tensor::full(shape, value, (&y.device(), y.dtype()));
         let places = std::array::from_fn::<_, D, _>(|axis| {
             let start = added[axis].0 as isize;
-            Slice::new(
-                start,
-                Some(start + spans[axis] as isize),
-                1 + padding[axis].2 as isize,
-            )
+            Slice::new(start, Some(start + spans[axis] as isize), 1 + padding[axis].2 as isize)
         });
-        y = if dims.contains(&0) {
-            target
-        } else {
-            target.slice_assign(places, y)
-        };
+        y = if dims.contains(&0) { target } else { target.slice_assign(places, y) };
     }
-    if padding
-        .iter()
-        .any(|&(before, after, _)| before < 0 || after < 0)
-    {
+    if padding.iter().any(|&(before, after, _)| before < 0 || after < 0) {
         let sizes = y.dims();
         y = y.slice(std::array::from_fn::<_, D, _>(|axis| {
             let (before, after, _) = padding[axis];

@@ -36,9 +36,7 @@ impl Tensors {
         for (name, view) in file.tensors() {
             let Some((_, dtype)) = DTYPES.iter().find(|(stored, _)| *stored == view.dtype()) else {
                 let dtype = view.dtype();
-                return Err(failed(format!(
-                    "`{name}` is of type {dtype:?}, which Burn has not"
-                )));
+                return Err(failed(format!("`{name}` is of type {dtype:?}, which Burn has not")));
             };
             let data =
                 TensorData::try_from_bytes_vec(view.data().to_vec(), view.shape().to_vec(), *dtype)
@@ -87,12 +85,7 @@ impl Tensors {
         name: &str,
         device: &Device,
     ) -> Result<Tensor<D, Int>, TensorsError> {
-        self.tensor(
-            name,
-            "integer",
-            |dtype| dtype.is_int() || dtype.is_uint(),
-            device,
-        )
+        self.tensor(name, "integer", |dtype| dtype.is_int() || dtype.is_uint(), device)
     }
 
     /// The boolean tensor of this name; a scalar has one axis of size 1.
@@ -132,23 +125,17 @@ impl Tensors {
     ) -> Result<Tensor<D, K>, TensorsError> {
         let Some(data) = self.0.get(name) else {
             let names: Vec<_> = self.0.keys().collect();
-            return Err(TensorsError(format!(
-                "there is no `{name}` among {names:?}"
-            )));
+            return Err(TensorsError(format!("there is no `{name}` among {names:?}")));
         };
         let (dtype, rank) = (data.dtype(), data.rank());
         if !is_of_kind(&dtype) {
-            return Err(TensorsError(format!(
-                "`{name}` shall be {kind}, but is {dtype:?}"
-            )));
+            return Err(TensorsError(format!("`{name}` shall be {kind}, but is {dtype:?}")));
         }
         let data = match rank {
             0 if D == 1 => reshaped(data.clone(), vec![1]),
             rank if rank == D => data.clone(),
             _ => {
-                return Err(TensorsError(format!(
-                    "`{name}` shall have {D} axes, but has {rank}"
-                )));
+                return Err(TensorsError(format!("`{name}` shall have {D} axes, but has {rank}")));
             }
         };
         Ok(Tensor::from_data(data, (device, dtype)))

@@ -1,0 +1,217 @@
+"""What other printers for Burn leave out: each computes what ONNX Runtime does, at several sizes of one build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from unittest import mock
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+import jaxport
+from examples.models import build as example, gpt2, llama
+from jaxport.codegen.burn.crate import to_crate
+from jaxport.codegen.fused import record_fused
+from jaxport.importer.variants import in_model_order
+from tests.burn.crates import Built, Case, RunError, build, case_of, selected
+
+pytestmark = pytest.mark.burn
+
+LIMIT = 1e-5
+"""Relative to the largest element of an output."""
+Inputs = Mapping[str, np.ndarray]
+
+
+def some(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def model(graph: str, opset: int = 21, functions: str = "", **weights: np.ndarray) -> onnx.ModelProto:
+    """Return a model of a graph's text, and of tensors by name."""
+    domains = ', "local": 1' if functions else ""
+    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}{domains}]>\n{graph}\n{functions}')
+    made.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
+    return made
+
+
+def rows(count: int) -> dict[str, np.ndarray]:
+    return {"x": some(count, 4, seed=count)}
+
+
+def quantized() -> onnx.ModelProto:
+    graph = """g (float[n, 4] x) => (float[n, 3] y) {
+        xq = QuantizeLinear(x, xs, xz) xd = DequantizeLinear(xq, xs, xz)
+        wd = DequantizeLinear<axis = 1>(w, ws, wz) h = MatMul(xd, wd)
+        hq = QuantizeLinear(h, xs, xz) y = DequantizeLinear(hq, xs, xz) }"""
+    weights = {"w": np.arange(-6, 6, dtype=np.int8).reshape(4, 3), "ws": np.array([0.1, 0.2, 0.3], np.float32)}
+    zeros = {"wz": np.zeros(3, np.int8), "xs": np.float32(0.05), "xz": np.uint8(128)}
+    return model(graph, **weights, **{key: np.asarray(value) for key, value in zeros.items()})
+
+
+def of_functions() -> onnx.ModelProto:
+    graph = "g (float[n, 4] x) => (float[n, 4] y) { h = local.block(x, a) y = local.block(h, b) }"
+    function = (
+        '<domain: "local", opset_import: ["": 21]> block (x, w) => (y) { h = MatMul(x, w) r = Relu(h) y = Add(x, r) }'
+    )
+    return model(graph, functions=function, a=some(4, 4), b=some(4, 4, seed=1))
+
+
+IF = """g (float[n, 4] x) => (float[n, 4] y) { s = ReduceSum<keepdims = 0>(x) c = Greater(s, zero) y = If(c)
+    <then_branch = t () => (float[n, 4] a) { a = Neg(x) }, else_branch = e () => (float[n, 4] b) { b = Mul(x, x) }> }"""
+LOOP = """g (float[n, 4] x) => (float[n, 4] y, float[5, n, 4] ys) { y, ys = Loop(five, yes, x)
+    <body = b (int64 i, bool go, float[n, 4] v) => (bool next, float[n, 4] w, float[n, 4] row)
+        { f = CastLike(i, v) h = Mul(v, half) w = Add(h, f) next = Identity(go) row = Identity(w) }> }"""
+SCAN = """g (float[n, 4] x) => (float[4] total, float[n, 4] sums) { total, sums = Scan<num_scan_inputs = 1, body = b
+    (float[4] before, float[4] row) => (float[4] after, float[4] out) { after = Add(before, row) out = Tanh(after) }>(start, x) }"""
+RMS = "g (float[n, 4] x) => (float[n, 4] y) { y = RMSNormalization<epsilon = 0.001>(x, w) }"
+EINSUM = """g (float[n, 4] x) => (float[n, 3] y, float[n] t) {
+    z = Einsum<equation = "ni,ij->nj">(x, w) y = Einsum<equation = "ni,ij,nj->nj">(x, w, z) t = Einsum<equation = "ni,ni->n">(x, x) }"""
+ROTARY = "g (float[b, 2, t, 8] x, int64[b, t] at) => (float[b, 2, t, 8] y) { y = RotaryEmbedding(x, cos, sin, at) }"
+LSTM = """g (float[t, b, 4] x, float[2, b, 3] h, float[2, b, 3] c) => (float[t, 2, b, 3] y, float[2, b, 3] hn, float[2, b, 3] cn)
+    { y, hn, cn = LSTM<hidden_size = 3, direction = "bidirectional">(x, w, r, bias, , h, c) }"""
+GRU = """g (float[t, b, 4] x, float[2, b, 3] h) => (float[t, 2, b, 3] y, float[2, b, 3] hn)
+    { y, hn = GRU<hidden_size = 3, direction = "bidirectional", linear_before_reset = 1>(x, w, r, bias, , h) }"""
+
+
+def cell(kind: str, gates: int) -> onnx.ModelProto:
+    w, r, bias = some(2, 3 * gates, 4), some(2, 3 * gates, 3, seed=1), some(2, 6 * gates, seed=2)
+    return model(kind, w=w, r=r, bias=bias)
+
+
+def sequences(length: int, batch: int, *states: str) -> dict[str, np.ndarray]:
+    return {"x": some(length, batch, 4), **{name: some(2, batch, 3, seed=7 + at) for at, name in enumerate(states)}}
+
+
+def positions(batch: int, length: int) -> dict[str, np.ndarray]:
+    at = np.random.default_rng(1).integers(0, 16, (batch, length))
+    return {"x": some(batch, 2, length, 8), "at": at}
+
+
+ANGLES = some(16, 4)
+NORMAL = {"x": some(3, 4)}, {"x": -some(5, 4)}
+CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
+    "quantized": (quantized, (rows(3), rows(5))),
+    "functions": (of_functions, (rows(3), rows(5))),
+    "if": (lambda: model(IF, zero=np.zeros((), np.float32)), ({"x": np.ones((3, 4), np.float32)}, {"x": -np.ones((5, 4), np.float32)})),
+    "loop": (lambda: model(LOOP, five=np.array(5), yes=np.array(True), half=np.array(0.5, np.float32)), (rows(3), rows(5))),
+    "scan": (lambda: model(SCAN, start=np.zeros(4, np.float32)), (rows(3), rows(5))),
+    "einsum": (lambda: model(EINSUM, w=some(4, 3)), (rows(3), rows(5))),
+    "root mean square": (lambda: model(RMS, 23, w=some(4)), (rows(3), rows(5))),
+    "rotary": (lambda: model(ROTARY, 23, cos=np.cos(ANGLES), sin=np.sin(ANGLES)), (positions(2, 3), positions(1, 5))),
+    "lstm": (lambda: cell(LSTM, 4), (sequences(5, 2, "h", "c"), sequences(3, 1, "h", "c"))),
+    "gru": (lambda: cell(GRU, 3), (sequences(5, 2, "h"), sequences(3, 1, "h"))),
+}  # fmt: skip
+DETECTOR = """g (float[1, 6, 4] boxes, float[1, 2, 6] scores) => (int64[k, 3] chosen)
+    { chosen = NonMaxSuppression(boxes, scores, most, overlap, least) }"""
+TOKENS = 32
+
+
+def detector() -> onnx.ModelProto:
+    return model(DETECTOR, most=np.array([4]), overlap=np.array([0.5], np.float32), least=np.array([0.3], np.float32))
+
+
+def looped() -> jaxport.Exported:
+    """A language model whose loop writes all tokens."""
+    config = replace(gpt2.CONFIGS["small"], new_tokens=TOKENS, context=TOKENS + 8)
+    with mock.patch.dict(gpt2.CONFIGS, {"small": config}):
+        made = gpt2.nnx_gpt2_greedy("small")
+    return jaxport.to_onnx(made.fn, list(made.inputs), **made.options)
+
+
+def stepping() -> jaxport.Exported:
+    """A language model with a cache of keys and values, which is called for each token."""
+    made = example("llama_decode", "jax", "small")
+    return jaxport.to_onnx(made.fn, list(made.inputs), **made.options)
+
+
+@cache
+def program_of(name: str) -> jaxport.Program:
+    if name == "detector":
+        return jaxport.from_onnx(detector(), sizes={"chosen": 8})
+    return jaxport.from_onnx(
+        {"looped": looped, "stepping": stepping}[name]().model if name not in CASES else CASES[name][0]()
+    )
+
+
+@pytest.fixture(scope="module")
+def compiled(request: pytest.FixtureRequest) -> Built:
+    """All models of the tests that were selected, in one binary."""
+    names = [*selected(request, "name"), *EXTRA]
+    cases: dict[str, Case] = {}
+    for name in names:
+        cases[name] = case_of(
+            to_crate(record_fused(in_model_order(program_of(name)))), f"gaps_{name.replace(' ', '_')}"
+        )
+    return build(cases, "gaps")
+
+
+EXTRA = ("detector", "looped", "stepping")
+
+
+def run(compiled: Built, name: str, inputs: Inputs) -> dict[str, np.ndarray]:
+    assert name not in compiled.errors, compiled.errors[name][0]
+    assert name not in compiled.warnings, compiled.warnings[name][0]
+    outputs = compiled.run(name, inputs)
+    assert not isinstance(outputs, RunError), outputs
+    return outputs
+
+
+def in_runtime(made: onnx.ModelProto, inputs: Inputs) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_gap_is_closed(name: str, compiled: Built) -> None:
+    make, samples = CASES[name]
+    for inputs in samples:
+        outputs = run(compiled, name, inputs)
+        for key, expected in in_runtime(make(), inputs).items():
+            assert outputs[key].shape == expected.shape
+            np.testing.assert_allclose(outputs[key], expected, atol=LIMIT * np.abs(expected).max(), rtol=0)
+
+
+def test_boxes_are_chosen(compiled: Built) -> None:
+    random = np.random.default_rng(3)
+    corner = random.uniform(0, 4, (1, 6, 2))
+    boxes = np.concatenate([corner, corner + random.uniform(2, 4, (1, 6, 2))], axis=-1).astype(np.float32)
+    inputs = {"boxes": boxes, "scores": random.uniform(0, 1, (1, 2, 6)).astype(np.float32)}
+    expected = in_runtime(detector(), inputs)["chosen"]
+    chosen = run(compiled, "detector", inputs)["chosen"]
+    assert 1 < len(expected) < 8
+    np.testing.assert_array_equal(chosen[: len(expected)], expected)
+    assert np.unique(chosen[len(expected) :], axis=0).shape[0] == 1  # what is behind is padding
+
+
+def test_a_loop_in_the_model_writes_all_tokens(compiled: Built) -> None:
+    program = program_of("looped")
+    prompt = np.array([[3, 1, 4, 1], [5, 9, 2, 6]], np.int32)
+    (name,) = program.input_names
+    outputs = run(compiled, "looped", {name: prompt})
+    (tokens,) = outputs.values()
+    assert tokens.shape == (2, 4 + TOKENS)
+    np.testing.assert_array_equal(tokens, np.asarray(program(prompt)))
+
+
+def test_a_cache_is_handed_from_token_to_token(compiled: Built) -> None:
+    program, config = program_of("stepping"), llama.CONFIGS["small"]
+    size = (config.layers, 2, TOKENS, config.groups, config.head)
+    token, caches = np.array([3, 7], np.int32), [np.zeros(size, np.float32)] * 2
+    written = []
+    for place in range(TOKENS):
+        given = [token, np.full(2, place, np.int32), *caches]
+        inputs = dict(zip(program.input_names, given, strict=True))
+        logits, *caches = (run(compiled, "stepping", inputs)[name] for name in program.output_names)
+        if place in (0, 1, TOKENS - 1):
+            expected = program(*given)
+            for found, wanted in zip((logits, *caches), expected, strict=True):
+                np.testing.assert_allclose(found, wanted, atol=LIMIT * np.abs(wanted).max(), rtol=0)
+        token = logits.argmax(-1).astype(np.int32)
+        written.append(token)
+    assert np.stack(written).shape == (TOKENS, 2)
