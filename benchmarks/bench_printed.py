@@ -4,6 +4,7 @@ python -m tests.torch.exporting FOLDER [NAME …]            # the models of the
 python -m benchmarks.bench_printed --export FOLDER         # and those of benchmarks/graphs
 python -m benchmarks.bench_printed FOLDER [NAME …]         # prints each for both frameworks, and a table of figures
 python -m benchmarks.bench_printed --table FOLDER          # the table again
+python -m benchmarks.bench_printed --declared FOLDER [NAME …]    # files of packages: see `benchmarks.strangers`
 
 The first two need PyTorch; without it, the lines of the original classes are unknown. `rows.printed.jsonl` in the folder
 holds a row for each file.
@@ -28,6 +29,7 @@ import numpy as np
 import onnx
 
 import jaxport
+from benchmarks import strangers
 from benchmarks.bench_source import coverage
 from benchmarks.graphs.pairs import PAIRS, Pair
 from benchmarks.measure import rendered
@@ -320,6 +322,9 @@ def main() -> None:
     command, *names = sys.argv[1:]
     if command == "--export":
         export(Path(names[0]))
+        return
+    if command == "--declared":
+        strangers.measure(Path(names[0]), names[1:])
         return
     folder = Path(names[0]) if command == "--table" else Path(command)
     rows = folder / ROWS

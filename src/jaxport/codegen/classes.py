@@ -31,6 +31,7 @@ from jaxport.codegen.sizes import size_statements
 from jaxport.codegen.starts import Start, starts
 from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
+from jaxport.importer.assumptions import Bounds
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.recording import Variable
@@ -117,7 +118,7 @@ class Classes:
       known_sizes: the names of sizes that arguments of the model have.
       result: the values that the model returns.
       outputs: the names of its results.
-      least: the sizes below which it refuses inputs.
+      bounds: the sizes that it accepts, where others have other results.
     """
 
     dialect: Dialect
@@ -126,7 +127,7 @@ class Classes:
     known_sizes: Collection[str]
     result: RuntimeValue
     outputs: Mapping[Variable, str]
-    least: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
     roles: dict[Variable, str] = field(default_factory=dict)
     starts: dict[str, Start] = field(default_factory=dict)
     drafts: dict[int, Draft] = field(default_factory=dict)
@@ -278,10 +279,10 @@ class Classes:
         printer.keep(module)
         result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs
         body = printer.body(module.items, result)
-        least = self.least if is_root else None
-        wanted = {*printer.dims, *(least or ())} & {*self.known_sizes}
+        bounds = self.bounds if is_root else None
+        wanted = {*printer.dims, *(bounds or ())} & {*self.known_sizes}
         shaped = {text: variable for variable, text in arguments.items()}
-        prologue, missing = size_statements(shaped, wanted, least)
+        prologue, missing = size_statements(shaped, wanted, bounds)
         sizes = tuple(sorted(missing))
         method = self._method(printer, arguments, sizes, [*prologue, *body], result)
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)

@@ -10,6 +10,7 @@ import jax
 
 from jaxport.codegen.literals import attribute
 from jaxport.errors import InvalidArgument
+from jaxport.importer.assumptions import Bounds
 from jaxport.importer.host import RuntimeValue, is_dim
 from jaxport.importer.recording import Variable
 
@@ -29,14 +30,14 @@ def size_names(tree: RuntimeValue) -> set[str]:
 def size_statements(
     arguments: Mapping[str, RuntimeValue],
     names: Collection[str],
-    least: Mapping[str, int] | None = None,
+    bounds: Mapping[str, Bounds] | None = None,
 ) -> tuple[list[ast.stmt], set[str]]:
     """`batch, seq = x.shape`, for the sizes that are wanted; and `height = x.shape[2] // 32`.
 
     Args:
       arguments: the variables that the names of arguments stand for.
       names: the sizes.
-      least: of the model itself, the sizes below which it refuses inputs, by name; inside it, inputs are as they have to be.
+      bounds: of the model itself, the sizes that it accepts, by name; inside it, inputs are as they have to be.
 
     Returns:
       The statements, and the names that no argument has as the size of an axis.
@@ -60,12 +61,14 @@ def size_statements(
         linear = _LINEAR.fullmatch(size)
         if linear is not None and linear["name"] in wanted:
             wanted -= {linear["name"]}
-            statements += _solved(f"{argument}.shape[{axis}]", linear)[0 if least is not None else -1 :]
-    if least is not None and wanted:
+            statements += _solved(f"{argument}.shape[{axis}]", linear)[0 if bounds is not None else -1 :]
+    if bounds is not None and wanted:
         raise _unreadable(min(wanted))
-    for key, number in (least or {}).items():
-        refusal = f"raise ValueError({f'{key} has to be at least {number}'!r})"
-        statements += ast.parse(f"if {key} < {number}:\n    {refusal}").body
+    for key, (least, most) in (bounds or {}).items():
+        limits = [("<", "least", least)] * (least > 1) + [(">", "most", most)] * (most is not None)
+        for comparison, word, number in limits:
+            refusal = f"raise ValueError({f'{key} has to be at {word} {number}'!r})"
+            statements += ast.parse(f"if {key} {comparison} {number}:\n    {refusal}").body
     return statements, wanted
 
 

@@ -131,10 +131,10 @@ def to_source(recorded: RecordedProgram) -> Source:
         assert isinstance(last, ast.Return)
         assert isinstance(last.value, ast.Tuple)
         body[-1] = ast.Return(call("Outputs", *last.value.elts))
-    least = recorded.assumed.checked
-    wanted = sizes & {*printer.dims, *least}
+    bounds = recorded.assumed.checked
+    wanted = sizes & {*printer.dims, *bounds}
     shaped = {argument: recorded.inputs[key] for key, argument in arguments.items()}
-    prologue, _ = size_statements(shaped, wanted, least)
+    prologue, _ = size_statements(shaped, wanted, bounds)
     lines = []
     for statement in (*prologue, *body):
         scope = printer.comments.get(id(statement))

@@ -1,4 +1,4 @@
-"""What has to hold for sizes that only have names: read from why a program cannot be traced, and solved.
+"""What has to hold for sizes that only have names: conditions, solved as far as arithmetic decides them.
 
 A file declares `[batch, 3, height, width]`, and its network halves an image, doubles it again, and joins it with the image:
 `2*floordiv(height, 2) == height`. That holds for even heights, so `height` becomes `2*height`.
@@ -6,23 +6,23 @@ A file declares `[batch, 3, height, width]`, and its network halves an image, do
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 
-from jaxport.errors import InvalidArgument, JaxportError
-from jaxport.importer.host import SizesNeeded
+from jaxport.errors import JaxportError, ValueNotKnown
+from jaxport.importer.conditions import Condition, Equality, Inequality, balanced, causes, names_in, needed, split
+from jaxport.importer.deciding import BRANCH_NOT_KNOWN
+from jaxport.importer.host import Undecided
 from jaxport.jaxprs import Dim
-from jaxport.jaxprs.dim_text import parse
 from jaxport.jaxprs.dims import evaluate, same, solve_linear, symbols
 
-__all__ = ["Assumptions", "Condition", "Equality", "example", "needed", "place_of", "with_assumptions"]
+__all__ = ["Assumptions", "Bounds", "example", "place_of", "with_assumptions"]
 
 MOST_ROUNDS = 40
 LARGEST_FACTOR = 64
@@ -32,6 +32,10 @@ LARGEST_SIZE = 4096
 Result = TypeVar("Result")
 
 
+Bounds = tuple[int, int | None]
+"""The smallest value of a size, and the largest if it has one."""
+
+
 @dataclass(frozen=True)
 class Assumptions:
     """What is assumed of sizes.
@@ -39,13 +43,13 @@ class Assumptions:
     Attributes:
       constraints: inequalities, as `jax.export.symbolic_shape` takes them: `length <= 512` if a model slices its positions
         from a table of 512.
-      checked: the smallest value of sizes for which smaller ones would have other results, by name.
+      checked: the smallest and the largest value of sizes for which others would have other results, by name.
       sizes: an expression in place of a name: `2*height`.
       because: the node that needs it, by the text of the assumption.
     """
 
     constraints: tuple[str, ...] = ()
-    checked: Mapping[str, int] = field(default_factory=dict)
+    checked: Mapping[str, Bounds] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
     because: Mapping[str, str] = field(default_factory=dict)
 
@@ -57,9 +61,24 @@ class Assumptions:
         constraints = (*self.constraints, text)
         return Assumptions(constraints, self.checked, self.sizes, {**self.because, text: where})
 
-    def with_least(self, name: str, least: int, where: str) -> Assumptions:
-        made = self.with_constraint(f"{name} >= {least}", where)
-        return Assumptions(made.constraints, {**self.checked, name: least}, made.sizes, made.because)
+    def bounds(self, name: str) -> Bounds:
+        """Return the smallest and the largest value of a size, if it has one."""
+        found = [re.fullmatch(rf"{name} ([<>])= (\d+)", text) for text in self.constraints]
+        least = [int(match[2]) for match in found if match and match[1] == ">"]
+        most = [int(match[2]) for match in found if match and match[1] == "<"]
+        return max(least, default=1), min(most, default=None)
+
+    def with_bounds(self, name: str, bounds: Bounds, where: str, checked: bool) -> Assumptions:
+        """Return the assumptions with narrower bounds of a size, in place of those that these imply."""
+        (least, most), before = bounds, self.bounds(name)
+        texts = [f"{name} >= {least}"] * (least > before[0]) + [f"{name} <= {most}"] * (most not in (None, before[1]))
+        implied = {
+            text for text in self.constraints for new in texts if re.fullmatch(rf"{new[: len(name) + 3]} \d+", text)
+        }
+        kept = (*(text for text in self.constraints if text not in implied), *texts)
+        seen = {**self.checked, name: (max(least, before[0]), before[1] if most is None else most)}
+        because = {**self.because, **dict.fromkeys(texts, where)}
+        return Assumptions(kept, seen if checked or name in self.checked else self.checked, self.sizes, because)
 
     def with_size(self, name: str, text: str, where: str) -> Assumptions:
         """Return the assumptions with an expression for a name; those about the name itself are asked for again."""
@@ -67,8 +86,8 @@ class Assumptions:
         names = {symbol for old in self.sizes.values() for symbol in symbols(old)} | symbols(text) | {name}
         values = {each: jax.export.symbolic_shape(text if each == name else each, scope=scope)[0] for each in names}
         sizes = {each: str(evaluate(old, values)) for each, old in self.sizes.items()}
-        constraints = tuple(each for each in self.constraints if name not in _names(each))
-        checked = {each: least for each, least in self.checked.items() if each != name}
+        constraints = tuple(each for each in self.constraints if name not in names_in(each))
+        checked = {each: bounds for each, bounds in self.checked.items() if each != name}
         return Assumptions(constraints, checked, {name: str(values[name]), **sizes}, {**self.because, name: where})
 
     def beyond(self, constraints: Sequence[str]) -> Assumptions:
@@ -97,40 +116,6 @@ def _size_line(name: str, text: str) -> str:
     return f"`{name}` has to be {offset} more than a multiple of {factor}"
 
 
-class Equality(NamedTuple):
-    """Two sizes that have to be equal.
-
-    Attributes:
-      left, right: their text.
-      broadcasts: whether one of them may be 1 instead.
-    """
-
-    left: str
-    right: str
-    broadcasts: bool
-
-    def __str__(self) -> str:
-        return f"{self.left} == {self.right}"
-
-
-class _Inequality(NamedTuple):
-    """A constraint, as JAX takes it.
-
-    Attributes:
-      text: its text.
-      checked: whether results would differ without it.
-    """
-
-    text: str
-    checked: bool
-
-    def __str__(self) -> str:
-        return self.text
-
-
-Condition = Equality | _Inequality
-
-
 def with_assumptions(
     attempt: Callable[[Assumptions], Result],
     assumed: Assumptions = Assumptions(),
@@ -144,15 +129,88 @@ def with_assumptions(
     Raises:
       JaxportError: it fails for another reason.
     """
-    for _ in range(MOST_ROUNDS):
+    return _attempted(attempt, assumed, iter(range(MOST_ROUNDS)))
+
+
+def _attempted(attempt: Callable[[Assumptions], Result], assumed: Assumptions, rounds: Iterator[int]) -> Result:
+    for _ in rounds:
         try:
             return attempt(assumed)
         except JaxportError as error:
-            more = _strengthened(assumed, needed(error), place_of(error)[1])
+            chain = causes(error)
+            undecided = next((link for link in chain if isinstance(link, Undecided)), None)
+            if undecided is not None and not any(getattr(link, "headline", "") == BRANCH_NOT_KNOWN for link in chain):
+                worlds = _worlds(assumed, undecided, place_of(error)[1])
+                return _with_one(attempt, worlds, rounds, error, "1" in (undecided.left, undecided.right))
+            conditions = needed(error)
+            worlds = [world for each in conditions for world in _sides(assumed, each, place_of(error)[1])]
+            if len(worlds) == 2:
+                return _with_one(attempt, worlds, rounds, error)
+            more = _strengthened(assumed, conditions, place_of(error)[1])
             if more is None:
                 raise
             assumed = more
     return attempt(assumed)
+
+
+def _with_one(
+    attempt: Callable[[Assumptions], Result],
+    worlds: Sequence[Assumptions],
+    rounds: Iterator[int],
+    error: JaxportError,
+    prefers_first: bool = False,
+) -> Result:
+    """Return `attempt` for the sizes on one side, if those on the other do not fit the model.
+
+    Exporters compare a size with 1 where they remove an axis: any other size is the usual one.
+    """
+    results: list[Result] = []
+    for world in worlds:
+        try:
+            results.append(_attempted(attempt, world, rounds))
+        except ValueNotKnown:
+            break  # it might fit
+        except JaxportError:
+            continue
+        if prefers_first:
+            break
+    if len(results) != 1:
+        raise error
+    return results[0]
+
+
+def _sides(assumed: Assumptions, condition: Condition, where: str) -> list[Assumptions]:
+    """Return the assumptions for sizes beyond a number and for those up to it, if two sizes are equal with either."""
+    beyond = _beyond(condition) if isinstance(condition, Equality) else None
+    cut = None if beyond is None or not isinstance(condition, Equality) else _cut(condition)
+    if beyond is None or cut is None or cut in assumed.constraints or beyond[1] <= assumed.bounds(beyond[0])[0]:
+        return []
+    return [assumed.with_bounds(beyond[0], (beyond[1], None), where, True), assumed.with_constraint(cut, where)]
+
+
+def _worlds(assumed: Assumptions, undecided: Undecided, where: str) -> list[Assumptions]:
+    """Return the assumptions for either result of a comparison, that of unequal sizes first; none if they are no bounds."""
+    names = symbols(undecided.left) | symbols(undecided.right)
+    if len(names) != 1:
+        return []
+    (name,), compare = names, _COMPARISONS[undecided.symbol]
+    least, most = assumed.bounds(name)
+    last = LARGEST_SIZE if most is None else most
+    parts: dict[bool, list[int]] = {undecided.symbol == "!=": [], undecided.symbol != "!=": []}
+    for n in range(least, last + 1):
+        left, right = (evaluate(side, {name: n}) for side in (undecided.left, undecided.right))
+        if "1" not in (undecided.left, undecided.right) or left >= right == 1 or right >= left == 1:
+            parts[compare(left, right)].append(n)  # an axis has one element at least
+    if not all(part and part[-1] - part[0] == len(part) - 1 for part in parts.values()):
+        return []
+    first, other = parts[undecided.symbol == "!="], parts[undecided.symbol != "!="]
+    bounds = [(part[0], None if part[-1] == last and most is None else part[-1]) for part in (first, other)]
+    return [assumed.with_bounds(name, bound, where, True) for bound in bounds]
+
+
+_COMPARISONS: Mapping[str, Callable[[Dim, Dim], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
 
 
 def _strengthened(assumed: Assumptions, conditions: Sequence[Condition], where: str) -> Assumptions | None:
@@ -160,9 +218,9 @@ def _strengthened(assumed: Assumptions, conditions: Sequence[Condition], where: 
     before = assumed
     done: set[str] = set()
     for condition in conditions:
-        if done & _names(str(condition)):
+        if done & names_in(str(condition)):
             continue  # it is read in the symbols before a substitution
-        if isinstance(condition, _Inequality):
+        if isinstance(condition, Inequality):
             assumed = _with_inequality(assumed, condition, where)
             continue
         cut = _cut(condition)
@@ -173,15 +231,19 @@ def _strengthened(assumed: Assumptions, conditions: Sequence[Condition], where: 
         if len(found) == 1:
             ((name, text),) = found.items()
             assumed, done = assumed.with_size(name, text, where), done | {name}
+            continue
+        beyond = _beyond(condition)
+        if not found and beyond is not None and beyond[1] > assumed.bounds(beyond[0])[0]:
+            assumed = assumed.with_bounds(beyond[0], (beyond[1], None), where, True)
     return None if assumed is before else assumed
 
 
-def _with_inequality(assumed: Assumptions, condition: _Inequality, where: str) -> Assumptions:
+def _with_inequality(assumed: Assumptions, condition: Inequality, where: str) -> Assumptions:
     least = _least(condition.text)
     if least is not None:
         text = f"{least[0]} >= {least[1]}"
         if text not in assumed.constraints:
-            return assumed.with_least(*least, where) if condition.checked else assumed.with_constraint(text, where)
+            return assumed.with_bounds(least[0], (least[1], None), where, condition.checked)
     if condition.checked or condition.text in assumed.constraints:
         return assumed
     return assumed.with_constraint(condition.text, where)
@@ -193,7 +255,7 @@ def _least(text: str) -> tuple[str, int] | None:
     >>> _least("floordiv(h - 2, 2) + 1 >= 1")
     ('h', 2)
     """
-    names, (left, right) = _names(text), text.split(">=") if ">=" in text else ("0", "1")
+    names, (left, right) = names_in(text), text.split(">=") if ">=" in text else ("0", "1")
     if len(names) != 1 or ">=" not in text:
         return None
     (name,) = names
@@ -208,7 +270,7 @@ def _always(text: str) -> bool:
     True
     """
     left, comparison, right = re.split("(>=|<=)", text)
-    names = sorted(_names(text))
+    names = sorted(names_in(text))
     sizes = (*range(1, min(40, int(2000 ** (1 / max(len(names), 1))))), LARGEST_SIZE)
     compare = operator.ge if comparison == ">=" else operator.le
     at = [dict(zip(names, values, strict=True)) for values in itertools.product(sizes, repeat=len(names))]
@@ -221,13 +283,37 @@ def _cut(condition: Equality) -> str | None:
     >>> _cut(Equality("min(8, past + seq)", "past + seq", True))
     'past + seq <= 8'
     """
-    for side in (condition.left, condition.right):
+    scope = jax.export.SymbolicScope()
+    values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in sorted(names_in(str(condition)))}
+    sides, constraints = [*condition[:2]], []
+    for side in condition[:2]:
         for start in [match.end() for match in re.finditer(r"\bmin\(", side)]:
-            parts = _split(_balanced(side, start))
-            numbers = [part for part in parts if part.isdecimal()]
-            others = [part for part in parts if not part.isdecimal()]
-            if len(numbers) == 1 and len(others) == 1:
-                return f"{others[0]} <= {numbers[0]}"
+            inside = balanced(side, start)
+            parts = sorted(split(inside), key=str.isdecimal)
+            if [part.isdecimal() for part in parts] == [False, True]:
+                sides = [text.replace(f"min({inside})", f"({parts[0]})") for text in sides]
+                constraints.append(f"{parts[0]} <= {parts[1]}")
+    whole = bool(constraints) and same(*(evaluate(text, values) for text in sides))
+    return constraints[0] if whole else None
+
+
+def _beyond(condition: Equality) -> tuple[str, int] | None:
+    """Return the size from which on two sizes are equal, because one of two numbers is always the larger one.
+
+    >>> _beyond(Equality("mod(max(n, 256) + max(256 - n, 0) - n, 256)", "0", False))
+    ('n', 256)
+    """
+    text = f"{condition.left} {condition.right}"
+    chosen = [part for match in re.finditer(r"\b(min|max)\(", text) for part in split(balanced(text, match.end()))]
+    compared = {name for part in chosen for name in symbols(part)}
+    if len(compared) != 1:
+        return None
+    (name,) = compared
+    for least in sorted({int(number) for number in re.findall(r"\b\d{1,6}\b", text)}):
+        scope = jax.export.SymbolicScope((f"{name} >= {max(least, 1)}",))
+        values = {each: jax.export.symbolic_shape(each, scope=scope)[0] for each in sorted(names_in(str(condition)))}
+        if same(evaluate(condition.left, values), evaluate(condition.right, values)):
+            return name, least
     return None
 
 
@@ -279,7 +365,7 @@ def _linear(left: str, right: str, names: Sequence[str]) -> dict[str, str]:
 
 def example(condition: Condition) -> dict[str, str]:
     """Return sizes by name for which a condition holds, if some are found: expressions, or else one number for all names."""
-    if isinstance(condition, _Inequality):
+    if isinstance(condition, Inequality):
         return {}
     left, right, _ = condition
     names = sorted(symbols(left) | symbols(right))
@@ -299,114 +385,6 @@ def _are_equal(left: str, right: str, values: Mapping[str, int]) -> bool:
         return bool(evaluate(left, values) == evaluate(right, values))
     except ArithmeticError:
         return False
-
-
-_COMPARED = re.compile(r"comparison '([^']*)' >= '([01])' is inconclusive")
-_REMAINDER = "The remainder mod("
-_REFLECTED = re.compile(
-    r"axis size \(= (.*)\) is larger than 1 and larger or equal than the padding length \(= (\d+)\)"
-)
-_BROADCAST = re.compile(r"(?i)broadcast")
-
-
-def needed(error: Exception) -> list[Condition]:
-    """Return the conditions on sizes whose lack is the reason of an error."""
-    chain: list[BaseException] = [error]
-    while chain[-1].__cause__ is not None:
-        chain.append(chain[-1].__cause__)
-    asked = [link for link in chain if isinstance(link, SizesNeeded)]
-    if asked:
-        return [_Inequality(asked[-1].constraint, True)]
-    return next((found for link in chain[::-1] if (found := _read(str(link)))), [])
-
-
-def _read(text: str) -> list[Condition]:
-    """Return the conditions on sizes in the message of an error."""
-    compared = _COMPARED.search(text)
-    if compared is not None:
-        return [_Inequality(f"{compared[1]} >= {compared[2]}", False)]
-    reflected = _REFLECTED.search(text)
-    if reflected is not None:  # ONNX reflects an axis once, without its border
-        return [_Inequality(f"{reflected[1]} >= {int(reflected[2]) + 1}", False)]
-    remainder = text.find(_REMAINDER)
-    if remainder >= 0:
-        divided, divisor = _split(_balanced(text, remainder + len(_REMAINDER)))
-        return [Equality(f"mod({divided}, {_positive(divisor)})", "0", False)]
-    return [*_mismatches(text)]
-
-
-def _positive(divisor: str) -> str:
-    """Return a divisor that JAX writes as a negative one, because an axis of the shape is -1."""
-    scope = jax.export.SymbolicScope()
-    values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in symbols(divisor)}
-    return str(-evaluate(divisor, values) if "-" in divisor else evaluate(divisor, values))
-
-
-def _mismatches(text: str) -> Iterator[Equality]:
-    """Yield the sizes that differ between the first two shapes in a message."""
-    shapes = [*_shapes(text)][:2]
-    if len(shapes) < 2:
-        return
-    broadcasts = _BROADCAST.search(text) is not None
-    if len(shapes[0]) != len(shapes[1]) and not broadcasts:
-        return
-    joined = re.search(r"concatenating along dimension (\d+)", text)
-    apart = len(shapes[0]) - 1 - int(joined[1]) if joined else -1
-    for at, (left, right) in enumerate(zip(*(shape[::-1] for shape in shapes), strict=False)):
-        is_one = broadcasts and "1" in (left, right)
-        if left != right and at != apart and not is_one and symbols(left) | symbols(right):
-            yield Equality(left, right, broadcasts)
-
-
-def _shapes(text: str) -> Iterator[list[str]]:
-    """Yield the shapes in a message: what is in parentheses, and is sizes with commas."""
-    at = 0
-    while (at := text.find("(", at)) >= 0:
-        inside = _balanced(text, at + 1)
-        parts = _split(inside)
-        if (
-            "," in inside
-            and (at == 0 or not (text[at - 1].isalnum() or text[at - 1] == "_"))
-            and all(map(_is_size, parts))
-        ):
-            yield parts
-            at += len(inside)
-        at += 1
-
-
-@functools.lru_cache(maxsize=256)
-def _is_size(text: str) -> bool:
-    try:
-        return bool(parse(text))
-    except InvalidArgument:
-        return False
-
-
-def _balanced(text: str, start: int) -> str:
-    """Return the text up to the parenthesis that closes the one before `start`."""
-    depth = 1
-    for at in range(start, len(text)):
-        depth += (text[at] == "(") - (text[at] == ")")
-        if depth == 0:
-            return text[start:at]
-    return ""
-
-
-def _split(text: str) -> list[str]:
-    """Split at the commas outside of parentheses; one at the end is Python's spelling of one size."""
-    pieces, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += character
-    pieces = [piece.strip() for piece in pieces]
-    return pieces[:-1] if len(pieces) > 1 and not pieces[-1] else pieces
-
-
-def _names(text: str) -> set[str]:
-    return {name for side in re.split("[<>=]=", text) for name in symbols(side)}
 
 
 def place_of(error: JaxportError) -> tuple[str, str]:

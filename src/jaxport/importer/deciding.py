@@ -9,7 +9,9 @@ import onnx_ir as ir
 from jaxport.importer.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.registry import Operator
 
-__all__ = ["set_deciding_inputs"]
+__all__ = ["BRANCH_NOT_KNOWN", "set_deciding_inputs"]
+
+BRANCH_NOT_KNOWN = "which branch of an `If` runs has to be known before the program is traced"
 
 Decided = dict[ir.Value, frozenset[str]]
 """The values that are known if some inputs are, with the names of these."""

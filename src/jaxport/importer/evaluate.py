@@ -22,6 +22,7 @@ from jaxport.errors import (
     noted,
 )
 from jaxport.importer import marking
+from jaxport.importer.deciding import BRANCH_NOT_KNOWN
 from jaxport.importer.dtypes import STRING, canonical
 from jaxport.importer.foreseeing import check_results, foresee
 from jaxport.importer.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
@@ -208,12 +209,9 @@ def _explained(error: Exception, node: BoundNode) -> Exception:
     return error
 
 
-UNDECIDED = "which branch of an `If` runs has to be known before the program is traced"
-
-
 def _undecided(error: Exception, node: BoundNode) -> Exception:
     """Return the error to raise for an `If` of which not all branches can be traced, though its inputs could say which runs."""
-    if isinstance(error, ValueNotKnown) and error.headline == UNDECIDED:
+    if isinstance(error, ValueNotKnown) and error.headline == BRANCH_NOT_KNOWN:
         return error  # of an `If` inside
     if not isinstance(error, JaxportError | TypeError | ValueError):
         return _explained(error, node)
@@ -222,7 +220,7 @@ def _undecided(error: Exception, node: BoundNode) -> Exception:
     values = ", ".join(f"{name!r}: value" for name in node.decided_by)
     decides = "decides" if len(node.decided_by) == 1 else "decide"
     return ValueNotKnown(
-        UNDECIDED,
+        BRANCH_NOT_KNOWN,
         [
             Refusal(
                 node.node.op_type,

@@ -29,6 +29,7 @@ __all__ = [
     "RuntimeValue",
     "SizesNeeded",
     "Tensor",
+    "Undecided",
     "dims_compare",
     "has_stand_ins",
     "host",
@@ -57,6 +58,14 @@ class SizesNeeded(InconclusiveDimensionOperation):
     def __init__(self, constraint: str):
         super().__init__(f"whether {constraint} depends on the sizes")
         self.constraint = constraint
+
+
+class Undecided(InconclusiveDimensionOperation):
+    """A comparison of sizes that holds for some of them only; the texts of its sides and its symbol."""
+
+    def __init__(self, left: RuntimeValue, symbol: str, right: RuntimeValue):
+        super().__init__(f"whether {left} {symbol} {right} depends on the sizes")
+        self.left, self.symbol, self.right = str(left), symbol, str(right)
 
 
 class Tensor(Protocol):
@@ -327,7 +336,7 @@ def dims_compare(symbol: str, left: RuntimeValue, right: RuntimeValue) -> bool:
     """Evaluate `left < right` and the like between integers and dims, if it is decidable.
 
     Raises:
-      InconclusiveDimensionOperation: it depends on the sizes.
+      Undecided: it depends on the sizes.
 
     >>> dims_compare("==", jax.export.symbolic_shape("n")[0], -1)
     False
@@ -337,14 +346,15 @@ def dims_compare(symbol: str, left: RuntimeValue, right: RuntimeValue) -> bool:
         if left == right:
             return symbol == "=="
         try:
-            distinct = left > right
-            distinct = distinct or left < right
+            return (left > right or left < right) == (symbol == "!=")
         except InconclusiveDimensionOperation:
-            distinct = _never_greater(left, right)
-        if distinct:
-            return symbol == "!="
-        raise InconclusiveDimensionOperation(f"whether {left} == {right} depends on the sizes")
-    return bool(_COMPARISONS[symbol](left, right))
+            if _never_greater(left, right):
+                return symbol == "!="
+        raise Undecided(left, symbol, right)
+    try:
+        return bool(_COMPARISONS[symbol](left, right))
+    except InconclusiveDimensionOperation as error:
+        raise Undecided(left, symbol, right) from error
 
 
 def _never_greater(left: RuntimeValue, right: RuntimeValue) -> bool:

@@ -233,7 +233,7 @@ class _Resolver:
             why = f"version {opset} is not supported; {', '.join(_range(entry) for entry in served)} is"
         elif any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
             why = "it runs a graph of its own, as generation of text does; import the model in it, and write the loop in JAX"
-        elif node.domain in KNOWN_OPSETS:
+        elif node.domain in KNOWN_OPSETS and node.domain != "com.microsoft":
             why = "no function computes it" if schema else "ONNX has no such operator at this version"
         else:
             why = f'register a function with `@jaxport.op("{node.domain}", "{node.op_type}")`'

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from jaxport.errors import JaxportError, Refusal, ValueNotKnown
-from jaxport.importer.assumptions import Assumptions, Condition, example, needed, place_of, with_assumptions
+from jaxport.importer.assumptions import Assumptions, example, place_of, with_assumptions
+from jaxport.importer.conditions import Condition, needed
 from jaxport.importer.dtypes import STRING
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.input_specs import input_specs, is_spec, read_specs

@@ -219,18 +219,27 @@ def _lines(statements: Sequence[ast.stmt], facts: Ownership, depth: int) -> list
                 lines += [f"{indent}    if !{_text(statement.condition, 14)} {{", f"{indent}        break;"]
                 lines += [f"{indent}    }}", *_lines(statement.body, facts, depth + 1), f"{indent}}}"]
             case ast.If():  # a size that is refused
-                assert isinstance(statement.test, ast.BinOp)
+                assert isinstance(statement.test, ast.BinOp | ast.Compare)
                 (raised,) = statement.body
                 assert isinstance(raised, ast.Raise)
                 assert isinstance(raised.exc, ast.Call)
                 (message,) = raised.exc.args
                 assert isinstance(message, ast.Constant)
-                lines.append(f"{indent}assert!({_text(statement.test, 7)} == 0, {quoted(str(message.value))});")
+                holds = _refuted(statement.test)
+                lines.append(f"{indent}assert!({holds}, {quoted(str(message.value))});")
             case ast.Expr():
                 lines.append(f"{indent}{_text(statement.value, 0)};")
             case _:
                 raise TypeError(f"{type(statement).__name__} has no text in Rust")
     return lines
+
+
+def _refuted(test: ast.expr) -> str:
+    """Return the text of what holds for the sizes that are not refused."""
+    if isinstance(test, ast.Compare):
+        opposite = ">=" if isinstance(test.ops[0], ast.Lt) else "<="
+        return f"{_text(test.left, 7)} {opposite} {_text(test.comparators[0], 7)}"
+    return f"{_text(test, 7)} == 0"
 
 
 def _value_text(value: ast.expr, depth: int, facts: Ownership) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from jaxport.errors import Refusal, Unsupported
+from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.host import RuntimeValue, Tensor
 from jaxport.importer.namespaces import jnp, lax, nn
 from jaxport.importer.ops.indexing import reverse_sequence
@@ -97,7 +97,7 @@ def _recurrent(
     for d, reverse in enumerate(backward):
         turned = reverse and together and sequence_lens is not None
         inputs, step = cell(reverse_sequence(X, sequence_lens, 0, 1) if turned else X, d)
-        states = tuple(zeros if state is None else state[d] for state in initial)
+        states = tuple(zeros if state is None else _initial(state[d], zeros) for state in initial)
         ys, final = _scanned(step, states, inputs, X.shape[0], sequence_lens, reverse and not turned)
         rows.append(reverse_sequence(ys, sequence_lens, 0, 1) if turned else ys)
         finals.append(final)
@@ -106,6 +106,12 @@ def _recurrent(
     if attributes.layout:
         return jnp.transpose(y, (2, 0, 1, 3)), *(jnp.swapaxes(state, 0, 1) for state in last)
     return y, *last
+
+
+def _initial(state: Tensor, zeros: Tensor) -> Tensor:
+    if state.shape != zeros.shape:
+        raise ModelError(f"an initial state has the shape {state.shape}, the sequences need {zeros.shape}")
+    return state
 
 
 def _scanned(

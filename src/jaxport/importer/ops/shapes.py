@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from jaxport.errors import ModelError
 from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import HostValue, SizesNeeded, Tensor, host, is_dim
-from jaxport.importer.namespaces import cast, jnp
+from jaxport.importer.host import HostValue, SizesNeeded, Tensor, dims_compare, host, is_dim
+from jaxport.importer.namespaces import cast, jnp, lax
 from jaxport.importer.registry import Host, ShapeOnly, earlier, op, renamed
 from jaxport.jaxprs import Shape
 from jaxport.jaxprs.dims import known
@@ -60,14 +61,23 @@ def _axes_of_one(sizes: Shape) -> tuple[int, ...]:
     return tuple(axis for axis, size in enumerate(sizes) if not is_dim(size) and size == 1)
 
 
+def _squeezed(data: Tensor, axes: Sequence[int] | None) -> Tensor:
+    axes = _axes_of_one(data.shape) if axes is None else axes
+    for axis in axes:
+        if is_dim(data.shape[axis]) and dims_compare("==", data.shape[axis], 1):
+            # Its bounds say that it is 1, its name does not.
+            data = lax.slice_in_dim(data, 0, 1, axis=axis)
+    return jnp.squeeze(data, axes)
+
+
 @op("Squeeze", since=1, until=12)
 def squeeze_attribute(data, *, axes=None):
-    return jnp.squeeze(data, _axes_of_one(data.shape) if axes is None else axes)
+    return _squeezed(data, axes)
 
 
 @op("Squeeze", since=13)
 def squeeze(data, axes: Host | None = None):
-    return jnp.squeeze(data, _axes_of_one(data.shape) if axes is None else tuple(axes.reshape(-1)))
+    return _squeezed(data, None if axes is None else tuple(axes.reshape(-1)))
 
 
 @op("Unsqueeze", since=1, until=12)

@@ -52,6 +52,8 @@ def dft_axis(input, dft_length: Host | None = None, *, axis=1, inverse=0, onesid
 
 @op("STFT", since=17)
 def stft(signal, frame_step: Host, window=None, frame_length: Host | None = None, *, onesided=1):
+    if signal.ndim == 2:  # ONNX Runtime takes real signals without their last axis
+        signal = jnp.expand_dims(signal, -1)
     step = frame_step.item()
     samples = signal.shape[1]
     length = frame_length.item() if frame_length is not None else samples if window is None else window.shape[0]
