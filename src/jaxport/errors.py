@@ -101,7 +101,7 @@ class ModelError(JaxportError, ValueError):
 
 
 class QueryError(JaxportError, ValueError):
-    """A query is malformed, or its number of hits is not the expected one."""
+    """A query is malformed, or its number of matches is not the expected one."""
 
 
 class VerificationFailed(JaxportError, AssertionError):

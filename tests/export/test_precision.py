@@ -476,7 +476,7 @@ def test_each_module_has_the_groups_that_are_chosen_for_it():
         ({"//Linear": "float32"}, {}, "no query has a precision of fewer bits"),
         ({"//Linear": "int4"}, {"calibration": BATCHES}, "`calibration` is given"),
         ({"//Linear": "int8"}, {}, "`calibration` is missing"),
-        ({"//dot_general": "int4"}, {}, "hits no module"),
+        ({"//dot_general": "int4"}, {}, "matches no module"),
         ({"//Conv": "int4"}, {}, "Conv"),
     ],
 )

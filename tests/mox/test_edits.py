@@ -205,7 +205,7 @@ def test_only_the_chosen_parameters_are_trained():
     changed = {path for path in params if not np.array_equal(params[path], after[path])}
     assert changed == {"lora_b"}  # while B is zero, A has no gradient
     assert trainable(adapted, '//*[@type="Linear"]')["kernel"]
-    with pytest.raises(jaxport.QueryError, match="hits nothing, so nothing would be trained"):
+    with pytest.raises(jaxport.QueryError, match="matches nothing, so nothing would be trained"):
         trainable(adapted, "//Conv")
 
 

@@ -202,13 +202,13 @@ def test_a_wrong_call_of_a_function_is_an_error(mox):
 
 
 def test_the_number_of_hits_can_be_demanded(mox):
-    with pytest.raises(jaxport.QueryError, match=r"`//Linear` hits 2, not 3(.|\n)*it hits `one`, `two`"):
+    with pytest.raises(jaxport.QueryError, match=r"`//Linear` matches 2, not 3(.|\n)*it matches `one`, `two`"):
         mox.select("//Linear", expect=3)
-    with pytest.raises(jaxport.QueryError, match=r"`//Linaer` hits 0, not 2(.|\n)*there is `Linear`"):
+    with pytest.raises(jaxport.QueryError, match=r"`//Linaer` matches 0, not 2(.|\n)*there is `Linear`"):
         mox.select("//Linaer", expect=2, strict=False)
-    with pytest.raises(jaxport.QueryError, match="`//RMSNorm` hits nothing, so nothing would be replaced"):
+    with pytest.raises(jaxport.QueryError, match="`//RMSNorm` matches nothing, so nothing would be replaced"):
         mox.sub("//RMSNorm", jnp.sin)
-    with pytest.raises(jaxport.QueryError, match="`//RMSNorm` hits nothing, so nothing would be captured"):
+    with pytest.raises(jaxport.QueryError, match="`//RMSNorm` matches nothing, so nothing would be captured"):
         mox.capture("//RMSNorm")
 
 

@@ -184,5 +184,5 @@ def test_what_does_not_fit_is_refused(specs, message):
 
 def test_a_query_that_hits_nothing_is_refused():
     mox = jaxport.make_mox(jnp.tanh)(X)
-    with pytest.raises(jaxport.QueryError, match="hits 0"):
+    with pytest.raises(jaxport.QueryError, match="matches 0"):
         mox.shard(jax.make_mesh((1,), ("model",)), {"//sin": P("model")})

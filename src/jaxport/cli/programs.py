@@ -38,7 +38,7 @@ Inputs = Annotated[
         help='One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]".',
     ),
 ]
-Expected = Annotated[int | None, typer.Option("--expect", metavar="COUNT", help="How many the query must hit.")]
+Expected = Annotated[int | None, typer.Option("--expect", metavar="COUNT", help="How many the query must match.")]
 
 
 def load_mox(model: str, inputs: list[str]) -> Mox:
@@ -86,9 +86,9 @@ def view(
 
 
 def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = None) -> None:
-    """List what a query hits.
+    """List what a query matches.
 
-    Each hit is printed with its type, its path, and the shapes of its inputs and outputs.
+    Each match is printed with its type, its path, and the shapes of its inputs and outputs.
     """
     selection = load_mox(model, inputs).select(query, expect=expect)
     shapes = lambda avals: ", ".join(aval.str_short(short_dtypes=True) for aval in avals)
@@ -114,7 +114,7 @@ def substitute(
     inputs: Inputs,
     expect: Expected = None,
 ) -> None:
-    """Replace what a query hits with a function.
+    """Replace what a query matches with a function.
 
     The edited model is written as ONNX.
     """

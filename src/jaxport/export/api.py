@@ -112,7 +112,7 @@ def to_onnx(
         `jaxport.Target`. Operators that cannot run there are refused.
       precision: the precision of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges found at
         run time), "int8" (8 bits, ranges found by `calibration`) or "int4" (weights only, in groups of 32); a
-        `jaxport.Int4` or `jaxport.Int8` has options; by default that of the function. A mapping chooses for the modules that queries hit:
+        `jaxport.Int4` or `jaxport.Int8` has options; by default that of the function. A mapping chooses for the modules that queries match:
         `{"//Linear": "int4", "//head": "float32"}`.
       calibration: for "int8", some batches: each is the positional argument of the function, or a tuple of several;
         `jaxport.Calibration(batches, method="percentile")` leaves outliers out of the ranges.

@@ -137,7 +137,7 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
     mox, traced = selection.mox, selection.mox.traced
     if not selection.nodes:
         raise QueryError(
-            f"{selection.query} hits nothing, so nothing would be captured",
+            f"{selection.query} matches nothing, so nothing would be captured",
             where=f"`{mox.name}`",
             instead="`print(mox)` shows what there is",
         )

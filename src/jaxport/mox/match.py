@@ -1,4 +1,4 @@
-"""One block or equation that a query hits: a Mox of its own, and the original that a replacement may call."""
+"""One block or equation that a query matches: a Mox of its own, and the original that a replacement may call."""
 
 from __future__ import annotations
 

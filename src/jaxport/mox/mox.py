@@ -247,16 +247,16 @@ class Mox:
         return Tree(self)
 
     def select(self, query: Query, *, expect: int | None = None, strict: bool = True) -> Selection:
-        """Return the blocks and equations that a query hits.
+        """Return the blocks and equations that a query matches.
 
         Args:
           query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which selects the modules of derived
             classes too, or a predicate on what is selected.
-          expect: how many it must hit.
-          strict: whether names and attributes that nothing has are refused, and do not just hit nothing.
+          expect: how many it must match.
+          strict: whether names and attributes that nothing has are refused, and do not just match nothing.
 
         Raises:
-          QueryError: the query is malformed, names what there is not, or hits another number than `expect`.
+          QueryError: the query is malformed, names what there is not, or matches another number than `expect`.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.sin(x)))(1.0 * jnp.ones(3))
@@ -284,10 +284,10 @@ class Mox:
         return at_path(self, path)
 
     def sub(self, query: Query, replacement: PyTree, *, expect: int | None = None) -> Mox:
-        """Return a new Mox in which what the query hits is replaced; `Selection.sub` says what a replacement may be.
+        """Return a new Mox in which what the query matches is replaced; `Selection.sub` says what a replacement may be.
 
         Raises:
-          QueryError: the query is malformed, hits nothing, or another number than `expect`.
+          QueryError: the query is malformed, matches nothing, or another number than `expect`.
           InvalidArgument: the replacement does not fit.
 
         >>> import jax.numpy as jnp, jaxport
@@ -303,10 +303,10 @@ class Mox:
         Args:
           changes: by path or query, the value that a block returns instead (also a traced one: patches compose with
             `vmap` and `grad`), as `capture` gives it, or a single number; or a function of what the block returns. Under
-            `vmap` both are of the whole batch. Where a query hits several calls, a tuple has a value for each.
+            `vmap` both are of the whole batch. Where a query matches several calls, a tuple has a value for each.
 
         Raises:
-          QueryError: a query is malformed or hits nothing.
+          QueryError: a query is malformed or matches nothing.
           InvalidArgument: a value is not of the shape and dtype that the block returns; a block is patched twice.
 
         >>> import jax, jax.numpy as jnp, jaxport
@@ -323,12 +323,12 @@ class Mox:
     def unroll(self, query: Query = "//scan") -> Mox:
         """Return a new Mox with its scans written out: the layers of a stack become elements, `layers.0`, `layers.1`, ….
 
-        `query` hits scans, or blocks in them, whose parameters they slice. The parameters stay stacked, and each layer
+        `query` matches scans, or blocks in them, whose parameters they slice. The parameters stay stacked, and each layer
         takes its slice: values and gradients are the same. What an edit adds to a layer is its own.
 
         Raises:
-          QueryError: the query is malformed or hits nothing.
-          InvalidArgument: a block that is hit is no layer of a scanned stack.
+          QueryError: the query is malformed or matches nothing.
+          InvalidArgument: a block that is matched is not a layer of a scanned stack.
           Unsupported: a scan has a symbolic number of steps, or changes references.
 
         >>> import jax, jax.numpy as jnp, jaxport
@@ -350,7 +350,7 @@ class Mox:
             split. What no query names is whole on each device, or stays as it is if it lies on the mesh.
 
         Raises:
-          QueryError: a query is malformed or hits nothing.
+          QueryError: a query is malformed or matches nothing.
           InvalidArgument: a block holds no such parameter, or a spec does not fit it.
 
         >>> import jax, jax.numpy as jnp, jaxport
@@ -376,12 +376,12 @@ class Mox:
 
         Args:
           query: what to look at.
-          expect: how many the query must hit.
+          expect: how many the query must match.
           inputs: whether the arguments of the calls are returned, too: then each is a triple `(inputs, output, grad)`.
           grads: a loss of what the model returns: each is such a triple, with the derivative of the loss by the output.
 
         Raises:
-          QueryError: the query is malformed, hits nothing, or another number than `expect`.
+          QueryError: the query is malformed, matches nothing, or another number than `expect`.
           Unsupported: a selected value cannot be captured, because of a body that it is in.
 
         >>> import jax.numpy as jnp, jaxport

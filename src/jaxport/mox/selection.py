@@ -105,7 +105,7 @@ class Selection:
         """
         if count != len(self.nodes):
             raise QueryError(
-                f"{self.query} hits {len(self.nodes)}, not {count}",
+                f"{self.query} matches {len(self.nodes)}, not {count}",
                 where=f"`{self.mox.name}`",
                 why=_hits(self.paths()) or _near(self.mox, self.query),
                 instead="`print(mox)` shows what there is",
@@ -113,7 +113,7 @@ class Selection:
         return self
 
     def select(self, query: Query, *, expect: int | None = None, strict: bool = True) -> Selection:
-        """Return what a query hits inside of the members: an expression or a path is seen from each of them.
+        """Return what a query matches inside of the members: an expression or a path is seen from each of them.
 
         >>> import jax, jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(jax.jit(lambda x: jnp.sin(jnp.cos(x))))(jnp.zeros(3))
@@ -131,7 +131,7 @@ class Selection:
         return selection if expect is None else selection.expect(expect)
 
     def _inside(self, query: str, strict: bool) -> tuple[tuple[Node, ...], bool]:
-        """Return the nodes that an expression, or a path below a member, hits, and whether it is a path."""
+        """Return the nodes that an expression, or a path below a member, matches, and whether it is a path."""
         if _PATH.fullmatch(query):
             at_paths = [self.mox.tree.paths.get(f"{node.path}.{query}", ()) for node in self.nodes]
             if any(at_paths):
@@ -185,7 +185,7 @@ class Selection:
 
         if not self.nodes:
             raise QueryError(
-                f"{self.query} hits nothing, so nothing would be replaced",
+                f"{self.query} matches nothing, so nothing would be replaced",
                 where=f"`{self.mox.name}`",
                 why=_near(self.mox, self.query),
                 instead="`print(mox)` shows what there is",
@@ -335,7 +335,7 @@ def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
 
 
 def _by_xpath(mox: Mox, query: str, elements: Sequence[_Element], strict: bool) -> tuple[Node, ...]:
-    """Return the nodes that a query hits from some elements; each node once, in the order of the program."""
+    """Return the nodes that a query matches from some elements; each node once, in the order of the program."""
     tree, program = mox.tree, compiled(query)
     if strict:
         check(mox, query, program)
@@ -379,7 +379,7 @@ def _evaluated(mox: Mox, query: str, program: Compiled, element: _Element) -> li
 
 def _hits(paths: Sequence[str]) -> str:
     shown = ", ".join(f"`{path}`" for path in paths[:5])
-    return f"it hits {shown}{', …' if len(paths) > 5 else ''}" if paths else ""
+    return f"it matches {shown}{', …' if len(paths) > 5 else ''}" if paths else ""
 
 
 def _near(mox: Mox, query: str) -> str:
@@ -390,7 +390,7 @@ def _near(mox: Mox, query: str) -> str:
 
 
 def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
-    """Return what a query hits in a Mox: ``mox.select(xpath)``.
+    """Return what a query matches in a Mox: ``mox.select(xpath)``.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.zeros(3))
@@ -401,7 +401,7 @@ def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
 
 
 def sub(xpath: Query, replacement: PyTree, mox: Mox, *, expect: int | None = None) -> Mox:
-    """Return a new Mox with what the query hits replaced: ``mox.sub(xpath, replacement)``.
+    """Return a new Mox with what the query matches replaced: ``mox.sub(xpath, replacement)``.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.zeros(3))

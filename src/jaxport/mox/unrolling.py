@@ -34,7 +34,7 @@ def unrolled(selection: Selection) -> Mox:
     mox = selection.mox
     if not selection.nodes:
         raise QueryError(
-            f"{selection.query} hits nothing, so nothing would be unrolled",
+            f"{selection.query} matches nothing, so nothing would be unrolled",
             where=f"`{mox.name}`",
             instead="`print(mox)` shows what there is",
         )

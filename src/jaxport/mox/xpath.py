@@ -1,6 +1,6 @@
 """XPath 1.0 as users write it: checked against its grammar, so that an error has a position, and made to fit the tree.
 
-A block has one element, named by the short name of its type. The other names that hit it are rewritten:
+A block has one element, named by the short name of its type. The other names that match it are rewritten:
 ``module_call`` and full type names become tests of attributes, older spellings of primitives become today's. So are
 booleans, which attributes have as text: ``[@use_bias]``, ``[@use_bias=true()]`` and ``[@use_bias=True]`` ask for what
 is true. ``ends-with`` and ``matches`` are those of XPath 2.0.

@@ -28,7 +28,7 @@ def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
       which: a predicate on paths, or an XPath query: then the parameters of the selected blocks.
 
     Raises:
-      QueryError: the query is malformed or hits nothing.
+      QueryError: the query is malformed or matches nothing.
 
     >>> import jax.numpy as jnp, jaxport
     >>> from flax import nnx
@@ -41,7 +41,7 @@ def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
         return {path: bool(which(path)) for path in mox.params}
     selection = mox.select(which)
     if not selection.count():
-        raise QueryError(f"`{which}` hits nothing, so nothing would be trained", where=f"`{mox.name}`")
+        raise QueryError(f"`{which}` matches nothing, so nothing would be trained", where=f"`{mox.name}`")
     chosen = {path for node in selection.nodes if node.block is not None for path in node.block.weights.values()}
     return {path: path in chosen for path in mox.params}
 
