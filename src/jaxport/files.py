@@ -55,7 +55,9 @@ def checked_path(path: str | os.PathLike[str], where: str) -> str:
             raise ValueError("it has a NUL")
         os.fsencode(text)
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{path!r} is no path", where=where, why=str(error), instead="check the path") from error
+        raise InvalidArgument(
+            f"{path!r} is not a path", where=where, why=str(error), instead="check the path"
+        ) from error
     return text
 
 

@@ -176,7 +176,7 @@ def test_an_encoder_and_its_decoder_become_a_folder(capsys: pytest.CaptureFixtur
         (
             "decode",
             ["--decoder", ATTENDING, "--encoder", "nets:scaled", "-i", "batch_size,6,3000"],
-            "`scaled` is no step of a decoder",
+            "`scaled` is not a step of a decoder",
         ),
     ],
 )

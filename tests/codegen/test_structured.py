@@ -201,7 +201,7 @@ def test_a_sequence_is_refused_before_anything_is_written(tmp_path: Path):
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
     agraph (seq(float[2]) parts) => (float[n] y) { y = ConcatFromSequence<axis=0>(parts) }""")
     specs = {"parts": [jax.ShapeDtypeStruct((2,), np.float32)] * 2}
-    with pytest.raises(InvalidArgument, match="`parts` is no array"):
+    with pytest.raises(InvalidArgument, match="`parts` is not an array"):
         jaxport.from_onnx(model).to_source(tmp_path / "new", inputs=specs, framework="nnx")
     assert not (tmp_path / "new").exists()
 

@@ -289,7 +289,7 @@ def test_an_encoder_without_a_decoder_that_attends_to_it_is_refused(speech, tmp_
 
 def test_a_model_that_is_no_encoder_is_refused_with_all_that_is_wrong():
     text = refusal(lambda x: {"encoder_hidden_states": x}, [("B", 4, 3)])
-    assert "is no encoder" in text
+    assert "is not an encoder" in text
     assert "there is no input `audio_features`" in text
     assert "there is no output `present.0.encoder.key`" in text
     flat = refusal(

@@ -59,7 +59,7 @@ def test_constraints_are_passed_on():
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        (("B -",), "'B -' is no dimension"),
+        (("B -",), "'B -' is not a dimension"),
         ((-1, 3), "the size -1 is negative"),
         ("B", "'B' does not say a shape"),
         (({"a": "B"},), "'B' does not say a shape"),

@@ -131,7 +131,7 @@ def test_an_older_opset_may_be_asked_for():
     ("options", "text"),
     [
         ({"target": "moon"}, "there is no target 'moon'"),
-        ({"target": 3}, "`3` is no target"),
+        ({"target": 3}, "`3` is not a target"),
         ({"target": "portable", "opset": 20}, r'opset 20 is newer than what the target "portable" takes \(18\)'),
     ],
 )

@@ -91,7 +91,7 @@ def test_run_is_raw_and_calling_is_not(mlp):
 
 def test_run_refuses_wrong_names(mlp):
     exported = export(mlp, ("B", 3))
-    with pytest.raises(jaxport.InvalidArgument, match="`z` is no input of the model"):
+    with pytest.raises(jaxport.InvalidArgument, match="`z` is not an input of the model"):
         exported.run({"z": np.ones((1, 3))})
     with pytest.raises(jaxport.InvalidArgument, match="the input `x` is missing"):
         exported.run({})

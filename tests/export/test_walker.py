@@ -24,7 +24,7 @@ def user_function(x):
         (lambda op, x: None, "returned 0 values"),
         (lambda op, x: op.cast(x, np.float64), "returned dtype float64, not float32 as result 0"),
         (lambda op, x: op.unsqueeze(x, (0,)), r"returned shape \(1, 3\), not \(3,\)"),
-        (lambda op, x: 3.0, "returned 3.0, which is no value of a graph"),
+        (lambda op, x: 3.0, "returned 3.0, which is not a value of a graph"),
         (lambda op, x: x.nothing, "failed: AttributeError"),
         (lambda op, x: op.Sine(x), "has no operator Sine at opset"),
         (lambda op, x: op.Sin(x, x), "Sin takes 1 inputs, 2 were given"),

@@ -141,10 +141,10 @@ def test_only_regular_files_are_replaced(kind: str, what: str, tmp_path: Path):
 @pytest.mark.parametrize("kind", SAVERS)
 def test_a_path_that_is_no_path(kind: str, name: str, tmp_path: Path):
     own, save = SAVERS[kind]
-    with pytest.raises(jaxport.InvalidArgument, match="is no path"):
+    with pytest.raises(jaxport.InvalidArgument, match="is not a path"):
         save(tmp_path / name / own, 1.0)
     for load in (from_onnx, jaxport.mox.load, jaxport.mox.load_params):
-        with pytest.raises(jaxport.InvalidArgument, match=r"is no path"):
+        with pytest.raises(jaxport.InvalidArgument, match=r"is not a path"):
             load(f"{name}.json")
 
 

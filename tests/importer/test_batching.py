@@ -82,7 +82,7 @@ def test_the_refusal_of_another_batch_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("graph", "batch", "message"),
     [
-        ("g (float[1, 2] x) => (float[1, 2] y) { y = Neg(x) }", {"z": 0}, "`z` is no input or output"),
+        ("g (float[1, 2] x) => (float[1, 2] y) { y = Neg(x) }", {"z": 0}, "`z` is not an input or output"),
         ("g (float[1, 2] x) => (float[1, 2] y) { y = Neg(x) }", {"x": 2}, "`x` has no axis 2"),
         ("g (float x) => (float y) { y = Neg(x) }", True, "no input of the model has rows"),
         ("g (float[1] x, float[2] z) => (float[2] y) { y = Add(x, z) }", {"z": 0}, "`z` has 2 rows, `x` has 1"),

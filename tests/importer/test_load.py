@@ -56,7 +56,7 @@ def test_external_data_is_read_from_beside_the_model(tmp_path: Path) -> None:
         ("a\0b", {}, r"external data at `a\\0b` is refused"),
         ("weights.bin", {"offset": "4"}, "`weights.bin` is too short"),
         ("weights.bin", {"length": "4"}, "`weights.bin` is too short"),
-        ("weights.bin", {"offset": "-8"}, "the offset `-8` of external data is no size"),
+        ("weights.bin", {"offset": "-8"}, "the offset `-8` of external data is not a size"),
     ],
 )
 def test_external_data_that_is_refused(tmp_path: Path, location: str, entries: dict[str, str], message: str) -> None:

@@ -143,9 +143,9 @@ def test_what_a_type_does_not_allow_is_refused():
     bits = jaxport.blocks.boundary(lambda x: jax.lax.bitcast_convert_type(x, jnp.int32) + 1)
     with pytest.raises(jaxport.InvalidArgument, match="cannot be computed in bfloat16"):
         jaxport.make_mox(bits)(ROWS).sub("/*/*", cast(jnp.bfloat16))
-    with pytest.raises(jaxport.InvalidArgument, match="`int8` is no floating-point type"):
+    with pytest.raises(jaxport.InvalidArgument, match="`int8` is not a floating-point type"):
         cast(jnp.int8)
-    with pytest.raises(jaxport.InvalidArgument, match="`sin` is no block"):
+    with pytest.raises(jaxport.InvalidArgument, match="`sin` is not a block"):
         jaxport.make_mox(jnp.sin)(ROWS).sub("//sin", cast(jnp.bfloat16))
 
 

@@ -536,7 +536,7 @@ PROPERTIES = {
     "names that fell free are used": (["nnx", "equinox", "onnx"], lambda c: [
         path for path in c.mox.sub(HEADS, new_head(c)).params if path.startswith("head")] == [
         f"head.{'weight' if c.is_transposed else 'kernel'}"]),
-    "masks that are closed over are no parameters": (ALL, lambda c: c.mox.select(c.dense).after(
+    "masks that are closed over are not parameters": (ALL, lambda c: c.mox.select(c.dense).after(
         lambda y: y * jnp.ones(y.shape[-1])).params.keys() == c.mox.params.keys()),
     "layers after blocks": (ALL, lambda c: (
         (c.mox.select(c.dense) - c.mox.select(HEADS)) | c.mox.select(HEADS)).count() == c.mox.select(c.dense).count()),

@@ -101,7 +101,7 @@ def test_convolutions_in_groups():
     [
         ({"dtype": "int3"}, "`int3` is none of"),
         ({"dtype": "float8_e4m3fn", "symmetric": False}, "has no zero point"),
-        ({"group": 0}, "group=0 is no size"),
+        ({"group": 0}, "group=0 is not a size"),
         ({"group": 8, "axis": 1}, "groups lie along"),
     ],
 )

@@ -157,7 +157,7 @@ MALFORMED = {
     "//": (2, "a name is expected here, not the end"),
     "//Linear//": (10, "a name is expected here, not the end"),
     "//Linear and": (12, "a name is expected here, not the end"),
-    "uncle::a": (0, "`uncle` is no axis"),
+    "uncle::a": (0, "`uncle` is not an axis"),
     "//a[lower-case(@b)]": (4, "XPath 1.0 has no function `lower-case`"),
     "//a[matches(@b)]": (15, "`matches` takes two arguments, a text and what it is compared with"),
     "//x:a": (2, "elements have no namespaces"),
@@ -231,7 +231,7 @@ def test_an_unknown_name_is_refused_unless_it_is_asked_for(mox, query):
 
 def test_blocks_are_found_by_path(mox):
     assert mox["one"].config["in_features"] == 3
-    with pytest.raises(jaxport.QueryError, match=r"`onee` is no path of a block(.|\n)*there (is|are) `one`"):
+    with pytest.raises(jaxport.QueryError, match=r"`onee` is not the path of a block(.|\n)*there (is|are) `one`"):
         mox["onee"]
     layer = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
     twice = jaxport.make_mox(nnx.Sequential(layer, layer))(X)
@@ -275,7 +275,7 @@ def test_selections_are_combined(mox):
 
 
 def test_what_is_no_query_is_refused(mox):
-    with pytest.raises(jaxport.InvalidArgument, match="3 is no query"):
+    with pytest.raises(jaxport.InvalidArgument, match="3 is not a query"):
         mox.select(3)
     with pytest.raises(jaxport.InvalidArgument, match="the selection is of another Mox"):
         mox.select(jaxport.make_mox(jnp.sin)(X).select("//sin"))

@@ -165,7 +165,7 @@ HOSTILE = {
     "another root": ("<html/>", "xml", "this is no Mox"),
     "a key twice": ('{"a": 1, "a": 2}', "json", "has a key twice"),
     "nan": ('{"a": NaN}', "json", "`NaN` is no JSON"),
-    "unknown format": ("{}", "pickle", "`pickle` is no format"),
+    "unknown format": ("{}", "pickle", "`pickle` is not a format"),
 }
 
 
@@ -184,11 +184,15 @@ def damaged(document, *path, value):
 
 DAMAGES = {
     "a later version": (("version",), 99, "has version 99"),
-    "a host operation": (("program", "equations", 0, "primitive"), "pure_callback", "`pure_callback` is no operation"),
+    "a host operation": (
+        ("program", "equations", 0, "primitive"),
+        "pure_callback",
+        "`pure_callback` is not an operation",
+    ),
     "a dangling value": (("program", "outputs", 0), "v77", "`v77` is used before it is defined"),
     "another type": (("program", "inputs", 0, 1), ["int32", [3]], "the program is inconsistent"),
-    "no dtype": (("program", "inputs", 0, 1), ["floaty", [3]], "`floaty` is no dtype"),
-    "a negative size": (("program", "inputs", 0, 1), ["float32", [-3]], "-3 is no size"),
+    "no dtype": (("program", "inputs", 0, 1), ["floaty", [3]], "`floaty` is not a dtype"),
+    "a negative size": (("program", "inputs", 0, 1), ["float32", [-3]], "-3 is not a valid array size"),
     "a missing rule": (("program", "equations", 0, "rule"), 7, "there is no rule number 7"),
     "more arguments": (("in_tree",), ["tuple", [["tuple", ["*", "*"]], ["dict", [], []]]], "does not fit"),
     "arguments of no call": (("in_tree",), "*", "not that of a call"),

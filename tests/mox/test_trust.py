@@ -266,7 +266,7 @@ def test_wrong_adapters_are_refused(shared, tmp_path):
     adapted = shared.sub("//Linear", lora(2, name="math"))
     with pytest.raises(jaxport.InvalidArgument, match=r"has no adapter `maths`(.|\n)*it has `math`"):
         jaxport.mox.set_adapter(adapted, "maths")
-    with pytest.raises(jaxport.InvalidArgument, match="`a b` is no name of an adapter"):
+    with pytest.raises(jaxport.InvalidArgument, match="`a b` is not a valid name for an adapter"):
         lora(2, name="a b")
     with pytest.raises(jaxport.InvalidArgument, match="has no adapter `x`"):
         jaxport.mox.save_adapter(adapted, "x", tmp_path / "x.safetensors")

@@ -82,7 +82,9 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
             answers[0] += "°"
         text += f"| {row['model']} | {row['exporter']} | {row['variant']} | {row['opset']} | {' | '.join(answers)} |\n"
     text += _listed("Checks that fail", reasons)
-    return text + _listed("What PyTorch cannot export with dynamic shapes", {_name(row): row["refused"] for row in refused})
+    return text + _listed(
+        "What PyTorch cannot export with dynamic shapes", {_name(row): row["refused"] for row in refused}
+    )
 
 
 def _name(row: dict[str, Any]) -> str:

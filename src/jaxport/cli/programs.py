@@ -147,7 +147,7 @@ def _function(name: str) -> PythonFunction:
         function = None
     if not callable(function):
         raise InvalidArgument(
-            f"`{name}` is no function",
+            f"`{name}` is not a function",
             where="the replacement",
             instead="write `jax.nn.gelu`, or `package.module:function`",
         )

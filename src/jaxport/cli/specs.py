@@ -147,7 +147,7 @@ def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:
     """Read options of the form `name=value`: a Python literal, or else the text itself.
 
     Raises:
-      InvalidArgument: a text has no `=`, its name is no identifier, or a name occurs twice.
+      InvalidArgument: a text has no `=`, its name is not an identifier, or a name occurs twice.
 
     >>> parse_keyword(["train=False", "axes=(1, 2)", "mode=same"], "--static")
     {'train': False, 'axes': (1, 2), 'mode': 'same'}

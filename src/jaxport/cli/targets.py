@@ -94,7 +94,7 @@ def _parsed(expression: str) -> tuple[list[str], Arguments | None]:
 def _literal_arguments(call: ast.Call, expression: str) -> Arguments:
     try:
         if any(keyword.arg is None for keyword in call.keywords):
-            raise ValueError("`**` is no literal")
+            raise ValueError("`**` is not a literal")
         keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         return [ast.literal_eval(argument) for argument in call.args], keywords
     except ValueError:

@@ -115,7 +115,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     """Return the program as classes of a framework.
 
     Raises:
-      InvalidArgument: an input is no array, or a size cannot be read from the inputs.
+      InvalidArgument: an input is not an array, or a size cannot be read from the inputs.
     """
     program = recorded.program
     entries = state_dict_entries(program)
@@ -166,7 +166,7 @@ def model_arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable
     for key, tree in recorded.inputs.items():
         if not isinstance(tree, Variable):
             raise InvalidArgument(
-                f"the input `{key}` is no array",
+                f"the input `{key}` is not an array",
                 where="`to_source`",
                 why="modules take arrays; sequences and optional inputs are printed as a function only",
                 instead='print it with `framework="jax"`',

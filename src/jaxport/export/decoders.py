@@ -178,7 +178,7 @@ class Decoder:
             problems = [*_problems_of_sharing(model)]
         if problems:
             raise InvalidArgument(
-                f"`{model.graph.name}` is no step of a decoder",
+                f"`{model.graph.name}` is not a step of a decoder",
                 where='`to_onnx(target="genai")`',
                 why="\n".join(problems),
                 instead="declare the inputs by `jaxport.decoder_inputs(layers, kv_heads, head_size)` or "

@@ -69,7 +69,7 @@ class Encoder:
         problems = [*_problems(input_ports, output_ports, rows)]
         if problems:
             raise InvalidArgument(
-                f"`{model.graph.name}` is no encoder",
+                f"`{model.graph.name}` is not an encoder",
                 where='`to_onnx(target="genai")`',
                 why="\n".join(problems),
                 instead=f"take `{FEATURES}` of shape (batch_size, features, frames), and return "

@@ -182,7 +182,9 @@ class Exported:
         unknown = sorted(set(inputs) - {port.name for port in self.inputs})
         missing = [name for name in self.input_names if name not in inputs]
         if unknown or missing:
-            wrong = f"`{unknown[0]}` is no input of the model" if unknown else f"the input `{missing[0]}` is missing"
+            wrong = (
+                f"`{unknown[0]}` is not an input of the model" if unknown else f"the input `{missing[0]}` is missing"
+            )
             raise InvalidArgument(
                 wrong, where="`exported.run`", instead=f"the inputs are {', '.join(self.input_names) or 'none'}"
             )

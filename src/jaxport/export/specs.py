@@ -151,7 +151,7 @@ class SpecReader:
             (result,) = export.symbolic_shape(text, scope=self.scope)
         except Exception as error:  # JAX raises several kinds for a malformed expression
             raise InvalidArgument(
-                f"{dim!r} is no dimension",
+                f"{dim!r} is not a dimension",
                 where=where,
                 why=str(error).splitlines()[0],
                 instead="use a name, a size, or an expression of names such as 2*B + 1",

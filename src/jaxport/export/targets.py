@@ -146,7 +146,7 @@ def validated(target: str | Target, opset: int | None) -> tuple[Target, int]:
         target = TARGETS[target]
     elif not isinstance(target, Target):
         raise InvalidArgument(
-            f"`{target!r}` is no target",
+            f"`{target!r}` is not a target",
             where="`to_onnx(target=...)`",
             instead=f"{', '.join(map(repr, TARGETS))}, or a `jaxport.Target`",
         )

@@ -359,7 +359,7 @@ def checked_results(rule: Rule, op: Emitter, results: Sequence[object]) -> list[
     for index, (value, aval) in enumerate(zip(results, op.outs, strict=True)):
         returned = None
         if not isinstance(value, Value):
-            returned = f"{value!r}, which is no value of a graph"
+            returned = f"{value!r}, which is not a value of a graph"
         elif not op.scope.sees(value):
             returned = f"{value}, a value of another graph"
         elif value.dtype != _dtype(aval):

@@ -40,7 +40,7 @@ class Batches:
         names = {value.name: value for value in (*inputs, *outputs)}
         for name, axis in axes.items():
             if name not in names:
-                raise _refused(f"`{name}` is no input or output of the model", f"name some of {_listed(names)}")
+                raise _refused(f"`{name}` is not an input or output of the model", f"name some of {_listed(names)}")
             shape = names[name].shape
             if axis is not None and shape is not None and not -shape.rank() <= axis < shape.rank():
                 raise _refused(f"`{name}` has no axis {axis}", f"its shape is {shape}")

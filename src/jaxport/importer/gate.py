@@ -207,7 +207,7 @@ class Gate:
         for key in ("offset", "length"):
             if key in entries and not (entries[key].isdecimal() and len(entries[key]) < 20):
                 raise ModelError(
-                    f"the {key} `{entries[key][:40]}` of external data is no size",
+                    f"the {key} `{entries[key][:40]}` of external data is not a size",
                     where=where,
                     instead="export the model again",
                 )

@@ -88,7 +88,7 @@ def from_onnx(
     Raises:
       ModelError: the model is damaged or malformed.
       Unsupported: it has operators that cannot be imported; all of them are listed.
-      InvalidArgument: `source` is no model, there is no such file, no initializer has a given name, or a sharding does
+      InvalidArgument: `source` is not a model, there is no such file, no initializer has a given name, or a sharding does
         not split a parameter evenly.
 
     >>> import onnx.parser

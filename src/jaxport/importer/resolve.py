@@ -154,7 +154,7 @@ class _Resolver:
         raise ModelError(
             f"nothing computes `{value.name}`",
             where=describe(node),
-            why="it is no input, initializer or output of the graph or of those around it",
+            why="it is not an input, initializer or output of the graph or of those around it",
             instead="export the model again",
         )
 

@@ -444,7 +444,7 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
     block = equation.params.get("block")
     if block is None:
         raise InvalidArgument(
-            f"`{match.shown}` is no block",
+            f"`{match.shown}` is not a block",
             where="`Mox.sub`",
             why="this edit rewrites the body of a module or function call",
             instead="select blocks: `//module_call`",

@@ -218,7 +218,7 @@ class Match(Mox):
             return computed
         if path not in held:
             raise InvalidArgument(
-                f"`{path}` is no parameter that the program holds",
+                f"`{path}` is not a parameter that the program holds",
                 where="`Match.param`",
                 why="it is an argument of the program, or has a value for each step of a scan",
                 instead="trace a function that holds the values (`make_mox(lambda x: model.apply(variables, x))`), read it "

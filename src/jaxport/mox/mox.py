@@ -222,7 +222,7 @@ class Mox:
         for index, value in self.traced.static_inputs.items():
             if leaves[index] is not value and leaves[index] != value:
                 raise InvalidArgument(
-                    f"an argument that is no array is {leaves[index]!r}",
+                    f"an argument that is not an array is {leaves[index]!r}",
                     where=f"the call of `{self.name}`",
                     why=f"{value!r} was baked in when it was traced",
                     instead="trace the model again with this value",

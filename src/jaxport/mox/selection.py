@@ -269,7 +269,7 @@ def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = Tru
         selection = Selection(mox, tuple(mox.tree.nodes), "everything").where(query)
     else:
         raise InvalidArgument(
-            f"{query!r} is no query",
+            f"{query!r} is not a query",
             where="`Mox.select`",
             instead="give an XPath expression, a module class, or a predicate",
         )
@@ -281,7 +281,7 @@ def at_path(mox: Mox, path: str) -> Match:
     nodes = mox.tree.paths.get(path, ())
     if len(nodes) != 1:
         raise QueryError(
-            f"`{path}` is {'called several times' if nodes else 'no path of a block'}",
+            f"`{path}` is {'called several times' if nodes else 'not the path of a block'}",
             where=f"`{mox.name}[...]`",
             why=f"there are {len(nodes)} calls" if nodes else near(path, mox.tree.paths),
             instead="`mox.select(path)` has all of them" if nodes else "`print(mox)` shows what there is",

@@ -28,7 +28,7 @@ def make_mox(fn: PythonFunction, *, functions: Iterable[str] = ()) -> Callable[.
 
     Raises:
       InvalidArgument: `fn` cannot be called, or is a class of modules, or a name in `functions` names nothing.
-      StateChanged: the call changes attributes of modules that are no arrays.
+      StateChanged: the call changes attributes of modules that are not arrays.
 
     >>> import jax, jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jax.nn.relu(x) + 1)(jax.ShapeDtypeStruct((3,), jnp.float32))

@@ -55,7 +55,7 @@ def _scans_of(mox: Mox, node: Node) -> Sequence[Node]:
     scans = stacking_scans(mox, node)
     if not scans:
         raise InvalidArgument(
-            f"`{node.path or node.type}` is no layer of a scanned stack",
+            f"`{node.path or node.type}` is not a layer of a scanned stack",
             where="`Mox.unroll`",
             why="no scan around it hands it parameters of its own in each step",
             instead="select the scan itself: `mox.unroll('//scan')`",

@@ -102,7 +102,7 @@ def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
         if block is None:
             continue
         if REPLACED in block.options and modules.get(block.path) is None:
-            why = "a Mox has taken its place, which is no module"
+            why = "a Mox has taken its place, which is not a module"
         elif (
             block.path in modules and REPLACED not in block.options and block.target != TARGET and not _is_inside(node)
         ):

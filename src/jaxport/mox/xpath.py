@@ -308,7 +308,7 @@ class _QueryParser:
             of_elements = False
         elif self.kind() == "name" and self.peek(1) == "::":
             if self.peek() not in _AXES:
-                raise self.error(self.position, f"`{self.peek()}` is no axis")
+                raise self.error(self.position, f"`{self.peek()}` is not an axis")
             of_elements = self.peek() != "attribute"
             self.take()
             self.take()

@@ -129,7 +129,7 @@ class _Element:
 
     def __init__(self, text: str):
         matched = re.fullmatch(r"\s*([\w.]+)\s*(?:\[(.*)\])?\s*", text)
-        assert matched is not None, f"`{text}` is no element of a path: write an operator, or `Conv[B, 8, 6, 6]`"
+        assert matched is not None, f"`{text}` is not an element of a path: write an operator, or `Conv[B, 8, 6, 6]`"
         self.operator, shape = matched.groups()
         self.shape = None if shape is None else [dim.strip() for dim in _split(shape)]
 

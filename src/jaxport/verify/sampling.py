@@ -240,7 +240,7 @@ def avoided(avoid: Mapping[str, Iterable[int]] | None, names: Iterable[str]) -> 
     unknown = [name for name in avoid or () if name not in known]
     if unknown:
         raise InvalidArgument(
-            f"`{unknown[0]}` is no input of the model",
+            f"`{unknown[0]}` is not an input of the model",
             where="`verify(avoid=...)`",
             instead=f"the inputs are {', '.join(known)}",
         )

@@ -327,7 +327,7 @@ class _Subject(Sides[_FunctionRun]):
             unknown = sorted(set(inputs) - set(names))
             if unknown:
                 raise InvalidArgument(
-                    f"`{unknown[0]}` is no input of the model",
+                    f"`{unknown[0]}` is not an input of the model",
                     where="`verify(inputs=...)`",
                     instead=f"the inputs are {', '.join(names)}",
                 )

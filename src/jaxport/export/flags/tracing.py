@@ -148,7 +148,7 @@ def check_alike(true: Traced, false: Traced, path: str, name: str) -> None:
     if true.out_tree != false.out_tree or true.static_outputs.keys() != false.static_outputs.keys():
         difference = f"{true.out_tree}, or {false.out_tree}"
     elif any(bool(value != false.static_outputs[index]) for index, value in true.static_outputs.items()):
-        difference = f"{dict(true.static_outputs)}, or {dict(false.static_outputs)}, which are no arrays"
+        difference = f"{dict(true.static_outputs)}, or {dict(false.static_outputs)}, which are not arrays"
     else:
         pairs = zip(true.output_paths, *results, strict=True)
         differing = next(((at, one, other) for at, one, other in pairs if not same_aval(one, other)), None)

@@ -48,7 +48,7 @@ class Int8:
         weights meet large values, as with the defaults of other quantizers.
 
     Raises:
-      InvalidArgument: a field is no bool.
+      InvalidArgument: a field is not a bool.
     """
 
     dynamic: bool = False

@@ -50,7 +50,7 @@ class Int4:
         too.
 
     Raises:
-      InvalidArgument: there are no kernels for the size of the groups, or `symmetric` is no bool.
+      InvalidArgument: there are no kernels for the size of the groups, or `symmetric` is not a bool.
     """
 
     group: int = 32

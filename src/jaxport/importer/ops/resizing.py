@@ -103,7 +103,7 @@ def _scaled_size(n: Dim, scale: float) -> Dim:
         return int(np.float32(n) * np.float32(scale))
     below = next((q for q in range(1, 1025) if np.float32(round(scale * q) / q) == np.float32(scale)), None)
     if below is None:
-        why = f"the scale {scale} of a size that only has a name is no simple fraction; give the axis a size"
+        why = f"the scale {scale} of a size that only has a name is not a simple fraction; give the axis a size"
         raise Unsupported("a size cannot be scaled", [Refusal("", "", why)])
     return n * round(scale * below) // below
 

@@ -144,7 +144,7 @@ def _read(path: str | os.PathLike[str], values: Mapping[str, Array]) -> tuple[st
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _malformed(path, str(error)) from error
     if not isinstance(name, str) or (name and not name.isidentifier()):
-        raise _malformed(path, f"{name!r} is no name of an adapter")
+        raise _malformed(path, f"{name!r} is not a valid name for an adapter")
     for at, layer in layers.items():
         why = _fault(layer, values)
         if why:

@@ -29,7 +29,7 @@ def cast(dtype: DTypeLike) -> Rewrite:
       dtype: a floating-point type.
 
     Raises:
-      InvalidArgument: `dtype` is no floating-point type; a block does something that the type does not allow.
+      InvalidArgument: `dtype` is not a floating-point type; a block does something that the type does not allow.
 
     >>> import jaxport
     >>> from flax import nnx
@@ -39,7 +39,9 @@ def cast(dtype: DTypeLike) -> Rewrite:
     """
     wanted = np.dtype(dtype)
     if not jnp.issubdtype(wanted, jnp.floating):
-        raise InvalidArgument(f"`{wanted}` is no floating-point type", where="`cast`", instead="bfloat16, float16, …")
+        raise InvalidArgument(
+            f"`{wanted}` is not a floating-point type", where="`cast`", instead="bfloat16, float16, …"
+        )
 
     def rewrite(closed: jaxprs.ClosedJaxpr, where: str) -> jaxprs.ClosedJaxpr:
         inner = _Retyping(wanted).closed(closed)

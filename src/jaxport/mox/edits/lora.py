@@ -86,7 +86,7 @@ def lora(
         `set_adapter` switches them on and off.
 
     Raises:
-      InvalidArgument: `rank` is not positive; `name` is no word; a selected block has no such weight.
+      InvalidArgument: `rank` is not positive; `name` is not a word; a selected block has no such weight.
 
     >>> import jax.numpy as jnp, jaxport, equinox as eqx, jax
     >>> linear = eqx.nn.Linear(3, 4, key=jax.random.key(0))
@@ -129,7 +129,7 @@ def checked_scale(rank: int, alpha: float | None, where: str) -> float:
       InvalidArgument: `rank` is not positive.
     """
     if rank < 1:
-        raise InvalidArgument(f"rank={rank} is no rank", where=where, instead="give a positive number")
+        raise InvalidArgument(f"rank={rank} is not a valid rank", where=where, instead="give a positive number")
     return 1.0 if alpha is None else alpha / rank
 
 
@@ -137,10 +137,10 @@ def checked_name(name: str, where: str) -> str:
     """Return the prefix of the names of the parameters of an adapter.
 
     Raises:
-      InvalidArgument: the adapter's own name is no word.
+      InvalidArgument: the adapter's own name is not a word.
     """
     if name and not name.isidentifier():
-        raise InvalidArgument(f"`{name}` is no name of an adapter", where=where, instead="give one word")
+        raise InvalidArgument(f"`{name}` is not a valid name for an adapter", where=where, instead="give one word")
     return f"{name}." if name else ""
 
 

@@ -62,7 +62,7 @@ def merge_lora(
     unknown = sorted(set(params or {}) - {weight.path for weight in mox.weights})
     if unknown:
         raise InvalidArgument(
-            f"`{unknown[0]}` is no parameter of the Mox",
+            f"`{unknown[0]}` is not a parameter of the Mox",
             where="`merge_lora`",
             why=near(unknown[0], mox.params),
             instead="give the parameters of the adapted Mox, by whole paths",
@@ -79,7 +79,7 @@ def merge_lora(
             raise InvalidArgument(
                 f"the scale of `{node.path}` cannot be merged",
                 where="`merge_lora`",
-                why="the layer is no plain product to which its other parameters are added",
+                why="the layer is not a plain product to which its other parameters are added",
                 instead="use `mox.params`, `mox.apply` as they are",
             )
     held = {weight.path: weight.value for weight in mox.weights}

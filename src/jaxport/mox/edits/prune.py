@@ -38,9 +38,7 @@ def prune(fraction: float) -> Factory:
     4
     """
     if not 0 <= fraction < 1:
-        raise InvalidArgument(
-            f"fraction={fraction} is no part of the weights", where="`prune`", instead="0 ≤ fraction < 1"
-        )
+        raise InvalidArgument(f"fraction={fraction} is out of range", where="`prune`", instead="0 ≤ fraction < 1")
 
     def make(match: Match) -> Replacement:
         pruned = kernels_to(match, "prune")

@@ -103,7 +103,7 @@ def quantize(
                 raise InvalidArgument(
                     f"the weight of `{match.shown}` has adapters, which would be quantized with it",
                     where="`quantize`",
-                    why="the layer is no plain product, so that it is given the weight with their change",
+                    why="the layer is not a plain product, so that it is given the weight with their change",
                     instead="quantize first, then add adapters; or merge them (`merge_lora`)",
                 )
             weight = match.param(kernel.name)
@@ -125,7 +125,7 @@ def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bo
     elif dtype.startswith("float") and not symmetric:
         why = f"`{dtype}` has no zero point: it is floating-point"
     elif group is not None and (group < 1 or axis is not None):
-        why = "groups lie along the axis of the input" if group >= 1 else f"group={group} is no size"
+        why = "groups lie along the axis of the input" if group >= 1 else f"group={group} is not a size"
     if why:
         raise InvalidArgument("the weights cannot be stored so", where="`quantize`", why=why)
 

@@ -45,7 +45,7 @@ def dora(
       name: of the adapters, as of `lora`.
 
     Raises:
-      InvalidArgument: `rank` is not positive; `name` is no word; a selected block has no such weight, or the program
+      InvalidArgument: `rank` is not positive; `name` is not a word; a selected block has no such weight, or the program
         does not hold its value.
 
     >>> import jaxport, equinox as eqx
@@ -90,7 +90,7 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
       name: of the adapters, as of `lora`.
 
     Raises:
-      InvalidArgument: `name` is no word; a selected block has no such weight or several; its argument or result does not
+      InvalidArgument: `name` is not a word; a selected block has no such weight or several; its argument or result does not
         end in the axes of the weight.
 
     >>> import jaxport

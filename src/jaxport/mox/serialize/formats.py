@@ -36,7 +36,7 @@ def printed(document: JsonValue, form: str) -> str:
             from jaxport.mox.serialize.xml import xml_text
 
             return xml_text(document)
-    raise InvalidArgument(f"`{form}` is no format", where="serializing a Mox", instead='"json", "yson" or "xml"')
+    raise InvalidArgument(f"`{form}` is not a format", where="serializing a Mox", instead='"json", "yson" or "xml"')
 
 
 def parsed(text: str, form: str | None = None) -> JsonValue:
@@ -59,7 +59,7 @@ def parsed(text: str, form: str | None = None) -> JsonValue:
             from jaxport.mox.serialize.xml import parse_xml
 
             return parse_xml(text)
-    raise InvalidArgument(f"`{form}` is no format", where="reading a Mox", instead='"json", "yson" or "xml"')
+    raise InvalidArgument(f"`{form}` is not a format", where="reading a Mox", instead='"json", "yson" or "xml"')
 
 
 def _told(text: str) -> str:

@@ -159,12 +159,12 @@ class _Reader:
         if isinstance(size, str):
             return dims.evaluate(size, {name: self.symbol(name) for name in dims.symbols(size)})
         if type(size) is not int or size < 0:
-            raise ModelError(f"{size!r} is no size of an array")
+            raise ModelError(f"{size!r} is not a valid array size")
         return size
 
     def symbol(self, name: str) -> Dim:
         if name in dims.FUNCTIONS:
-            raise ModelError(f"`{name}` is no name of a size", why="JAX has a function of this name")
+            raise ModelError(f"`{name}` is not a valid name for a size", why="JAX has a function of this name")
         return jax_export.symbolic_shape(name, scope=self.scope)[0]
 
     def equation(
@@ -182,7 +182,8 @@ class _Reader:
         name = data["primitive"]
         if name not in primitives():
             raise ModelError(
-                f"`{name}` is no operation that a Mox may have", why="a document can name operations of jax.lax only"
+                f"`{name}` is not an operation that a Mox may have",
+                why="a document can name operations of jax.lax only",
             )
         params = {key: self.value(value) for key, value in data["params"].items()}
         outvars = [defined(item) for item in data["out"]]

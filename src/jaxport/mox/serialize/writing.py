@@ -137,7 +137,7 @@ class _Writer:
 
     def aval(self, aval: Aval) -> JsonValue:
         if not isinstance(aval, jax_core.ShapedArray):
-            self.refuse(str(aval), "is no array: mutable references have no written form")
+            self.refuse(str(aval), "is not an array: mutable references have no written form")
             return None
         shape = [str(dim) if jax_export.is_symbolic_dim(dim) else int(dim) for dim in aval.shape]
         return [dtype_text(aval.dtype), shape, *([True] if getattr(aval, "weak_type", False) else [])]
