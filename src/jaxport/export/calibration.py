@@ -33,7 +33,7 @@ SMOOTHING = 1e-4
 
 @dataclass(frozen=True)
 class Calibration:
-    """Batches on which `precision="int8"` finds the ranges of activations, and how it finds them.
+    """Batches from which `precision="int8"` determines the ranges of activations, and the method it uses.
 
     >>> import numpy as np, jaxport
     >>> batches = [np.random.default_rng(seed).normal(size=(8, 64)).astype(np.float32) for seed in range(4)]
@@ -45,11 +45,10 @@ class Calibration:
 
     Attributes:
       batches: each is the positional argument of the function, or a tuple of several.
-      method: "minmax" covers every element that was seen. "percentile" cuts off the same small share of the elements at
-        both ends, so that a few outliers do not cost the others their resolution. "entropy" cuts off where the
-        distribution in 128 levels is nearest to the one that was seen (Kullback-Leibler divergence), as TensorRT does.
-      percentile: the share of the elements that "percentile" keeps, in percent: more than 50, at most 100; by default
-        99.99.
+      method: "minmax" covers every element that occurs. "percentile" clips the same small fraction of elements at both
+        ends, so that a few outliers do not reduce the resolution of the rest. "entropy" clips where the distribution in
+        128 levels is closest to the original one (Kullback-Leibler divergence), as TensorRT does.
+      percentile: the percentage of elements that "percentile" keeps: more than 50, at most 100; by default 99.99.
 
     Raises:
       InvalidArgument: the method is unknown, the percentile is out of range or belongs to another method, there is no

@@ -42,17 +42,17 @@ def onnx_function(
     static: Iterable[str] = (),
     runtime: Iterable[str] = (),
 ) -> Module:
-    """Make the calls of a class, method or function ONNX functions when they are exported.
+    """Export the calls of a class, method or function as ONNX functions.
 
-    Outside an export the decorated class, method or function is unchanged.
+    Outside an export, the decorated class, method or function behaves as before.
 
     Args:
       decorated: a class whose instances are called, a method, or a function.
-      unique: keep the weights inside as constants, and share the function only between equal weights; by default
-        the weights are inputs, and all calls with equal bodies share it.
+      unique: keep the weights inside as constants, and share the function only between calls with equal weights; by
+        default the weights are inputs, and all calls with equal bodies share it.
       namespace: the domain of the function; by default its package.
       type: the name of the ONNX function; by default that of the decorated one.
-      name: another word for `type`.
+      name: the same as `type`.
       static: keyword arguments that must be Python values; they are part of the identity.
       runtime: keyword arguments that become inputs even if a call passes a Python number.
 

@@ -89,16 +89,18 @@ def rule(
     broadcasts: bool = False,
     replace: bool = False,
 ) -> PythonFunction:
-    """Register how one or several primitives, or a block, become ONNX.
+    """Register a rule: how one or several primitives, or a block, become ONNX.
 
     Args:
       primitive: the name of the JAX primitive; `more` names others with the same rule.
-      block: instead of a primitive, the qualified name of a function, method or module class that keeps its boundary.
+      block: instead of a primitive, the qualified name of a function, method or module class, whose calls become
+        blocks.
       via: a JAX function of the operands and parameters that serves as the rule.
-      defaults: values of parameters that the rule need not name. Other parameters that it does not name are refused
-        unless they are None or have the default of JAX's public function of that name.
+      defaults: values of parameters that the rule need not name. Any other parameter that it does not name is refused
+        unless it is None or has the default of JAX's public function of that name.
       irrelevant: parameters that never affect the value.
-      broadcasts: whether operands may be passed with a deferred broadcast; the result's is then deferred as well.
+      broadcasts: whether operands may be passed with a deferred broadcast; the broadcast of the result is then deferred as
+        well.
       replace: whether to replace an existing rule.
 
     Returns:

@@ -31,12 +31,12 @@ __all__ = ["Captured", "capture", "tapped"]
 
 
 class Captured(NamedTuple):
-    """What was captured of a call.
+    """The captured values of a call.
 
     Attributes:
-      inputs: its arguments, a tuple; None if they were not asked for.
-      output: what it returned.
-      grad: the derivative of the loss with respect to what it returned; None if it was not asked for.
+      inputs: the arguments of the call, a tuple; None if they were not requested.
+      output: the result of the call.
+      grad: the gradient of the loss with respect to the result; None if it was not requested.
     """
 
     inputs: PyTree

@@ -45,18 +45,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Replacement:
-    """A replacement with its new parameters and inputs spelled out.
+    """A replacement that declares its new parameters and inputs.
 
     Attributes:
-      apply: called as ``apply(original, params, *args, **inputs)``, where ``original(*args, params={...})`` is the block
-        that is replaced, with other values for some of its parameters, and ``original.param(name)`` is a parameter. It
-        is run once for all blocks of the same shapes: what depends on a block's config is for a `factory`.
+      apply: called as ``apply(original, params, *args, **inputs)``, where ``original(*args, params={...})`` runs the
+        replaced block, with other values for some of its parameters, and ``original.param(name)`` is a parameter. It is
+        traced once for all blocks of the same shapes; if it depends on a block's config, use a `factory`.
       params: new parameters by name; they appear in `Mox.params` below the path of the block.
-      inputs: new inputs of the whole program, by name: `jax.ShapeDtypeStruct` each.
-      name: of the block that the replacement becomes.
-      trainable: whether training changes the parameters; or the names of those that it changes.
-      config: what the block that the replacement becomes says of itself.
-      per_example: whether it sees one example under `vmap`, as the block does; else the arrays of the whole batch.
+      inputs: new inputs of the whole program, by name, each a `jax.ShapeDtypeStruct`.
+      name: the name of the block that the replacement becomes.
+      trainable: whether training changes the parameters, or the names of those that it changes.
+      config: the `config` of the block that the replacement becomes.
+      per_example: whether it is given one example at a time under `vmap`, as the block is, or the arrays of the whole batch.
 
     >>> import jax.numpy as jnp, jaxport
     >>> scaled = Replacement(lambda original, params, x: params["scale"] * original(x), {"scale": jnp.ones(3)})
@@ -92,7 +92,7 @@ class Factory:
     make: Callable[[Match], PyTree]
 
     def __call__(self, *_: object) -> NoReturn:
-        """Refuse: it is given to `sub`, which calls it with each match.
+        """Raise an error: pass the factory to `sub`, which calls it with each match.
 
         Raises:
           InvalidArgument: always.
@@ -130,8 +130,8 @@ class Rewrite:
 def factory(make: Callable[[Match], PyTree]) -> Factory:
     """Mark a function that is called with each match and returns its replacement.
 
-    The match has the block's `config`, `params`, `in_avals` and `out_avals`; called inside the replacement, it is the
-    original.
+    The match has the block's `config`, `params`, `in_avals` and `out_avals`; calling it inside the replacement runs
+    the original.
 
     >>> import jax.numpy as jnp, jaxport
     >>> doubled = factory(lambda match: lambda x: 2 * match(x))

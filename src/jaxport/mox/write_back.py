@@ -20,13 +20,13 @@ __all__ = ["write_back"]
 
 
 def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str = "") -> PyTree:
-    """Return a copy of a model with other values for some of its arrays; the model stays as it is.
+    """Return a copy of a model with other values for some of its arrays; the model itself is not changed.
 
     Args:
       model: an NNX module, an Equinox module, or a pytree such as the variables of a Linen module.
-      params: the new values by path, as `Mox.params` and `Mox.state` have them; or a Mox. Of that, adapters (`lora`, `dora`,
-        `ia3`) are merged, and modules that were given as replacements take the places of the model's own.
-      prefix: what the paths begin with if the model was an argument: ``"variables"``; it is left out.
+      params: the new values by path, as in `Mox.params` and `Mox.state`; or a Mox, whose adapters (`lora`, `dora`, `ia3`) are
+        merged, and whose replacement modules take the places of the model's own.
+      prefix: what the paths begin with if the model was an argument, such as ``"variables"``; it is removed.
 
     Raises:
       InvalidArgument: the model has no array at a path, or one of another shape or dtype; or the Mox does what no object

@@ -45,8 +45,9 @@ def verify(
 ) -> Report:
     """Run the JAX function and the exported model on the same inputs, and compare every output, dtype and shape.
 
-    Missing inputs are sampled: floats of both signs, masks, and integers that are valid where the function selects with
-    them. If dims are symbolic, several sizes are run; they satisfy the constraints and leave no array empty.
+    Missing inputs are sampled: floats of both signs, masks, and integers that are valid as indices wherever the
+      function indexes with them. If dims are symbolic, several sizes are run; they satisfy the constraints and leave no
+      array empty.
 
     A model in reduced precision (`to_onnx(precision=...)`) is compared with the original function, at a tolerance for
     that precision; the report shows the difference.
@@ -62,14 +63,14 @@ def verify(
         are compared exactly if neither is given.
       avoid: by input, integers not to sample: `{"ids": [0]}` if 0 is padding.
       seed: the seed of the sampled inputs and sizes.
-      per_block: whether to measure the difference of each block, too, at the first of the sizes: `report.blocks`. For
-        that the model is exported again, with the results of all blocks as outputs.
+      per_block: whether to also measure the difference of each block, at the first of the sizes: `report.blocks`. For
+        this, the model is exported again, with the results of all blocks as outputs.
 
     Returns:
       The report, which names the first block that diverges if the two sides disagree.
 
     Raises:
-      VerificationFailed: they disagree, and `check` is true.
+      VerificationFailed: the results differ, and `check` is true.
       InvalidArgument: the inputs or sizes do not fit the model.
       RunError: ONNX Runtime refuses the model, or fails.
       NotInstalled: ONNX Runtime is not installed.
@@ -119,8 +120,8 @@ def verify_file(
 ) -> Report:
     """Compare a saved model with a JAX callable: see `verify`.
 
-    The inputs of the file are matched with those of the function by name, or else by position; the outputs by position.
-    Inputs named like weights of the callable get these.
+    The inputs of the file are matched with those of the function by name, or otherwise by position; outputs are matched
+    by position. Inputs that have the names of weights of the callable are given these weights.
 
     Args:
       path: the ONNX file.
@@ -130,8 +131,8 @@ def verify_file(
       check, sizes, rtol, atol, avoid, seed: as `verify` takes them.
 
     Raises:
-      VerificationFailed: they disagree, and `check` is true.
-      InvalidArgument: the file has other inputs or outputs than the function.
+      VerificationFailed: the results differ, and `check` is true.
+      InvalidArgument: the inputs or outputs of the file are not those of the function.
       RunError: ONNX Runtime refuses the model, or fails.
       NotInstalled: ONNX Runtime is not installed.
     """

@@ -29,10 +29,10 @@ _KEY = "jaxport.adapter"
 
 
 def set_adapter(mox: Mox, *names: str) -> Mox:
-    """Return the Mox with these of its named adapters active, and no others.
+    """Return the Mox with only these of its named adapters active.
 
-    The program stays the same: what an adapter adds is multiplied with 1 or 0, an array of `Mox.state`
-    (`<path>.<name>.lora_active`), which `Mox.apply` takes among the parameters, too.
+    The program stays the same: the contribution of each adapter is multiplied by 1 or 0, an array in `Mox.state`
+    (`<path>.<name>.lora_active`), which you can also pass to `Mox.apply` among the parameters.
 
     Raises:
       InvalidArgument: there is no adapter of that name.
@@ -65,9 +65,9 @@ def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapp
 
     Args:
       mox: the Mox with the adapter.
-      name: of the adapter; "" for those without a name.
-      path: of the file.
-      params: the parameters, after training; by default those that the Mox holds.
+      name: the name of the adapter; "" for those without a name.
+      path: the path of the file.
+      params: the parameters after training; by default those that the Mox holds.
 
     Raises:
       InvalidArgument: there is no adapter of that name.
@@ -83,11 +83,11 @@ def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapp
 
 
 def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
-    """Return the Mox with the adapter of a file that `save_adapter` wrote, on the same layers.
+    """Return the Mox with an adapter from a file that `save_adapter` wrote, on the same layers.
 
     Raises:
-      InvalidArgument: there is no such file; the Mox has no such layers, or has an adapter of that name.
-      ModelError: the file is malformed, or none of an adapter.
+      InvalidArgument: there is no such file; the Mox lacks these layers, or already has an adapter of that name.
+      ModelError: the file is malformed, or does not contain an adapter.
 
     >>> import pathlib, tempfile, jax.numpy as jnp, jaxport
     >>> from flax import nnx

@@ -22,7 +22,7 @@ def cast(dtype: DTypeLike) -> Rewrite:
     """Return a replacement in which a block computes in another floating-point type.
 
     Its arguments and parameters are converted on entry, its results on return; bfloat16, float16, float32 and float64
-    inside become the type. To store parameters in a type, too, convert their values:
+    values inside get the new type. To also store parameters in that type, convert their values:
     ``mox.with_params({path: value.astype(dtype) ...})``.
 
     Args:

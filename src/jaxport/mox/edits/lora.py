@@ -71,19 +71,19 @@ def lora(
     weights: Callable[[str], bool] | None = None,
     name: str = "",
 ) -> Factory:
-    """Add low-rank adapters to the selected layers: dense, embedding, convolution, recurrent, of any framework.
+    """Add low-rank adapters to the selected layers: dense, embedding, convolution or recurrent, of any framework.
 
-    The new parameters are `lora_a` (random) and `lora_b` (zeros) below the path of the layer, so that the edited model
-    computes what it did until it is trained.
+    The new parameters are `lora_a` (random) and `lora_b` (zeros) below the path of the layer, so the edited model computes
+    the same as before until it is trained.
 
     Args:
-      rank: of the update.
+      rank: the rank of the update.
       alpha: the update is scaled by ``alpha / rank``; by default by 1.
-      seed: of the random factors; each path has its own numbers.
-      weights: which of a block's weights are updated, by path; by default those that are multiplied with
-        something, or looked up in. All have two axes or more.
-      name: of the adapters: their parameters are below it (`up.<name>.lora_a`), several can be on one layer, and
-        `set_adapter` switches them on and off.
+      seed: the seed of the random factors; each path has its own numbers.
+      weights: which of a block's weights are updated, by path; by default those that are used in products or lookups.
+        All have two axes or more.
+      name: the name of the adapters: their parameters are below it (`up.<name>.lora_a`), one layer can have several
+        adapters, and `set_adapter` switches them on and off.
 
     Raises:
       InvalidArgument: `rank` is not positive; `name` is not a word; a selected block has no such weight.

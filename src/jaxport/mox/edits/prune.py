@@ -20,12 +20,12 @@ __all__ = ["prune"]
 
 
 def prune(fraction: float) -> Factory:
-    """Set the smallest weights of each selected layer to zero, and keep them there while it is trained.
+    """Set the smallest weights of each selected layer to zero, and keep them at zero in training.
 
     The masks are in `Mox.state`, below the path of the layer.
 
     Args:
-      fraction: of the elements of each weight that is multiplied with something.
+      fraction: the fraction of elements to set to zero, in each weight that is used in a product.
 
     Raises:
       InvalidArgument: `fraction` is not between 0 and 1; a block has no such weight, or the program does not hold it.
