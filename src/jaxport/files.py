@@ -69,7 +69,7 @@ def existing_file(path: str | os.PathLike[str], where: str) -> str:
     """
     text = checked_path(path, where)
     if not os.path.isfile(text):
-        why = "what is there is no regular file" if os.path.lexists(text) else ""
+        why = "it is not a regular file" if os.path.lexists(text) else ""
         raise InvalidArgument(f"there is no file `{text}`", where=where, why=why, instead="check the path")
     return text
 
@@ -105,7 +105,7 @@ def publish(
     """
     target = Path(os.path.realpath(checked_path(path, "the path of the file")))
     refused, where = f"`{target}` cannot be written", f"`{target.parent}`"
-    instead = "give a path in a folder that exists, may be written, and has room"
+    instead = "give a path in an existing, writable folder with enough space"
     with boundary(refused, where=where, instead=instead, kind=SaveError):
         try:
             mode = _mode_of(target)

@@ -53,9 +53,9 @@ def to_source(
     if isinstance(model, Program):
         if options or not isinstance(inputs, Mapping | None):
             raise InvalidArgument(
-                "a program has its inputs and options already",
+                "a program already has its inputs and options",
                 where="`to_source`",
-                instead="give `inputs` by name, for those whose values or sizes shall be known, and no options",
+                instead="give `inputs` by name, only for those whose values or sizes you want to fix, and no options",
             )
         return model.to_source(folder, inputs=inputs, framework=framework)
     if inputs is None:

@@ -105,7 +105,7 @@ def test_the_folder_is_what_genai_loads(tmp_path):
     assert (model["eos_token_id"], model["pad_token_id"], model["vocab_size"]) == ([0, 7], 0, 40)
     assert [model["decoder"][name] for name in ("num_hidden_layers", "num_key_value_heads", "head_size")] == [2, 2, 8]
     assert config["search"] == {"max_length": 64, "past_present_share_buffer": True, "top_k": 3}
-    with pytest.raises(jaxport.SaveError, match="cannot be made"):
+    with pytest.raises(jaxport.SaveError, match="cannot be created"):
         exported.save_genai(tmp_path / "none" / "m", context_length=64, eos_token_id=0)
 
 

@@ -134,7 +134,7 @@ def test_data_beside_the_model_is_read_wherever_the_tensor_is(make: Callable[[],
     expected = [5, 6] if make is not with_sparse else [6, 7]
     np.testing.assert_array_equal(from_onnx(tmp_path / "m.onnx")(X), expected)
     for other in (made, made.SerializeToString()):
-        with pytest.raises(ModelError, match="no folder is known that the file could be in"):
+        with pytest.raises(ModelError, match="is not known"):
             from_onnx(other)
 
 
@@ -163,7 +163,7 @@ def test_tensors_of_an_ir_model_lie_in_its_folder(folder: str, tmp_path: Path):
         assert loaded.graph.initializers["w"].const_value is tensor, "the caller's model is unchanged"
         return
     tensor.base_dir = "" if folder == "none" else "/etc"
-    with pytest.raises(ModelError, match=r"no folder is known|is missing"):
+    with pytest.raises(ModelError, match=r"is not known|is missing"):
         from_onnx(loaded)
 
 
@@ -183,7 +183,7 @@ def test_only_regular_files_are_mapped(tmp_path: Path):
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     with pytest.raises(ModelError, match="is missing"):
         from_onnx(tmp_path / "m.onnx")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         Buffer(Path("/dev/null"))
 
 

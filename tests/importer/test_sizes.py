@@ -168,7 +168,7 @@ def test_the_command_takes_sizes(tmp_path, capsys):
     assert run(*command, "--input", "x:B,3,32*H,32*W") == 0
     assert "return jnp.concatenate" in (tmp_path / "out" / "model.py").read_text()
     assert run(*command, "--input", "images:B,3,H,W") != 0
-    assert "names no input of the model" in capsys.readouterr().err
+    assert "does not name an input of the model" in capsys.readouterr().err
 
 
 def test_assumptions_are_sentences():

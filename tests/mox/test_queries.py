@@ -270,14 +270,14 @@ def test_selections_are_combined(mox):
     assert linear.select(nnx.Linear).count() == 0  # inside of the members
     with pytest.raises(jaxport.InvalidArgument, match="a selection and a `str` cannot be combined"):
         linear | "//Conv"
-    with pytest.raises(jaxport.InvalidArgument, match="of another Mox"):
+    with pytest.raises(jaxport.InvalidArgument, match="belongs to another Mox"):
         linear | jaxport.make_mox(jnp.sin)(X).select("//sin")
 
 
 def test_what_is_no_query_is_refused(mox):
     with pytest.raises(jaxport.InvalidArgument, match="3 is not a query"):
         mox.select(3)
-    with pytest.raises(jaxport.InvalidArgument, match="the selection is of another Mox"):
+    with pytest.raises(jaxport.InvalidArgument, match="the selection belongs to another Mox"):
         mox.select(jaxport.make_mox(jnp.sin)(X).select("//sin"))
 
 
@@ -296,5 +296,5 @@ def test_a_model_of_twelve_layers_is_printed_on_a_page():
     assert lines[-1].strip() == "└─ … layers.1 to layers.11: the same"
     assert str(mox.fold(depth=2)).count("\n") == 3
     assert mox._repr_html_() == mox.show().data
-    with pytest.raises(jaxport.InvalidArgument, match="depth=0 shows nothing"):
+    with pytest.raises(jaxport.InvalidArgument, match="depth=0 is not positive"):
         mox.fold(depth=0)

@@ -198,7 +198,7 @@ def parse_shapes(texts: Iterable[str], program: Program) -> dict[str, jax.ShapeD
         name = max((name for name in declared if text.startswith(f"{name}:")), key=len, default=None)
         if name is None or name in shapes:
             raise InvalidArgument(
-                f'"{text}" names no input of the model' if name is None else f"`{name}` is given twice",
+                f'"{text}" does not name an input of the model' if name is None else f"`{name}` is given twice",
                 where="`--input`",
                 instead=f'write it like "{next(iter(declared), "x")}:B,3"; the inputs are {", ".join(declared)}',
             )

@@ -72,8 +72,8 @@ class ModuleSource:
         from safetensors.numpy import save_file
 
         folder = Path(checked_path(folder, "the folder of the source"))
-        refused = f"`{folder}` cannot be made"
-        with boundary(refused, instead="give a folder that can be made, or is there", kind=SaveError):
+        refused = f"`{folder}` cannot be created"
+        with boundary(refused, instead="give a folder that exists or can be created", kind=SaveError):
             folder.mkdir(parents=True, exist_ok=True)
         self._refuse_foreign(folder)
         arrays = {key: np.ascontiguousarray(value) for key, value in self.tensors.items()}
@@ -90,7 +90,7 @@ class ModuleSource:
             path = folder / name
             if os.path.lexists(path) and not is_ours(path):
                 raise SaveError(
-                    f"`{path}` is there already",
+                    f"`{path}` already exists",
                     why="it was not generated from a model",
                     instead="give another folder, or remove it",
                 )
@@ -132,9 +132,9 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     hidden = min(sizes & {*reserved, *dir(builtins)}, default=None)
     if hidden is not None:
         raise InvalidArgument(
-            f"the size `{hidden}` would hide what the source needs under this name",
+            f"the size `{hidden}` has a name that the source needs for something else",
             where="`to_source`",
-            instead="record the program with other names of sizes: `inputs={…}`",
+            instead="give the size another name: `inputs={…}`",
         )
     inputs = model_arguments(recorded, {*reserved, *sizes})
     classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked)

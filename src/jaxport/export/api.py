@@ -360,7 +360,7 @@ def _trace(
         raise InvalidArgument(
             f"`{both[0]}` is in `input_params` and in `static_params`",
             where="`to_onnx`",
-            why="a keyword argument is an input of the graph, or baked in, not both",
+            why="a keyword argument is either an input of the graph or baked in",
             instead="leave it in one of them",
         )
     bound = functools.partial(fn, **static_params) if static_params else fn
@@ -466,7 +466,7 @@ def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Dim]], argum
     for position in positions:
         if not 0 <= position < len(shapes):
             raise InvalidArgument(
-                f"there is no position {position}",
+                f"position {position} is out of range",
                 where=f"`to_onnx({argument}=...)`",
                 instead=f"0 to {len(shapes) - 1}",
             )

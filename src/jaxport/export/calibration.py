@@ -61,16 +61,20 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
-            _refuse(f"there is no method {self.method!r}", "method", ", ".join(map(repr, get_args(Method))))
+            _refuse(f"unknown method {self.method!r}", "method", ", ".join(map(repr, get_args(Method))))
         if self.percentile is not None and self.method != "percentile":
-            _refuse(f'`percentile` does not belong to the method "{self.method}"', "percentile", "leave it out")
+            _refuse(f'`percentile` does not apply to the method "{self.method}"', "percentile", "leave it out")
         if self.percentile is not None and not 50 < self.percentile <= 100:
             _refuse(f"percentile={self.percentile!r} is out of range", "percentile", "more than 50, at most 100")
         batches = tuple(batch if isinstance(batch, tuple) else (batch,) for batch in self.batches)
         if not batches:
             _refuse("`calibration` has no batches", "batches", "pass at least one")
         if any(_has_nan(leaf) for leaf in jax.tree.leaves(batches)):
-            _refuse("a calibration batch contains NaN", "batches", "give batches like those that the model will see")
+            _refuse(
+                "a calibration batch contains NaN",
+                "batches",
+                "give batches that are representative of the model's inputs",
+            )
         object.__setattr__(self, "batches", batches)
 
 
@@ -230,13 +234,13 @@ def ranges_of(exported: Exported, calibration: Calibration, where: NodeFilter) -
                 raise InvalidArgument(
                     f"a calibration batch makes `{name}` infinite or NaN",
                     where="`to_onnx(calibration=...)`",
-                    instead="give batches like those that the model will see",
+                    instead="give batches that are representative of the model's inputs",
                 )
             collected[name].add(array)
     empty = [name for name in names if collected[name].least > collected[name].greatest]
     if empty:
         raise InvalidArgument(
-            f"no calibration batch has an element of `{empty[0]}`",
+            f"`{empty[0]}` has no elements in any calibration batch",
             where="`to_onnx(calibration=...)`",
             instead="give batches that are not empty",
         )

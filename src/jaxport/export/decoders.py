@@ -86,7 +86,7 @@ def decoder_inputs(
         if number < 1:
             _refuse(f"{name} is {number}", "decoder_inputs", "give the number that the model has")
     if cache not in ("growing", "static"):
-        _refuse(f"there is no cache {cache!r}", "decoder_inputs(cache=...)", '"growing" or "static"')
+        _refuse(f"unknown cache {cache!r}", "decoder_inputs(cache=...)", '"growing" or "static"')
     names, constraints = [BATCH, SEQUENCE, TOTAL], [f"{TOTAL} >= {SEQUENCE}"]
     if cache == "static":
         names.append(LONGEST)
@@ -182,7 +182,7 @@ class Decoder:
                 where='`to_onnx(target="genai")`',
                 why="\n".join(problems),
                 instead="declare the inputs by `jaxport.decoder_inputs(layers, kv_heads, head_size)` or "
-                "`jaxport.encoder_decoder_inputs`, name the arguments as they are, and return "
+                "`jaxport.encoder_decoder_inputs`, keep their argument names, and return "
                 '{"logits": ..., "present": [{"key": ..., "value": ...}, ...]}',
             )
         past, cross = (ports_named(pattern, input_ports) for pattern in (_PAST, _CROSS))

@@ -111,7 +111,7 @@ def config_text(decoder: Decoder, encoder: Encoder | None, **options: Any) -> st
     problems = [*_problems_of_a_pair(decoder, encoder)]
     if problems:
         raise InvalidArgument(
-            "the decoder and its encoder do not fit",
+            "the decoder and its encoder do not match",
             where="`save_genai(encoder=...)`",
             why="\n".join(problems),
             instead="declare the decoder's inputs by `jaxport.encoder_decoder_inputs`, and give the encoder's export",

@@ -216,7 +216,7 @@ class Exported:
         leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
         if tree != traced.in_tree:
             raise InvalidArgument(
-                "the arguments have another structure than the function was exported with",
+                "the arguments do not have the structure that the function was exported with",
                 where=f"got {tree}",
                 why=f"exported with {traced.in_tree}",
                 instead="pass the same positional and keyword arguments, static ones left out",

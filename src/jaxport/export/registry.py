@@ -117,14 +117,14 @@ def rule(
     registry = BLOCK_RULES if block else RULES
     if not names or (primitive and block):
         raise InvalidArgument(
-            "a rule names a primitive or a block", where="`jaxport.rule`", instead='write `@rule("name")`'
+            "a rule needs the name of a primitive or a block", where="`jaxport.rule`", instead='write `@rule("name")`'
         )
 
     def register(function: PythonFunction) -> PythonFunction:
         for name in names:
             if name in registry and not replace:
                 raise InvalidArgument(
-                    f"there is a rule for `{name}` already",
+                    f"a rule for `{name}` already exists",
                     where=f"`{function.__module__}.{function.__qualname__}`",
                     why=f"`{registry[name].function.__module__}.{registry[name].function.__qualname__}` claims it",
                     instead="pass `replace=True`, or give the rule for one export in `to_onnx(rules=...)`",

@@ -72,7 +72,7 @@ class Target:
             raise InvalidArgument(
                 f"opset {self.opset} is newer than the newest, {self.newest_opset}",
                 where=f'the target "{self.name}"',
-                instead="let `opset` be at most `newest_opset`",
+                instead="give an `opset` of at most `newest_opset`",
             )
 
     @property
@@ -141,7 +141,7 @@ def validated(target: str | Target, opset: int | None) -> tuple[Target, int]:
     if isinstance(target, str):
         if target not in TARGETS:
             raise InvalidArgument(
-                f"there is no target {target!r}",
+                f"unknown target {target!r}",
                 where="`to_onnx(target=...)`",
                 instead=f"{', '.join(map(repr, TARGETS))}, or a `jaxport.Target`",
             )
@@ -185,7 +185,7 @@ def refusals(model: ir.Model, target: Target) -> list[Refusal]:
         for needing in unsigned.needing_size(model):
             where = needing.metadata_props.get("jaxport.source", "")
             name = operator_name(needing) if isinstance(needing, ir.Node) else needing.name or ""
-            problems.append(Refusal(name, where, "the target takes the highest bit of a uint32 for a sign"))
+            problems.append(Refusal(name, where, "the target treats the highest bit of a uint32 as a sign"))
     return problems
 
 

@@ -202,7 +202,7 @@ class Walker:
         taken, refused = rule.arguments(parameters)
         if refused:
             shown = ", ".join(f"`{name}={parameters[name]!r}`" for name in refused)
-            op.refuse(f"its rule does not know the parameter {shown}")
+            op.refuse(f"its rule does not support the parameter {shown}")
         start = len(op.scope.nodes)
         if not rule.broadcasts:
             operands = [op.expanded(x) for x in operands]
@@ -352,7 +352,7 @@ def checked_results(rule: Rule, op: Emitter, results: Sequence[object]) -> list[
     """Return the results of a rule, stamped; fail on a wrong number, dtype or shape, or a value of another graph."""
     if len(results) != len(op.outs):
         raise RuleError(
-            f"the rule for `{rule.name}` returned {len(results)} values, its equation has {len(op.outs)}",
+            f"the rule for `{rule.name}` returned {len(results)} values, but its equation has {len(op.outs)}",
             where=_where(rule, op),
         )
     checked = []

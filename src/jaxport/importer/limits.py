@@ -89,7 +89,7 @@ class Budget:
         if self.iterations > self.limits.iterations:
             raise ModelError(
                 f"the loop has more than {self.limits.iterations:,} iterations",
-                why="its values change their shapes, or it has no end",
+                why="its values change shape, or it does not end",
                 instead="if you trust the model, raise the limit: `from_onnx(…, limits=jaxport.Limits(iterations=…))`",
             )
 

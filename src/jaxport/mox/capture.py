@@ -84,7 +84,7 @@ def gradients(selection: Selection, loss: Callable[[PyTree], PyTree]) -> Callabl
                 f"`{match.shown}` runs in a loop whose steps share its parameters",
                 where="`Mox.capture(grads=…)`",
                 why="the derivative would be the sum over the steps",
-                instead="select blocks outside of the loop",
+                instead="select blocks outside the loop",
             )
         floating = [i for i, aval in enumerate(match.out_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
         zeros = {_name(number, i): jnp.zeros(match.out_avals[i].shape, match.out_avals[i].dtype) for i in floating}
@@ -110,8 +110,8 @@ def gradients(selection: Selection, loss: Callable[[PyTree], PyTree]) -> Callabl
                 raise InvalidArgument(
                     f"the loss is {jax.typeof(result).str_short()}",
                     where="`Mox.capture(grads=…)`",
-                    why="only a single number has a gradient",
-                    instead="give a function of what the model returns that returns a number: `lambda y: y.sum()`",
+                    why="only a scalar has a gradient",
+                    instead="give a function from the model's output to a scalar: `lambda y: y.sum()`",
                 )
             return result
 

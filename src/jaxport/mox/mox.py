@@ -140,7 +140,7 @@ class Mox:
             raise InvalidArgument(
                 f"the input `{absent[0]}` is missing",
                 where=f"the call of `{self.name}`",
-                why="an edit has added it to the program",
+                why="an edit added it to the program",
                 instead=f"pass `{absent[0]}=...`",
             )
         # Parameters may be stored in another type than the program computes in.
@@ -152,9 +152,9 @@ class Mox:
         program = self.fitting(operands)
         if any(jaxprs.varying_axes(jax.typeof(operand)) for operand in operands):
             raise InvalidArgument(
-                f"`{self.name}` is called inside a `shard_map` that tracks along which axes values differ",
+                f"`{self.name}` is called inside a `shard_map` that tracks the axes along which values differ",
                 where="the call of a Mox",
-                why="its operations were traced outside, where values do not differ",
+                why="its operations were traced outside, where values do not vary",
                 instead="pass `check_vma=False` to `shard_map`, or trace the sharded function: `make_mox(shard_map(...))`",
             )
         recorder = current_recorder()
@@ -216,7 +216,7 @@ class Mox:
             leaves, tree = jax.tree.flatten(as_traced(self.signature, self.traced.in_tree, args, kwargs))
         if tree != self.traced.in_tree:
             raise InvalidArgument(
-                "the arguments have another structure than those that were traced",
+                "the arguments do not have the structure that was traced",
                 where=f"the call of `{self.name}`",
                 why=f"traced: {self.traced.in_tree}\n given: {tree}",
                 instead="pass them as in the traced call, by position or by name, or trace again",
@@ -427,7 +427,9 @@ class Mox:
         from jaxport.mox.show import Text, text
 
         if depth < 1:
-            raise InvalidArgument(f"depth={depth} shows nothing", where="`Mox.fold`", instead="give a positive number")
+            raise InvalidArgument(
+                f"depth={depth} is not positive", where="`Mox.fold`", instead="give a positive number"
+            )
         return Text(text(self, depth))
 
     def _repr_html_(self) -> str:
@@ -468,7 +470,7 @@ class Mox:
                     f"`{path}` is not a parameter of the Mox",
                     where="`Mox.with_params`",
                     why=_NESTED if isinstance(value, Mapping) else near(path, held),
-                    instead="`mox.params` and `mox.state` have those that there are",
+                    instead="`mox.params` and `mox.state` list the existing ones",
                 )
             wanted, new = jax.typeof(held[path].value), jax.typeof(value)
             if not takes_values(wanted, new):

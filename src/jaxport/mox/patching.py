@@ -40,7 +40,7 @@ def patched(mox: Mox, changes: Mapping[str, PyTree]) -> Mox:
                 raise InvalidArgument(
                     f"`{node.path or node.type}` is patched twice",
                     where="`Mox.patch`",
-                    why=f"{selection.query} matches it, and another key does",
+                    why=f"{selection.query} matches it, and so does another key",
                     instead="patch it once, or patch the patched Mox again",
                 )
             by_location[node.location] = change[index] if several else change

@@ -98,7 +98,7 @@ class Factory:
           InvalidArgument: always.
         """
         raise InvalidArgument(
-            "a factory of replacements is called",
+            "a factory is called directly",
             where=public_name(self.make, ()),
             why="`sub` calls it with each match",
             instead="`mox.sub(query, factory)`",
@@ -151,9 +151,9 @@ def concrete(replacement: PyTree, match: Match) -> PyTree:
     made = replacement.make(match) if isinstance(replacement, Factory) else replacement
     if isinstance(replacement, FunctionType) and _is_own(replacement):
         raise InvalidArgument(
-            f"`{replacement.__name__}` is to be called first",
+            f"`{replacement.__name__}` must be called first",
             where="`Mox.sub`",
-            why="it makes a replacement, and is none itself",
+            why="it returns a replacement but is not one",
             instead=f"`mox.sub(query, {replacement.__name__}(...))`",
         )
     if not isinstance(made, Replacement | Rewrite) and not callable(made):
@@ -258,7 +258,7 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` closes over {len(traced.weights)} arrays",
             where=f"`Replacement.apply`, {public_name(made.apply, ())}",
-            why="they would be parameters without a name",
+            why="they would become parameters without names",
             instead="name them in `Replacement.params`, or give a plain function or a `factory`",
         )
     _refuse_changes(traced.state_outputs, match)
@@ -314,8 +314,8 @@ def _refuse_changes(changed: Sequence[str], match: Match) -> None:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` changes the state of its modules",
             where=", ".join(f"`{path}`" for path in changed),
-            why="the edited program would never have the new values",
-            instead="switch it to evaluation (`module.eval()`), or take what changes as an input (`Replacement.inputs`)",
+            why="the edited program would lose the new values",
+            instead="switch it to evaluation (`module.eval()`), or make the changing value an input (`Replacement.inputs`)",
         )
 
 
@@ -371,7 +371,7 @@ def _trace(trace: Callable[[], Traced], match: Match, made: Replacement | Python
             f"the replacement of `{match.shown}` fails: {type(error).__name__}",
             where=f"{_shown(made)}, called with {shown_avals or 'no arguments'}",
             why=str(error),
-            instead="give something that takes what the block takes",
+            instead="give a replacement that takes the arrays that the block takes",
         ) from error
     finally:
         match._sites.pop()
@@ -435,7 +435,7 @@ def _checked(result: PyTree, match: Match, site: Site, made: Replacement | Pytho
         raise InvalidArgument(
             f"the replacement of `{match.shown}` returns {_listed(made_avals)}",
             where=_shown(made),
-            why=f"`{match.type}` returns {_listed(wanted)}, and what follows depends on it",
+            why=f"`{match.type}` returns {_listed(wanted)}, and later operations depend on it",
             instead="return arrays of the same shapes and dtypes, in the same order",
         )
     return arrays

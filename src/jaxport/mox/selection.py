@@ -253,9 +253,9 @@ def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = Tru
     if isinstance(query, Selection):
         if query.mox is not mox:
             raise InvalidArgument(
-                "the selection is of another Mox",
+                "the selection belongs to another Mox",
                 where="`Mox.select`",
-                why="an edit makes a new Mox, in which things are elsewhere",
+                why="an edit makes a new Mox, whose blocks have other places",
                 instead="select again: `edited.select(...)`",
             )
         selection = query

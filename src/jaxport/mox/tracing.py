@@ -48,7 +48,7 @@ def make_mox(fn: PythonFunction, *, functions: Iterable[str] = ()) -> Callable[.
             raise InvalidArgument(
                 f"`{fn.__name__}` is a class",
                 where="`make_mox`",
-                why="a model is an object of it",
+                why="a model is an instance of it",
                 instead=f"`make_mox({fn.__name__}(...))`",
             )
         traced = blocks.trace(fn, args, kwargs, state="outputs", functions=functions, counters=True, operators=True)

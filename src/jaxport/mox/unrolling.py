@@ -57,7 +57,7 @@ def _scans_of(mox: Mox, node: Node) -> Sequence[Node]:
         raise InvalidArgument(
             f"`{node.path or node.type}` is not a layer of a scanned stack",
             where="`Mox.unroll`",
-            why="no scan around it hands it parameters of its own in each step",
+            why="no enclosing scan gives it parameters of its own in each step",
             instead="select the scan itself: `mox.unroll('//scan')`",
         )
     return scans

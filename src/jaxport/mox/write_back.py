@@ -115,7 +115,7 @@ def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
                 f"`{name}` does not compute what the edited Mox computes",
                 where=f"`write_back`: `{node.path or mox.name}`",
                 why=why,
-                instead="give a module as the replacement; merge what was added (`merge_lora`) and give its values; or use "
+                instead="give a module as the replacement; merge the adapters (`merge_lora`) and give the merged values; or use "
                 "the pair `mox.params`, `mox.apply`",
             )
 
@@ -158,7 +158,7 @@ def _no_field(model: PyTree, keys: Sequence[str]) -> InvalidArgument:
     return InvalidArgument(
         f"`{type(model).__name__}` cannot hold another module at `{'.'.join(keys)}`",
         where="`write_back`",
-        why="there is no field of that name that could be given another value",
+        why="it has no field of that name that can be set",
         instead="use the pair `mox.params`, `mox.apply`",
     )
 

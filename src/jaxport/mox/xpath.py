@@ -76,7 +76,7 @@ def compiled(query: str) -> Compiled:
 
     >>> compiled("count(//Linear")
     Traceback (most recent call last):
-    jaxport.QueryError: `count(//Linear` is no XPath expression
+    jaxport.QueryError: `count(//Linear` is not a valid XPath expression
       where:   position 14
                count(//Linear
                              ^
@@ -89,7 +89,7 @@ def compiled(query: str) -> Compiled:
     try:
         return Compiled(etree.XPath(text, namespaces=_NAMESPACES), tuple(parser.names))
     except etree.XPathSyntaxError as error:
-        raise QueryError(f"`{query}` is no XPath expression", why=str(error)) from error
+        raise QueryError(f"`{query}` is not a valid XPath expression", why=str(error)) from error
 
 
 class _QueryParser:
@@ -117,7 +117,7 @@ class _QueryParser:
 
     def error(self, position: int, why: str) -> QueryError:
         return QueryError(
-            f"`{self.query}` is no XPath expression",
+            f"`{self.query}` is not a valid XPath expression",
             where=f"position {position}\n{printable(self.query)}\n{' ' * len(printable(self.query[:position]))}^",
             why=why,
         )

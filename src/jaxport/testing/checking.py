@@ -102,7 +102,7 @@ def check(
             raise InvalidArgument(
                 f"the variant `{variant}` is {'left out without a reason' if variant in VARIANTS else 'unknown'}",
                 where="`check(without=...)`",
-                instead=f"say why, of one of {', '.join(VARIANTS)}: `without={{'static': 'the reason'}}`",
+                instead=f"give a reason for one of {', '.join(VARIANTS)}: `without={{'static': 'the reason'}}`",
             )
     case = _Case(fn, rtol, atol, changes_state)
     first, *others = _variants(fn, specs, values, sizes, opsets, options)
@@ -313,7 +313,7 @@ def _size(name: str, sizes: Mapping[str, int]) -> int:
         raise InvalidArgument(
             f"the symbol `{name}` has no size",
             where="`check(sizes=...)`",
-            why=f"the default sizes are of {', '.join(SIZES[0])}",
+            why=f"the default sizes are for {', '.join(SIZES[0])}",
             instead=f'give sizes: `sizes=[{{"{name}": 3}}, {{"{name}": 1}}]`',
         )
     return sizes[name]

@@ -167,7 +167,7 @@ class Comparison(Sides[Run]):
             raise InvalidArgument(
                 f"the input `{missing[0]}` cannot be sampled",
                 where=f"`{self.program.name}`",
-                why="shapes depend on its values",
+                why="its values decide shapes",
                 instead="give an array for it",
             )
         with jax.enable_x64(True):

@@ -155,7 +155,7 @@ def verify_file(
                 f"the file has the {kind} {', '.join(in_file)}",
                 where=f"`{path}`",
                 why=f"the function has {', '.join(wanted)}",
-                instead="give the inputs and the parameters that the file was exported with",
+                instead="give the inputs and parameters that the file was exported with",
             )
     avals = traced.jaxpr.in_avals[len(traced.weights) :]
     subject = _Subject(
@@ -337,7 +337,7 @@ class _Subject(Sides[_FunctionRun]):
         wanted = self.traced.in_tree.children()[0]
         if tree != wanted:
             raise InvalidArgument(
-                "the arguments have another structure than the function was exported with",
+                "the arguments do not have the structure that the function was exported with",
                 where=f"`verify(inputs=...)`: {tree}",
                 why=f"exported with {wanted}",
                 instead="pass the positional arguments, or a mapping from input names to arrays",

@@ -101,7 +101,9 @@ def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
     name, layers = _read(path, values)
     if name in {block.config["adapter"] for block in _adapted(mox).values()}:
         raise InvalidArgument(
-            f"`{mox.name}` has an adapter `{name}`", where="`load_adapter`", instead="save it anew by another name"
+            f"`{mox.name}` already has an adapter `{name}`",
+            where="`load_adapter`",
+            instead="save it again under another name",
         )
     for at, layer in layers.items():
         taken = frozenset(layer.weights)
@@ -136,7 +138,9 @@ def _read(path: str | os.PathLike[str], values: Mapping[str, Array]) -> tuple[st
     """Return the name of the adapter of a file, and its layers by path."""
     written = metadata_of(path).get(_KEY)
     if written is None:
-        raise ModelError(f"`{path}` holds no adapter", where="`load_adapter`", why="`save_adapter` has not written it")
+        raise ModelError(
+            f"`{path}` does not contain an adapter", where="`load_adapter`", why="it was not written by `save_adapter`"
+        )
     try:
         data = json.loads(written)
         layers = {str(at): _AdaptedLayer(**layer) for at, layer in data["layers"].items()}
@@ -212,7 +216,7 @@ def _at(mox: Mox, path: str, weights: list[str]) -> Selection:
             f"`{mox.name}` has no layer `{path}` with {', '.join(f'`{weight}`' for weight in weights)}",
             where="`load_adapter`",
             why=near(path, mox.tree.paths),
-            instead="load it into the model that it was trained with",
+            instead="load it into the model that it was trained on",
         )
     return Selection(mox, tuple(inner), f"the layer `{path}`")
 

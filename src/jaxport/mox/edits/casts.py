@@ -52,7 +52,7 @@ def cast(dtype: DTypeLike) -> Rewrite:
                 f"`{where}` cannot be computed in {wanted}",
                 where="`cast`",
                 why=str(error).splitlines()[0],
-                instead="select blocks inside of it",
+                instead="select blocks inside it",
             ) from error
         made = _bordered(inner, closed)
         return jaxprs.closed(made, closed.consts)

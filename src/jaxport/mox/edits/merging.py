@@ -65,7 +65,7 @@ def merge_lora(
             f"`{unknown[0]}` is not a parameter of the Mox",
             where="`merge_lora`",
             why=near(unknown[0], mox.params),
-            instead="give the parameters of the adapted Mox, by whole paths",
+            instead="give the parameters of the adapted Mox, by their full paths",
         )
     if params:
         mox = mox.with_params(params)
@@ -80,7 +80,7 @@ def merge_lora(
                 f"the scale of `{node.path}` cannot be merged",
                 where="`merge_lora`",
                 why="the layer is not a plain product to which its other parameters are added",
-                instead="use `mox.params`, `mox.apply` as they are",
+                instead="use `mox.params` and `mox.apply` instead",
             )
     held = {weight.path: weight.value for weight in mox.weights}
     return _Merging(mox, nodes, held | _leaves_of(arguments or {})).merged()

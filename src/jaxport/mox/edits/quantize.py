@@ -103,7 +103,7 @@ def quantize(
                 raise InvalidArgument(
                     f"the weight of `{match.shown}` has adapters, which would be quantized with it",
                     where="`quantize`",
-                    why="the layer is not a plain product, so that it is given the weight with their change",
+                    why="the layer is not a plain product, so it is given the adapted weight",
                     instead="quantize first, then add adapters; or merge them (`merge_lora`)",
                 )
             weight = match.param(kernel.name)
@@ -121,13 +121,13 @@ def quantize(
 def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bool) -> None:
     why = ""
     if dtype not in _RANGES:
-        why = f"`{dtype}` is none of {', '.join(f'`{known}`' for known in _RANGES)}"
+        why = f"`{dtype}` is not one of {', '.join(f'`{known}`' for known in _RANGES)}"
     elif dtype.startswith("float") and not symmetric:
         why = f"`{dtype}` has no zero point: it is floating-point"
     elif group is not None and (group < 1 or axis is not None):
-        why = "groups lie along the axis of the input" if group >= 1 else f"group={group} is not a size"
+        why = "groups are along the contracted axis" if group >= 1 else f"group={group} is not a size"
     if why:
-        raise InvalidArgument("the weights cannot be stored so", where="`quantize`", why=why)
+        raise InvalidArgument("the weights cannot be stored in this way", where="`quantize`", why=why)
 
 
 def _stored(
@@ -205,7 +205,9 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
         value = scales.get(match.path) if isinstance(scales, Mapping) else scales
         if value is None:
             raise InvalidArgument(
-                f"`{match.shown}` has no scale", where="`qdq`", instead="take the scales from `calibrate`, same query"
+                f"`{match.shown}` has no scale",
+                where="`qdq`",
+                instead="take the scales from `calibrate` with the same query",
             )
         scale = jnp.asarray(value, avals[0].dtype)
         return lambda *args: _rounded(match(*args), scale)

@@ -145,12 +145,12 @@ def _read(source: Path, form: str) -> Mox:
         raise ModelError(
             f"the weights at {name!r} are refused",
             where=f"`{source}`",
-            why="they lie outside the folder of the Mox",
-            instead="keep the file of the weights beside it",
+            why="they are outside the folder of the Mox",
+            instead="keep the weights file beside it",
         )
     if beside.is_symlink() and not Path(os.path.realpath(beside)).is_relative_to(folder):
         raise ModelError(
-            f"the weights at `{name}` are refused", where=f"`{source}`", why="they are a link to elsewhere"
+            f"the weights at `{name}` are refused", where=f"`{source}`", why="the file is a link to another folder"
         )
     return _loaded(data, load_params(beside))
 
@@ -158,7 +158,9 @@ def _read(source: Path, form: str) -> Mox:
 def _format_of(path: Path) -> str:
     if path.suffix not in _SUFFIXES:
         raise InvalidArgument(
-            f"`{path.name}` tells no format", where="the file of a Mox", instead=f"end it in {', '.join(_SUFFIXES)}"
+            f"`{path.name}` has no suffix of a known format",
+            where="the file of a Mox",
+            instead=f"end it in {', '.join(_SUFFIXES)}",
         )
     return _SUFFIXES[path.suffix]
 

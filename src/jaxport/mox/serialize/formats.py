@@ -76,18 +76,18 @@ def _json(text: str) -> JsonValue:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         raise ModelError(
-            "the text is no JSON", where=f"line {error.lineno}, column {error.colno}", why=error.msg
+            "the text is not JSON", where=f"line {error.lineno}, column {error.colno}", why=error.msg
         ) from error
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ModelError(f"the number `{name}` is no JSON")
+    raise ModelError(f"the number `{name}` is not JSON")
 
 
 def _unique(pairs: list[tuple[str, JsonValue]]) -> Mapping[str, JsonValue]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ModelError("an object has a key twice", why=", ".join(key for key, _ in pairs[:5]))
+        raise ModelError("an object has duplicate keys", why=", ".join(key for key, _ in pairs[:5]))
     return made
 
 
