@@ -95,7 +95,7 @@ REFUSED = {
     "parameters that alone are batched": (
         vmapped_parameters,
         "//Linear",
-        "under a `vmap` that its arguments do not show",
+        "under a `vmap` over none of its arguments",
     ),
 }
 
@@ -188,7 +188,7 @@ def sharded(function, **options):
 
 def test_what_a_shard_map_does_not_allow_is_refused():
     mox = jaxport.make_mox(sharded(lambda x: jnp.sin(x) * jax.lax.psum(jnp.exp(x.sum()), "d")))(X)
-    with pytest.raises(jaxport.Unsupported, match="inside `shard_map`, whose bodies have no more results"):
+    with pytest.raises(jaxport.Unsupported, match="inside `shard_map`, whose body cannot return more results"):
         mox.capture("//sin")
     with pytest.raises(jaxport.InvalidArgument, match=r"returns values that differ along \['d'\]"):
         jaxport.make_mox(sharded(lambda x: x * jax.lax.psum(x, "d")))(X).sub("//psum_invariant | //psum", lambda y: y)

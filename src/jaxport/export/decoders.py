@@ -301,10 +301,10 @@ def problems_of_names(
     for kind, (names, ports) in wanted.items():
         for name in names:
             if name not in ports and name not in optional:
-                yield f"there is no {kind} `{name}`"
+                yield f"the {kind} `{name}` is missing"
         for name in ports:
             if name not in names:
-                yield f"the {kind} `{name}` is none that a caller knows"
+                yield f"the {kind} `{name}` is unknown to callers"
 
 
 def _problems_of_types(input_ports: Mapping[str, Port], output_ports: Mapping[str, Port]) -> Iterator[str]:
@@ -364,7 +364,7 @@ def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
             copied = user.op_type == "Slice" and all(reader is writer for reader in user.outputs[0].consumers())
             in_place = user is writer and writer.op_type in SCATTERS and _places(value, writer) == [0]
             if not (copied or in_place or user.op_type == "Shape"):
-                yield f"`{value.name}` is read by {user.op_type} beside the writing of `{result.name}`"
+                yield f"`{value.name}` is read by {user.op_type} besides being updated to `{result.name}`"
 
 
 def _places(value: ir.Value, node: ir.Node) -> list[int]:

@@ -125,9 +125,9 @@ def config_text(decoder: Decoder, encoder: Encoder | None, **options: Any) -> st
 def _problems_of_a_pair(decoder: Decoder, encoder: Encoder | None) -> Iterator[str]:
     if decoder.cross is None or encoder is None:
         if decoder.cross is not None:
-            yield "the decoder attends to the result of an encoder, and none is given"
+            yield "the decoder attends to the result of an encoder, but no encoder is given"
         elif encoder is not None:
-            yield "the decoder attends to no encoder"
+            yield "the decoder does not attend to an encoder"
         return
     if encoder.layers != decoder.layers:
         yield f"the encoder has keys and values for {encoder.layers} layers, the decoder has {decoder.layers}"

@@ -202,7 +202,7 @@ def _explained(error: Exception, node: BoundNode) -> Exception:
             )
         case InconclusiveDimensionOperation():
             refusal = Refusal(node.node.op_type, where, str(error).partition("\n")[0])
-            return ValueNotKnown("sizes that only have names are not enough here", [refusal])
+            return ValueNotKnown("symbolic sizes are not enough here", [refusal])
     noted(error, where)
     return error
 

@@ -234,7 +234,7 @@ class _Resolver:
         elif any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
             why = "it runs a graph of its own, as text generation does; import the model inside it, and write the loop in JAX"
         elif node.domain in KNOWN_OPSETS:
-            why = "no function computes it" if schema else "ONNX has no such operator at this version"
+            why = "it is not implemented" if schema else "ONNX has no such operator at this version"
         else:
             why = f'register a function with `@jaxport.op("{node.domain}", "{node.op_type}")`'
         self.add_refusal(label, node, why)

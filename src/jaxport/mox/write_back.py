@@ -102,11 +102,11 @@ def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
         if block is None:
             continue
         if REPLACED in block.options and modules.get(block.path) is None:
-            why = "a Mox has taken its place, which is not a module"
+            why = "it was replaced by a Mox, which is not a module"
         elif (
             block.path in modules and REPLACED not in block.options and block.target != TARGET and not _is_inside(node)
         ):
-            why = "another module has taken its place in some of its calls only"
+            why = "it was replaced by another module in only some of its calls"
         elif block.edited and block.target != TARGET:
             is_around = block.kind == "module" and node in explained and REWRITTEN not in block.options
             why = "" if is_around and mox.modules is not None else "something in it was replaced"
@@ -173,8 +173,8 @@ def _check(held: Mapping[str, Array], values: Mapping[str, Array], name: str) ->
         if isinstance(values[unknown[0]], Mapping):
             why, instead = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict", ""
         elif len(unknown) == len(values):
-            why = f"none of the given parameters is one of its own: {', '.join(f'`{path}`' for path in list(held)[:3])}"
-            instead = "give the model that was traced; if it was an argument, `prefix=` its name"
+            why = f"none of the given parameters belongs to it; its own are  {', '.join(f'`{path}`' for path in list(held)[:3])}"
+            instead = "give the model that was traced; if it was an argument, pass its name as `prefix=`"
         raise InvalidArgument(
             f"`{name}` has no place for {len(unknown)} parameters, `{unknown[0]}` first",
             where="`write_back`",

@@ -6,9 +6,9 @@ import warnings
 
 from jaxport.export.registry import rule
 
-_ACROSS = "talks to other devices; export the function that one device runs, over all of its data"
+_ACROSS = "communicates with other devices; export the function that a single device would run on all the data"
 _KERNEL = "is a kernel for one kind of device; pass `rules={%r: lambda op, *xs, **_: op.call(reference, *xs)}`"
-_CUDNN = "calls a library of NVIDIA's; use `implementation='xla'`"
+_CUDNN = "calls an NVIDIA library; use `implementation='xla'`"
 _COLLECTIVES = """
     all_gather all_gather_reduced all_to_all pbroadcast ppermute psum psum_invariant reduce_scatter unreduced_psum
     unreduced_reduce_scatter
@@ -53,7 +53,7 @@ for _primitive, _why in REASONS.items():
 
 #: The modules of libraries whose callbacks check values while the program runs: they raise an error, and compute nothing.
 CHECKS = frozenset({"equinox._errors"})
-CHECK_LEFT_OUT = "a check is left out: where it raises an error in JAX, the model returns what follows from the values"
+CHECK_LEFT_OUT = "a check is left out: where it raises an error in JAX, the model returns a result nevertheless"
 
 
 def is_check(callback) -> bool:
