@@ -137,7 +137,7 @@ def _mode_of(target: Path) -> int | None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(21, "Is a directory", str(target))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(22, "What is there is no regular file", str(target))
+        raise OSError(22, "it is not a regular file", str(target))
     if not os.access(target, os.W_OK):
         raise PermissionError(13, "Permission denied: the file may not be written", str(target))
     return stat.S_IMODE(status.st_mode)

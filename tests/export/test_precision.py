@@ -471,7 +471,7 @@ def test_each_module_has_the_groups_that_are_chosen_for_it():
 @pytest.mark.parametrize(
     ("precision", "options", "text"),
     [
-        ({"//Linear": "float16"}, {}, "cannot be in 'float16' alone"),
+        ({"//Linear": "float16"}, {}, "cannot have the precision 'float16' on its own"),
         ({"//Linear": ["int4"]}, {}, "unknown precision"),
         ({"//Linear": "float32"}, {}, "no query has a precision of fewer bits"),
         ({"//Linear": "int4"}, {"calibration": BATCHES}, "`calibration` is given"),

@@ -92,7 +92,7 @@ def test_external_data_that_is_missing(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(ModelError, match=r"the data file `weights\.bin` is missing"):
         from_onnx(path)
-    with pytest.raises(ModelError, match="of the bytes no folder is known"):
+    with pytest.raises(ModelError, match="no folder is known for the bytes"):
         from_onnx(path.read_bytes())
 
 

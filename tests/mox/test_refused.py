@@ -22,7 +22,7 @@ def linear():
 
 
 WRONG = {
-    "shape": (lambda x: x, r"returns float32\[3\](.|\n)*`Linear` returns float32\[4\], and what follows"),
+    "shape": (lambda x: x, r"returns float32\[3\](.|\n)*`Linear` returns float32\[4\], and later operations"),
     "dtype": (lambda x: jnp.zeros(4, jnp.int32), r"returns int32\[4\](.|\n)*returns float32\[4\]"),
     "count": (lambda x: (jnp.zeros(4), x), r"returns float32\[4\], float32\[3\]"),
     "nothing": (lambda x: None, "returns no arrays"),

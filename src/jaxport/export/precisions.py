@@ -177,7 +177,11 @@ def _by_queries(
     for query, name in precision.items():
         single = None if name == FLOAT32 else named(name)
         if single is not None and single.half is not None:
-            _refuse(f"`{query}` cannot be in {name!r} alone", where, f"{allowed}, a `jaxport.Int4` or a `jaxport.Int8`")
+            _refuse(
+                f"`{query}` cannot have the precision {name!r} on its own",
+                where,
+                f"{allowed}, a `jaxport.Int4` or a `jaxport.Int8`",
+            )
         queries.append((query, single))
     used = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
     if not used:

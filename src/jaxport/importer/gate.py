@@ -226,7 +226,7 @@ class Gate:
             raise ModelError(
                 f"the data of a tensor is in the file `{_shown(location)}`",
                 where=where,
-                why=f"the folder of {self.origin} is not known",
+                why=f"no folder is known for {self.origin}",
                 instead="give `from_onnx` the path of the model",
             )
         buffer = self.buffer_of(_located(location, folders, where))

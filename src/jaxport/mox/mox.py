@@ -497,7 +497,7 @@ def is_parameter(weight: TracedWeight) -> bool:
     return weight.trainable and bool(jnp.issubdtype(weight.value.dtype, jnp.inexact))
 
 
-_NESTED = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict"
+_NESTED = "it is a dict: parameters are named by full paths here, `layers.0.kernel`, in one dict"
 
 
 def _as_float(value: Array, dtype: DTypeLike) -> Array:

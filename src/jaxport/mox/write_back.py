@@ -171,7 +171,7 @@ def _check(held: Mapping[str, Array], values: Mapping[str, Array], name: str) ->
             "merge them first (`merge_lora`), or use the pair `mox.params`, `mox.apply`",
         )
         if isinstance(values[unknown[0]], Mapping):
-            why, instead = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict", ""
+            why, instead = "it is a dict: parameters are named by full paths here, `layers.0.kernel`, in one dict", ""
         elif len(unknown) == len(values):
             why = f"none of the given parameters belongs to it; its own are  {', '.join(f'`{path}`' for path in list(held)[:3])}"
             instead = "give the model that was traced; if it was an argument, pass its name as `prefix=`"
