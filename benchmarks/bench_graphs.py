@@ -33,18 +33,18 @@ JIT = """
 from benchmarks.graphs.comparing import in_jax
 result = {{"jit": in_jax({name!r}, {repeats}, {size!r})}}
 """
-PAGE = """# Exported graphs against PyTorch's
+PAGE = """# Exported graphs compared with PyTorch's
 
-The same architectures, written in JAX and in PyTorch as users of each write them, with random weights at the published
-sizes, exported by `jaxport.to_onnx` and by `torch.onnx.export(dynamo=True)`, each in its default operator set. Both files
-run in ONNX Runtime on one thread in one process, in turns; figures are medians of CPU time. A ratio below 1 says that
-the file of `jaxport` is the faster one. Nodes are those of the file and those that ONNX Runtime makes of them when it
-loads it, bodies of loops included and constants left out. The last column compares with a call under `jax.jit`, on one
-thread too.
+See here how the graphs that jaxport exports compare with PyTorch's, in size and speed. The same architectures were written in
+JAX and in PyTorch, each as its users write them, with random weights at the published sizes. They were exported by
+`jaxport.to_onnx` and by `torch.onnx.export(dynamo=True)`, each in its default operator set. Both files run in ONNX Runtime on
+one thread, alternating in one process; figures are medians of CPU time. A ratio below 1 means that jaxport's file is faster.
+Node counts are given for the file and after ONNX Runtime has optimized it; they include the bodies of loops but not
+constants. The last column compares with a call under `jax.jit`, also on one thread.
 
-Both sides have the same number of weights, except that recurrent layers have one bias more in each gate in PyTorch.
-`llama_scan`, `mamba` and `mamba_associative` are held against files in which layers and steps are written out. The code
-is in `benchmarks/graphs`; `.venv-torch/bin/python -m benchmarks.bench_graphs --write` makes this page.
+Both sides have the same number of weights, except that PyTorch's recurrent layers have one more bias per gate. `llama_scan`,
+`mamba` and `mamba_associative` are compared with files in which layers and steps are unrolled. The code is in
+`benchmarks/graphs`; `.venv-torch/bin/python -m benchmarks.bench_graphs --write` writes this page.
 """
 HEADER = [
     "model", "sizes", "weights, millions", "nodes", "nodes, PyTorch", "file, MB", "file, MB, PyTorch", "ms",
@@ -105,7 +105,7 @@ def main() -> None:
             for stage in ("nodes", "optimized"):
                 print(f"  {stage}: {more(found, stage)}", file=sys.stderr, flush=True)
     medians = [statistics.median(cells[index] for cells in rows) for index in (-2, -1)]
-    page = rendered("Median ratio {:.2f} to PyTorch's, {:.2f} to `jax.jit`".format(*medians), HEADER, rows)
+    page = rendered("Median ratio: {:.2f} to PyTorch's, {:.2f} to `jax.jit`".format(*medians), HEADER, rows)
     print(page)
     if options.write:
         (ROOT / "docs" / "graphs.md").write_text(PAGE + page + "\n")

@@ -55,11 +55,12 @@ result = {{"apply": applied, "call": called, "runtime": runtime, "apply_ratio": 
 """
 PAGE = """# Speed of imported models
 
-Models of PyTorch at their published sizes with random weights: texts of 128 tokens, one token where there is a past,
-images of 224 × 224 pixels, a batch of one. Figures are the CPU time of a call under `jax.jit` on one thread, as a median,
-and its ratio to that of ONNX Runtime in the same process. `program.apply(params, x)` takes any weights, so that it can be
-trained; of `program(x)` XLA computes once what depends on the weights alone, as ONNX Runtime does.
-`.venv-torch/bin/python -m benchmarks.bench_torch --write` makes this page.
+See here how fast an imported model runs in JAX, compared with ONNX Runtime. These are PyTorch models at their published sizes
+with random weights; the inputs are texts of 128 tokens (one token if the model takes a cache), images of 224 × 224 pixels, and
+a batch of one. Figures are the median CPU time of a call under `jax.jit` on one thread, and its ratio to that of ONNX Runtime
+in the same process. `program.apply(params, x)` takes the weights as an argument, as training needs; for `program(x)`, XLA
+computes whatever depends only on the weights once, as ONNX Runtime does.
+`.venv-torch/bin/python -m benchmarks.bench_torch --write` writes this page.
 """
 HEADER = [
     "model",
@@ -102,7 +103,7 @@ def main() -> None:
             if options.keep is None:
                 path.unlink()
     medians = [statistics.median(row[KEYS.index(key) + 2] for row in rows) for key in ("apply_ratio", "call_ratio")]
-    title = "Median ratio {:.2f} of `program.apply(params, x)`, {:.2f} of `program(x)`".format(*medians)
+    title = "Median ratio: {:.2f} for `program.apply(params, x)`, {:.2f} for `program(x)`".format(*medians)
     print(rendered(title, HEADER, rows))
     if options.write:
         (ROOT / "docs" / "speed.md").write_text(PAGE + rendered(title, HEADER, rows) + "\n")

@@ -72,9 +72,9 @@ CODE: dict[str, list[Callable[..., Any]]] = {
 
 INTRODUCTION = """# Examples
 
-Whole models, written as users of each framework write them, with random weights at the published sizes. Each is
-exported with symbolic dimensions and compared with `jax.jit` in float32, at two sets of sizes. All of them are in
-`examples/models`, and have a small size that takes a moment:
+Find a model like yours, with its code and its exported graph. These are complete models, written as users of each framework
+write them, with random weights at the published sizes. Each is exported with symbolic dimensions and compared with `jax.jit`
+in float32, at two sets of sizes. All of them are in `examples/models`, and have a small size that builds in a moment:
 
 ```python
 import jaxport
@@ -92,14 +92,14 @@ print(exported)
 """
 
 READING = """
-*Error*: the largest error of any element of an output, relative to the largest element of that output; beyond 10⁻⁵, where
-rounding is amplified, both sides are held against float64. *Operators* are those of the exported graph, *weights* what
-its file holds of them. *Export* is the CPU time of `to_onnx`, over the frameworks; it is missing where the graph changed
-since it was measured.
+*Error* is the largest error of any element of an output, relative to the largest element of that output; above 10⁻⁵, where
+rounding is amplified, both sides are compared with float64. *Operators* counts those of the exported graph, *weights* is the
+size of the weights in the file. *Export* is the CPU time of `to_onnx`, as a range over the frameworks; it is missing if the
+graph has changed since it was measured.
 
-The pictures and the lists of modules show the small size, which has fewer and narrower layers. A box is a module, or
-several that are alike; a white box holds operators between modules. Arrows at the side skip boxes; sizes and other integers
-have none.
+The pictures and the lists of modules show the small size, which has fewer and narrower layers. A box is a module, or several
+similar ones; a white box contains operators between modules. Arrows at the side skip boxes; sizes and other integers have no
+arrows.
 """
 
 FOOT = """

@@ -33,10 +33,10 @@ def coverage(results: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# Coverage",
         "",
-        "Every public function of the namespaces below is exported, run in ONNX Runtime, and compared with JAX: in the",
-        "dtypes that JAX accepts, with static and symbolic dims, plain, under `jit`, under `vmap`, and as a gradient; one",
-        "such combination is a cell. This page is written by `make sweeps` from what it measured and from the tables that",
-        "the tests run.",
+        "Look up whether a JAX function can be exported. Every public function of the namespaces below is exported, run in",
+        "ONNX Runtime, and compared with JAX: in the dtypes that JAX accepts, with static and symbolic dims, plain, under",
+        "`jit`, under `vmap`, and as a gradient. One such combination is called a cell. `make sweeps` writes this page from",
+        "its measurements and from the tables that the tests run.",
         "",
         *_extent(results),
         "",
@@ -53,9 +53,9 @@ def coverage(results: Sequence[Mapping[str, Any]]) -> str:
         )
     lines += [
         "",
-        "A name counts in the first column alone where it is no function of arrays (a type, a file, text). A refusal counts",
-        "as not exported, and so does in the first share what JAX itself cannot run on a CPU, where there is nothing to",
-        "compare with.",
+        "Names that are not functions of arrays (types, files, text) count only as public names. Refused functions count as",
+        "not exported. Functions that JAX itself cannot run on a CPU, which leaves nothing to compare with, count as not",
+        "exported in the first share only.",
         "",
         *_differences(results),
     ]
@@ -72,31 +72,31 @@ def _extent(results: Sequence[Mapping[str, Any]]) -> list[str]:
     statuses = Counter(status for r in results for status, _ in r["cells"].values())
     minutes = sum(r["seconds"] for r in results) / 60
     versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "flax", "equinox", "onnx", "onnxruntime"))
-    said = f"""Of these {every} functions, the last run crossed {full} in all cells, {covered} in the covering cells (every dtype,
-    every gradient, and in one dtype of each kind every pair of dims and transform), and the others not yet or in a sample.
-    It compared {statuses["exported"]:,} cells in {minutes:.0f} minutes of one core; {statuses["unaccepted"]} more are
-    combinations that JAX traces and cannot compile for a CPU either. With {versions}."""
+    said = f"""Of these {every} functions, the last run tested {full} in all cells, {covered} in the covering cells (every dtype,
+    every gradient, and, in one dtype of each kind, every pair of dims and transform), and the others in a sample or not yet.
+    It compared {statuses["exported"]:,} cells in {minutes:.0f} minutes on one core; another {statuses["unaccepted"]} cells are
+    combinations that JAX can trace but not compile for a CPU. Measured with {versions}."""
     return textwrap.wrap(" ".join(said.split()), 118)
 
 
 def _differences(results: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = failures(results)
-    return ["## Cells that are not what the tables say", "", *(f"* {line}" for line in lines), ""] if lines else []
+    return ["## Cells that contradict the tables", "", *(f"* {line}" for line in lines), ""] if lines else []
 
 
 def _section(namespace: Namespace, results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [f"## `{namespace.name}`", "", ", ".join(f"`{name}`" for name in sorted(namespace.cases)) + ".", ""]
     for title, cases in (
         ("Refused:", namespace.refused),
-        ("What JAX itself cannot run on a CPU, with what it says:", namespace.elsewhere),
+        ("JAX itself cannot run these on a CPU; its errors are:", namespace.elsewhere),
     ):
         if cases:
             lines += [title, "", *(f"* `{n}`: {_reason(results.get(n))}" for n in sorted(cases)), ""]
     left_out = [(n, part, why) for n, case in namespace.every.items() for part, why in case.without.items()]
     if left_out:
-        lines += ["Cells that are left out:", "", *(f"* `{n}`, {part}: {why}" for n, part, why in left_out), ""]
+        lines += ["Cells left out:", "", *(f"* `{n}`, {part}: {why}" for n, part, why in left_out), ""]
     if namespace.reasons:
-        lines += ["No functions of arrays:", "", *_by_reason(namespace.reasons), ""]
+        lines += ["Not functions of arrays:", "", *_by_reason(namespace.reasons), ""]
     return lines
 
 
@@ -118,7 +118,7 @@ def _primitives(results: Sequence[Mapping[str, Any]]) -> list[str]:
         "",
         f"Of the {len(table)} primitives that JAX can lower, on any platform, the sweeps reach {len(table) - len(missing)}.",
         "",
-        "Not reached, with a rule that has tests of its own:",
+        "Not reached, but with a rule that has its own tests:",
         "",
         (", ".join(ruled) or "none") + ".",
         "",
@@ -126,7 +126,7 @@ def _primitives(results: Sequence[Mapping[str, Any]]) -> list[str]:
         "",
         *_by_reason({name: REASONS[name] for name in missing if name in REASONS}),
         "",
-        "In no program that is exported:",
+        "These occur in no exported program:",
         "",
         *_by_reason({name: unreachable[name] for name in missing if name in unreachable}),
         "",
@@ -149,9 +149,10 @@ def operators(results: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# Operators in exported models",
         "",
-        "The ONNX operators in the models that the [sweeps](coverage.md) export, the opset that brought each, and in the",
-        f"models of how many functions it stands. Opsets {opsets.OLDEST} to {opsets.NEWEST} can be written; where an",
-        "operator is newer than the opset that is asked for, its rule writes it out in older ones or refuses by name.",
+        "Look up which ONNX operators an exported model may contain, for example to see whether a runtime supports them all.",
+        "The table lists the operators in the models that the [sweeps](coverage.md) export, the opset that introduced each,",
+        f"and the number of functions whose models contain it. Opsets {opsets.OLDEST} to {opsets.NEWEST} can be written; if an",
+        "operator is newer than the requested opset, its rule writes it out in older operators or refuses by name.",
         "",
         "| operator | since opset | functions |",
         "|---|---:|---:|",

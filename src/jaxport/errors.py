@@ -51,7 +51,7 @@ class JaxportError(Exception):
     """The base of all errors of this package.
 
     Args:
-      refused: what was refused, one sentence without a final stop.
+      refused: what was refused, as one sentence without a full stop.
       where: the user's file and line, the argument, or the node and its scope.
       why: the reason.
       instead: what to do instead.
@@ -101,7 +101,7 @@ class ModelError(JaxportError, ValueError):
 
 
 class QueryError(JaxportError, ValueError):
-    """A query is malformed, or its number of hits is not the expected one."""
+    """A query is malformed, or matches another number of things than expected."""
 
 
 class VerificationFailed(JaxportError, AssertionError):
@@ -110,7 +110,7 @@ class VerificationFailed(JaxportError, AssertionError):
 
 @dataclass(frozen=True)
 class Refusal:
-    """One unsupported thing: its `name`, `where` the user wrote it, and `why` or what to do.
+    """One thing that is not supported: its `name`, `where` the user wrote it, and `why` it is refused or what to do instead.
 
     >>> Refusal("pure_callback", "train.py:88 in step", "runs Python on the host").name
     'pure_callback'
@@ -122,7 +122,7 @@ class Refusal:
 
 
 class Unsupported(JaxportError):
-    """Some operations of a model cannot be converted: all of them, reported together.
+    """Some operations of a model cannot be converted; all of them are reported together.
 
     >>> print(
     ...     Unsupported(

@@ -55,7 +55,9 @@ def checked_path(path: str | os.PathLike[str], where: str) -> str:
             raise ValueError("it has a NUL")
         os.fsencode(text)
     except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"{path!r} is no path", where=where, why=str(error), instead="check the path") from error
+        raise InvalidArgument(
+            f"{path!r} is not a path", where=where, why=str(error), instead="check the path"
+        ) from error
     return text
 
 
@@ -67,7 +69,7 @@ def existing_file(path: str | os.PathLike[str], where: str) -> str:
     """
     text = checked_path(path, where)
     if not os.path.isfile(text):
-        why = "what is there is no regular file" if os.path.lexists(text) else ""
+        why = "it is not a regular file" if os.path.lexists(text) else ""
         raise InvalidArgument(f"there is no file `{text}`", where=where, why=why, instead="check the path")
     return text
 
@@ -103,7 +105,7 @@ def publish(
     """
     target = Path(os.path.realpath(checked_path(path, "the path of the file")))
     refused, where = f"`{target}` cannot be written", f"`{target.parent}`"
-    instead = "give a path in a folder that exists, may be written, and has room"
+    instead = "give a path in an existing, writable folder with enough space"
     with boundary(refused, where=where, instead=instead, kind=SaveError):
         try:
             mode = _mode_of(target)
@@ -135,7 +137,7 @@ def _mode_of(target: Path) -> int | None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(21, "Is a directory", str(target))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(22, "What is there is no regular file", str(target))
+        raise OSError(22, "it is not a regular file", str(target))
     if not os.access(target, os.W_OK):
         raise PermissionError(13, "Permission denied: the file may not be written", str(target))
     return stat.S_IMODE(status.st_mode)

@@ -24,13 +24,13 @@ _shown: ContextVar[_Lines | None] = ContextVar("shown", default=None)
 
 @contextmanager
 def progress(console: Console | None = None) -> Iterator[None]:
-    """Show how far exports, imports, comparisons and saves are, while the context is open.
+    """Show the progress of exports, imports, comparisons and saves while the context is open.
 
-    Each phase of the work is a line with the time that it has taken, and a bar if its length is known. The lines go when
-    the work is done. Nothing is written if the console is no terminal.
+    Each phase is shown as a line with the elapsed time, and a bar if its length is known. The lines disappear when the
+    work is done. Nothing is written if the console is not a terminal.
 
     Args:
-      console: a `rich.console.Console`; by default one on the standard error.
+      console: a `rich.console.Console`; by default one that writes to standard error.
 
     >>> import jax.numpy as jnp, jaxport
     >>> with jaxport.progress():

@@ -150,9 +150,9 @@ def save_folder(
         place.mkdir(exist_ok=True)
     except OSError as error:
         raise SaveError(
-            f"the folder `{place}` cannot be made",
+            f"the folder `{place}` cannot be created",
             why=error.strerror or str(error),
-            instead="give a path in a folder that exists and may be written",
+            instead="give a path in a folder that exists and is writable",
         ) from error
     for name, model in models.items():
         save(model, place / name, external_data)

@@ -23,25 +23,25 @@ def to_source(
     framework: str = "nnx",
     **options: PyTree,
 ) -> PyTree:
-    """Print a model as source and a weights file, which need the framework and safetensors only.
+    """Print a model as source and a weights file, which need only the framework and safetensors.
 
-    A model of JAX is exported to ONNX, and what was exported is printed: a Linen model becomes one of NNX, an edited Mox
-    one of Equinox.
+    A JAX model is exported to ONNX, and the exported model is printed: a Linen model can become an NNX model, an edited Mox
+    an Equinox model.
 
     Args:
       model: a `Program`, an ONNX file, its bytes or an `onnx_ir.Model`; or anything that `to_onnx` takes.
       folder: where to write `model.py` and its weights; nothing is written if None.
-      inputs: of a model of JAX, the specs of its arguments, as `to_onnx` takes them; of a program or file, what
-        `Program.to_source` takes.
-      framework: `"nnx"`, `"equinox"`, `"jax"` for one function, or `"burn"` for a crate of Rust.
-      options: of a model of JAX, further options of `to_onnx`.
+      inputs: for a JAX model, the specifications of its arguments, as for `to_onnx`; for a program or file, as for
+        `Program.to_source`.
+      framework: `"nnx"`, `"equinox"`, `"jax"` for one function, or `"burn"` for a Rust crate.
+      options: for a JAX model, further options of `to_onnx`.
 
     Returns:
       The source, with the text in `code` and the weights in `tensors`.
 
     Raises:
       Unsupported: the model has parts that cannot be exported or imported.
-      InvalidArgument: a model of JAX has no `inputs`, or there is no such framework.
+      InvalidArgument: a JAX model has no `inputs`, or the framework is unknown.
       SaveError: a file cannot be written, or there is a `model.py` that was not generated.
 
     >>> import jax.numpy as jnp
@@ -53,9 +53,9 @@ def to_source(
     if isinstance(model, Program):
         if options or not isinstance(inputs, Mapping | None):
             raise InvalidArgument(
-                "a program has its inputs and options already",
+                "a program already has its inputs and options",
                 where="`to_source`",
-                instead="give `inputs` by name, for those whose values or sizes shall be known, and no options",
+                instead="give `inputs` by name, only for those whose values or sizes you want to fix, and no options",
             )
         return model.to_source(folder, inputs=inputs, framework=framework)
     if inputs is None:

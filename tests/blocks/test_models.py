@@ -303,8 +303,8 @@ def test_symbolic_dimensions_pass_through():
         ),
         (
             {"fn": jnp.sin, "state": "keep"},
-            ["`keep` is not a way to treat state", "  where:   the argument `state`",
-             "  why:     it must say what becomes of changes to module state",
+            ["`keep` is not a valid `state`", "  where:   the argument `state`",
+             "  why:     it says how to treat changes of module state",
              "  instead: use 'refuse', 'outputs' or 'discard'"],
         ),
     ],

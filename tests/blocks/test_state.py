@@ -143,7 +143,7 @@ def test_the_text_of_the_refusals(model):
         "tracing `Counter.normalise` changes the state of its modules",
         "  where:   `norm.mean`",
         "           `norm.var`",
-        "  why:     a trace is a pure function, and dropping or keeping the new values changes what the model means",
+        "  why:     a trace is a pure function, and dropping the new values and returning them give different models",
         '  instead: switch the model to evaluation (`model.eval()`), or pass `state="outputs"` or `state="discard"`',
     ]
     with pytest.raises(StateChanged) as caught:

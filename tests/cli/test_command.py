@@ -39,7 +39,7 @@ def test_completion_can_be_installed(capsys: pytest.CaptureFixture[str]):
         (["export", "math:hypot"], "Missing option '--output'"),
         (["export", "math:hypot", "-o", "m.onnx", "--state", "lose"], "'lose' is not one of"),
         (["export", "math:hypot", "-o", "m.onnx", "--opset", "new"], "valid int"),
-        (["export", "math:hypot", "-o", "m.onnx", "-i", "B,,"], 'jaxport.InvalidArgument: "B,," is not the spec'),
+        (["export", "math:hypot", "-o", "m.onnx", "-i", "B,,"], 'jaxport.InvalidArgument: "B,," is not a valid input'),
         (["export", "math:nothing", "-o", "m.onnx", "-i", "B"], "`math` has no attribute `nothing`"),
         (["export", "math:hypot", "-o", "m.onnx", "-i", "B", "--static", "x"], '"x" is not a keyword argument'),
         (["export", "math:hypot", "-o", "m.onnx", "--input-param", "B,3"], '"B,3" has no name'),

@@ -165,8 +165,8 @@ def test_an_encoder_and_its_decoder_become_a_folder(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("target", "words", "text"),
     [
-        ("step", ["--target", "genai"], 'the target "genai" needs to know the decoder'),
-        ("decode", ENCODER, "an encoder needs to know its decoder"),
+        ("step", ["--target", "genai"], 'the target "genai" needs `--decoder`'),
+        ("decode", ENCODER, "`--encoder` needs `--decoder`"),
         ("step", ["--target", "web", "--decoder", DECODER], "`--target web` and `--decoder` are given"),
         ("step", ["--decoder", DECODER, "-i", "B"], "`--input` and `--decoder` are given"),
         ("decode", ["--decoder", ATTENDING, *ENCODER[:2]], "the input of the encoder is missing"),
@@ -176,7 +176,7 @@ def test_an_encoder_and_its_decoder_become_a_folder(capsys: pytest.CaptureFixtur
         (
             "decode",
             ["--decoder", ATTENDING, "--encoder", "nets:scaled", "-i", "batch_size,6,3000"],
-            "`scaled` is no step of a decoder",
+            "`scaled` is not a step of a decoder",
         ),
     ],
 )
@@ -204,7 +204,7 @@ def test_values_that_are_not_sampled(capsys: pytest.CaptureFixture[str]):
     assert run(*compared, "--avoid", "ids=0") == 0
     capsys.readouterr()
     assert run(*compared, "--avoid", "ids:0") == 2
-    assert '"ids:0" does not say what to avoid' in capsys.readouterr().err
+    assert '"ids:0" does not specify values to avoid' in capsys.readouterr().err
 
 
 def test_nan_in_pools():

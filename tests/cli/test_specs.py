@@ -71,7 +71,7 @@ def test_an_input_is_read(text: str, name: str | None, dtype: str | None, dims: 
 def test_a_malformed_input_is_refused(text: str, why: str):
     with pytest.raises(InvalidArgument) as refusal:
         parse_input(text)
-    assert refusal.value.refused == f'"{text}" is not the spec of an input'
+    assert refusal.value.refused == f'"{text}" is not a valid input specification'
     assert refusal.value.where == "`--input`"
     assert why in refusal.value.why
     assert "ids:int32[B,T]" in refusal.value.instead

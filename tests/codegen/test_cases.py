@@ -29,7 +29,7 @@ def check_case(case: backend.Case, framework: str, folder: Path) -> None:
             try:
                 source, arguments = source_of(program, inputs, framework)
             except InvalidArgument as error:
-                assert "is no array" in str(error), error  # noqa: PT017  the reason is what is checked
+                assert "is not an array" in str(error), error  # noqa: PT017  the reason is what is checked
                 assert any(not hasattr(value, "dtype") for value in inputs)
                 return
             source.save(folder)

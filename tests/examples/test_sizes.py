@@ -21,7 +21,7 @@ OF_SIZES = VIEWS | set(
 #: Models whose operators depend on the sizes, each with why.
 OTHERWISE = {
     ("preprocess", "jax"): "the matrix that resizes an image is a constant, which a convolution takes",
-    **{("mlp_grad", framework): "the sum over a batch of one is no sum" for framework in FRAMEWORKS},
+    **{("mlp_grad", framework): "the sum over a batch of one is not a sum" for framework in FRAMEWORKS},
     ("cnn_train", "equinox"): "an image of open sizes may be so small that its pools are empty, which have no mean",
 }
 

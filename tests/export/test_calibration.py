@@ -129,11 +129,11 @@ def test_batches_alone_are_calibrated_by_their_extremes():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"method": "mean"}, "there is no method 'mean'"),
+        ({"method": "mean"}, "unknown method 'mean'"),
         ({"method": "percentile", "percentile": 50}, "percentile=50 is out of range"),
         ({"method": "percentile", "percentile": 100.5}, "percentile=100.5 is out of range"),
         ({"method": "percentile", "percentile": float("nan")}, "percentile=nan is out of range"),
-        ({"method": "entropy", "percentile": 99.9}, '`percentile` does not belong to the method "entropy"'),
+        ({"method": "entropy", "percentile": 99.9}, '`percentile` does not apply to the method "entropy"'),
         ({"batches": []}, "`calibration` has no batches"),
         ({"batches": [np.float32([[1, np.nan]])]}, "a calibration batch contains NaN"),
         ({"batches": [({"a": np.ones(2)}, jnp.float32([np.nan]))]}, "a calibration batch contains NaN"),

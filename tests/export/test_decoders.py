@@ -105,7 +105,7 @@ def test_the_folder_is_what_genai_loads(tmp_path):
     assert (model["eos_token_id"], model["pad_token_id"], model["vocab_size"]) == ([0, 7], 0, 40)
     assert [model["decoder"][name] for name in ("num_hidden_layers", "num_key_value_heads", "head_size")] == [2, 2, 8]
     assert config["search"] == {"max_length": 64, "past_present_share_buffer": True, "top_k": 3}
-    with pytest.raises(jaxport.SaveError, match="cannot be made"):
+    with pytest.raises(jaxport.SaveError, match="cannot be created"):
         exported.save_genai(tmp_path / "none" / "m", context_length=64, eos_token_id=0)
 
 
@@ -143,9 +143,9 @@ def test_the_imported_file_computes_the_same(tmp_path):
 
 def test_a_model_that_is_no_decoder_is_refused_with_all_that_is_wrong():
     text = refusal(lambda x: x * 2, [("B", 3)])
-    assert "there is no input `input_ids`" in text
-    assert "the input `x` is none that a caller knows" in text
-    assert "there is no output `present.0.value`" in text
+    assert "the input `input_ids` is missing" in text
+    assert "the input `x` is unknown to callers" in text
+    assert "the output `present.0.value` is missing" in text
     assert "jaxport.decoder_inputs" in text
 
 
@@ -193,7 +193,7 @@ def test_a_static_cache_is_not_read_after_it_was_written(late, ok):
         exported = jaxport.to_onnx(static, inputs, target="genai")
         assert Decoder.of(exported.model, exported.inputs, exported.outputs).static
     else:
-        assert "`past_key_values.0.key` is read by ReduceSum beside the writing of `present.0.key`" in refusal(
+        assert "`past_key_values.0.key` is read by ReduceSum besides being updated to `present.0.key`" in refusal(
             static, inputs
         )
 
@@ -272,7 +272,7 @@ def heard(frames=3000, heads=4, layers=2, size=8):
         (lambda: heard(layers=1), "keys and values for 1 layers, the decoder has 2"),
         (lambda: heard(heads=2), "the encoder's keys have 2 heads of size 8, those of the decoder 4 of size 8"),
         (lambda: heard(frames=100), "there are 100 frames; onnxruntime-genai gives every encoder 3000 frames"),
-        (lambda: None, "attends to the result of an encoder, and none is given"),
+        (lambda: None, "attends to the result of an encoder, but no encoder is given"),
     ],
 )
 def test_an_encoder_that_does_not_fit_is_refused(speech, encoder, text, tmp_path):
@@ -283,15 +283,15 @@ def test_an_encoder_that_does_not_fit_is_refused(speech, encoder, text, tmp_path
 
 
 def test_an_encoder_without_a_decoder_that_attends_to_it_is_refused(speech, tmp_path):
-    with pytest.raises(jaxport.InvalidArgument, match="the decoder attends to no encoder"):
+    with pytest.raises(jaxport.InvalidArgument, match="the decoder does not attend to an encoder"):
         export(build()).save_genai(tmp_path / "m", encoder=speech[0], context_length=64, eos_token_id=0)
 
 
 def test_a_model_that_is_no_encoder_is_refused_with_all_that_is_wrong():
     text = refusal(lambda x: {"encoder_hidden_states": x}, [("B", 4, 3)])
-    assert "is no encoder" in text
-    assert "there is no input `audio_features`" in text
-    assert "there is no output `present.0.encoder.key`" in text
+    assert "is not an encoder" in text
+    assert "the input `audio_features` is missing" in text
+    assert "the output `present.0.encoder.key` is missing" in text
     flat = refusal(
         lambda audio_features: {
             "encoder_hidden_states": audio_features[0],
@@ -310,7 +310,7 @@ def test_a_decoder_with_an_encoder_takes_no_mask():
 
     ids, past = jaxport.encoder_decoder_inputs(1, 2, 4, "heard")
     assert str(past[0]["encoder"]["key"].shape[2]) == "heard"
-    assert "the input `attention_mask` is none that a caller knows" in refusal(masked, [ids, ids, past])
+    assert "the input `attention_mask` is unknown to callers" in refusal(masked, [ids, ids, past])
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 1, 1), (1, 1, 1, 0)])

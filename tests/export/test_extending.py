@@ -85,7 +85,7 @@ def test_whatever_a_plugin_raises(install, code):
 def test_the_second_of_two_claims_is_refused(install):
     for name in ("first", "second"):
         install(name, 'import jaxport\njaxport.rule("contested")(lambda op, x: op.Softsign(x))\n')
-    with pytest.warns(UserWarning, match=r"there is a rule for `contested` already") as caught:
+    with pytest.warns(UserWarning, match=r"a rule for `contested` already exists") as caught:
         exported = jaxport.to_onnx(my_primitive("contested").bind, [("B",)])
     assert len(caught) == 1
     assert operators(exported) == ["Softsign"]

@@ -190,7 +190,7 @@ def test_a_saved_model_with_a_flag(tmp_path):
     [
         (lambda x, *, train: x if train else x[0], r"`output` is float32\[B\], or float32\[\]"),
         (lambda x, *, train: (x, x) if train else x, "PyTreeDef"),
-        (lambda x, *, train: (x, "a" if train else "b"), "which are no arrays"),
+        (lambda x, *, train: (x, "a" if train else "b"), "which are not arrays"),
     ],
 )
 def test_results_that_differ_in_more_than_values_are_refused(fn, why):

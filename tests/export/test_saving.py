@@ -227,7 +227,7 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path, name, why, external)
     text = str(caught.value)
     assert f"`{tmp_path / name}` cannot be written" in text
     assert why in text
-    assert "give a path in a folder that exists, may be written, and has room" in text
+    assert "give a path in an existing, writable folder with enough space" in text
     assert isinstance(caught.value, OSError)
     assert contents(tmp_path) == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]

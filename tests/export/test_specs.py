@@ -59,10 +59,10 @@ def test_constraints_are_passed_on():
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        (("B -",), "'B -' is no dimension"),
+        (("B -",), "'B -' is not a dimension"),
         ((-1, 3), "the size -1 is negative"),
-        ("B", "'B' does not say a shape"),
-        (({"a": "B"},), "'B' does not say a shape"),
+        ("B", "'B' is not a shape specification"),
+        (({"a": "B"},), "'B' is not a shape specification"),
         ([None], "inputs"),
     ],
 )
@@ -75,7 +75,7 @@ def test_malformed_specs_are_refused(spec, text):
 def test_symbols_of_two_scopes_are_refused():
     (a,), (b,) = export.symbolic_shape("A"), export.symbolic_shape("B")
     specs = [jax.ShapeDtypeStruct((a,), np.float32), jax.ShapeDtypeStruct((b,), np.float32)]
-    with pytest.raises(jaxport.InvalidArgument, match="belongs to another symbolic scope"):
+    with pytest.raises(jaxport.InvalidArgument, match="belongs to a different symbolic scope"):
         jaxport.to_onnx(lambda x, y: (x, y), specs)
 
 

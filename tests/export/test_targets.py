@@ -130,8 +130,8 @@ def test_an_older_opset_may_be_asked_for():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"target": "moon"}, "there is no target 'moon'"),
-        ({"target": 3}, "`3` is no target"),
+        ({"target": "moon"}, "unknown target 'moon'"),
+        ({"target": 3}, "`3` is not a target"),
         ({"target": "portable", "opset": 20}, r'opset 20 is newer than what the target "portable" takes \(18\)'),
     ],
 )

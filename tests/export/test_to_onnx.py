@@ -91,14 +91,14 @@ def test_run_is_raw_and_calling_is_not(mlp):
 
 def test_run_refuses_wrong_names(mlp):
     exported = export(mlp, ("B", 3))
-    with pytest.raises(jaxport.InvalidArgument, match="`z` is no input of the model"):
+    with pytest.raises(jaxport.InvalidArgument, match="`z` is not an input of the model"):
         exported.run({"z": np.ones((1, 3))})
     with pytest.raises(jaxport.InvalidArgument, match="the input `x` is missing"):
         exported.run({})
 
 
 def test_calling_with_another_structure_is_refused(mlp):
-    with pytest.raises(jaxport.InvalidArgument, match="the arguments have another structure"):
+    with pytest.raises(jaxport.InvalidArgument, match="the arguments do not have the structure"):
         export(mlp, ("B", 3))({"x": np.ones((1, 3))})
 
 
@@ -120,7 +120,7 @@ def test_names_may_be_given():
         ({"opset": "new"}, "opset 'new' is out of range"),
         ({"state": "keep"}, "state='keep' is unknown"),
         ({"inputs_as_nchw": [0]}, "position 0 has shape"),
-        ({"outputs_as_nchw": [7]}, "there is no position 7"),
+        ({"outputs_as_nchw": [7]}, "position 7 is out of range"),
         ({"input_params": {"z": ()}, "static_params": {"z": 1}}, "`z` is in `input_params` and in `static_params`"),
     ],
 )

@@ -248,7 +248,7 @@ def compare(outputs: Any, expected: Any, rtol: float, atol: float) -> None:
 
 def _compare(output: Any, wanted: Any, rtol: float, atol: float) -> None:
     if isinstance(wanted, list):
-        assert isinstance(output, list), f"{type(output)} is no sequence"
+        assert isinstance(output, list), f"{type(output)} is not a sequence"
         return compare(output, wanted, rtol, atol)
     if wanted is None:
         assert output is None

@@ -52,7 +52,7 @@ def test_batches_of_two_whose_rows_see_one_another() -> None:
         m = ReduceMean(x, axes) y = Sub(x, m) }"""
     x = GENERATOR.standard_normal((6, 3), np.float32)
     np.testing.assert_allclose(program(graph, batch=True)(x), one_by_one(graph, x, size=2), rtol=1e-5, atol=1e-6)
-    with pytest.raises(InvalidArgument, match="give all of them one number, which 2 divides"):
+    with pytest.raises(InvalidArgument, match="give all of them the same number of rows, a multiple of 2"):
         program(graph, batch=True)(x[:5])
 
 
@@ -82,7 +82,7 @@ def test_the_refusal_of_another_batch_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("graph", "batch", "message"),
     [
-        ("g (float[1, 2] x) => (float[1, 2] y) { y = Neg(x) }", {"z": 0}, "`z` is no input or output"),
+        ("g (float[1, 2] x) => (float[1, 2] y) { y = Neg(x) }", {"z": 0}, "`z` is not an input or output"),
         ("g (float[1, 2] x) => (float[1, 2] y) { y = Neg(x) }", {"x": 2}, "`x` has no axis 2"),
         ("g (float x) => (float y) { y = Neg(x) }", True, "no input of the model has rows"),
         ("g (float[1] x, float[2] z) => (float[2] y) { y = Add(x, z) }", {"z": 0}, "`z` has 2 rows, `x` has 1"),
@@ -95,7 +95,7 @@ def test_axes_that_cannot_be(graph: str, batch: Any, message: str) -> None:
 
 def test_an_output_without_rows_is_refused() -> None:
     graph = "g (float[1, 3] x) => (float y) { y = ReduceSum<keepdims = 0>(x) }"
-    with pytest.raises(InvalidArgument, match="the output `y` has no row for each row of the inputs"):
+    with pytest.raises(InvalidArgument, match="the output `y` does not have one row for each row of the inputs"):
         program(graph, batch=True)(np.ones((2, 3), np.float32))
     several = program("g (float[1] x, float[1] z) => (float[1] y) { y = Add(x, z) }", batch=True)
     with pytest.raises(InvalidArgument, match="the inputs have these numbers of rows: `x` 2, `z` 3"):

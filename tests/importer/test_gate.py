@@ -134,7 +134,7 @@ def test_data_beside_the_model_is_read_wherever_the_tensor_is(make: Callable[[],
     expected = [5, 6] if make is not with_sparse else [6, 7]
     np.testing.assert_array_equal(from_onnx(tmp_path / "m.onnx")(X), expected)
     for other in (made, made.SerializeToString()):
-        with pytest.raises(ModelError, match="no folder is known that the file could be in"):
+        with pytest.raises(ModelError, match="no folder is known"):
             from_onnx(other)
 
 
@@ -183,7 +183,7 @@ def test_only_regular_files_are_mapped(tmp_path: Path):
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     with pytest.raises(ModelError, match="is missing"):
         from_onnx(tmp_path / "m.onnx")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         Buffer(Path("/dev/null"))
 
 
@@ -215,7 +215,7 @@ def test_external_data_says_its_place_once(tmp_path: Path):
     make_external(tensor, "a")
     tensor.external_data.add(key="location", value="b")
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
-    with pytest.raises(ModelError, match="says twice what its `location` is"):
+    with pytest.raises(ModelError, match="gives its `location` twice"):
         from_onnx(tmp_path / "m.onnx")
 
 

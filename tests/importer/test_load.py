@@ -56,7 +56,7 @@ def test_external_data_is_read_from_beside_the_model(tmp_path: Path) -> None:
         ("a\0b", {}, r"external data at `a\\0b` is refused"),
         ("weights.bin", {"offset": "4"}, "`weights.bin` is too short"),
         ("weights.bin", {"length": "4"}, "`weights.bin` is too short"),
-        ("weights.bin", {"offset": "-8"}, "the offset `-8` of external data is no size"),
+        ("weights.bin", {"offset": "-8"}, "the offset `-8` of external data is not a size"),
     ],
 )
 def test_external_data_that_is_refused(tmp_path: Path, location: str, entries: dict[str, str], message: str) -> None:
@@ -71,7 +71,7 @@ def test_external_data_behind_a_link_is_refused(tmp_path: Path) -> None:
     path = external(folder)
     (folder / "weights.bin").rename(tmp_path / "outside.bin")
     (folder / "weights.bin").symlink_to(tmp_path / "outside.bin")
-    with pytest.raises(ModelError, match="lies outside the model's folder"):
+    with pytest.raises(ModelError, match="is outside the model's folder"):
         from_onnx(path)
 
 
@@ -92,7 +92,7 @@ def test_external_data_that_is_missing(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(ModelError, match=r"the data file `weights\.bin` is missing"):
         from_onnx(path)
-    with pytest.raises(ModelError, match="of the bytes no folder is known"):
+    with pytest.raises(ModelError, match="no folder is known for the bytes"):
         from_onnx(path.read_bytes())
 
 
@@ -181,7 +181,7 @@ def test_everything_that_is_unsupported_is_listed_at_once() -> None:
 def test_generation_is_refused_as_what_it_is() -> None:
     decoder = "d (int64[1] i) => (int64[1] o) { o = Identity(i) }"
     graph = f"g (int64[1] x) => (int64[1] y) {{ y = com.microsoft.BeamSearch<decoder: graph = {decoder}>(x) }}"
-    with pytest.raises(Unsupported, match=r"BeamSearch .* runs a graph of its own, as generation of text does"):
+    with pytest.raises(Unsupported, match=r"BeamSearch .* runs a graph of its own, as text generation does"):
         from_onnx(model(graph, domains=', "com.microsoft": 1'))
 
 

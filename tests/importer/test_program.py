@@ -149,7 +149,12 @@ def test_shape_arithmetic_is_no_array_code() -> None:
 
 @pytest.mark.parametrize(
     ("value", "why"),
-    [([1.5, 2], "fractions are no integers"), ([300, 1], "300"), ([[1], [2, 3]], "inhomogeneous"), (["a", "b"], "'a'")],
+    [
+        ([1.5, 2], "fractions are not integers"),
+        ([300, 1], "300"),
+        ([[1], [2, 3]], "inhomogeneous"),
+        (["a", "b"], "'a'"),
+    ],
 )
 def test_python_numbers_that_the_declared_type_cannot_hold(value: list, why: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"(?s)the input `x` cannot be uint8\n.*{why}"):

@@ -146,8 +146,8 @@ def test_what_names_do_not_say_is_refused_with_the_constraint(text: str, constra
     [
         ({"z": (2, 3)}, "`z` is not an input"),
         ({"x": ("b", 3)}, "is given 2 sizes"),
-        ({"x": ("b", 3, "h", "2^")}, "`2\\^` is no size"),
-        ({"x": ("b", 3, "h", -1)}, "`-1` is no size"),
+        ({"x": ("b", 3, "h", "2^")}, "`2\\^` is not a size"),
+        ({"x": ("b", 3, "h", -1)}, "`-1` is not a size"),
     ],
 )
 def test_malformed_sizes_are_refused(inputs: dict[str, Any], why: str):
@@ -168,7 +168,7 @@ def test_the_command_takes_sizes(tmp_path, capsys):
     assert run(*command, "--input", "x:B,3,32*H,32*W") == 0
     assert "return jnp.concatenate" in (tmp_path / "out" / "model.py").read_text()
     assert run(*command, "--input", "images:B,3,H,W") != 0
-    assert "names no input of the model" in capsys.readouterr().err
+    assert "does not name an input of the model" in capsys.readouterr().err
 
 
 def test_assumptions_are_sentences():

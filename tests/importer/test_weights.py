@@ -332,7 +332,7 @@ def large_model() -> onnx.ModelProto:
         (lambda t: t.dims.__setitem__(0, 10**15), "needs 4000000000000000 bytes, the tensor has 2400"),
         (lambda t: t.dims.__setitem__(0, -600), "has a negative size"),
         (lambda t: setattr(t, "data_type", 77), "77 is not an ONNX element type"),
-        (lambda t: setattr(t, "data_type", TensorProto.STRING), "strings cannot lie outside"),
+        (lambda t: setattr(t, "data_type", TensorProto.STRING), "strings cannot be stored outside"),
         (lambda t: setattr(t, "raw_data", t.raw_data[:-1]), "needs 2400 bytes, the tensor has 2399"),
         (lambda t: setattr(t, "raw_data", t.raw_data + b"x"), "needs 2400 bytes, the tensor has 2401"),
     ],

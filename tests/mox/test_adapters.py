@@ -141,9 +141,9 @@ def test_what_is_no_plain_product_is_scaled_and_not_merged():
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda: dora(0), "rank=0 is no rank"),
-        (lambda: dora(2, name="a b"), "is no name of an adapter"),
-        (lambda: ia3(name="a b"), "is no name of an adapter"),
+        (lambda: dora(0), "rank=0 is not a valid rank"),
+        (lambda: dora(2, name="a b"), "is not a valid name for an adapter"),
+        (lambda: ia3(name="a b"), "is not a valid name for an adapter"),
         (lambda: jaxport.make_mox(jnp.tanh)(X).sub("//tanh", dora(2)), "has no weight to adapt"),
         (lambda: jaxport.make_mox(eqx.nn.Conv1d(4, 3, 2, key=jax.random.key(0)))(jnp.ones((4, 5))).sub("//Conv1d", ia3()), "does not end in|no such"),
     ],

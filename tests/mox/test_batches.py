@@ -130,7 +130,9 @@ REFUSED = {
 def test_what_is_no_operation_of_one_example_is_refused(name):
     program, query = REFUSED[name]
     mox = jaxport.make_mox(program)(X[0])
-    message = "was differentiated" if name == "a derivative" else "of a `vmap` in another way than for one example"
+    message = (
+        "was differentiated" if name == "a derivative" else "differently for the batch of a `vmap` than for one example"
+    )
     with pytest.raises(jaxport.Unsupported, match=message):
         mox.sub(query, lambda *args: args[0])
 

@@ -143,9 +143,9 @@ def test_what_a_type_does_not_allow_is_refused():
     bits = jaxport.blocks.boundary(lambda x: jax.lax.bitcast_convert_type(x, jnp.int32) + 1)
     with pytest.raises(jaxport.InvalidArgument, match="cannot be computed in bfloat16"):
         jaxport.make_mox(bits)(ROWS).sub("/*/*", cast(jnp.bfloat16))
-    with pytest.raises(jaxport.InvalidArgument, match="`int8` is no floating-point type"):
+    with pytest.raises(jaxport.InvalidArgument, match="`int8` is not a floating-point type"):
         cast(jnp.int8)
-    with pytest.raises(jaxport.InvalidArgument, match="`sin` is no block"):
+    with pytest.raises(jaxport.InvalidArgument, match="`sin` is not a block"):
         jaxport.make_mox(jnp.sin)(ROWS).sub("//sin", cast(jnp.bfloat16))
 
 
@@ -205,7 +205,7 @@ def test_only_the_chosen_parameters_are_trained():
     changed = {path for path in params if not np.array_equal(params[path], after[path])}
     assert changed == {"lora_b"}  # while B is zero, A has no gradient
     assert trainable(adapted, '//*[@type="Linear"]')["kernel"]
-    with pytest.raises(jaxport.QueryError, match="hits nothing, so nothing would be trained"):
+    with pytest.raises(jaxport.QueryError, match="matches nothing, so nothing would be trained"):
         trainable(adapted, "//Conv")
 
 

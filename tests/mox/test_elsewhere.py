@@ -1,4 +1,4 @@
-"""The table of what is said elsewhere: each of its lines runs, on a model that has what the lines name."""
+"""The table of equivalents in other libraries: each of its lines runs, on a model that has what the lines name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import jaxport
 from tests.mox.test_interventions import Model, X
 
 PAGE = Path(__file__).parents[2] / "docs" / "mox.md"
-TABLE = PAGE.read_text(encoding="utf-8").partition("## As it is said elsewhere")[2].partition("\n## ")[0]
+TABLE = PAGE.read_text(encoding="utf-8").partition("## Equivalents in other libraries")[2].partition("\n## ")[0]
 LINES = [row.rpartition("| `")[2].removesuffix("` |") for row in TABLE.splitlines() if re.match(r"\| \w", row)]
 
 

@@ -536,7 +536,7 @@ PROPERTIES = {
     "names that fell free are used": (["nnx", "equinox", "onnx"], lambda c: [
         path for path in c.mox.sub(HEADS, new_head(c)).params if path.startswith("head")] == [
         f"head.{'weight' if c.is_transposed else 'kernel'}"]),
-    "masks that are closed over are no parameters": (ALL, lambda c: c.mox.select(c.dense).after(
+    "masks that are closed over are not parameters": (ALL, lambda c: c.mox.select(c.dense).after(
         lambda y: y * jnp.ones(y.shape[-1])).params.keys() == c.mox.params.keys()),
     "layers after blocks": (ALL, lambda c: (
         (c.mox.select(c.dense) - c.mox.select(HEADS)) | c.mox.select(HEADS)).count() == c.mox.select(c.dense).count()),
@@ -601,9 +601,9 @@ def twice():
 
 
 MISTAKES = {
-    "another default": (lambda c: two(X, X)(X, X, scale=2.0), "another structure"),
-    "too many": (lambda c: c.mox(X, X), "another structure"),
-    "an unknown name": (lambda c: c.mox(z=X), "another structure"),
+    "another default": (lambda c: two(X, X)(X, X, scale=2.0), "do not have the structure"),
+    "too many": (lambda c: c.mox(X, X), "do not have the structure"),
+    "an unknown name": (lambda c: c.mox(z=X), "do not have the structure"),
     "an unknown parameter": (lambda c: c.mox.apply({"head.kernle": HEAD}, X), "is not a parameter of the Mox"),
     "a typo in a path": (lambda c: c.mox.patch({"blocks.1.pu": 0.0}), r"there (is|are) `blocks.1.up`"),
     "a typo in an attribute": (lambda c: c.mox.select("//Linear[@outfeatures=8]"), "`@?out_features`"),

@@ -163,9 +163,9 @@ def test_the_command_takes_functions_and_saved_programs(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("query", "FILE", "//MatMul", "--expect", 3), 1, "hits 2, not 3"),
-        (("query", "FILE", "//MatMul["), 1, "is no XPath expression"),
-        (("sub", "FILE", "//Relu", "jax.nn.nothing", "-o", "x.onnx"), 2, "`jax.nn.nothing` is no function"),
+        (("query", "FILE", "//MatMul", "--expect", 3), 1, "matches 2, not 3"),
+        (("query", "FILE", "//MatMul["), 1, "is not a valid XPath expression"),
+        (("sub", "FILE", "//Relu", "jax.nn.nothing", "-o", "x.onnx"), 2, "`jax.nn.nothing` is not a function"),
         (("tree", "jax.nn:relu"), 2, "needs inputs"),
         (("tree", "missing.onnx"), 2, "missing.onnx"),
     ],

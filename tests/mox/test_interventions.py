@@ -142,7 +142,7 @@ WRONG = {
     "nothing": (
         lambda mox: mox.patch({"//Conv": 0.0}),
         jaxport.QueryError,
-        "hits nothing, so nothing would be patched",
+        "matches nothing, so nothing would be patched",
     ),
     "loss": (
         lambda mox: mox.capture("//Block", grads=lambda y: y)(X),

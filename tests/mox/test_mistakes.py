@@ -19,7 +19,7 @@ def mox():
 
 @pytest.mark.parametrize("edit", [lora, dora, ia3, quantize])
 def test_an_edit_that_is_not_called(mox, edit):
-    with pytest.raises(jaxport.InvalidArgument, match=f"`{edit.__name__}` is to be called first"):
+    with pytest.raises(jaxport.InvalidArgument, match=f"`{edit.__name__}` must be called first"):
         mox.sub("//Linear", edit)
 
 
@@ -54,7 +54,7 @@ NESTED = {"linear": {"kernel": jnp.ones((4, 4))}}
     ],
 )
 def test_a_nested_dict_of_parameters(mox, use):
-    with pytest.raises(jaxport.InvalidArgument, match="whole paths"):
+    with pytest.raises(jaxport.InvalidArgument, match="full paths"):
         use(mox)
 
 

@@ -118,7 +118,7 @@ def test_steps_that_would_differ_in_what_they_do_are_refused():
         return lambda x: match(x) * total
 
     differing = factory(make)
-    with pytest.raises(jaxport.InvalidArgument, match="does something else in each step of a scan"):
+    with pytest.raises(jaxport.InvalidArgument, match="differs between the steps of a scan"):
         mox.sub("//Linear", differing)
 
 

@@ -99,10 +99,10 @@ def test_convolutions_in_groups():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "int3"}, "`int3` is none of"),
+        ({"dtype": "int3"}, "`int3` is not one of"),
         ({"dtype": "float8_e4m3fn", "symmetric": False}, "has no zero point"),
-        ({"group": 0}, "group=0 is no size"),
-        ({"group": 8, "axis": 1}, "groups lie along"),
+        ({"group": 0}, "group=0 is not a size"),
+        ({"group": 8, "axis": 1}, "groups are along"),
     ],
 )
 def test_what_no_format_is_is_refused(options, message):

@@ -157,7 +157,7 @@ MALFORMED = {
     "//": (2, "a name is expected here, not the end"),
     "//Linear//": (10, "a name is expected here, not the end"),
     "//Linear and": (12, "a name is expected here, not the end"),
-    "uncle::a": (0, "`uncle` is no axis"),
+    "uncle::a": (0, "`uncle` is not an axis"),
     "//a[lower-case(@b)]": (4, "XPath 1.0 has no function `lower-case`"),
     "//a[matches(@b)]": (15, "`matches` takes two arguments, a text and what it is compared with"),
     "//x:a": (2, "elements have no namespaces"),
@@ -202,13 +202,13 @@ def test_a_wrong_call_of_a_function_is_an_error(mox):
 
 
 def test_the_number_of_hits_can_be_demanded(mox):
-    with pytest.raises(jaxport.QueryError, match=r"`//Linear` hits 2, not 3(.|\n)*it hits `one`, `two`"):
+    with pytest.raises(jaxport.QueryError, match=r"`//Linear` matches 2, not 3(.|\n)*it matches `one`, `two`"):
         mox.select("//Linear", expect=3)
-    with pytest.raises(jaxport.QueryError, match=r"`//Linaer` hits 0, not 2(.|\n)*there is `Linear`"):
+    with pytest.raises(jaxport.QueryError, match=r"`//Linaer` matches 0, not 2(.|\n)*there is `Linear`"):
         mox.select("//Linaer", expect=2, strict=False)
-    with pytest.raises(jaxport.QueryError, match="`//RMSNorm` hits nothing, so nothing would be replaced"):
+    with pytest.raises(jaxport.QueryError, match="`//RMSNorm` matches nothing, so nothing would be replaced"):
         mox.sub("//RMSNorm", jnp.sin)
-    with pytest.raises(jaxport.QueryError, match="`//RMSNorm` hits nothing, so nothing would be captured"):
+    with pytest.raises(jaxport.QueryError, match="`//RMSNorm` matches nothing, so nothing would be captured"):
         mox.capture("//RMSNorm")
 
 
@@ -231,7 +231,7 @@ def test_an_unknown_name_is_refused_unless_it_is_asked_for(mox, query):
 
 def test_blocks_are_found_by_path(mox):
     assert mox["one"].config["in_features"] == 3
-    with pytest.raises(jaxport.QueryError, match=r"`onee` is no path of a block(.|\n)*there (is|are) `one`"):
+    with pytest.raises(jaxport.QueryError, match=r"`onee` is not the path of a block(.|\n)*there (is|are) `one`"):
         mox["onee"]
     layer = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
     twice = jaxport.make_mox(nnx.Sequential(layer, layer))(X)
@@ -270,14 +270,14 @@ def test_selections_are_combined(mox):
     assert linear.select(nnx.Linear).count() == 0  # inside of the members
     with pytest.raises(jaxport.InvalidArgument, match="a selection and a `str` cannot be combined"):
         linear | "//Conv"
-    with pytest.raises(jaxport.InvalidArgument, match="of another Mox"):
+    with pytest.raises(jaxport.InvalidArgument, match="belongs to another Mox"):
         linear | jaxport.make_mox(jnp.sin)(X).select("//sin")
 
 
 def test_what_is_no_query_is_refused(mox):
-    with pytest.raises(jaxport.InvalidArgument, match="3 is no query"):
+    with pytest.raises(jaxport.InvalidArgument, match="3 is not a query"):
         mox.select(3)
-    with pytest.raises(jaxport.InvalidArgument, match="the selection is of another Mox"):
+    with pytest.raises(jaxport.InvalidArgument, match="the selection belongs to another Mox"):
         mox.select(jaxport.make_mox(jnp.sin)(X).select("//sin"))
 
 
@@ -296,5 +296,5 @@ def test_a_model_of_twelve_layers_is_printed_on_a_page():
     assert lines[-1].strip() == "└─ … layers.1 to layers.11: the same"
     assert str(mox.fold(depth=2)).count("\n") == 3
     assert mox._repr_html_() == mox.show().data
-    with pytest.raises(jaxport.InvalidArgument, match="depth=0 shows nothing"):
+    with pytest.raises(jaxport.InvalidArgument, match="depth=0 is not positive"):
         mox.fold(depth=0)

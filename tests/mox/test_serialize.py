@@ -128,7 +128,7 @@ def test_a_dtype_survives_in_a_checkpoint(tmp_path, dtype):
 def test_a_callback_is_refused_by_name():
     callback = lambda x: jax.pure_callback(np.sin, jax.ShapeDtypeStruct((3,), jnp.float32), x)
     mox = jaxport.make_mox(callback)(X)
-    with pytest.raises(jaxport.Unsupported, match=r"pure_callback .* runs something that a file cannot hold"):
+    with pytest.raises(jaxport.Unsupported, match=r"pure_callback .* runs something that a file cannot contain"):
         dumps(mox)
 
 
@@ -159,13 +159,13 @@ HOSTILE = {
     "a file": ('<!DOCTYPE mox [<!ENTITY f SYSTEM "file:///etc/hostname">]><mox>&f;</mox>', "xml", "document type"),
     "deep json": (DEEP["json"], "json", "nested more than 400 deep"),
     "deep yson": (DEEP["yson"], "yson", "nested more than 400 deep"),
-    "deep xml": (DEEP["xml"], "xml", "the text is no XML"),
-    "another document": ('{"format": "else"}', "json", "this is no Mox"),
-    "no document": ("[1, 2]", "json", "this is no Mox"),
-    "another root": ("<html/>", "xml", "this is no Mox"),
-    "a key twice": ('{"a": 1, "a": 2}', "json", "has a key twice"),
-    "nan": ('{"a": NaN}', "json", "`NaN` is no JSON"),
-    "unknown format": ("{}", "pickle", "`pickle` is no format"),
+    "deep xml": (DEEP["xml"], "xml", "the text is not XML"),
+    "another document": ('{"format": "else"}', "json", "this is not a Mox"),
+    "no document": ("[1, 2]", "json", "this is not a Mox"),
+    "another root": ("<html/>", "xml", "this is not a Mox"),
+    "a key twice": ('{"a": 1, "a": 2}', "json", "has duplicate keys"),
+    "nan": ('{"a": NaN}', "json", "`NaN` is not JSON"),
+    "unknown format": ("{}", "pickle", "`pickle` is not a format"),
 }
 
 
@@ -184,12 +184,16 @@ def damaged(document, *path, value):
 
 DAMAGES = {
     "a later version": (("version",), 99, "has version 99"),
-    "a host operation": (("program", "equations", 0, "primitive"), "pure_callback", "`pure_callback` is no operation"),
+    "a host operation": (
+        ("program", "equations", 0, "primitive"),
+        "pure_callback",
+        "`pure_callback` is not an operation",
+    ),
     "a dangling value": (("program", "outputs", 0), "v77", "`v77` is used before it is defined"),
     "another type": (("program", "inputs", 0, 1), ["int32", [3]], "the program is inconsistent"),
-    "no dtype": (("program", "inputs", 0, 1), ["floaty", [3]], "`floaty` is no dtype"),
-    "a negative size": (("program", "inputs", 0, 1), ["float32", [-3]], "-3 is no size"),
-    "a missing rule": (("program", "equations", 0, "rule"), 7, "there is no rule number 7"),
+    "no dtype": (("program", "inputs", 0, 1), ["floaty", [3]], "`floaty` is not a dtype"),
+    "a negative size": (("program", "inputs", 0, 1), ["float32", [-3]], "-3 is not a valid array size"),
+    "a missing rule": (("program", "equations", 0, "rule"), 7, "unknown rule number 7"),
     "more arguments": (("in_tree",), ["tuple", [["tuple", ["*", "*"]], ["dict", [], []]]], "does not fit"),
     "arguments of no call": (("in_tree",), "*", "not that of a call"),
     "an unknown value": (("static_inputs",), [[0, {"$eval": "1"}]], "has the unknown form"),
@@ -208,7 +212,7 @@ def test_a_damaged_document_is_refused(texts, name):
 
 def test_missing_and_truncated_files_are_refused(tmp_path):
     mox = jaxport.make_mox(nnx.Linear(3, 4, rngs=nnx.Rngs(0)))(X)
-    with pytest.raises(jaxport.InvalidArgument, match="tells no format"):
+    with pytest.raises(jaxport.InvalidArgument, match="has no suffix of a known format"):
         save(mox, tmp_path / "model.pickle")
     with pytest.raises(jaxport.InvalidArgument, match="there is no file"):
         load(tmp_path / "model.json")

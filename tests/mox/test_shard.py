@@ -153,7 +153,7 @@ X = jnp.ones((2, 4))
     ("shardings", "message"),
     [
         ({"weight": P()}, "`weight` is not a parameter of the model"),
-        ({"bias": P(None, "model")}, "`bias` cannot be split so"),
+        ({"bias": P(None, "model")}, "`bias` cannot be split in this way"),
     ],
 )
 def test_shardings_that_do_not_fit_a_file_are_refused(shardings, message):
@@ -169,7 +169,7 @@ def test_shardings_that_do_not_fit_a_file_are_refused(shardings, message):
         ({"//Linear": P(None, "rows")}, "the mesh has no axis `rows`"),
         ({"//Linear": P(None, None, "model")}, "it has 2 axes"),
         ({"//Linear": {"weight": P()}}, "it holds no `weight`, but 'kernel', 'bias'"),
-        ({"//Linear": "model"}, "does not say how something is split"),
+        ({"//Linear": "model"}, "is not a sharding specification"),
         ({"//Linear": P(), "layers.0": P("model")}, "it is to be split as"),
         ({"//tanh": P("model")}, "multiplies no parameter"),
         ({"//Linear": {"output": P("rows")}}, "the mesh has no axis `rows`"),
@@ -184,5 +184,5 @@ def test_what_does_not_fit_is_refused(specs, message):
 
 def test_a_query_that_hits_nothing_is_refused():
     mox = jaxport.make_mox(jnp.tanh)(X)
-    with pytest.raises(jaxport.QueryError, match="hits 0"):
+    with pytest.raises(jaxport.QueryError, match="matches 0"):
         mox.shard(jax.make_mesh((1,), ("model",)), {"//sin": P("model")})

@@ -125,7 +125,7 @@ def test_it_is_exported():
 
 def test_a_block_outside_of_scans_is_refused():
     mox = jaxport.make_mox(nnx.Linear(4, 4, rngs=nnx.Rngs(0)))(X)
-    with pytest.raises(jaxport.InvalidArgument, match="is no layer of a scanned stack"):
+    with pytest.raises(jaxport.InvalidArgument, match="is not a layer of a scanned stack"):
         mox.unroll("//Linear")
 
 

@@ -1,4 +1,4 @@
-"""Writes `docs/runtimes.md`: what ran where. `make test-runtimes` writes it if every runtime is at hand and nothing fails."""
+"""Writes `docs/runtimes.md`. `make test-runtimes` calls it if every runtime is at hand and nothing fails."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "runtimes.md"
-TITLE = """# What ran where
+TITLE = """# Tested runtimes
 
-`make test-runtimes` exports {count} programs for each target: functions that once failed somewhere (Fourier transforms,
-solvers, loops, sorting, random numbers, …), the precisions, and an example of each kind. Every file runs where it belongs,
-in an environment of its own, at two batch sizes where its sizes are open, and its values are compared with those of JAX.
-The run writes this page.
+See here which runtimes an exported model was tested in. `make test-runtimes` exports {count} programs for each target:
+functions that once failed in some runtime (Fourier transforms, solvers, loops, sorting, random numbers, …), the precisions,
+and an example of each kind. Every file is run in the runtimes of its target, each in its own environment, at two batch sizes
+if its batch is symbolic, and the values are compared with those of JAX. The run writes this page.
 
-Of the target `"onnx"`, the default, an old ONNX Runtime runs the files whose `requirements` name it or an older release.
+With the default target, `"onnx"`, an old ONNX Runtime is given only the files whose `requirements` name it or an older
+release.
 
 """
 GENERATION = """
 ## Language models
 
-32 tokens, chosen greedily, are those that JAX chooses, in onnxruntime-genai {version}:
+onnxruntime-genai {version} chooses the same 32 tokens as JAX in greedy decoding, for:
 
 {rows}
 
-## The page of the digits
+## The digits page
 
-In {browser}, digits that are drawn on the canvas of the [page](running.md#a-browser) are read right: {digits}.
+In {browser}, the [page](running.md#a-browser) recognises these digits, drawn on its canvas: {digits}.
 """
 FAULTY = """
 ## What runtimes get wrong
 
-Each of these small files fails there, and is right in ONNX Runtime; [Where models run](running.md#openvino) says what is
-done about it.
+Each of these small files fails in the runtime named, and is correct in ONNX Runtime;
+[Running exported models](running.md#openvino) explains what the target does about it.
 
 """
 REFUSED = """

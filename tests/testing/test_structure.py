@@ -47,7 +47,7 @@ def test_paths_that_are_there(branching, paths, exact):
         (["Sin[B]"], False, "there is no path `Sin[B]`"),
         (["Sin -> Cos -> Neg -> Add"], True, "no path names Exp"),
         (["Sin", "Sin", "Cos", "Neg", "Exp", "Add"], True, "there is no path `Sin`"),
-        (["Sin -> "], False, "` ` is no element of a path"),
+        (["Sin -> "], False, "` ` is not an element of a path"),
     ],
 )
 def test_paths_that_are_not_there(branching, paths, exact, text):

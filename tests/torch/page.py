@@ -1,4 +1,4 @@
-"""Writes `docs/pytorch.md`: which models of PyTorch were imported and compared. A run of `make test-torch` writes it.
+"""Writes `docs/pytorch.md`: which PyTorch models were imported and compared. A run of `make test-torch` writes it.
 
 `python -m tests.torch.page FOLDER` writes it from what `python -m tests.torch.imported FOLDER` found.
 """
@@ -20,31 +20,33 @@ VARIANTS = {
     "float16": "in half precision",
     "qdq": "quantized by `quantize_static`, with calibrated scales",
     "int8": "quantized by `quantize_dynamic`",
-    "fused": "what the optimizer of `onnxruntime.transformers` makes of it, in operators of `com.microsoft`",
-    "optimized": "what ONNX Runtime itself makes of a model when it loads it",
+    "fused": "optimized by `onnxruntime.transformers`, with operators of `com.microsoft`",
+    "optimized": "as ONNX Runtime itself optimizes a model when it loads it",
 }
-TITLE = """# Models of PyTorch
+TITLE = """# PyTorch models
 
-What was imported and compared: {files} files of {models} architectures, written by both of PyTorch's exporters with open
-sizes and random weights, few and narrow layers, in the operator sets {first} to {last}.{refusals}
-A file counts for
+See here which PyTorch models can be imported: {files} files of {models} architectures were imported and compared. They were
+written by both of PyTorch's exporters with dynamic shapes, have few and narrow layers with random weights, and use opsets
+{first} to {last}.{refusals}
+Each column counts the files that pass a check:
 
-- *equal* ({equal}) if the program under `jax.jit` equals ONNX Runtime at two sets of sizes. Where the runtime refuses
-  the file (°), PyTorch's own results are what it equals. Of quantized models the graph is compared as it is written: ONNX
-  Runtime's fusions change values by a quantization step. In half precision 2 % of the largest element are allowed, for the
-  runtime rounds less often where it fuses, and 5 % in quantized models, where a value at the border of a step falls on
-  either side of it and takes others along; else what the type justifies.
-- *symbolic* ({symbolic}) if it traces with the names that the model has for sizes, without their values; images that a model
-  halves and puts together again, with `32*height` and `32*width`;
-- *source* ({source}) if the printed source computes the same where jaxport cannot be imported;
-- *gradient* ({gradient}) if the gradient with respect to every parameter is finite, and not zero everywhere unless the model
-  is quantized;
-- *round trip* ({round_trip}) if the program, exported again, computes the same in ONNX Runtime.
+- *equal* ({equal}): the program under `jax.jit` agrees with ONNX Runtime at two sets of sizes. If the runtime refuses the
+  file (°), it is compared with PyTorch's own results. Quantized models are compared with the graph as written, since ONNX
+  Runtime's fusions change values by a quantization step. The tolerance is that of the dtype, except for half precision, where
+  it is 2 % of the largest element because the runtime rounds less often in fused operators, and for quantized models, where it
+  is 5 % because a value halfway between two quantization levels may be rounded either way, which changes later values;
+- *symbolic* ({symbolic}): it can be traced with the model's names for sizes in place of their values, or with `32*height` and
+  `32*width` if the model downsamples images and joins them again;
+- *source* ({source}): the printed source computes the same where jaxport is not installed;
+- *gradient* ({gradient}): the gradient with respect to every parameter is finite, and not zero everywhere unless the model is
+  quantized;
+- *round trip* ({round_trip}): the program, exported again, computes the same in ONNX Runtime.
+
+Variants:
 
 {variants}
 
-This page is written by `make test-torch` when it ran whole, or by `python -m tests.torch.page` from the files that were
-compared so far.
+A complete run of `make test-torch` writes this page; `python -m tests.torch.page` writes it from the files compared so far.
 
 | model | exporter | variant | opset | equal | symbolic | source | gradient | round trip |
 |---|---|---|---|---|---|---|---|---|
@@ -64,7 +66,9 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
     refused = [row for row in rows if "refused" in row]
     text = TITLE.format(
         files=len(imported), models=len({row["model"] for row in imported}), first=min(opsets), last=max(opsets),
-        refusals=f" {len(refused)} more PyTorch cannot export with open sizes (see the end)." if refused else "",
+        refusals=f" PyTorch itself cannot export {len(refused)} further files with dynamic shapes (listed at the end)."
+        if refused
+        else "",
         variants="\n".join(f"- `{variant}`: {what};" for variant, what in VARIANTS.items()).removesuffix(";") + ".", **count,
     )  # fmt: skip
     reasons: dict[str, str] = {}
@@ -77,8 +81,10 @@ def page(rows: Iterable[dict[str, Any]]) -> str:
         if row["oracle"] != "ONNX Runtime":
             answers[0] += "°"
         text += f"| {row['model']} | {row['exporter']} | {row['variant']} | {row['opset']} | {' | '.join(answers)} |\n"
-    text += _listed("What does not hold", reasons)
-    return text + _listed("What PyTorch cannot export with open sizes", {_name(row): row["refused"] for row in refused})
+    text += _listed("Checks that fail", reasons)
+    return text + _listed(
+        "What PyTorch cannot export with dynamic shapes", {_name(row): row["refused"] for row in refused}
+    )
 
 
 def _name(row: dict[str, Any]) -> str:

@@ -17,8 +17,8 @@ def test_what_holds_is_counted_and_what_does_not_is_listed():
     assert "2 files of 2 architectures" in text
     assert "*equal* (2 of 2)" in text
     assert "*symbolic* (1 of 2)" in text
-    assert "operator sets 14 to 20. 1 more PyTorch cannot export with open sizes" in text
+    assert "14 to 20. PyTorch itself cannot export 1 further files with dynamic shapes" in text
     assert "| vit | dynamo |  | 20 | yes | yes | yes | yes | yes |" in text
     assert "| bert | legacy | int8 | 14 | yes° | no | yes | yes | yes |" in text
     assert "- bert, legacy, int8, symbolic: `a b c`" in text
-    assert text.endswith("## What PyTorch cannot export with open sizes\n\n- mamba, dynamo: `cannot`\n")
+    assert text.endswith("## What PyTorch cannot export with dynamic shapes\n\n- mamba, dynamo: `cannot`\n")

@@ -78,7 +78,8 @@ def test_sampled_ids_avoid_what_is_given():
 
 
 @pytest.mark.parametrize(
-    ("avoid", "text"), [({"x": [0]}, "`x` is no input"), ({"ids": range(8)}, "no value is left for the input `ids`")]
+    ("avoid", "text"),
+    [({"x": [0]}, "`x` is not an input"), ({"ids": range(8)}, "no value is left for the input `ids`")],
 )
 def test_what_cannot_be_avoided_is_refused(avoid, text):
     exported = jaxport.to_onnx(lambda ids: jnp.asarray(MANY[:8])[ids], [jax.ShapeDtypeStruct((5,), np.int32)])
@@ -89,7 +90,7 @@ def test_what_cannot_be_avoided_is_refused(avoid, text):
 def test_sampled_ids_of_an_imported_model_avoid_them_too():
     exported = jaxport.to_onnx(lambda ids: jnp.asarray(MANY[:8])[ids], [jax.ShapeDtypeStruct((5,), np.int32)])
     assert from_onnx(exported.model).verify(avoid={"ids": [0]}).ok
-    with pytest.raises(jaxport.InvalidArgument, match="`x` is no input"):
+    with pytest.raises(jaxport.InvalidArgument, match="`x` is not an input"):
         from_onnx(exported.model).verify(avoid={"x": [0]})
 
 

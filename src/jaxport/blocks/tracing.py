@@ -117,9 +117,9 @@ def trace(
     """
     if state not in ("refuse", "outputs", "discard"):
         raise InvalidArgument(
-            f"`{state}` is not a way to treat state",
+            f"`{state}` is not a valid `state`",
             where="the argument `state`",
-            why="it must say what becomes of changes to module state",
+            why="it says how to treat changes of module state",
             instead="use 'refuse', 'outputs' or 'discard'",
         )
     if not callable(fn):
@@ -279,7 +279,7 @@ def _state_changed(fn: PythonFunction, paths: Sequence[str], state: str) -> Stat
     return StateChanged(
         f"tracing `{name}` changes the state of its modules",
         where="\n".join(shown),
-        why="a trace is a pure function, and dropping or keeping the new values changes what the model means",
+        why="a trace is a pure function, and dropping the new values and returning them give different models",
         instead='switch the model to evaluation (`model.eval()`), or pass `state="outputs"` or `state="discard"`',
     )
 

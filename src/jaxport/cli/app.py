@@ -34,24 +34,26 @@ _TARGET_HELP = (
 )
 _DESTINATION_HELP = 'Where the model will run: "onnx", "portable", "web", "openvino", "onnxruntime" or "genai".'
 _DECODER_HELP = (
-    "A step of a language model, in place of its inputs; a folder for onnxruntime-genai is written: "
+    "Export one step of a language model (instead of --input), as a folder for onnxruntime-genai: "
     '"layers=2,kv_heads=2,head_size=8,…", with context_length and eos_token_id; also cache=static, position_ids=False. '
     'With --encoder: "layers=2,heads=4,head_size=8,encoder_length=1500,…".'
 )
-_ENCODER_HELP = "The encoder that the decoder attends to, as MODULE:ATTRIBUTE; --input is that of the encoder."
+_ENCODER_HELP = (
+    "The encoder that the decoder attends to, as MODULE:ATTRIBUTE; --input then describes the encoder's input."
+)
 _PRECISION_HELP = (
     'The precision of the weights: "float16", "bfloat16", "int8-dynamic", "int4", or "int4,group=64,symmetric=True"; '
-    '"int8" needs data and is available from Python.'
+    '"int8" needs data and is available only from Python.'
 )
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
 _INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]".'
 _FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
-_WEIGHTS_HELP = 'What weights become: "constants", "inputs", or inputs if their path matches "layers.*.kernel".'
+_WEIGHTS_HELP = 'How weights are stored: "constants", "inputs", or a pattern such as "layers.*.kernel" for paths that become inputs.'
 _CONSTRAINT_HELP = 'A constraint on the symbolic dims: "T >= 2".'
-_RTOL_HELP = "How much an element may differ, relative to itself; by default what its dtype justifies."
-_ATOL_HELP = "How much any element may differ; by default what the dtype justifies for the largest element."
+_RTOL_HELP = "The relative tolerance of an element; by default that of its dtype."
+_ATOL_HELP = "The absolute tolerance of an element; by default that of the dtype for the largest element."
 _SIZE_HELP = 'Compare at these sizes of the symbolic dims: "B=1,T=8". May be repeated.'
-_AVOID_HELP = 'Integers that are not sampled for an input: "ids=0". May be repeated.'
+_AVOID_HELP = 'Integers not to sample for an input: "ids=0". May be repeated.'
 
 
 def _option(*names: str, metavar: str, text: str) -> Any:
@@ -80,11 +82,13 @@ State = Annotated[
 ]
 Nonfinite = Annotated[
     Literal["runtime", "exact"],
-    typer.Option(help="How max pooling and recurrent layers treat NaN: as their operators do, or as JAX does."),
+    typer.Option(
+        help="How max pooling and recurrent layers treat NaN: as the runtime's operators do, or exactly as JAX does."
+    ),
 ]
 Checks = Annotated[
     Literal["discard", "refuse"],
-    typer.Option(help="How to treat checks of values that raise Python errors, such as `equinox.error_if`."),
+    typer.Option(help="How to treat checks that raise Python errors, such as `equinox.error_if`."),
 ]
 RelativeTolerance = Annotated[float | None, typer.Option("--rtol", help=_RTOL_HELP)]
 AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help=_ATOL_HELP)]
@@ -121,13 +125,13 @@ def export(
     functions: Functions,
     sizes: Sizes,
     avoid: Avoid,
-    opset: Annotated[int | None, typer.Option(help="The operator set; that of the target if left out.")] = None,
+    opset: Annotated[int | None, typer.Option(help="The operator set; by default that of the target.")] = None,
     destination: Annotated[str, typer.Option("--target", metavar="NAME", help=_DESTINATION_HELP)] = "onnx",
     decoder: Annotated[str | None, typer.Option(metavar="NAME=VALUE,…", help=_DECODER_HELP)] = None,
     encoder: Annotated[str | None, typer.Option(metavar="MODULE:ATTRIBUTE", help=_ENCODER_HELP)] = None,
     precision: Annotated[str | None, typer.Option(metavar="NAME[,OPTION=VALUE…]", help=_PRECISION_HELP)] = None,
     border: Annotated[
-        str | None, typer.Option("--io", metavar="DTYPE", help="The dtype of inputs and outputs in float32.")
+        str | None, typer.Option("--io", metavar="DTYPE", help="The dtype that replaces float32 in inputs and outputs.")
     ] = None,
     double_precision: DoublePrecision = False,
     weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS_HELP)] = "constants",
@@ -135,11 +139,13 @@ def export(
     nonfinite: Nonfinite = "runtime",
     checks: Checks = "discard",
     unroll_scans: Annotated[
-        int | None, typer.Option(metavar="STEPS", help="Write out scans of at most so many steps; 0 keeps all loops.")
+        int | None, typer.Option(metavar="STEPS", help="Unroll scans of at most this many steps; 0 keeps all loops.")
     ] = None,
     external_data: Annotated[
         bool | None,
-        typer.Option("--external-data/--single-file", help="Weights beside the model; by default only above 2 GB."),
+        typer.Option(
+            "--external-data/--single-file", help="Write the weights to a separate file; by default only above 2 GB."
+        ),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Run both sides and compare before writing.")] = False,
     rtol: RelativeTolerance = None,

@@ -72,7 +72,7 @@ def parse_decoder(text: str | None, encoder: str | None, destination: str, input
     if text is None:
         if encoder is not None or destination == "genai":
             raise InvalidArgument(
-                "an encoder needs to know its decoder" if encoder else 'the target "genai" needs to know the decoder',
+                "`--encoder` needs `--decoder`" if encoder else 'the target "genai" needs `--decoder`',
                 where="`--encoder`" if encoder else "`--target genai`",
                 instead='say `--decoder "layers=...,kv_heads=...,head_size=...,context_length=...,eos_token_id=..."`',
             )
@@ -83,7 +83,11 @@ def parse_decoder(text: str | None, encoder: str | None, destination: str, input
     if inputs and encoder is None:
         _refuse("`--input` and `--decoder` are given", "`--decoder` declares the inputs", apart)
     if encoder is not None and not inputs:
-        _refuse("the input of the encoder is missing", "`--decoder` declares those of the decoder", "give `--input`")
+        _refuse(
+            "the input of the encoder is missing",
+            "`--decoder` declares only the inputs of the decoder",
+            "give `--input`",
+        )
     values = specs.parse_keyword(text.replace(" ", "").split(","), "--decoder")
     declared = _INPUTS if encoder is None else _WITH_ENCODER
     known = {**declared, **_SAVING}

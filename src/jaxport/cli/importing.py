@@ -34,7 +34,7 @@ Values = Annotated[
         default_factory=list,
         show_default=False,
         metavar="NAME=VALUE",
-        help="An input's value: `shape=[2,3]`, or a file: `x=x.npy`. Inputs on which shapes depend need one.",
+        help="An input's value: `shape=[2,3]`, or a file: `x=x.npy`. Inputs that shapes depend on need one.",
     ),
 ]
 Sizes = Annotated[
@@ -47,9 +47,9 @@ Sizes = Annotated[
         help='Run at these sizes of the dims that the model has names for: "batch=1,seq=8". May be repeated.',
     ),
 ]
-RelativeTolerance = Annotated[float | None, typer.Option("--rtol", help="How much an element may differ, relative.")]
-AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help="How much any element may differ.")]
-Seed = Annotated[int, typer.Option(help="Of the sampled inputs and sizes.")]
+RelativeTolerance = Annotated[float | None, typer.Option("--rtol", help="The relative tolerance of an element.")]
+AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help="The absolute tolerance of an element.")]
+Seed = Annotated[int, typer.Option(help="The seed of the sampled inputs and sizes.")]
 
 
 Inputs = Annotated[
@@ -78,14 +78,16 @@ def import_model(
         str,
         typer.Option(
             "--framework",
-            help="What to print for: `jax`, one function; `nnx` or `equinox`, classes; `burn`, a crate of Rust.",
+            help="What to print: `jax`, one function; `nnx` or `equinox`, classes; `burn`, a Rust crate.",
         ),
     ] = "jax",
     rtol: RelativeTolerance = None,
     atol: AbsoluteTolerance = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Refuse attributes that ONNX Runtime ignores because operators have no such."),
+        typer.Option(
+            "--strict", help="Refuse attributes that operators do not define, even where ONNX Runtime ignores them."
+        ),
     ] = False,
 ) -> None:
     """Turn an ONNX file into JAX source code and a weights file."""
@@ -198,7 +200,7 @@ def parse_shapes(texts: Iterable[str], program: Program) -> dict[str, jax.ShapeD
         name = max((name for name in declared if text.startswith(f"{name}:")), key=len, default=None)
         if name is None or name in shapes:
             raise InvalidArgument(
-                f'"{text}" names no input of the model' if name is None else f"`{name}` is given twice",
+                f'"{text}" does not name an input of the model' if name is None else f"`{name}` is given twice",
                 where="`--input`",
                 instead=f'write it like "{next(iter(declared), "x")}:B,3"; the inputs are {", ".join(declared)}',
             )

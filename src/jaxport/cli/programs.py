@@ -22,7 +22,7 @@ __all__ = ["show_account", "show_query", "show_tree", "substitute", "view"]
 Model = Annotated[
     str,
     typer.Argument(
-        help="An ONNX file, a Mox (`.json`, `.yson`, `.xml`), or `module:attribute`: then give its inputs.",
+        help="An ONNX file, a Mox (`.json`, `.yson`, `.xml`), or `module:attribute` with its inputs.",
         metavar="MODEL",
     ),
 ]
@@ -38,7 +38,9 @@ Inputs = Annotated[
         help='One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]".',
     ),
 ]
-Expected = Annotated[int | None, typer.Option("--expect", metavar="COUNT", help="How many the query must hit.")]
+Expected = Annotated[
+    int | None, typer.Option("--expect", metavar="COUNT", help="The number of matches that the query must have.")
+]
 
 
 def load_mox(model: str, inputs: list[str]) -> Mox:
@@ -77,18 +79,18 @@ def view(
     inputs: Inputs,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("model.html"),
 ) -> None:
-    """Write a model as a page of HTML.
+    """Write a model as an HTML page.
 
-    The page is a tree that unfolds, and can be searched by text or XPath.
+    The page shows a collapsible tree that can be searched by text or XPath.
     """
     load_mox(model, inputs).show().save(output)
     typer.echo(f"{output}")
 
 
 def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = None) -> None:
-    """List what a query hits.
+    """List the matches of a query.
 
-    Each hit is printed with its type, its path, and the shapes of its inputs and outputs.
+    Each match is printed with its type, its path, and the shapes of its inputs and outputs.
     """
     selection = load_mox(model, inputs).select(query, expect=expect)
     shapes = lambda avals: ", ".join(aval.str_short(short_dtypes=True) for aval in avals)
@@ -99,7 +101,7 @@ def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = No
 def show_account(model: Model, inputs: Inputs) -> None:
     """Show what each block costs.
 
-    Counted are calls, parameters, bytes, operations and activations.
+    The table lists calls, parameters, bytes, operations and activations.
     """
     from jaxport.mox import account
 
@@ -114,7 +116,7 @@ def substitute(
     inputs: Inputs,
     expect: Expected = None,
 ) -> None:
-    """Replace what a query hits with a function.
+    """Replace the matches of a query with a function.
 
     The edited model is written as ONNX.
     """
@@ -147,7 +149,7 @@ def _function(name: str) -> PythonFunction:
         function = None
     if not callable(function):
         raise InvalidArgument(
-            f"`{name}` is no function",
+            f"`{name}` is not a function",
             where="the replacement",
             instead="write `jax.nn.gelu`, or `package.module:function`",
         )

@@ -137,7 +137,7 @@ def parse_avoided(texts: Iterable[str]) -> dict[str, list[int]]:
         name, _, values = text.replace(" ", "").partition("=")
         if not _NAME.fullmatch(name) or not re.fullmatch(r"-?\d+(,-?\d+)*", values):
             raise InvalidArgument(
-                f'"{text}" does not say what to avoid', where="`--avoid`", instead='write it like "ids=0,1"'
+                f'"{text}" does not specify values to avoid', where="`--avoid`", instead='write it like "ids=0,1"'
             )
         avoided.setdefault(name, []).extend(int(value) for value in values.split(","))
     return avoided
@@ -147,7 +147,7 @@ def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:
     """Read options of the form `name=value`: a Python literal, or else the text itself.
 
     Raises:
-      InvalidArgument: a text has no `=`, its name is no identifier, or a name occurs twice.
+      InvalidArgument: a text has no `=`, its name is not an identifier, or a name occurs twice.
 
     >>> parse_keyword(["train=False", "axes=(1, 2)", "mode=same"], "--static")
     {'train': False, 'axes': (1, 2), 'mode': 'same'}
@@ -212,7 +212,7 @@ def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:
         raise InvalidArgument(
             f"{nameless} of {len(specs)} inputs have no name",
             where="`--input`",
-            instead="name all of them, or none: then the function's own argument names serve",
+            instead="name all of them, or none to use the function's own argument names",
         )
     return specs
 
@@ -310,4 +310,6 @@ def _dtype(name: str) -> Any:
 
 
 def _malformed(text: str, why: str) -> InvalidArgument:
-    return InvalidArgument(f'"{text}" is not the spec of an input', where="`--input`", why=why, instead=_EXAMPLES)
+    return InvalidArgument(
+        f'"{text}" is not a valid input specification', where="`--input`", why=why, instead=_EXAMPLES
+    )

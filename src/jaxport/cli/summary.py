@@ -100,7 +100,7 @@ def load_model(path: Path) -> ir.Model:
     except (DecodeError, ir.serde.SerdeError) as error:
         raise ModelError(f"`{path}` is not an ONNX model", why=str(error)) from error
     if not model.opset_imports:  # an empty file is a valid protobuf message too
-        raise ModelError(f"`{path}` is not an ONNX model", why="it names no operator set")
+        raise ModelError(f"`{path}` is not an ONNX model", why="it declares no operator set")
     return model
 
 

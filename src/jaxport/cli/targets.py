@@ -43,7 +43,7 @@ def load_target(text: str) -> PythonFunction:
     5.0
     >>> load_target("functools:partial(max, 2)")
     Traceback (most recent call last):
-    jaxport.InvalidArgument: `partial(max, 2)` passes something else than literals
+    jaxport.InvalidArgument: `partial(max, 2)` passes arguments that are not literals
     ...
     """
     module_name, colon, expression = text.partition(":")
@@ -94,12 +94,12 @@ def _parsed(expression: str) -> tuple[list[str], Arguments | None]:
 def _literal_arguments(call: ast.Call, expression: str) -> Arguments:
     try:
         if any(keyword.arg is None for keyword in call.keywords):
-            raise ValueError("`**` is no literal")
+            raise ValueError("`**` is not a literal")
         keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         return [ast.literal_eval(argument) for argument in call.args], keywords
     except ValueError:
         raise InvalidArgument(
-            f"`{expression}` passes something else than literals", instead="write a factory that takes none"
+            f"`{expression}` passes arguments that are not literals", instead="write a factory that takes none"
         ) from None
 
 

@@ -73,8 +73,8 @@ class ModuleSource:
         from safetensors.numpy import save_file
 
         folder = Path(checked_path(folder, "the folder of the source"))
-        refused = f"`{folder}` cannot be made"
-        with boundary(refused, instead="give a folder that can be made, or is there", kind=SaveError):
+        refused = f"`{folder}` cannot be created"
+        with boundary(refused, instead="give a folder that exists or can be created", kind=SaveError):
             folder.mkdir(parents=True, exist_ok=True)
         self._refuse_foreign(folder)
         arrays = {key: np.ascontiguousarray(value) for key, value in self.tensors.items()}
@@ -91,7 +91,7 @@ class ModuleSource:
             path = folder / name
             if os.path.lexists(path) and not is_ours(path):
                 raise SaveError(
-                    f"`{path}` is there already",
+                    f"`{path}` already exists",
                     why="it was not generated from a model",
                     instead="give another folder, or remove it",
                 )
@@ -116,7 +116,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     """Return the program as classes of a framework.
 
     Raises:
-      InvalidArgument: an input is no array, or a size cannot be read from the inputs.
+      InvalidArgument: an input is not an array, or a size cannot be read from the inputs.
     """
     program = recorded.program
     entries = state_dict_entries(program)
@@ -133,9 +133,9 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     hidden = min(sizes & {*reserved, *dir(builtins)}, default=None)
     if hidden is not None:
         raise InvalidArgument(
-            f"the size `{hidden}` would hide what the source needs under this name",
+            f"the size `{hidden}` has a name that the source needs for something else",
             where="`to_source`",
-            instead="record the program with other names of sizes: `inputs={…}`",
+            instead="give the size another name: `inputs={…}`",
         )
     inputs = model_arguments(recorded, {*reserved, *sizes})
     classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked)
@@ -169,7 +169,7 @@ def model_arguments(recorded: RecordedProgram, taken: set[str]) -> dict[Variable
     for key, tree in recorded.inputs.items():
         if not isinstance(tree, Variable):
             raise InvalidArgument(
-                f"the input `{key}` is no array",
+                f"the input `{key}` is not an array",
                 where="`to_source`",
                 why="modules take arrays; sequences and optional inputs are printed as a function only",
                 instead='print it with `framework="jax"`',

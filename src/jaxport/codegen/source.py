@@ -62,8 +62,8 @@ class Source:
         from safetensors.numpy import save_file
 
         folder = Path(checked_path(folder, "the folder of the source"))
-        refused = f"`{folder}` cannot be made"
-        with boundary(refused, instead="give a folder that can be made, or is there", kind=SaveError):
+        refused = f"`{folder}` cannot be created"
+        with boundary(refused, instead="give a folder that exists or can be created", kind=SaveError):
             folder.mkdir(parents=True, exist_ok=True)
 
         def write(file: Path, data: str) -> None:

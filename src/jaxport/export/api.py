@@ -96,42 +96,45 @@ def to_onnx(
       inputs: one specification per positional argument: a tuple of sizes and names is a shape of the default float
         (`("B", 224, 224, 3)`), anything else a pytree of `jax.ShapeDtypeStruct` and arrays, or of such shapes. Dims are
         integers, names, or expressions of names such as `"2*B + 1"`. The model's inputs have the dtypes that are
-        declared here, also those of 64 bits that JAX narrows.
-      input_params: keyword arguments that become inputs of the graph: a specification each, or a value. `bool` is a
-        Python flag that the model takes at run time (`{"deterministic": bool}`).
+        declared here, including 64-bit ones that JAX narrows.
+      input_params: keyword arguments that become inputs of the graph, each given by a specification or a value.
+        `bool` stands for a Python flag that the model takes at run time (`{"deterministic": bool}`).
       static_params: keyword arguments that are baked in.
       input_names: names of the inputs in the model, one per leaf; by default the argument names and pytree paths.
       output_names: names of the outputs in the model, one per leaf.
       inputs_as_nchw: positions of inputs of rank 4 that are NHWC in JAX and become NCHW in the model.
       outputs_as_nchw: the same for outputs.
       double_precision: trace with 64-bit types; bare shapes are float64 then.
-      opset: the version of the default operator domain. By default the model is made from the operators of the target's,
-        and the lowest from 18 on is written in which they mean the same.
-      target: where the model runs: "onnx", which is any runtime of the standard, "portable" (ONNX Runtime from 1.17 on,
-        opset 18), "web", "openvino", "onnxruntime", "genai" (a step of a decoder: see `jaxport.decoder_inputs`), or a
-        `jaxport.Target`. Operators that cannot run there are refused.
-      precision: the precision of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges found at
-        run time), "int8" (8 bits, ranges found by `calibration`) or "int4" (weights only, in groups of 32); a
-        `jaxport.Int4` or `jaxport.Int8` has options; by default that of the function. A mapping chooses for the modules that queries hit:
-        `{"//Linear": "int4", "//head": "float32"}`.
-      calibration: for "int8", some batches: each is the positional argument of the function, or a tuple of several;
-        `jaxport.Calibration(batches, method="percentile")` leaves outliers out of the ranges.
+      opset: the version of the default operator domain. By default the model is built from the operators of the target's
+        opset, and written in the lowest opset, 18 or newer, in which they mean the same.
+      target: where the model will run: "onnx" (any runtime that implements the standard), "portable" (ONNX Runtime 1.17
+        or newer, opset 18), "web", "openvino", "onnxruntime", "genai" (a decoder step: see `jaxport.decoder_inputs`),
+        or a `jaxport.Target`. Operators that cannot run there are refused.
+      precision: the precision of weights and products: "float16", "bfloat16", "int8-dynamic" (8 bits, ranges
+        determined at run time), "int8" (8 bits, ranges determined by `calibration`) or "int4" (weights only, in
+        groups of 32); `jaxport.Int4` and `jaxport.Int8` have options. By default it is that of the function. A
+        mapping chooses a precision for the modules that queries match: `{"//Linear": "int4", "//head": "float32"}`.
+      calibration: for "int8", some representative batches: each is the positional argument of the function, or a
+        tuple of several; `jaxport.Calibration(batches, method="percentile")` leaves outliers out of the ranges.
       io: the dtype that replaces float32 in inputs and outputs: "float16" or "bfloat16"; by default they stay float32.
-      fold: what is computed in advance: "constants" keeps the parameters and statistics of the model as they are, with
-        their paths, and what is computed from them (runtimes compute it once, while loading); "weights" computes that,
-        too, which makes the file smaller but loses them for `from_onnx`: scales become the product of several, for example.
-      weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values stay
-        the defaults of the returned object; a path pattern, a list of them, or a predicate on paths selects some.
+      fold: what is computed in advance. "constants" keeps the parameters and statistics of the model, with their
+        paths, and writes computations on them as nodes, which runtimes compute once, while loading. "weights" also
+        folds these computations: the graph is smaller, but `from_onnx` cannot recover the parameters (two scales may
+        have become their product, for example).
+      weights: "constants" stores parameters in the model; "inputs" makes them inputs of the graph, whose values are
+        the defaults of the returned object; a path pattern, a list of patterns, or a predicate on paths makes some of
+        them inputs.
       state: how to treat state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
       functions: the blocks to export as ONNX functions: a qualified name, a class, a predicate on blocks, or several.
       constraints: constraints on the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes them.
-      nonfinite: how max pooling and recurrent layers treat NaN, and max pooling minus infinity: "runtime", as the
-        runtime's operators do, which ignore them; "exact", as JAX does, with several more operators, or a loop.
-      checks: how to treat checks of values that raise Python errors while the program runs (`eqx.error_if`, which lineax
-        and diffrax call): "discard" leaves them out, and `explain()` and `requirements` say so, as a model has no errors
-        and they compute nothing; "refuse" refuses them.
-      unroll_scans: unroll scans of at most this many steps, which run faster than a loop. By default scans over stacked
-        weights, whose steps are layers, are unrolled up to some 4,000 operations; 0 keeps all loops.
+      nonfinite: how max pooling and recurrent layers treat NaN, and how max pooling treats minus infinity: "runtime",
+        as the runtime's kernels do, which ignore them; "exact", as JAX does, which takes several more operators, or a
+        loop.
+      checks: how to treat checks that raise Python errors while the program runs (`eqx.error_if`, which lineax and
+        diffrax call). An ONNX model cannot raise errors, and checks compute nothing: "discard" leaves them out, and
+        `explain()` and `requirements` list them; "refuse" refuses them.
+      unroll_scans: unroll scans of at most this many steps, which then run faster than a loop. By default, scans over
+        stacked weights, whose steps are layers, are unrolled up to about 4,000 operations; 0 keeps all loops.
       rules: rules for this export only, by primitive name: functions, or `jaxport.export.registry.Rule`.
       passes: the graph passes to run instead of `jaxport.export.passes.DEFAULT`.
       name: the name of the graph; by default that of `fn`.
@@ -359,7 +362,7 @@ def _trace(
         raise InvalidArgument(
             f"`{both[0]}` is in `input_params` and in `static_params`",
             where="`to_onnx`",
-            why="a keyword argument is an input of the graph, or baked in, not both",
+            why="a keyword argument is either an input of the graph or baked in",
             instead="leave it in one of them",
         )
     bound = functools.partial(fn, **static_params) if static_params else fn
@@ -465,7 +468,7 @@ def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Dim]], argum
     for position in positions:
         if not 0 <= position < len(shapes):
             raise InvalidArgument(
-                f"there is no position {position}",
+                f"position {position} is out of range",
                 where=f"`to_onnx({argument}=...)`",
                 instead=f"0 to {len(shapes) - 1}",
             )

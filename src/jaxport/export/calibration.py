@@ -33,7 +33,7 @@ SMOOTHING = 1e-4
 
 @dataclass(frozen=True)
 class Calibration:
-    """Batches on which `precision="int8"` finds the ranges of activations, and how it finds them.
+    """Batches from which `precision="int8"` determines the ranges of activations, and the method it uses.
 
     >>> import numpy as np, jaxport
     >>> batches = [np.random.default_rng(seed).normal(size=(8, 64)).astype(np.float32) for seed in range(4)]
@@ -45,11 +45,10 @@ class Calibration:
 
     Attributes:
       batches: each is the positional argument of the function, or a tuple of several.
-      method: "minmax" covers every element that was seen. "percentile" cuts off the same small share of the elements at
-        both ends, so that a few outliers do not cost the others their resolution. "entropy" cuts off where the
-        distribution in 128 levels is nearest to the one that was seen (Kullback-Leibler divergence), as TensorRT does.
-      percentile: the share of the elements that "percentile" keeps, in percent: more than 50, at most 100; by default
-        99.99.
+      method: "minmax" covers every element that occurs. "percentile" clips the same small fraction of elements at both
+        ends, so that a few outliers do not reduce the resolution of the rest. "entropy" clips where the distribution in
+        128 levels is closest to the original one (Kullback-Leibler divergence), as TensorRT does.
+      percentile: the percentage of elements that "percentile" keeps: more than 50, at most 100; by default 99.99.
 
     Raises:
       InvalidArgument: the method is unknown, the percentile is out of range or belongs to another method, there is no
@@ -62,16 +61,20 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
-            _refuse(f"there is no method {self.method!r}", "method", ", ".join(map(repr, get_args(Method))))
+            _refuse(f"unknown method {self.method!r}", "method", ", ".join(map(repr, get_args(Method))))
         if self.percentile is not None and self.method != "percentile":
-            _refuse(f'`percentile` does not belong to the method "{self.method}"', "percentile", "leave it out")
+            _refuse(f'`percentile` does not apply to the method "{self.method}"', "percentile", "leave it out")
         if self.percentile is not None and not 50 < self.percentile <= 100:
             _refuse(f"percentile={self.percentile!r} is out of range", "percentile", "more than 50, at most 100")
         batches = tuple(batch if isinstance(batch, tuple) else (batch,) for batch in self.batches)
         if not batches:
             _refuse("`calibration` has no batches", "batches", "pass at least one")
         if any(_has_nan(leaf) for leaf in jax.tree.leaves(batches)):
-            _refuse("a calibration batch contains NaN", "batches", "give batches like those that the model will see")
+            _refuse(
+                "a calibration batch contains NaN",
+                "batches",
+                "give batches that are representative of the model's inputs",
+            )
         object.__setattr__(self, "batches", batches)
 
 
@@ -231,13 +234,13 @@ def ranges_of(exported: Exported, calibration: Calibration, where: NodeFilter) -
                 raise InvalidArgument(
                     f"a calibration batch makes `{name}` infinite or NaN",
                     where="`to_onnx(calibration=...)`",
-                    instead="give batches like those that the model will see",
+                    instead="give batches that are representative of the model's inputs",
                 )
             collected[name].add(array)
     empty = [name for name in names if collected[name].least > collected[name].greatest]
     if empty:
         raise InvalidArgument(
-            f"no calibration batch has an element of `{empty[0]}`",
+            f"`{empty[0]}` has no elements in any calibration batch",
             where="`to_onnx(calibration=...)`",
             instead="give batches that are not empty",
         )

@@ -35,7 +35,7 @@ def chosen(exported: Exported, queries: Iterable[tuple[str, Chosen]]) -> dict[ir
         blocks = [node.block for node in mox.select(query).nodes if node.block is not None]
         if not blocks:
             raise InvalidArgument(
-                f"`{query}` hits no module",
+                f"`{query}` matches no module",
                 where="`to_onnx(precision=...)`",
                 instead="`print(jaxport.make_mox(fn)(*inputs))` shows what there is",
             )

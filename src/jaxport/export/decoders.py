@@ -59,25 +59,25 @@ def decoder_inputs(
     position_ids: bool = True,
     dtype: DTypeLike = np.float32,
 ) -> list[PyTree]:
-    """Return the specifications of the arguments of a decoder's step, for `to_onnx`.
+    """Return the specifications of a decoder step's arguments, for `to_onnx`.
 
     The function is called as `step(input_ids, attention_mask, position_ids, past_key_values)`, with these names. The ids
-    are int64 of shape (batch_size, sequence_length), the mask int64 of shape (batch_size, total_sequence_length): 0 for
-    padding and 1 for a token, the cached ones before the new ones. `past_key_values` has one `{"key", "value"}` for
+    are int64 of shape (batch_size, sequence_length). The mask is int64 of shape (batch_size, total_sequence_length), 0 for
+    padding and 1 for a token, with the cached tokens before the new ones. `past_key_values` has one `{"key", "value"}` for
     each layer, of shape (batch_size, kv_heads, length, head_size). The function returns `{"logits", "present"}`:
-    `present` has the structure of `past_key_values`, with the new rows in it.
+    `present` has the structure of `past_key_values`, with the new rows added.
 
-    The symbols are `batch_size`, `sequence_length` and `total_sequence_length`; the length of a growing cache is
-    `total_sequence_length - sequence_length`, which may be 0. That of a static one is `max_sequence_length`.
+    The symbols are `batch_size`, `sequence_length` and `total_sequence_length`. The length of a growing cache is
+    `total_sequence_length - sequence_length`, which may be 0; that of a static cache is `max_sequence_length`.
 
     Args:
       layers, kv_heads, head_size: the sizes of the model.
       cache: "growing" or "static".
-      position_ids: whether the function has that argument.
+      position_ids: whether the function has the argument `position_ids`.
       dtype: the dtype of the cache.
 
     Raises:
-      InvalidArgument: a number is not positive, or there is no such cache.
+      InvalidArgument: a number is not positive, or `cache` is unknown.
 
     >>> decoder_inputs(1, 2, 8)[3][0]["key"]
     ShapeDtypeStruct(shape=(batch_size, 2, total_sequence_length - sequence_length, 8), dtype=float32)
@@ -86,7 +86,7 @@ def decoder_inputs(
         if number < 1:
             _refuse(f"{name} is {number}", "decoder_inputs", "give the number that the model has")
     if cache not in ("growing", "static"):
-        _refuse(f"there is no cache {cache!r}", "decoder_inputs(cache=...)", '"growing" or "static"')
+        _refuse(f"unknown cache {cache!r}", "decoder_inputs(cache=...)", '"growing" or "static"')
     names, constraints = [BATCH, SEQUENCE, TOTAL], [f"{TOTAL} >= {SEQUENCE}"]
     if cache == "static":
         names.append(LONGEST)
@@ -105,13 +105,13 @@ def decoder_inputs(
 def encoder_decoder_inputs(
     layers: int, heads: int, head_size: int, encoder_length: int | str, *, dtype: DTypeLike = np.float32
 ) -> list[PyTree]:
-    """Return the specifications of the arguments of a decoder's step that attends to an encoder's result, for `to_onnx`.
+    """Return the specifications of the arguments of a decoder step that attends to an encoder's result, for `to_onnx`.
 
     The function is called as `step(input_ids, past_key_values)`, with these names. The ids are int64 of shape
     (batch_size, sequence_length). `past_key_values` has one `{"decoder": rows, "encoder": rows}` for each layer, and rows
-    are `{"key", "value"}` of shape (batch_size, heads, length, head_size). Those of the decoder belong to the previous
-    tokens, of which there may be none. The function returns `{"logits", "present"}`: `present` has one `{"decoder": rows}` for each
-    layer, with the new rows in it. The encoder returns
+    are `{"key", "value"}` of shape (batch_size, heads, length, head_size). The decoder's rows belong to the previous
+    tokens; there may be none. The function returns `{"logits", "present"}`: `present` has one `{"decoder": rows}` for
+    each layer, with the new rows added. The encoder returns
     `{"encoder_hidden_states", "present": [{"encoder": rows}, ...]}`.
 
     The symbols are `batch_size`, `sequence_length` and `next_length`: the length of the cache is `next_length - 1`.
@@ -178,11 +178,11 @@ class Decoder:
             problems = [*_problems_of_sharing(model)]
         if problems:
             raise InvalidArgument(
-                f"`{model.graph.name}` is no step of a decoder",
+                f"`{model.graph.name}` is not a step of a decoder",
                 where='`to_onnx(target="genai")`',
                 why="\n".join(problems),
                 instead="declare the inputs by `jaxport.decoder_inputs(layers, kv_heads, head_size)` or "
-                "`jaxport.encoder_decoder_inputs`, name the arguments as they are, and return "
+                "`jaxport.encoder_decoder_inputs`, keep their argument names, and return "
                 '{"logits": ..., "present": [{"key": ..., "value": ...}, ...]}',
             )
         past, cross = (ports_named(pattern, input_ports) for pattern in (_PAST, _CROSS))
@@ -301,10 +301,10 @@ def problems_of_names(
     for kind, (names, ports) in wanted.items():
         for name in names:
             if name not in ports and name not in optional:
-                yield f"there is no {kind} `{name}`"
+                yield f"the {kind} `{name}` is missing"
         for name in ports:
             if name not in names:
-                yield f"the {kind} `{name}` is none that a caller knows"
+                yield f"the {kind} `{name}` is unknown to callers"
 
 
 def _problems_of_types(input_ports: Mapping[str, Port], output_ports: Mapping[str, Port]) -> Iterator[str]:
@@ -364,7 +364,7 @@ def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
             copied = user.op_type == "Slice" and all(reader is writer for reader in user.outputs[0].consumers())
             in_place = user is writer and writer.op_type in SCATTERS and _places(value, writer) == [0]
             if not (copied or in_place or user.op_type == "Shape"):
-                yield f"`{value.name}` is read by {user.op_type} beside the writing of `{result.name}`"
+                yield f"`{value.name}` is read by {user.op_type} besides being updated to `{result.name}`"
 
 
 def _places(value: ir.Value, node: ir.Node) -> list[int]:

@@ -92,7 +92,7 @@ class Emitter:
     def constant(self, value: Value) -> np.ndarray:
         """Return the NumPy value of an operand; refuse the equation if it is not a constant."""
         if value.constant is None:
-            self.refuse(f"{value} has to be a constant here")
+            self.refuse(f"{value} must be a constant here")
         return value.constant
 
     def refuse(self, why: str) -> NoReturn:
@@ -185,7 +185,7 @@ class Emitter:
         if facts is None and results is None:
             brought = schema.first_opset(domain, op_type)
             if brought and brought > self.opset:
-                self.refuse(f"needs {op_type}, which opset {brought} brought; export with opset={brought} or newer")
+                self.refuse(f"needs {op_type}, which is new in opset {brought}; export with opset={brought} or newer")
             raise RuleError(f"the domain `{domain or 'ai.onnx'}` has no operator {op_type} at opset {self.opset}")
         attributes = {name: value for name, value in attributes.items() if value is not None}
         inputs = list(operands)
@@ -294,7 +294,7 @@ class Emitter:
             newer = schema.find("", facts.name, opset)
             if newer and any(f.name == formal.name and dtype in f.dtypes for f in (*newer.inputs, *newer.outputs)):
                 instead = f"export with opset={opset}" if opset <= opsets.NEWEST else "use another dtype"
-                self.refuse(f"needs {facts.name} of {dtype}, which opset {opset} brought; {instead}")
+                self.refuse(f"needs {facts.name} of {dtype}, which is new in opset {opset}; {instead}")
         raise RuleError(f"{facts.name} does not take {dtype} as `{formal.name}` at opset {self.opset}")
 
     def _in_wider_dtype(

@@ -69,7 +69,7 @@ class Encoder:
         problems = [*_problems(input_ports, output_ports, rows)]
         if problems:
             raise InvalidArgument(
-                f"`{model.graph.name}` is no encoder",
+                f"`{model.graph.name}` is not an encoder",
                 where='`to_onnx(target="genai")`',
                 why="\n".join(problems),
                 instead=f"take `{FEATURES}` of shape (batch_size, features, frames), and return "
@@ -111,7 +111,7 @@ def config_text(decoder: Decoder, encoder: Encoder | None, **options: Any) -> st
     problems = [*_problems_of_a_pair(decoder, encoder)]
     if problems:
         raise InvalidArgument(
-            "the decoder and its encoder do not fit",
+            "the decoder and its encoder do not match",
             where="`save_genai(encoder=...)`",
             why="\n".join(problems),
             instead="declare the decoder's inputs by `jaxport.encoder_decoder_inputs`, and give the encoder's export",
@@ -125,9 +125,9 @@ def config_text(decoder: Decoder, encoder: Encoder | None, **options: Any) -> st
 def _problems_of_a_pair(decoder: Decoder, encoder: Encoder | None) -> Iterator[str]:
     if decoder.cross is None or encoder is None:
         if decoder.cross is not None:
-            yield "the decoder attends to the result of an encoder, and none is given"
+            yield "the decoder attends to the result of an encoder, but no encoder is given"
         elif encoder is not None:
-            yield "the decoder attends to no encoder"
+            yield "the decoder does not attend to an encoder"
         return
     if encoder.layers != decoder.layers:
         yield f"the encoder has keys and values for {encoder.layers} layers, the decoder has {decoder.layers}"

@@ -47,19 +47,19 @@ class Exported:
     array([[0., 0., 0.]], dtype=float32)
 
     Attributes:
-      model: the `onnx_ir.Model`. The first run loads it, so change it before.
+      model: the `onnx_ir.Model`. The first run loads it, so make changes before.
       fn: the exported JAX callable, with the static parameters bound.
       inputs, outputs: the ports of the model, in order.
       defaults: the values of the weights that are inputs of the graph, by name.
       traced: the traced program, with its pytrees.
-      state: how state that the call changes was treated: "refuse", "outputs" or "discard".
+      state: how changes of state were treated: "refuse", "outputs" or "discard".
       flags: the positions, among the leaves of the arguments, of the Python bools that are inputs of the model.
       x64: whether 64-bit types were enabled.
       records: how each equation was exported.
       function_calls: the calls of ONNX functions, and why each shares a function or has its own.
       pass_reports: the report of each graph pass.
-      precision: the reduced precision of the model; None if it is that of the function.
-      again: exports another trace of the function with the same options, in the precision of the function unless
+      precision: the reduced precision of the model; None if it has the function's own precision.
+      again: a function that exports another trace with the same options, in the precision of the JAX function unless
         `reduced=True`; `passes=n` runs only the first `n` passes.
     """
 
@@ -113,12 +113,12 @@ class Exported:
 
         Args:
           path: the file, in a folder that exists.
-          external_data: whether the weights go to a file beside it, `<path>.<digest>.data`, named by its content; by
-            default only above 2 GB.
+          external_data: whether the weights go to a file beside it, `<path>.<digest>.data`, named by a digest of its
+            content; by default only above 2 GB.
 
         Raises:
-          SaveError: the path cannot be written, or the disk is full; no partial file is left, and an existing file
-            stays.
+          SaveError: the path cannot be written, or the disk is full; no partial file is left behind, and an existing
+            file is kept.
         """
         saving.save(self.model, path, external_data)
 
@@ -134,18 +134,18 @@ class Exported:
         encoder: Exported | None = None,
         external_data: bool | None = None,
     ) -> None:
-        """Write a step of a decoder as the folder that onnxruntime-genai loads: `model.onnx` and `genai_config.json`.
+        """Write a decoder step as a folder that onnxruntime-genai can load: `model.onnx` and `genai_config.json`.
 
-        With an encoder the folder has `encoder_model.onnx` and `decoder_model.onnx` in place of `model.onnx`. Files of the
-        tokenizer belong into the same folder; they are yours.
+        With an encoder, the folder has `encoder_model.onnx` and `decoder_model.onnx` in place of `model.onnx`. Put the
+        tokenizer's files into the same folder yourself.
 
         Args:
-          folder: it is made, if there is none, in a folder that exists.
-          context_length: the most tokens that the model takes, those that it generates included.
+          folder: created if it does not exist; its parent has to exist.
+          context_length: the maximum number of tokens that the model takes, including those that it generates.
           eos_token_id: the token, or tokens, that end a text.
-          bos_token_id, pad_token_id: by default the (first) one that ends a text.
+          bos_token_id, pad_token_id: by default the (first) end token.
           search: options of the search: `{"do_sample": True, "top_k": 50}`.
-          encoder: the encoder whose result the decoder attends to, exported for "genai", too.
+          encoder: the encoder whose result the decoder attends to, also exported for "genai".
           external_data: as in `save`.
 
         Raises:
@@ -172,7 +172,7 @@ class Exported:
     def run(self, inputs: Mapping[str, ArrayLike]) -> list[np.ndarray]:
         """Run the model in ONNX Runtime on inputs in its own names and layout; return a list of arrays.
 
-        Weights that are inputs of the graph have their defaults, unless `inputs` gives others.
+        Weights that are inputs of the graph take their default values unless `inputs` gives others.
 
         Raises:
           InvalidArgument: a name is unknown or missing, or a shape or dtype does not fit.
@@ -182,7 +182,9 @@ class Exported:
         unknown = sorted(set(inputs) - {port.name for port in self.inputs})
         missing = [name for name in self.input_names if name not in inputs]
         if unknown or missing:
-            wrong = f"`{unknown[0]}` is no input of the model" if unknown else f"the input `{missing[0]}` is missing"
+            wrong = (
+                f"`{unknown[0]}` is not an input of the model" if unknown else f"the input `{missing[0]}` is missing"
+            )
             raise InvalidArgument(
                 wrong, where="`exported.run`", instead=f"the inputs are {', '.join(self.input_names) or 'none'}"
             )
@@ -194,8 +196,8 @@ class Exported:
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Run the model with the signature, the layout and the pytrees of the JAX function.
 
-        Returns NumPy arrays in the pytree that the function returns; if `state="outputs"`, a pair of that and a dict of
-        the new state by path.
+        Returns NumPy arrays in the pytree of the function's result; with `state="outputs"`, a pair of this result and a
+        dict of the new state by path.
 
         Raises:
           InvalidArgument: the arguments do not match those that the function was exported with.
@@ -214,7 +216,7 @@ class Exported:
         leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
         if tree != traced.in_tree:
             raise InvalidArgument(
-                "the arguments have another structure than the function was exported with",
+                "the arguments do not have the structure that the function was exported with",
                 where=f"got {tree}",
                 why=f"exported with {traced.in_tree}",
                 instead="pass the same positional and keyword arguments, static ones left out",
@@ -235,7 +237,7 @@ class Exported:
         return {port.name: port.to_model(leaf, self.x64) for port, leaf in zip(self._ports, arrays, strict=True)}
 
     def unflatten(self, results: Sequence[np.ndarray]) -> PyTree:
-        """Return outputs of the model as the JAX function returns them, with the new state if that is an output too."""
+        """Return outputs of the model as the JAX function returns them, with the new state if it is among the outputs."""
         traced = self.traced
         values = [port.to_jax(result) for port, result in zip(self.outputs, results, strict=True)]
         count = traced.out_tree.num_leaves - len(traced.static_outputs)
@@ -264,7 +266,7 @@ class Exported:
         """Compare the JAX function and the model on the same inputs: see `jaxport.verify.verify`.
 
         Raises:
-          VerificationFailed: they disagree, and `check` is true.
+          VerificationFailed: the results differ, and `check` is true.
         """
         from jaxport.verify import verify
 
@@ -273,16 +275,16 @@ class Exported:
         )
 
     def inlined(self) -> Exported:
-        """Return the same export without ONNX functions: calls are replaced by their bodies, weights are not copied."""
+        """Return the same export without ONNX functions: calls are replaced by their bodies, without copying weights."""
         return replace(self, model=functions.inlined(self.model))
 
     @property
     def requirements(self) -> Requirements:
-        """What the model needs of a runtime: opset, kernels, control flow, dtypes; print it."""
+        """What a runtime needs to run the model: opset, kernels, control flow, dtypes; print it."""
         return Requirements.of(self.model)
 
     def explain(self) -> Explanation:
-        """Return how each equation was exported: the user's line, the block's path, the rule, the nodes; print it."""
+        """Return a report on how each equation was exported: the user's line, the block's path, the rule, the nodes."""
         return Explanation.of(self.records, self.function_calls, self.pass_reports, self.requirements)
 
     @functools.cached_property

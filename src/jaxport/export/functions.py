@@ -42,17 +42,17 @@ def onnx_function(
     static: Iterable[str] = (),
     runtime: Iterable[str] = (),
 ) -> Module:
-    """Make the calls of a class, method or function ONNX functions when they are exported.
+    """Export the calls of a class, method or function as ONNX functions.
 
-    Outside an export the decorated class, method or function is unchanged.
+    Outside an export, the decorated class, method or function behaves as before.
 
     Args:
       decorated: a class whose instances are called, a method, or a function.
-      unique: keep the weights inside as constants, and share the function only between equal weights; by default
-        the weights are inputs, and all calls with equal bodies share it.
+      unique: keep the weights inside as constants, and share the function only between calls with equal weights; by
+        default the weights are inputs, and all calls with equal bodies share it.
       namespace: the domain of the function; by default its package.
       type: the name of the ONNX function; by default that of the decorated one.
-      name: another word for `type`.
+      name: the same as `type`.
       static: keyword arguments that must be Python values; they are part of the identity.
       runtime: keyword arguments that become inputs even if a call passes a Python number.
 
@@ -74,7 +74,7 @@ def onnx_function(
         raise InvalidArgument(
             f"`{both[0]}` is in `static` and in `runtime`",
             where="`onnx_function`",
-            why="a keyword argument is part of the identity, or an input, not both",
+            why="a keyword argument is either part of the identity or an input",
             instead="leave it in one of them",
         )
     if type is not None and name is not None and type != name:
@@ -87,7 +87,7 @@ def onnx_function(
         for key in static:
             if isinstance(keywords.get(key), Tracer):
                 raise InvalidArgument(
-                    f"`{key}` is static, and a call gives it a traced array",
+                    f"`{key}` is static, but a call passes it a traced array",
                     where="`onnx_function(static=...)`",
                     instead="pass a Python value, or name it in `runtime`",
                 )
@@ -256,8 +256,8 @@ class FunctionBuilder:
             if id(entry) not in self._hit:
                 raise ExportError(
                     f"`functions={entry!r}` matches no call",
-                    why="no module class, decorated thing or function of that name is called",
-                    instead="see the targets in `exported.explain()` of an export without it",
+                    why="no module class, function or decorated callable of that name is called",
+                    instead="`exported.explain()` of an export without `functions` shows the targets",
                 )
 
     def attach(self, model: ir.Model, opset: int, domains: Mapping[str, int]) -> None:

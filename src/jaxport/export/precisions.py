@@ -111,7 +111,7 @@ def named(precision: Named) -> Precision:
         return replace(default, name=name, tolerance=default.tolerance * coarser, form=precision)
     if not isinstance(precision, str) or precision not in PRECISIONS:
         allowed = f"{', '.join(map(repr, PRECISIONS))}, a `jaxport.Int4` or a `jaxport.Int8`"
-        _refuse(f"there is no precision {precision!r}", "to_onnx(precision=...)", allowed)
+        _refuse(f"unknown precision {precision!r}", "to_onnx(precision=...)", allowed)
     return PRECISIONS[precision]
 
 
@@ -154,7 +154,7 @@ def validated(
         _refuse(f"inputs and outputs cannot be {io!r}", f"to_onnx(precision={precision!r}, io=...)", allowed)
     if chosen.calibrated != (calibration is not None):
         problem = "is given" if calibration is not None else "is missing"
-        instead = 'it belongs to precision="int8" alone' if calibration is not None else (
+        instead = 'it applies only to precision="int8"' if calibration is not None else (
             'pass a list of batches, each the arguments of the function; "int8-dynamic" needs none'
         )  # fmt: skip
         _refuse(f"`calibration` {problem}", f"to_onnx(precision={precision!r})", instead)
@@ -177,7 +177,11 @@ def _by_queries(
     for query, name in precision.items():
         single = None if name == FLOAT32 else named(name)
         if single is not None and single.half is not None:
-            _refuse(f"`{query}` cannot be in {name!r} alone", where, f"{allowed}, a `jaxport.Int4` or a `jaxport.Int8`")
+            _refuse(
+                f"`{query}` cannot have the precision {name!r} on its own",
+                where,
+                f"{allowed}, a `jaxport.Int4` or a `jaxport.Int8`",
+            )
         queries.append((query, single))
     used = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
     if not used:
@@ -234,7 +238,7 @@ def applied(exported: Exported, choice: Choice, target: Target) -> Exported:
     after = _weights(model)
     if before == after and not choice.border:
         raise ExportError(
-            f'nothing in `{model.graph.name}` can be in the precision "{precision.name}"',
+            f'no part of `{model.graph.name}` can be converted to the precision "{precision.name}"',
             why=report,
             instead="leave `precision` out; weights that are inputs or constants of ONNX functions keep theirs",
         )

@@ -89,16 +89,18 @@ def rule(
     broadcasts: bool = False,
     replace: bool = False,
 ) -> PythonFunction:
-    """Register how one or several primitives, or a block, become ONNX.
+    """Register a rule: how one or several primitives, or a block, become ONNX.
 
     Args:
       primitive: the name of the JAX primitive; `more` names others with the same rule.
-      block: instead of a primitive, the qualified name of a function, method or module class that keeps its boundary.
+      block: instead of a primitive, the qualified name of a function, method or module class, whose calls become
+        blocks.
       via: a JAX function of the operands and parameters that serves as the rule.
-      defaults: values of parameters that the rule need not name. Other parameters that it does not name are refused
-        unless they are None or have the default of JAX's public function of that name.
+      defaults: values of parameters that the rule need not name. Any other parameter that it does not name is refused
+        unless it is None or has the default of JAX's public function of that name.
       irrelevant: parameters that never affect the value.
-      broadcasts: whether operands may be passed with a deferred broadcast; the result's is then deferred as well.
+      broadcasts: whether operands may be passed with a deferred broadcast; the broadcast of the result is then deferred as
+        well.
       replace: whether to replace an existing rule.
 
     Returns:
@@ -115,14 +117,14 @@ def rule(
     registry = BLOCK_RULES if block else RULES
     if not names or (primitive and block):
         raise InvalidArgument(
-            "a rule names a primitive or a block", where="`jaxport.rule`", instead='write `@rule("name")`'
+            "a rule needs the name of a primitive or a block", where="`jaxport.rule`", instead='write `@rule("name")`'
         )
 
     def register(function: PythonFunction) -> PythonFunction:
         for name in names:
             if name in registry and not replace:
                 raise InvalidArgument(
-                    f"there is a rule for `{name}` already",
+                    f"a rule for `{name}` already exists",
                     where=f"`{function.__module__}.{function.__qualname__}`",
                     why=f"`{registry[name].function.__module__}.{registry[name].function.__qualname__}` claims it",
                     instead="pass `replace=True`, or give the rule for one export in `to_onnx(rules=...)`",

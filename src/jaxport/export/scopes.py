@@ -22,8 +22,8 @@ def check_scopes(model: ir.Model) -> None:
     if problem is not None:
         raise ExportError(
             f"the graph is not valid: {problem}",
-            why="a rule or a pass of the graph has lost track of where values are made; your model is not to blame",
-            instead="report it with the model, please; `passes=()` exports the graph as the rules have emitted it",
+            why="a rule or a graph pass uses a value that is not available there; this is a bug in it, not in your model",
+            instead="please report it with the model; `passes=()` exports the graph as the rules emitted it",
         )
 
 

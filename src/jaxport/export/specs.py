@@ -98,9 +98,9 @@ class SpecReader:
                 if _is_symbolic(dim):
                     if self.scope is not None and self.scope is not dim.scope:
                         raise InvalidArgument(
-                            f"the dimension `{dim}` belongs to another symbolic scope than those before it",
+                            f"the dimension `{dim}` belongs to a different symbolic scope than the others",
                             why="JAX cannot compare dimensions of different scopes",
-                            instead="make all symbolic dimensions in one call of `jax.export.symbolic_shape`",
+                            instead="create all symbolic dimensions in one call of `jax.export.symbolic_shape`",
                         )
                     self.scope = dim.scope
 
@@ -127,7 +127,7 @@ class SpecReader:
         if isinstance(leaf, (bool, int, float, complex)):
             return jax.ShapeDtypeStruct((), narrowed(np.asarray(leaf).dtype))
         raise InvalidArgument(
-            f"{leaf!r} does not say a shape",
+            f"{leaf!r} is not a shape specification",
             where=where,
             instead='give a tuple of sizes and names like ("B", 3), a jax.ShapeDtypeStruct, an array, or `bool`',
         )
@@ -151,7 +151,7 @@ class SpecReader:
             (result,) = export.symbolic_shape(text, scope=self.scope)
         except Exception as error:  # JAX raises several kinds for a malformed expression
             raise InvalidArgument(
-                f"{dim!r} is no dimension",
+                f"{dim!r} is not a dimension",
                 where=where,
                 why=str(error).splitlines()[0],
                 instead="use a name, a size, or an expression of names such as 2*B + 1",

@@ -23,7 +23,8 @@ from jaxport.onnx_facts.kernels import RELEASES
 class Target:
     """Where a model will run.
 
-    A target of one's own is one of `jaxport.export.targets.TARGETS` with other fields, or made from nothing:
+    To define a target of your own, change fields of one in `jaxport.export.targets.TARGETS`, or make one from
+    scratch:
 
     >>> import jax.numpy as jnp, jaxport
     >>> device = jaxport.Target("our device", opset=17, newest_opset=17, without_operators=frozenset({"Tanh"}))
@@ -36,15 +37,16 @@ class Target:
       name: the name in messages and in the metadata of models.
       opset: the default opset.
       newest_opset: the newest opset that may be requested; None for any.
-      ir_version: the newest IR version; None for the one of the opset.
-      runtime: the oldest release of ONNX Runtime that has to run the model; None if none has to.
+      ir_version: the newest IR version; None for that of the opset.
+      runtime: the oldest release of ONNX Runtime that has to run the model; None if it need not run in ONNX Runtime.
       domains: the supported operator sets besides ONNX's own; None if any may be used.
       without_operators: the names of the operators that the target lacks.
       without_dtypes: the names of the dtypes that no value may have.
       passes: graph passes that run after all others.
       decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs` or
         `jaxport.encoder_decoder_inputs`.
-      signs_uint32: whether the runtime stores uint32 as a signed integer, so that whatever depends on its size is wrong.
+      signs_uint32: whether the runtime treats uint32 as signed, which makes comparisons and conversions of large values
+        wrong.
     """
 
     name: str
@@ -70,7 +72,7 @@ class Target:
             raise InvalidArgument(
                 f"opset {self.opset} is newer than the newest, {self.newest_opset}",
                 where=f'the target "{self.name}"',
-                instead="let `opset` be at most `newest_opset`",
+                instead="give an `opset` of at most `newest_opset`",
             )
 
     @property
@@ -79,7 +81,7 @@ class Target:
         return self.runtime or releases.OLDEST
 
     def has_domain(self, domain: str) -> bool:
-        """Whether there is an operator set beside ONNX's own for sure."""
+        """Whether an operator set besides ONNX's own is certain to be supported."""
         return self.domains is not None and domain in self.domains
 
 
@@ -139,14 +141,14 @@ def validated(target: str | Target, opset: int | None) -> tuple[Target, int]:
     if isinstance(target, str):
         if target not in TARGETS:
             raise InvalidArgument(
-                f"there is no target {target!r}",
+                f"unknown target {target!r}",
                 where="`to_onnx(target=...)`",
                 instead=f"{', '.join(map(repr, TARGETS))}, or a `jaxport.Target`",
             )
         target = TARGETS[target]
     elif not isinstance(target, Target):
         raise InvalidArgument(
-            f"`{target!r}` is no target",
+            f"`{target!r}` is not a target",
             where="`to_onnx(target=...)`",
             instead=f"{', '.join(map(repr, TARGETS))}, or a `jaxport.Target`",
         )
@@ -192,7 +194,7 @@ def refusals(model: ir.Model, target: Target) -> list[Refusal]:
         for needing in unsigned.needing_size(model):
             where = needing.metadata_props.get("jaxport.source", "")
             name = operator_name(needing) if isinstance(needing, ir.Node) else needing.name or ""
-            problems.append(Refusal(name, where, "the target takes the highest bit of a uint32 for a sign"))
+            problems.append(Refusal(name, where, "the target treats the highest bit of a uint32 as a sign"))
     return problems
 
 

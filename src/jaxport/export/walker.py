@@ -209,7 +209,7 @@ class Walker:
         taken, refused = rule.arguments(parameters)
         if refused:
             shown = ", ".join(f"`{name}={parameters[name]!r}`" for name in refused)
-            op.refuse(f"its rule does not know the parameter {shown}")
+            op.refuse(f"its rule does not support the parameter {shown}")
         start = len(op.scope.nodes)
         if not rule.broadcasts:
             operands = [op.expanded(x) for x in operands]
@@ -364,14 +364,14 @@ def checked_results(rule: Rule, op: Emitter, results: Sequence[object]) -> list[
     """Return the results of a rule, stamped; fail on a wrong number, dtype or shape, or a value of another graph."""
     if len(results) != len(op.outs):
         raise RuleError(
-            f"the rule for `{rule.name}` returned {len(results)} values, its equation has {len(op.outs)}",
+            f"the rule for `{rule.name}` returned {len(results)} values, but its equation has {len(op.outs)}",
             where=_where(rule, op),
         )
     checked = []
     for index, (value, aval) in enumerate(zip(results, op.outs, strict=True)):
         returned = None
         if not isinstance(value, Value):
-            returned = f"{value!r}, which is no value of a graph"
+            returned = f"{value!r}, which is not a value of a graph"
         elif not op.scope.sees(value):
             returned = f"{value}, a value of another graph"
         elif value.dtype != _dtype(aval):

@@ -79,7 +79,7 @@ class Keras(Framework):
             raise InvalidArgument(
                 f"{len(made)} variables of Keras are made during the call, `{made[0].path}` first",
                 where="the model that is traced",
-                why="its layers are not built yet, so that it has no weights",
+                why="its layers are not built yet, so it has no weights",
                 instead="call the model once, or build it (`model.build(input_shape)`), before",
             )
 

@@ -84,7 +84,7 @@ def _of_python(declared: ir.Value, value: RuntimeValue, wanted: np.dtype | None)
         array = np.asarray(value)
         if array.dtype.kind != "f" or wanted is None or not (wanted.kind == "b" or jnp.issubdtype(wanted, np.integer)):
             return np.asarray(value, dtype=wanted)
-        why = "fractions are no integers"
+        why = "fractions are not integers"
     except (ValueError, TypeError, OverflowError) as error:
         why = str(error)
     raise InvalidArgument(

@@ -40,7 +40,7 @@ class Batches:
         names = {value.name: value for value in (*inputs, *outputs)}
         for name, axis in axes.items():
             if name not in names:
-                raise _refused(f"`{name}` is no input or output of the model", f"name some of {_listed(names)}")
+                raise _refused(f"`{name}` is not an input or output of the model", f"name some of {_listed(names)}")
             shape = names[name].shape
             if axis is not None and shape is not None and not -shape.rank() <= axis < shape.rank():
                 raise _refused(f"`{name}` has no axis {axis}", f"its shape is {shape}")
@@ -86,7 +86,7 @@ class Batches:
             raise InvalidArgument(
                 f"the inputs have these numbers of rows: {counts}",
                 where="the call of the program",
-                instead=f"give all of them one number, which {self.size} divides",
+                instead=f"give all of them the same number of rows, a multiple of {self.size}",
             )
         if count == self.size:
             return evaluate(inputs)
@@ -106,10 +106,10 @@ class Batches:
         shape = result.shape
         if len(shape) < axis + 2 or shape[axis + 1] != self.size:
             raise InvalidArgument(
-                f"the output `{name}` has no row for each row of the inputs",
+                f"the output `{name}` does not have one row for each row of the inputs",
                 where="`from_onnx(batch=…)`",
                 why=f"of a batch its shape is {[*shape[:axis], *shape[axis + 1 :]]}",
-                instead="give the axis of its rows by name, or call the program for each batch (`jax.vmap`)",
+                instead="name the axis of its rows, or call the program for each batch (`jax.vmap`)",
             )
         return jnp.reshape(result, (*shape[:axis], shape[axis] * self.size, *shape[axis + 2 :]))
 

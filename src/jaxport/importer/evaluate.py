@@ -204,7 +204,7 @@ def _explained(error: Exception, node: BoundNode) -> Exception:
             )
         case InconclusiveDimensionOperation():
             refusal = Refusal(node.node.op_type, where, str(error).partition("\n")[0])
-            return ValueNotKnown("sizes that only have names are not enough here", [refusal])
+            return ValueNotKnown("symbolic sizes are not enough here", [refusal])
     noted(error, where)
     return error
 
@@ -225,8 +225,8 @@ def _undecided(error: Exception, node: BoundNode) -> Exception:
             Refusal(
                 node.node.op_type,
                 describe(node.node),
-                f"{names} {decides} which branch runs, and one of them cannot be traced: give the value: a NumPy scalar that "
-                f"the jitted function closes over, `to_onnx(…, static_params={{{values}}})`, "
+                f"{names} {decides} which branch runs, and one of the branches cannot be traced: give the value, as a NumPy "
+                f"scalar that the jitted function closes over, or by `to_onnx(…, static_params={{{values}}})` or "
                 f"`to_source(inputs={{{values}}})`; the branch fails: {why.partition(chr(10))[0]}",
             )
         ],

@@ -119,6 +119,6 @@ def check_window(attribute: ir.Attr, node: ir.Node) -> None:
             raise ModelError(
                 f"`{attribute.name}` has {wide:,}",
                 where=describe(node),
-                why=f"no window reaches further than {LARGEST_STEP:,}",
+                why=f"no window may be larger than {LARGEST_STEP:,}",
                 instead="export the model again",
             )

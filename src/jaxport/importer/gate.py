@@ -173,7 +173,7 @@ class Gate:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             if element == ir.DataType.STRING:
                 raise ModelError(
-                    "strings cannot lie outside of a tensor", where=where, instead="export the model again"
+                    "strings cannot be stored outside a tensor", where=where, instead="export the model again"
                 )
             place = self._placed(_entries(tensor, where), size, self.folders, where, _asked(dims, element))
             del tensor.external_data[:]
@@ -207,7 +207,7 @@ class Gate:
         for key in ("offset", "length"):
             if key in entries and not (entries[key].isdecimal() and len(entries[key]) < 20):
                 raise ModelError(
-                    f"the {key} `{entries[key][:40]}` of external data is no size",
+                    f"the {key} `{entries[key][:40]}` of external data is not a size",
                     where=where,
                     instead="export the model again",
                 )
@@ -224,9 +224,9 @@ class Gate:
             return self.own, offset
         if not folders:
             raise ModelError(
-                f"the data of a tensor lies in the file `{_shown(location)}`",
+                f"the data of a tensor is in the file `{_shown(location)}`",
                 where=where,
-                why=f"of {self.origin} no folder is known that the file could be in",
+                why=f"no folder is known for {self.origin}",
                 instead="give `from_onnx` the path of the model",
             )
         buffer = self.buffer_of(_located(location, folders, where))
@@ -316,7 +316,7 @@ def _check_shape(dims: Sequence[int], element: ir.DataType, where: str) -> int:
     bits = 8 if element == ir.DataType.STRING else element.bitwidth
     if math.prod(max(size, 1) for size in dims) * bits > 8 * LARGEST or len(dims) > MOST_AXES:
         raise ModelError(
-            f"the shape {list(dims)} is larger than any array", where=where, instead="export the model again"
+            f"the shape {list(dims)} is larger than any array can be", where=where, instead="export the model again"
         )
     return math.ceil(math.prod(dims) * bits / 8)
 
@@ -326,7 +326,7 @@ def _entries(tensor: onnx.TensorProto, where: str) -> dict[str, str]:
     for entry in tensor.external_data:
         if entries.setdefault(entry.key, entry.value) != entry.value:
             raise ModelError(
-                f"external data says twice what its `{entry.key}` is", where=where, instead="export the model again"
+                f"external data gives its `{entry.key}` twice", where=where, instead="export the model again"
             )
     return entries
 
@@ -399,7 +399,7 @@ def _located(location: str, folders: Sequence[Path], where: str) -> Path:
         raise ModelError(
             f"external data at `{_shown(location)}` is refused",
             where=where,
-            why="it lies outside the model's folder",
+            why="it is outside the model's folder",
             instead="keep the data file beside the model, with a relative path",
         )
     located = next((path for path in paths if path.is_file()), None)
@@ -407,7 +407,7 @@ def _located(location: str, folders: Sequence[Path], where: str) -> Path:
         raise ModelError(
             f"the data file `{location}` is missing",
             where=where,
-            instead=f"put it into `{folders[0]}`, beside the model",
+            instead=f"put it in `{folders[0]}`, beside the model",
         )
     return located
 

@@ -183,7 +183,7 @@ def _check_size(name: str, size: int | str) -> None:
             raise InvalidArgument("it is negative")
     except InvalidArgument as error:
         raise InvalidArgument(
-            f"`{size}` is no size of the input `{name}`",
+            f"`{size}` is not a size of the input `{name}`",
             where="`inputs`",
             why=str(error).partition("\n")[0],
             instead="give a number, a name, or an expression of names such as 32*h",

@@ -14,17 +14,15 @@ __all__ = ["Budget", "Limits", "budget", "budget_in_force"]
 
 @dataclass(frozen=True)
 class Limits:
-    """Resource limits; what exceeds them is refused with the name of the operation, the size and the option.
+    """Resource limits. If one is exceeded, the error names the operation, the size, and the limit to raise.
 
     Attributes:
-      bytes: the total that loading and folding may create, and the largest result of one operation.
-      growth: the largest result of one operation as a multiple of the bytes of the model and its inputs, if that is
-        more
-        than `bytes`.
+      bytes: the total memory that loading and constant folding may allocate, and the largest result of one operation.
+      growth: the largest result of one operation, as a multiple of the size of the model and its inputs, if that is
+        more than `bytes`.
       nesting: the depth of nested function calls.
       operations: the number of operations; those of functions count once per call.
-      iterations: the number of iterations, per call, of loops that cannot be loops of XLA, because their values change
-        shape
+      iterations: the number of iterations, per call, of loops that XLA cannot run, because their values change shape
         or their end is unknown.
 
     >>> Limits(bytes=2**34).growth
@@ -91,7 +89,7 @@ class Budget:
         if self.iterations > self.limits.iterations:
             raise ModelError(
                 f"the loop has more than {self.limits.iterations:,} iterations",
-                why="its values change their shapes, or it has no end",
+                why="its values change shape, or it does not end",
                 instead="if you trust the model, raise the limit: `from_onnx(…, limits=jaxport.Limits(iterations=…))`",
             )
 

@@ -86,7 +86,7 @@ def _loaded(proto: onnx.ModelProto, gate: Gate, shared: bool = False) -> ir.Mode
         raise ModelError(
             "the model has no graph",
             where=gate.origin,
-            why="the file may be truncated or no ONNX model",
+            why="the file may be truncated, or may not be an ONNX model",
             instead="export it again",
         )
     _check_versions(proto, gate.origin)

@@ -31,7 +31,7 @@ class Buffer:
             with data.open("rb") as file:
                 self.status = os.fstat(file.fileno())
                 if not stat.S_ISREG(self.status.st_mode):
-                    raise OSError(errno.EINVAL, "it is no regular file", str(data))
+                    raise OSError(errno.EINVAL, "it is not a regular file", str(data))
                 if self.status.st_size:
                     self._file = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.view = memoryview(self._file or b"")

@@ -156,7 +156,7 @@ def for_strings(x: Any) -> HostValue:
     """
     host_value = known(x)
     if host_value is None:
-        why = "strings exist outside `jax.jit` only: call the program there, or let the model return numbers"
+        why = "strings exist only outside `jax.jit`: call the program there, or have the model return numbers"
         raise ValueNotKnown("strings depend on values", [Refusal("", "", why)])
     return host_value
 

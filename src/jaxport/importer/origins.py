@@ -78,7 +78,7 @@ def read_back(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray]) -
         (name, tensor, why), *others = problems
         also = f", and {len(others)} more" if others else ""
         raise InvalidArgument(
-            f"the weight `{name}` of `{path}`{also} cannot be taken back",
+            f"the weight `{name}` of `{path}`{also} cannot be loaded",
             where=f"the tensor `{tensor}`" if tensor else "",
             why=why,
             instead="give weights of source that was printed from this model",
@@ -110,7 +110,7 @@ def _origins(path: str | os.PathLike[str]) -> dict[str, WeightOrigin]:
             if text is not None:
                 return {name: _origin(entry) for name, entry in json.loads(text).items()}
     raise InvalidArgument(
-        f"`{path}` does not say which tensors of the model its weights are",
+        f"`{path}` does not say which of the model's tensors its weights belong to",
         where="the trained weights",
         instead=f"save them in the folder of the crate, beside its `{BESIDE}`",
     )

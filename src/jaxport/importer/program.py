@@ -64,32 +64,33 @@ def from_onnx(
 
     Args:
       source: the path of the model, its bytes, a `ModelProto` or an `onnx_ir.Model`.
-      trainable: the names of the initializers that are parameters. By default a file that jaxport exported says which
-        are; in others they are the floating point tensors that no node uses as a constant: as an exponent, a scale, a
-        statistic or a mask. See `Program.roles`.
-      untie: whether each node that uses a tensor gets its own copy: of all parameters, or of the named ones. Exporters
-        merge equal tensors, which would then be trained as one.
+      trainable: the names of the initializers that are parameters. By default, the metadata decides in a file that
+        jaxport exported; in other files, the parameters are the floating-point tensors that no node uses as a
+        constant, such as an exponent, a scale, a statistic or a mask. See `Program.roles`.
+      untie: whether each node that uses a tensor gets its own copy, for all parameters or for the named ones.
+        Exporters merge equal tensors, which would otherwise be trained as one.
       sizes: the maximum number of rows of nodes whose size depends on data (NonZero, NonMaxSuppression, Compress,
         Unique, a Loop that stacks outputs), by the name of the node or of its output, so that `jax.jit` can trace them.
-        Their results are padded to this size: NonZero and NonMaxSuppression with positions outside of the array, Unique
-        with its smallest element, the others with zeros. Further rows are dropped. For a Loop whose end depends on data
-        it is the number of iterations, and makes the Loop differentiable.
-      limits: the resource limits of the model: the bytes that it creates, its depth and its length.
-      batch: whether calls may have another number of rows than the file fixes. The model is mapped over batches of its
-        own size (`jax.vmap`), with the results of separate calls. Rows are counted along the first axis; a mapping
-        gives other axes by the names of inputs and outputs, None for an input that all rows share.
-      shardings: where parameters live: a `jax.sharding.Sharding` by name, or a function that returns one (or None) for
-        the name and the `jax.ShapeDtypeStruct` of each. Each device is given its part straight from the file, so that a
-        model may be too large for one device. How the rest is split is left to the compiler.
-      strict: whether attributes that operators do not have are refused where ONNX Runtime ignores them, with a warning.
+        The results are padded to this size: NonZero and NonMaxSuppression with positions outside the array, Unique with
+          its smallest element, the others with zeros. Further rows are dropped. For a Loop whose end depends on data,
+          it is the maximum number of iterations, and makes the Loop differentiable.
+      limits: the resource limits of the model: memory, nesting depth, and number of operations and iterations.
+      batch: whether calls may have a different number of rows than the file fixes. The model is mapped over batches of
+        its own size (`jax.vmap`), so the results are those of separate calls. Rows are counted along the first axis; a
+        mapping from names of inputs and outputs gives other axes, or None for an input that all rows share.
+      shardings: where parameters are placed: a `jax.sharding.Sharding` by name, or a function that returns one (or
+        None) for the name and the `jax.ShapeDtypeStruct` of each. Each device is given its part directly from the
+        file, so a model may be too large for one device. How everything else is split is left to the compiler.
+      strict: whether to refuse attributes that an operator does not define. By default, where ONNX Runtime ignores such
+        attributes, jaxport does too, with a warning.
 
     Returns:
-      A `Program`: a callable that `jax.jit`, `jax.grad` and `jax.vmap` take, with its weights in `params`.
+      A `Program`: a callable that works with `jax.jit`, `jax.grad` and `jax.vmap`, with its weights in `params`.
 
     Raises:
       ModelError: the model is damaged or malformed.
       Unsupported: it has operators that cannot be imported; all of them are listed.
-      InvalidArgument: `source` is no model, there is no such file, no initializer has a given name, or a sharding does
+      InvalidArgument: `source` is not a model, there is no such file, no initializer has a given name, or a sharding does
         not split a parameter evenly.
 
     >>> import onnx.parser
@@ -176,7 +177,7 @@ class Program:
 
     @cached_property
     def static_inputs(self) -> tuple[str, ...]:
-        """The inputs whose values decide shapes: under `jax.jit` they have to be closed over, not passed."""
+        """The inputs whose values decide shapes: under `jax.jit`, close over them instead of passing them."""
         return tuple(value.name or "" for value in self.inputs if value in self._static)
 
     @property
@@ -186,7 +187,7 @@ class Program:
 
     @cached_property
     def modules(self) -> NodeModule:
-        """The modules of the model as a tree, as far as its file names them.
+        """The tree of those modules that the model's file names.
 
         >>> import onnx.parser
         >>> model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
@@ -223,25 +224,26 @@ class Program:
         inputs: Mapping[str, RuntimeValue] | None = None,
         framework: str = "jax",
     ) -> RuntimeValue:
-        """Print the program as source and a weights file, which only need JAX, the framework and safetensors.
+        """Print the program as source and a weights file, which need only JAX, the framework and safetensors.
 
         Args:
           folder: where to write `model.py` and its weights; nothing is written if None.
-          inputs: by name, sizes other than those that the model declares, `("b", 3, "32*h", "32*w")`, and arrays for
-            inputs whose values decide shapes, which become constants. Open sizes that arithmetic decides are inferred.
+          inputs: by name, sizes that differ from those that the model declares, such as `("b", 3, "32*h", "32*w")`,
+            and arrays for inputs whose values decide shapes, which become constants. Constraints on symbolic sizes
+            that arithmetic decides are inferred.
           framework: `"jax"` prints one function of the weights and the inputs, with `model.py.<digest>.safetensors`
-            beside it; `"nnx"` prints classes of Flax NNX, `"equinox"` classes of Equinox: modules, layers and loops, as
-            far as the file identifies them, with `model.safetensors` beside, whose keys are the paths of the modules,
-            and `load()`; `"burn"` prints a crate of Rust for Burn, with a test of its own.
+            beside it. `"nnx"` prints Flax NNX classes and `"equinox"` Equinox classes: the modules, layers and loops
+            that the file identifies, a function `load()`, and `model.safetensors` beside it, whose keys are module
+            paths. `"burn"` prints a Rust crate for Burn, with a test of its own.
 
         Returns:
           The source, with the text in `code` and the weights in `tensors`.
 
         Raises:
           ValueNotKnown: a shape depends on the values of an input that has no array in `inputs`.
-          InvalidArgument: the model does not declare the shape of an input that `inputs` omits, or there is no such
-            framework.
-          SaveError: a file cannot be written, or an existing `model.py` was not generated.
+          InvalidArgument: the model does not declare the shape of an input that `inputs` omits, or the framework is
+            unknown.
+          SaveError: a file cannot be written, or there is a `model.py` that was not generated.
 
         >>> import onnx.parser
         >>> program = from_onnx(
@@ -264,8 +266,8 @@ class Program:
         """Return the graph after each phase of the import: loaded, resolved, folded, finalized.
 
         Args:
-          inputs: as `to_source` takes them: sizes other than those that the model declares, and arrays for inputs whose
-            values decide shapes. If the program cannot be traced, the last phase names the node at which it stops.
+          inputs: as for `to_source`: sizes that differ from those that the model declares, and arrays for inputs whose
+            values decide shapes. If the program cannot be traced, the last phase names the node at which tracing stops.
 
         >>> import onnx.parser
         >>> program = from_onnx(
@@ -289,7 +291,7 @@ class Program:
 
         Args:
           inputs: the inputs by position or by name; omitted ones are sampled.
-          options: `sizes`, `rtol`, `atol`, `avoid`, `seed`, `check`, as `jaxport.verify.verify_program` takes them.
+          options: `sizes`, `rtol`, `atol`, `avoid`, `seed`, `check`, as for `jaxport.verify.verify_program`.
 
         Raises:
           VerificationFailed: the two sides disagree, unless `check` is false.
@@ -317,7 +319,7 @@ class Program:
 
         Raises:
           InvalidArgument: parameters are missing, unknown, or of another shape.
-          SaveError: the path cannot be written, or the disk is full; an existing file stays.
+          SaveError: the path cannot be written, or the disk is full; an existing file is kept.
 
         >>> import onnx.parser, tempfile
         >>> program = from_onnx(
@@ -336,8 +338,8 @@ class Program:
         """Return the program with other values of its parameters.
 
         Args:
-          params: arrays for some parameters or all, as `params` has them; or the path of a file that source for Burn has
-            saved, in the folder of its crate, which has statistics, too.
+          params: arrays for some or all parameters, as in `params`; or the path of a file that printed Burn source has
+            saved in the folder of its crate, which also contains statistics.
 
         Raises:
           InvalidArgument: a parameter is unknown or of another shape; the file's weights are not those of this model.
@@ -357,16 +359,16 @@ class Program:
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """The shape and dtype of each parameter; nothing is read."""
+        """The shape and dtype of each parameter, without reading any."""
         return self.weights.specs
 
     @cached_property
     def roles(self) -> dict[str, Role]:
         """What each initializer is, by name: a "parameter", a "statistic", or a "constant".
 
-        A file that jaxport exported says it: training changes parameters, calls in training change statistics, such as
-        those of batch normalization. For other files it follows from the places where operators use a tensor, and from
-        the names that exporters give.
+        Training changes parameters; calls in training mode change statistics, such as those of batch normalization. In
+        a file that jaxport exported, the metadata says which is which. In other files it follows from the way
+        operators use a tensor, and from the names that exporters give.
 
         >>> import onnx.parser
         >>> program = from_onnx(
@@ -381,11 +383,11 @@ class Program:
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:
-        """The other initializers by name: statistics, exponents, scales, masks, integer tables, shapes. They are frozen."""
+        """All other initializers, by name: statistics, exponents, scales, masks, integer tables, shapes. They are not trained."""
         return self.weights.constants
 
     def __call__(self, /, *inputs: RuntimeValue, **named: RuntimeValue) -> RuntimeValue:
-        """Return the outputs for the program's own parameters; `apply(program.params, …)`."""
+        """Return the outputs with the program's own parameters, as `apply(program.params, …)` does."""
         return self.apply(self.weights.arrays, *inputs, **named)
 
     def apply(
@@ -401,14 +403,15 @@ class Program:
         Args:
           params: arrays for the initializers, by name, as `Program.params` has them.
           inputs: the inputs in the model's order: arrays, lists of arrays for sequences, None for an absent optional.
-            Under `jax.jit`, a NumPy array that is closed over is known, so shapes, loops and branches may depend on it.
+            Under `jax.jit`, the values of a NumPy array that is closed over are known, so shapes, loops and branches
+            may depend on them.
           named: inputs by name, or by the name made into a Python identifier.
           rng: a `jax.random` key for the model's random operators; without one they draw the same numbers each time. If
-            the model has an input of this name, it is that input.
+            the model has an input named `rng`, it is that input instead.
 
         Returns:
-          An array if the model has one output, else a NamedTuple in the model's order. Sequences are lists, tensors of
-          strings are NumPy arrays.
+          An array if the model has one output, otherwise a NamedTuple in the model's order. Sequences are lists,
+          tensors of strings are NumPy arrays.
 
         Raises:
           InvalidArgument: inputs are missing, unknown, or not of the type that the model declares.
@@ -425,7 +428,7 @@ class Program:
     def evaluate(
         self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None = None
     ) -> tuple[RuntimeValue, ...]:
-        """Return the outputs in the evaluator's form: host values stay such, and uses of recorded inputs are recorded.
+        """Return the outputs in the evaluator's form: host values stay on the host, and uses of recorded inputs are recorded.
 
         Arguments and errors are those of `apply`, with the inputs by name.
         """

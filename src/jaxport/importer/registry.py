@@ -190,12 +190,12 @@ def op(*names: str, since: int = 1, until: int | None = None) -> Callable[[Opera
 
     Args:
       names: the operator, or the domain and the operator: `op("Relu")`, `op("my.domain", "MyOp")`.
-      since: the first version of the domain's opset that the function serves.
+      since: the first opset version of the domain that the function implements.
       until: the last one, for an operator that ONNX removed.
 
-    The signature is the operator's schema: inputs are positional, attributes keyword-only, with their defaults; a
-    keyword annotated with a dataclass is a group of attributes, its fields. Values are used through
-    `jaxport.importer.namespaces`, or through plain `jax.numpy` if printed source is not needed.
+    The signature is the operator's schema: inputs are positional, attributes are keyword-only, with their defaults. A
+    keyword annotated with a dataclass stands for the attributes that are its fields. Compute with
+    `jaxport.importer.namespaces`, or with plain `jax.numpy` if printed source is not needed.
 
     Raises:
       InvalidArgument: the version is registered already.

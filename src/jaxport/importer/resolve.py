@@ -71,7 +71,7 @@ def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
       ModelError: the tensor names a file: it did not pass `jaxport.importer.gate`.
     """
     if isinstance(tensor, ir.ExternalTensor):
-        raise ModelError("the data of a tensor lies in a file that was not checked", where=f"tensor `{tensor.name}`")
+        raise ModelError("the data of a tensor is in a file that was not checked", where=f"tensor `{tensor.name}`")
     if tensor.dtype == ir.DataType.STRING:
         strings = np.array([text.decode("utf-8", "surrogateescape") for text in tensor.string_data()], dtype=object)  # type: ignore[attr-defined]
         return HostValue(strings.reshape(tensor.shape.numpy()), name=tensor.name or "")
@@ -137,7 +137,7 @@ class _Resolver:
             raise ModelError(
                 f"the model has more than {self.limits.operations:,} operations",
                 where=f"graph `{graph.name}`",
-                why="its functions call one another many times",
+                why="its functions call each other many times",
                 instead="write what repeats as a loop, or raise the limit: `jaxport.Limits(operations=…)`",
             )
         captured |= dict.fromkeys(value for value in graph.outputs if value not in own)
@@ -154,7 +154,7 @@ class _Resolver:
         raise ModelError(
             f"nothing computes `{value.name}`",
             where=describe(node),
-            why="it is no input, initializer or output of the graph or of those around it",
+            why="it is not an input, initializer or output of the graph or of those around it",
             instead="export the model again",
         )
 
@@ -232,9 +232,9 @@ class _Resolver:
         if served:
             why = f"version {opset} is not supported; {', '.join(_range(entry) for entry in served)} is"
         elif any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
-            why = "it runs a graph of its own, as generation of text does; import the model in it, and write the loop in JAX"
+            why = "it runs a graph of its own, as text generation does; import the model inside it, and write the loop in JAX"
         elif node.domain in KNOWN_OPSETS and node.domain != "com.microsoft":
-            why = "no function computes it" if schema else "ONNX has no such operator at this version"
+            why = "it is not implemented" if schema else "ONNX has no such operator at this version"
         else:
             why = f'register a function with `@jaxport.op("{node.domain}", "{node.op_type}")`'
         self.add_refusal(label, node, why)
@@ -251,7 +251,7 @@ class _Resolver:
             )
         if len(self.building) >= self.limits.nesting:
             raise ModelError(
-                f"functions call one another more than {self.limits.nesting} deep",
+                f"functions call each other more than {self.limits.nesting} deep",
                 where=f"domain `{function.domain}`, function `{function.name}`",
                 instead="inline some of them (`onnx.inliner`), or raise the limit: `jaxport.Limits(nesting=…)`",
             )

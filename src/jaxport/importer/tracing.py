@@ -103,8 +103,8 @@ def _refused(error: JaxportError, conditions: Sequence[Condition], specs: Mappin
     given = f"`inputs={{{', '.join(changed)}}}`" if changed else "numbers, or other names, for the sizes of the inputs"
     needs = " and ".join(f"`{condition}`" for condition in conditions)
     operator, where = place_of(error)
-    why = f"{needs} has to hold, which these names do not say: give {given}"
-    return ValueNotKnown("the program cannot be recorded with these sizes", [Refusal(operator, where, why)])
+    why = f"{needs} must hold, but does not follow from these names: give {given}"
+    return ValueNotKnown("the program cannot be traced with these sizes", [Refusal(operator, where, why)])
 
 
 def _changed(size: RuntimeValue, sizes: Mapping[str, str]) -> str:
@@ -130,11 +130,9 @@ def arguments(
     specs = {name: inputs[name] for name in program.input_names if name in inputs and name not in known}
     texts = [name for name, spec in specs.items() if any(leaf.dtype == STRING for leaf in jax.tree.leaves(spec))]
     if texts:
-        why = (
-            "JAX has no strings: give their values, `inputs={…}` with a NumPy array for each, which then are constants"
-        )
+        why = "JAX has no strings: give their values, `inputs={…}` with a NumPy array for each, which become constants"
         raise ValueNotKnown(
-            "strings cannot be arguments of a program that is recorded",
+            "strings cannot be arguments of printed source",
             [Refusal(name, f"the input `{name}`", why) for name in texts],
         )
     return specs, known

@@ -277,7 +277,7 @@ def _checked(shardings: Shardings | None, specs: Mapping[str, jax.ShapeDtypeStru
             why = f"it has {len(shape)} axes, {sharding.spec} is for {len(sharding.spec)}"
         if why:
             raise InvalidArgument(
-                f"`{name}` cannot be split so",
+                f"`{name}` cannot be split in this way",
                 where="`from_onnx(shardings=…)`",
                 why=why,
                 instead="divide an axis whose size is a multiple of the number of devices, or leave the parameter out",

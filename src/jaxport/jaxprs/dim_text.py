@@ -95,7 +95,7 @@ class _DimParser:
         self.position = match.end()
 
     def error(self, why: str) -> InvalidArgument:
-        return InvalidArgument(f"`{self.text[:100]}` is no dimension", where=f"character {self.position}", why=why)
+        return InvalidArgument(f"`{self.text[:100]}` is not a dimension", where=f"character {self.position}", why=why)
 
     def taken(self, *tokens: str) -> str:
         """Consume the token if it is one of these, and return it; else return an empty text."""

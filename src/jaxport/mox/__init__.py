@@ -1,4 +1,4 @@
-"""Module expressions: any JAX model as a tree that is queried, edited, captured, serialized and evaluated.
+"""Module expressions: any JAX model as a tree that can be queried, edited, run, inspected and saved.
 
 >>> import jax.numpy as jnp, jaxport
 >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + 1)(jnp.zeros(2))

@@ -24,17 +24,17 @@ __all__ = ["Account", "Row", "account"]
 
 @dataclass(frozen=True)
 class Row:
-    """The costs of a block, all of its calls and all that is inside them together.
+    """The costs of a block: the sum over all of its calls, including everything inside them.
 
     Attributes:
       path: of the block; the whole program has the path ``""`` and the type ``(program)``.
       type: the short name of its type.
       calls: how often it runs; each step of a scan is a call.
-      params: the elements of its parameters, those that are shared counted once.
-      bytes: of its parameters.
+      params: the number of elements of its parameters; shared ones count once.
+      bytes: the size of its parameters.
       flops: floating-point operations: two for each multiply-add of a product or convolution, one for each element of
-        any other arithmetic. Of a `cond` the dearest branch counts; a `while` counts as one step.
-      activations: bytes of the results of its calls.
+        any other arithmetic. For a `cond` the most expensive branch counts; a `while` counts as one step.
+      activations: the size of the results of its calls, in bytes.
     """
 
     path: str
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Account:
-    """A table of costs; print it, or take its `rows`, or `as_dict()`."""
+    """A table of costs: print it, or use its `rows` or `as_dict()`."""
 
     rows: tuple[Row, ...]
 

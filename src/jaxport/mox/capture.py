@@ -31,12 +31,12 @@ __all__ = ["Captured", "capture", "tapped"]
 
 
 class Captured(NamedTuple):
-    """What was captured of a call.
+    """The captured values of a call.
 
     Attributes:
-      inputs: its arguments, a tuple; None if they were not asked for.
-      output: what it returned.
-      grad: the derivative of the loss with respect to what it returned; None if it was not asked for.
+      inputs: the arguments of the call, a tuple; None if they were not requested.
+      output: the result of the call.
+      grad: the gradient of the loss with respect to the result; None if it was not requested.
     """
 
     inputs: PyTree
@@ -84,7 +84,7 @@ def gradients(selection: Selection, loss: Callable[[PyTree], PyTree]) -> Callabl
                 f"`{match.shown}` runs in a loop whose steps share its parameters",
                 where="`Mox.capture(grads=…)`",
                 why="the derivative would be the sum over the steps",
-                instead="select blocks outside of the loop",
+                instead="select blocks outside the loop",
             )
         floating = [i for i, aval in enumerate(match.out_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
         zeros = {_name(number, i): jnp.zeros(match.out_avals[i].shape, match.out_avals[i].dtype) for i in floating}
@@ -110,8 +110,8 @@ def gradients(selection: Selection, loss: Callable[[PyTree], PyTree]) -> Callabl
                 raise InvalidArgument(
                     f"the loss is {jax.typeof(result).str_short()}",
                     where="`Mox.capture(grads=…)`",
-                    why="only a single number has a gradient",
-                    instead="give a function of what the model returns that returns a number: `lambda y: y.sum()`",
+                    why="only a scalar has a gradient",
+                    instead="give a function from the model's output to a scalar: `lambda y: y.sum()`",
                 )
             return result
 
@@ -137,7 +137,7 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
     mox, traced = selection.mox, selection.mox.traced
     if not selection.nodes:
         raise QueryError(
-            f"{selection.query} hits nothing, so nothing would be captured",
+            f"{selection.query} matches nothing, so nothing would be captured",
             where=f"`{mox.name}`",
             instead="`print(mox)` shows what there is",
         )

@@ -278,17 +278,17 @@ class _Editor:
         template = templates[0]
         if any(t.jaxpr is not template.jaxpr and str(t.jaxpr) != str(template.jaxpr) for t in templates):
             raise InvalidArgument(
-                f"the replacement of `{match.shown}` does something else in each step of a scan",
+                f"the replacement of `{match.shown}` differs between the steps of a scan",
                 where="the `factory`",
-                why="the steps of a scan run one body; only its parameters may differ",
-                instead="make what differs a parameter: an array that the replacement holds",
+                why="all steps of a scan run the same body; only its parameters may differ",
+                instead="make what differs a parameter of the replacement",
             )
         params = self.params(match, templates, scans)
         for name, aval in template.inputs:
             known = self.leaves.setdefault(name, _Leaf(name, _aval(aval), None))
             if not same_aval(known.aval, aval) or name in self.taken:
                 raise InvalidArgument(
-                    f"the new input `{name}` clashes with another of that name",
+                    f"the new input `{name}` clashes with an existing one",
                     where=f"the replacement of `{match.shown}`",
                     why=f"the program has `{name}`: {known.aval.str_short()}",
                     instead="give it another name",
@@ -327,7 +327,7 @@ class _Editor:
                     f"the new parameter `{name}` has two shapes",
                     where=f"the replacement of `{match.shown}`, which is called several times",
                     why=f"{leaf.aval.str_short()} in one call, {_aval(weight.value).str_short()} in another",
-                    instead="make the new parameters from the weights of the block, which its calls share",
+                    instead="derive the new parameters from the weights of the block, which its calls share",
                 )
             if leaf.lengths != match.lengths:
                 raise InvalidArgument(
@@ -450,7 +450,7 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
     block = equation.params.get("block")
     if block is None:
         raise InvalidArgument(
-            f"`{match.shown}` is no block",
+            f"`{match.shown}` is not a block",
             where="`Mox.sub`",
             why="this edit rewrites the body of a module or function call",
             instead="select blocks: `//module_call`",

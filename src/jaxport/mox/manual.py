@@ -31,7 +31,7 @@ class Manual:
                 raise InvalidArgument(
                     f"`{self.where}` takes a single number that differs along {', '.join(map(repr, axes))}",
                     where="a replacement inside a `shard_map`",
-                    why="no whole array is split into single numbers",
+                    why="an array cannot be split into single numbers",
                     instead="replace the block around it",
                 )
             count = math.prod(self.params["mesh"].shape[axis] for axis in axes)
@@ -62,9 +62,9 @@ class Manual:
         varying, wanted = (jaxprs.varying_axes(one) for one in (jax.typeof(value), aval))
         if not varying <= wanted:
             raise InvalidArgument(
-                f"the replacement of `{self.where}` returns what differs along {sorted(varying - wanted)}",
+                f"the replacement of `{self.where}` returns values that differ along {sorted(varying - wanted)}",
                 where="a `shard_map`",
-                why="what it replaces does not, and what follows depends on it",
+                why="the results of the original do not, and later operations depend on them",
                 instead="reduce it: `jax.lax.psum`",
             )
         return jaxprs.varying(value, tuple(sorted(wanted - varying)))

@@ -1,4 +1,4 @@
-"""One block or equation that a query hits: a Mox of its own, and the original that a replacement may call."""
+"""One block or equation that a query matches: a Mox of its own, and the original that a replacement may call."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ REWRITTEN = "rewritten"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Match(Mox):
-    """A selected block or equation as a Mox: it takes the arrays of the call, in order, and returns what it returned.
+    """A selected block or equation as a Mox: it takes the arrays of the call, in order, and returns the results of the call.
 
-    Parameters that the program does not hold (those that are its arguments, and slices of stacked ones), and values
-    that the block takes from around it, are keyword arguments, by their paths; see `inputs`.
+    Parameters that the program does not hold (arguments of the program, and slices of stacked parameters), and values
+    that the block uses from outside, are keyword arguments, named by their paths; see `inputs`.
 
     Attributes:
-      node: the equation, and where it is.
+      node: the equation, and its place in the program.
       root: the Mox that it was selected in.
-      lengths: the lengths of the scans around it whose steps have parameters of their own, the outermost first.
-      position: the steps of these scans that this is, if it is the block of one step.
+      lengths: the lengths of the enclosing scans whose steps have parameters of their own, the outermost first.
+      position: the step of each of these scans, if this is the block of one step.
     """
 
     node: Node = field(kw_only=True)
@@ -65,17 +65,17 @@ class Match(Mox):
     _sites: list[tuple[Site | None, Sequence[Array] | None]] = field(default_factory=list, repr=False)
 
     def replaced(self, traced: Traced, **changes: PyTree) -> Self:
-        """Return the block with another program: called inside a replacement it is no longer the original."""
+        """Return the block with another program; called inside a replacement, it no longer runs the original."""
         return super().replaced(traced, _sites=[], **changes)
 
     @property
     def is_replaced(self) -> bool:
-        """Whether its replacement is being traced, in which it stands for the original."""
+        """Whether its replacement is being traced, inside which calling it runs the original."""
         return bool(self._sites)
 
     @property
     def block(self) -> Block | None:
-        """What the block stands for; None for an equation."""
+        """The module or function call that the block represents; None for an equation."""
         return self.node.block
 
     @property
@@ -85,37 +85,37 @@ class Match(Mox):
 
     @property
     def path(self) -> str:
-        """Where it is in the model."""
+        """Its path in the model."""
         return self.node.path
 
     @property
     def shown(self) -> str:
-        """What messages call it: its path, or at the root its type."""
+        """Its name in messages: its path, or at the root its type."""
         return self.path or self.type
 
     @property
     def config(self) -> Parameters:
-        """The static fields of the module and the static arguments of the call; of an equation, its params."""
+        """The static fields of the module and the static arguments of the call; for an equation, its params."""
         return jaxprs.parameters(self.node.equation) if self.block is None else self.block.config
 
     @property
     def weight_avals(self) -> dict[str, Aval]:
-        """Shape and dtype of each parameter of the block, by its path; inside a scan, of one step's."""
+        """The shape and dtype of each parameter of the block, by path; inside a scan, those of one step."""
         block, invars = self.block, self.node.equation.invars
         return {} if block is None else {path: invars[index].aval for index, path in block.named.items()}
 
     @property
     def in_avals(self) -> list[Aval]:
-        """Shape and dtype of each array that the call takes."""
+        """The shape and dtype of each array that the call takes."""
         return [atom.aval for atom in self.node.equation.invars[: len(arguments_of(self.node))]]
 
     @property
     def out_avals(self) -> list[Aval]:
-        """Shape and dtype of each array that the call returns."""
+        """The shape and dtype of each array that the call returns."""
         return [atom.aval for atom in self.node.equation.outvars[: len(returns_of(self.node))]]
 
     def step(self, index: int) -> Match:
-        """Return the block as it is in one step of the scans around it, with the parameters of that step.
+        """Return the block as it is in one step of the enclosing scans, with the parameters of that step.
 
         Raises:
           InvalidArgument: there is no such step.
@@ -143,8 +143,8 @@ class Match(Mox):
     def __call__(self, *args: PyTree, params: Mapping[str, Array] | None = None, **kwargs: PyTree) -> PyTree:
         """Return what the block returns for these arrays, in order.
 
-        Inside a replacement this is the original: it runs with the parameters that the program runs with. `params` are
-        other values for some of them, by their names below the block.
+        Inside a replacement this runs the original, with the parameters that the program runs with; `params` gives other
+        values for some of them, by their names below the block.
         """
         site, operands = self._sites[-1] if self._sites else (None, None)
         if self._around is not None:
@@ -201,10 +201,10 @@ class Match(Mox):
         return self._result([results[index] for index in _result_order(self.node)])
 
     def param(self, name: str) -> Array:
-        """Return a parameter of the block, by its name below it; inside a replacement, what the program runs with.
+        """Return a parameter of the block, by its name below the block; inside a replacement, the value that the program uses.
 
         Raises:
-          InvalidArgument: the block has none of that name, or the program does not hold it.
+          InvalidArgument: the block has no parameter of that name, or the program does not hold it.
         """
         path = self._full(name)
         operands = self._sites[-1][1] if self._sites else None
@@ -218,7 +218,7 @@ class Match(Mox):
             return computed
         if path not in held:
             raise InvalidArgument(
-                f"`{path}` is no parameter that the program holds",
+                f"`{path}` is not a parameter that the program holds",
                 where="`Match.param`",
                 why="it is an argument of the program, or has a value for each step of a scan",
                 instead="trace a function that holds the values (`make_mox(lambda x: model.apply(variables, x))`), read it "
@@ -227,7 +227,7 @@ class Match(Mox):
         return held[path]
 
     def computed(self, path: str) -> Array | None:
-        """Return the value that an edit puts in place of a parameter, None if it is not known before the program runs."""
+        """Return the value that an edit computes for a parameter, or None if it is not known before the program runs."""
         exchanged = {} if self.block is None else self.block.exchanged
         index = next((index for index, known in exchanged.items() if known == path), None)
         if index is None:

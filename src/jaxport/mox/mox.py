@@ -34,18 +34,19 @@ __all__ = ["Mox", "is_parameter"]
 
 @dataclass(frozen=True, eq=False)
 class Mox:
-    """A program as a tree of module calls: callable, and never changed by what is done with it.
+    """A program as a tree of module calls: callable and immutable.
 
-    `make_mox` makes one. Calling it gives what the traced model gives; it composes with all of JAX's transformations.
+    `make_mox` makes one. Calling it gives the same results as the traced model; it composes with all of JAX's
+    transformations.
 
     Attributes:
       traced: the jaxpr with blocks, the arrays that it holds, and the trees of its arguments and results.
-      name: of what was traced.
-      signature: of what was traced; None if it has none.
-      inputs: the inputs that edits have added, by name: keyword arguments of every call.
-      dropped: the parameters that no equation uses any more since an edit, by path.
-      modules: by path, copies of the modules that have taken the place of others (None for a Mox in that place); None if the
-        program was read from a file, which does not say.
+      name: the name of the traced callable.
+      signature: its signature; None if it has none.
+      inputs: the inputs that edits have added, by name; they are keyword arguments of every call.
+      dropped: the parameters that no equation uses any more after an edit, by path.
+      modules: copies of the modules that replaced others, by path (None for a Mox that replaced one); None if the program
+        was read from a file, which does not contain them.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jnp.tanh(x) * 2)(jnp.zeros(3))
@@ -68,7 +69,7 @@ class Mox:
 
     @property
     def jaxpr(self) -> jaxprs.ClosedJaxpr:
-        """The program, with `block` equations; its inputs are the weights, the arguments, the inputs of edits."""
+        """The program, with `block` equations; its inputs are the weights, the arguments and the inputs that edits added."""
         return self.traced.jaxpr
 
     @property
@@ -78,35 +79,36 @@ class Mox:
 
     @cached_property
     def params(self) -> dict[str, Array]:
-        """The parameters by path: what training changes."""
+        """The parameters, which training changes, by path."""
         return {weight.path: weight.value for weight in self.weights if is_parameter(weight)}
 
     @cached_property
     def state(self) -> dict[str, Array]:
-        """The other arrays by path: statistics, caches, keys and counts of random numbers, constants."""
+        """All other arrays, by path: statistics, caches, keys and counts of random number streams, constants."""
         return {weight.path: weight.value for weight in self.weights if not is_parameter(weight)}
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        """Return what the model returns for these arguments, with the parameters that the Mox holds."""
+        """Return the model's results for these arguments, with the parameters that the Mox holds."""
         return self._result(self._run({}, args, kwargs))
 
     def apply(self, params: Mapping[str, Array], /, *args: PyTree, state: PyTree = False, **kwargs: PyTree) -> PyTree:
-        """Return what the model returns with other parameters.
+        """Return the model's results with other parameters.
 
         Args:
-          params: parameters by path, as `Mox.params` has them; entries of `Mox.state` may be among them. The Mox's own
-            values stand for those that are left out, so that the adapters alone can be differentiated and trained.
-          args: as the traced model takes them.
-          state: whether to return the updated state too.
-          kwargs: as the traced model takes them. (A model with an argument `state` of its own gets what is no bool.)
+          params: parameters by path, as in `Mox.params`; entries of `Mox.state` may be among them. For parameters that
+            are left out, the Mox's own values are used, so you can differentiate and train only the adapters.
+          args: the positional arguments of the traced model.
+          state: whether to also return the updated state.
+          kwargs: the keyword arguments of the traced model. (If it has an argument `state` of its own, a `state` that is
+            not a bool is passed on to it.)
 
         Returns:
           The result; with ``state=True`` a pair of the result and the new values of the state, by path.
 
         Raises:
-          InvalidArgument: a parameter is unknown, or the arguments are not what was traced.
+          InvalidArgument: a parameter is unknown, or the arguments do not fit those that were traced.
 
         >>> import jax, jax.numpy as jnp, jaxport
         >>> from flax import nnx
@@ -138,7 +140,7 @@ class Mox:
             raise InvalidArgument(
                 f"the input `{absent[0]}` is missing",
                 where=f"the call of `{self.name}`",
-                why="an edit has added it to the program",
+                why="an edit added it to the program",
                 instead=f"pass `{absent[0]}=...`",
             )
         # Parameters may be stored in another type than the program computes in.
@@ -150,9 +152,9 @@ class Mox:
         program = self.fitting(operands)
         if any(jaxprs.varying_axes(jax.typeof(operand)) for operand in operands):
             raise InvalidArgument(
-                f"`{self.name}` is called inside a `shard_map` that tracks along which axes values differ",
+                f"`{self.name}` is called inside a `shard_map` that tracks the axes along which values differ",
                 where="the call of a Mox",
-                why="its operations were traced outside, where values do not differ",
+                why="its operations were traced outside, where values do not vary",
                 instead="pass `check_vma=False` to `shard_map`, or trace the sharded function: `make_mox(shard_map(...))`",
             )
         recorder = current_recorder()
@@ -160,7 +162,7 @@ class Mox:
         return run_on_mesh(program._plain(recorder is not None), operands, len(self.weights))
 
     def fitting(self, operands: Sequence[Array]) -> Mox:
-        """Return the program for operands of these shapes: itself, or specialized if it has symbolic dims.
+        """Return the program for operands of these shapes: the Mox itself, or a specialization if it has symbolic dims.
 
         Raises:
           InvalidArgument: the operands do not fit.
@@ -214,7 +216,7 @@ class Mox:
             leaves, tree = jax.tree.flatten(as_traced(self.signature, self.traced.in_tree, args, kwargs))
         if tree != self.traced.in_tree:
             raise InvalidArgument(
-                "the arguments have another structure than those that were traced",
+                "the arguments do not have the structure that was traced",
                 where=f"the call of `{self.name}`",
                 why=f"traced: {self.traced.in_tree}\n given: {tree}",
                 instead="pass them as in the traced call, by position or by name, or trace again",
@@ -222,7 +224,7 @@ class Mox:
         for index, value in self.traced.static_inputs.items():
             if leaves[index] is not value and leaves[index] != value:
                 raise InvalidArgument(
-                    f"an argument that is no array is {leaves[index]!r}",
+                    f"an argument that is not an array is {leaves[index]!r}",
                     where=f"the call of `{self.name}`",
                     why=f"{value!r} was baked in when it was traced",
                     instead="trace the model again with this value",
@@ -247,16 +249,16 @@ class Mox:
         return Tree(self)
 
     def select(self, query: Query, *, expect: int | None = None, strict: bool = True) -> Selection:
-        """Return the blocks and equations that a query hits.
+        """Return the blocks and equations that a query matches.
 
         Args:
-          query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which selects the modules of derived
-            classes too, or a predicate on what is selected.
-          expect: how many it must hit.
-          strict: whether names and attributes that nothing has are refused, and do not just hit nothing.
+          query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which includes derived classes, or a
+            predicate on matches.
+          expect: the number of matches that the query must have.
+          strict: whether names and attributes that nothing in the tree has are refused, rather than matching nothing.
 
         Raises:
-          QueryError: the query is malformed, names what there is not, or hits another number than `expect`.
+          QueryError: the query is malformed, has a name that nothing has, or does not have `expect` matches.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.sin(x)))(1.0 * jnp.ones(3))
@@ -284,10 +286,10 @@ class Mox:
         return at_path(self, path)
 
     def sub(self, query: Query, replacement: PyTree, *, expect: int | None = None) -> Mox:
-        """Return a new Mox in which what the query hits is replaced; `Selection.sub` says what a replacement may be.
+        """Return a new Mox in which each match of the query is replaced; `Selection.sub` says what a replacement may be.
 
         Raises:
-          QueryError: the query is malformed, hits nothing, or another number than `expect`.
+          QueryError: the query is malformed, matches nothing, or does not have `expect` matches.
           InvalidArgument: the replacement does not fit.
 
         >>> import jax.numpy as jnp, jaxport
@@ -298,16 +300,17 @@ class Mox:
         return self.select(query, expect=expect).sub(replacement)
 
     def patch(self, changes: Mapping[str, PyTree]) -> Mox:
-        """Return a new Mox in which blocks return something else.
+        """Return a new Mox in which the outputs of blocks are replaced or changed.
 
         Args:
-          changes: by path or query, the value that a block returns instead (also a traced one: patches compose with
-            `vmap` and `grad`), as `capture` gives it, or a single number; or a function of what the block returns. Under
-            `vmap` both are of the whole batch. Where a query hits several calls, a tuple has a value for each.
+          changes: by path or query, the value that a block returns instead, or a function of what the block returns. A
+            value is as `capture` gives it, or a single number; it may be traced: patches compose with `vmap` and `grad`.
+            Under `vmap`, values and functions are for the whole batch. If a query matches several calls, give a tuple with
+            a value for each.
 
         Raises:
-          QueryError: a query is malformed or hits nothing.
-          InvalidArgument: a value is not of the shape and dtype that the block returns; a block is patched twice.
+          QueryError: a query is malformed or matches nothing.
+          InvalidArgument: a value does not have the shape and dtype of the block's output; a block is patched twice.
 
         >>> import jax, jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.exp(jnp.sin(x)))(jnp.zeros(3))
@@ -321,14 +324,14 @@ class Mox:
         return patched(self, changes)
 
     def unroll(self, query: Query = "//scan") -> Mox:
-        """Return a new Mox with its scans written out: the layers of a stack become elements, `layers.0`, `layers.1`, ….
+        """Return a new Mox with its scans unrolled: the layers of a stack become elements, `layers.0`, `layers.1`, ….
 
-        `query` hits scans, or blocks in them, whose parameters they slice. The parameters stay stacked, and each layer
-        takes its slice: values and gradients are the same. What an edit adds to a layer is its own.
+        `query` selects scans, or blocks inside scans that slice their parameters. The parameters stay stacked, and each
+        layer takes its slice: values and gradients are the same. Parameters that an edit adds belong to one layer.
 
         Raises:
-          QueryError: the query is malformed or hits nothing.
-          InvalidArgument: a block that is hit is no layer of a scanned stack.
+          QueryError: the query is malformed or matches nothing.
+          InvalidArgument: a selected block is not a layer of a scanned stack.
           Unsupported: a scan has a symbolic number of steps, or changes references.
 
         >>> import jax, jax.numpy as jnp, jaxport
@@ -341,16 +344,17 @@ class Mox:
         return unrolled(self.select(query))
 
     def shard(self, mesh: jax.sharding.Mesh, specs: Mapping[Any, PyTree]) -> Mox:
-        """Return a new Mox with its parameters on the devices of a mesh, and the results of its blocks split as asked for.
+        """Return a new Mox with its parameters on the devices of a mesh, and the results of its blocks split as specified.
 
         Args:
           mesh: a `jax.sharding.Mesh`, with explicit or automatic axes; how the rest is split is left to the compiler.
-          specs: by query, the `PartitionSpec` of the weight that the blocks multiply (of a bias, that of its output axes);
-            or a dict of them by the name of a parameter, and for "output". The axes of a stack come first and are not
-            split. What no query names is whole on each device, or stays as it is if it lies on the mesh.
+          specs: by query, the `PartitionSpec` of the weight that the blocks multiply by (a bias is split like the output
+            axes), or a dict of such specs by the name of a parameter, or "output". The axes of a stack come first and are
+            not split. Parameters that no query matches are replicated on each device, or stay as they are if they are on
+            the mesh.
 
         Raises:
-          QueryError: a query is malformed or hits nothing.
+          QueryError: a query is malformed or matches nothing.
           InvalidArgument: a block holds no such parameter, or a spec does not fit it.
 
         >>> import jax, jax.numpy as jnp, jaxport
@@ -375,14 +379,15 @@ class Mox:
         """Return a function of the model's arguments that returns the results of the selected blocks, by path.
 
         Args:
-          query: what to look at.
-          expect: how many the query must hit.
-          inputs: whether the arguments of the calls are returned, too: then each is a triple `(inputs, output, grad)`.
-          grads: a loss of what the model returns: each is such a triple, with the derivative of the loss by the output.
+          query: selects the blocks.
+          expect: the number of blocks that the query must match.
+          inputs: whether to also return the arguments of the calls; each entry is then a triple `(inputs, output, grad)`.
+          grads: a loss of the model's result; each entry is then such a triple, with the gradient of the loss with respect
+            to the output.
 
         Raises:
-          QueryError: the query is malformed, hits nothing, or another number than `expect`.
-          Unsupported: a selected value cannot be captured, because of a body that it is in.
+          QueryError: the query is malformed, matches nothing, or does not match `expect` blocks.
+          Unsupported: a selected value cannot be captured, because of the body that contains it.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.cos(x)))(jnp.zeros(3))
@@ -409,7 +414,7 @@ class Mox:
         save(self, path)
 
     def fold(self, depth: int) -> Text:
-        """Return the tree as text, so many levels of it.
+        """Return the first `depth` levels of the tree as text.
 
         Raises:
           InvalidArgument: `depth` is not positive.
@@ -422,14 +427,16 @@ class Mox:
         from jaxport.mox.show import Text, text
 
         if depth < 1:
-            raise InvalidArgument(f"depth={depth} shows nothing", where="`Mox.fold`", instead="give a positive number")
+            raise InvalidArgument(
+                f"depth={depth} is not positive", where="`Mox.fold`", instead="give a positive number"
+            )
         return Text(text(self, depth))
 
     def _repr_html_(self) -> str:
         return self.show().data
 
     def show(self) -> Html:
-        """Return the tree for a notebook: collapsible, with shapes and sizes.
+        """Return the tree for a notebook, collapsible, with shapes and sizes.
 
         >>> import jax.numpy as jnp, jaxport
         >>> type(jaxport.make_mox(jnp.tanh)(jnp.zeros(3)).show()).__name__
@@ -442,8 +449,8 @@ class Mox:
     def with_params(self, params: Mapping[str, Array]) -> Mox:
         """Return the same program with other values for some of its parameters and state, by path.
 
-        Floating-point values may be stored in another type (``value.astype(jnp.bfloat16)``): the program converts them
-        to the type that it was traced with. (`jaxport.mox.cast` is for the type in which it computes.)
+        Floating-point values may have another type (``value.astype(jnp.bfloat16)``): the program converts them to the
+        type that it was traced with. (To change the type in which it computes, use `jaxport.mox.cast`.)
 
         Raises:
           InvalidArgument: a path is unknown, or a value has another shape, or a dtype of another kind.
@@ -463,7 +470,7 @@ class Mox:
                     f"`{path}` is not a parameter of the Mox",
                     where="`Mox.with_params`",
                     why=_NESTED if isinstance(value, Mapping) else near(path, held),
-                    instead="`mox.params` and `mox.state` have those that there are",
+                    instead="`mox.params` and `mox.state` list the existing ones",
                 )
             wanted, new = jax.typeof(held[path].value), jax.typeof(value)
             if not takes_values(wanted, new):
@@ -490,7 +497,7 @@ def is_parameter(weight: TracedWeight) -> bool:
     return weight.trainable and bool(jnp.issubdtype(weight.value.dtype, jnp.inexact))
 
 
-_NESTED = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict"
+_NESTED = "it is a dict: parameters are named by full paths here, `layers.0.kernel`, in one dict"
 
 
 def _as_float(value: Array, dtype: DTypeLike) -> Array:

@@ -1,4 +1,4 @@
-"""The names that a query may use: an unknown one is a mistake, and hits nothing without a word."""
+"""The names that a query may use: an unknown one is a mistake, and matches nothing without a word."""
 
 from __future__ import annotations
 

@@ -102,8 +102,8 @@ def _batch(operands: Sequence, dims: Sequence, *, site: Site, level: int, exchan
             raise InvalidArgument(
                 f"the original is given another argument {index} in each element of the batch",
                 where=f"the replacement of `{site.where}`",
-                why="in the program all elements share this argument",
-                instead="pass the argument on as it comes",
+                why="in the program, all elements share this argument",
+                instead="pass the argument on unchanged",
             )
         if axis is not None:
             operand = jnp.moveaxis(operand, dim, axis) if dim is not None else _repeated(operand, size, axis)

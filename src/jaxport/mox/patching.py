@@ -30,7 +30,7 @@ def patched(mox: Mox, changes: Mapping[str, PyTree]) -> Mox:
         selection = mox.select(query) if query else root
         if not selection.nodes:
             raise QueryError(
-                f"{selection.query} hits nothing, so nothing would be patched",
+                f"{selection.query} matches nothing, so nothing would be patched",
                 where=f"`{mox.name}`",
                 instead="`print(mox)` shows what there is",
             )
@@ -40,7 +40,7 @@ def patched(mox: Mox, changes: Mapping[str, PyTree]) -> Mox:
                 raise InvalidArgument(
                     f"`{node.path or node.type}` is patched twice",
                     where="`Mox.patch`",
-                    why=f"{selection.query} hits it, and another key does",
+                    why=f"{selection.query} matches it, and so does another key",
                     instead="patch it once, or patch the patched Mox again",
                 )
             by_location[node.location] = change[index] if several else change

@@ -19,7 +19,7 @@ def refusal(tree: Tree, node: Node) -> Refusal | None:
         why = why or _of_surroundings(around)
     if why is None and node.block is None and not _is_of_one_example(tree, node):
         why = (
-            "is computed for the batch of a `vmap` in another way than for one example; replace the function or the module "
+            "is computed differently for the batch of a `vmap` than for one example; replace the function or the module "
             "around it, or trace it without the `vmap`"
         )
     if why is None and sum(around.equation.primitive.name == "shard_map" for around in node.around) > 1:
@@ -32,7 +32,7 @@ def _of_equation(node: Node) -> str | None:
     if any(map(concerns_reference, equation.effects)):
         return "reads or writes a mutable reference; trace it with the array itself"
     if node.block is not None and node.block.batched and not _shows_its_axes(node.block):
-        return "is under a `vmap` that its arguments do not show; trace it without the `vmap`"
+        return "is under a `vmap` over none of its arguments; trace it without the `vmap`"
     return _differentiated(node)
 
 
@@ -50,14 +50,16 @@ def _is_of_one_example(tree: Tree, node: Node) -> bool:
 def _of_surroundings(node: Node) -> str | None:
     name = node.equation.primitive.name
     if not takes_inputs(node.equation) and name not in DISSOLVED:
-        return f"is inside `{name}`, whose bodies take no more operands"
+        return f"is inside `{name}`, whose body cannot take more operands"
     return _differentiated(node)
 
 
 def _differentiated(node: Node) -> str | None:
     """Refuse the backward pass of a program that was differentiated before it was traced: it lies in no block."""
     if {"jvp", "transpose"} & {*transforms_of(node.equation)}:
-        return "was differentiated before it was traced, so that its derivative would stay; differentiate the Mox"
+        return (
+            "was differentiated before it was traced, so its derivative would not change; differentiate the Mox instead"
+        )
     return None
 
 
@@ -70,7 +72,7 @@ def tap_refusal(node: Node) -> Refusal | None:
         if name == "while" and body_names(around.equation)[here.location[-2]] == "cond":
             why = "is in the condition of a `while`, which has one result"
         elif not takes_outputs(around.equation) and name not in DISSOLVED:
-            why = f"is inside `{name}`, whose bodies have no more results"
+            why = f"is inside `{name}`, whose body cannot return more results"
         if why is not None:
             return Refusal(node.type, f"`{node.path or node.type}`", why)
         here = around

@@ -45,18 +45,18 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Replacement:
-    """A replacement with its new parameters and inputs spelled out.
+    """A replacement that declares its new parameters and inputs.
 
     Attributes:
-      apply: called as ``apply(original, params, *args, **inputs)``, where ``original(*args, params={...})`` is the block
-        that is replaced, with other values for some of its parameters, and ``original.param(name)`` is a parameter. It
-        is run once for all blocks of the same shapes: what depends on a block's config is for a `factory`.
+      apply: called as ``apply(original, params, *args, **inputs)``, where ``original(*args, params={...})`` runs the
+        replaced block, with other values for some of its parameters, and ``original.param(name)`` is a parameter. It is
+        traced once for all blocks of the same shapes; if it depends on a block's config, use a `factory`.
       params: new parameters by name; they appear in `Mox.params` below the path of the block.
-      inputs: new inputs of the whole program, by name: `jax.ShapeDtypeStruct` each.
-      name: of the block that the replacement becomes.
-      trainable: whether training changes the parameters; or the names of those that it changes.
-      config: what the block that the replacement becomes says of itself.
-      per_example: whether it sees one example under `vmap`, as the block does; else the arrays of the whole batch.
+      inputs: new inputs of the whole program, by name, each a `jax.ShapeDtypeStruct`.
+      name: the name of the block that the replacement becomes.
+      trainable: whether training changes the parameters, or the names of those that it changes.
+      config: the `config` of the block that the replacement becomes.
+      per_example: whether it is given one example at a time under `vmap`, as the block is, or the arrays of the whole batch.
 
     >>> import jax.numpy as jnp, jaxport
     >>> scaled = Replacement(lambda original, params, x: params["scale"] * original(x), {"scale": jnp.ones(3)})
@@ -92,13 +92,13 @@ class Factory:
     make: Callable[[Match], PyTree]
 
     def __call__(self, *_: object) -> NoReturn:
-        """Refuse: it is given to `sub`, which calls it with each match.
+        """Raise an error: pass the factory to `sub`, which calls it with each match.
 
         Raises:
           InvalidArgument: always.
         """
         raise InvalidArgument(
-            "a factory of replacements is called",
+            "a factory is called directly",
             where=public_name(self.make, ()),
             why="`sub` calls it with each match",
             instead="`mox.sub(query, factory)`",
@@ -130,8 +130,8 @@ class Rewrite:
 def factory(make: Callable[[Match], PyTree]) -> Factory:
     """Mark a function that is called with each match and returns its replacement.
 
-    The match has the block's `config`, `params`, `in_avals` and `out_avals`; called inside the replacement, it is the
-    original.
+    The match has the block's `config`, `params`, `in_avals` and `out_avals`; calling it inside the replacement runs
+    the original.
 
     >>> import jax.numpy as jnp, jaxport
     >>> doubled = factory(lambda match: lambda x: 2 * match(x))
@@ -151,9 +151,9 @@ def concrete(replacement: PyTree, match: Match) -> PyTree:
     made = replacement.make(match) if isinstance(replacement, Factory) else replacement
     if isinstance(replacement, FunctionType) and _is_own(replacement):
         raise InvalidArgument(
-            f"`{replacement.__name__}` is to be called first",
+            f"`{replacement.__name__}` must be called first",
             where="`Mox.sub`",
-            why="it makes a replacement, and is none itself",
+            why="it returns a replacement but is not one",
             instead=f"`mox.sub(query, {replacement.__name__}(...))`",
         )
     if not isinstance(made, Replacement | Rewrite) and not callable(made):
@@ -262,7 +262,7 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` closes over {len(traced.weights)} arrays",
             where=f"`Replacement.apply`, {public_name(made.apply, ())}",
-            why="they would be parameters without a name",
+            why="they would become parameters without names",
             instead="name them in `Replacement.params`, or give a plain function or a `factory`",
         )
     _refuse_changes(traced.state_outputs, match)
@@ -318,8 +318,8 @@ def _refuse_changes(changed: Sequence[str], match: Match) -> None:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` changes the state of its modules",
             where=", ".join(f"`{path}`" for path in changed),
-            why="the edited program would never have the new values",
-            instead="switch it to evaluation (`module.eval()`), or take what changes as an input (`Replacement.inputs`)",
+            why="the edited program would lose the new values",
+            instead="switch it to evaluation (`module.eval()`), or make the changing value an input (`Replacement.inputs`)",
         )
 
 
@@ -375,7 +375,7 @@ def _trace(trace: Callable[[], Traced], match: Match, made: Replacement | Python
             f"the replacement of `{match.shown}` fails: {type(error).__name__}",
             where=f"{_shown(made)}, called with {shown_avals or 'no arguments'}",
             why=str(error),
-            instead="give something that takes what the block takes",
+            instead="give a replacement that takes the arrays that the block takes",
         ) from error
     finally:
         match._sites.pop()
@@ -439,7 +439,7 @@ def _checked(result: PyTree, match: Match, site: Site, made: Replacement | Pytho
         raise InvalidArgument(
             f"the replacement of `{match.shown}` returns {_listed(made_avals)}",
             where=_shown(made),
-            why=f"`{match.type}` returns {_listed(wanted)}, and what follows depends on it",
+            why=f"`{match.type}` returns {_listed(wanted)}, and later operations depend on it",
             instead="return arrays of the same shapes and dtypes, in the same order",
         )
     return arrays

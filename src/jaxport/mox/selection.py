@@ -30,13 +30,13 @@ __all__ = ["Selection", "at_path", "query", "select", "sub"]
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Blocks and equations of a Mox, in the order of the program. Each of them is a Mox itself.
+    """Blocks and equations of a Mox, in the order of the program. Each of them is itself a Mox.
 
     Attributes:
       mox: the Mox.
-      nodes: where they are.
-      query: how they were asked for, for messages.
-      is_path: whether by a path: that of a layer is also that of the edits around it.
+      nodes: the places of the members in the program.
+      query: the query that selected them, for messages.
+      is_path: whether the query is a path; the path of a layer is also that of the edits around it.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + jnp.cos(x))(jnp.zeros(3))
@@ -54,9 +54,9 @@ class Selection:
     is_path: bool = False
 
     def layers(self) -> Selection:
-        """Return the members with a layer in the place of the edits around it, if the layer was selected, too.
+        """Return the members, but a layer instead of the edits around it if the layer was selected as well.
 
-        A path selects both; an edit that was asked for alone (`//lora`) stays.
+        A path selects both; an edit that was selected on its own (`//lora`) stays.
         """
         chosen = set(self.nodes)
         if self.is_path:
@@ -85,27 +85,27 @@ class Selection:
         return "\n".join(map(printable, [f"{len(rows)} of `{self.mox.name}` for {self.query}", *rows]))
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Return the number of members."""
         return len(self.nodes)
 
     def paths(self) -> list[str]:
-        """Return the path of each; of an equation, that of the block around it and its name."""
+        """Return the path of each member; for an equation, the path of the enclosing block and the name of the equation."""
         return [node.path for node in self.nodes]
 
     def where(self, predicate: Callable[[Match], object]) -> Selection:
-        """Return those for which the predicate holds."""
+        """Return the members for which the predicate holds."""
         kept = tuple(node for node, match in zip(self.nodes, self, strict=True) if predicate(match))
         return replace(self, nodes=kept, query=f"{self.query}, narrowed")
 
     def expect(self, count: int) -> Selection:
-        """Return the selection itself, if it has so many members.
+        """Return the selection itself if it has `count` members.
 
         Raises:
           QueryError: it has another number.
         """
         if count != len(self.nodes):
             raise QueryError(
-                f"{self.query} hits {len(self.nodes)}, not {count}",
+                f"{self.query} matches {len(self.nodes)}, not {count}",
                 where=f"`{self.mox.name}`",
                 why=_hits(self.paths()) or _near(self.mox, self.query),
                 instead="`print(mox)` shows what there is",
@@ -113,7 +113,7 @@ class Selection:
         return self
 
     def select(self, query: Query, *, expect: int | None = None, strict: bool = True) -> Selection:
-        """Return what a query hits inside of the members: an expression or a path is seen from each of them.
+        """Return what a query matches inside the members; expressions and paths are relative to each member.
 
         >>> import jax, jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(jax.jit(lambda x: jnp.sin(jnp.cos(x))))(jnp.zeros(3))
@@ -131,7 +131,7 @@ class Selection:
         return selection if expect is None else selection.expect(expect)
 
     def _inside(self, query: str, strict: bool) -> tuple[tuple[Node, ...], bool]:
-        """Return the nodes that an expression, or a path below a member, hits, and whether it is a path."""
+        """Return the nodes that an expression, or a path below a member, matches, and whether it is a path."""
         if _PATH.fullmatch(query):
             at_paths = [self.mox.tree.paths.get(f"{node.path}.{query}", ()) for node in self.nodes]
             if any(at_paths):
@@ -177,15 +177,15 @@ class Selection:
 
         Raises:
           QueryError: there are no members.
-          InvalidArgument: the replacement takes or returns something else than the member.
-          Unsupported: a member cannot be replaced, because of a body that it is in.
+          InvalidArgument: the replacement does not take or return the same arrays as the member.
+          Unsupported: a member cannot be replaced, because of the body that contains it.
         """
         from jaxport.mox.editing import substituted
         from jaxport.mox.replacement import changes_layers
 
         if not self.nodes:
             raise QueryError(
-                f"{self.query} hits nothing, so nothing would be replaced",
+                f"{self.query} matches nothing, so nothing would be replaced",
                 where=f"`{self.mox.name}`",
                 why=_near(self.mox, self.query),
                 instead="`print(mox)` shows what there is",
@@ -205,7 +205,7 @@ class Selection:
         return self.sub(factory(lambda match: lambda *args: function(match, *args)))
 
     def before(self, function: PythonFunction) -> Mox:
-        """Return a new Mox in which each member takes what `function` makes of its arguments: one value, or a tuple."""
+        """Return a new Mox in which `function` maps the arguments of each member to new ones: one value, or a tuple."""
 
         def wrapped(match: Match, *args: PyTree) -> PyTree:
             made = function(*args)
@@ -214,11 +214,11 @@ class Selection:
         return self.wrap(wrapped)
 
     def after(self, function: PythonFunction) -> Mox:
-        """Return a new Mox in which `function` is applied to what each member returns."""
+        """Return a new Mox in which `function` is applied to the output of each member."""
         return self.wrap(lambda match, *args: function(match(*args)))
 
     def residual(self, function: PythonFunction) -> Mox:
-        """Return a new Mox that adds what `function` makes of each member's arguments to what the member returns.
+        """Return a new Mox that adds `function` of each member's arguments to the member's output.
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
@@ -228,10 +228,10 @@ class Selection:
         return self.wrap(lambda match, *args: jax.tree.map(jnp.add, match(*args), function(*args)))
 
     def remove(self) -> Mox:
-        """Return a new Mox in which each member hands its first arguments on.
+        """Return a new Mox in which each member returns its first arguments unchanged.
 
         Raises:
-          InvalidArgument: the results of a member are not of the shapes and dtypes of its first arguments.
+          InvalidArgument: the results of a member do not have the shapes and dtypes of its first arguments.
         """
         from jaxport.mox.replacement import factory
 
@@ -242,7 +242,7 @@ class Selection:
         return self.sub(factory(passing))
 
     def tap(self) -> Mox:
-        """Return a new Mox that returns a pair: the result, and what the members returned, by path."""
+        """Return a new Mox that returns a pair: the result, and the outputs of the members by path."""
         from jaxport.mox.capture import tapped
 
         return tapped(self)
@@ -253,9 +253,9 @@ def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = Tru
     if isinstance(query, Selection):
         if query.mox is not mox:
             raise InvalidArgument(
-                "the selection is of another Mox",
+                "the selection belongs to another Mox",
                 where="`Mox.select`",
-                why="an edit makes a new Mox, in which things are elsewhere",
+                why="an edit makes a new Mox, whose blocks have other places",
                 instead="select again: `edited.select(...)`",
             )
         selection = query
@@ -269,7 +269,7 @@ def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = Tru
         selection = Selection(mox, tuple(mox.tree.nodes), "everything").where(query)
     else:
         raise InvalidArgument(
-            f"{query!r} is no query",
+            f"{query!r} is not a query",
             where="`Mox.select`",
             instead="give an XPath expression, a module class, or a predicate",
         )
@@ -281,7 +281,7 @@ def at_path(mox: Mox, path: str) -> Match:
     nodes = mox.tree.paths.get(path, ())
     if len(nodes) != 1:
         raise QueryError(
-            f"`{path}` is {'called several times' if nodes else 'no path of a block'}",
+            f"`{path}` is {'called several times' if nodes else 'not the path of a block'}",
             where=f"`{mox.name}[...]`",
             why=f"there are {len(nodes)} calls" if nodes else near(path, mox.tree.paths),
             instead="`mox.select(path)` has all of them" if nodes else "`print(mox)` shows what there is",
@@ -335,7 +335,7 @@ def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
 
 
 def _by_xpath(mox: Mox, query: str, elements: Sequence[_Element], strict: bool) -> tuple[Node, ...]:
-    """Return the nodes that a query hits from some elements; each node once, in the order of the program."""
+    """Return the nodes that a query matches from some elements; each node once, in the order of the program."""
     tree, program = mox.tree, compiled(query)
     if strict:
         check(mox, query, program)
@@ -379,7 +379,7 @@ def _evaluated(mox: Mox, query: str, program: Compiled, element: _Element) -> li
 
 def _hits(paths: Sequence[str]) -> str:
     shown = ", ".join(f"`{path}`" for path in paths[:5])
-    return f"it hits {shown}{', …' if len(paths) > 5 else ''}" if paths else ""
+    return f"it matches {shown}{', …' if len(paths) > 5 else ''}" if paths else ""
 
 
 def _near(mox: Mox, query: str) -> str:
@@ -390,7 +390,7 @@ def _near(mox: Mox, query: str) -> str:
 
 
 def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
-    """Return what a query hits in a Mox: ``mox.select(xpath)``.
+    """Return the blocks and equations that a query matches in a Mox: ``mox.select(xpath)``.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.zeros(3))
@@ -401,7 +401,7 @@ def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
 
 
 def sub(xpath: Query, replacement: PyTree, mox: Mox, *, expect: int | None = None) -> Mox:
-    """Return a new Mox with what the query hits replaced: ``mox.sub(xpath, replacement)``.
+    """Return a new Mox with each match of the query replaced: ``mox.sub(xpath, replacement)``.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(jnp.sin)(jnp.zeros(3))

@@ -92,7 +92,7 @@ def _of_params(mox: Mox, match: Match, spec_or_specs: PyTree) -> dict[str, Parti
         wanted = {names[name]: spec for name, spec in spec_or_specs.items() if name != _OUTPUT}
     elif not isinstance(spec_or_specs, PartitionSpec):
         raise InvalidArgument(
-            f"{spec_or_specs!r} does not say how something is split",
+            f"{spec_or_specs!r} is not a sharding specification",
             where="`Mox.shard`",
             instead='give a `jax.sharding.PartitionSpec`, or {"kernel": spec, "output": spec}',
         )
@@ -168,4 +168,4 @@ def _check_axes(mesh: Mesh, spec: PartitionSpec, what: str) -> None:
 
 
 def _refused(what: str, why: str) -> InvalidArgument:
-    return InvalidArgument(f"`{what}` cannot be split so", where="`Mox.shard`", why=why)
+    return InvalidArgument(f"`{what}` cannot be split in this way", where="`Mox.shard`", why=why)

@@ -16,19 +16,19 @@ __all__ = ["eval_mox", "make_mox"]
 
 
 def make_mox(fn: PythonFunction, *, functions: Iterable[str] = ()) -> Callable[..., Mox]:
-    """Return a function that traces `fn` for the arguments that it is given, and returns a Mox.
+    """Return a function that traces `fn` with the arguments that it is called with, and returns a Mox.
 
     Args:
       fn: an NNX or Equinox module, the `apply` of a Linen module, a method, a function, an imported program, a Mox:
-        any callable. It is left as it is.
-      functions: qualified names of functions whose calls shall be in the tree, besides those of modules.
+        any callable. It is not changed.
+      functions: qualified names of functions whose calls become blocks of the tree, in addition to calls of modules.
 
     Returns:
-      A function of `fn`'s arguments: arrays, or `jax.ShapeDtypeStruct` in their place; what is neither is baked in.
+      A function of `fn`'s arguments: arrays, or `jax.ShapeDtypeStruct` in their place; anything else is baked in.
 
     Raises:
-      InvalidArgument: `fn` cannot be called, or is a class of modules, or a name in `functions` names nothing.
-      StateChanged: the call changes attributes of modules that are no arrays.
+      InvalidArgument: `fn` cannot be called or is a module class, or a name in `functions` does not exist.
+      StateChanged: the call changes attributes of modules that are not arrays.
 
     >>> import jax, jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(lambda x: jax.nn.relu(x) + 1)(jax.ShapeDtypeStruct((3,), jnp.float32))
@@ -48,7 +48,7 @@ def make_mox(fn: PythonFunction, *, functions: Iterable[str] = ()) -> Callable[.
             raise InvalidArgument(
                 f"`{fn.__name__}` is a class",
                 where="`make_mox`",
-                why="a model is an object of it",
+                why="a model is an instance of it",
                 instead=f"`make_mox({fn.__name__}(...))`",
             )
         traced = blocks.trace(fn, args, kwargs, state="outputs", functions=functions, counters=True, operators="all")

@@ -34,7 +34,7 @@ def unrolled(selection: Selection) -> Mox:
     mox = selection.mox
     if not selection.nodes:
         raise QueryError(
-            f"{selection.query} hits nothing, so nothing would be unrolled",
+            f"{selection.query} matches nothing, so nothing would be unrolled",
             where=f"`{mox.name}`",
             instead="`print(mox)` shows what there is",
         )
@@ -55,9 +55,9 @@ def _scans_of(mox: Mox, node: Node) -> Sequence[Node]:
     scans = stacking_scans(mox, node)
     if not scans:
         raise InvalidArgument(
-            f"`{node.path or node.type}` is no layer of a scanned stack",
+            f"`{node.path or node.type}` is not a layer of a scanned stack",
             where="`Mox.unroll`",
-            why="no scan around it hands it parameters of its own in each step",
+            why="no enclosing scan gives it parameters of its own in each step",
             instead="select the scan itself: `mox.unroll('//scan')`",
         )
     return scans

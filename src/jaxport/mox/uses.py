@@ -123,7 +123,7 @@ def kernels_to(match: Match, change: str) -> list[Kernel]:
         raise InvalidArgument(
             f"`{match.shown}` has no weight to {change}",
             where=f"`{change}`",
-            why=f"`{match.type}` multiplies none of its parameters",
+            why=f"`{match.type}` does not multiply by any of its parameters",
         )
     return used
 

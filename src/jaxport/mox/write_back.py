@@ -20,13 +20,13 @@ __all__ = ["write_back"]
 
 
 def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str = "") -> PyTree:
-    """Return a copy of a model with other values for some of its arrays; the model stays as it is.
+    """Return a copy of a model with other values for some of its arrays; the model itself is not changed.
 
     Args:
       model: an NNX module, an Equinox module, or a pytree such as the variables of a Linen module.
-      params: the new values by path, as `Mox.params` and `Mox.state` have them; or a Mox. Of that, adapters (`lora`, `dora`,
-        `ia3`) are merged, and modules that were given as replacements take the places of the model's own.
-      prefix: what the paths begin with if the model was an argument: ``"variables"``; it is left out.
+      params: the new values by path, as in `Mox.params` and `Mox.state`; or a Mox, whose adapters (`lora`, `dora`, `ia3`) are
+        merged, and whose replacement modules take the places of the model's own.
+      prefix: what the paths begin with if the model was an argument, such as ``"variables"``; it is removed.
 
     Raises:
       InvalidArgument: the model has no array at a path, or one of another shape or dtype; or the Mox does what no object
@@ -102,11 +102,11 @@ def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
         if block is None:
             continue
         if REPLACED in block.options and modules.get(block.path) is None:
-            why = "a Mox has taken its place, which is no module"
+            why = "it was replaced by a Mox, which is not a module"
         elif (
             block.path in modules and REPLACED not in block.options and block.target != TARGET and not _is_inside(node)
         ):
-            why = "another module has taken its place in some of its calls only"
+            why = "it was replaced by another module in only some of its calls"
         elif block.edited and block.target != TARGET:
             is_around = block.kind == "module" and node in explained and REWRITTEN not in block.options
             why = "" if is_around and mox.modules is not None else "something in it was replaced"
@@ -115,7 +115,7 @@ def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
                 f"`{name}` does not compute what the edited Mox computes",
                 where=f"`write_back`: `{node.path or mox.name}`",
                 why=why,
-                instead="give a module as the replacement; merge what was added (`merge_lora`) and give its values; or use "
+                instead="give a module as the replacement; merge the adapters (`merge_lora`) and give the merged values; or use "
                 "the pair `mox.params`, `mox.apply`",
             )
 
@@ -158,7 +158,7 @@ def _no_field(model: PyTree, keys: Sequence[str]) -> InvalidArgument:
     return InvalidArgument(
         f"`{type(model).__name__}` cannot hold another module at `{'.'.join(keys)}`",
         where="`write_back`",
-        why="there is no field of that name that could be given another value",
+        why="it has no field of that name that can be set",
         instead="use the pair `mox.params`, `mox.apply`",
     )
 
@@ -171,10 +171,10 @@ def _check(held: Mapping[str, Array], values: Mapping[str, Array], name: str) ->
             "merge them first (`merge_lora`), or use the pair `mox.params`, `mox.apply`",
         )
         if isinstance(values[unknown[0]], Mapping):
-            why, instead = "it is a dict: parameters have whole paths here, `layers.0.kernel`, in one dict", ""
+            why, instead = "it is a dict: parameters are named by full paths here, `layers.0.kernel`, in one dict", ""
         elif len(unknown) == len(values):
-            why = f"none of the given parameters is one of its own: {', '.join(f'`{path}`' for path in list(held)[:3])}"
-            instead = "give the model that was traced; if it was an argument, `prefix=` its name"
+            why = f"none of the given parameters belongs to it; its own are  {', '.join(f'`{path}`' for path in list(held)[:3])}"
+            instead = "give the model that was traced; if it was an argument, pass its name as `prefix=`"
         raise InvalidArgument(
             f"`{name}` has no place for {len(unknown)} parameters, `{unknown[0]}` first",
             where="`write_back`",

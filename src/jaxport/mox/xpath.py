@@ -1,6 +1,6 @@
 """XPath 1.0 as users write it: checked against its grammar, so that an error has a position, and made to fit the tree.
 
-A block has one element, named by the short name of its type. The other names that hit it are rewritten:
+A block has one element, named by the short name of its type. The other names that match it are rewritten:
 ``module_call`` and full type names become tests of attributes, older spellings of primitives become today's. So are
 booleans, which attributes have as text: ``[@use_bias]``, ``[@use_bias=true()]`` and ``[@use_bias=True]`` ask for what
 is true. ``ends-with`` and ``matches`` are those of XPath 2.0.
@@ -76,7 +76,7 @@ def compiled(query: str) -> Compiled:
 
     >>> compiled("count(//Linear")
     Traceback (most recent call last):
-    jaxport.QueryError: `count(//Linear` is no XPath expression
+    jaxport.QueryError: `count(//Linear` is not a valid XPath expression
       where:   position 14
                count(//Linear
                              ^
@@ -89,7 +89,7 @@ def compiled(query: str) -> Compiled:
     try:
         return Compiled(etree.XPath(text, namespaces=_NAMESPACES), tuple(parser.names))
     except etree.XPathSyntaxError as error:
-        raise QueryError(f"`{query}` is no XPath expression", why=str(error)) from error
+        raise QueryError(f"`{query}` is not a valid XPath expression", why=str(error)) from error
 
 
 class _QueryParser:
@@ -117,7 +117,7 @@ class _QueryParser:
 
     def error(self, position: int, why: str) -> QueryError:
         return QueryError(
-            f"`{self.query}` is no XPath expression",
+            f"`{self.query}` is not a valid XPath expression",
             where=f"position {position}\n{printable(self.query)}\n{' ' * len(printable(self.query[:position]))}^",
             why=why,
         )
@@ -308,7 +308,7 @@ class _QueryParser:
             of_elements = False
         elif self.kind() == "name" and self.peek(1) == "::":
             if self.peek() not in _AXES:
-                raise self.error(self.position, f"`{self.peek()}` is no axis")
+                raise self.error(self.position, f"`{self.peek()}` is not an axis")
             of_elements = self.peek() != "attribute"
             self.take()
             self.take()

@@ -65,11 +65,11 @@ def check(
 ) -> Exported:
     """Export `fn`, run it in ONNX Runtime and in JAX on the same inputs, and compare all outputs.
 
-    A case is run as its specifications say, and in the variants that apply to it (see `VARIANTS`): if they have names,
-    also with sizes in place of the names, at an opset that the case itself seeds, and with zeros; if they are float32,
-    also as float64. Every model passes ONNX's checker, and the shapes that it declares agree with ONNX's own inference,
-    and with those of the values at run time. The export of the case as specified is imported back, and the imported
-    program compared with the function, too.
+    The case is run as specified, and in the variants that apply to it (see `VARIANTS`): if the specifications have
+    symbolic dims, also with fixed sizes, at an opset chosen by a seed from the case, and with empty axes; if they are
+    float32, also as float64. Every model has to pass ONNX's checker, and the shapes that it declares have to agree
+    with ONNX's shape inference and with the values at run time. The export of the case as specified is also imported
+    back, and the imported program is compared with the function.
 
     Args:
       fn: the function.
@@ -78,11 +78,11 @@ def check(
       sizes: the sizes of the symbols.
       rtol, atol: tolerances of floats; integers and booleans are compared exactly.
       without: the variants to skip, each with its reason.
-      opsets: those of the static variant; if no dim is symbolic, the case is run at each of them too.
+      opsets: the opsets of the static variant; if no dim is symbolic, the case is also run at each of them.
       shapes: the shapes that the outputs must declare, with names.
       dtypes: the dtypes that the outputs must have.
       function_count: the required number of ONNX functions.
-      changes_state: whether the call changes a module (its random streams), so that JAX runs the trace.
+      changes_state: whether the call changes a module (its random streams); JAX then runs the trace.
       options: passed to `to_onnx`.
 
     Returns:
@@ -102,7 +102,7 @@ def check(
             raise InvalidArgument(
                 f"the variant `{variant}` is {'left out without a reason' if variant in VARIANTS else 'unknown'}",
                 where="`check(without=...)`",
-                instead=f"say why, of one of {', '.join(VARIANTS)}: `without={{'static': 'the reason'}}`",
+                instead=f"give a reason for one of {', '.join(VARIANTS)}: `without={{'static': 'the reason'}}`",
             )
     case = _Case(fn, rtol, atol, changes_state)
     first, *others = _variants(fn, specs, values, sizes, opsets, options)
@@ -313,7 +313,7 @@ def _size(name: str, sizes: Mapping[str, int]) -> int:
         raise InvalidArgument(
             f"the symbol `{name}` has no size",
             where="`check(sizes=...)`",
-            why=f"the default sizes are of {', '.join(SIZES[0])}",
+            why=f"the default sizes are for {', '.join(SIZES[0])}",
             instead=f'give sizes: `sizes=[{{"{name}": 3}}, {{"{name}": 1}}]`',
         )
     return sizes[name]

@@ -24,16 +24,16 @@ def seeded(
 ) -> PyTree:
     """Build a module of any framework from a fixed seed, with parameters of a given dtype.
 
-    `make` gets those of `rngs`, `key`, `dtype` and `param_dtype` that its signature has. Parameters that start at zero
-    or one (biases, scales, statistics) are moved off it, so that omitting one shows.
+    `make` is passed those of `rngs`, `key`, `dtype` and `param_dtype` that its signature has. Parameters that start at
+    zero or one (biases, scales, statistics) are given other values, so that a test notices if one is omitted.
 
     Args:
       make: a class or a function that builds a module.
       args, kwargs: its arguments.
       dtype: the dtype of the parameters and the computation.
       seed: the seed of the parameters.
-      inputs: for a module that gets its parameters by `init` (Flax Linen): arrays to call it on. Then the result is
-        its `apply` with the parameters bound.
+      inputs: for a module that creates its parameters in `init` (Flax Linen), arrays to call it on; the result is
+        then its `apply` with the parameters bound.
 
     Returns:
       The module; with `inputs`, a function.

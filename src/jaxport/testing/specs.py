@@ -41,7 +41,7 @@ def boolean(*shape: Dim) -> jax.ShapeDtypeStruct:
 
 
 def sample(generator: np.random.Generator, shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
-    """Sample values that reveal mistakes of an operation: both signs, also of integers, and several equal ones.
+    """Sample values that reveal mistakes in an operation: both signs, also for integers, and some equal values.
 
     The inputs of a whole model have to be valid too: see `jaxport.verify.sampling`.
     """

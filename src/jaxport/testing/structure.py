@@ -32,13 +32,14 @@ def expect_graph(
     Args:
       exported: the model.
       paths: paths that the main graph, a subgraph or a function must have.
-      exact: whether every node of the main graph must lie on one of the paths, each as often as it is listed.
+      exact: whether every node of the main graph must be on one of the paths, and each path occur as often as it is
+        listed.
       counts: the required number of nodes of an operator, in the graph, its subgraphs and its functions.
       shapes: the declared shape of values by name: sizes, names and expressions.
       functions: the number of calls of each ONNX function; no others are allowed.
 
     Raises:
-      AssertionError: the structure differs; the message has the expectation, and the paths of the model.
+      AssertionError: the structure differs; the message shows the expectation and the paths of the model.
 
     >>> import jax.numpy as jnp, jaxport
     >>> exported = jaxport.to_onnx(lambda x: jnp.tanh(x) * 2, [("B", 3)])
@@ -129,7 +130,7 @@ class _Element:
 
     def __init__(self, text: str):
         matched = re.fullmatch(r"\s*([\w.]+)\s*(?:\[(.*)\])?\s*", text)
-        assert matched is not None, f"`{text}` is no element of a path: write an operator, or `Conv[B, 8, 6, 6]`"
+        assert matched is not None, f"`{text}` is not an element of a path: write an operator, or `Conv[B, 8, 6, 6]`"
         self.operator, shape = matched.groups()
         self.shape = None if shape is None else [dim.strip() for dim in _split(shape)]
 
@@ -182,7 +183,7 @@ def _listed(paths: Sequence[Sequence[ir.Node]]) -> str:
 
 
 def check_declared(exported: Exported, inputs: Parameters, sizes: Mapping[str, int]) -> None:
-    """Assert that every declared shape and dtype of the main graph is that of the value.
+    """Assert that every shape and dtype that the main graph declares is that of the value.
 
     Args:
       exported: the model.
@@ -190,7 +191,7 @@ def check_declared(exported: Exported, inputs: Parameters, sizes: Mapping[str, i
       sizes: the sizes of the symbolic dims in these inputs.
 
     Raises:
-      AssertionError: a declaration is stale.
+      AssertionError: a declaration does not match its value.
     """
     model = exported.model.clone()
     values = [value for node in model.graph for value in node.outputs if value.name]

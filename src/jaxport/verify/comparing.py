@@ -29,11 +29,11 @@ class Difference:
     """The difference between a result and the expected one.
 
     Attributes:
-      problem: why they do not agree, or an empty text if they do.
+      problem: why they do not agree, or an empty string if they do.
       absolute: the largest difference of two elements.
-      relative: the same in units of the largest expected element.
+      relative: the same, in units of the largest expected element.
       ulps: the largest number of floats that lie between two elements; None for integers.
-      finite: the share of elements that are finite on both sides, to which the figures refer.
+      finite: the fraction of elements that are finite on both sides; the other figures refer to these.
       note: a remark on a result that agrees: how many elements are ill-conditioned.
     """
 
@@ -76,17 +76,17 @@ def difference(
 ) -> Difference:
     """Compare an expected with a computed array: dtype, shape, and every element.
 
-    NaN agrees with NaN, and an infinity with the same infinity, also as a part of a complex number. Integers and
-    booleans are compared exactly, unless tolerances are given.
+    NaN agrees with NaN, and an infinity with the same infinity, also as part of a complex number. Integers and
+    booleans are compared exactly unless tolerances are given.
 
     Args:
       expected, actual: arrays.
       rtol: the tolerance relative to each element; by default that of the dtype.
       atol: the absolute tolerance; by default that of the dtype for the largest element.
-      inside: the narrowest float that the elements were rounded to in between.
+      inside: the narrowest float dtype that the elements were rounded to on the way.
       spread: the change of each element in JAX itself under different rounding (see `conditioning`). A result that
-        differs by no more than that is ill-conditioned and not wrong, unless tolerances are given.
-      scaled: the tolerance of a float relative to the largest one, if the model has fewer bits than the function.
+        differs by no more than that is ill-conditioned, not wrong, unless tolerances are given.
+      scaled: the tolerance of floats relative to the largest one, if the model has fewer bits than the function.
 
     >>> difference(np.float32([1, 2]), np.float32([1, 3])).problem
     '1 of 2 elements differ, by up to 1 where 2 is expected'

@@ -37,13 +37,13 @@ def verify_program(
 ) -> Report:
     """Run an imported program in JAX and its model in ONNX Runtime on the same inputs, and compare every output.
 
-    Missing inputs are sampled, as `verify` of an export does. Both sides compute in the model's own types. A quantized
-    model is compared with the graph as it is written: ONNX Runtime's own fusions of such graphs change values by a
-    quantization step.
+    Missing inputs are sampled as for `verify`. Both sides compute in the model's own types. A quantized model is
+    compared with the graph as written, because ONNX Runtime's fusions of such graphs change values by a quantization
+    step.
 
     Args:
       program: the imported model.
-      inputs: the inputs by position or by name; values on which shapes depend have to be among them.
+      inputs: the inputs by position or by name; inputs whose values decide shapes have to be among them.
       check: whether to raise if the two sides disagree.
       sizes: the sizes of the dims that the model names, one mapping per run.
       rtol, atol: the relative and absolute tolerance of an element; by default those of its dtype.
@@ -54,7 +54,7 @@ def verify_program(
       The report.
 
     Raises:
-      VerificationFailed: they disagree, and `check` is true.
+      VerificationFailed: the results differ, and `check` is true.
       InvalidArgument: the inputs or sizes do not fit the model, or an input cannot be sampled.
       RunError: ONNX Runtime refuses the model, or fails.
       NotInstalled: ONNX Runtime is not installed.
@@ -167,7 +167,7 @@ class Comparison(Sides[Run]):
             raise InvalidArgument(
                 f"the input `{missing[0]}` cannot be sampled",
                 where=f"`{self.program.name}`",
-                why="shapes depend on its values",
+                why="its values decide shapes",
                 instead="give an array for it",
             )
         with jax.enable_x64(True):

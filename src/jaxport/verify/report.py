@@ -48,7 +48,7 @@ def compared_outputs(
 
 @dataclass(frozen=True)
 class Divergence:
-    """The place where the two sides diverge.
+    """The place where the model and the function diverge.
 
     Attributes:
       place: the first block, or equation outside all blocks, whose result differs, as text.
@@ -95,9 +95,9 @@ class Report:
     Attributes:
       name: the name of the model.
       outputs: one per output and set of sizes.
-      divergence: where the two sides diverge, if they do, and if that was found.
+      divergence: where the two sides diverge, if they do and the place was found.
       precision: the reduced precision of the model, if any.
-      blocks: the difference of each block, the most costly first, if they were asked for.
+      blocks: the difference of each block, the largest first, if requested.
     """
 
     name: str

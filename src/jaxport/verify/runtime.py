@@ -75,7 +75,7 @@ class Session:
                 where="" if isinstance(source, bytes) else f"`{source}`",
                 why=unchecked + _message(error),
                 instead=f"this is ONNX Runtime {self._runtime.__version__}; "
-                + (f"opset {opset} needs {needed}" if needed else "a newer one, or another opset, may have it"),
+                + (f"opset {opset} needs {needed}" if needed else "a newer release, or another opset, may work"),
             ) from error
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]

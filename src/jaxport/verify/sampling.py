@@ -219,7 +219,7 @@ def _integers(
             f"no value is left for the input `{port.name}`",
             where="`verify(avoid=...)`",
             why=f"it is drawn from {low} to {high - 1}",
-            instead="avoid fewer values, or give the input",
+            instead="avoid fewer values, or pass the input",
         )
     drawn = generator.integers(low, high - len(avoided), shape)
     for value in avoided:  # ascending: the remaining integers are shifted past each
@@ -240,7 +240,7 @@ def avoided(avoid: Mapping[str, Iterable[int]] | None, names: Iterable[str]) -> 
     unknown = [name for name in avoid or () if name not in known]
     if unknown:
         raise InvalidArgument(
-            f"`{unknown[0]}` is no input of the model",
+            f"`{unknown[0]}` is not an input of the model",
             where="`verify(avoid=...)`",
             instead=f"the inputs are {', '.join(known)}",
         )

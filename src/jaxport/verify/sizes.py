@@ -103,7 +103,7 @@ def chosen(
             if sets:
                 break  # the constraints leave a single choice
             raise InvalidArgument(
-                f"no sizes of {', '.join(open_symbols)} up to {LIMITS[-1]} were found that leave no array empty",
+                f"no sizes of {', '.join(open_symbols)} up to {LIMITS[-1]} were found for which no array is empty",
                 why=", ".join(conditions.constraints),
                 instead='give them: `verify(sizes=[{"B": 4}])`',
             )

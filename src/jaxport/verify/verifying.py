@@ -45,8 +45,9 @@ def verify(
 ) -> Report:
     """Run the JAX function and the exported model on the same inputs, and compare every output, dtype and shape.
 
-    Missing inputs are sampled: floats of both signs, masks, and integers that are valid where the function selects with
-    them. If dims are symbolic, several sizes are run; they satisfy the constraints and leave no array empty.
+    Missing inputs are sampled: floats of both signs, masks, and integers that are valid as indices wherever the
+      function indexes with them. If dims are symbolic, several sizes are run; they satisfy the constraints and leave no
+      array empty.
 
     A model in reduced precision (`to_onnx(precision=...)`) is compared with the original function, at a tolerance for
     that precision; the report shows the difference.
@@ -62,14 +63,14 @@ def verify(
         are compared exactly if neither is given.
       avoid: by input, integers not to sample: `{"ids": [0]}` if 0 is padding.
       seed: the seed of the sampled inputs and sizes.
-      per_block: whether to measure the difference of each block, too, at the first of the sizes: `report.blocks`. For
-        that the model is exported again, with the results of all blocks as outputs.
+      per_block: whether to also measure the difference of each block, at the first of the sizes: `report.blocks`. For
+        this, the model is exported again, with the results of all blocks as outputs.
 
     Returns:
       The report, which names the first block that diverges if the two sides disagree.
 
     Raises:
-      VerificationFailed: they disagree, and `check` is true.
+      VerificationFailed: the results differ, and `check` is true.
       InvalidArgument: the inputs or sizes do not fit the model.
       RunError: ONNX Runtime refuses the model, or fails.
       NotInstalled: ONNX Runtime is not installed.
@@ -119,8 +120,8 @@ def verify_file(
 ) -> Report:
     """Compare a saved model with a JAX callable: see `verify`.
 
-    The inputs of the file are matched with those of the function by name, or else by position; the outputs by position.
-    Inputs named like weights of the callable get these.
+    The inputs of the file are matched with those of the function by name, or otherwise by position; outputs are matched
+    by position. Inputs that have the names of weights of the callable are given these weights.
 
     Args:
       path: the ONNX file.
@@ -130,8 +131,8 @@ def verify_file(
       check, sizes, rtol, atol, avoid, seed: as `verify` takes them.
 
     Raises:
-      VerificationFailed: they disagree, and `check` is true.
-      InvalidArgument: the file has other inputs or outputs than the function.
+      VerificationFailed: the results differ, and `check` is true.
+      InvalidArgument: the inputs or outputs of the file are not those of the function.
       RunError: ONNX Runtime refuses the model, or fails.
       NotInstalled: ONNX Runtime is not installed.
     """
@@ -154,7 +155,7 @@ def verify_file(
                 f"the file has the {kind} {', '.join(in_file)}",
                 where=f"`{path}`",
                 why=f"the function has {', '.join(wanted)}",
-                instead="give the inputs and the parameters that the file was exported with",
+                instead="give the inputs and parameters that the file was exported with",
             )
     avals = traced.jaxpr.in_avals[len(traced.weights) :]
     subject = _Subject(
@@ -327,7 +328,7 @@ class _Subject(Sides[_FunctionRun]):
             unknown = sorted(set(inputs) - set(names))
             if unknown:
                 raise InvalidArgument(
-                    f"`{unknown[0]}` is no input of the model",
+                    f"`{unknown[0]}` is not an input of the model",
                     where="`verify(inputs=...)`",
                     instead=f"the inputs are {', '.join(names)}",
                 )
@@ -336,7 +337,7 @@ class _Subject(Sides[_FunctionRun]):
         wanted = self.traced.in_tree.children()[0]
         if tree != wanted:
             raise InvalidArgument(
-                "the arguments have another structure than the function was exported with",
+                "the arguments do not have the structure that the function was exported with",
                 where=f"`verify(inputs=...)`: {tree}",
                 why=f"exported with {wanted}",
                 instead="pass the positional arguments, or a mapping from input names to arrays",

@@ -75,5 +75,5 @@ SIZE = {
 
 @pytest.mark.parametrize("fn", SIZE.values(), ids=SIZE)
 def test_what_needs_the_size_is_refused(fn):
-    with pytest.raises(jaxport.Unsupported, match="the target takes the highest bit of a uint32 for a sign"):
+    with pytest.raises(jaxport.Unsupported, match="the target treats the highest bit of a uint32 as a sign"):
         export(fn)

@@ -247,7 +247,7 @@ def test_the_words_of_any_key_can_be_split():
 
 def test_opset_17_has_no_exclusive_or():
     with pytest.raises(
-        jaxport.Unsupported, match="needs BitwiseXor, which opset 18 brought; export with opset=18 or newer"
+        jaxport.Unsupported, match="needs BitwiseXor, which is new in opset 18; export with opset=18 or newer"
     ):
         jaxport.to_onnx(lambda k: random.bits(k, (3,)), [keys()], opset=17)
 

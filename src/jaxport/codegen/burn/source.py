@@ -77,7 +77,7 @@ class CrateSource:
         """
         target = Path(os.path.realpath(checked_path(folder, "the folder of the crate")))
         refused = f"`{target}` cannot be written"
-        with boundary(refused, instead="give a folder that can be made, or is there", kind=SaveError):
+        with boundary(refused, instead="give a folder that exists or can be created", kind=SaveError):
             target.mkdir(parents=True, exist_ok=True)
             self._refuse_foreign(target)
             made = Path(tempfile.mkdtemp(prefix=".jaxport-", dir=target))
@@ -117,7 +117,7 @@ class CrateSource:
             is_ours = is_generated_file if path.endswith(".safetensors") else _is_generated
             if not is_ours(existing):
                 raise SaveError(
-                    f"`{existing}` is there already",
+                    f"`{existing}` already exists",
                     why="it was not generated from a model",
                     instead="give another folder, or remove it",
                 )

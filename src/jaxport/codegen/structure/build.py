@@ -89,7 +89,7 @@ def build(
             raise InvalidArgument(
                 "the modules of the file cannot be told apart",
                 where="`to_source`",
-                why="a parameter would be in several of them",
+                why="a parameter would belong to several of them",
                 instead='print it with `framework="jax"`',
             )
         kept |= more

@@ -148,7 +148,7 @@ def check_alike(true: Traced, false: Traced, path: str, name: str) -> None:
     if true.out_tree != false.out_tree or true.static_outputs.keys() != false.static_outputs.keys():
         difference = f"{true.out_tree}, or {false.out_tree}"
     elif any(bool(value != false.static_outputs[index]) for index, value in true.static_outputs.items()):
-        difference = f"{dict(true.static_outputs)}, or {dict(false.static_outputs)}, which are no arrays"
+        difference = f"{dict(true.static_outputs)}, or {dict(false.static_outputs)}, which are not arrays"
     else:
         pairs = zip(true.output_paths, *results, strict=True)
         differing = next(((at, one, other) for at, one, other in pairs if not same_aval(one, other)), None)
@@ -158,7 +158,7 @@ def check_alike(true: Traced, false: Traced, path: str, name: str) -> None:
         raise ExportError(
             f"what `{name}` returns depends on the flag `{path}`",
             where=f"the input `{path}`, a Python bool",
-            why=f"where it is True, and where it is False: {difference}",
+            why=f"for True and for False: {difference}",
             instead=f"return the same structure, dtypes and shapes for both, or bake it in: `static_params={{'{path}': …}}`",
         )
 
@@ -189,7 +189,7 @@ def merged_traces(flag: int, path: str, true: Traced, false: Traced) -> Traced:
         missing = [at for at in state if at not in results and at not in old]
         if missing:
             raise ExportError(
-                f"the state `{missing[0]}` changes for one value of the flag `{path}` alone",
+                f"the state `{missing[0]}` changes for only one value of the flag `{path}`",
                 why="its old value, which the other keeps, is not read by the function",
                 instead='read it for both values, or pass `state="discard"`',
             )

@@ -70,7 +70,7 @@ def _layer(node: ir.Node) -> CalibratedLayer | str | None:
         return CalibratedLayer(node, dense.weights, 1)
     bias = constant_of(dense.bias)
     if dense.bias is not None and (bias is None or bias.shape != dense.weights.shape[1:]):
-        return "the bias of a Gemm is no stored vector"
+        return "the bias of a Gemm is not a stored vector"
     turned = bool(integer(node, "transB", 0))
     return CalibratedLayer(node, dense.weights.T if turned else dense.weights, 0 if turned else 1)
 

@@ -42,13 +42,13 @@ class Int8:
     127
 
     Attributes:
-      dynamic: whether the range of the other operand is found at run time, rather than by calibration.
-      full_range: whether weights use the levels from -127 to 127, which halves their rounding, rather than from -64 to 64.
-        Processors that have no dot products of bytes (x86 before AVX-512 VNNI and AVX-VNNI) then saturate where two large
-        weights meet large values, as with the defaults of other quantizers.
+      dynamic: whether the range of the other operand is determined at run time rather than by calibration.
+      full_range: whether weights use the levels from -127 to 127, which halves their rounding error, rather than from -64
+        to 64. Processors without 8-bit dot products (x86 before AVX-512 VNNI and AVX-VNNI) then saturate where two large
+        weights meet large values, as they do with the defaults of other quantizers.
 
     Raises:
-      InvalidArgument: a field is no bool.
+      InvalidArgument: a field is not a bool.
     """
 
     dynamic: bool = False

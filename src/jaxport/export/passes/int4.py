@@ -34,7 +34,7 @@ ROUNDING = "jaxport.rounding"
 class Int4:
     """Weights of products in 4 bits, for `to_onnx(precision=...)`; "int4" is short for `Int4()`.
 
-    The words are those of `jaxport.mox.quantize(dtype="int4", group=..., symmetric=...)`.
+    The options are those of `jaxport.mox.quantize(dtype="int4", group=..., symmetric=...)`.
 
     >>> import jax.numpy as jnp, numpy as np, jaxport
     >>> weights = np.random.default_rng(0).normal(size=(256, 64)).astype(np.float32)
@@ -45,12 +45,12 @@ class Int4:
 
     Attributes:
       group: how many weights along the last input axis share a scale: 16, 32, 64, 128 or 256. It need not divide their
-        number; a column that is shorter is one group.
-      symmetric: whether zero is stored as zero; else the levels span the range of each group, and a zero point is stored,
-        too.
+        number; a shorter column is a single group.
+      symmetric: whether zero is stored as zero; otherwise the levels span the range of each group, and a zero point is
+        stored as well.
 
     Raises:
-      InvalidArgument: there are no kernels for the size of the groups, or `symmetric` is no bool.
+      InvalidArgument: there are no kernels for the size of the groups, or `symmetric` is not a bool.
     """
 
     group: int = 32

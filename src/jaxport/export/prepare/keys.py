@@ -72,7 +72,7 @@ def _word_by_word(equation: JaxprEqn) -> ClosedJaxpr:
     gives_keys = any(_is_keys(atom.aval) for atom in equation.outvars)
     if not gives_keys and primitive.name not in COMPARISONS:
         raise ExportError(
-            f"`{primitive.name}` on PRNG keys has no meaning that is known here",
+            f"`{primitive.name}` is not supported on PRNG keys",
             instead="apply it to `jax.random.key_data` of the keys",
         )
 

@@ -157,7 +157,7 @@ def rem(op, x, y):
 @elementwise("pow")
 def power(op, x, y):
     if x.dtype.kind in "iu":
-        op.refuse("an integer to the power of an array; cast the base to a float")
+        op.refuse("raises an integer to the power of an array; cast the base to a float")
     return op.Pow(x, y)
 
 

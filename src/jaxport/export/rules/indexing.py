@@ -54,7 +54,7 @@ def sliced(op, x, begins, sizes):
 def gather(op, x, indices, *, dimension_numbers, slice_sizes, mode, fill_value):
     numbers, batch, fill = dimension_numbers, indices.shape[:-1], mode == GatherScatterMode.FILL_OR_DROP
     if mode == GatherScatterMode.ONE_HOT:
-        op.refuse('has mode="one_hot", which JAX computes in Pallas kernels alone; say mode="clip" or mode="fill"')
+        op.refuse('has mode="one_hot", which JAX computes only in Pallas kernels; use mode="clip" or mode="fill"')
     shared = dict(zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True))
     columns = window_starts.columns(op, indices, numbers.start_index_map)
     if not shared:

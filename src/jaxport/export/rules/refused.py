@@ -6,9 +6,9 @@ import warnings
 
 from jaxport.export.registry import rule
 
-_ACROSS = "talks to other devices; export the function that one device runs, over all of its data"
+_ACROSS = "communicates with other devices; export the function that a single device would run on all the data"
 _KERNEL = "is a kernel for one kind of device; pass `rules={%r: lambda op, *xs, **_: op.call(reference, *xs)}`"
-_CUDNN = "calls a library of NVIDIA's; use `implementation='xla'`"
+_CUDNN = "calls an NVIDIA library; use `implementation='xla'`"
 _COLLECTIVES = """
     all_gather all_gather_reduced all_to_all pbroadcast ppermute psum psum_invariant reduce_scatter unreduced_psum
     unreduced_reduce_scatter
@@ -18,12 +18,12 @@ _KERNELS = "bitcast core_map mosaic_gpu_p mpmd_map pallas_call roll tpu_custom_c
 
 REASONS = {
     # Native code
-    "ffi_call": "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with a JAX function of it",
+    "ffi_call": "calls native code, which ONNX cannot hold; pass `rules={'ffi_call': ...}` with an equivalent JAX function",
     **{name: _KERNEL % name for name in _KERNELS},
     **{f"dot_product_attention_{which}_wrapper": _CUDNN for which in ("fwd", "bwd", "fp8_fwd", "fp8_bwd")},
-    "call_exported": "is compiled already, its equations are gone; export the function that it was made from",
+    "call_exported": "is already compiled, and its equations are no longer available; export the original function",
     **dict.fromkeys(("after_all", "create_token"), "orders effects, which ONNX does not have; pass arrays instead"),
-    "unreachable": "raises a Python error where it is run; define what the function shall return",
+    "unreachable": "raises a Python error if it is reached; return a value instead",
     "check": "raises a Python error; export `checkify.checkify(fn)`, which returns it",
     # Generators of XLA
     "rng_uniform": "draws from XLA's own generator, which ONNX does not have; use `jax.random.uniform`",
@@ -53,7 +53,7 @@ for _primitive, _why in REASONS.items():
 
 #: The modules of libraries whose callbacks check values while the program runs: they raise an error, and compute nothing.
 CHECKS = frozenset({"equinox._errors"})
-CHECK_LEFT_OUT = "a check is left out: where it raises an error in JAX, the model returns what follows from the values"
+CHECK_LEFT_OUT = "a check is left out: where it raises an error in JAX, the model returns a result nevertheless"
 
 
 def is_check(callback) -> bool:

@@ -202,7 +202,7 @@ def multi_head_attention(
     outputs: OutputCount = 1,
 ):
     shared = past_sequence_length is not None or cache_indirection is not None
-    refuse(shared, "buffers that past and present share; export without `past_sequence_length`")
+    refuse(shared, "a buffer shared by past and present; export without `past_sequence_length`")
     q, k, v = _unpacked(query, key, value, bias, heads.num_heads)
     k, v = joined(past_key, k), joined(past_value, v)
     before = 0 if past_key is None else past_key.shape[2]
@@ -231,7 +231,7 @@ def decoder_masked_multi_head_attention(
     outputs: OutputCount = 1,
 ):
     shared = bool(past_present_share_buffer) or cache_indirection is not None
-    refuse(shared, "buffers that past and present share, and beams")
+    refuse(shared, "a buffer shared by past and present, and beams")
     if key is None:
         query, key, value = jnp.split(query, 3, axis=2)
     operands = (query, key, value, bias, mask_index, attention_bias, past_key, past_value)

@@ -154,7 +154,7 @@ def murmur_hash(x, seed, positive):
 def murmur_hash_3(X, *, positive=1, seed=0):
     if X.dtype != STRING:
         narrowed = canonical(np.dtype(np.int64)) != np.int64
-        refuse(narrowed, "64-bit types are off: whether the numbers have 32 or 64 bits cannot be told; turn them on")
+        refuse(narrowed, "64-bit types are off, so 32-bit and 64-bit numbers cannot be told apart; turn them on")
         return murmur_hash(X, seed % 2**32, bool(positive))
     texts = for_strings(X)
     hashes = [_murmur_of_bytes(text.encode(), seed % 2**32) for text in texts.data.ravel().tolist()]

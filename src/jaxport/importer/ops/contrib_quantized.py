@@ -231,7 +231,7 @@ def matmul_n_bits(
 ):
     refuse(bits not in (2, 4, 8), f"{bits} bits; 2, 4 and 8 are")
     mixed = g_idx is not None and zero_points is not None
-    refuse(mixed, "`g_idx` beside `zero_points`, which ONNX Runtime's kernel ignores then; leave one of them out")
+    refuse(mixed, "`g_idx` beside `zero_points`: ONNX Runtime's kernel then ignores `g_idx`; leave one of them out")
     refuse(bool(weight_prepacked), "`weight_prepacked`: weights in the layout of one device")
     blocks = -(-K // block_size)
     values = cast(jnp.reshape(unpacked(B, bits), (N, blocks, block_size)), A.dtype)

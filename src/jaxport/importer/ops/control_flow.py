@@ -33,7 +33,7 @@ def if_(cond, *, then_branch, else_branch):
     if counts[0] != counts[1]:
         raise ModelError(
             f"the branches have {counts[0]} and {counts[1]} results",
-            why="whichever is taken, an If has the same results",
+            why="both branches of an If must have the same number of results",
             instead="export the model again; the file may be damaged",
         )
     decided = known(cond)
@@ -203,7 +203,7 @@ def _endless() -> ValueNotKnown:
                 "Loop",
                 "",
                 "it stacks outputs or changes shapes from iteration to iteration; call it outside `jax.jit`, or, "
-                "if it stacks outputs, say how many there are at most: `from_onnx(…, sizes={node: bound})`",
+                "if it stacks outputs, give the maximum number of them: `from_onnx(…, sizes={node: bound})`",
             )
         ],
     )

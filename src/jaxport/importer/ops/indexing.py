@@ -204,7 +204,7 @@ def updated_slice(data, new, position, *, axis, size):
     if new.shape[axis] != size:
         raise ModelError(
             f"{new.shape[axis]} entries replace {size}",
-            why="then the result has another size at each position",
+            why="the size of the result would depend on the position",
             instead="export the model again",
         )
     return lax.dynamic_update_slice_in_dim(data, new, jnp.reshape(position, ()), axis)

@@ -66,7 +66,7 @@ class LSTMAttributes(RecurrentAttributes):
 
 def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None) -> Activation:
     if name not in ACTIVATIONS:
-        why = f"ONNX defines no activation `{name}`; it has to be one of {', '.join(ACTIVATIONS)}"
+        why = f"ONNX does not define the activation `{name}`; it must be one of {', '.join(ACTIVATIONS)}"
         raise Unsupported("an activation is unknown", [Refusal("", "", why)])
     function, *defaults = ACTIVATIONS[name]
     constants = [next(parameters, default) for parameters, default in zip((alphas, betas), defaults, strict=False)]

@@ -72,10 +72,8 @@ def roi_align_aligned(
         return vmap(lambda roi, batch: pooled(roi, batch, (sampling_ratio, sampling_ratio)))(rois, batch_indices)
     regions = known(rois)
     if regions is None:
-        why = (
-            "`sampling_ratio` 0 samples as many points as a region is large; call it outside `jax.jit`, or set a ratio"
-        )
-        raise ValueNotKnown("the size of a region has to be known", [Refusal("", "", why)])
+        why = "with `sampling_ratio` 0 the number of samples depends on the size of each region; call it outside `jax.jit`, or set a ratio"
+        raise ValueNotKnown("the sizes of the regions must be known", [Refusal("", "", why)])
     least = 0.0 if half_pixel else 1.0
     extents = np.maximum((regions.data[:, [3, 2]] - regions.data[:, [1, 0]]) * spatial_scale, least)
     counts = [tuple(max(math.ceil(part), 1) for part in parts) for parts in (extents / np.array(size)).tolist()]

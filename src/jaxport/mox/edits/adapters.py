@@ -29,10 +29,10 @@ _KEY = "jaxport.adapter"
 
 
 def set_adapter(mox: Mox, *names: str) -> Mox:
-    """Return the Mox with these of its named adapters active, and no others.
+    """Return the Mox with only these of its named adapters active.
 
-    The program stays the same: what an adapter adds is multiplied with 1 or 0, an array of `Mox.state`
-    (`<path>.<name>.lora_active`), which `Mox.apply` takes among the parameters, too.
+    The program stays the same: the contribution of each adapter is multiplied by 1 or 0, an array in `Mox.state`
+    (`<path>.<name>.lora_active`), which you can also pass to `Mox.apply` among the parameters.
 
     Raises:
       InvalidArgument: there is no adapter of that name.
@@ -65,9 +65,9 @@ def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapp
 
     Args:
       mox: the Mox with the adapter.
-      name: of the adapter; "" for those without a name.
-      path: of the file.
-      params: the parameters, after training; by default those that the Mox holds.
+      name: the name of the adapter; "" for those without a name.
+      path: the path of the file.
+      params: the parameters after training; by default those that the Mox holds.
 
     Raises:
       InvalidArgument: there is no adapter of that name.
@@ -83,11 +83,11 @@ def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapp
 
 
 def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
-    """Return the Mox with the adapter of a file that `save_adapter` wrote, on the same layers.
+    """Return the Mox with an adapter from a file that `save_adapter` wrote, on the same layers.
 
     Raises:
-      InvalidArgument: there is no such file; the Mox has no such layers, or has an adapter of that name.
-      ModelError: the file is malformed, or none of an adapter.
+      InvalidArgument: there is no such file; the Mox lacks these layers, or already has an adapter of that name.
+      ModelError: the file is malformed, or does not contain an adapter.
 
     >>> import pathlib, tempfile, jax.numpy as jnp, jaxport
     >>> from flax import nnx
@@ -101,7 +101,9 @@ def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
     name, layers = _read(path, values)
     if name in {block.config["adapter"] for block in _adapted(mox).values()}:
         raise InvalidArgument(
-            f"`{mox.name}` has an adapter `{name}`", where="`load_adapter`", instead="save it anew by another name"
+            f"`{mox.name}` already has an adapter `{name}`",
+            where="`load_adapter`",
+            instead="save it again under another name",
         )
     for at, layer in layers.items():
         taken = frozenset(layer.weights)
@@ -136,7 +138,9 @@ def _read(path: str | os.PathLike[str], values: Mapping[str, Array]) -> tuple[st
     """Return the name of the adapter of a file, and its layers by path."""
     written = metadata_of(path).get(_KEY)
     if written is None:
-        raise ModelError(f"`{path}` holds no adapter", where="`load_adapter`", why="`save_adapter` has not written it")
+        raise ModelError(
+            f"`{path}` does not contain an adapter", where="`load_adapter`", why="it was not written by `save_adapter`"
+        )
     try:
         data = json.loads(written)
         layers = {str(at): _AdaptedLayer(**layer) for at, layer in data["layers"].items()}
@@ -144,7 +148,7 @@ def _read(path: str | os.PathLike[str], values: Mapping[str, Array]) -> tuple[st
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _malformed(path, str(error)) from error
     if not isinstance(name, str) or (name and not name.isidentifier()):
-        raise _malformed(path, f"{name!r} is no name of an adapter")
+        raise _malformed(path, f"{name!r} is not a valid name for an adapter")
     for at, layer in layers.items():
         why = _fault(layer, values)
         if why:
@@ -212,7 +216,7 @@ def _at(mox: Mox, path: str, weights: list[str]) -> Selection:
             f"`{mox.name}` has no layer `{path}` with {', '.join(f'`{weight}`' for weight in weights)}",
             where="`load_adapter`",
             why=near(path, mox.tree.paths),
-            instead="load it into the model that it was trained with",
+            instead="load it into the model that it was trained on",
         )
     return Selection(mox, tuple(inner), f"the layer `{path}`")
 

@@ -22,14 +22,14 @@ def cast(dtype: DTypeLike) -> Rewrite:
     """Return a replacement in which a block computes in another floating-point type.
 
     Its arguments and parameters are converted on entry, its results on return; bfloat16, float16, float32 and float64
-    inside become the type. To store parameters in a type, too, convert their values:
+    values inside get the new type. To also store parameters in that type, convert their values:
     ``mox.with_params({path: value.astype(dtype) ...})``.
 
     Args:
       dtype: a floating-point type.
 
     Raises:
-      InvalidArgument: `dtype` is no floating-point type; a block does something that the type does not allow.
+      InvalidArgument: `dtype` is not a floating-point type; a block does something that the type does not allow.
 
     >>> import jaxport
     >>> from flax import nnx
@@ -39,7 +39,9 @@ def cast(dtype: DTypeLike) -> Rewrite:
     """
     wanted = np.dtype(dtype)
     if not jnp.issubdtype(wanted, jnp.floating):
-        raise InvalidArgument(f"`{wanted}` is no floating-point type", where="`cast`", instead="bfloat16, float16, …")
+        raise InvalidArgument(
+            f"`{wanted}` is not a floating-point type", where="`cast`", instead="bfloat16, float16, …"
+        )
 
     def rewrite(closed: jaxprs.ClosedJaxpr, where: str) -> jaxprs.ClosedJaxpr:
         inner = _Retyping(wanted).closed(closed)
@@ -50,7 +52,7 @@ def cast(dtype: DTypeLike) -> Rewrite:
                 f"`{where}` cannot be computed in {wanted}",
                 where="`cast`",
                 why=str(error).splitlines()[0],
-                instead="select blocks inside of it",
+                instead="select blocks inside it",
             ) from error
         made = _bordered(inner, closed)
         return jaxprs.closed(made, closed.consts)

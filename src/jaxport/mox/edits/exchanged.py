@@ -120,5 +120,5 @@ def _refused(path: str, why: str) -> InvalidArgument:
         f"the adapters of `{path}` cannot be merged into it",
         where="`merge_lora`",
         why=why,
-        instead="use `mox.params`, `mox.apply` as they are",
+        instead="use `mox.params` and `mox.apply` instead",
     )

@@ -71,22 +71,22 @@ def lora(
     weights: Callable[[str], bool] | None = None,
     name: str = "",
 ) -> Factory:
-    """Add low-rank adapters to the selected layers: dense, embedding, convolution, recurrent, of any framework.
+    """Add low-rank adapters to the selected layers: dense, embedding, convolution or recurrent, of any framework.
 
-    The new parameters are `lora_a` (random) and `lora_b` (zeros) below the path of the layer, so that the edited model
-    computes what it did until it is trained.
+    The new parameters are `lora_a` (random) and `lora_b` (zeros) below the path of the layer, so the edited model computes
+    the same as before until it is trained.
 
     Args:
-      rank: of the update.
+      rank: the rank of the update.
       alpha: the update is scaled by ``alpha / rank``; by default by 1.
-      seed: of the random factors; each path has its own numbers.
-      weights: which of a block's weights are updated, by path; by default those that are multiplied with
-        something, or looked up in. All have two axes or more.
-      name: of the adapters: their parameters are below it (`up.<name>.lora_a`), several can be on one layer, and
-        `set_adapter` switches them on and off.
+      seed: the seed of the random factors; each path has its own numbers.
+      weights: which of a block's weights are updated, by path; by default those that are used in products or lookups.
+        All have two axes or more.
+      name: the name of the adapters: their parameters are below it (`up.<name>.lora_a`), one layer can have several
+        adapters, and `set_adapter` switches them on and off.
 
     Raises:
-      InvalidArgument: `rank` is not positive; `name` is no word; a selected block has no such weight.
+      InvalidArgument: `rank` is not positive; `name` is not a word; a selected block has no such weight.
 
     >>> import jax.numpy as jnp, jaxport, equinox as eqx, jax
     >>> linear = eqx.nn.Linear(3, 4, key=jax.random.key(0))
@@ -129,7 +129,7 @@ def checked_scale(rank: int, alpha: float | None, where: str) -> float:
       InvalidArgument: `rank` is not positive.
     """
     if rank < 1:
-        raise InvalidArgument(f"rank={rank} is no rank", where=where, instead="give a positive number")
+        raise InvalidArgument(f"rank={rank} is not a valid rank", where=where, instead="give a positive number")
     return 1.0 if alpha is None else alpha / rank
 
 
@@ -137,10 +137,10 @@ def checked_name(name: str, where: str) -> str:
     """Return the prefix of the names of the parameters of an adapter.
 
     Raises:
-      InvalidArgument: the adapter's own name is no word.
+      InvalidArgument: the adapter's own name is not a word.
     """
     if name and not name.isidentifier():
-        raise InvalidArgument(f"`{name}` is no name of an adapter", where=where, instead="give one word")
+        raise InvalidArgument(f"`{name}` is not a valid name for an adapter", where=where, instead="give one word")
     return f"{name}." if name else ""
 
 

@@ -21,14 +21,14 @@ _ACTIVATIONS = frozenset({
 
 
 def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
-    """Return whether each parameter is to be trained, by path: for `optax.masked`, `optax.multi_transform` and the like.
+    """Return whether to train each parameter, by path: for `optax.masked`, `optax.multi_transform` and the like.
 
     Args:
       mox: the Mox whose `params` are trained.
-      which: a predicate on paths, or an XPath query: then the parameters of the selected blocks.
+      which: a predicate on paths, or an XPath query, which selects the parameters of the blocks that it matches.
 
     Raises:
-      QueryError: the query is malformed or hits nothing.
+      QueryError: the query is malformed or matches nothing.
 
     >>> import jax.numpy as jnp, jaxport
     >>> from flax import nnx
@@ -41,7 +41,7 @@ def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
         return {path: bool(which(path)) for path in mox.params}
     selection = mox.select(which)
     if not selection.count():
-        raise QueryError(f"`{which}` hits nothing, so nothing would be trained", where=f"`{mox.name}`")
+        raise QueryError(f"`{which}` matches nothing, so nothing would be trained", where=f"`{mox.name}`")
     chosen = {path for node in selection.nodes if node.block is not None for path in node.block.weights.values()}
     return {path: path in chosen for path in mox.params}
 
@@ -49,7 +49,7 @@ def trainable(mox: Mox, which: str | Callable[[str], bool]) -> dict[str, bool]:
 def activations(match: Match) -> bool:
     """Whether a match is an activation function: a predicate for `Mox.select`.
 
-    Activations that jax inlines (`gelu`, `softmax`) are seen if `make_mox` is told of them:
+    Activations that JAX inlines (`gelu`, `softmax`) are found only if `make_mox` makes blocks of them:
     ``make_mox(model, functions=["jax.nn.gelu"])``.
 
     >>> import jax, jax.numpy as jnp, jaxport

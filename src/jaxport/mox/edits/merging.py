@@ -34,22 +34,22 @@ def merge_lora(
 ) -> dict[str, Array]:
     """Return the weights of the original model with the adapters of an edited one merged in.
 
-    If another edit computes the weights of adapted layers (`quantize`), the original is the model before both edits:
-    its weights are what the quantized ones stand for. The layers of an unrolled stack are merged into the stack.
+    If another edit computes the weights of adapted layers (`quantize`), the original is the model before both edits,
+    and its weights are the dequantized ones. The layers of an unrolled stack are merged into the stack.
 
     Args:
       mox: a Mox with adapters that `lora`, `dora` or `ia3` made.
-      params: its parameters, after training; by default those that it holds.
+      params: its parameters after training; by default those that it holds.
       arguments: if the weights are arguments of the model (Linen), the arguments by name.
 
     Returns:
-      The parameters of the model before the edit, by path: for `Mox.with_params` or `write_back`. Of arguments, the
-      leaves that the adapters change, by the path of the argument.
+      The parameters of the model before the edit, by path, for `Mox.with_params` or `write_back`. If weights are
+      arguments, the leaves that the adapters change, by the path of the argument.
 
     Raises:
-      InvalidArgument: there are no adapters; an argument that has a weight is not given; a weight is also used without
-        the adapters, or with others (tied weights), so that no merged weight would do the same; it has several adapters,
-        not all of LoRA; a layer that is scaled is no plain product.
+      InvalidArgument: there are no adapters; an argument that contains a weight is not given; a weight is also used
+        without the adapters, or with others (tied weights), so no merged weight would give the same results; it has
+        several adapters, not all of them LoRA; a layer that is scaled is not a plain product.
 
     >>> import jax, jax.numpy as jnp, jaxport, equinox as eqx
     >>> mox = jaxport.make_mox(eqx.nn.Linear(3, 4, key=jax.random.key(0)))(jnp.ones(3))
@@ -62,10 +62,10 @@ def merge_lora(
     unknown = sorted(set(params or {}) - {weight.path for weight in mox.weights})
     if unknown:
         raise InvalidArgument(
-            f"`{unknown[0]}` is no parameter of the Mox",
+            f"`{unknown[0]}` is not a parameter of the Mox",
             where="`merge_lora`",
             why=near(unknown[0], mox.params),
-            instead="give the parameters of the adapted Mox, by whole paths",
+            instead="give the parameters of the adapted Mox, by their full paths",
         )
     if params:
         mox = mox.with_params(params)
@@ -79,8 +79,8 @@ def merge_lora(
             raise InvalidArgument(
                 f"the scale of `{node.path}` cannot be merged",
                 where="`merge_lora`",
-                why="the layer is no plain product to which its other parameters are added",
-                instead="use `mox.params`, `mox.apply` as they are",
+                why="the layer is not a plain product to which its other parameters are added",
+                instead="use `mox.params` and `mox.apply` instead",
             )
     held = {weight.path: weight.value for weight in mox.weights}
     return _Merging(mox, nodes, held | _leaves_of(arguments or {})).merged()

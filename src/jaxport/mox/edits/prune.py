@@ -20,12 +20,12 @@ __all__ = ["prune"]
 
 
 def prune(fraction: float) -> Factory:
-    """Set the smallest weights of each selected layer to zero, and keep them there while it is trained.
+    """Set the smallest weights of each selected layer to zero, and keep them at zero in training.
 
     The masks are in `Mox.state`, below the path of the layer.
 
     Args:
-      fraction: of the elements of each weight that is multiplied with something.
+      fraction: the fraction of elements to set to zero, in each weight that is used in a product.
 
     Raises:
       InvalidArgument: `fraction` is not between 0 and 1; a block has no such weight, or the program does not hold it.
@@ -38,9 +38,7 @@ def prune(fraction: float) -> Factory:
     4
     """
     if not 0 <= fraction < 1:
-        raise InvalidArgument(
-            f"fraction={fraction} is no part of the weights", where="`prune`", instead="0 ≤ fraction < 1"
-        )
+        raise InvalidArgument(f"fraction={fraction} is out of range", where="`prune`", instead="0 ≤ fraction < 1")
 
     def make(match: Match) -> Replacement:
         pruned = kernels_to(match, "prune")

@@ -66,17 +66,17 @@ _RANGES = {"int8": (-128, 127), "int4": (-8, 7), "float8_e4m3fn": (-448, 448), "
 def quantize(
     *, axis: int | None = None, dtype: str = "int8", group: int | None = None, symmetric: bool = True
 ) -> Factory:
-    """Quantize the weights alone: each that the selected layers multiply is stored in few bits, with scales.
+    """Quantize weights only: store each weight that the selected layers multiply by in few bits, with scales.
 
-    There is one scale per output channel: the last of the axes that the input does not meet, or `axis`; with `group`, one
-    for so many weights that are added up. What is stored is in `Mox.state`: training does not change it.
+    There is one scale per output channel (the last axis that is not contracted) or per index of `axis`; with `group`, one
+    for each group of weights along the contracted axis. The stored arrays are in `Mox.state`: training does not change them.
 
     Args:
       axis: the axis of the weights that has a scale for each index; by default their last output axis.
       dtype: "int8", "int4", "float8_e4m3fn" or "float8_e5m2".
       group: how many weights along the last input axis share a scale; it need not divide their number.
-      symmetric: whether zero is stored as zero; else the range from the least to the greatest weight is used, and a zero
-        point is stored, too. Only for integers.
+      symmetric: whether zero is stored as zero; otherwise the levels span the range from the smallest to the largest
+        weight, and a zero point is stored as well. Only for integers.
 
     Raises:
       InvalidArgument: a selected block has no such weight, or the program does not hold its value; the format is unknown,
@@ -103,7 +103,7 @@ def quantize(
                 raise InvalidArgument(
                     f"the weight of `{match.shown}` has adapters, which would be quantized with it",
                     where="`quantize`",
-                    why="the layer is no plain product, so that it is given the weight with their change",
+                    why="the layer is not a plain product, so it is given the adapted weight",
                     instead="quantize first, then add adapters; or merge them (`merge_lora`)",
                 )
             weight = match.param(kernel.name)
@@ -121,13 +121,13 @@ def quantize(
 def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bool) -> None:
     why = ""
     if dtype not in _RANGES:
-        why = f"`{dtype}` is none of {', '.join(f'`{known}`' for known in _RANGES)}"
+        why = f"`{dtype}` is not one of {', '.join(f'`{known}`' for known in _RANGES)}"
     elif dtype.startswith("float") and not symmetric:
         why = f"`{dtype}` has no zero point: it is floating-point"
     elif group is not None and (group < 1 or axis is not None):
-        why = "groups lie along the axis of the input" if group >= 1 else f"group={group} is no size"
+        why = "groups are along the contracted axis" if group >= 1 else f"group={group} is not a size"
     if why:
-        raise InvalidArgument("the weights cannot be stored so", where="`quantize`", why=why)
+        raise InvalidArgument("the weights cannot be stored in this way", where="`quantize`", why=why)
 
 
 def _stored(
@@ -183,10 +183,10 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
     Its derivative is that of a straight-through estimator: one where nothing is clipped, zero where something is.
 
     Args:
-      scales: what 1 of int8 stands for: one number, or one per path (see `calibrate`).
+      scales: the size of one int8 step: one number, or one per path (see `calibrate`).
 
     Raises:
-      InvalidArgument: a block has no scale, or returns something else than one floating-point array.
+      InvalidArgument: a block has no scale, or does not return exactly one floating-point array.
 
     >>> import jaxport
     >>> mox = jaxport.make_mox(jnp.tanh)(jnp.ones(2))
@@ -205,7 +205,9 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
         value = scales.get(match.path) if isinstance(scales, Mapping) else scales
         if value is None:
             raise InvalidArgument(
-                f"`{match.shown}` has no scale", where="`qdq`", instead="take the scales from `calibrate`, same query"
+                f"`{match.shown}` has no scale",
+                where="`qdq`",
+                instead="take the scales from `calibrate` with the same query",
             )
         scale = jnp.asarray(value, avals[0].dtype)
         return lambda *args: _rounded(match(*args), scale)

@@ -31,21 +31,21 @@ def dora(
     weights: Callable[[str], bool] | None = None,
     name: str = "",
 ) -> Factory:
-    """Add DoRA to the selected layers: a low-rank update of the direction of each column, and the length of it.
+    """Add DoRA to the selected layers: a low-rank update of the direction of each column, and a learned magnitude.
 
-    A weight W becomes ``m · (W + scale · A·B) / ‖W + scale · A·B‖``, with the norm over the axes that the input meets;
-    the norm is a constant of the derivative, as in section 4.3 of the paper. `lora_m` begins as the norm of W, so that the
-    edited model computes what it did, up to rounding.
+    A weight W becomes ``m · (W + scale · A·B) / ‖W + scale · A·B‖``, with the norm over the contracted axes. The norm is
+    treated as a constant in derivatives, as in section 4.3 of the paper. `lora_m` is initialized to the norm of W, so the
+    edited model computes the same as before, up to rounding.
 
     Args:
-      rank: of the update.
+      rank: the rank of the update.
       alpha: the update is scaled by ``alpha / rank``; by default by 1.
-      seed: of the random factors.
+      seed: the seed of the random factors.
       weights: which of a block's weights are adapted, by path; by default all that are multiplied.
-      name: of the adapters, as of `lora`.
+      name: the name of the adapters, as for `lora`.
 
     Raises:
-      InvalidArgument: `rank` is not positive; `name` is no word; a selected block has no such weight, or the program
+      InvalidArgument: `rank` is not positive; `name` is not a word; a selected block has no such weight, or the program
         does not hold its value.
 
     >>> import jaxport, equinox as eqx
@@ -79,18 +79,18 @@ def dora(
 
 
 def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, name: str = "") -> Factory:
-    """Add IA³ to the selected layers: what they return is multiplied with a vector, which begins as ones.
+    """Add IA³ to the selected layers: their output is multiplied by a vector, which is initialized to ones.
 
-    The authors scale keys, values, and the argument of the second layer of a feed-forward part: that with
-    ``inputs=True``.
+    The paper scales keys, values, and the input of the second layer of each feed-forward part; use ``inputs=True`` for the
+    latter.
 
     Args:
-      inputs: whether the argument is scaled, and not the result.
-      weights: which weight of a block the vector is of, by path; needed if it multiplies several.
-      name: of the adapters, as of `lora`.
+      inputs: whether to scale the input rather than the output.
+      weights: which weight of a block determines the vector's shape, by path; needed if the block multiplies by several.
+      name: the name of the adapters, as for `lora`.
 
     Raises:
-      InvalidArgument: `name` is no word; a selected block has no such weight or several; its argument or result does not
+      InvalidArgument: `name` is not a word; a selected block has no such weight or several; its argument or result does not
         end in the axes of the weight.
 
     >>> import jaxport

@@ -33,15 +33,15 @@ _SUFFIXES = {".json": "json", ".yson": "yson", ".xml": "xml"}
 
 
 def dumps(mox: Mox, format: str = "json") -> str:
-    """Return a Mox as text, complete but for the values of its weights.
+    """Return a Mox as text, without the values of its weights.
 
     Args:
       mox: the Mox.
       format: "json", "yson" or "xml".
 
     Raises:
-      Unsupported: it has something that cannot be read again, such as a callback.
-      InvalidArgument: there is no such format.
+      Unsupported: it contains something that could not be read back, such as a callback.
+      InvalidArgument: the format is unknown.
 
     >>> import jax.numpy as jnp, jaxport
     >>> mox = jaxport.make_mox(jnp.tanh)(jnp.zeros(3))
@@ -57,12 +57,12 @@ def dumps(mox: Mox, format: str = "json") -> str:
 
 
 def loads(text: str, weights: Mapping[str, Array] | None = None, format: str | None = None) -> Mox:
-    """Return the Mox of a text.
+    """Read a Mox from text.
 
     Args:
-      text: what `dumps` made.
+      text: the text that `dumps` returned.
       weights: the value of each weight by path: ``{**mox.params, **mox.state}``.
-      format: "json", "yson" or "xml"; told by the text if left out.
+      format: "json", "yson" or "xml"; detected from the text by default.
 
     Raises:
       ModelError: the text is malformed, truncated, hostile, or needs weights that are not given.
@@ -87,12 +87,12 @@ def _loaded(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
 def save(mox: Mox, path: str | os.PathLike[str]) -> None:
     """Write a Mox to a file (`.json`, `.yson` or `.xml`), and its weights beside it.
 
-    The weights are in `<path>.<digest of their content>.safetensors`, which the file names. There is the new pair in the
-    end, or the old one as it was.
+    The weights are in `<path>.<digest of their content>.safetensors`, to which the file refers. If saving fails, the old
+    pair of files is kept as it was.
 
     Raises:
-      InvalidArgument: the name of the file tells no format.
-      Unsupported: it has something that cannot be read again.
+      InvalidArgument: the suffix of the file is not that of a format.
+      Unsupported: it contains something that could not be read back.
       SaveError: a file cannot be written.
     """
     form = _format_of(Path(checked_path(path, "the file of a Mox")))
@@ -112,10 +112,10 @@ def _write_text(file: Path, text: str) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Mox:
-    """Read what `save` wrote.
+    """Read a Mox from a file that `save` wrote.
 
     Raises:
-      InvalidArgument: there is no such file, or its name tells no format.
+      InvalidArgument: there is no such file, or its suffix is not that of a format.
       ModelError: a file is malformed, truncated, or hostile.
     """
     source = Path(checked_path(path, "the file of a Mox"))
@@ -145,12 +145,12 @@ def _read(source: Path, form: str) -> Mox:
         raise ModelError(
             f"the weights at {name!r} are refused",
             where=f"`{source}`",
-            why="they lie outside the folder of the Mox",
-            instead="keep the file of the weights beside it",
+            why="they are outside the folder of the Mox",
+            instead="keep the weights file beside it",
         )
     if beside.is_symlink() and not Path(os.path.realpath(beside)).is_relative_to(folder):
         raise ModelError(
-            f"the weights at `{name}` are refused", where=f"`{source}`", why="they are a link to elsewhere"
+            f"the weights at `{name}` are refused", where=f"`{source}`", why="the file is a link to another folder"
         )
     return _loaded(data, load_params(beside))
 
@@ -158,7 +158,9 @@ def _read(source: Path, form: str) -> Mox:
 def _format_of(path: Path) -> str:
     if path.suffix not in _SUFFIXES:
         raise InvalidArgument(
-            f"`{path.name}` tells no format", where="the file of a Mox", instead=f"end it in {', '.join(_SUFFIXES)}"
+            f"`{path.name}` has no suffix of a known format",
+            where="the file of a Mox",
+            instead=f"end it in {', '.join(_SUFFIXES)}",
         )
     return _SUFFIXES[path.suffix]
 
@@ -166,12 +168,12 @@ def _format_of(path: Path) -> str:
 def save_params(
     params: Mapping[str, Array], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write arrays by path, as safetensors: parameters of a Mox, or the new ones of an edit alone.
+    """Write arrays to a safetensors file, by path: the parameters of a Mox, or only the new ones of an edit.
 
     Args:
       params: the arrays.
-      path: of the file.
-      metadata: texts that the file has beside them.
+      path: the path of the file.
+      metadata: strings to store with them.
 
     Raises:
       SaveError: the file cannot be written.
@@ -211,7 +213,7 @@ def metadata_of(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def load_params(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Read what `save_params` wrote.
+    """Read arrays from a file that `save_params` wrote.
 
     Raises:
       InvalidArgument: there is no such file.

@@ -36,7 +36,7 @@ def printed(document: JsonValue, form: str) -> str:
             from jaxport.mox.serialize.xml import xml_text
 
             return xml_text(document)
-    raise InvalidArgument(f"`{form}` is no format", where="serializing a Mox", instead='"json", "yson" or "xml"')
+    raise InvalidArgument(f"`{form}` is not a format", where="serializing a Mox", instead='"json", "yson" or "xml"')
 
 
 def parsed(text: str, form: str | None = None) -> JsonValue:
@@ -59,7 +59,7 @@ def parsed(text: str, form: str | None = None) -> JsonValue:
             from jaxport.mox.serialize.xml import parse_xml
 
             return parse_xml(text)
-    raise InvalidArgument(f"`{form}` is no format", where="reading a Mox", instead='"json", "yson" or "xml"')
+    raise InvalidArgument(f"`{form}` is not a format", where="reading a Mox", instead='"json", "yson" or "xml"')
 
 
 def _told(text: str) -> str:
@@ -76,18 +76,18 @@ def _json(text: str) -> JsonValue:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         raise ModelError(
-            "the text is no JSON", where=f"line {error.lineno}, column {error.colno}", why=error.msg
+            "the text is not JSON", where=f"line {error.lineno}, column {error.colno}", why=error.msg
         ) from error
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ModelError(f"the number `{name}` is no JSON")
+    raise ModelError(f"the number `{name}` is not JSON")
 
 
 def _unique(pairs: list[tuple[str, JsonValue]]) -> Mapping[str, JsonValue]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        raise ModelError("an object has a key twice", why=", ".join(key for key, _ in pairs[:5]))
+        raise ModelError("an object has duplicate keys", why=", ".join(key for key, _ in pairs[:5]))
     return made
 
 

@@ -40,7 +40,7 @@ def mox_from(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
       ModelError: the document is not one, or is incomplete or inconsistent.
     """
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-        raise ModelError("this is no Mox", why=f"a document of one has the format `{FORMAT}`")
+        raise ModelError("this is not a Mox", why=f"a Mox document has the format `{FORMAT}`")
     if document.get("version") != VERSION:
         raise ModelError(
             f"the document has version {document.get('version')!r}",
@@ -98,7 +98,7 @@ class _Reader:
         outputs = results + len(traced.state_outputs)
         if inputs != len(jaxpr.invars) or outputs != len(jaxpr.outvars):
             raise ModelError(
-                "the program does not fit its arguments and results",
+                "the program does not match its arguments and results",
                 why=f"it has {len(jaxpr.invars)} inputs and {len(jaxpr.outvars)} outputs, not {inputs} and {outputs}",
             )
         for weight, variable in zip(traced.weights, jaxpr.invars, strict=False):
@@ -106,7 +106,7 @@ class _Reader:
             if not takes_values(wanted, aval):
                 raise ModelError(
                     f"the weight `{weight.path}` is {aval.str_short()}",
-                    where="the file of weights",
+                    where="the weights file",
                     why=f"the program has {wanted.str_short()}",
                 )
         try:
@@ -118,7 +118,7 @@ class _Reader:
         path = str(data["path"])
         if path not in self.weights:
             raise ModelError(
-                f"the weight `{path}` is missing", where="the file of weights", why="the program has it as a parameter"
+                f"the weight `{path}` is missing", where="the weights file", why="the program has it as a parameter"
             )
         owned = bool(data.get("owned", True))
         return TracedWeight(path, self.weights[path], bool(data["trainable"]), owned=owned)
@@ -160,12 +160,12 @@ class _Reader:
         if isinstance(size, str):
             return dims.evaluate(size, {name: self.symbol(name) for name in dims.symbols(size)})
         if type(size) is not int or size < 0:
-            raise ModelError(f"{size!r} is no size of an array")
+            raise ModelError(f"{size!r} is not a valid array size")
         return size
 
     def symbol(self, name: str) -> Dim:
         if name in dims.FUNCTIONS:
-            raise ModelError(f"`{name}` is no name of a size", why="JAX has a function of this name")
+            raise ModelError(f"`{name}` is not a valid name for a size", why="JAX has a function of this name")
         return jax_export.symbolic_shape(name, scope=self.scope)[0]
 
     def equation(
@@ -183,7 +183,8 @@ class _Reader:
         name = data["primitive"]
         if name not in primitives():
             raise ModelError(
-                f"`{name}` is no operation that a Mox may have", why="a document can name operations of jax.lax only"
+                f"`{name}` is not an operation that a Mox may have",
+                why="a document can name only operations of jax.lax",
             )
         params = {key: self.value(value) for key, value in data["params"].items()}
         outvars = [defined(item) for item in data["out"]]
@@ -195,7 +196,7 @@ class _Reader:
         if name in RULED:
             number = data["rule"]
             if not isinstance(number, int) or not 0 <= number < len(self.rules):
-                raise ModelError(f"there is no rule number {number!r}")
+                raise ModelError(f"unknown rule number {number!r}")
             title = str(self.rules[number]["name"])
             made = equation_of(name, params["call_jaxpr"], lambda: self.rule(number), title)
             return made.replace(invars=operands, outvars=outvars, source_info=source)
@@ -203,7 +204,7 @@ class _Reader:
             fields = {key: self.value(value) for key, value in data["block"].items()}
             # A file of a version before a field was known does without it.
             if not {"target"} <= set(fields) <= set(Block.__dataclass_fields__):
-                raise ModelError("a block has other fields than it must have", why=", ".join(fields))
+                raise ModelError("a block does not have the expected fields", why=", ".join(fields))
             params["block"] = Block(**fields)
         effects, params = _effects(params), jaxprs.native(name, params)
         return jaxprs.new_jaxpr_eqn(operands, outvars, primitives()[name], params, effects, source)
@@ -222,7 +223,7 @@ class _Reader:
 
     def _numbered(self, number: JsonValue) -> Mapped:
         if type(number) is not int or not 0 <= number < len(self.records):
-            raise ModelError(f"there is no record number {number!r}")
+            raise ModelError(f"unknown record number {number!r}")
         return self.records[number]
 
     def _rule(self, number: int) -> DerivativeRule:

@@ -72,4 +72,4 @@ def _made(data: JsonValue, depth: int) -> PyTree:
         case "namedtuple":
             return namedtuple(data[1], data[2])(*children)
         case kind:
-            raise ModelError(f"`{kind}` is no kind of container")
+            raise ModelError(f"`{kind}` is not a kind of container")

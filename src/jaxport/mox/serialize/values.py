@@ -93,12 +93,12 @@ def dtype_of(text: str) -> np.dtype:
             dtype = jax.random.key(0, impl=name).dtype
             if str(dtype) == text:
                 return dtype
-        raise ModelError(f"`{text}` is no kind of key", why=f"jax has no generator `{match[1]}`")
+        raise ModelError(f"`{text}` is not a kind of key", why=f"jax has no generator `{match[1]}`")
     scalar = getattr(ml_dtypes, text, None)
     try:
         return np.dtype(scalar if isinstance(scalar, type) else text)
     except TypeError as error:
-        raise ModelError(f"`{text}` is no dtype", why=str(error)) from error
+        raise ModelError(f"`{text}` is not a dtype", why=str(error)) from error
 
 
 def array_text(array: Array | np.generic) -> dict[str, JsonValue]:
@@ -130,7 +130,7 @@ def array_from(data: JsonValue) -> Array:
 
 def _natural(value: JsonValue) -> int:
     if type(value) is not int or value < 0:
-        raise ModelError(f"{value!r} is no size of an array")
+        raise ModelError(f"{value!r} is not a valid array size")
     return value
 
 

@@ -34,7 +34,7 @@ def document(mox: Mox) -> dict[str, JsonValue]:
     """Return the document of a Mox; the values of its weights go elsewhere.
 
     Raises:
-      Unsupported: it has operations or values that cannot be read again; all of them are named.
+      Unsupported: it has operations or values that could not be read back; all of them are named.
     """
     # How values are split is no part of a model, and the devices are those of this process.
     writer = _Writer(mox.replaced(replace(mox.traced, jaxpr=without_meshes(mox.jaxpr))))
@@ -105,7 +105,7 @@ class _Writer:
         try:
             return make()
         except Unwritable as error:
-            self.refuse(str(error), f"is in {what}, and could not be made again")
+            self.refuse(str(error), f"is in {what}, and could not be recreated")
             return None
 
     # -- programs --------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class _Writer:
             return names[atom]
 
         if jaxpr.constvars:
-            self.refuse("constants", "are bound inside of a body; pass them to the model as arguments")
+            self.refuse("constants", "are bound inside a body; pass them to the model as arguments")
         return {
             "inputs": [named(variable) for variable in jaxpr.invars],
             "equations": [self.equation(e, [read(a) for a in e.invars], named) for e in jaxpr.eqns],
@@ -138,7 +138,7 @@ class _Writer:
 
     def aval(self, aval: Aval) -> JsonValue:
         if not isinstance(aval, jax_core.ShapedArray):
-            self.refuse(str(aval), "is no array: mutable references have no written form")
+            self.refuse(str(aval), "is not an array: mutable references cannot be written")
             return None
         shape = [str(dim) if jax_export.is_symbolic_dim(dim) else int(dim) for dim in aval.shape]
         return [dtype_text(aval.dtype), shape, *([True] if getattr(aval, "weak_type", False) else [])]
@@ -151,7 +151,7 @@ class _Writer:
         outer, self.path = self.path, block.path if block is not None else self.path
         if name not in primitives():
             self.refuse(
-                name, "runs something that a file cannot hold" if "callback" in name else "is not known to jax.lax"
+                name, "runs something that a file cannot contain" if "callback" in name else "is not known to jax.lax"
             )
         results = [named(variable) for variable in equation.outvars]
         data: dict[str, JsonValue] = {"op": spelled(name), "primitive": name, "in": operands, "out": results}
@@ -223,7 +223,7 @@ class _Writer:
         try:
             return encoded(value, self.special)
         except Unwritable as error:
-            self.refuse(where, f"has {error}, which cannot be read again")
+            self.refuse(where, f"has {error}, which could not be read back")
             return None
 
     def special(self, value: PyTree) -> JsonValue:

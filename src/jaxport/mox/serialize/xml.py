@@ -102,11 +102,11 @@ def parse_xml(text: str) -> dict[str, JsonValue]:
         root = etree.fromstring(text.encode(), parser)
     except etree.XMLSyntaxError as error:
         line, column = error.position
-        raise ModelError("the text is no XML", where=f"line {line}, column {column}", why=str(error.msg)) from error
+        raise ModelError("the text is not XML", where=f"line {line}, column {column}", why=str(error.msg)) from error
     if root.getroottree().docinfo.doctype:
         raise ModelError("the XML has a document type", why="it could define entities, which nothing here needs")
     if root.tag != "mox":
-        raise ModelError("this is no Mox", why=f"its root is `{root.tag}`, not `mox`")
+        raise ModelError("this is not a Mox", why=f"its root is `{root.tag}`, not `mox`")
     document = {key: _unpacked(value) for key, value in root.items()}
     document["program"] = _read_body(_child(root, "program"))
     document["rules"] = [

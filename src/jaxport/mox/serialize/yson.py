@@ -80,7 +80,7 @@ class _YsonParser:
 
     def error(self, why: str) -> ModelError:
         line = self.text.count("\n", 0, self.start) + 1
-        return ModelError("the text is no YSON", where=f"line {line}, position {self.start}", why=why)
+        return ModelError("the text is not YSON", where=f"line {line}, position {self.start}", why=why)
 
     def document(self) -> JsonValue:
         value = self.value(0)
