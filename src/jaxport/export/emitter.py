@@ -86,7 +86,7 @@ class Emitter:
         return self.walker.opset
 
     def has(self, op_type: str) -> bool:
-        """Whether the default domain has an operator at this opset."""
+        """Whether the default domain has this operator at the opset being written."""
         return schema.find("", op_type, self.opset) is not None
 
     def constant(self, value: Value) -> np.ndarray:
@@ -96,11 +96,11 @@ class Emitter:
         return value.constant
 
     def refuse(self, why: str) -> NoReturn:
-        """Refuse this equation: the user sees `why` and what to do, with their own line."""
+        """Refuse this equation: the user sees `why`, which should say what to do instead, and their own line."""
         raise Refused(why)
 
     def decline(self, why: str) -> NoReturn:
-        """Give a block back: its body is exported instead, and `explain()` shows `why`."""
+        """Decline a block: its body is exported instead, and `explain()` shows `why`."""
         raise Declined(why)
 
     # Constants and dims

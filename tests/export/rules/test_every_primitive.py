@@ -21,15 +21,15 @@ from jaxport.jaxprs.primitives import implementations
 
 #: Primitives that no traced program holds, and why.
 UNREACHABLE = {
-    "the boundaries of blocks, which are grouped before": "block_enter block_exit",
-    "stands inside of a primitive that is refused, and is bound when that one is lowered": """
+    "mark the boundaries of blocks, and are removed by grouping before the export": "block_enter block_exit",
+    "inside a primitive that is refused, and occurs only when that primitive is lowered": """
         dot_product_attention_bwd dot_product_attention_fp8_bwd dot_product_attention_fp8_fwd dot_product_attention_fwd
         scaled_matmul
     """,
-    "checks and counts what JAX's own exported programs are called with": "dimension_size shape_assertion",
-    "becomes values before the export, as all mutable arrays do": "run_state create_linear pin unpin",
-    "bound by no function of JAX": "from_edtype to_edtype",
-    f"of kernels alone (`{pallas.__name__}`)": "run_scoped",
+    "check and measure the arguments of programs exported by `jax.export`": "dimension_size shape_assertion",
+    "replaced by plain values before the export, like all mutable arrays": "run_state create_linear pin unpin",
+    "used by no JAX function": "from_edtype to_edtype",
+    f"used only in kernels (`{pallas.__name__}`)": "run_scoped",
     f"of `{equinox.internal.__name__}`, which asks for the value of a number": "noinline",
 }
 

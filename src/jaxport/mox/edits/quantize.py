@@ -48,7 +48,7 @@ def _quantize_linear(x: Array, scale: Array, *, axis: int = -1) -> Array:
 def _dequantize_linear(
     q: Array, scale: Array, zero_point: Array | None = None, *, axis: int = -1, block: int = 0
 ) -> Array:
-    """Return what stored values stand for; with `block`, so many along the axis share a scale."""
+    """Return the dequantized values; with `block`, that many values along the axis share a scale."""
     axis = axis % max(q.ndim, 1)
     values = q.astype(scale.dtype)
     if zero_point is not None:

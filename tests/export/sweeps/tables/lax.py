@@ -267,7 +267,9 @@ GENERATORS = {
         array(4, dtype=np.dtype(np.uint32), values=below(2**32)),
         (3, 4),
         algorithm=lax.RandomAlgorithm.RNG_THREE_FRY,
-        without={"symbolic, vmap": "draws for all examples at once, in an order that depends on whether they are even"},
+        without={
+            "symbolic, vmap": "draws for all examples at once, in an order that depends on whether their number is even"
+        },
     ),
 }
 FOURIER = {"fft": case(array("B", 6), "FFT", (6,), dtypes=("complex64", "complex128"))}
@@ -287,7 +289,7 @@ REASONS = dict.fromkeys(
     "AccuracyMode ConvDimensionNumbers ConvGeneralDilatedDimensionNumbers DotAlgorithm DotAlgorithmPreset "
     "DotDimensionNumbers FftType GatherDimensionNumbers GatherScatterMode Precision PrecisionLike "
     "RaggedDotDimensionNumbers RandomAlgorithm RoundingMethod ScatterDimensionNumbers Tolerance".split(),
-    "a type, no function of arrays",
+    "a type",
 ) | dict.fromkeys(
     ("all_gather_start", "all_gather_done", "psum_scatter_start"),
     "half of a transfer between devices, which `vmap` refuses",

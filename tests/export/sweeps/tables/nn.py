@@ -32,7 +32,7 @@ CASES = {
 }  # fmt: skip
 
 REASONS = {
-    "get_scaled_dot_general_config": "makes a configuration, no array",
+    "get_scaled_dot_general_config": "makes a configuration, not an array",
 }
 # JAX has kernels of `scaled_matmul` for GPUs; its lowering for those of AMD, which older releases lack, is made of
 # operations that a CPU has too. JAX 0.9 computes `scaled_dot_general` without that kernel.

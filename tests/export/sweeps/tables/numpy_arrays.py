@@ -1,4 +1,4 @@
-"""The cases of `jax.numpy`: shapes, selection, sorting, sets, making, polynomials, and what is no function of arrays."""
+"""The cases of `jax.numpy`: shapes, selection, sorting, sets, making, polynomials, and what is not a function of arrays."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ POLYNOMIALS = {
     "polyadd": case(array(4), array(3)),
     "polysub": case(array(4), array(3)),
     "polymul": case(array(4), array(3)),
-    "polydiv": case(array(5), array(3, values=positive), without={"bool": "what it divides by may be zero"}),
+    "polydiv": case(array(5), array(3, values=positive), without={"bool": "the divisor may be zero"}),
     "polyder": case(array(5), 2),
     "polyint": case(array(5), 2),
     "polyfit": case(array(6, values=distinct), array(6), 2, rtol=1e-3, atol=1e-3),
@@ -152,9 +152,9 @@ REASONS = {
     **dict.fromkeys(
         "character complexfloating flexible floating generic inexact integer number signedinteger unsignedinteger "
         "object_ ndarray ComplexWarning".split(),
-        "a type, no function of arrays",
+        "a type",
     ),
-    **dict.fromkeys("array_repr array_str get_printoptions printoptions set_printoptions".split(), "text, no arrays"),
+    **dict.fromkeys("array_repr array_str get_printoptions printoptions set_printoptions".split(), "text, not arrays"),
     **dict.fromkeys("fromfile load save savez".split(), "files, which JAX does not trace"),
     "fromiter": "a Python iterator, which JAX does not trace",
     "from_dlpack": "an array of another library, which JAX does not trace",

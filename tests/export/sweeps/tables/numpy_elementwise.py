@@ -66,14 +66,14 @@ NARROW = each(
 )  # fmt: skip
 NO_DATA_TYPE = each(
     "float4_e2m1fn float8_e3m4 float8_e4m3 float8_e4m3b11fnuz int1", X,
-    call=lambda f, x: f(x).astype(np.float32), dtypes=("float32", "int32"), without={"grad": "what is refused is the type"},
+    call=lambda f, x: f(x).astype(np.float32), dtypes=("float32", "int32"), without={"grad": "the type itself is refused"},
 )  # fmt: skip
 ELSEWHERE = each(
     "float6_e2m3fn float6_e3m2fn uint1",
     X,
     call=lambda f, x: f(x).astype(np.float32),
     dtypes=("float32",),
-    without={"grad": "what JAX cannot run is the type"},
+    without={"grad": "JAX cannot run the type itself"},
 )
 REDUCTIONS = {
     **each(
@@ -93,7 +93,8 @@ REDUCTIONS = {
     "average": case(X, 1, PLUS),
     "trapezoid": case(X, Y),
     "corrcoef": case(
-        array("B", "L"), without={"float16, static, grad": "is clipped at one, which a correlation is up to rounding"}
+        array("B", "L"),
+        without={"float16, static, grad": "is clipped at one, where correlations differ from one only by rounding"},
     ),
     "cov": case(array("B", "L")),
     "apply_along_axis": case(X, call=lambda f, x: f(lambda v: v * v, 1, x)),

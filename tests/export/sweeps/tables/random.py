@@ -60,6 +60,6 @@ IMAGE = {
         call=lambda f, x, s, t: f(x, (6, 7), (0, 1), s, t, "linear"),
     ),
 }
-RANDOM_REASONS = {"Key": "a type, no function of arrays"}
-IMAGE_REASONS = {"ResizeMethod": "a type, no function of arrays"}
+RANDOM_REASONS = {"Key": "a type"}
+IMAGE_REASONS = {"ResizeMethod": "a type"}
 OPS = each("segment_max segment_min segment_prod segment_sum", array("L", "T"), indices("L", bound=4), num_segments=4)

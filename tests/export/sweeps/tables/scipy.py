@@ -57,7 +57,7 @@ SPECIAL = {
     "zeta": case(OVER_ONE, PLUS),
 }  # fmt: skip
 SPECIAL["spence"] = case(PLUS)
-OVERFLOWS = {"float16": "JAX overflows in between, where a runtime computes in float32"}
+OVERFLOWS = {"float16": "intermediate values overflow in JAX, while a runtime computes in float32"}
 SPECIAL["expi"] = SPECIAL["exp1"] = case(PLUS, rtol=3e-5, without=OVERFLOWS)
 
 P, Q, N3 = HALF, PLUS, array("B", "T", values=below(4))
