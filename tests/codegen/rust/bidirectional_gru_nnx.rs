@@ -118,8 +118,8 @@ impl RNN3 {
     pub fn new(device: &Device) -> Self {
         Self {
             b: Initializer::Zeros.init([1, 48], device),
-            r: Initializer::Zeros.init([1, 48, 16], device),
-            weight: Initializer::Zeros.init([1, 48, 32], device),
+            r: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, 16], device),
+            weight: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, 32], device),
         }
     }
 
@@ -153,8 +153,8 @@ impl RNN2 {
     pub fn new(device: &Device) -> Self {
         Self {
             b: Initializer::Zeros.init([1, 48], device),
-            r: Initializer::Zeros.init([1, 48, 16], device),
-            weight: Initializer::Zeros.init([1, 48, 6], device),
+            r: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, 16], device),
+            weight: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, 6], device),
         }
     }
 
@@ -188,8 +188,8 @@ impl RNN {
     pub fn new(size: usize, device: &Device) -> Self {
         Self {
             b: Initializer::Zeros.init([1, 48], device),
-            r: Initializer::Zeros.init([1, 48, 16], device),
-            weight: Initializer::Zeros.init([1, 48, size], device),
+            r: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, 16], device),
+            weight: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, size], device),
         }
     }
 

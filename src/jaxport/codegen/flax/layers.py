@@ -132,7 +132,7 @@ def _fields(layer: Layer) -> Mapping[str, Field]:
         return {role: LSTM[role] for role in layer.weights}
     if layer.kind == "MultiHeadAttention":
         return {role: Field(role.replace("_", ".", 1)) for role in layer.weights}
-    return {role: GRU[role] if layer.kind == "GRU" else Field(role) for role in layer.weights}
+    return {role: GRU[role] if layer.kind in ("GRU", "RNN") else Field(role) for role in layer.weights}
 
 
 GRU = {
@@ -154,6 +154,7 @@ LAYERS = {
         "GRU": lambda layer: _made(
             "GRUCell" if "recurrent_bias" in layer.weights else "nnx.GRUCell", layer, "in_features", "hidden_features"
         ),
+        "RNN": lambda layer: _made("SimpleCell", layer, "in_features", "hidden_features"),
         "Embed": lambda layer: _made("Embed", layer, "num_embeddings", "features"),
         "LayerNorm": _layer_norm,
         "GroupNorm": _group_norm,
