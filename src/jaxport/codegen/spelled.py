@@ -99,7 +99,7 @@ class Spelled:
         own = value.shape if isinstance(value, Variable) else ()
         if (*[1] * (len(shape) - len(own)), *own) != shape:
             return False
-        while (added := self.spellings.step(value, "jnp.expand_dims")) is not None:
+        while (added := self.spellings.step(value, "jnp.expand_dims", "jnp.reshape")) is not None:
             value = added.args[0]
         compared = self.spellings.step(value, "==")
         return compared is not None and {*map(id, compared.args)} == {id(index), id(at)}

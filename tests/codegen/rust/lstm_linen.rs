@@ -71,8 +71,8 @@ impl RNN2 {
     pub fn new(device: &Device) -> Self {
         Self {
             b: Initializer::Zeros.init([1, 64], device),
-            r: Initializer::Zeros.init([1, 64, 16], device),
-            weight: Initializer::Zeros.init([1, 64, 16], device),
+            r: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 64, 16], device),
+            weight: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 64, 16], device),
         }
     }
 
@@ -104,8 +104,8 @@ impl RNN {
     pub fn new(device: &Device) -> Self {
         Self {
             b: Initializer::Zeros.init([1, 64], device),
-            r: Initializer::Zeros.init([1, 64, 16], device),
-            weight: Initializer::Zeros.init([1, 64, 16], device),
+            r: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 64, 16], device),
+            weight: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 64, 16], device),
         }
     }
 

@@ -27,7 +27,7 @@ impl NnxViT {
             norm: LayerNormConfig::new(32).with_epsilon(1.0e-6).init(device),
             head: LinearConfig::new(32, 5).init(device),
             class_token: Initializer::Zeros.init([1, 1, 32], device),
-            positions: Initializer::Zeros.init([1, 5, 32], device),
+            positions: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 5, 32], device),
         }
     }
 

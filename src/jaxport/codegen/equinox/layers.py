@@ -211,6 +211,23 @@ DEFINITIONS = {
         h = (1 - update) * new + update * h
         return h, h
 ''',
+    "SimpleCell": '''class SimpleCell(eqx.Module):
+    """A plain recurrent network of a batch, as `lax.scan` takes it."""
+
+    input: Linear
+    recurrent: Linear
+
+    def __init__(
+        self, in_features: int, hidden_size: int, *, use_bias: bool = True, recurrent_bias: bool = True, key: Array
+    ):
+        first, second = jax.random.split(key)
+        self.input = Linear(in_features, hidden_size, use_bias=use_bias, key=first)
+        self.recurrent = Linear(hidden_size, hidden_size, use_bias=recurrent_bias, key=second)
+
+    def __call__(self, h: Array, x: Array) -> tuple[Array, Array]:
+        h = jnp.tanh(self.input(x) + self.recurrent(h))
+        return h, h
+''',
     "BatchNorm": '''class BatchNorm(eqx.Module):
     """Batch normalization by its statistics, which are not trained, or by those of the batch unless `inference`."""
 
@@ -354,6 +371,7 @@ _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "ConvTranspose": (_conv_transpose, _SAME),
     "LSTM": (lambda layer: _cell("LSTMCell", layer), _LSTM),
     "GRU": (lambda layer: _cell("GRUCell", layer), _GRU),
+    "RNN": (lambda layer: _cell("SimpleCell", layer), _GRU),
     "Embed": (lambda layer: _made("Embedding", layer, "num_embeddings", "features"), _WEIGHT),
     "LayerNorm": (_layer_norm, _WEIGHT),
     "GroupNorm": (_group_norm, _WEIGHT),

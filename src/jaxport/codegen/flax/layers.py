@@ -52,6 +52,14 @@ DEFINITIONS = {
         self.dense_i = nnx.Linear(in_features, 3 * hidden_features, use_bias=use_bias, rngs=rngs)
         self.dense_h = nnx.Linear(hidden_features, 3 * hidden_features, use_bias=use_bias, rngs=rngs)
 ''',
+    "RNNCell": '''class RNNCell(nnx.SimpleCell):
+    """`nnx.SimpleCell` with biases for both products, as PyTorch's has, or for none."""
+
+    def __init__(self, in_features: int, hidden_features: int, *, use_bias: bool = True, rngs: nnx.Rngs):
+        super().__init__(in_features, hidden_features, rngs=rngs)
+        self.dense_i = nnx.Linear(in_features, hidden_features, use_bias=use_bias, rngs=rngs)
+        self.dense_h = nnx.Linear(hidden_features, hidden_features, use_bias=use_bias, rngs=rngs)
+''',
 }
 """The source of the layers that Flax does not have, by the name of the class."""
 
@@ -149,7 +157,7 @@ def _fields(layer: Layer) -> Mapping[str, Field]:
         return {role: Field("dense_h.bias") if role == "bias" else CELL[role] for role in layer.weights}
     if layer.kind == "MultiHeadAttention":
         return {role: Field(role.replace("_", ".", 1)) for role in layer.weights}
-    return {role: CELL[role] if layer.kind in ("LSTM", "GRU") else Field(role) for role in layer.weights}
+    return {role: CELL[role] if layer.kind in ("LSTM", "GRU", "RNN") else Field(role) for role in layer.weights}
 
 
 CELL = {
@@ -168,6 +176,7 @@ LAYERS = {
         "ConvTranspose": _conv_transpose,
         "LSTM": lambda layer: _recurrent(layer, "nnx.OptimizedLSTMCell"),
         "GRU": lambda layer: _recurrent(layer, "nnx.GRUCell"),
+        "RNN": lambda layer: _recurrent(layer, "nnx.SimpleCell"),
         "Embed": lambda layer: _made("Embed", layer, "num_embeddings", "features"),
         "LayerNorm": _layer_norm,
         "GroupNorm": _group_norm,

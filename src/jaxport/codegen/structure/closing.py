@@ -114,7 +114,7 @@ class Closing:
         weights = [kernel] if kernel is not None else [*layer.weights.values()]
         names = [weight.name for weight in weights if weight.part is None]
         path, _, name = names[0].rpartition(".") if len(names) == 1 else ("", "", "")
-        is_name = name not in ROLES and name.isidentifier() and not is_made_up(name)
+        is_name = name not in ROLES and len(name) > 1 and name.isidentifier() and not is_made_up(name)
         return name if is_name and path == called(around) else layer.label
 
     def _part(self, leaf: Leaf, depth: int) -> Part:

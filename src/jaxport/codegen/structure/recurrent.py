@@ -1,4 +1,4 @@
-"""LSTM and GRU as cells that `lax.scan` runs over the first axis."""
+"""LSTM, GRU and the plain recurrent network as cells that `lax.scan` runs over the first axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxport.importer.recording import Function, Variable
 
 __all__ = ["recurrent"]
 
-GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
+GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 """Where the frameworks' gates are in ONNX: an LSTM's are input, forget, cell, output; a GRU's reset, update, new."""
 
 
@@ -81,7 +81,7 @@ def _is_plain(attributes: Mapping[str, Attribute], kind: str) -> bool:
     if attributes.get("activation_beta") or (kind == "GRU" and not attributes.get("linear_before_reset")):
         return False
     names = attributes.get("activations") or ()
-    usual = ("sigmoid", "tanh", "tanh") if kind == "LSTM" else ("sigmoid", "tanh")
+    usual = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}[kind]
     return all(str(name).lower() == usual[at % len(usual)] for at, name in enumerate(names))
 
 
