@@ -31,6 +31,8 @@ __all__ = [
     "storable",
 ]
 
+SHORTEST_UNIFORM = 4
+"""Equal elements up to which an array is a literal."""
 LARGEST_LITERAL = 16
 """Elements up to which a constant is written into the source; a larger one goes to the weights file."""
 
@@ -137,6 +139,10 @@ def number(value: RuntimeValue) -> ast.expr:
     return ast.Constant(value)
 
 
+def _is_uniform(value: HostValue) -> bool:
+    return bool((value.data == value.data.ravel()[0]).all()) and len(set(np.signbit(value.data.ravel()))) == 1
+
+
 def literal(value: HostValue) -> ast.expr:
     """Return an array of the value's type and elements.
 
@@ -152,7 +158,7 @@ def literal(value: HostValue) -> ast.expr:
     implied = dtype.kind == "b" or dtype == np.int64
     if value.ndim == 0 and not implied and not value.symbolic and dtype.kind in "fiu" and dtype.itemsize > 1:
         return call(dtype_expression(dtype), _nested(value.data)) if dtype not in _WIDE else _array(value, [])
-    if not value.symbolic and value.size > LARGEST_LITERAL:
+    if not value.symbolic and value.size > (SHORTEST_UNIFORM if _is_uniform(value) else LARGEST_LITERAL):
         first = value.data.ravel()[0]
         if (value.data == first).all():
             short = (

@@ -28,6 +28,9 @@ Rule = Callable[[Step], "Value | Step | None"]
 LONGEST_FRACTION = 32
 """A factor of one part in more than these is written as a division."""
 
+LEAST_SCALE = 2.0**-80
+"""A factor with which no whole number but zero becomes zero."""
+
 WITHOUT_NEGATIVE_ZERO = frozenset(
     """jnp.abs jnp.exp jnp.square jnp.arange jnp.ones nn.sigmoid nn.softmax nn.softplus nn.one_hot jnp.cosh
     jnp.ones_like""".split()
@@ -101,6 +104,8 @@ class _Simplifying:
             "": (self._part,),
             "astype": (spelled.converted, self._counted),
             "jnp.arange": (self._from_zero,),
+            "jnp.stack": (self._stacked_alone,),
+            "helper.gather_nd": (self._element,),
             **dict.fromkeys(REARRANGING - {"jnp.broadcast_to"}, (self._rearranged,)),
             "jnp.where": (spelled.floor, spelled.remainder, spelled.lookup, spelled.saturated, spelled.largest),
         }
@@ -188,15 +193,41 @@ class _Simplifying:
             return True
         if step.name == "+":  # two zeros are -0.0 only if both are
             return any(self._is_never_negative_zero(arg, depth + 1) for arg in step.args)
+        if step.name == "-" and len(step.args) == 2:  # -0.0 is -0.0 - 0.0 only
+            return self._is_never_negative_zero(step.args[0], depth + 1)
+        if step.name == "*":  # a whole number and a positive one that is not so small that the product is 0
+            scales = [arg for arg in step.args if isinstance(arg, HostValue) and _are_at_least(arg, LEAST_SCALE)]
+            return bool(scales) and any(self._is_whole(arg) for arg in step.args if arg not in scales)
         if step.name in ("astype", *REARRANGING):
             return self._is_never_negative_zero(step.args[0], depth + 1)
         return False
+
+    def _is_whole(self, value: RuntimeValue) -> bool:
+        """Whether a value is a conversion of integers, or one less a whole number: it is never -0.0."""
+        step = self.spellings.step(value, "astype", "-")
+        if step is not None and step.name == "-" and len(step.args) == 2:
+            shift = number(step.args[1])
+            return shift is not None and float(shift).is_integer() and self._is_whole(step.args[0])
+        source = step.args[0] if step is not None else None
+        return isinstance(source, Variable) and np.dtype(source.dtype).kind in "iu"
 
     def _is_blind(self, value: Variable) -> bool:
         """Whether all that read a value do not tell one zero from the other."""
         if value in self.results or not self.readers.get(value):
             return False
-        return all(reader.form != "vmap" and reader.name in BLIND_TO_ZEROS for reader in self.readers[value])
+        return all(reader.form != "vmap" and self._is_blind_reader(reader, value) for reader in self.readers[value])
+
+    def _is_blind_reader(self, reader: Step, value: Variable) -> bool:
+        """Whether a step gives the same bits for -0.0 and 0.0, or results which all that read them do not tell apart."""
+        if reader.name in BLIND_TO_ZEROS:
+            return True
+        if reader.name == "astype":
+            return np.dtype(reader.outputs.dtype).kind in "iu"
+        others = [arg for arg in reader.args if arg is not value]
+        if not all(isinstance(arg, HostValue | int | float) for arg in others):
+            return False
+        passes = reader.name in ("jnp.round", "jnp.clip") or (reader.name in ("*", "/") and reader.args[0] is value)
+        return passes and isinstance(reader.outputs, Variable) and self._is_blind(reader.outputs)
 
     def _minus_zero(self, step: Step) -> Value | None:
         """`x - 0.0` is `x`."""
@@ -266,9 +297,31 @@ class _Simplifying:
         chosen = tuple(plain) if len(plain) > 1 else plain[0]
         return Step("index", "", (x, chosen), {}, step.outputs, step.node)
 
+    def _stacked_alone(self, step: Step) -> Step | None:
+        """`stack([x], axis=1)` is `expand_dims(x, 1)`."""
+        parts, axis = step.args[0], step.kwargs.get("axis", 0)
+        if len(parts) != 1 or not isinstance(parts[0], Variable) or len(step.args) > 1 or type(axis) is not int:
+            return None
+        return Step("call", "jnp.expand_dims", (parts[0], (axis % len(step.outputs.shape),)), {}, step.outputs, step.node)
+
+    def _element(self, step: Step) -> Step | None:
+        """`gather_nd(x, stack([i, j], axis=-1), 0)` is `x[i, j]`."""
+        stacked = self.spellings.step(step.args[1], "jnp.stack") if len(step.args) == 3 and step.args[2] == 0 else None
+        data = step.args[0]
+        if stacked is None or not isinstance(data, Variable) or len(stacked.args) != 1:
+            return None
+        parts, axis = stacked.args[0], stacked.kwargs.get("axis", 0)
+        if axis % len(stacked.outputs.shape) != len(stacked.outputs.shape) - 1 or len(parts) < 2:
+            return None
+        if not all(isinstance(part, Variable) for part in parts):
+            return None
+        return Step("index", "", (data, tuple(parts)), {}, step.outputs, step.node)
+
     def _rearranged(self, step: Step) -> Value | Step | None:
         """`expand_dims(x.reshape(b, n, 1), 1).transpose(0, 3, 2, 1)` is `expand_dims(x, 3)`: only axes of one element move."""
         first, source = step, step.args[0]
+        if step.name == "jnp.squeeze" and (part := self._single(step)) is not None:
+            return part
         while (before := self.spellings.step(source, *REARRANGING - {"jnp.broadcast_to"})) is not None:
             first, source = before, before.args[0]
         if first is step or not isinstance(source, Variable) or not _keeps_order(source.shape, step.outputs.shape):
@@ -282,6 +335,27 @@ class _Simplifying:
         if removed is not None:
             return Step("call", "jnp.squeeze", (source, removed), {}, step.outputs, step.node)
         return None
+
+    def _single(self, step: Step) -> Step | None:
+        """`squeeze(x[1:2], 0)` is `x[1]`."""
+        cut = self.spellings.step(step.args[0], "")
+        axes = step.args[1] if len(step.args) == 2 and not step.kwargs else None
+        if cut is None or cut.form != "index" or not isinstance(axes, int | tuple) or not isinstance(cut.args[0], Variable):
+            return None
+        x, parts = cut.args[0], [*(cut.args[1] if isinstance(cut.args[1], tuple) else (cut.args[1],))]
+        if not all(isinstance(part, slice) for part in parts):
+            return None
+        for axis in axes if isinstance(axes, tuple) else (axes,):
+            axis %= len(x.shape)
+            part, size = parts[axis] if axis < len(parts) else slice(None), x.shape[axis]
+            begin = 0 if part.start is None else part.start
+            end = size if part.stop is None else part.stop
+            if part.step not in (None, 1) or type(begin) is not int or type(end) is not int or end - begin != 1:
+                return None
+            if begin < 0 or (part.start is None and part.stop is None):
+                return None
+            parts[axis] = begin
+        return Step("index", "", (x, tuple(parts) if len(parts) > 1 else parts[0]), {}, step.outputs, step.node)
 
     def _counted(self, step: Step) -> Step | None:
         """`arange(n).astype(float32)` is `arange(n, dtype=float32)`."""
@@ -346,6 +420,10 @@ def _ones_beside(few: Sequence[RuntimeValue], many: Sequence[RuntimeValue]) -> t
         else:
             return None
     return tuple(added) if not sizes and added else None
+
+
+def _are_at_least(value: HostValue, least: float) -> bool:
+    return not value.symbolic and value.dtype.kind == "f" and bool((value.data >= least).all())
 
 
 def _is_large(value: RuntimeValue) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.codegen.structure.steps import reads
+from jaxport.codegen.structure.steps import reads, renamed
 from jaxport.codegen.tree import Weight
 from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.ops.quantization import dequantize
@@ -19,6 +19,10 @@ from jaxport.importer.resolve import tensor_value
 __all__ = ["dequantized", "with_rounding"]
 
 OPTIONS = ("axis", "block_size")
+SCALES = (2.0**-80, 2.0**80)
+"""Scales with which no product of a small integer is denormal or infinite."""
+
+Value = Variable | HostValue
 
 
 def dequantized(value: RuntimeValue, node: object) -> Weight | None:
@@ -49,10 +53,31 @@ def _values(node: ir.Node) -> np.ndarray:
 
 def with_rounding(steps: Sequence[Step], results: Iterable[Variable]) -> list[Step]:
     """Return the steps with one call in place of those that quantize a value and dequantize it again at once."""
+    kept = {*results}
     uses = Counter(variable for step in steps for variable in reads(step))
-    uses.update(results)
+    uses.update(kept)
     made = {step.outputs: step for step in steps if isinstance(step.outputs, Variable)}
-    return [_rounding(step, made, uses) or step for step in steps]
+    rounded: dict[Variable, Step] = {}
+    same: dict[Variable, Value] = {}
+    done: list[Step] = []
+    for original in steps:
+        step = renamed(_rounding(original, made, uses) or original, same)
+        if step.name == "helper.fake_quantized":
+            if step.outputs not in kept and _is_rounded(step, rounded):
+                same[step.outputs] = step.args[0]
+                continue
+            rounded[step.outputs] = step
+        done.append(step)
+    return done
+
+
+def _is_rounded(step: Step, rounded: Mapping[Variable, Step]) -> bool:
+    """Whether a value has been rounded to the same numbers before: a product with such a scale is exact enough to come back."""
+    x, scale, *others = step.args
+    before = rounded.get(x)
+    if before is None or not SCALES[0] < abs(float(scale.data)) < SCALES[1]:
+        return False
+    return bool(before.args[1].data == scale.data) and list(before.args[2:]) == others
 
 
 def _rounding(step: Step, made: Mapping[Variable, Step], uses: Mapping[Variable, int]) -> Step | None:
