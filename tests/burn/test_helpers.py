@@ -23,7 +23,7 @@ use std::path::PathBuf;
 #[allow(unused_imports)]
 use burn::prelude::*;
 #[allow(unused_imports)]
-use burn::tensor::DType;
+use burn::tensor::{DType, IndexingUpdateOp};
 
 use crate::tensors::{Tensors, TensorsError};
 #[allow(unused_imports)]
@@ -140,6 +140,28 @@ ROWS: dict[str, Row] = {
     "take_along_axis of one row": Row(
         "take_along_axis(a, b, 0, f32::NAN)", lambda a, b: jnp.take_along_axis(a, b, axis=0), (X34, i([[0], [2]]).reshape(2, 1))
     ),
+    "gather_nd": Row("gather_nd::<2, 2, 1, _>(a, b, 0)", lambda a, b: a[b[:, 0], b[:, 1]], (X34, i([0, -1], [-3, 2], [5, -9]))),
+    "gather_nd of rows": Row("gather_nd::<2, 2, 2, _>(a, b, 0)", lambda a, b: a[b[:, 0]], (X34, i([2], [-1], [0], [1]))),
+    "gather_nd of batches": Row(
+        "gather_nd::<3, 2, 2, _>(a, b, 1)", lambda a, b: a[jnp.arange(2), b[:, 0]], (some(2, 3, 4), i([-1], [1]))
+    ),
+    **{
+        f"scatter_nd {method}": Row(
+            f"scatter_nd(a, b, c, IndexingUpdateOp::{operation})",
+            lambda a, b, c, method=method: getattr(a.at[b[:, 0], b[:, 1]], method)(c),
+            (X34, i([0, -1], [2, 1], [3, 0], [0, -5]), f(9, 8, 7, 6)),
+        )
+        for method, operation in (("set", "Assign"), ("add", "Add"), ("max", "Max"))
+    },
+    "scatter_nd of rows": Row(
+        "scatter_nd(a, b, c, IndexingUpdateOp::Assign)", lambda a, b, c: a.at[b[:, 0]].set(c), (X34, i([-1], [7]), some(2, 4))
+    ),
+    "rotary": Row(
+        "rotary(a, b, c)",
+        lambda a, b, c: jnp.concatenate([b * a[..., :3] - c * a[..., 3:], c * a[..., :3] + b * a[..., 3:]], -1),
+        (some(2, 4, 6), some(1, 4, 3), some(1, 4, 3, seed=1)),
+    ),
+    "softplus": arithmetic("softplus", jax.nn.softplus, SPECIAL * 13),
     "dynamic_slice": Row("dynamic_slice(a, [-2, 3], [2, 3])", lambda a: a[:2, 1:], (X34,)),
     "dynamic_update_slice": Row("dynamic_update_slice(a, b, [9, 1])", lambda a, b: lax.dynamic_update_slice(a, b, (9, 1)), (X34, some(2, 2))),
     "reshaped": Row("reshaped::<2, 3, _>(a, [2, 0, 5])", lambda a: a.reshape(2, 0, 5), (np.zeros((0, 3), np.float32),)),

@@ -77,8 +77,9 @@ def round_(body: RustBody, x: TypedValue, *, outs: Outs, rounding_method: Runtim
 
 def negated(mask: ast.expr) -> ast.expr:
     """Return a mask that is true where another is false."""
-    is_negated = isinstance(mask, Method) and mask.name == "bool_not"
-    return mask.receiver if is_negated else method(mask, "bool_not")
+    if isinstance(mask, Method) and mask.name == "bool_not":
+        return mask.receiver
+    return method(mask, "bool_not")
 
 
 @primitive("copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary", "sharding_constraint")

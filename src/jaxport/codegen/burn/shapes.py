@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.elementwise import converted
+from jaxport.codegen.burn.elementwise import converted, spread
 from jaxport.codegen.burn.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, dtype_name, kind_of, same, tensor
 from jaxport.codegen.rust.nodes import Array, Borrow, Literal, Method, RustRange, Slices, Vector, method, path_call
@@ -280,40 +280,24 @@ def pad(
     body: RustBody, x: TypedValue, value: TypedValue, *, outs: Outs, padding_config: Sequence[tuple[Dim, Dim, int]]
 ) -> TypedValue:
     """Pads, cuts where they are negative, and spreads elements apart."""
-    shape = tuple(outs[0].shape)
-    number = value.number
+    shape, number = tuple(outs[0].shape), value.number
     if number is None:
         return _padded_by_computed(body, x, value, shape, padding_config)
     if x.known is not None and x.number is not None and not is_dim(number) and x.number == number:
         return TypedValue(shape, x.dtype, known=number)
-    node = body.tensor(x)
-    inside = [interior for _, _, interior in padding_config]
-    sizes = list(x.shape)
-    if any(inside):
-        node = spread_apart(body, tensor(node, sizes, x.dtype), inside, number)
-        sizes = [size + (size - 1) * interior for size, interior in zip(sizes, inside, strict=True)]
-    cuts = [
-        (max(-low, 0) if not is_dim(low) else 0, max(-high, 0) if not is_dim(high) else 0)
-        for low, high, _ in padding_config
+    ends = [(low, high) for low, high, _ in padding_config]
+    whole = tensor(body.tensor(x), x.shape, x.dtype)
+    if not any(inside for _, _, inside in padding_config):
+        if all(is_dim(n) or n >= 0 for pair in ends for n in pair):
+            return tensor(padded(body, whole, ends, number), shape, x.dtype)
+        if not any(is_dim(n) or n > 0 for pair in ends for n in pair):
+            cuts = [(-low, size + high, 1) for (low, high), size in zip(ends, x.shape, strict=True)]
+            return part_of(body, whole, cuts, shape)
+    rows = [
+        ast.Tuple([body.signed(low), body.signed(high), Literal(str(inside))], ast.Load())
+        for low, high, inside in padding_config
     ]
-    if any(map(any, cuts)):
-        bounds = [(low, size - high, 1) for (low, high), size in zip(cuts, sizes, strict=True)]
-        sizes = [end - start for start, end, _ in bounds]
-        node = (
-            part_of(
-                body,
-                tensor(node, tuple(s + a + b for s, (a, b) in zip(sizes, cuts, strict=True)), x.dtype),
-                bounds,
-                sizes,
-            ).node
-            or node
-        )
-    pads = [
-        (low if is_dim(low) else max(low, 0), high if is_dim(high) else max(high, 0)) for low, high, _ in padding_config
-    ]
-    if any(is_dim(n) or n for pair in pads for n in pair):
-        node = padded(body, tensor(node, sizes, x.dtype), pads, number)
-    return tensor(node, shape, x.dtype)
+    return tensor(body.helper("lax_pad", body.tensor(x), Array([*rows]), body.literal(number, x.dtype)), shape, x.dtype)
 
 
 def _padded_by_computed(
@@ -324,24 +308,14 @@ def _padded_by_computed(
     padding_config: Sequence[tuple[Dim, Dim, int]],
 ) -> TypedValue:
     """Pad with a number that is no constant: where a padded mask is false."""
-    zeros = [
-        TypedValue((), one.dtype, known=np.zeros((), one.dtype)[()]) for one in (x, TypedValue((), np.dtype(bool)))
-    ]
     inside = TypedValue(x.shape, np.dtype(bool), body.created(1, x.shape, np.dtype(bool)), x.shape)
-    outs = [TypedValue(shape, x.dtype)]
-    spread = pad(body, x, zeros[0], outs=outs, padding_config=padding_config)
-    mask = pad(body, inside, zeros[1], outs=[TypedValue(shape, np.dtype(bool))], padding_config=padding_config)
-    edge = spread(value, shape)
-    return PRIMITIVES["select_n"](body, mask, edge, spread, outs=outs)
-
-
-def spread_apart(body: RustBody, x: TypedValue, between: Sequence[int], number: RuntimeValue) -> ast.expr:
-    """Return a tensor with a number several times between the elements along each axis."""
-    rows = [ast.Tuple([Literal("0"), Literal("0"), Literal(str(count))], ast.Load()) for count in between]
-    if x.kind == "Bool":
-        node = body.helper("lax_pad", method(body.tensor(x), "int"), Array([*rows]), Literal("1" if number else "0"))
-        return method(node, "equal_elem", Literal("1"))
-    return body.helper("lax_pad", body.tensor(x), Array([*rows]), body.literal(number, x.dtype))
+    padded_ = []
+    for one in (inside, x):
+        zero = TypedValue((), one.dtype, known=np.zeros((), one.dtype)[()])
+        outs = [TypedValue(shape, one.dtype)]
+        padded_.append(pad(body, one, zero, outs=outs, padding_config=padding_config))
+    mask, apart = padded_
+    return PRIMITIVES["select_n"](body, mask, spread(value, shape), apart, outs=outs)
 
 
 def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], number: RuntimeValue) -> ast.expr:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.reductions import highest, lowest
 from jaxport.codegen.burn.registry import PRIMITIVES, Outs, primitive
-from jaxport.codegen.burn.shapes import axes_node, padded, permuted, spread_apart
+from jaxport.codegen.burn.shapes import axes_node, permuted
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor
 from jaxport.codegen.rust.nodes import Array, Borrow, Literal, RustRange, Slices, method, path_call
 from jaxport.importer.host import RuntimeValue, is_dim
@@ -52,20 +52,17 @@ def conv_general_dilated(
     weights = permuted(body.tensor(kernel), spec.rhs_spec)
     sizes = [x.shape[axis] for axis in spec.lhs_spec]
     pads = [*padding]
-    if any(step != 1 for step in lhs_dilation):
-        between = [0, 0, *(step - 1 for step in lhs_dilation)]
-        images = spread_apart(body, tensor(images, sizes, x.dtype), between, 0.0)
-        sizes = [size + (size - 1) * count for size, count in zip(sizes, between, strict=True)]
-    negative = [(min(low, 0) if not is_dim(low) else 0, min(high, 0) if not is_dim(high) else 0) for low, high in pads]
-    if any(map(any, negative)):
-        cuts: list[ast.expr] = [RustRange(None, None, 1), RustRange(None, None, 1)]
-        for (low, high), size in zip(negative, sizes[2:], strict=True):
-            cuts.append(RustRange(Literal(str(-low)), body.number(size + high), 1))
-        images = method(images, "slice", Slices(cuts))
-        sizes = [*sizes[:2], *(size + low + high for (low, high), size in zip(negative, sizes[2:], strict=True))]
-        pads = [(low if is_dim(low) else max(low, 0), high if is_dim(high) else max(high, 0)) for low, high in pads]
-    if rank == 3 and any(is_dim(low) or is_dim(high) or low != high for low, high in pads):
-        images = padded(body, tensor(images, sizes, x.dtype), [(0, 0), (0, 0), *pads], 0.0)
+    is_uneven = rank == 3 and any(is_dim(low) or is_dim(high) or low != high for low, high in pads)
+    is_cut = any(not is_dim(n) and n < 0 for pair in pads for n in pair)
+    if is_uneven or is_cut or any(step != 1 for step in lhs_dilation):  # before, as `lax.pad` does
+        ends = [(low, high, step - 1) for (low, high), step in zip(pads, lhs_dilation, strict=True)]
+        zero = TypedValue((), x.dtype, known=x.dtype.type(0))
+        whole = [
+            size + (size - 1) * inside + low + high for size, (low, high, inside) in zip(sizes[2:], ends, strict=True)
+        ]
+        before, outs_ = tensor(images, sizes, x.dtype), [TypedValue((*sizes[:2], *whole), x.dtype)]
+        pad = PRIMITIVES["pad"]
+        images = body.tensor(pad(body, before, zero, outs=outs_, padding_config=[(0, 0, 0)] * 2 + ends))
         pads = [(0, 0)] * rank
     options = path_call(
         "ConvOptions::new_with_padding",
@@ -86,17 +83,8 @@ def _window(name: str, identity: RuntimeValue) -> RuntimeValue:
         padding: Sequence[RuntimeValue], base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None, **__: RuntimeValue,
     ) -> TypedValue:  # fmt: skip
         return sliding(
-            body,
-            x,
-            outs[0],
-            name,
-            identity(x.dtype),
-            window_dimensions,
-            window_strides,
-            padding,
-            base_dilation,
-            window_dilation,
-        )
+            body, x, outs[0], name, identity(x.dtype), window_dimensions, window_strides, padding, base_dilation, window_dilation
+        )  # fmt: skip
 
     return rule
 
