@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import wraps
 
 import jax
 import numpy as np
@@ -322,9 +323,9 @@ def _call(
         result = function(*inputs, **keywords)
     elif recorder.operators == "all":
         boundary = marking.boundary(node, inputs, attributes)
-        result = recorder.call_function(boundary, function, tuple(inputs), keywords)
+        result = recorder.call_function(boundary, _typing(function, node), tuple(inputs), keywords)
     else:
-        result = marking.call(recorder, node, function, inputs, attributes, keywords)
+        result = marking.call(recorder, node, _typing(function, node), inputs, attributes, keywords)
     return result if isinstance(result, tuple) else (result,)
 
 
@@ -397,6 +398,20 @@ def _not_known(node: BoundNode, subject: str, bounded: bool = False) -> ValueNot
             )
         ],
     )
+
+
+def _typing(function: OperatorFunction, node: BoundNode) -> OperatorFunction:
+    """Return the function of a node with results of the dtypes that the schema requires, as inside of a block."""
+
+    @wraps(function)
+    def typed(*inputs: RuntimeValue, **keywords: RuntimeValue) -> RuntimeValue:
+        result = function(*inputs, **keywords)
+        if not isinstance(result, tuple):
+            return _typed(result, node.output_types[0], list(inputs)) if node.output_types else result
+        types = (*node.output_types, *[None] * len(result))
+        return tuple(_typed(output, kind, list(inputs)) for output, kind in zip(result, types, strict=False))
+
+    return typed
 
 
 def _typed(output: RuntimeValue, kind: int | np.dtype | None, inputs: list[RuntimeValue]) -> RuntimeValue:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 
 from jaxport.blocks import Boundary, Recorder
 from jaxport.importer.dtypes import STRING
@@ -12,7 +13,7 @@ from jaxport.importer.graph import BoundNode
 from jaxport.importer.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.image_layout import HWIO, OIHW, order
 from jaxport.importer.registry import RANDOM_KEY, Operator, OperatorFunction
-from jaxport.onnx_facts import PRIMITIVES
+from jaxport.onnx_facts import DECODERS, PRIMITIVES
 from jaxport.onnx_facts.operation import OPERATION, ArrayOperand, KnownOperand, Operation
 
 __all__ = ["boundary", "call"]
@@ -45,31 +46,41 @@ def call(
     marked = boundary(node, inputs, attributes)
     if not marked.options:
         return function(*inputs, **keywords)
+    arrays = {index: _array(x) for index, x in enumerate(inputs) if _is_array(node, index, x)}
 
-    def of_arrays(*arrays: RuntimeValue) -> RuntimeValue:
-        given = iter(arrays)
-        return function(*(next(given) if isinstance(x, jax.Array) else x for x in inputs), **keywords)
+    def of_arrays(*values: RuntimeValue) -> RuntimeValue:
+        given = dict(zip(arrays, values, strict=True))
+        return function(*(given.get(index, x) for index, x in enumerate(inputs)), **keywords)
 
-    return recorder.call_function(marked, of_arrays, tuple(x for x in inputs if isinstance(x, jax.Array)), {})
+    return recorder.call_function(marked, of_arrays, tuple(arrays.values()), {})
+
+
+def _is_array(node: BoundNode, index: int, x: RuntimeValue) -> bool:
+    """Whether an input is an argument of the block: stored values that a decoder enlarges are, though they are known."""
+    decoded = index == 0 and node.node.op_type in DECODERS and isinstance(x, HostValue)
+    return isinstance(x, jax.Array) or (decoded and not x.symbolic)
+
+
+def _array(x: RuntimeValue) -> RuntimeValue:
+    return jnp.asarray(x.to_jax()) if isinstance(x, HostValue) else x
 
 
 def _operation(node: BoundNode, inputs: Sequence[RuntimeValue], attributes: dict[str, Attribute]) -> Operation | None:
     """Return the operator of a node; None if only its function tells what it computes with these inputs."""
-    if node.version is None or node.bound is not None or not any(isinstance(x, jax.Array) for x in inputs):
+    arrays = [index for index, x in enumerate(inputs) if _is_array(node, index, x)]
+    if node.version is None or node.bound is not None or not arrays:
         return None
     if isinstance(node.target, Operator) and RANDOM_KEY in node.target.context.values():
         return None
     if not all(isinstance(value, WRITTEN) for value in attributes.values()):
         return None
     operands: list[ArrayOperand | KnownOperand | None] = []
-    count = 0
     for index, x in enumerate(inputs):
         if isinstance(x, jax.Array):
             is_kernel = index == 1 and node.kernel_layout == HWIO
-            operands.append(ArrayOperand(count, order(HWIO, OIHW) if is_kernel else None))
-            count += 1
+            operands.append(ArrayOperand(arrays.index(index), order(HWIO, OIHW) if is_kernel else None))
         elif isinstance(x, HostValue) and x.dtype != STRING:
-            operands.append(KnownOperand(x.data, x.dtype))
+            operands.append(KnownOperand(x.data, x.dtype, x.name))
         elif x is None:
             operands.append(None)
         else:
@@ -77,4 +88,4 @@ def _operation(node: BoundNode, inputs: Sequence[RuntimeValue], attributes: dict
     written = tuple(
         (name, KnownOperand(x.data, x.dtype) if isinstance(x, HostValue) else x) for name, x in attributes.items()
     )
-    return Operation(node.node.domain, node.node.op_type, node.version, written, tuple(operands))
+    return Operation(node.node.domain, node.node.op_type, node.version, written, tuple(operands), len(node.outputs))

@@ -34,6 +34,7 @@ class KnownOperand:
     Attributes:
       data: its elements; an array of objects if some are dims.
       dtype: its dtype in the model.
+      name: its name, if it is a tensor of the model.
 
     >>> KnownOperand(np.arange(2), np.dtype("int64")) == KnownOperand(np.array([0, 1]), np.dtype("int64"))
     True
@@ -41,9 +42,10 @@ class KnownOperand:
 
     data: np.ndarray
     dtype: np.dtype
+    name: str = ""
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, KnownOperand) or (self.dtype, self.data.shape) != (other.dtype, other.data.shape):
+        if not isinstance(other, KnownOperand) or self._kind != other._kind:
             return False
         if self.data is other.data:
             return True
@@ -52,7 +54,11 @@ class KnownOperand:
         return self.data.tobytes() == other.data.tobytes()
 
     def __hash__(self) -> int:
-        return hash((self.dtype, self.data.shape))
+        return hash(self._kind)
+
+    @property
+    def _kind(self) -> tuple:
+        return self.dtype, self.data.shape, self.name
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Operation:
       version: the version of the domain's opset.
       attributes: its attributes as Python values and arrays.
       operands: what each input is; None for those left out.
+      outputs: the number of its outputs.
     """
 
     domain: str
@@ -72,3 +79,4 @@ class Operation:
     version: int
     attributes: Sequence[tuple[str, Any]]
     operands: Sequence[ArrayOperand | KnownOperand | None]
+    outputs: int = 1

@@ -25,7 +25,10 @@ class Formal:
 
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """The inputs, outputs and attributes of an operator at one opset, and the serialized defaults of attributes."""
+    """The inputs, outputs and attributes of an operator at one opset, and the serialized defaults of attributes.
+
+    A node has at least `least_outputs` outputs.
+    """
 
     name: str
     since: int
@@ -33,6 +36,7 @@ class Schema:
     outputs: tuple[Formal, ...]
     attributes: Mapping[str, ir.AttributeType]
     defaults: Mapping[str, bytes]
+    least_outputs: int
 
     def input(self, index: int) -> Formal | None:
         """Return the formal input of the operand at `index`."""
@@ -106,7 +110,8 @@ def find(domain: str, name: str, opset: int) -> Schema | None:
         for name, a in schema.attributes.items()
     }
     defaults = {name: a.default_value.SerializeToString() for name, a in schema.attributes.items()}
-    return Schema(name, schema.since_version, formals(schema.inputs), formals(schema.outputs), attributes, defaults)
+    inputs, outputs = formals(schema.inputs), formals(schema.outputs)
+    return Schema(name, schema.since_version, inputs, outputs, attributes, defaults, schema.min_output)
 
 
 def first_opset(domain: str, name: str) -> int | None:

@@ -46,7 +46,7 @@ def means_the_same(name: str, attributes: Collection[str], one: int, other: int)
     old, new = schema.find("", name, one), schema.find("", name, other)
     if new is None:
         return f"opset {other} has no {name}"
-    low, high = sorted((old.since if old is not None else new.since, new.since))
+    low, high = sorted((one if old is None else old.since, new.since))
     changed = [version for version in REDEFINED.get(name, ()) if low < version <= high]
     changed += [high] * (low < high and high > COMPARED)
     if changed:

@@ -33,6 +33,7 @@ from jaxport.export.passes.reshapes import reshapes
 from jaxport.export.passes.resizing import resizing
 from jaxport.export.passes.scanned import scanned
 from jaxport.export.passes.simplify import simplify
+from jaxport.export.passes.sizes import sizes
 from jaxport.export.passes.statistics import batch_normalization
 from jaxport.export.passes.tidy import tidy, unit_axes
 from jaxport.export.passes.tied import tied
@@ -91,6 +92,7 @@ DEFAULT: tuple[Pass, ...] = (
     operand_order,
     repeated,
     tied,
+    sizes,
     common.RemoveUnusedNodesPass(),
 )
 

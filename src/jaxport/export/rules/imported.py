@@ -8,11 +8,13 @@ import onnx_ir as ir
 from jaxport.export import requirements
 from jaxport.export.emitter import DTYPE_ATTRIBUTES
 from jaxport.export.registry import Rule
-from jaxport.graph.editing import operator_name
-from jaxport.onnx_facts import DECODERS, UNSERVED, releases, schema
+from jaxport.graph.editing import Held, operator_name
+from jaxport.onnx_facts import DECODERS, STATISTICS, UNSERVED, releases, schema
 from jaxport.onnx_facts.operation import ArrayOperand, KnownOperand
 from jaxport.onnx_facts.versions import means_the_same
 
+#: Constants with more elements than this have the names of the file.
+FEW = 16
 INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
 #: The domains whose operators runtimes compute; others are for those who registered them.
 DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
@@ -38,12 +40,15 @@ def operator(op, *operands, block, jaxpr, operation):
             op.decline(why)
     elif op.walker.domains.setdefault(operation.domain, operation.version) != operation.version:
         op.decline("another operator needs another version of its domain")
+    places = [int(path or 0) for path in block.returns]
+    if facts is not None and not all(facts.output(place).dtypes for place in places):
+        op.decline("a result is no tensor")
     values, attributes = _written(op, facts, operation, operands)
     types = {} if facts is None else _typed(op, facts, values)
-    places = [int(path or 0) for path in block.returns]
     avals = dict(zip(places, op.outs, strict=True))
     stated = next((attributes[name] for name in ("to", "dtype", "output_dtype") if attributes.get(name)), None)
-    stamps = [_stamp(facts, types, place, avals.get(place), stated) for place in range(max(places) + 1)]
+    count = operation.outputs if facts is None else max(facts.least_outputs, *(place + 1 for place in places))
+    stamps = [_stamp(facts, types, place, avals.get(place), stated) for place in range(count)]
     start = len(op.scope.nodes)
     made = op.emit(operation.name, *values, domain=operation.domain, outputs=len(stamps), results=stamps, **attributes)
     for node in op.scope.nodes[start:]:
@@ -73,6 +78,10 @@ def _written(op, facts, operation, operands):
             values.append(value if operand.axes is None else op.transpose(value, operand.axes))
         else:
             values.append(None if operand is None else _constant(op, operand))
+    for index in STATISTICS.get(operation.name, ()):
+        operand = operation.operands[index]
+        if isinstance(operand, KnownOperand) and operand.name and any(x.held for x in operands):
+            values[index] = op.const(operand.data, operand.dtype, operand.name, Held(operand.name, "statistic"))
     attributes = {
         name: value.data if isinstance(value, KnownOperand) else value for name, value in operation.attributes
     }
@@ -95,7 +104,7 @@ def _written(op, facts, operation, operands):
 
 def _constant(op, known):
     if known.data.dtype != object:
-        return op.const(known.data, known.dtype)
+        return op.const(known.data, known.dtype, known.name if known.data.size > FEW else "")
     sizes = op.dims(tuple(known.data.ravel()))
     return op.cast(op.reshape(sizes, known.data.shape), known.dtype)
 

@@ -1,0 +1,155 @@
+"""Files that are imported and exported again: the operators of the file come back, and compute the same."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx.parser
+import pytest
+
+import jaxport
+from jaxport.importer import from_onnx, op
+from jaxport.verify.runtime import Session
+from tests.exports import operators
+from tests.importer.models import program
+
+X = np.random.default_rng(0).normal(size=(2, 4, 6, 6)).astype(np.float32)
+IMAGE = "float[n, c, h, w]"
+WEIGHTS = """<float[4] s = {1, 2, 3, 4}, float[4] b = {1, 0, 1, 0}, float[4] v = {1, 2, 1, 2}, float one = {0.5},
+    uint8 z = {3}, int64[1] k = {2}, int64[4] sizes = {2, 4, 12, 12}, int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1},
+    int64[3] rows = {0, 5, -1}>"""
+
+
+def again(source: str, result: str = IMAGE, opset: int = 18, **options):
+    """A program of some nodes on images, and the export of it for an open batch."""
+    made = program(f"g (float[n, 4, 6, 6] x) => ({result} y) {WEIGHTS} {{ {source} }}", opset)
+    with jax.enable_x64(True):
+        spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n, 4, 6, 6"), np.float32)
+        return made, jaxport.to_onnx(made, [spec], double_precision=True, **options)
+
+
+def compare(made, exported) -> None:
+    (expected,), (found,) = (Session(each).run({"x": X}) for each in (made.model, exported.model))
+    np.testing.assert_array_equal(found, expected, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "result"),
+    [
+        ("y = InstanceNormalization(x, s, b)", IMAGE),
+        ("y = BatchNormalization(x, s, b, b, v)", IMAGE),
+        ("y = LpNormalization<axis = 1, p = 1>(x)", IMAGE),
+        ("y = MaxPool<kernel_shape = [2, 2], strides = [2, 2], pads = [1, 1, 0, 0]>(x)", IMAGE),
+        ("y = AveragePool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x)", IMAGE),
+        ('y = Resize<mode = "cubic">(x, , , sizes)', IMAGE),
+        ("y = DepthToSpace<blocksize = 2>(x)", IMAGE),
+        ("y, i = TopK<axis = 1>(x, k)", IMAGE),
+        ("i, y = TopK<axis = 1>(x, k)", f"int64{IMAGE.removeprefix('float')}"),
+        ("y = ArgMax<axis = 1>(x)", f"int64{IMAGE.removeprefix('float')}"),
+        ("y = ReduceLogSumExp(x)", IMAGE),
+        ('y = Einsum<equation = "bchw,bdhw->bcd">(x, x)', "float[a, b, c]"),
+        ("y = Gather<axis = 2>(x, rows)", IMAGE),
+        ('y = Pad<mode = "reflect">(x, pads)', IMAGE),
+        ("y, a, c = DynamicQuantizeLinear(x)", f"uint8{IMAGE.removeprefix('float')}"),
+        ("q = QuantizeLinear(x, one, z) y = DequantizeLinear(q, one, z)", IMAGE),
+    ],
+)
+def test_operators_come_back(source: str, result: str) -> None:
+    made, exported = again(source, result)
+    assert operators(exported) == [node.op_type for node in made.model.graph]
+    compare(made, exported)
+
+
+TWICE = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 18, "test.trips": 1]>
+    g (float[2] x) => (float[4] y) { y = test.trips.Twice(x) }""")
+TENTHS = [", ".join(["0.1"] * count) for count in (48, 64)]
+RECURRENT = f"""g (float[t, 2, 3] x) => (float[t, 1, 2, 4] y) <float[1, 16, 3] w = {{{TENTHS[0]}}},
+    float[1, 16, 4] r = {{{TENTHS[1]}}}> {{ y = LSTM<hidden_size = 4>(x, w, r) }}"""
+SEQUENCE = np.random.default_rng(0).normal(size=(5, 2, 3)).astype(np.float32)
+
+
+def test_a_recurrent_layer_comes_back() -> None:
+    made = program(RECURRENT)
+    exported = jaxport.to_onnx(made, [("t", 2, 3)])
+    assert operators(exported) == ["LSTM"]
+    assert {"w", "r"} <= set(exported.model.graph.initializers)
+    np.testing.assert_array_equal(exported.run({"x": SEQUENCE})[0], Session(made.model).run({"x": SEQUENCE})[0])
+
+
+def test_gradients_and_mapped_programs_are_exported_as_they_compute() -> None:
+    made = program(RECURRENT)
+    exported = jaxport.to_onnx(lambda x: jax.grad(lambda x: (made(x) ** 2).sum())(x), [(5, 2, 3)])
+    assert "LSTM" not in operators(exported)
+    exported.verify([SEQUENCE])
+    mapped = jaxport.to_onnx(
+        jax.vmap(program("g (float[2, 3] x) => (float[2, 3] y) { y = Softmax<axis = 0>(x) }")), [(5, 2, 3)]
+    )
+    mapped.verify([np.ones((5, 2, 3), np.float32)])
+
+
+def test_an_edited_operator_is_exported_as_it_computes() -> None:
+    made = program("g (float[2, 3] x) => (float[2, 3] y) { h = Relu(x) y = LpNormalization<p = 1>(h) }")
+    mox = jaxport.make_mox(made)(jnp.ones((2, 3)))
+    assert operators(jaxport.to_onnx(mox, [(2, 3)])) == ["Relu", "LpNormalization"]
+    edited = mox.sub("//LpNormalization//abs", jnp.square)
+    exported = jaxport.to_onnx(edited, [(2, 3)])
+    assert "LpNormalization" not in operators(exported)
+    exported.verify()
+
+
+def test_an_edit_before_an_operator_leaves_it() -> None:
+    made = program("g (float[2, 3] x) => (float[2, 3] y) { h = Relu(x) y = LpNormalization<p = 1>(h) }")
+    edited = jaxport.make_mox(made)(jnp.ones((2, 3))).sub("//Relu", jnp.tanh)
+    assert operators(jaxport.to_onnx(edited, [(2, 3)])) == ["Tanh", "LpNormalization"]
+
+
+def test_stored_integers_stay_integers() -> None:
+    stored = ", ".join("12345" * 4)
+    made = program(f"""g (float[n, 5] x) => (float[n, 4] y) <int8[5, 4] q = {{{stored}}}, float one = {{0.5}}, int8 z = {{0}}> {{
+        w = DequantizeLinear(q, one, z) y = MatMul(x, w) }}""")
+    exported = jaxport.to_onnx(made, [("n", 5)])
+    assert operators(exported) == ["DequantizeLinear", "MatMul"]
+    assert exported.model.graph.initializers.keys() >= {"q"}
+    exported.verify()
+
+
+def test_statistics_keep_their_names_and_roles() -> None:
+    _, exported = again("y = BatchNormalization(x, s, b, b, v)")
+    assert {key for key, role in from_onnx(exported.model).roles.items() if role == "statistic"} >= {"v"}
+
+
+@pytest.mark.parametrize(
+    ("source", "opset", "options"),
+    [
+        ("y = Softmax(x)", 11, {}),  # of all axes but the first
+        ("y = LpNormalization<axis = 1>(x)", 18, {"nonfinite": "exact"}),
+        ("y = LpNormalization<axis = 1>(x)", 18, {"target": jaxport.Target("device", without_operators=frozenset({"LpNormalization"}))}),
+        ("t = Constant<value_floats = [1.0, 2.0]>() y = GroupNormalization<num_groups = 2>(x, t, t)", 18, {}),  # one per group
+    ],
+)  # fmt: skip
+def test_operators_that_mean_something_else_do_not_come_back(source: str, opset: int, options: dict) -> None:
+    made, exported = again(source, opset=opset, **options)
+    assert "LpNormalization" not in operators(exported)
+    np.testing.assert_allclose(exported.run({"x": X})[0], made(X), rtol=1e-5, atol=1e-6)
+
+
+def test_operators_of_other_domains_are_what_their_functions_compute() -> None:
+    op("test.trips", "Twice")(lambda x: jnp.concatenate([x, x]))
+    made = from_onnx(TWICE)
+    assert operators(jaxport.to_onnx(made, [(2,)])) == ["Concat"]
+
+
+def test_older_attributes_are_inputs_by_now() -> None:
+    made = program("g (float[2, 3] x) => (float[2] y) { y = ReduceL1<axes = [1], keepdims = 0>(x) }", 13)
+    exported = jaxport.to_onnx(made, [(2, 3)])
+    assert operators(exported) == ["ReduceL1"]
+    exported.verify()
+
+
+def test_integers_that_jax_narrows_are_widened_for_the_operator() -> None:
+    made = program("g (float[2, 3] x, int64[2, 1] i) => (float[2] y) { y = GatherND<batch_dims = 1>(x, i) }")
+    exported = jaxport.to_onnx(made, [(2, 3), jax.ShapeDtypeStruct((2, 1), np.int32)])
+    assert operators(exported) == ["Cast", "GatherND"]
+    (y,) = exported.run({"x": np.eye(2, 3, dtype=np.float32), "i": np.array([[0], [-2]], np.int32)})
+    np.testing.assert_array_equal(y, [1, 1])
