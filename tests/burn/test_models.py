@@ -10,6 +10,7 @@ import pytest
 
 import jaxport
 from examples.models import build, cells
+from examples.models.example import Size
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.fused import record_fused
 from jaxport.importer.variants import in_model_order
@@ -38,9 +39,9 @@ class Model(NamedTuple):
 
 
 @cache
-def printed(cell: str) -> Model:
+def printed(cell: str, size: Size = "small") -> Model:
     """Print an example, and run it in JAX."""
-    example = build(*cell.split("/"), "small")  # type: ignore[arg-type]
+    example = build(*cell.split("/"), size)  # type: ignore[arg-type]
     exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
     program = in_model_order(jaxport.from_onnx(exported.model))
     crate = to_crate(record_fused(program))
@@ -48,7 +49,7 @@ def printed(cell: str) -> Model:
     for sizes in example.sizes:
         inputs = exported.flatten(example.sample(np.random.default_rng(0), sizes), {})
         samples.append((inputs, dict(zip(program.output_names, exported.run(inputs), strict=True))))
-    return Model(case_of(crate, cell.replace("/", "_")), samples)
+    return Model(case_of(crate, f"{cell.replace('/', '_')}_{size}"), samples)
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +60,14 @@ def compiled(request: pytest.FixtureRequest) -> Built:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_model_of_jax_computes_the_same_in_rust(cell: str, compiled: Built) -> None:
-    built = compiled
+    compare(compiled, cell, printed(cell))
+
+
+def compare(built: Built, cell: str, model: Model) -> None:
+    """Run a crate at all sizes that there are samples of, and compare it with JAX."""
     assert cell not in built.errors, built.errors[cell][0]
     assert cell not in built.warnings, built.warnings[cell][0]
-    for inputs, wanted in printed(cell).samples:
+    for inputs, wanted in model.samples:
         outputs = built.run(cell, inputs)
         assert not isinstance(outputs, RunError), outputs
         for name, expected in wanted.items():

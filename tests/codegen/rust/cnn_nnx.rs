@@ -2,8 +2,8 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::prelude::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::activation;
-use burn::tensor::ops::PadMode;
+use burn::tensor::ops::{MaxPoolOptions, PadMode};
+use burn::tensor::{activation, module};
 use std::path::PathBuf;
 
 /// The model.
@@ -61,7 +61,7 @@ impl NnxStage2 {
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        activation::relu(self.norm.forward(self.conv.forward(x))).unfold::<5, _>(2, 2, 2).unfold::<6, _>(3, 2, 2).max_dims(&[4, 5]).squeeze_dims::<4>(&[4, 5])
+        module::max_pool2d(activation::relu(self.norm.forward(self.conv.forward(x))), MaxPoolOptions::new([2, 2]).with_stride([2, 2]))
     }
 }
 
@@ -84,7 +84,7 @@ impl NnxStage {
     /// Computes the module.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let x = activation::relu(self.norm.forward(self.conv.forward(x.permute([0, 3, 1, 2]))));
-        x.unfold::<5, _>(2, 2, 2).unfold::<6, _>(3, 2, 2).max_dims(&[4, 5]).squeeze_dims::<4>(&[4, 5])
+        module::max_pool2d(x, MaxPoolOptions::new([2, 2]).with_stride([2, 2]))
     }
 }
 

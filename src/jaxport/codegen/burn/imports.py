@@ -29,7 +29,8 @@ PATHS = {
     "burn::tensor::kind": "Basic Numeric Ordered",
     "burn::tensor::module": "linear",
     "burn::tensor::ops": (
-        "ConvOptions ConvTransposeOptions GridSampleOptions GridSamplePaddingMode InterpolateMode InterpolateOptions PadMode"
+        "ConvOptions ConvTransposeOptions GridSampleOptions GridSamplePaddingMode InterpolateMode InterpolateOptions "
+        "MaxPoolOptions PadMode"
     ),
     "std::cmp": "Ordering",
     "std::path": "PathBuf",

@@ -287,6 +287,8 @@ def pad(
         return TypedValue(shape, x.dtype, known=number)
     ends = [(low, high) for low, high, _ in padding_config]
     whole = tensor(body.tensor(x), x.shape, x.dtype)
+    if not any(is_dim(n) or n for row in padding_config for n in row):
+        return whole
     if not any(inside for _, _, inside in padding_config):
         if all(is_dim(n) or n >= 0 for pair in ends for n in pair):
             return tensor(padded(body, whole, ends, number), shape, x.dtype)

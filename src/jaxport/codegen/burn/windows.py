@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -89,11 +89,42 @@ def _window(name: str, identity: RuntimeValue) -> RuntimeValue:
     return rule
 
 
+def _max_pool(
+    x: TypedValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[RuntimeValue],
+    base_dilation: Sequence[int] | None, window_dilation: Sequence[int] | None,
+) -> Callable[[ast.expr], ast.expr] | None:  # fmt: skip
+    """Return what makes the maximum of windows over two axes of images, in whatever order these are; None if Burn does not."""
+    rank, ends = len(x.shape), [n for pair in padding for n in pair]
+    if name != "max" or x.kind != "Float" or rank != 4 or not np.isneginf(np.float64(identity)):
+        return None
+    if any(is_dim(n) or n < 0 for n in ends) or any(step != 1 for step in base_dilation or ()):
+        return None
+    moving = [at for at in range(rank) if window[at] != 1 or strides[at] != 1 or any(padding[at])]
+    moving = sorted({*moving, *[at for at in (3, 2, 1) if at not in moving][: max(2 - len(moving), 0)]})
+    if len(moving) != 2 or any(max(padding[at]) >= window[at] > 1 for at in moving):
+        return None
+    order = [*(at for at in range(rank) if at not in moving), *moving]
+    sizes, pads = [window[at] for at in moving], [padding[at] for at in moving]
+    options = path_call("MaxPoolOptions::new", numbers(sizes))
+    options = method(options, "with_stride", numbers([strides[at] for at in moving]))
+    if any(map(any, pads)):
+        pairs = Array([ast.Tuple([Literal(str(low)), Literal(str(high))], ast.Load()) for low, high in pads])
+        options = method(options, "with_padding_pairs", pairs)
+    dilation = [window_dilation[at] for at in moving] if window_dilation is not None else [1, 1]
+    if dilation != [1, 1]:
+        options = method(options, "with_dilation", numbers(dilation))
+    back = [order.index(at) for at in range(rank)]
+    return lambda node: permuted(path_call("module::max_pool2d", permuted(node, order), options), back)
+
+
 def sliding(
     body: RustBody, x: TypedValue, out: RuntimeValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[RuntimeValue],
     base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
 ) -> TypedValue:  # fmt: skip
-    """Return the reduction of each window that slides over an array: axis by axis."""
+    """Return the reduction of each window that slides over an array: as Burn's pool, or axis by axis."""
+    pooled = _max_pool(x, name, identity, window, strides, padding, base_dilation, window_dilation)
+    if pooled is not None:
+        return tensor(pooled(body.tensor(x)), out.shape, x.dtype)
     rank = len(x.shape)
     window_dilation = window_dilation or (1,) * rank
     configuration = [
