@@ -50,8 +50,7 @@ def measured(path: Path) -> dict[str, Any]:
     comparison = Comparison(program, threads=1)
     given = [dict(np.load(beside)) for beside in sorted(path.parent.glob(f"{path.stem}.[0-9].npz"))]
     samples = [{name: arrays[name] for name in program.input_names} for arrays in given]
-    if not samples:
-        samples = sampled(comparison)
+    samples = [each for each in samples or sampled(comparison) if runs(comparison, each)]
     with jax.enable_x64(True):
         try:
             specs = with_assumptions(lambda known: traced(program, input_specs(program, known)))
@@ -61,7 +60,7 @@ def measured(path: Path) -> dict[str, Any]:
     exported = jaxport.to_onnx(program, list(specs.values()), double_precision=True)
     after = operators(exported.model)
     row |= {"after": after.total(), "more": dict((after - before).most_common(12))}
-    for sample in [each for each in samples if runs(comparison.session, each)][-1:]:
+    for sample in samples[-1:]:
         inputs = dict(zip(exported.input_names, (sample[name] for name in program.input_names), strict=True))
         # Where a runtime fuses quantization with its neighbours, values differ by a step of it.
         again = Session(exported.model, threads=1, optimize=not comparison.quantized)
@@ -157,9 +156,10 @@ def sampled(comparison: Comparison) -> list[dict[str, Any]]:
     return []
 
 
-def runs(session: Session, sample: Mapping[str, Any]) -> bool:
+def runs(comparison: Comparison, sample: Mapping[str, Any]) -> bool:
+    """Whether ONNX Runtime computes the file for these inputs."""
     try:
-        session.run(sample)
+        comparison.session.run(sample)
     except JaxportError:
         return False
     return True

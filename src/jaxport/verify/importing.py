@@ -19,7 +19,7 @@ from jaxport.verify import conditioning
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Report
 from jaxport.verify.running import Run, Sides, arguments
-from jaxport.verify.runtime import Session
+from jaxport.verify.runtime import Session, is_quantized
 
 __all__ = ["Comparison", "caller", "sample", "verify_program"]
 
@@ -138,7 +138,7 @@ class Comparison(Sides[Run]):
     def __init__(self, program: Program, threads: int | None = None):
         self.program, self.output_names = program, program.output_names
         operators = {node.op_type for node in program.model.graph.all_nodes()}
-        self.quantized = not operators.isdisjoint({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+        self.quantized = is_quantized(program.model)
         if threads is None and "DynamicQuantizeLSTM" in operators:
             threads = 1  # each thread quantizes the states of its share of the batch on a scale of its own
         self.threads = threads

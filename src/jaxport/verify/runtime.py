@@ -16,6 +16,7 @@ from jaxport.errors import NotInstalled, RunError
 from jaxport.export import opsets
 from jaxport.export.requirements import SLOW_ON_CPUS
 from jaxport.jaxprs import Array, PyTree
+from jaxport.onnx_facts import QUANTIZING
 
 _IN_MEMORY = "weights of this process"
 
@@ -27,6 +28,11 @@ def newest_opset() -> int:
       NotInstalled: ONNX Runtime is not installed.
     """
     return min(opsets.loaded_by(_onnxruntime().__version__), opsets.NEWEST)
+
+
+def is_quantized(model: ir.Model) -> bool:
+    """Whether a model rounds values to integers: the runtime's fusions of such operators change them by a step."""
+    return any(node.op_type in QUANTIZING for node in model.graph.all_nodes())
 
 
 class Session:
