@@ -29,7 +29,7 @@ from jaxport.graph.editing import graphs, operator_name
 from jaxport.importer.assumptions import with_assumptions
 from jaxport.importer.input_specs import input_specs
 from jaxport.verify.importing import Comparison
-from jaxport.verify.runtime import Session
+from jaxport.verify.runtime import Session, as_written
 from tests.importer.backend import cases
 
 ROWS = "rows.trips.jsonl"
@@ -63,7 +63,7 @@ def measured(path: Path) -> dict[str, Any]:
     for sample in samples[-1:]:
         inputs = dict(zip(exported.input_names, (sample[name] for name in program.input_names), strict=True))
         # Where a runtime fuses quantization with its neighbours, values differ by a step of it.
-        again = Session(exported.model, threads=1, optimize=not comparison.quantized)
+        again = as_written(exported.model, threads=1)
         expected, results = comparison.session.run(sample), again.run(inputs)
         row["difference"] = max(map(relative_difference, results, expected))
     return row

@@ -31,8 +31,18 @@ def newest_opset() -> int:
 
 
 def is_quantized(model: ir.Model) -> bool:
-    """Whether a model rounds values to integers: the runtime's fusions of such operators change them by a step."""
+    """Whether a model rounds values to integers."""
     return any(node.op_type in QUANTIZING for node in model.graph.all_nodes())
+
+
+def as_written(model: ir.Model, threads: int | None = None) -> Session:
+    """Return a session that computes the operators of a model as they are written, quantized ones too.
+
+    ONNX Runtime's fusions of those change values by a step, and each of its threads quantizes the states of a recurrent
+    layer for its share of the batch on a scale of its own.
+    """
+    shared = any(node.op_type == "DynamicQuantizeLSTM" for node in model.graph.all_nodes())
+    return Session(model, threads=1 if shared and threads is None else threads, optimize=not is_quantized(model))
 
 
 class Session:
