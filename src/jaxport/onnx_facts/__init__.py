@@ -182,6 +182,8 @@ PRIMITIVES = (
     )
 )
 
+#: Operators between numbers and the integers that they are rounded to.
+QUANTIZING = frozenset("DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeLinear QuantizeLinear".split())
 #: Operators that make large values of stored ones that are small: models have the small ones.
 DECODERS = frozenset({"DequantizeLinear"})
 

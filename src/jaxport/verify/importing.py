@@ -19,7 +19,7 @@ from jaxport.verify import conditioning
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Report
 from jaxport.verify.running import Run, Sides, arguments
-from jaxport.verify.runtime import Session
+from jaxport.verify.runtime import Session, as_written, is_quantized
 
 __all__ = ["Comparison", "caller", "sample", "verify_program"]
 
@@ -137,16 +137,13 @@ class Comparison(Sides[Run]):
 
     def __init__(self, program: Program, threads: int | None = None):
         self.program, self.output_names = program, program.output_names
-        operators = {node.op_type for node in program.model.graph.all_nodes()}
-        self.quantized = not operators.isdisjoint({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
-        if threads is None and "DynamicQuantizeLSTM" in operators:
-            threads = 1  # each thread quantizes the states of its share of the batch on a scale of its own
+        self.quantized = is_quantized(program.model)
         self.threads = threads
 
     @cached_property
     def session(self) -> Session:
         """The session of ONNX Runtime, which is made when it is asked for."""
-        return Session(self.program.model, threads=self.threads, optimize=not self.quantized)
+        return as_written(self.program.model, self.threads)
 
     @cached_property
     def _specs(self) -> dict[str, PyTree]:

@@ -16,6 +16,7 @@ from jaxport.errors import NotInstalled, RunError
 from jaxport.export import opsets
 from jaxport.export.requirements import SLOW_ON_CPUS
 from jaxport.jaxprs import Array, PyTree
+from jaxport.onnx_facts import QUANTIZING
 
 _IN_MEMORY = "weights of this process"
 
@@ -27,6 +28,21 @@ def newest_opset() -> int:
       NotInstalled: ONNX Runtime is not installed.
     """
     return min(opsets.loaded_by(_onnxruntime().__version__), opsets.NEWEST)
+
+
+def is_quantized(model: ir.Model) -> bool:
+    """Whether a model rounds values to integers."""
+    return any(node.op_type in QUANTIZING for node in model.graph.all_nodes())
+
+
+def as_written(model: ir.Model, threads: int | None = None) -> Session:
+    """Return a session that computes the operators of a model as they are written, quantized ones too.
+
+    ONNX Runtime's fusions of those change values by a step, and each of its threads quantizes the states of a recurrent
+    layer for its share of the batch on a scale of its own.
+    """
+    shared = any(node.op_type == "DynamicQuantizeLSTM" for node in model.graph.all_nodes())
+    return Session(model, threads=1 if shared and threads is None else threads, optimize=not is_quantized(model))
 
 
 class Session:

@@ -25,7 +25,7 @@ from jaxport.verify.localizing import Localizer
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import BlockDifference, Divergence, Output, Report
 from jaxport.verify.running import Run, Sampler, Sides, arguments, run_traced
-from jaxport.verify.runtime import Session
+from jaxport.verify.runtime import Session, as_written, is_quantized
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
@@ -83,13 +83,14 @@ def verify(
       B=2    output  float32  2×2    ...
       B=5    output  float32  5×5    ...
     """
+    quantized = exported.precision is None and is_quantized(exported.model)
     subject = _Subject(
         name=exported.model.graph.name or "model",
         fn=exported.fn,
         traced=exported.traced,
         inputs=[port for port in exported.inputs if not port.weight],
         outputs=exported.outputs,
-        session=exported.session,
+        session=as_written(exported.model) if quantized else exported.session,
         defaults=exported.defaults,
         state=exported.state,
         flags=exported.flags,
