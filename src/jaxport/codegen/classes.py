@@ -270,7 +270,11 @@ class Classes:
             {*taken, *arguments.values()},
             dialect=self.dialect,
             fields=fields,
-            sizes={key: draft.sizes for key, draft in self.drafts.items()},
+            sizes={
+                id(call.module): self.drafts[id(call.module)].sizes
+                for call in module.calls()
+                if id(call.module) in self.drafts
+            },
             ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
             roles=self.roles,
             results=self.outputs,

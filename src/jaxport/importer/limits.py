@@ -23,7 +23,7 @@ class Limits:
       nesting: the depth of nested function calls.
       operations: the number of operations; those of functions count once per call.
       iterations: the number of iterations, per call, of loops that XLA cannot run, because their values change shape
-        or their end is unknown.
+        or their end is unknown; and the number of elements that a tensor is split into as a sequence.
 
     >>> Limits(bytes=2**34).growth
     1024
@@ -90,6 +90,19 @@ class Budget:
             raise ModelError(
                 f"the loop has more than {self.limits.iterations:,} iterations",
                 why="its values change shape, or it does not end",
+                instead="if you trust the model, raise the limit: `from_onnx(…, limits=jaxport.Limits(iterations=…))`",
+            )
+
+    def check_elements(self, count: int) -> None:
+        """Refuse a sequence of too many elements.
+
+        Raises:
+          ModelError: it has more than an unrolled loop may have iterations.
+        """
+        if count > self.limits.iterations:
+            raise ModelError(
+                f"a sequence has {count:,} elements",
+                why=f"the limits allow {self.limits.iterations:,}: each is an array, and made by an operation of its own",
                 instead="if you trust the model, raise the limit: `from_onnx(…, limits=jaxport.Limits(iterations=…))`",
             )
 

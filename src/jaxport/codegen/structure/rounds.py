@@ -6,8 +6,9 @@ all that depends on the rounds so far; what does not is computed before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from itertools import pairwise
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count, pairwise
 
 import numpy as np
 
@@ -30,9 +31,13 @@ def with_rounds(items: Sequence[Item], results: Collection[Variable]) -> list[It
       results: the values that the module returns.
     """
     done: list[Item] = []
+    places: dict[tuple[str, int], list[int]] = {}
+    for place, element in enumerate(map(_element, items)):
+        if element is not None:
+            places.setdefault(element, []).append(place)
     begin = 0
     while begin < len(items):
-        run = _RoundRun(items, begin)
+        run = _RoundRun(items, begin, places)
         if len(run.rounds) < 2:
             done.append(items[begin])
             begin += 1
@@ -50,6 +55,23 @@ def _element(item: Item) -> tuple[str, int] | None:
     return element_of(item.module.path) if isinstance(item, Call) else None
 
 
+def _next(places: Mapping[tuple[str, int], Sequence[int]], element: tuple[str, int], behind: int) -> int | None:
+    """Return the first place of an element of a list behind another place."""
+    found = places.get(element, ())
+    at = bisect_right(found, behind)
+    return found[at] if at < len(found) else None
+
+
+def _anchors(places: Mapping[tuple[str, int], Sequence[int]], first: tuple[str, int], begin: int) -> Iterator[int]:
+    """Yield the place of an element of a list, and of each that follows it in the list and in the items."""
+    place: int | None = begin
+    for number in count(first[1] + 1):
+        if place is None:
+            return
+        yield place
+        place = _next(places, (first[0], number), place)
+
+
 class _RoundRun:
     """The rounds that begin with an item, the element of a list, and with the elements that follow it.
 
@@ -61,26 +83,20 @@ class _RoundRun:
       end: the place of the first item behind.
     """
 
-    def __init__(self, items: Sequence[Item], begin: int):
+    def __init__(self, items: Sequence[Item], begin: int, places: Mapping[tuple[str, int], Sequence[int]]):
         self.items = items
         self.before: list[Item] = []
         self.rounds: list[list[Item]] = []
         self.names: list[dict[Variable, Variable]] = []
         self.end = begin + 1
         first = _element(items[begin])
-        if first is None:
-            return
-        anchors = [begin]
-        for place in range(begin + 1, len(items)):
-            if _element(items[place]) == (first[0], first[1] + len(anchors)):
-                anchors.append(place)
-        if len(anchors) > 1:
-            self._collect(anchors)
+        if first is not None and _next(places, (first[0], first[1] + 1), begin) is not None:
+            self._collect(_anchors(places, first, begin))
 
-    def _collect(self, anchors: Sequence[int]) -> None:
+    def _collect(self, anchors: Iterable[int]) -> None:
         made: set[Variable] = set()
         length, independent = 0, []
-        for low, high in pairwise([*anchors, len(self.items)]):
+        for low, high in pairwise(chain(anchors, [len(self.items)])):
             members, others, end = [], [], low
             for place in range(low, high):
                 item = self.items[place]

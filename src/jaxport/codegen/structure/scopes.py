@@ -262,8 +262,12 @@ def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Mapping[Var
             continue
         inside = chain[len(around)]
         begin, own = f"{called(around[-1])}." if around else "", f"{called(inside)}."
-        bound = {v for v, name in weights.items() if not begin or not name.startswith(begin) or name.startswith(own)}
-        for moved in _computed_by(leaf, inside, len(around), chains, maker, bound):
+
+        def is_bound(variable: Variable, begin: str = begin, own: str = own) -> bool:
+            name = weights.get(variable)
+            return name is not None and (not begin or not name.startswith(begin) or name.startswith(own))
+
+        for moved in _computed_by(leaf, inside, len(around), chains, maker, is_bound):
             chains[id(moved)] = around
 
 
@@ -273,14 +277,14 @@ def _computed_by(
     depth: int,
     chains: Mapping[int, Chain],
     maker: Mapping[Variable, Leaf],
-    weights: set[Variable],
+    is_bound: Callable[[Variable], bool],
 ) -> list[Leaf]:
     """Return the leaves that have to leave a module for one leaf to leave it; none if a weight is among them."""
     moving: dict[int, Leaf] = {}
     pending = [leaf]
     while pending:
         current = pending.pop()
-        if not isinstance(current, Op) or not weights.isdisjoint(current.inputs):
+        if not isinstance(current, Op) or any(map(is_bound, current.inputs)):
             return []
         moving[id(current)] = current
         for variable in current.inputs:

@@ -7,7 +7,7 @@ in the module `blocks`. Each round is a module of its own: `blocks.0` with `bloc
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxport.codegen.structure.repeats import call_numbers
@@ -51,13 +51,19 @@ def with_rounds(
     for op in ops:
         for path in chains[id(op)]:
             inside.setdefault(path, []).append(op)
-    done: list[str] = []
+    done: set[str] = set()
+    largest: dict[str, int] = {}
+    for path, found in inside.items():
+        for around in _around(path):
+            largest[around] = max(largest.get(around, 0), len(found))
     for path in sorted(inside, key=len):
-        if any(path == other or path.startswith(f"{other}.") for other in done) or _is_around_one(path, inside):
+        # A module that only has another one with all of its operators: that one has the rounds.
+        is_around_one = largest.get(path) == len(inside[path])
+        if is_around_one or not done.isdisjoint((path, *_around(path))):
             continue
         numbers = _numbers(path, inside[path], rows, names)
         if numbers is not None:
-            done.append(path)
+            done.add(path)
             _number(path, inside[path], numbers, rows, made)
     return made
 
@@ -78,12 +84,9 @@ def _rows(ops: Sequence[Op], names: Mapping[Variable, str]) -> dict[Variable, tu
     }
 
 
-def _is_around_one(path: str, inside: Mapping[str, Sequence[Op]]) -> bool:
-    """Whether a module only has another one with all of its operators: that one has the rounds."""
-    return any(
-        other != path and other.startswith(f"{path}.") and len(found) == len(inside[path])
-        for other, found in inside.items()
-    )
+def _around(path: str) -> Iterator[str]:
+    """Yield the paths around another one."""
+    return (path[: match.start()] for match in re.finditer(r"\.", path))
 
 
 def _numbers(

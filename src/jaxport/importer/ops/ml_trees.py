@@ -34,12 +34,19 @@ class Trees(NamedTuple):
     weights: np.ndarray
 
     def depth(self) -> int:
-        """Return the longest path from a root to a leaf."""
-        at, steps = np.unique(self.roots), 0
-        while np.any(self.modes[at] != LEAF):
-            if steps > len(self.modes):
-                raise ModelError("the nodes of a tree form a cycle", instead="export the model again")
-            at, steps = np.unique(np.concatenate([self.yes[at], self.no[at]])), steps + 1
+        """Return the longest path from a root to a leaf; each node is looked at once, behind all that lead to it."""
+        inner = self.modes != LEAF
+        parents = np.bincount(np.concatenate([self.yes[inner], self.no[inner]]), minlength=len(inner))
+        at = np.flatnonzero(parents == 0)
+        seen = steps = 0
+        while len(at):
+            seen, at = seen + len(at), at[inner[at]]
+            steps += bool(len(at))
+            children = np.concatenate([self.yes[at], self.no[at]])
+            np.subtract.at(parents, children, 1)
+            at = np.unique(children[parents[children] == 0])
+        if seen < len(inner):
+            raise ModelError("the nodes of a tree form a cycle", instead="export the model again")
         return steps
 
 

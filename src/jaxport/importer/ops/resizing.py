@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.host import Tensor, is_dim
+from jaxport.importer.limits import budget_in_force
 from jaxport.importer.namespaces import helper, jnp, vmap
 from jaxport.importer.registry import REQUIRED, Host, earlier, op
 from jaxport.jaxprs import Dim
@@ -161,8 +163,16 @@ def resize_axes(
             options["roi"] = (roi.tolist()[i], roi.tolist()[len(axes) + i])
         unchanged = scale == 1 or (scale is None and str(size) == str(n))
         if not unchanged or options.get("roi", (0, 1)) != (0, 1):
+            _check_size(X, axis, size)
             X = resized_along(X, axis, size, scale, **options)
     return X
+
+
+def _check_size(x: Tensor, axis: int, size: Dim) -> None:
+    """Refuse a result that is too large before the position of each of its elements is computed."""
+    sizes = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
+    count = math.prod(n for n in sizes if isinstance(n, int))
+    budget_in_force().check(count * x.dtype.itemsize, "", f"the result of shape {sizes}")
 
 
 earlier("Resize", since=13, until=17, without="antialias axes keep_aspect_ratio_policy")
@@ -180,6 +190,7 @@ def _resized_from_corner(X: Tensor, scales: Sequence[float], mode: str) -> Tenso
         if scale != 1:
             options = {"nearest": "ceil" if scale < 1 else "floor"} if mode == "nearest" else {}
             size = _scaled_size(X.shape[axis], scale)
+            _check_size(X, axis, size)
             X = resized_along(
                 X, axis, size, scale, mode="linear" if mode == "bilinear" else mode, transform="asymmetric", **options
             )

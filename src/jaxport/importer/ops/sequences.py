@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxport.importer.dtypes import dtype_of
 from jaxport.importer.host import host
+from jaxport.importer.limits import budget_in_force
 from jaxport.importer.namespaces import jnp
 from jaxport.importer.registry import REQUIRED, Host, earlier, op
 
@@ -50,11 +51,13 @@ def concat_from_sequence(input_sequence, *, axis, new_axis=0):
 def split_to_sequence(input, split: Host | None = None, *, axis=0, keepdims=1):
     size = input.shape[axis]
     if split is None:
+        budget_in_force().check_elements(size)
         parts = list(jnp.split(input, size, axis))
         return parts if keepdims else [jnp.squeeze(part, axis) for part in parts]
     ends = (
         range(int(split), size, int(split)) if split.ndim == 0 else [sum(split[: i + 1]) for i in range(len(split) - 1)]
     )
+    budget_in_force().check_elements(len(ends) + 1)
     return list(jnp.split(input, list(ends), axis))
 
 
