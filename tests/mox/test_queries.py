@@ -296,5 +296,5 @@ def test_a_model_of_twelve_layers_is_printed_on_a_page():
     assert lines[-1].strip() == "└─ … layers.1 to layers.11: the same"
     assert str(mox.fold(depth=2)).count("\n") == 3
     assert mox._repr_html_() == mox.show().data
-    with pytest.raises(jaxport.InvalidArgument, match="depth=0 is not positive"):
+    with pytest.raises(jaxport.InvalidArgument, match="depth=0 is too small"):
         mox.fold(depth=0)

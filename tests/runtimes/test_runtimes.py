@@ -101,10 +101,10 @@ def test_the_page_of_a_run():
     assert '| runtime | `"portable"` | `"web"` | `"onnx"` |' in text
     assert "| ONNX Runtime 1.17.3 | 2 of 2 | – | 1 of 1 |" in text
     assert '| int4 | `"portable"` | it has no 4 \\| bits |' in text
-    assert "in onnxruntime-genai 0.18.0:\n\n- a Llama" in text
+    assert "onnxruntime-genai 0.18.0 chooses the same 32 tokens as JAX in greedy decoding, for:\n\n- a Llama" in text
     assert "OpenVINO 1, its faults: one, another.\n" in text
-    assert "In Chromium 1, digits" in text
-    assert "are read right: 3, 7." in text
+    assert "In Chromium 1, the [page]" in text
+    assert "drawn on its canvas: 3, 7." in text
 
 
 def test_faults_are_right_elsewhere_and_each_has_a_row(tmp_path):

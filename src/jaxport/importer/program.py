@@ -72,8 +72,8 @@ def from_onnx(
       sizes: the maximum number of rows of nodes whose size depends on data (NonZero, NonMaxSuppression, Compress,
         Unique, a Loop that stacks outputs), by the name of the node or of its output, so that `jax.jit` can trace them.
         The results are padded to this size: NonZero and NonMaxSuppression with positions outside the array, Unique with
-          its smallest element, the others with zeros. Further rows are dropped. For a Loop whose end depends on data,
-          it is the maximum number of iterations, and makes the Loop differentiable.
+        its smallest element, the others with zeros. Further rows are dropped. For a Loop whose end depends on data, it
+        is the maximum number of iterations, and makes the Loop differentiable.
       limits: the resource limits of the model: memory, nesting depth, and number of operations and iterations.
       batch: whether calls may have a different number of rows than the file fixes. The model is mapped over batches of
         its own size (`jax.vmap`), so the results are those of separate calls. Rows are counted along the first axis; a
@@ -81,8 +81,7 @@ def from_onnx(
       shardings: where parameters are placed: a `jax.sharding.Sharding` by name, or a function that returns one (or
         None) for the name and the `jax.ShapeDtypeStruct` of each. Each device is given its part directly from the
         file, so a model may be too large for one device. How everything else is split is left to the compiler.
-      strict: whether to refuse attributes that an operator does not define. By default, where ONNX Runtime ignores such
-        attributes, jaxport does too, with a warning.
+      strict: refuse attributes that operators do not define but ONNX Runtime ignores; by default a warning names them.
 
     Returns:
       A `Program`: a callable that works with `jax.jit`, `jax.grad` and `jax.vmap`, with its weights in `params`.
@@ -228,9 +227,8 @@ class Program:
 
         Args:
           folder: where to write `model.py` and its weights; nothing is written if None.
-          inputs: by name, sizes that differ from those that the model declares, such as `("b", 3, "32*h", "32*w")`,
-            and arrays for inputs whose values decide shapes, which become constants. Constraints on symbolic sizes
-            that arithmetic decides are inferred.
+          inputs: by name, sizes that differ from the declared ones, such as `("b", 3, "32*h", "32*w")`, and arrays for inputs
+            whose values decide shapes, which become constants. Constraints on sizes that arithmetic decides are inferred.
           framework: `"jax"` prints one function of the weights and the inputs, with `model.py.<digest>.safetensors`
             beside it. `"nnx"` prints Flax NNX classes and `"equinox"` Equinox classes: the modules, layers and loops
             that the file identifies, a function `load()`, and `model.safetensors` beside it, whose keys are module
@@ -403,8 +401,7 @@ class Program:
         Args:
           params: arrays for the initializers, by name, as `Program.params` has them.
           inputs: the inputs in the model's order: arrays, lists of arrays for sequences, None for an absent optional.
-            Under `jax.jit`, the values of a NumPy array that is closed over are known, so shapes, loops and branches
-            may depend on them.
+            Under `jax.jit`, the values of a closed-over NumPy array are known: shapes, loops and branches may depend on them.
           named: inputs by name, or by the name made into a Python identifier.
           rng: a `jax.random` key for the model's random operators; without one they draw the same numbers each time. If
             the model has an input named `rng`, it is that input instead.

@@ -36,8 +36,7 @@ __all__ = ["Mox", "is_parameter"]
 class Mox:
     """A program as a tree of module calls: callable and immutable.
 
-    `make_mox` makes one. Calling it gives the same results as the traced model; it composes with all of JAX's
-    transformations.
+    `make_mox` makes one. It computes what the traced model computes, and composes with all of JAX's transformations.
 
     Attributes:
       traced: the jaxpr with blocks, the arrays that it holds, and the trees of its arguments and results.
@@ -101,8 +100,7 @@ class Mox:
             are left out, the Mox's own values are used, so you can differentiate and train only the adapters.
           args: the positional arguments of the traced model.
           state: whether to also return the updated state.
-          kwargs: the keyword arguments of the traced model. (If it has an argument `state` of its own, a `state` that is
-            not a bool is passed on to it.)
+          kwargs: the keyword arguments of the traced model. (A `state` that is not a bool is passed on to the model.)
 
         Returns:
           The result; with ``state=True`` a pair of the result and the new values of the state, by path.
@@ -303,10 +301,9 @@ class Mox:
         """Return a new Mox in which the outputs of blocks are replaced or changed.
 
         Args:
-          changes: by path or query, the value that a block returns instead, or a function of what the block returns. A
-            value is as `capture` gives it, or a single number; it may be traced: patches compose with `vmap` and `grad`.
-            Under `vmap`, values and functions are for the whole batch. If a query matches several calls, give a tuple with
-            a value for each.
+          changes: by path or query, a value to return instead (as `capture` gives it, or a single number), or a function of
+            what the block returns; for several calls, a tuple. Values may be traced: patches compose with `vmap` and
+            `grad`. Under `vmap`, values and functions are for the whole batch.
 
         Raises:
           QueryError: a query is malformed or matches nothing.
@@ -349,9 +346,8 @@ class Mox:
         Args:
           mesh: a `jax.sharding.Mesh`, with explicit or automatic axes; how the rest is split is left to the compiler.
           specs: by query, the `PartitionSpec` of the weight that the blocks multiply by (a bias is split like the output
-            axes), or a dict of such specs by the name of a parameter, or "output". The axes of a stack come first and are
-            not split. Parameters that no query matches are replicated on each device, or stay as they are if they are on
-            the mesh.
+            axes), or a dict of specs by the name of a parameter, or "output". The axes of a stack come first and are not
+            split. Parameters that no query matches are replicated, or stay as they are if they are on the mesh.
 
         Raises:
           QueryError: a query is malformed or matches nothing.
@@ -382,8 +378,7 @@ class Mox:
           query: selects the blocks.
           expect: the number of blocks that the query must match.
           inputs: whether to also return the arguments of the calls; each entry is then a triple `(inputs, output, grad)`.
-          grads: a loss of the model's result; each entry is then such a triple, with the gradient of the loss with respect
-            to the output.
+          grads: a loss of the model's result; each entry is then such a triple, with its gradient with respect to the output.
 
         Raises:
           QueryError: the query is malformed, matches nothing, or does not match `expect` blocks.
@@ -427,9 +422,7 @@ class Mox:
         from jaxport.mox.show import Text, text
 
         if depth < 1:
-            raise InvalidArgument(
-                f"depth={depth} is not positive", where="`Mox.fold`", instead="give a positive number"
-            )
+            raise InvalidArgument(f"depth={depth} is too small", where="`Mox.fold`", instead="give a positive number")
         return Text(text(self, depth))
 
     def _repr_html_(self) -> str:

@@ -45,9 +45,8 @@ def verify(
 ) -> Report:
     """Run the JAX function and the exported model on the same inputs, and compare every output, dtype and shape.
 
-    Missing inputs are sampled: floats of both signs, masks, and integers that are valid as indices wherever the
-      function indexes with them. If dims are symbolic, several sizes are run; they satisfy the constraints and leave no
-      array empty.
+    Missing inputs are sampled: floats of both signs, masks, and integers that are valid as indices wherever the function
+    indexes with them. If dims are symbolic, several sizes are run; they satisfy the constraints and leave no array empty.
 
     A model in reduced precision (`to_onnx(precision=...)`) is compared with the original function, at a tolerance for
     that precision; the report shows the difference.
