@@ -10,10 +10,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-import numpy as np
-
 from jaxport.codegen.calls import CallPrinter
-from jaxport.codegen.dialect import Dialect, SequenceForm, constant, in_runs, listed, without_defaults
+from jaxport.codegen.dialect import Dialect, SequenceForm, in_runs, listed, without_defaults
 from jaxport.codegen.fields import (
     Entry,
     Fields,
@@ -24,11 +22,11 @@ from jaxport.codegen.fields import (
     roles_of,
     unique_arguments,
 )
-from jaxport.codegen.literals import attribute, call, dtype_expression, name, storable
+from jaxport.codegen.literals import attribute, call, name, storable
 from jaxport.codegen.numbers import class_key, numbers_of
 from jaxport.codegen.outlined import outlined
 from jaxport.codegen.sizes import size_statements
-from jaxport.codegen.starts import Start, starts
+from jaxport.codegen.starts import Start, begun, filled, starts
 from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.importer.assumptions import Bounds
@@ -316,21 +314,13 @@ class Classes:
             weight = module.weights[variable]
             assert isinstance(weight, Weight)
             if weight.trained:
-                init[key] = self.dialect.parameter(self._begun(weight))
+                init[key] = self.dialect.parameter(begun(weight, self.starts[weight.name], self.dialect))
             else:
-                init[key] = self.dialect.table(_filled("zeros", weight.shape, weight.dtype))
+                init[key] = self.dialect.table(filled("zeros", weight.shape, weight.dtype))
         for key, value in tables.items():
             array, _ = storable(value.data)
-            init[key] = self.dialect.table(_filled("zeros", array.shape, array.dtype))
+            init[key] = self.dialect.table(filled("zeros", array.shape, array.dtype))
         return init
-
-    def _begun(self, weight: Weight) -> ast.expr:
-        """Return the array that a parameter begins with."""
-        start = self.starts[weight.name]
-        if start != "random":
-            return _filled(start, weight.shape, weight.dtype)
-        sizes = constant(tuple(int(size) for size in weight.shape), "size")
-        return self.dialect.random(sizes, *([] if weight.dtype == np.float32 else [dtype_expression(weight.dtype)]))
 
     def _made(self, child: Entry) -> ast.expr:
         if isinstance(child, list):
@@ -462,11 +452,6 @@ def _method(
         [],
     )
     return ast.FunctionDef("__call__", parameters, body, [], returned, None, lineno=0)
-
-
-def _filled(kind: str, shape: Sequence[int], dtype: np.dtype) -> ast.expr:
-    sizes = constant(tuple(int(size) for size in shape), "size")
-    return call(f"jnp.{kind}", sizes, *([] if dtype == np.float32 else [dtype_expression(dtype)]))
 
 
 def _grouped(drafts: Iterable[Draft], key: Callable[[Draft], list[str]]) -> list[list[Draft]]:

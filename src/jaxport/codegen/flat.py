@@ -206,8 +206,9 @@ class Printer:
         if len(operands) == 1:
             return ast.UnaryOp(_UNARY[symbol](), operands[0])
         left, right = operands
-        if symbol == "**" and isinstance(left, ast.Constant) and left.value < 0:
-            left = ast.UnaryOp(ast.USub(), ast.Constant(-left.value))
+        base = left.value if isinstance(left, ast.Constant) else None
+        if symbol == "**" and isinstance(base, int | float) and base < 0:  # `-2 ** x` is `-(2 ** x)`
+            left = ast.UnaryOp(ast.USub(), ast.Constant(-base))
         if symbol in _COMPARISONS:
             return ast.Compare(left, [_COMPARISONS[symbol]()], [right])
         return ast.BinOp(left, _OPERATORS[symbol](), right)

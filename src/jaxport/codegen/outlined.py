@@ -10,6 +10,7 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from jaxport.codegen.literals import attribute, call, name
 from jaxport.importer.names import unique
@@ -117,7 +118,7 @@ class _Run:
 def _is_parameter(node: ast.AST) -> bool:
     """Whether an expression is the array of a parameter: `self.weight[...]`."""
     is_whole = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value is Ellipsis
-    return is_whole and _is_attribute(node.value)
+    return isinstance(node, ast.Subscript) and is_whole and _is_attribute(node.value)
 
 
 def _is_attribute(node: ast.AST) -> bool:
@@ -291,7 +292,8 @@ class _Repeated:
             parameters.append(ast.arg(chosen, name(kind)))
             replaced |= {id(first.slots[at]): chosen for at in places}
             kinds[places[0]] = chosen
-        body = [_Replacing(replaced, renamed).visit(copy.deepcopy(one, memo=_same(one))) for one in self.statements]
+        replacing = _Replacing(replaced, renamed)
+        body: list[Any] = [replacing.visit(copy.deepcopy(one, memo=_same(one))) for one in self.statements]
         results: list[ast.expr] = [name(renamed[self.order[at]]) for at in self.outputs]
         last = body[-1]
         if (

@@ -302,7 +302,9 @@ class _Simplifying:
         parts, axis = step.args[0], step.kwargs.get("axis", 0)
         if len(parts) != 1 or not isinstance(parts[0], Variable) or len(step.args) > 1 or type(axis) is not int:
             return None
-        return Step("call", "jnp.expand_dims", (parts[0], (axis % len(step.outputs.shape),)), {}, step.outputs, step.node)
+        return Step(
+            "call", "jnp.expand_dims", (parts[0], (axis % len(step.outputs.shape),)), {}, step.outputs, step.node
+        )
 
     def _element(self, step: Step) -> Step | None:
         """`gather_nd(x, stack([i, j], axis=-1), 0)` is `x[i, j]`."""
@@ -340,7 +342,12 @@ class _Simplifying:
         """`squeeze(x[1:2], 0)` is `x[1]`."""
         cut = self.spellings.step(step.args[0], "")
         axes = step.args[1] if len(step.args) == 2 and not step.kwargs else None
-        if cut is None or cut.form != "index" or not isinstance(axes, int | tuple) or not isinstance(cut.args[0], Variable):
+        if (
+            cut is None
+            or cut.form != "index"
+            or not isinstance(axes, int | tuple)
+            or not isinstance(cut.args[0], Variable)
+        ):
             return None
         x, parts = cut.args[0], [*(cut.args[1] if isinstance(cut.args[1], tuple) else (cut.args[1],))]
         if not all(isinstance(part, slice) for part in parts):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
+from jaxport.codegen.dialect import Dialect, constant
+from jaxport.codegen.literals import call, dtype_expression
 from jaxport.codegen.structure.steps import REARRANGING
 from jaxport.codegen.tree import Module, Op, Weight
 from jaxport.importer.recording import Variable
 
-__all__ = ["Start", "starts"]
+__all__ = ["Start", "begun", "filled", "starts"]
 
 Start = Literal["zeros", "ones", "random"]
 
@@ -38,6 +42,20 @@ def starts(root: Module) -> dict[str, Start]:
         is_one = _stem(weight) in ones and _is_factor(module, variable)
         made[weight.name] = "random" if _is_matrix(weight) else "ones" if is_one else "zeros"
     return made
+
+
+def begun(weight: Weight, start: Start, dialect: Dialect) -> ast.expr:
+    """Return the array that a parameter begins with."""
+    if start != "random":
+        return filled(start, weight.shape, weight.dtype)
+    sizes = constant(tuple(int(size) for size in weight.shape), "size")
+    return dialect.random(sizes, *([] if weight.dtype == np.float32 else [dtype_expression(weight.dtype)]))
+
+
+def filled(kind: str, shape: Sequence[int], dtype: np.dtype) -> ast.expr:
+    """Return an array of zeros or of ones."""
+    sizes = constant(tuple(int(size) for size in shape), "size")
+    return call(f"jnp.{kind}", sizes, *([] if dtype == np.float32 else [dtype_expression(dtype)]))
 
 
 def _is_matrix(weight: Weight) -> bool:
