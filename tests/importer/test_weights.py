@@ -20,7 +20,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from jaxport.errors import InvalidArgument, ModelError
-from jaxport.importer import from_onnx
+from jaxport.importer import from_onnx, weights
 from jaxport.importer.frame import without_data
 from jaxport.importer.mapping import MappedTensor
 from jaxport.importer.weights import Weights
@@ -245,6 +245,9 @@ def test_one_weight_costs_the_memory_of_one(external: bool, tmp_path: Path):
 def test_weights_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch):
     graph = "g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> { c = Mul(x, a) y = Mul(c, b) }"
     lazy, read = program(graph), []
+    assert type(lazy.params) is dict
+    monkeypatch.setattr(weights, "LARGE", 0)
+    lazy = program(graph)
     monkeypatch.setattr(
         Weights, "host_array", lambda self, name, whole=Weights.host_array: read.append(name) or whole(self, name)
     )
@@ -261,7 +264,8 @@ def test_weights_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch):
         lazy.params["c"]
 
 
-def test_parameters_are_a_dict_and_a_tree():
+def test_parameters_are_a_dict_and_a_tree(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(weights, "LARGE", 0)
     graph = "g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> { c = Mul(x, a) y = Mul(c, b) }"
     made, x = program(graph), np.ones(2, np.float32)
     plain = {name: np.asarray(value) for name, value in made.params.items()}

@@ -32,7 +32,6 @@ from jaxport.importer.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.narrowing import warning_of
-from jaxport.importer.parameters import Params
 from jaxport.importer.resolve import resolve
 from jaxport.importer.roles import Role, static_values
 from jaxport.importer.segments import Item, segments
@@ -180,7 +179,7 @@ class Program:
         return tuple(value.name or "" for value in self.inputs if value in self._static)
 
     @property
-    def params(self) -> Params:
+    def params(self) -> dict[str, jax.Array]:
         """The parameters by name, each read when it is looked up; two-dimensional kernels as (height, width, in, out)."""
         return self.weights.parameters
 

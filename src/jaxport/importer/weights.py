@@ -30,6 +30,9 @@ __all__ = ["Shardings", "Weights", "untie"]
 Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Sharding | None]
 """Where parameters live: by name, or as a function of the name and the shape and dtype of each."""
 
+LARGE = 2**26
+"""The bytes of parameters beyond which `params` is no plain dict: one that mixes with no others in JAX, but reads one by one."""
+
 
 class Weights(Mapping[str, jax.Array]):
     """The parameters of a graph, each read when it is looked up first, and its constants.
@@ -132,8 +135,10 @@ class Weights(Mapping[str, jax.Array]):
         return dict(self._read[_is_wide()])
 
     @property
-    def parameters(self) -> Params:
-        """All parameters by name, each read when it is looked up."""
+    def parameters(self) -> dict[str, jax.Array]:
+        """All parameters by name: a plain dict, or one that reads an array when it is looked up if all are large."""
+        if sum(self.tensor(name).nbytes for name in self) <= LARGE:
+            return self.arrays
         return Params(read={name: functools.partial(self.__getitem__, name) for name in self})
 
     def _array(self, name: str) -> jax.Array:
