@@ -68,9 +68,9 @@ class Draft:
     def kind(self) -> str:
         """What modules of one class have in common: the type that the file gives them, or else the last word of their names.
 
-        Modules of one part, such as a layer and its activation, have nothing in common but what they do.
+        Modules of one part at most, such as a layer and its activation, have nothing in common but what they do.
         """
-        return self.base if self.module.type else "" if len(self.fields.paths) == 1 else last_word(self.base)
+        return self.base if self.module.type else "" if len(self.fields.paths) < 2 else last_word(self.base)
 
     @property
     def trees(self) -> tuple[ast.AST, ast.AST]:

@@ -307,17 +307,18 @@ class _Simplifying:
         )
 
     def _element(self, step: Step) -> Step | None:
-        """`gather_nd(x, stack([i, j], axis=-1), 0)` is `x[i, j]`."""
-        stacked = self.spellings.step(step.args[1], "jnp.stack") if len(step.args) == 3 and step.args[2] == 0 else None
-        data = step.args[0]
-        if stacked is None or not isinstance(data, Variable) or len(stacked.args) != 1:
+        """`gather_nd(x, concatenate([expand_dims(i, 1), expand_dims(j, 1)], axis=1), 0)` is `x[i, j]`."""
+        joined = self.spellings.step(step.args[1], "jnp.concatenate") if len(step.args) == 3 and step.args[2] == 0 else None
+        if joined is None or not isinstance(step.args[0], Variable) or len(joined.args) != 1:
             return None
-        parts, axis = stacked.args[0], stacked.kwargs.get("axis", 0)
-        if axis % len(stacked.outputs.shape) != len(stacked.outputs.shape) - 1 or len(parts) < 2:
+        parts, last = joined.args[0], len(joined.outputs.shape) - 1
+        added = [self.spellings.step(part, "jnp.expand_dims") for part in parts]
+        found = [part.args[0] for part in added if part is not None and part.outputs.shape == (*part.args[0].shape, 1)]
+        if len(found) != len(parts) or len(parts) < 2 or joined.kwargs.get("axis", 0) % (last + 1) != last:
             return None
-        if not all(isinstance(part, Variable) for part in parts):
+        if not all(isinstance(part, Variable) for part in found):
             return None
-        return Step("index", "", (data, tuple(parts)), {}, step.outputs, step.node)
+        return Step("index", "", (step.args[0], tuple(found)), {}, step.outputs, step.node)
 
     def _rearranged(self, step: Step) -> Value | Step | None:
         """`expand_dims(x.reshape(b, n, 1), 1).transpose(0, 3, 2, 1)` is `expand_dims(x, 3)`: only axes of one element move."""
