@@ -40,7 +40,7 @@ from jaxport.jaxprs import (
     parameters,
 )
 from jaxport.jaxprs.dataflow import needed_equations
-from jaxport.onnx_facts.operation import OPERATION, Operation
+from jaxport.onnx_facts.operation import operation_of
 
 if TYPE_CHECKING:
     from jaxport.blocks import Block
@@ -240,13 +240,13 @@ class Walker:
     def walk_block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
         """Export a block: by its rule, as an ONNX function, or in place; an edited block only in place."""
         block = equation.params["block"]
-        operation = block.options.get(OPERATION)
+        operation = operation_of(block.options)
         place = op.place.enter(block) if operation is None else op.place
         inner = Emitter(self, op.scope, place, op.outs)
         if block.edited:
             return self.inline(inner, equation.params["jaxpr"], operands)
         known = {"block": block, "jaxpr": equation.params["jaxpr"]}
-        if isinstance(operation, Operation):
+        if operation is not None:
             rule, known["operation"] = self.operator_rule, operation
         else:
             rule = self.block_rules.get(block.target)
@@ -260,7 +260,7 @@ class Walker:
             except Declined as reason:
                 op.scope.undo(mark)
                 self.records.append(Record(place, _rule_name(rule), (), f"declined: {reason}"))
-        if self.functions is not None and self.functions.wants(block):
+        if operation is None and self.functions is not None and self.functions.wants(block):
             return self.functions.call(inner, equation, operands)
         return self.inline(inner, equation.params["jaxpr"], operands)
 

@@ -13,8 +13,8 @@ from jaxport.importer.graph import BoundNode
 from jaxport.importer.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.image_layout import HWIO, OIHW, order
 from jaxport.importer.registry import RANDOM_KEY, Operator, OperatorFunction
-from jaxport.onnx_facts import DECODERS, PRIMITIVES
-from jaxport.onnx_facts.operation import OPERATION, ArrayOperand, KnownOperand, Operation
+from jaxport.onnx_facts import DECODERS, PRIMITIVES, STATISTICS
+from jaxport.onnx_facts.operation import FEW, OPERATION, ArrayOperand, KnownOperand, Operation
 
 __all__ = ["boundary", "call"]
 
@@ -80,7 +80,8 @@ def _operation(node: BoundNode, inputs: Sequence[RuntimeValue], attributes: dict
             is_kernel = index == 1 and node.kernel_layout == HWIO
             operands.append(ArrayOperand(arrays.index(index), order(HWIO, OIHW) if is_kernel else None))
         elif isinstance(x, HostValue) and x.dtype != STRING:
-            operands.append(KnownOperand(x.data, x.dtype, x.name))
+            is_named = x.size > FEW or index in STATISTICS.get(node.node.op_type, ())
+            operands.append(KnownOperand(x.data, x.dtype, x.name if is_named else ""))
         elif x is None:
             operands.append(None)
         else:

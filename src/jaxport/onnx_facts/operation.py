@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["OPERATION", "ArrayOperand", "KnownOperand", "Operation"]
+__all__ = ["FEW", "OPERATION", "ArrayOperand", "KnownOperand", "Operation", "operation_of"]
 
 OPERATION = "onnx"
 """The key of the operation among a block's options."""
+
+FEW = 16
+"""Constants with at most this many elements need no name."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +83,13 @@ class Operation:
     attributes: Sequence[tuple[str, Any]]
     operands: Sequence[ArrayOperand | KnownOperand | None]
     outputs: int = 1
+
+
+def operation_of(options: Mapping[str, Any]) -> Operation | None:
+    """Return the operation in the options of a block; one that was written and read again is described, but lost.
+
+    >>> operation_of({"other": 1}) is None
+    True
+    """
+    operation = options.get(OPERATION)
+    return operation if isinstance(operation, Operation) else None

@@ -13,6 +13,7 @@ from jaxport.export.ports import is_key
 from jaxport.export.rules import BLOCK_RULES
 from jaxport.jaxprs import Array, JaxprEqn, PyTree
 from jaxport.jaxprs.taps import Tap, tapped
+from jaxport.onnx_facts.operation import operation_of
 from jaxport.verify.precision import narrowest
 from jaxport.verify.running import run_program
 
@@ -75,7 +76,7 @@ def measured(
 
     def enters(equation: JaxprEqn) -> bool:
         block = equation.params.get("block")
-        return block is None or block.target not in BLOCK_RULES
+        return block is None or (block.target not in BLOCK_RULES and operation_of(block.options) is None)
 
     traced = exported.traced
     jaxpr, taps = tapped(traced.jaxpr, results, enters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import onnx_ir as ir
 
@@ -13,8 +14,6 @@ from jaxport.onnx_facts import DECODERS, STATISTICS, UNSERVED, releases, schema
 from jaxport.onnx_facts.operation import ArrayOperand, KnownOperand
 from jaxport.onnx_facts.versions import means_the_same
 
-#: Constants with more elements than this have the names of the file.
-FEW = 16
 INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
 #: The domains whose operators runtimes compute; others are for those who registered them.
 DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
@@ -32,14 +31,16 @@ def operator(op, *operands, block, jaxpr, operation):
         op.decline("NaN has to be treated as JAX does")
     if operation.name not in DECODERS and all(x.is_constant for x in operands[: len(block.arguments)]):
         op.decline("its result is a constant")
-    facts = None
+    version = operation.version if operation.domain else op.opset
+    facts = schema.find(operation.domain, operation.name, version)
     if not operation.domain:
-        facts = schema.find("", operation.name, op.opset)
         why = means_the_same(operation.name, [name for name, _ in operation.attributes], operation.version, op.opset)
         if why:
             op.decline(why)
     elif op.walker.domains.setdefault(operation.domain, operation.version) != operation.version:
         op.decline("another operator needs another version of its domain")
+    if facts is None and not jax.config.read("jax_enable_x64") and _has_int32([*operands, *op.outs]):
+        op.decline("JAX may have narrowed its integers")
     places = [int(path or 0) for path in block.returns]
     if facts is not None and not all(facts.output(place).dtypes for place in places):
         op.decline("a result is no tensor")
@@ -59,14 +60,18 @@ def operator(op, *operands, block, jaxpr, operation):
     return [op.cast(made[place], aval.dtype) for place, aval in avals.items()]
 
 
+def _has_int32(values):
+    return any(value.dtype == INT32 for value in values)
+
+
 def _stamp(facts, types, place, aval, stated):
     """Return dtype and shape of a result: the dtype is what attributes state or that of operands, else that of JAX."""
     dtype, shape = (np.dtype(np.float32), None) if aval is None else (aval.dtype, aval.shape)
     formal = None if facts is None else facts.output(place)
     if formal is None:
         return dtype, shape
-    known = types.get(formal.type, np.dtype(stated) if stated is not None and place == 0 else None)
-    return known or next(each for each in (dtype, INT64, *formal.dtypes) if each in formal.dtypes), shape
+    known = types.get(formal.type, np.dtype(stated) if stated is not None and place == 0 else dtype)
+    return next(each for each in (known, INT64, *formal.dtypes) if each in formal.dtypes), shape
 
 
 def _written(op, facts, operation, operands):
@@ -87,9 +92,9 @@ def _written(op, facts, operation, operands):
     }
     if facts is None:
         return values, attributes
-    older = schema.find("", operation.name, operation.version) or facts
+    older = schema.find(operation.domain, operation.name, operation.version) or facts
     for name in older.attributes.keys() & facts.attributes.keys() - attributes.keys():
-        if older.defaults[name] != facts.defaults[name]:
+        if not operation.domain and older.defaults[name] != facts.defaults[name]:
             attributes[name] = schema.default_of(older, name)
     for name in attributes.keys() & {*DTYPE_ATTRIBUTES}:
         attributes[name] = ir.DataType(attributes[name]).numpy() if attributes[name] else None
@@ -104,7 +109,7 @@ def _written(op, facts, operation, operands):
 
 def _constant(op, known):
     if known.data.dtype != object:
-        return op.const(known.data, known.dtype, known.name if known.data.size > FEW else "")
+        return op.const(known.data, known.dtype, known.name)
     sizes = op.dims(tuple(known.data.ravel()))
     return op.cast(op.reshape(sizes, known.data.shape), known.dtype)
 
