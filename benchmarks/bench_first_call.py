@@ -24,7 +24,7 @@ CALL = """
 import time
 import jax, jax.numpy as jnp, numpy as np
 import jaxport
-from jaxport.importer.evaluate import observing
+from jaxport.importer.running.evaluate import observing
 jnp.ones(3).block_until_ready()
 program = jaxport.from_onnx({path!r})
 generator = np.random.default_rng(0)

@@ -26,8 +26,8 @@ import jaxport
 from benchmarks.measure import rendered
 from jaxport.errors import JaxportError
 from jaxport.graph.editing import graphs, operator_name
-from jaxport.importer.assumptions import with_assumptions
-from jaxport.importer.input_specs import input_specs
+from jaxport.importer.traced.assumptions import with_assumptions
+from jaxport.importer.traced.input_specs import input_specs
 from jaxport.verify.importing import Comparison
 from jaxport.verify.runtime import Session, as_written
 from tests.importer.backend import cases

@@ -18,9 +18,9 @@ import numpy as np
 
 import jaxport
 from benchmarks.measure import table
-from jaxport.codegen.fused import record_fused
+from jaxport.codegen.recorded.fused import record_fused
 from jaxport.codegen.structure import build
-from jaxport.codegen.structure.scopes import node_chains
+from jaxport.codegen.structure.modules.scopes import node_chains
 from jaxport.codegen.tree import Layer, Module, Op, Weight
 from jaxport.importer.program import Program
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from jaxport.export import opsets
+from jaxport.export.emit import opsets
 from jaxport.export.rules.refused import REASONS
 from jaxport.onnx_facts import schema
 from scripts.coverage_run import failures

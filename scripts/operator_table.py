@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 
 import jaxport.importer  # noqa: F401  registers the operators
-from jaxport.importer.registry import lookup, operators
+from jaxport.importer.resolving.registry import lookup, operators
 from tests.importer import backend
 
 TARGET = Path(__file__).parents[1] / "docs" / "operators.md"

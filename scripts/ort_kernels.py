@@ -20,8 +20,8 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import opsets
-from jaxport.export.value import data_type
+from jaxport.export.emit import opsets
+from jaxport.export.emit.value import data_type
 from jaxport.onnx_facts import schema
 
 PORTABLE = 18  # the opset of the target "portable"

@@ -16,7 +16,7 @@ from typing import Any
 
 import jaxport.importer  # noqa: F401  registers the operators
 from jaxport.export.rules import RULES
-from jaxport.importer.registry import operators
+from jaxport.importer.resolving.registry import operators
 
 
 def lines_of(function: Callable[..., Any]) -> int:

@@ -28,7 +28,7 @@ import onnx
 import jaxport
 from benchmarks.measure import rendered, run
 from jaxport.codegen.burn.crate import to_crate
-from jaxport.codegen.fused import record_fused
+from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer.variants import in_model_order
 from tests.burn.crates import BUILD, Built, Case, RunError, build, cargo, case_of
 from tests.torch.imported import Checks

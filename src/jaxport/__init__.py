@@ -36,18 +36,18 @@ from jaxport.errors import (
 if TYPE_CHECKING:
     from jaxport import mox
     from jaxport.export.api import to_onnx
-    from jaxport.export.calibration import Calibration
-    from jaxport.export.decoders import decoder_inputs, encoder_decoder_inputs
+    from jaxport.export.delivery.calibration import Calibration
+    from jaxport.export.delivery.targets import Target
+    from jaxport.export.emit.registry import rule
     from jaxport.export.exported import Exported
-    from jaxport.export.functions import onnx_function
+    from jaxport.export.generation.decoders import decoder_inputs, encoder_decoder_inputs
     from jaxport.export.passes.dense import Int8
     from jaxport.export.passes.int4 import Int4
-    from jaxport.export.registry import rule
-    from jaxport.export.targets import Target
+    from jaxport.export.walk.functions import onnx_function
     from jaxport.importer.limits import Limits
     from jaxport.importer.program import Program, from_onnx
-    from jaxport.importer.registry import op
-    from jaxport.mox.tracing import make_mox
+    from jaxport.importer.resolving.registry import op
+    from jaxport.mox.programs.tracing import make_mox
     from jaxport.phases import progress
     from jaxport.sourcing import to_source
 
@@ -89,19 +89,19 @@ __version__ = "0.1.0"
 
 #: The modules of the names that are loaded on first use.
 _LAZY = {
-    "Calibration": "jaxport.export.calibration",
+    "Calibration": "jaxport.export.delivery.calibration",
     "Int4": "jaxport.export.passes.int4",
     "Int8": "jaxport.export.passes.dense",
     "Exported": "jaxport.export.exported",
-    "make_mox": "jaxport.mox.tracing",
+    "make_mox": "jaxport.mox.programs.tracing",
     "to_source": "jaxport.sourcing",
     "Limits": "jaxport.importer.limits",
     "Program": "jaxport.importer",
-    "Target": "jaxport.export.targets",
-    "decoder_inputs": "jaxport.export.decoders",
-    "encoder_decoder_inputs": "jaxport.export.decoders",
+    "Target": "jaxport.export.delivery.targets",
+    "decoder_inputs": "jaxport.export.generation.decoders",
+    "encoder_decoder_inputs": "jaxport.export.generation.decoders",
     "from_onnx": "jaxport.importer",
-    "onnx_function": "jaxport.export.functions",
+    "onnx_function": "jaxport.export.walk.functions",
     "progress": "jaxport.phases",
     "op": "jaxport.importer",  # our operators are registered before the user's
     "rule": "jaxport.export.rules",  # our rules are registered before the user's

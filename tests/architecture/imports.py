@@ -48,10 +48,16 @@ MAY_SEE: dict[str, frozenset[str]] = {
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).
 UPWARD: dict[tuple[str, str], str] = {
-    ("blocks/window.py", "frameworks"): "by default, the frameworks that the process has imported are looked at",
+    (
+        "blocks/marking/window.py",
+        "frameworks",
+    ): "by default, the frameworks that the process has imported are looked at",
     ("export/exported.py", "verify"): "`exported.verify()`, and `exported(x)`, which runs the model",
-    ("export/calibration.py", "verify"): "calibration runs the model on the user's batches",
-    ("export/sources.py", "frameworks"): "a line in a framework that is loaded is not the user's, wherever it lies",
+    ("export/delivery/calibration.py", "verify"): "calibration runs the model on the user's batches",
+    (
+        "export/walk/sources.py",
+        "frameworks",
+    ): "a line in a framework that is loaded is not the user's, wherever it lies",
     ("graph/patterns.py", "export"): "a pattern is what the exporter emits for a JAX function",
     ("importer/program.py", "codegen"): "`program.to_source()`",
     ("importer/program.py", "verify"): "`program.verify()`",
@@ -107,7 +113,7 @@ def _modules(node: ast.AST) -> list[str]:
 
 
 def part_of(module_or_file: str) -> str:
-    """The part of the package that a file (`export/walker.py`) or a module (`jaxport.export.walker`) belongs to."""
+    """The part of the package that a file (`export/walk/walker.py`) or a module (`jaxport.export.walk.walker`) belongs to."""
     name = module_or_file.removeprefix("jaxport.").removesuffix(".py").replace("/", ".")
     return name.split(".")[0]
 

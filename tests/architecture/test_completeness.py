@@ -11,10 +11,10 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from jaxport.codegen.fused import FUSIONS
+from jaxport.codegen.recorded.fused import FUSIONS
 from jaxport.export import passes
 from jaxport.graph import fusions
-from jaxport.importer.registry import operators
+from jaxport.importer.resolving.registry import operators
 
 TESTS = Path(__file__).parents[1]
 #: Passes that a caller adds to `passes.DEFAULT` or gets by a target, and where the documentation has the word for it.
@@ -53,7 +53,7 @@ def test_a_pass_runs_or_is_documented(name: str) -> None:
         return
     assert name in {passes.pass_name(graph_pass) for graph_pass in (*passes.DEFAULT, *FUSIONS)}, (
         f"`{name}` ({file}) takes a model and never runs: add it to `DEFAULT` in export/passes/__init__.py, to `FUSIONS` in "
-        "codegen/fused.py, or to `ON_REQUEST` here"
+        "codegen/recorded/fused.py, or to `ON_REQUEST` here"
     )
 
 

@@ -18,7 +18,7 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.defs import OpSchema
 
 from jaxport import onnx_facts
-from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, operators
+from jaxport.importer.resolving.registry import KNOWN_OPSETS, Operator, lookup, operators
 from tests.importer.models import needs_newest_onnx
 
 pytestmark = needs_newest_onnx  # older ones lack operators that the facts name

@@ -36,16 +36,16 @@ def test_the_imports_of_the_package_are_seen():
 @pytest.mark.parametrize(
     ("file", "source", "is_wrong"),
     [
-        ("export/walker.py", "from jaxport.importer.ops import gemm", True),
-        ("export/walker.py", "import jaxport.importer", True),
-        ("export/walker.py", "from jaxport import importer", True),
-        ("importer/load.py", "from jaxport.export import api", True),
-        ("blocks/trace.py", "from jaxport.export.walker import walk", True),
+        ("export/walk/walker.py", "from jaxport.importer.ops import gemm", True),
+        ("export/walk/walker.py", "import jaxport.importer", True),
+        ("export/walk/walker.py", "from jaxport import importer", True),
+        ("importer/loading/load.py", "from jaxport.export import api", True),
+        ("blocks/trace.py", "from jaxport.export.walk.walker import walk", True),
         ("errors.py", "from jaxport.blocks import Block", True),
         ("mox/edit.py", "def f():\n    from jaxport.export import api", True),
         ("mox/edit.py", "if TYPE_CHECKING:\n    from jaxport.export import api", True),
-        ("export/walker.py", "from jaxport.blocks import Block", False),
-        ("export/walker.py", "from jaxport.jaxprs.dims import dim", False),
+        ("export/walk/walker.py", "from jaxport.blocks import Block", False),
+        ("export/walk/walker.py", "from jaxport.jaxprs.dims import dim", False),
         ("export/api.py", "def verify():\n    from jaxport.verify import verify", False),
         ("export/api.py", "from jaxport.verify import verify", True),
         ("export/api.py", "class A:\n    from jaxport.verify import verify", True),
@@ -55,7 +55,7 @@ def test_the_imports_of_the_package_are_seen():
 )
 def test_the_direction_test_sees_what_it_must(tmp_path: Path, file: str, source: str, is_wrong: bool):
     path = tmp_path / file
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source)
     assert bool(wrong_directions(tmp_path, {("export/api.py", "verify"): "a convenience"})) is is_wrong
 

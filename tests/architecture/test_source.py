@@ -16,7 +16,7 @@ from tests.architecture.imports import SOURCE
 
 PACKAGE = SOURCE / "jaxport"
 FILES = sorted(PACKAGE.rglob("*.py"))
-WALKER = PACKAGE / "export" / "walker.py"
+WALKER = PACKAGE / "export" / "walk" / "walker.py"
 
 LONGEST = 500
 # Files that may be longer, each with its reason.
@@ -25,10 +25,10 @@ LONG: dict[str, str] = {}
 # The only files that handle ONNX's protobuf messages; all others work on `onnx_ir`.
 PROTOBUF: dict[str, str] = {
     "export/exported.py": "`exported.proto` hands one to the user",
-    "importer/frame.py": "reads the file without its weights",
-    "importer/gate.py": "checks the tensors of the file",
-    "importer/load.py": "reads the file",
-    "importer/resolve.py": "the body that a schema gives for its operator is a message",
+    "importer/loading/frame.py": "reads the file without its weights",
+    "importer/loading/gate.py": "checks the tensors of the file",
+    "importer/loading/load.py": "reads the file",
+    "importer/resolving/resolve.py": "the body that a schema gives for its operator is a message",
     "saving.py": "writes the file",
 }
 
@@ -118,8 +118,8 @@ def test_every_folder_is_a_package():
 
 
 # How often `Any` may stand in 1,000 lines of code. It only goes down: a named alias says what a value is
-# (`PyTree`, `Array`, `Dim`, `Parameters` of `jaxport.jaxprs`, `Aval` and `Query` of `jaxport.mox.aliases`, `Tensor` and
-# `RuntimeValue` of `jaxport.importer.host`).
+# (`PyTree`, `Array`, `Dim`, `Parameters` of `jaxport.jaxprs`, `Aval` and `Query` of `jaxport.mox.programs.aliases`, `Tensor` and
+# `RuntimeValue` of `jaxport.importer.values.host`).
 MOST_ANY = {
     "package": 7,
     "blocks": 4,

@@ -10,7 +10,7 @@ import numpy as np
 from jaxport import jaxprs as jex_core
 from jaxport.blocks import Block, Traced, activation, block_p, trace, ungroup
 from jaxport.blocks.grouping import Roots, group
-from jaxport.blocks.markers import block_enter_p, block_exit_p
+from jaxport.blocks.marking.markers import block_enter_p, block_exit_p
 from jaxport.jaxprs.walk import bodies
 
 

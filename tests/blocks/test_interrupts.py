@@ -12,7 +12,7 @@ import pytest
 from flax import linen, nnx
 
 from jaxport.blocks import activation
-from jaxport.blocks.window import current_recorder, patched
+from jaxport.blocks.marking.window import current_recorder, patched
 
 
 class Model(nnx.Module):

@@ -13,7 +13,7 @@ import pytest
 from flax import linen, nnx
 
 from jaxport.blocks import activation, boundary, trace
-from jaxport.blocks.window import current_recorder, patched
+from jaxport.blocks.marking.window import current_recorder, patched
 from jaxport.errors import InvalidArgument
 from tests.blocks.checks import blocks, check, paths
 

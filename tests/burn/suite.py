@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from jaxport.codegen.burn.crate import Crate, to_crate
-from jaxport.codegen.fused import record_fused
+from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import JaxportError, ValueNotKnown
 from jaxport.importer import Program, from_onnx
 from tests.burn.crates import BUILD, Case, RunError, build, write_tensors

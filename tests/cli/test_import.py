@@ -45,7 +45,7 @@ def test_import_takes_values_for_shapes(folder: Path, capsys: pytest.CaptureFixt
 
 
 def test_import_writes_nothing_that_differs(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
-    from jaxport.importer import registry
+    from jaxport.importer.resolving import registry
 
     monkeypatch.setitem(
         registry._registry,

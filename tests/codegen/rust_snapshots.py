@@ -11,7 +11,7 @@ from unittest import mock
 import jaxport
 from examples.models import build
 from jaxport.codegen.burn import crate
-from jaxport.codegen.fused import record_fused
+from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer.variants import in_model_order
 
 FOLDER = Path(__file__).with_name("rust")

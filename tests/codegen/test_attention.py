@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 import jaxport
-from jaxport.codegen.fused import record_fused
+from jaxport.codegen.recorded.fused import record_fused
 from tests.codegen.structured import load
 
 pytestmark = pytest.mark.sampled(2)

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 import jaxport
-from jaxport.codegen.fused import record_fused
+from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer import Program
 from tests.exports import operators
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import jaxport.codegen.burn as package
-from jaxport.codegen.burn import elementwise
 from jaxport.codegen.burn.helpers import names, source
+from jaxport.codegen.burn.rules import elementwise
 
 FOLDER = Path(next(iter(package.__path__)))
 TEXT = "\n".join(path.read_text() for path in FOLDER.glob("*.py"))

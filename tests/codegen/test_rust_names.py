@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import jaxport
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.burn.layers import KEYWORDS
-from jaxport.codegen.fused import record_fused
+from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import SaveError, Unsupported
 from jaxport.importer.variants import in_model_order
 

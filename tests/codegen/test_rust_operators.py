@@ -6,7 +6,7 @@ import onnx.parser
 import pytest
 
 from jaxport.codegen.burn.crate import to_crate
-from jaxport.codegen.fused import record_fused
+from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import Unsupported
 from jaxport.importer import from_onnx
 

@@ -81,9 +81,9 @@ def run_page(page: Path, text: str) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pages write files and register rules and operators: in a folder of their own, and undone afterwards."""
     from jaxport.codegen.flax.layers import LAYERS  # the package registers operators of its own, which stay
-    from jaxport.codegen.structure.layers import RECOGNISERS
+    from jaxport.codegen.structure.recognition.layers import RECOGNISERS
     from jaxport.export import rules as registry
-    from jaxport.importer import registry as importer_registry
+    from jaxport.importer.resolving import registry as importer_registry
 
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "docs" / "files", tmp_path, dirs_exist_ok=True)

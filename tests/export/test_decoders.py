@@ -13,7 +13,7 @@ from jax import lax
 import jaxport
 from examples import speech_model
 from examples.language_model import CONFIGS, NEW_TOKENS, PROMPT, build, export, greedy
-from jaxport.export.decoders import Decoder
+from jaxport.export.generation.decoders import Decoder
 
 SIZES = [
     {"batch_size": 2, "sequence_length": 4, "total_sequence_length": 4},  # nothing before: the cache is empty

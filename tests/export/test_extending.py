@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxport
-from jaxport.export import plugins
-from jaxport.export.registry import BLOCK_RULES, RULES
+from jaxport.export.emit.registry import BLOCK_RULES, RULES
+from jaxport.export.walk import plugins
 from jaxport.testing import check, f32
 from tests.exports import operators
 

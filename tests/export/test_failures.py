@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 
 import jaxport
-from jaxport.export.sources import is_library
+from jaxport.export.walk.sources import is_library
 
 
 def message(fn, *inputs, **options):

@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 
 import jaxport
-from jaxport.export.registry import Rule
+from jaxport.export.emit.registry import Rule
 from jaxport.testing import check, f32, spec
 from tests.exports import operators
 

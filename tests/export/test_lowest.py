@@ -11,8 +11,9 @@ import pytest
 from jax import lax
 
 import jaxport
-from jaxport.export import lowest, opsets
-from jaxport.export.requirements import Requirements
+from jaxport.export.delivery import lowest
+from jaxport.export.delivery.requirements import Requirements
+from jaxport.export.emit import opsets
 from jaxport.onnx_facts import versions
 from jaxport.testing import f32, spec
 from tests.exports import operators

@@ -17,7 +17,7 @@ from jax import lax
 
 from jaxport import to_onnx
 from jaxport.errors import ExportError
-from jaxport.export.scopes import check_scopes
+from jaxport.export.delivery.scopes import check_scopes
 from jaxport.graph.editing import bodies
 
 Array = jax.Array

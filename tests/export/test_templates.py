@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 import jaxport
-from jaxport.export import templates, walker
+from jaxport.export.walk import templates, walker
 
 X = [("B", 4)]
 

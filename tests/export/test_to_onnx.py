@@ -17,8 +17,8 @@ import pytest
 from flax import linen as nn, nnx
 
 import jaxport
-from jaxport.export import opsets
-from jaxport.export.opsets import NEWEST
+from jaxport.export.emit import opsets
+from jaxport.export.emit.opsets import NEWEST
 from jaxport.testing import check, f32, i32, spec
 from jaxport.verify.runtime import newest_opset
 from tests.exports import export

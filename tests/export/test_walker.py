@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxport
-from jaxport.export.registry import RULES, Rule
+from jaxport.export.emit.registry import RULES, Rule
 from jaxport.testing import check, f32
 from tests.exports import export, operators
 

@@ -21,8 +21,8 @@ from jax import lax
 
 import jaxport
 from jaxport.importer import from_onnx
-from jaxport.importer.input_specs import input_specs
-from jaxport.jaxprs.versions import QUICKLY
+from jaxport.importer.traced.input_specs import input_specs
+from jaxport.jaxprs.releases.versions import QUICKLY
 from jaxport.testing import check_model
 from tests.importer.printed import load
 

@@ -13,8 +13,8 @@ from onnx import numpy_helper
 
 import jaxport
 from jaxport.importer import from_onnx
-from jaxport.importer.gate import tensors as every_tensor
-from jaxport.importer.input_specs import input_specs
+from jaxport.importer.loading.gate import tensors as every_tensor
+from jaxport.importer.traced.input_specs import input_specs
 from tests.importer.models import model
 
 LARGEST_INPUT = 2**20

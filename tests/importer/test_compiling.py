@@ -11,7 +11,8 @@ import pytest
 
 import jaxport
 from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
-from jaxport.importer import Program, compiling
+from jaxport.importer import Program
+from jaxport.importer.running import compiling
 from tests.importer.models import program
 
 pytestmark = pytest.mark.filterwarnings("ignore:64-bit types are off")

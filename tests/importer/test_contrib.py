@@ -19,7 +19,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native  # pyright: ig
 
 from jaxport.errors import ModelError, Unsupported
 from jaxport.importer import from_onnx
-from jaxport.importer.registry import Operator, operators
+from jaxport.importer.resolving.registry import Operator, operators
 from jaxport.onnx_facts.kernels import RELEASES
 from jaxport.verify.importing import Comparison, verify_program
 from tests.importer import printed

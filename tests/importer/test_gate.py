@@ -14,10 +14,10 @@ from onnx import TensorProto, numpy_helper
 
 from jaxport.errors import ModelError
 from jaxport.importer import from_onnx
-from jaxport.importer.gate import Gate, tensors
 from jaxport.importer.limits import Budget, Limits
-from jaxport.importer.mapping import Buffer
-from jaxport.importer.resolve import tensor_value
+from jaxport.importer.loading.gate import Gate, tensors
+from jaxport.importer.loading.mapping import Buffer
+from jaxport.importer.resolving.resolve import tensor_value
 from tests.fuzzing.opened import opened_files
 from tests.importer.models import model
 

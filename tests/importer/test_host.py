@@ -10,9 +10,9 @@ import pytest
 
 import jaxport.importer.ops  # noqa: F401  registers the helpers
 from jaxport.errors import ModelError
-from jaxport.importer.folding import _ROWS, fold
-from jaxport.importer.host import HostValue, dims_compare, host
-from jaxport.importer.namespaces import HELPERS, cast, jnp as shared, known
+from jaxport.importer.values.folding import _ROWS, fold
+from jaxport.importer.values.host import HostValue, dims_compare, host
+from jaxport.importer.values.namespaces import HELPERS, cast, jnp as shared, known
 from jaxport.jaxprs import InconclusiveDimensionOperation
 
 BATCH, SEQ = jax.export.symbolic_shape("batch, seq")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from jaxport.errors import ModelError
-from jaxport.export import folding
-from jaxport.export.value import Value
+from jaxport.export.emit import folding
+from jaxport.export.emit.value import Value
 from tests.importer import integers
 from tests.importer.models import program
 

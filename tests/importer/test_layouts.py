@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from jaxport.errors import ModelError
-from jaxport.importer import Program, layouts
-from jaxport.importer.registry import operators
+from jaxport.importer import Program
+from jaxport.importer.resolving import layouts
+from jaxport.importer.resolving.registry import operators
 from tests.importer.models import program
 
 pytestmark = pytest.mark.sampled(4)

@@ -14,8 +14,9 @@ import pytest
 
 import jaxport
 from jaxport.errors import InvalidArgument, ModelError, ValueNotKnown
-from jaxport.importer import Host, OutputCount, RandomKey, from_onnx, op, resolve
-from jaxport.importer.registry import lookup
+from jaxport.importer import Host, OutputCount, RandomKey, from_onnx, op
+from jaxport.importer.resolving import resolve
+from jaxport.importer.resolving.registry import lookup
 from tests.importer import backend
 from tests.importer.models import model, program
 

@@ -13,8 +13,8 @@ from onnx.defs import OpSchema
 
 from jaxport.errors import InvalidArgument, ModelError, RuleError
 from jaxport.importer import op
-from jaxport.importer.registry import KNOWN_OPSETS, Operator, lookup, operators, variant, versions
-from jaxport.importer.resolve import attribute_value
+from jaxport.importer.resolving.registry import KNOWN_OPSETS, Operator, lookup, operators, variant, versions
+from jaxport.importer.resolving.resolve import attribute_value
 from tests.importer.models import needs_newest_onnx, program
 
 SCHEMAS = onnx.defs.get_all_schemas_with_history()

@@ -12,7 +12,7 @@ import pytest
 
 from jaxport.errors import InvalidArgument, ValueNotKnown
 from jaxport.importer import from_onnx
-from jaxport.importer.assumptions import Assumptions
+from jaxport.importer.traced.assumptions import Assumptions
 from tests.cli.running import run
 from tests.codegen import structured
 from tests.importer import printed

@@ -8,7 +8,7 @@ import pytest
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer import from_onnx
-from jaxport.importer.input_specs import input_specs
+from jaxport.importer.traced.input_specs import input_specs
 from tests.importer.models import model
 
 

@@ -20,10 +20,11 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from jaxport.errors import InvalidArgument, ModelError
-from jaxport.importer import from_onnx, weights
-from jaxport.importer.frame import without_data
-from jaxport.importer.mapping import MappedTensor
-from jaxport.importer.weights import Weights
+from jaxport.importer import from_onnx
+from jaxport.importer.loading.frame import without_data
+from jaxport.importer.loading.mapping import MappedTensor
+from jaxport.importer.tensors import weights
+from jaxport.importer.tensors.weights import Weights
 from tests.importer.models import model, program
 
 rng = np.random.default_rng(0)

@@ -5,9 +5,9 @@ import gc
 import jax
 import jax.numpy as jnp
 
-from jaxport.blocks.window import activation
+from jaxport.blocks.marking.window import activation
 from jaxport.jaxprs import CHECKS_OF_SIZES, release
-from jaxport.jaxprs.versions import TESTED
+from jaxport.jaxprs.releases.versions import TESTED
 
 
 def errors_left(window):

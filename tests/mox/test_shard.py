@@ -95,7 +95,7 @@ assert sum(not value.sharding.is_fully_replicated for value in parts.params.valu
 np.testing.assert_allclose(jax.jit(parts)(x), model(x), rtol=1e-5, atol=1e-6)
 
 # The weights of a file are read in parts, each straight to the device where it lives.
-from jaxport.importer.weights import Weights
+from jaxport.importer.tensors.weights import Weights
 
 reads = {}
 

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 import jaxport
-from jaxport.export.ports import is_key
+from jaxport.export.signature.ports import is_key
 from jaxport.jaxprs import dims
-from jaxport.jaxprs.versions import QUICKLY
+from jaxport.jaxprs.releases.versions import QUICKLY
 from jaxport.testing import check_model
 from jaxport.verify import sampling
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxport.export.targets import DEFAULT, TARGETS
+from jaxport.export.delivery.targets import DEFAULT, TARGETS
 from jaxport.onnx_facts.kernels import RELEASES
 from tests.runtimes import faults, generation, javascript, page
 from tests.runtimes.faults import FAULTS

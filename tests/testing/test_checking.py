@@ -10,7 +10,7 @@ from flax import nnx
 from jax import lax
 
 import jaxport
-from jaxport.export.registry import Rule
+from jaxport.export.emit.registry import Rule
 from jaxport.testing import SIZES, check, check_declared, check_model, f32, f64, i32, sample, seeded, spec
 
 
@@ -39,7 +39,7 @@ def test_a_mistake_in_one_variant_is_found(condition, variant):
 
 
 def test_a_mistake_of_the_import_is_found(monkeypatch):
-    from jaxport.importer import registry
+    from jaxport.importer.resolving import registry
 
     wrong = registry.Operator("", "Sin", 7, lambda x: x)
     monkeypatch.setitem(registry._registry, ("", "Sin"), [wrong])

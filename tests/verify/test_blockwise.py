@@ -10,8 +10,8 @@ from flax import nnx
 from jax import lax
 
 import jaxport
-from jaxport.export.decoders import decoder_inputs
-from jaxport.verify import blockwise
+from jaxport.export.generation.decoders import decoder_inputs
+from jaxport.verify.per_block import blockwise
 
 GENERATOR = np.random.default_rng(8)
 X = GENERATOR.normal(size=(16, 32)).astype(np.float32)

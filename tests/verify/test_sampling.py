@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from jaxport.export.ports import Port
+from jaxport.export.signature.ports import Port
 from jaxport.testing import f32, i32, spec
 from jaxport.verify.sampling import Range, bounds, sample
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from jaxport.blocks.block import Block, FrozenMapping, block_p
-from jaxport.blocks.boundary import boundary
-from jaxport.blocks.recorder import Boundary, Recorder
+from jaxport.blocks.marking.boundary import boundary
+from jaxport.blocks.marking.recorder import Boundary, Recorder
+from jaxport.blocks.marking.window import activation, current_recorder, target_of
 from jaxport.blocks.tracing import Traced, TracedWeight, trace
 from jaxport.blocks.ungrouping import ungroup
-from jaxport.blocks.window import activation, current_recorder, target_of
 
 __all__ = [
     "Block",

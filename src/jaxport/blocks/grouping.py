@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p
+from jaxport.blocks.callables.places import Places, joined
 from jaxport.blocks.labels import Flow, Label, Labels, labels_of
-from jaxport.blocks.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
-from jaxport.blocks.places import Places, joined
+from jaxport.blocks.marking.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
 from jaxport.jaxprs import PyTree
 from jaxport.jaxprs.rewrite import with_operands
 from jaxport.jaxprs.walk import bodies, equations_within, replace_bodies

@@ -11,16 +11,16 @@ import jax
 from jax import core as jax_core
 
 from jaxport import jaxprs
+from jaxport.blocks.callables.framework import Framework
+from jaxport.blocks.callables.held import restored
+from jaxport.blocks.callables.models import MetLate, Models, arguments, merged
+from jaxport.blocks.callables.naming import argument_values, leaf_paths, output_paths, signature_of
+from jaxport.blocks.callables.values import is_array
 from jaxport.blocks.constants import hoisted
-from jaxport.blocks.framework import Framework
 from jaxport.blocks.grouping import Roots, group
-from jaxport.blocks.held import restored
-from jaxport.blocks.models import MetLate, Models, arguments, merged
-from jaxport.blocks.naming import argument_values, leaf_paths, output_paths, signature_of
-from jaxport.blocks.recorder import Boundary, Operators
-from jaxport.blocks.targets import bound_again, with_markers
-from jaxport.blocks.values import is_array
-from jaxport.blocks.window import activation, current_recorder
+from jaxport.blocks.marking.recorder import Boundary, Operators
+from jaxport.blocks.marking.targets import bound_again, with_markers
+from jaxport.blocks.marking.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, source_info_util
 from jaxport.jaxprs.dataflow import used_variables

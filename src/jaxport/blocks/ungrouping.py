@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
-from jaxport.blocks.markers import BlockCall, block_enter_p, block_exit_p
-from jaxport.blocks.values import is_value
+from jaxport.blocks.callables.values import is_value
+from jaxport.blocks.marking.markers import BlockCall, block_enter_p, block_exit_p
 from jaxport.jaxprs import Atom, Jaxpr, JaxprEqn
 from jaxport.jaxprs.rewrite import Rewriting, fresh, itself, with_operands
 from jaxport.jaxprs.walk import interpret, with_equations

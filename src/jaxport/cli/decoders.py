@@ -48,7 +48,7 @@ class DecoderOption:
 
     def save(self, decoder: Exported, encoder: Exported | None, folder: Path, external_data: bool | None) -> Path:
         """Write the folder, and return the file of the decoder in it."""
-        from jaxport.export.decoders import Decoder
+        from jaxport.export.generation.decoders import Decoder
 
         decoder.save_genai(folder, **self.saving, encoder=encoder, external_data=external_data)
         return folder / Decoder.of(decoder.model, decoder.inputs, decoder.outputs).filename

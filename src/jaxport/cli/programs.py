@@ -50,7 +50,7 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
       InvalidArgument: there is no such model, or it needs inputs that are not given.
     """
     import jaxport
-    from jaxport.export.specs import read_inputs
+    from jaxport.export.signature.specs import read_inputs
 
     suffix = Path(model).suffix
     if suffix in (".json", ".yson", ".xml"):
@@ -58,7 +58,7 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
     parsed = specs.parse_inputs(inputs)
     args = read_inputs([spec.value for spec in parsed]).args
     if suffix == ".onnx":
-        from jaxport.importer.input_specs import input_specs
+        from jaxport.importer.traced.input_specs import input_specs
 
         program = jaxport.from_onnx(model)
         return jaxport.make_mox(program)(*(args or input_specs(program).values()))

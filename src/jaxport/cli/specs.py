@@ -23,7 +23,7 @@ import numpy as np
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from jaxport.export.precisions import Named
+    from jaxport.export.delivery.precisions import Named
     from jaxport.jaxprs import PyTree
 
 __all__ = [
@@ -177,7 +177,7 @@ def parse_precision(text: str | None) -> Named | None:
     """
     if text is None or "," not in text:
         return text
-    from jaxport.export.precisions import PRECISIONS
+    from jaxport.export.delivery.precisions import PRECISIONS
 
     name, *options = (part.strip() for part in text.split(","))
     values = parse_keyword(options, "--precision")

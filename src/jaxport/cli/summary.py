@@ -10,7 +10,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from jaxport.errors import JaxportError, ModelError
-from jaxport.export import lowest
+from jaxport.export.delivery import lowest
 from jaxport.importer import from_onnx
 
 __all__ = ["NAMESPACE", "ModuleRow", "Summary", "TensorRow", "load_model", "summarize"]

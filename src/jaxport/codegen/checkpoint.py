@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.codegen.structure.scopes import module_paths, nodes_of
+from jaxport.codegen.structure.modules.scopes import module_paths, nodes_of
 from jaxport.codegen.tree import Weight
-from jaxport.importer.graph import BoundNode
 from jaxport.importer.names import is_made_up
 from jaxport.importer.program import Program
+from jaxport.importer.resolving.graph import BoundNode
 
 __all__ = ["pytorch_loading", "state_dict_entries"]
 

@@ -13,22 +13,22 @@ from pathlib import Path
 import numpy as np
 
 from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
-from jaxport.codegen.classes import Classes, Draft
-from jaxport.codegen.dialect import Dialect
-from jaxport.codegen.fields import class_name
-from jaxport.codegen.flat import variable_name
-from jaxport.codegen.literals import comment, storable
-from jaxport.codegen.numbers import with_differences
-from jaxport.codegen.sizes import size_names
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Module, Weight
+from jaxport.codegen.writing.classes import Classes, Draft
+from jaxport.codegen.writing.dialect import Dialect
+from jaxport.codegen.writing.fields import class_name
+from jaxport.codegen.writing.flat import variable_name
+from jaxport.codegen.writing.literals import comment, storable
+from jaxport.codegen.writing.numbers import with_differences
+from jaxport.codegen.writing.sizes import size_names
 from jaxport.errors import InvalidArgument, SaveError, boundary
 from jaxport.files import checked_path, publish
 from jaxport.importer.names import unique
-from jaxport.importer.namespaces import HELPERS
-from jaxport.importer.recording import Variable
-from jaxport.importer.tracing import RecordedProgram
+from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.values.namespaces import HELPERS
+from jaxport.importer.values.recording import Variable
 
 __all__ = ["GENERIC", "ModuleSource", "is_generated_file", "model_arguments", "tensors_of", "to_modules"]
 

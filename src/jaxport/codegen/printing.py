@@ -11,15 +11,15 @@ from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.burn.source import CrateSource, crate_source
 from jaxport.codegen.equinox import EQUINOX
 from jaxport.codegen.flax import NNX
-from jaxport.codegen.fused import record_fused
-from jaxport.codegen.literals import comment
 from jaxport.codegen.modules import ModuleSource, to_modules
-from jaxport.codegen.simplified import simplified
+from jaxport.codegen.recorded.fused import record_fused
+from jaxport.codegen.recorded.simplified import simplified
 from jaxport.codegen.source import Source, to_source
+from jaxport.codegen.writing.literals import comment
 from jaxport.errors import InvalidArgument
-from jaxport.importer.host import RuntimeValue
 from jaxport.importer.program import Program
-from jaxport.importer.tracing import record
+from jaxport.importer.traced.tracing import record
+from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.variants import in_model_order
 from jaxport.phases import phase
 
@@ -41,7 +41,7 @@ def printed(
 
     Args:
       program: the imported model.
-      inputs: for `jaxport.importer.tracing.record`: sizes other than the declared ones, and values that decide shapes.
+      inputs: for `jaxport.importer.traced.tracing.record`: sizes other than the declared ones, and values that decide shapes.
       framework: one of `FRAMEWORKS`.
       sample: of the names of a crate's inputs, returns inputs and outputs by name for the crate's test; or None.
 

@@ -17,18 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxport.codegen.flat import Printer, variable_name
-from jaxport.codegen.literals import call, comment, dim_expression, name, sentence, storable
-from jaxport.codegen.numbers import with_differences
-from jaxport.codegen.sizes import size_names, size_statements
+from jaxport.codegen.writing.flat import Printer, variable_name
+from jaxport.codegen.writing.literals import call, comment, dim_expression, name, sentence, storable
+from jaxport.codegen.writing.numbers import with_differences
+from jaxport.codegen.writing.sizes import size_names, size_statements
 from jaxport.errors import SaveError, boundary
 from jaxport.files import checked_path, publish
-from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.names import unique_identifiers
-from jaxport.importer.namespaces import HELPERS
-from jaxport.importer.recording import Variable
-from jaxport.importer.tracing import RecordedProgram
+from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.values.dtypes import STRING
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.namespaces import HELPERS
+from jaxport.importer.values.recording import Variable
 
 __all__ = ["Source", "noted", "summary", "to_source"]
 
@@ -93,7 +93,7 @@ def to_source(recorded: RecordedProgram) -> Source:
 
     >>> import onnx.parser
     >>> from jaxport.importer import from_onnx
-    >>> from jaxport.importer.tracing import record
+    >>> from jaxport.importer.traced.tracing import record
     >>> program = from_onnx(
     ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
     ...     agraph (float[batch, 2] x) => (float[batch, 2] y) { h = Add(x, x)  y = Tanh(h) }''')

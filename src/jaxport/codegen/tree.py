@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxport.importer.host import Attribute
-from jaxport.importer.recording import Step, Variable
+from jaxport.importer.values.host import Attribute
+from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["Call", "Item", "Layer", "Leaf", "Loop", "Module", "Op", "Tie", "Weight"]
 

@@ -19,36 +19,28 @@ import onnx_ir as ir
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
-from jaxport.export import (
-    decoders,
-    encoders,
-    failures,
-    lowest,
-    passes as graph_passes,
-    plugins,
-    precisions,
-    prepare,
-    roles,
-    targets,
-)
-from jaxport.export.calibration import Calibration
-from jaxport.export.emitter import Emitter
+from jaxport.export import failures, passes as graph_passes, prepare
+from jaxport.export.delivery import lowest, precisions, roles, targets
+from jaxport.export.delivery.calibration import Calibration
+from jaxport.export.delivery.precisions import Named
+from jaxport.export.delivery.requirements import CHECKS
+from jaxport.export.delivery.roles import role_of
+from jaxport.export.delivery.scopes import check_scopes
+from jaxport.export.delivery.targets import Target
+from jaxport.export.emit.emitter import Emitter
+from jaxport.export.emit.registry import Rule
+from jaxport.export.emit.value import Scope, Value
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
-from jaxport.export.functions import FunctionBuilder, IsWhole, Selector, selector
-from jaxport.export.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stored
-from jaxport.export.precisions import Named
+from jaxport.export.generation import decoders, encoders
 from jaxport.export.prepare import PreparedProgram
-from jaxport.export.registry import Rule
-from jaxport.export.requirements import CHECKS
-from jaxport.export.roles import role_of
 from jaxport.export.rules import BLOCK_RULES, RULES, imported
 from jaxport.export.rules.refused import CHECK_LEFT_OUT
-from jaxport.export.scopes import check_scopes
-from jaxport.export.specs import Inputs, read_inputs
-from jaxport.export.targets import Target
-from jaxport.export.value import Scope, Value
-from jaxport.export.walker import Place, Walker
+from jaxport.export.signature.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stored
+from jaxport.export.signature.specs import Inputs, read_inputs
+from jaxport.export.walk import plugins
+from jaxport.export.walk.functions import FunctionBuilder, IsWhole, Selector, selector
+from jaxport.export.walk.walker import Place, Walker
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import Dim, Parameters, PythonFunction, PyTree
 from jaxport.onnx_facts import releases
@@ -135,7 +127,7 @@ def to_onnx(
         `explain()` and `requirements` list them; "refuse" refuses them.
       unroll_scans: unroll scans of at most this many steps, which then run faster than a loop. By default, scans over
         stacked weights, whose steps are layers, are unrolled up to about 4,000 operations; 0 keeps all loops.
-      rules: rules for this export only, by primitive name: functions, or `jaxport.export.registry.Rule`.
+      rules: rules for this export only, by primitive name: functions, or `jaxport.export.emit.registry.Rule`.
       passes: the graph passes to run instead of `jaxport.export.passes.DEFAULT`.
       name: the name of the graph; by default that of `fn`.
 

@@ -12,12 +12,12 @@ from jaxport.columns import titled
 from jaxport.graph.editing import operator_name
 
 if TYPE_CHECKING:
-    from jaxport.export.functions import FunctionCall
+    from jaxport.export.delivery.requirements import Requirements
     from jaxport.export.passes import PassReport
-    from jaxport.export.requirements import Requirements
-    from jaxport.export.walker import Record
+    from jaxport.export.walk.functions import FunctionCall
+    from jaxport.export.walk.walker import Record
 
-_OWN = ("jaxport.export.rules.", "jaxport.export.registry.")
+_OWN = ("jaxport.export.rules.", "jaxport.export.emit.registry.")
 
 
 @dataclass(frozen=True)

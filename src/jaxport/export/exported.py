@@ -15,10 +15,12 @@ from numpy.typing import ArrayLike
 
 from jaxport import saving
 from jaxport.errors import InvalidArgument
-from jaxport.export import decoders, encoders, functions, specs
+from jaxport.export.delivery.requirements import Requirements
 from jaxport.export.explain import Explanation
-from jaxport.export.ports import Port
-from jaxport.export.requirements import Requirements
+from jaxport.export.generation import decoders, encoders
+from jaxport.export.signature import specs
+from jaxport.export.signature.ports import Port
+from jaxport.export.walk import functions
 from jaxport.jaxprs import Parameters, PythonFunction, PyTree, dims
 from jaxport.printable import printable
 
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
 
     from jaxport import blocks
     from jaxport.blocks.tracing import State
-    from jaxport.export.functions import FunctionCall
+    from jaxport.export.delivery.precisions import Precision
     from jaxport.export.passes import PassReport
-    from jaxport.export.precisions import Precision
-    from jaxport.export.walker import Record
+    from jaxport.export.walk.functions import FunctionCall
+    from jaxport.export.walk.walker import Record
     from jaxport.verify import Report
     from jaxport.verify.runtime import Session
 

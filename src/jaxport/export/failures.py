@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 import jax
 
 from jaxport import blocks
-from jaxport.blocks.recorder import calls_left
+from jaxport.blocks.marking.recorder import calls_left
 from jaxport.errors import ExportError
-from jaxport.export import sources
 from jaxport.export.flags.tracing import input_paths, with_flags
-from jaxport.export.specs import Inputs
+from jaxport.export.signature.specs import Inputs
+from jaxport.export.walk import sources
 from jaxport.jaxprs import PythonFunction, PyTree, dims
 
 #: The sizes tried in place of symbols: most functions accept them, and they differ from one another.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from jaxport.blocks.framework import Framework
+from jaxport.blocks.callables.framework import Framework
 
 __all__ = ["is_absent", "loaded"]
 
@@ -18,7 +18,7 @@ _FRAMEWORKS = {
     "haiku": "jaxport.frameworks.haiku",
     "keras": "jaxport.frameworks.keras",
     # A previously traced program is a model too.
-    "jaxport.mox.mox": "jaxport.mox.framework",
+    "jaxport.mox.programs.mox": "jaxport.mox.substitution.framework",
     "jaxport.importer.program": "jaxport.frameworks.imported",
 }
 

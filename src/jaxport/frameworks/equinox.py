@@ -9,9 +9,9 @@ import equinox
 import jax
 import jax.numpy as jnp
 
-from jaxport.blocks.framework import Framework, Leaf, static_items
-from jaxport.blocks.targets import subclasses
-from jaxport.blocks.values import is_array
+from jaxport.blocks.callables.framework import Framework, Leaf, static_items
+from jaxport.blocks.callables.values import is_array
+from jaxport.blocks.marking.targets import subclasses
 from jaxport.jaxprs import Module, PyTree
 
 __all__ = ["framework"]

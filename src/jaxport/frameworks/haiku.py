@@ -9,10 +9,10 @@ import haiku  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp
 from haiku._src import base  # pyright: ignore[reportMissingImports]  the running transformation has no public name
 
-from jaxport.blocks.framework import Framework, Leaf, OwnPlace, static_items
-from jaxport.blocks.recorder import Recorder
-from jaxport.blocks.targets import BOUNDARY
-from jaxport.blocks.values import is_array
+from jaxport.blocks.callables.framework import Framework, Leaf, OwnPlace, static_items
+from jaxport.blocks.callables.values import is_array
+from jaxport.blocks.marking.recorder import Recorder
+from jaxport.blocks.marking.targets import BOUNDARY
 from jaxport.jaxprs import Module, PyTree, source_info_util
 
 __all__ = ["framework"]

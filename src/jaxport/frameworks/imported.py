@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import jax.numpy as jnp
 
-from jaxport.blocks.framework import Framework, Leaf
+from jaxport.blocks.callables.framework import Framework, Leaf
 from jaxport.importer.modules import NodeModule
 from jaxport.importer.program import Program
 from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
@@ -16,7 +16,7 @@ __all__ = ["framework"]
 
 
 class Imported(Framework):
-    """`jaxport.importer`: the program itself opens and closes its blocks (see `jaxport.importer.segments`)."""
+    """`jaxport.importer`: the program itself opens and closes its blocks (see `jaxport.importer.running.segments`)."""
 
     namespaces = ("jaxport",)
 

@@ -10,9 +10,9 @@ import keras  # pyright: ignore[reportMissingImports]
 from keras.src.backend.common import global_state  # pyright: ignore[reportMissingImports]  no public name
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask  # pyright: ignore[reportMissingImports]
 
-from jaxport.blocks.framework import Framework, Leaf, static_items
-from jaxport.blocks.places import joined
-from jaxport.blocks.targets import subclasses
+from jaxport.blocks.callables.framework import Framework, Leaf, static_items
+from jaxport.blocks.callables.places import joined
+from jaxport.blocks.marking.targets import subclasses
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Module, PyTree
 

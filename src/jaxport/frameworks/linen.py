@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen
 
-from jaxport.blocks.framework import Framework, Leaf, Lifted, OwnPlace, Snapshot, static_items
-from jaxport.blocks.recorder import Recorder
-from jaxport.blocks.targets import BOUNDARY
-from jaxport.blocks.values import is_array
+from jaxport.blocks.callables.framework import Framework, Leaf, Lifted, OwnPlace, Snapshot, static_items
+from jaxport.blocks.callables.values import is_array
+from jaxport.blocks.marking.recorder import Recorder
+from jaxport.blocks.marking.targets import BOUNDARY
 from jaxport.jaxprs import Module, Parameters, PyTree, source_info_util
 
 __all__ = ["framework"]

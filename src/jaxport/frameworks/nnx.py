@@ -12,11 +12,11 @@ import numpy as np
 from flax import nnx
 from flax.nnx import graphlib
 
-from jaxport.blocks.framework import Framework, Leaf, Lifted, Look, Prepare, Snapshot, static_items
-from jaxport.blocks.naming import dotted
-from jaxport.blocks.places import joined
-from jaxport.blocks.targets import public_methods, subclasses
-from jaxport.blocks.values import children, is_array
+from jaxport.blocks.callables.framework import Framework, Leaf, Lifted, Look, Prepare, Snapshot, static_items
+from jaxport.blocks.callables.naming import dotted
+from jaxport.blocks.callables.places import joined
+from jaxport.blocks.callables.values import children, is_array
+from jaxport.blocks.marking.targets import public_methods, subclasses
 from jaxport.jaxprs import Module, PyTree
 
 __all__ = ["framework"]

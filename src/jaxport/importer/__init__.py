@@ -2,7 +2,8 @@
 
 from jaxport.importer import ops as _ops  # registers the operators
 from jaxport.importer.program import Program, from_onnx
-from jaxport.importer.registry import Host, OutputCount, RandomKey, ShapeOnly, op
+from jaxport.importer.resolving.registry import Host, OutputCount, RandomKey, ShapeOnly, op
+from jaxport.importer.values import namespaces
 
-__all__ = ["Host", "OutputCount", "Program", "RandomKey", "ShapeOnly", "from_onnx", "op"]
+__all__ = ["Host", "OutputCount", "Program", "RandomKey", "ShapeOnly", "from_onnx", "namespaces", "op"]
 del _ops

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.host import RuntimeValue
-from jaxport.importer.namespaces import jnp, vmap
+from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.namespaces import jnp, vmap
 
 __all__ = ["Batches"]
 

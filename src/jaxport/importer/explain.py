@@ -11,14 +11,14 @@ import onnx_ir as ir
 from jaxport.columns import titled
 from jaxport.errors import JaxportError
 from jaxport.graph.editing import operator_name
-from jaxport.importer.dtypes import STRING
-from jaxport.importer.evaluate import observing
-from jaxport.importer.graph import Body, BodyFunction, BoundNode, SchemaFunction
-from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.modules import scopes_of
-from jaxport.importer.recording import Recorded, Step
-from jaxport.importer.tracing import record
-from jaxport.importer.unchecked import unknown_attributes
+from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, SchemaFunction
+from jaxport.importer.resolving.unchecked import unknown_attributes
+from jaxport.importer.running.evaluate import observing
+from jaxport.importer.traced.tracing import record
+from jaxport.importer.values.dtypes import STRING
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.recording import Recorded, Step
 from jaxport.printable import printable, printable_lines
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def explain(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) 
 
     Args:
       program: the imported model.
-      inputs: for `jaxport.importer.tracing.record`: sizes other than the declared ones, and values that decide shapes.
+      inputs: for `jaxport.importer.traced.tracing.record`: sizes other than the declared ones, and values that decide shapes.
     """
     seen: dict[BoundNode, _Seen] = {}
     steps: list[Step] = []

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from jaxport.importer.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.names import unique
+from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.onnx_facts import ELEMENTWISE, MEASURES, POOLS, SELECTIONS, SOFTMAXES, VIEWS
 
 __all__ = ["NodeModule", "NodePlace", "Parameters", "has_place", "module_tree", "scopes_of"]

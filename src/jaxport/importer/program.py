@@ -16,27 +16,27 @@ import onnx_ir as ir
 from jaxport import saving
 from jaxport.blocks import current_recorder
 from jaxport.errors import InvalidArgument, boundary
-from jaxport.importer import weights
-from jaxport.importer.arguments import checked, external
 from jaxport.importer.batching import Batches
-from jaxport.importer.bounds import set_bounds
-from jaxport.importer.compiling import Calls
-from jaxport.importer.deciding import set_deciding_inputs
-from jaxport.importer.evaluate import evaluate, evaluate_blocks
-from jaxport.importer.foreseeing import bytes_of
-from jaxport.importer.graph import Body, BoundNode
-from jaxport.importer.host import Key, RuntimeValue
-from jaxport.importer.layouts import keep_order
 from jaxport.importer.limits import Limits, budget
-from jaxport.importer.load import ModelSource, load
+from jaxport.importer.loading.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
 from jaxport.importer.names import unique_identifiers
-from jaxport.importer.narrowing import warning_of
-from jaxport.importer.resolve import resolve
-from jaxport.importer.roles import Role, static_values
-from jaxport.importer.segments import Item, segments
+from jaxport.importer.resolving.bounds import set_bounds
+from jaxport.importer.resolving.deciding import set_deciding_inputs
+from jaxport.importer.resolving.foreseeing import bytes_of
+from jaxport.importer.resolving.graph import Body, BoundNode
+from jaxport.importer.resolving.layouts import keep_order
+from jaxport.importer.resolving.narrowing import warning_of
+from jaxport.importer.resolving.resolve import resolve
+from jaxport.importer.resolving.unchecked import tell_ignored
+from jaxport.importer.running.compiling import Calls
+from jaxport.importer.running.evaluate import evaluate, evaluate_blocks
+from jaxport.importer.running.segments import Item, segments
 from jaxport.importer.shown import declared, summary
-from jaxport.importer.unchecked import tell_ignored
+from jaxport.importer.tensors import weights
+from jaxport.importer.tensors.roles import Role, static_values
+from jaxport.importer.values.arguments import checked, external
+from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.phases import phase
 
 if TYPE_CHECKING:

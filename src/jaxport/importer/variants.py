@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from jaxport.importer.host import RuntimeValue
-from jaxport.importer.origins import read_back
 from jaxport.importer.program import Program
+from jaxport.importer.tensors.origins import read_back
+from jaxport.importer.values.host import RuntimeValue
 
 __all__ = ["in_model_order", "rebuilt", "with_params"]
 

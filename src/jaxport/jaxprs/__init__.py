@@ -22,7 +22,7 @@ from jaxport.jaxprs.aliases import (
     Shape,
     TreeDef,
 )
-from jaxport.jaxprs.names import (
+from jaxport.jaxprs.releases.names import (
     Atom,
     ClosedJaxpr,
     DebugInfo,
@@ -52,10 +52,9 @@ from jaxport.jaxprs.names import (
     varying,
     varying_axes,
 )
-from jaxport.jaxprs.parameters import native, parameters, with_parameters
-from jaxport.jaxprs.primitives import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules
-from jaxport.jaxprs.sizes import CHECKS_OF_SIZES
-from jaxport.jaxprs.versions import (
+from jaxport.jaxprs.releases.parameters import native, parameters, with_parameters
+from jaxport.jaxprs.releases.primitives import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules
+from jaxport.jaxprs.releases.versions import (
     DIGAMMA_AT_ZERO,
     INFINITE_BESIDE_NAN,
     TESTED,
@@ -64,3 +63,4 @@ from jaxport.jaxprs.versions import (
     release,
     untested,
 )
+from jaxport.jaxprs.sizes import CHECKS_OF_SIZES

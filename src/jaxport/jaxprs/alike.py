@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.jaxprs import Atom, Aval, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, PyTree, dims
+from jaxport.jaxprs import dims
+from jaxport.jaxprs.aliases import Aval, PyTree
+from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 #: Calls with custom derivatives: only their bodies matter.
 _WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 from typing import NamedTuple
 
-from jaxport.jaxprs.names import Atom, Jaxpr, JaxprEqn, Literal, Var
+from jaxport.jaxprs.releases.names import Atom, Jaxpr, JaxprEqn, Literal, Var
 
 __all__ = ["Read", "needed_equations", "producers", "reached", "readers", "used_variables", "variables"]
 

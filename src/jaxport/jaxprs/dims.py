@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from jax.core import max_dim, min_dim
 from jax.export import is_symbolic_dim
 
-from jaxport.jaxprs import Dim, InconclusiveDimensionOperation
+from jaxport.jaxprs.aliases import Dim
 from jaxport.jaxprs.dim_text import FUNCTIONS, Expression, parse, symbols
+from jaxport.jaxprs.releases.names import InconclusiveDimensionOperation
 
 __all__ = [
     "FUNCTIONS",

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax._src.interpreters import batching as _batching  # noqa: TID251 - the class is private
 
 from jaxport.jaxprs.aliases import Aval, PyTree, Shape
-from jaxport.jaxprs.names import JaxprEqn, source_info_util
+from jaxport.jaxprs.releases.names import JaxprEqn, source_info_util
 from jaxport.jaxprs.rewrite import inlined, traced, with_operands
 from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS
 

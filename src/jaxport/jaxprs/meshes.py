@@ -19,7 +19,7 @@ from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxport.jaxprs.aliases import Array, Aval, PyTree, Shape
-from jaxport.jaxprs.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, is_under_jit, jaxpr_as_fun, nameless
+from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, is_under_jit, jaxpr_as_fun, nameless
 from jaxport.jaxprs.rewrite import Rewriting, evaluated, fresh, itself, literals, with_operands
 from jaxport.jaxprs.walk import bodies, interpret, with_equations
 from jaxport.jaxprs.widen import jit_parameters

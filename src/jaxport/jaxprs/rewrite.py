@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 
 from jaxport.jaxprs.aliases import Array, Aval, Effect, PythonFunction, PyTree
-from jaxport.jaxprs.names import (
+from jaxport.jaxprs.releases.names import (
     Atom,
     ClosedJaxpr,
     DebugInfo,

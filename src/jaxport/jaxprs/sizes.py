@@ -12,7 +12,7 @@ from collections.abc import Callable
 from jax._src import core as _core  # noqa: TID251 - the function is private
 from jax.export import is_symbolic_dim
 
-from jaxport.jaxprs import Dim, PyTree
+from jaxport.jaxprs.aliases import Dim, PyTree
 
 __all__ = ["CHECKS_OF_SIZES"]
 

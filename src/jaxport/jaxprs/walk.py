@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from jaxport.jaxprs.aliases import Parameters, PyTree
-from jaxport.jaxprs.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed
+from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed
 
 __all__ = [
     "Location",

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 
 from jaxport.jaxprs.aliases import Aval, Dim, Effect, Parameters
-from jaxport.jaxprs.names import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Var, closed, nameless
-from jaxport.jaxprs.parameters import parameters, with_parameters
+from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Var, closed, nameless
+from jaxport.jaxprs.releases.parameters import parameters, with_parameters
 from jaxport.jaxprs.rewrite import traced_equation, zeros
 from jaxport.jaxprs.walk import bodies
 

@@ -8,8 +8,6 @@ Array([2., 2.], dtype=float32)
 
 from __future__ import annotations
 
-from jaxport.mox.account import Account, account
-from jaxport.mox.capture import Captured
 from jaxport.mox.edits.adapters import load_adapter, save_adapter, set_adapter
 from jaxport.mox.edits.casts import cast
 from jaxport.mox.edits.lora import lora
@@ -18,13 +16,15 @@ from jaxport.mox.edits.merging import merge_lora
 from jaxport.mox.edits.prune import prune
 from jaxport.mox.edits.quantize import calibrate, dequantize_linear, qdq, quantize, quantize_linear
 from jaxport.mox.edits.scaling import dora, ia3
-from jaxport.mox.match import Match
-from jaxport.mox.mox import Mox
-from jaxport.mox.replacement import Factory, Replacement, factory
-from jaxport.mox.selection import Selection, query, sub
+from jaxport.mox.looking.account import Account, account
+from jaxport.mox.programs.mox import Mox
+from jaxport.mox.programs.tracing import eval_mox, make_mox
+from jaxport.mox.querying.match import Match
+from jaxport.mox.querying.selection import Selection, query, sub
 from jaxport.mox.serialize.files import dumps, load, load_params, loads, save, save_params
-from jaxport.mox.tracing import eval_mox, make_mox
-from jaxport.mox.write_back import write_back
+from jaxport.mox.substitution.capture import Captured
+from jaxport.mox.substitution.replacement import Factory, Replacement, factory
+from jaxport.mox.substitution.write_back import write_back
 
 __all__ = [
     "Account",

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxport.blocks.places import joined
+from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.meshes import automatic_mesh
-from jaxport.mox.match import Match
-from jaxport.mox.replacement import Whole, factory
-from jaxport.mox.selection import Selection
-from jaxport.mox.tree import name_below
-from jaxport.mox.uses import Kernel, kernels
+from jaxport.mox.querying.match import Match
+from jaxport.mox.querying.selection import Selection
+from jaxport.mox.querying.tree import name_below
+from jaxport.mox.querying.uses import Kernel, kernels
+from jaxport.mox.substitution.replacement import Whole, factory
 
 if TYPE_CHECKING:
-    from jaxport.mox.mox import Mox
+    from jaxport.mox.programs.mox import Mox
 
 __all__ = ["beside", "sharded"]
 

@@ -14,15 +14,15 @@ from jax.typing import DTypeLike
 
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
-from jaxport.export import opsets
 from jaxport.export.api import to_onnx
+from jaxport.export.emit import opsets
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import with_bools
-from jaxport.export.ports import is_key
-from jaxport.export.specs import is_shape
+from jaxport.export.signature.ports import is_key
+from jaxport.export.signature.specs import is_shape
 from jaxport.importer import from_onnx
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree, dims
-from jaxport.jaxprs.versions import QUICKLY
+from jaxport.jaxprs.releases.versions import QUICKLY
 from jaxport.testing.specs import sample
 from jaxport.testing.structure import check_declared
 from jaxport.verify.comparing import difference

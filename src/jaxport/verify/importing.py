@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown
-from jaxport.export.ports import Port
+from jaxport.export.signature.ports import Port
 from jaxport.importer import Program
-from jaxport.importer.assumptions import Assumptions, with_assumptions
-from jaxport.importer.input_specs import input_specs
+from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
+from jaxport.importer.traced.input_specs import input_specs
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
 from jaxport.verify.precision import narrowest

@@ -17,7 +17,7 @@ from jax import export
 from jax.typing import DTypeLike
 
 from jaxport import blocks, jaxprs
-from jaxport.export.ports import Port
+from jaxport.export.signature.ports import Port
 from jaxport.jaxprs import Array, Parameters, PyTree, dims
 from jaxport.phases import phase
 from jaxport.verify import sampling, sizes as size_choice

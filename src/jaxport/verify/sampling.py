@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.export.ports import Port, is_key, key_implementation
+from jaxport.export.signature.ports import Port, is_key, key_implementation
 from jaxport.jaxprs import PyTree, dims
 from jaxport.jaxprs.walk import bodies, interpret
 from jaxport.jaxprs.widen import source_of

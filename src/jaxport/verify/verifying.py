@@ -15,13 +15,13 @@ import numpy as np
 
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
-from jaxport.export import specs
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
-from jaxport.export.ports import Port, is_key, port_of, stored
+from jaxport.export.signature import specs
+from jaxport.export.signature.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
-from jaxport.verify.blockwise import block_differences
-from jaxport.verify.localizing import Localizer
+from jaxport.verify.per_block.blockwise import block_differences
+from jaxport.verify.per_block.localizing import Localizer
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import BlockDifference, Divergence, Output, Report
 from jaxport.verify.running import Run, Sampler, Sides, arguments, run_traced

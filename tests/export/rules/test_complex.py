@@ -9,8 +9,8 @@ import pytest
 from jax import lax
 
 import jaxport
+from jaxport.export.emit.registry import RULES
 from jaxport.export.prepare.complex import without_complex
-from jaxport.export.registry import RULES
 from jaxport.testing import check, f32, i32, spec
 from tests.exports import operators
 

@@ -11,7 +11,7 @@ from jax import lax
 import jaxport
 from jaxport.export.rules import RULES
 from jaxport.export.rules.searching import MOST_ELEMENTS
-from jaxport.export.walker import Walker
+from jaxport.export.walk.walker import Walker
 from jaxport.jaxprs import jaxpr_as_fun
 from jaxport.jaxprs.walk import equations_within
 from jaxport.testing import expect_graph

@@ -20,11 +20,11 @@ from jaxport.codegen.burn.values import (
     tensor,
     tensor_type,
 )
-from jaxport.codegen.literals import LARGEST_LITERAL
 from jaxport.codegen.rust.nodes import Array, Binary, Borrow, Invocation, Literal, Method, Unary, method, path_call
 from jaxport.codegen.rust.text import number_text
-from jaxport.importer.host import Dim, RuntimeValue, is_dim
+from jaxport.codegen.writing.literals import LARGEST_LITERAL
 from jaxport.importer.names import unique
+from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 
 __all__ = ["NeedsStatements", "RustBody"]
 

@@ -14,20 +14,20 @@ from jaxport.codegen.burn.layers import BURN, LAYERS, NAMES_IN_USE, accepts
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Struct, Structs, kind_of_value, snake_case
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import dtype_name, kind_of
-from jaxport.codegen.fields import class_name
-from jaxport.codegen.flat import variable_name
-from jaxport.codegen.literals import comment
 from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of
 from jaxport.codegen.rust.text import formatted, quoted
-from jaxport.codegen.sizes import size_names
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Weight
+from jaxport.codegen.writing.fields import class_name
+from jaxport.codegen.writing.flat import variable_name
+from jaxport.codegen.writing.literals import comment
+from jaxport.codegen.writing.sizes import size_names
 from jaxport.errors import Refusal, Unsupported
-from jaxport.importer.host import HostValue, RuntimeValue
 from jaxport.importer.names import unique
-from jaxport.importer.origins import WeightOrigin
-from jaxport.importer.recording import Variable
-from jaxport.importer.tracing import RecordedProgram
+from jaxport.importer.tensors.origins import WeightOrigin
+from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.recording import Variable
 
 __all__ = ["Crate", "to_crate"]
 

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.codegen.burn import control, elementwise, indexing, reductions, shapes, spectral, windows  # noqa: F401  they register their rules
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.registry import PRIMITIVES, WITHOUT_EFFECT
+from jaxport.codegen.burn.rules import control, elementwise, indexing, reductions, shapes, spectral, windows  # noqa: F401  they register their rules
+from jaxport.codegen.burn.rules.registry import PRIMITIVES, WITHOUT_EFFECT
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, kind_of
 from jaxport.codegen.rust.text import expression_text
-from jaxport.importer.host import RuntimeValue, is_dim
+from jaxport.importer.values.host import RuntimeValue, is_dim
 from jaxport.jaxprs.walk import interpret
 
 __all__ = ["constant", "printed"]

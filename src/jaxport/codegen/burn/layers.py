@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxport.codegen.burn.imports import NAMES
-from jaxport.codegen.dialect import Constructor, Dialect, Field, constant, keywords
 from jaxport.codegen.rust.nodes import Array, Literal, Method, method, path_call
 from jaxport.codegen.tree import Layer
-from jaxport.importer.host import Attribute, RuntimeValue
+from jaxport.codegen.writing.dialect import Constructor, Dialect, Field, constant, keywords
+from jaxport.importer.values.host import Attribute, RuntimeValue
 
 __all__ = ["BURN", "accepts", "forward", "layer_type"]
 

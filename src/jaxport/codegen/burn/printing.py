@@ -15,11 +15,6 @@ import numpy as np
 from jaxport.codegen.burn.layers import CELLS, KEYWORDS, forward, layer_type, without_default_options
 from jaxport.codegen.burn.steps import Functions, StepPrinter
 from jaxport.codegen.burn.values import NotPrintable, kind_of, rank_of, tensor_type
-from jaxport.codegen.calls import CallPrinter
-from jaxport.codegen.classes import Classes, Draft
-from jaxport.codegen.dialect import constant
-from jaxport.codegen.fields import Entry, Fields, fields_of, key_of
-from jaxport.codegen.literals import attribute, name, storable
 from jaxport.codegen.rust.nodes import (
     Array,
     Borrow,
@@ -37,11 +32,16 @@ from jaxport.codegen.rust.nodes import (
     returned_at_once,
 )
 from jaxport.codegen.rust.text import expression_text, function_text
-from jaxport.codegen.starts import Start
 from jaxport.codegen.tree import Call, Layer, Module, Weight
+from jaxport.codegen.writing.calls import CallPrinter
+from jaxport.codegen.writing.classes import Classes, Draft
+from jaxport.codegen.writing.dialect import constant
+from jaxport.codegen.writing.fields import Entry, Fields, fields_of, key_of
+from jaxport.codegen.writing.literals import attribute, name, storable
+from jaxport.codegen.writing.starts import Start
 from jaxport.errors import Refusal
-from jaxport.importer.host import HostValue, RuntimeValue
-from jaxport.importer.recording import Step, Variable
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["RustCalls", "Struct", "Structs"]
 
@@ -421,7 +421,7 @@ class Structs(Classes):
 
 
 def _title(draft: Draft) -> str:
-    from jaxport.codegen.literals import comment
+    from jaxport.codegen.writing.literals import comment
 
     path = draft.module.path
     return f"The module `{comment(path)}` of the model." if path else "The model."

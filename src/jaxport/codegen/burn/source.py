@@ -22,7 +22,7 @@ from jaxport.codegen.rust.text import LAYOUT, formatted
 from jaxport.codegen.source import noted, summary
 from jaxport.errors import SaveError, boundary
 from jaxport.files import checked_path
-from jaxport.importer.origins import ORIGINS, WeightOrigin, stored
+from jaxport.importer.tensors.origins import ORIGINS, WeightOrigin, stored
 
 __all__ = ["CrateSource", "crate_source"]
 

@@ -12,21 +12,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.codegen.burn import calls  # noqa: F401  it registers its rules
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
-from jaxport.codegen.burn.control import together
-from jaxport.codegen.burn.elementwise import converted
 from jaxport.codegen.burn.equations import constant, printed
-from jaxport.codegen.burn.registry import CALLS
+from jaxport.codegen.burn.rules import calls  # noqa: F401  it registers its rules
+from jaxport.codegen.burn.rules.control import together
+from jaxport.codegen.burn.rules.elementwise import converted
+from jaxport.codegen.burn.rules.registry import CALLS
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor, tensor_type
 from jaxport.codegen.rust.nodes import RustFunction, path_call, returned_at_once
 from jaxport.codegen.rust.text import function_text
-from jaxport.codegen.sizes import size_statements
 from jaxport.codegen.structure.steps import reads
-from jaxport.importer.host import HostValue, RuntimeValue
+from jaxport.codegen.writing.sizes import size_statements
 from jaxport.importer.names import identifier, unique
-from jaxport.importer.namespaces import HELPERS
-from jaxport.importer.recording import Function as RecordedFunction, Recordable, Step, Variable, lower, map_leaves
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.namespaces import HELPERS
+from jaxport.importer.values.recording import (
+    Function as RecordedFunction,
+    Recordable,
+    Step,
+    Variable,
+    lower,
+    map_leaves,
+)
 
 __all__ = ["Functions", "StepPrinter"]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxport.codegen.rust.nodes import Array, Binary, Literal, method
 from jaxport.errors import Refusal
-from jaxport.importer.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.dim_text import Expression, parse, symbols
 
 __all__ = [

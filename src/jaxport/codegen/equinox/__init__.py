@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from jaxport.codegen.dialect import Dialect, SequenceForm, listed
 from jaxport.codegen.equinox.layers import DEFINITIONS, LAYERS
-from jaxport.codegen.literals import call, name
+from jaxport.codegen.writing.dialect import Dialect, SequenceForm, listed
+from jaxport.codegen.writing.literals import call, name
 
 __all__ = ["EQUINOX"]
 

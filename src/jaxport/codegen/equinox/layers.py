@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
-from jaxport.codegen.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
-from jaxport.codegen.literals import call, name
 from jaxport.codegen.tree import Layer
-from jaxport.importer.host import Attribute
+from jaxport.codegen.writing.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
+from jaxport.codegen.writing.literals import call, name
+from jaxport.importer.values.host import Attribute
 
 __all__ = ["DEFINITIONS", "LAYERS"]
 

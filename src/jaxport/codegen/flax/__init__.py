@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from jaxport.codegen.dialect import Dialect, SequenceForm, listed
 from jaxport.codegen.flax.functions import FUNCTIONS
 from jaxport.codegen.flax.layers import DEFINITIONS, LAYERS
-from jaxport.codegen.literals import call
+from jaxport.codegen.writing.dialect import Dialect, SequenceForm, listed
+from jaxport.codegen.writing.literals import call
 
 __all__ = ["NNX"]
 

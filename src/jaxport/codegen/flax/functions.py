@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from jaxport.importer.host import HostValue, RuntimeValue
-from jaxport.importer.namespaces import lax
-from jaxport.importer.recording import Step
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.namespaces import lax
+from jaxport.importer.values.recording import Step
 
 __all__ = ["FUNCTIONS"]
 

@@ -31,7 +31,7 @@ from jaxport.codegen.rust.nodes import (
     While,
 )
 from jaxport.codegen.rust.ownership import Ownership, live, own
-from jaxport.importer.host import RuntimeValue
+from jaxport.importer.values.host import RuntimeValue
 
 __all__ = ["LAYOUT", "expression_text", "formatted", "function_text", "number_text", "quoted"]
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from jaxport.codegen.structure.cells import cells_of, put_into_cells
-from jaxport.codegen.structure.closing import Closing
-from jaxport.codegen.structure.heads import with_attention_layers
-from jaxport.codegen.structure.idioms import rewritten
-from jaxport.codegen.structure.layers import LayerWeights, recognised
-from jaxport.codegen.structure.loops import with_loops
-from jaxport.codegen.structure.mining import mine
-from jaxport.codegen.structure.quantization import with_rounding
-from jaxport.codegen.structure.repeats import further_calls, separated, united
-from jaxport.codegen.structure.scheduling import scheduled
-from jaxport.codegen.structure.scopes import (
+from jaxport.codegen.structure.modules.cells import cells_of, put_into_cells
+from jaxport.codegen.structure.modules.closing import Closing
+from jaxport.codegen.structure.modules.loops import with_loops
+from jaxport.codegen.structure.modules.mining import mine
+from jaxport.codegen.structure.modules.repeats import further_calls, separated, united
+from jaxport.codegen.structure.modules.scheduling import scheduled
+from jaxport.codegen.structure.modules.scopes import (
     Chain,
     called,
     common,
@@ -29,15 +25,19 @@ from jaxport.codegen.structure.scopes import (
     node_chains,
     places_of,
 )
-from jaxport.codegen.structure.stacks import with_rounds
+from jaxport.codegen.structure.modules.stacks import with_rounds
+from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned_by_elements, shared
+from jaxport.codegen.structure.modules.wrappers import without_wrappers
+from jaxport.codegen.structure.recognition.heads import with_attention_layers
+from jaxport.codegen.structure.recognition.layers import LayerWeights, recognised
+from jaxport.codegen.structure.recognition.quantization import with_rounding
+from jaxport.codegen.structure.spelling.idioms import rewritten
 from jaxport.codegen.structure.steps import operators, renamed, variables
-from jaxport.codegen.structure.ties import copies, element_of_all, owned_by_elements, shared
-from jaxport.codegen.structure.wrappers import without_wrappers
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.errors import InvalidArgument
-from jaxport.importer.host import RuntimeValue
-from jaxport.importer.recording import Step, Variable, map_leaves
-from jaxport.importer.tracing import RecordedProgram
+from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.recording import Step, Variable, map_leaves
 
 __all__ = ["build"]
 

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from jaxport.codegen.tree import Op
-from jaxport.importer.host import HostValue, RuntimeValue
-from jaxport.importer.recording import Function, Recordable, Step, Variable, map_leaves
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.recording import Function, Recordable, Step, Variable, map_leaves
 
 __all__ = ["leaf_key", "operators", "reads", "renamed", "variables"]
 

@@ -16,13 +16,13 @@ import numpy as np
 from jax import core as jax_core
 
 from jaxport import blocks
+from jaxport.blocks.callables.naming import argument_values, leaf_paths, signature_of
 from jaxport.blocks.liveness import without_dead_code
-from jaxport.blocks.naming import argument_values, leaf_paths, signature_of
 from jaxport.blocks.tracing import State, Traced, TracedWeight
 from jaxport.errors import ExportError, InvalidArgument, JaxportError
 from jaxport.export.flags.merging import FALSE, TRUE, Side, merged
-from jaxport.export.ports import is_key
-from jaxport.export.specs import Inputs
+from jaxport.export.signature.ports import is_key
+from jaxport.export.signature.specs import Inputs
 from jaxport.jaxprs import ClosedJaxpr, Parameters, PythonFunction, PyTree, Var, nameless
 from jaxport.jaxprs.alike import same_aval
 

@@ -19,7 +19,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import folding
+from jaxport.export.emit import folding
 from jaxport.graph.editing import (
     HELD,
     PARAMETER,

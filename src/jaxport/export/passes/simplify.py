@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from jaxport.export import folding
+from jaxport.export.emit import folding
 from jaxport.graph.editing import (
     PARAMETER,
     Editor,

@@ -21,9 +21,9 @@ from jax.core import ShapedArray
 from jaxport.blocks import block_p
 from jaxport.blocks.block import FrozenMapping
 from jaxport.errors import RuleError
+from jaxport.export.emit.registry import RULES, Rule
 from jaxport.export.prepare.pairs import FORMULAS, Pair, each, real_dtype
 from jaxport.export.prepare.pairs_scattered import SCATTERS
-from jaxport.export.registry import RULES, Rule
 from jaxport.jaxprs import (
     Array,
     Atom,

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from jaxport.blocks import block_p
+from jaxport.export.emit.registry import RULES, Rule
 from jaxport.export.prepare.keys import RANDOM
-from jaxport.export.registry import RULES, Rule
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, dims, jaxpr_as_fun, nameless
 from jaxport.jaxprs.dataflow import used_variables, variables
 from jaxport.jaxprs.rewrite import Rewriting, with_values

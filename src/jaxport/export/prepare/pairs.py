@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export.registry import Rule
+from jaxport.export.emit.registry import Rule
 from jaxport.jaxprs import INFINITE_BESIDE_NAN, PythonFunction
 
 

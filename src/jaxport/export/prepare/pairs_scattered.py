@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxport.export.emit.registry import Rule
 from jaxport.export.prepare.pairs import Pair, absolute, angle, mul, polar
-from jaxport.export.registry import Rule
 from jaxport.jaxprs import Array, ClosedJaxpr, Jaxpr, Primitive, PythonFunction, jaxpr_as_fun
 
 _PLAIN: dict[str, Any] = {"update_jaxpr": None, "update_consts": ()}

@@ -1,6 +1,6 @@
 """The rules, one file per family. Importing this package registers them."""
 
-from jaxport.export.registry import BLOCK_RULES, RULES, rule
+from jaxport.export.emit.registry import BLOCK_RULES, RULES, rule
 from jaxport.export.rules import (
     bits,
     calls,

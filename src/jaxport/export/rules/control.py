@@ -8,7 +8,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules.recurrent import Unfit, recurrent_layer
 from jaxport.export.rules.refused import CHECK_LEFT_OUT, without_check
 from jaxport.export.rules.searching import searched

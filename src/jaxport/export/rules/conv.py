@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules.shape import rev
 from jaxport.export.rules.sliding import Window, attributes, fitted, gathered, padded, windows
 from jaxport.jaxprs import dims

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export.registry import renamed, rule
+from jaxport.export.emit.registry import renamed, rule
 from jaxport.onnx_facts import releases
 
 elementwise = functools.partial(rule, broadcasts=True)

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import requirements
-from jaxport.export.emitter import DTYPE_ATTRIBUTES
-from jaxport.export.registry import Rule
+from jaxport.export.delivery import requirements
+from jaxport.export.emit.emitter import DTYPE_ATTRIBUTES
+from jaxport.export.emit.registry import Rule
 from jaxport.graph.editing import Held, operator_name
 from jaxport.onnx_facts import DECODERS, STATISTICS, UNSERVED, releases, schema
 from jaxport.onnx_facts.operation import ArrayOperand, KnownOperand

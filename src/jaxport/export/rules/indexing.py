@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from jax.lax import GatherScatterMode
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules import starts as window_starts
 from jaxport.export.rules.elementwise import where
 from jaxport.export.rules.starts import INT64

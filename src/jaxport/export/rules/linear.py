@@ -7,8 +7,8 @@ import math
 import jax.numpy as jnp
 from jax import lax
 
-from jaxport.export.registry import rule
-from jaxport.jaxprs import definitions
+from jaxport.export.emit.registry import rule
+from jaxport.jaxprs.releases import definitions
 
 
 @rule("dot_general", irrelevant=("precision",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 
 
 @rule(block="jaxport.mox.dequantize_linear")

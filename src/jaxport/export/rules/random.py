@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules.shape import iota
 from jaxport.jaxprs import dims, random_gamma_p
 

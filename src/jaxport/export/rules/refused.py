@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 
 _ACROSS = "communicates with other devices; export the function that a single device would run on all the data"
 _KERNEL = "is a kernel for one kind of device; pass `rules={%r: lambda op, *xs, **_: op.call(reference, *xs)}`"

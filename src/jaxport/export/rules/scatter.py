@@ -18,17 +18,17 @@ import numpy as np
 from jax.lax import GatherScatterMode
 from numpy.typing import ArrayLike
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
+from jaxport.export.emit.value import Value
 from jaxport.export.rules import elementwise, starts as window_starts
 from jaxport.export.rules.indexing import arranged, many_windows, one_window, sliced, stacked
 from jaxport.export.rules.starts import INT64
 from jaxport.export.rules.windows import highest, lowest
-from jaxport.export.value import Value
 from jaxport.jaxprs import ClosedJaxpr, Dim, PythonFunction, dims, jaxpr_as_fun
 from jaxport.onnx_facts import releases
 
 if TYPE_CHECKING:
-    from jaxport.export.emitter import Emitter
+    from jaxport.export.emit.emitter import Emitter
 
 #: From this many elements on, a row is scattered as a whole rather than element by element.
 LONG_ROW = 8

@@ -10,7 +10,7 @@ import math
 
 from jax import lax
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 
 
 @rule("sharding_constraint", "reshard", "layout_constraint", "relayout", broadcasts=True)

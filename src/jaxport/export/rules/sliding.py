@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from numpy.typing import ArrayLike
 
-from jaxport.export.value import Value
+from jaxport.export.emit.value import Value
 from jaxport.jaxprs import dims
 
 

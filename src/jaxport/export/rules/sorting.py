@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules import starts
 from jaxport.jaxprs import dims
 

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export.registry import rule
-from jaxport.jaxprs import DIGAMMA_AT_ZERO, definitions
+from jaxport.export.emit.registry import rule
+from jaxport.jaxprs import DIGAMMA_AT_ZERO
+from jaxport.jaxprs.releases import definitions
 
 
 def in_single_precision(function):

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jax.typing import DTypeLike
 
-from jaxport.export import intervals
-from jaxport.export.shapes import shape_of
-from jaxport.export.value import Value, beside
+from jaxport.export.emit import intervals
+from jaxport.export.emit.shapes import shape_of
+from jaxport.export.emit.value import Value, beside
 from jaxport.jaxprs import dims
 
 if TYPE_CHECKING:
-    from jaxport.export.emitter import Emitter
+    from jaxport.export.emit.emitter import Emitter
 
 INT64 = np.dtype(np.int64)
 

@@ -13,8 +13,8 @@ import numpy as np
 from jax import lax
 from numpy.typing import ArrayLike
 
-from jaxport.export import intervals
-from jaxport.export.registry import rule
+from jaxport.export.emit import intervals
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules.sliding import Window, fitted, padded, seen, windows
 from jaxport.jaxprs import ClosedJaxpr, PythonFunction, dims, jaxpr_as_fun
 

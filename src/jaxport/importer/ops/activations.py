@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.importer.host import Key, RuntimeValue, Tensor
-from jaxport.importer.namespaces import jnp, lax, nn, random
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.casting import at_least_single
-from jaxport.importer.registry import Host, RandomKey, op, renamed
+from jaxport.importer.resolving.registry import Host, RandomKey, op, renamed
+from jaxport.importer.values.host import Key, RuntimeValue, Tensor
+from jaxport.importer.values.namespaces import jnp, lax, nn, random
 
 renamed(since=1, Softplus=nn.softplus, Softsign=nn.soft_sign)
 renamed(since=14, HardSwish=nn.hard_swish)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.importer.host import HostValue, Tensor, dims_compare
-from jaxport.importer.namespaces import cast, helper, jnp, lax
+from jaxport.importer.values.host import HostValue, Tensor, dims_compare
+from jaxport.importer.values.namespaces import cast, helper, jnp, lax
 from jaxport.jaxprs import InconclusiveDimensionOperation
 
 
@@ -38,7 +38,7 @@ def divide(x: Tensor, y: Any) -> Tensor:
 
     Float16 is divided in float32 and rounded, unless the divisor is a known number whose reciprocal is a normal one.
 
-    >>> from jaxport.importer.host import host
+    >>> from jaxport.importer.values.host import host
     >>> divide(host([7, -7, 7]), host([2, 2, 0]))
     host([3, -3, -1], int64)
     >>> divide(jnp.ones(1, np.float16), host([7e-6], np.float16)) == np.float16(np.inf)

@@ -8,10 +8,10 @@ from itertools import accumulate
 import numpy as np
 
 from jaxport.errors import ModelError, Refusal, Unsupported
-from jaxport.importer.host import RuntimeValue, Tensor, dims_compare, is_dim
-from jaxport.importer.namespaces import jnp, known, lax
 from jaxport.importer.ops.indexing import columns_to_image
-from jaxport.importer.registry import Host, OutputCount, earlier, op
+from jaxport.importer.resolving.registry import Host, OutputCount, earlier, op
+from jaxport.importer.values.host import RuntimeValue, Tensor, dims_compare, is_dim
+from jaxport.importer.values.namespaces import jnp, known, lax
 from jaxport.jaxprs import Dim
 
 

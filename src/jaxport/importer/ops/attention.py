@@ -8,11 +8,11 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import RuntimeValue, Tensor
-from jaxport.importer.namespaces import cast, helper, jnp, known, lax, nn
 from jaxport.importer.ops.arithmetic import divide
-from jaxport.importer.registry import OutputCount, earlier, op
+from jaxport.importer.resolving.registry import OutputCount, earlier, op
+from jaxport.importer.values.dtypes import dtype_of
+from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.namespaces import cast, helper, jnp, known, lax, nn
 from jaxport.jaxprs import Dim
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import Tensor
-from jaxport.importer.namespaces import cast, helper, jnp, lax
-from jaxport.importer.registry import ShapeOnly, earlier, op
+from jaxport.importer.resolving.registry import ShapeOnly, earlier, op
+from jaxport.importer.values.dtypes import dtype_of
+from jaxport.importer.values.host import Tensor
+from jaxport.importer.values.namespaces import cast, helper, jnp, lax
 
 NARROW_INTEGERS = {"int2", "uint2", "int4", "uint4"}
 

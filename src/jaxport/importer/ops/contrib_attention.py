@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxport.errors import Refusal, Unsupported
-from jaxport.importer.host import RuntimeValue, Tensor, dims_compare
-from jaxport.importer.namespaces import cast, jnp, lax, vmap
 from jaxport.importer.ops.attention import (
     both,
     capped,
@@ -25,7 +23,9 @@ from jaxport.importer.ops.attention import (
     split_heads,
 )
 from jaxport.importer.ops.quantization import matmul_integer
-from jaxport.importer.registry import Host, OutputCount, op, variant
+from jaxport.importer.resolving.registry import Host, OutputCount, op, variant
+from jaxport.importer.values.host import RuntimeValue, Tensor, dims_compare
+from jaxport.importer.values.namespaces import cast, jnp, lax, vmap
 from jaxport.jaxprs import Dim
 
 DOMAIN = "com.microsoft"

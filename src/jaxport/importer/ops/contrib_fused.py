@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxport.importer.host import Tensor
-from jaxport.importer.image_layout import CHANNELS_LAST
-from jaxport.importer.namespaces import cast, jnp, lax, nn
 from jaxport.importer.ops.activations import gelu, hard_sigmoid
 from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
@@ -19,7 +16,10 @@ from jaxport.importer.ops.generating import trilu
 from jaxport.importer.ops.linear_algebra import gemm, scaled
 from jaxport.importer.ops.normalization import standardized
 from jaxport.importer.ops.pooling import PoolingAttributes, max_pool
-from jaxport.importer.registry import Host, image_op, in_layout, op, variant
+from jaxport.importer.resolving.registry import Host, image_op, in_layout, op, variant
+from jaxport.importer.values.host import Tensor
+from jaxport.importer.values.image_layout import CHANNELS_LAST
+from jaxport.importer.values.namespaces import cast, jnp, lax, nn
 
 op(DOMAIN, "Gelu", since=1)(variant("approximate")(gelu))
 

@@ -8,10 +8,6 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from jaxport.importer.dtypes import STRING, canonical
-from jaxport.importer.host import host
-from jaxport.importer.image_layout import ONNX
-from jaxport.importer.namespaces import cast, for_strings, helper, jnp, lax, nn
 from jaxport.importer.ops.arranging import pad
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.convolution import ConvolutionAttributes, conv_transpose
@@ -20,7 +16,11 @@ from jaxport.importer.ops.linear_algebra import scaled
 from jaxport.importer.ops.resizing import grid_sample_image
 from jaxport.importer.ops.searching import unique
 from jaxport.importer.ops.shapes import range_
-from jaxport.importer.registry import Host, Known, SizeBound, op, variant
+from jaxport.importer.resolving.registry import Host, Known, SizeBound, op, variant
+from jaxport.importer.values.dtypes import STRING, canonical
+from jaxport.importer.values.host import host
+from jaxport.importer.values.image_layout import ONNX
+from jaxport.importer.values.namespaces import cast, for_strings, helper, jnp, lax, nn
 
 op(DOMAIN, "GatherND", since=1)(variant("batch_dims")(gather_at))
 

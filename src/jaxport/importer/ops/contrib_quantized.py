@@ -7,9 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from jaxport.importer.host import RuntimeValue, Tensor, host
-from jaxport.importer.image_layout import ImageLayout
-from jaxport.importer.namespaces import cast, helper, jnp, nn
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.pooling import PoolingAttributes, average_pool, global_average_pool
@@ -24,7 +21,10 @@ from jaxport.importer.ops.quantization import (
     spread,
 )
 from jaxport.importer.ops.recurrent import LSTMAttributes, biases, lstm_layer
-from jaxport.importer.registry import REQUIRED, OutputsNamed, op, variant
+from jaxport.importer.resolving.registry import REQUIRED, OutputsNamed, op, variant
+from jaxport.importer.values.host import RuntimeValue, Tensor, host
+from jaxport.importer.values.image_layout import ImageLayout
+from jaxport.importer.values.namespaces import cast, helper, jnp, nn
 from jaxport.jaxprs import Dim, PythonFunction
 
 

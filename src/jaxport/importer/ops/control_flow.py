@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.errors import ModelError, Refusal, ValueNotKnown
-from jaxport.importer.host import Attribute, HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.limits import budget_in_force
-from jaxport.importer.namespaces import jnp, known, lax, vmap
-from jaxport.importer.registry import SizeBound, op
+from jaxport.importer.resolving.registry import SizeBound, op
+from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue, Tensor, host
+from jaxport.importer.values.namespaces import jnp, known, lax, vmap
 from jaxport.jaxprs import PythonFunction
 
 SHORT = 4

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxport.errors import ModelError
-from jaxport.importer.host import RuntimeValue
-from jaxport.importer.image_layout import ONNX
-from jaxport.importer.namespaces import helper, jnp, lax, nn
 from jaxport.importer.ops.grouped_convolutions import lowering
-from jaxport.importer.registry import image_op, op
+from jaxport.importer.resolving.registry import image_op, op
+from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.image_layout import ONNX
+from jaxport.importer.values.namespaces import helper, jnp, lax, nn
 from jaxport.jaxprs import Dim
 
 AGAIN = "export the model again"

@@ -8,11 +8,11 @@ from functools import reduce
 import numpy as np
 
 from jaxport.errors import Refusal, Unsupported
-from jaxport.importer.dtypes import canonical, dtype_of
-from jaxport.importer.host import HostValue, Tensor
-from jaxport.importer.namespaces import cast, jnp, known, lax, nn
 from jaxport.importer.ops.arithmetic import divide, integer_power
-from jaxport.importer.registry import op, renamed
+from jaxport.importer.resolving.registry import op, renamed
+from jaxport.importer.values.dtypes import canonical, dtype_of
+from jaxport.importer.values.host import HostValue, Tensor
+from jaxport.importer.values.namespaces import cast, jnp, known, lax, nn
 from jaxport.jaxprs import PythonFunction
 
 renamed(since=6, Abs=jnp.abs, Ceil=jnp.ceil, Exp=jnp.exp, Floor=jnp.floor, Log=jnp.log, Neg=jnp.negative)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from jaxport.errors import ModelError
-from jaxport.importer.namespaces import jnp, nn
 from jaxport.importer.ops import activations, normalization  # noqa: F401  what is looked up below
 from jaxport.importer.ops.indexing import slice_
 from jaxport.importer.ops.normalization import mean_variance_normalization
-from jaxport.importer.registry import earlier, op, variant
+from jaxport.importer.resolving.registry import earlier, op, variant
+from jaxport.importer.values.namespaces import jnp, nn
 
 LAST = 9
 """The last version that had them."""

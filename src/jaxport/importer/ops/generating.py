@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.importer.dtypes import STRING, dtype_of
-from jaxport.importer.host import HostValue, Key, Tensor, host
-from jaxport.importer.namespaces import cast, jnp, nn, random
-from jaxport.importer.registry import REQUIRED, Host, RandomKey, ShapeOnly, earlier, op
+from jaxport.importer.resolving.registry import REQUIRED, Host, RandomKey, ShapeOnly, earlier, op
+from jaxport.importer.values.dtypes import STRING, dtype_of
+from jaxport.importer.values.host import HostValue, Key, Tensor, host
+from jaxport.importer.values.namespaces import cast, jnp, nn, random
 
 
 @op("Trilu", since=14)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxport.importer.host import RuntimeValue, Tensor
-from jaxport.importer.image_layout import OIHW, ImageLayout
-from jaxport.importer.namespaces import helper, jnp, lax
+from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.image_layout import OIHW, ImageLayout
+from jaxport.importer.values.namespaces import helper, jnp, lax
 
 __all__ = ["lowering"]
 

@@ -7,9 +7,9 @@ import io
 import numpy as np
 
 from jaxport.errors import NotInstalled
-from jaxport.importer.host import RuntimeValue, host
-from jaxport.importer.namespaces import at_once, cast, helper, jnp, lax
-from jaxport.importer.registry import Host, Known, SizeBound, op
+from jaxport.importer.resolving.registry import Host, Known, SizeBound, op
+from jaxport.importer.values.host import RuntimeValue, host
+from jaxport.importer.values.namespaces import at_once, cast, helper, jnp, lax
 
 
 @helper

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from jaxport.errors import ModelError, Refusal, Unsupported
-from jaxport.importer.host import HostValue, Tensor, is_dim
-from jaxport.importer.namespaces import helper, jnp, known, lax
-from jaxport.importer.registry import Extent, Host, Position, earlier, op, variant
+from jaxport.importer.resolving.registry import Extent, Host, Position, earlier, op, variant
+from jaxport.importer.values.host import HostValue, Tensor, is_dim
+from jaxport.importer.values.namespaces import helper, jnp, known, lax
 from jaxport.jaxprs import Dim
 
 
@@ -200,7 +200,7 @@ def slice_(
 
 @op("jaxport", "UpdatedSlice", since=1)
 def updated_slice(data, new, position, *, axis, size):
-    """Return `data` with `new`, `size` entries of `axis`, from a position on (see `jaxport.importer.extents`)."""
+    """Return `data` with `new`, `size` entries of `axis`, from a position on (see `jaxport.importer.resolving.extents`)."""
     if new.shape[axis] != size:
         raise ModelError(
             f"{new.shape[axis]} entries replace {size}",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.importer.dtypes import from_type_string
-from jaxport.importer.namespaces import jnp
 from jaxport.importer.ops import activations, elementwise, linear_algebra, recurrent  # noqa: F401  what is looked up below
 from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.shapes import concat, reshape
-from jaxport.importer.registry import Host, earlier, op
+from jaxport.importer.resolving.registry import Host, earlier, op
+from jaxport.importer.values.dtypes import from_type_string
+from jaxport.importer.values.namespaces import jnp
 
 CONSUMED = {"consumed_inputs": None}
 """A hint to reuse the memory of inputs; XLA decides that itself."""

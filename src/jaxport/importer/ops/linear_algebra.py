@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jaxport.importer.host import Tensor
-from jaxport.importer.namespaces import jnp
 from jaxport.importer.ops.casting import at_least_single
-from jaxport.importer.registry import REQUIRED, earlier, op, renamed
+from jaxport.importer.resolving.registry import REQUIRED, earlier, op, renamed
+from jaxport.importer.values.host import Tensor
+from jaxport.importer.values.namespaces import jnp
 
 renamed(since=1, MatMul=jnp.matmul)
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue, RuntimeValue, Tensor, host
-from jaxport.importer.namespaces import cast, for_strings, jnp, known
 from jaxport.importer.ops.ml_scores import DOMAIN, chosen
 from jaxport.importer.ops.strings import strings
-from jaxport.importer.registry import earlier, op
+from jaxport.importer.resolving.registry import earlier, op
+from jaxport.importer.values.dtypes import STRING
+from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host
+from jaxport.importer.values.namespaces import cast, for_strings, jnp, known
 
 
 @op(DOMAIN, "ArrayFeatureExtractor", since=1)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import RuntimeValue, Tensor, host
-from jaxport.importer.namespaces import cast, for_strings, helper, jnp, lax, nn, vmap
 from jaxport.importer.ops.strings import strings
-from jaxport.importer.registry import op
+from jaxport.importer.resolving.registry import op
+from jaxport.importer.values.dtypes import STRING
+from jaxport.importer.values.host import RuntimeValue, Tensor, host
+from jaxport.importer.values.namespaces import cast, for_strings, helper, jnp, lax, nn, vmap
 
 DOMAIN = "ai.onnx.ml"
 

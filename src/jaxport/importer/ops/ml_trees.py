@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxport.errors import ModelError
-from jaxport.importer.host import HostValue, RuntimeValue, Tensor, host
-from jaxport.importer.namespaces import cast, helper, jnp, lax
 from jaxport.importer.ops.ml_scores import DOMAIN, labelled, transformed, two_classes
-from jaxport.importer.registry import earlier, op
+from jaxport.importer.resolving.registry import earlier, op
+from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host
+from jaxport.importer.values.namespaces import cast, helper, jnp, lax
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 """The comparison of a feature with its threshold, by its number in `TreeEnsemble`."""

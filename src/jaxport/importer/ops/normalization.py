@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import RuntimeValue, Tensor
-from jaxport.importer.image_layout import ONNX, ImageLayout
-from jaxport.importer.namespaces import cast, helper, jnp, lax
 from jaxport.importer.ops.arithmetic import divide
-from jaxport.importer.registry import REQUIRED, OutputCount, earlier, image_op, op
+from jaxport.importer.resolving.registry import REQUIRED, OutputCount, earlier, image_op, op
+from jaxport.importer.values.dtypes import dtype_of
+from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.image_layout import ONNX, ImageLayout
+from jaxport.importer.values.namespaces import cast, helper, jnp, lax
 
 
 def _over(axes: Sequence[int]) -> dict[str, RuntimeValue]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxport.importer.host import RuntimeValue, Tensor, host, is_dim
-from jaxport.importer.image_layout import ImageLayout
-from jaxport.importer.namespaces import helper, jnp, lax
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.convolution import WindowAttributes
-from jaxport.importer.registry import Host, OutputCount, earlier, image_op, op
+from jaxport.importer.resolving.registry import Host, OutputCount, earlier, image_op, op
+from jaxport.importer.values.host import RuntimeValue, Tensor, host, is_dim
+from jaxport.importer.values.image_layout import ImageLayout
+from jaxport.importer.values.namespaces import helper, jnp, lax
 from jaxport.jaxprs import Dim
 
 

@@ -8,14 +8,14 @@ import jax
 import ml_dtypes
 import numpy as np
 
-from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import RuntimeValue, Tensor
-from jaxport.importer.image_layout import ONNX
-from jaxport.importer.namespaces import cast, helper, jnp, known, lax
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
-from jaxport.importer.registry import earlier, op, variant
+from jaxport.importer.resolving.registry import earlier, op, variant
+from jaxport.importer.values.dtypes import dtype_of
+from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.image_layout import ONNX
+from jaxport.importer.values.namespaces import cast, helper, jnp, known, lax
 from jaxport.jaxprs import PythonFunction
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jaxport.errors import ModelError, Refusal, Unsupported
-from jaxport.importer.host import RuntimeValue, Tensor
-from jaxport.importer.namespaces import jnp, lax, nn
 from jaxport.importer.ops.indexing import reverse_sequence
-from jaxport.importer.registry import earlier, op, variant
+from jaxport.importer.resolving.registry import earlier, op, variant
+from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.namespaces import jnp, lax, nn
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxport.importer.host import HostValue, RuntimeValue, Tensor
-from jaxport.importer.namespaces import jnp, nn
-from jaxport.importer.registry import Host, op
+from jaxport.importer.resolving.registry import Host, op
+from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor
+from jaxport.importer.values.namespaces import jnp, nn
 from jaxport.jaxprs import PythonFunction
 
 

@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from jaxport.errors import Refusal, ValueNotKnown
-from jaxport.importer.host import Tensor
-from jaxport.importer.image_layout import ONNX
-from jaxport.importer.namespaces import cast, helper, jnp, known, vmap
 from jaxport.importer.ops.convolution import ConvolutionAttributes
-from jaxport.importer.registry import Host, earlier, op, variant
+from jaxport.importer.resolving.registry import Host, earlier, op, variant
+from jaxport.importer.values.host import Tensor
+from jaxport.importer.values.image_layout import ONNX
+from jaxport.importer.values.namespaces import cast, helper, jnp, known, vmap
 from jaxport.jaxprs import Dim
 
 

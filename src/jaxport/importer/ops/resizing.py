@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from jaxport.errors import Refusal, Unsupported
-from jaxport.importer.host import Tensor, is_dim
 from jaxport.importer.limits import budget_in_force
-from jaxport.importer.namespaces import helper, jnp, vmap
-from jaxport.importer.registry import REQUIRED, Host, earlier, op
+from jaxport.importer.resolving.registry import REQUIRED, Host, earlier, op
+from jaxport.importer.values.host import Tensor, is_dim
+from jaxport.importer.values.namespaces import helper, jnp, vmap
 from jaxport.jaxprs import Dim
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.importer.host import HostValue, RuntimeValue, Tensor, host
-from jaxport.importer.namespaces import jnp, lax
-from jaxport.importer.registry import Host, Known, SizeBound, earlier, op
+from jaxport.importer.resolving.registry import Host, Known, SizeBound, earlier, op
+from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host
+from jaxport.importer.values.namespaces import jnp, lax
 from jaxport.jaxprs import PythonFunction
 
 

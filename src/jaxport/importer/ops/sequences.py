@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import host
 from jaxport.importer.limits import budget_in_force
-from jaxport.importer.namespaces import jnp
-from jaxport.importer.registry import REQUIRED, Host, earlier, op
+from jaxport.importer.resolving.registry import REQUIRED, Host, earlier, op
+from jaxport.importer.values.dtypes import dtype_of
+from jaxport.importer.values.host import host
+from jaxport.importer.values.namespaces import jnp
 
 
 @op("SequenceConstruct", since=11)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.errors import ModelError
-from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import HostValue, SizesNeeded, Tensor, dims_compare, host, is_dim
-from jaxport.importer.namespaces import cast, jnp, lax
-from jaxport.importer.registry import Host, ShapeOnly, earlier, op, renamed
+from jaxport.importer.resolving.registry import Host, ShapeOnly, earlier, op, renamed
+from jaxport.importer.values.dtypes import dtype_of
+from jaxport.importer.values.host import HostValue, SizesNeeded, Tensor, dims_compare, host, is_dim
+from jaxport.importer.values.namespaces import cast, jnp, lax
 from jaxport.jaxprs import Shape
 from jaxport.jaxprs.dims import known
 

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from jaxport.importer.dtypes import dtype_of
-from jaxport.importer.host import Tensor, host
-from jaxport.importer.namespaces import cast, jnp, lax
 from jaxport.importer.ops.casting import at_least_single
-from jaxport.importer.registry import Host, op
+from jaxport.importer.resolving.registry import Host, op
+from jaxport.importer.values.dtypes import dtype_of
+from jaxport.importer.values.host import Tensor, host
+from jaxport.importer.values.namespaces import cast, jnp, lax
 from jaxport.jaxprs import Dim
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxport.importer.dtypes import STRING
-from jaxport.importer.host import HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.limits import budget_in_force
-from jaxport.importer.registry import Host, op
 from jaxport.importer.regular import Regular
+from jaxport.importer.resolving.registry import Host, op
+from jaxport.importer.values.dtypes import STRING
+from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host
 
 
 def strings(values: RuntimeValue) -> HostValue:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxport.importer.host import RuntimeValue, Tensor
-from jaxport.importer.namespaces import cast, grad, jnp, nn
 from jaxport.importer.ops.arithmetic import divide
-from jaxport.importer.registry import DifferentiatedGraph, op
+from jaxport.importer.resolving.registry import DifferentiatedGraph, op
+from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.namespaces import cast, grad, jnp, nn
 
 DOMAIN = "ai.onnx.preview.training"
 

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument, ModelError
 from jaxport.jaxprs import Array
-from jaxport.mox.aliases import JsonValue
 from jaxport.mox.edits.lora import GATE, TARGET, lora
 from jaxport.mox.edits.scaling import dora, ia3
-from jaxport.mox.mox import Mox
-from jaxport.mox.names import near
-from jaxport.mox.origins import places_of
-from jaxport.mox.selection import Selection
+from jaxport.mox.programs.aliases import JsonValue
+from jaxport.mox.programs.mox import Mox
+from jaxport.mox.querying.names import near
+from jaxport.mox.querying.origins import places_of
+from jaxport.mox.querying.selection import Selection
+from jaxport.mox.querying.tree import Node
 from jaxport.mox.serialize.files import load_params, metadata_of, save_params
-from jaxport.mox.tree import Node
 
 __all__ = ["load_adapter", "save_adapter", "set_adapter"]
 

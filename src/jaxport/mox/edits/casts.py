@@ -12,8 +12,8 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Atom, Aval, PyTree
 from jaxport.jaxprs.rewrite import inlined, traced
-from jaxport.mox.replacement import Rewrite
-from jaxport.mox.rewriting import TypeRewriting
+from jaxport.mox.programs.rewriting import TypeRewriting
+from jaxport.mox.substitution.replacement import Rewrite
 
 __all__ = ["cast"]
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import jax.numpy as jnp
 
-from jaxport.blocks.values import is_tracer
+from jaxport.blocks.callables.values import is_tracer
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.dataflow import producers
 from jaxport.mox.edits.lora import TARGET
-from jaxport.mox.match import match_of
-from jaxport.mox.mox import Mox
-from jaxport.mox.origins import places_of
-from jaxport.mox.tree import Node
+from jaxport.mox.programs.mox import Mox
+from jaxport.mox.querying.match import match_of
+from jaxport.mox.querying.origins import places_of
+from jaxport.mox.querying.tree import Node
 
 __all__ = ["exchanged_weight", "exchanged_weights"]
 

@@ -21,9 +21,9 @@ from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Aval, PythonFunction, PyTree, Var
 from jaxport.jaxprs.dataflow import producers
-from jaxport.mox.match import Match
-from jaxport.mox.replacement import Factory, Original, Replacement, factory
-from jaxport.mox.uses import Kernel, Use, cast_of, is_passed_on, kernels, plain_body, uses
+from jaxport.mox.querying.match import Match
+from jaxport.mox.querying.uses import Kernel, Use, cast_of, is_passed_on, kernels, plain_body, uses
+from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
 
 __all__ = [
     "GATE",

@@ -18,10 +18,10 @@ from jaxport.jaxprs.widen import entered_by, runs_bodies
 from jaxport.mox.edits.exchanged import exchanged_weight, exchanged_weights
 from jaxport.mox.edits.lora import GATE, TARGET, update_of
 from jaxport.mox.edits.scaling import along, directed
-from jaxport.mox.mox import Mox
-from jaxport.mox.names import near
-from jaxport.mox.origins import ParameterPlace, index_of, is_first_axis_squeezed, places_of
-from jaxport.mox.tree import Node
+from jaxport.mox.programs.mox import Mox
+from jaxport.mox.querying.names import near
+from jaxport.mox.querying.origins import ParameterPlace, index_of, is_first_axis_squeezed, places_of
+from jaxport.mox.querying.tree import Node
 
 if TYPE_CHECKING:
     from jaxport.blocks.block import Block
@@ -256,7 +256,7 @@ def _readers(jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var) -> list[jaxprs.JaxprEqn]
 
 
 def _leaves_of(arguments: Mapping[str, PyTree]) -> dict[str, Array]:
-    from jaxport.blocks.naming import leaf_paths
+    from jaxport.blocks.callables.naming import leaf_paths
 
     named = list(arguments.items())
     paths = leaf_paths(named, lambda _: False)

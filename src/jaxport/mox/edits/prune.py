@@ -11,10 +11,10 @@ import numpy as np
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction, PyTree
 from jaxport.jaxprs.meshes import on_host
-from jaxport.mox.match import Match
-from jaxport.mox.replacement import Factory, Original, Replacement, factory
+from jaxport.mox.querying.match import Match
+from jaxport.mox.querying.uses import kernels_to
 from jaxport.mox.sharding import beside
-from jaxport.mox.uses import kernels_to
+from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
 
 __all__ = ["prune"]
 

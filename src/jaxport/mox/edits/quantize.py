@@ -18,15 +18,15 @@ from jaxport.blocks import boundary
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction, PyTree
 from jaxport.jaxprs.meshes import on_host
-from jaxport.mox.aliases import Query
 from jaxport.mox.edits.lora import is_adapted
-from jaxport.mox.match import Match
-from jaxport.mox.replacement import Factory, Original, Replacement, factory
+from jaxport.mox.programs.aliases import Query
+from jaxport.mox.querying.match import Match
+from jaxport.mox.querying.uses import kernels_to
 from jaxport.mox.sharding import beside
-from jaxport.mox.uses import kernels_to
+from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
 
 if TYPE_CHECKING:
-    from jaxport.mox.mox import Mox
+    from jaxport.mox.programs.mox import Mox
 
 __all__ = ["calibrate", "dequantize_linear", "qdq", "quantize", "quantize_linear"]
 

@@ -16,9 +16,9 @@ import numpy as np
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Aval, Parameters, PythonFunction, PyTree
 from jaxport.mox.edits.lora import GATE, TARGET, checked_name, checked_scale, contracted, factors, no_weight, update_of
-from jaxport.mox.match import Match
-from jaxport.mox.replacement import Factory, Original, Replacement, factory
-from jaxport.mox.uses import Kernel, is_passed_on, kernels, plain_body
+from jaxport.mox.querying.match import Match
+from jaxport.mox.querying.uses import Kernel, is_passed_on, kernels, plain_body
+from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
 
 __all__ = ["along", "directed", "dora", "ia3"]
 

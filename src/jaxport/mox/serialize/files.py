@@ -16,8 +16,8 @@ from jaxport.errors import InvalidArgument, ModelError, boundary
 from jaxport.files import checked_path
 from jaxport.jaxprs import Array, dims, jaxpr_as_fun
 from jaxport.jaxprs.meshes import on_host
-from jaxport.mox.aliases import JsonValue
-from jaxport.mox.mox import Mox
+from jaxport.mox.programs.aliases import JsonValue
+from jaxport.mox.programs.mox import Mox
 from jaxport.mox.serialize.formats import parsed, printed
 from jaxport.mox.serialize.reading import mox_from
 from jaxport.mox.serialize.values import dtype_of

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal, NoReturn
 
 from jaxport.errors import InvalidArgument, ModelError
-from jaxport.mox.aliases import JsonValue
+from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.serialize.yson import parse_yson, yson_text
 
 __all__ = ["Format", "parsed", "printed"]

@@ -18,9 +18,9 @@ from jaxport.jaxprs import Array, Atom, Aval, Dim, Effect, Parameters, PyTree, V
 from jaxport.jaxprs.alike import takes_values
 from jaxport.jaxprs.mapped import Mapped, with_record
 from jaxport.jaxprs.widen import jit_parameters
-from jaxport.mox.aliases import JsonValue
-from jaxport.mox.mox import Mox
-from jaxport.mox.rules import RULED, DerivativeRule, equation_of
+from jaxport.mox.programs.aliases import JsonValue
+from jaxport.mox.programs.mox import Mox
+from jaxport.mox.programs.rules import RULED, DerivativeRule, equation_of
 from jaxport.mox.serialize.primitives import keyword_values, primitives
 from jaxport.mox.serialize.trees import tree_from
 from jaxport.mox.serialize.values import decoded, dtype_of

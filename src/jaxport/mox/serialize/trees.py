@@ -8,7 +8,7 @@ import jax
 
 from jaxport.errors import ModelError
 from jaxport.jaxprs import PyTree, TreeDef
-from jaxport.mox.aliases import JsonValue
+from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.serialize.values import Unwritable
 
 __all__ = ["tree_data", "tree_from"]

@@ -19,10 +19,10 @@ import numpy as np
 from jax import lax
 
 from jaxport.blocks.block import FrozenMapping
-from jaxport.blocks.framework import public_name
+from jaxport.blocks.callables.framework import public_name
 from jaxport.errors import ModelError, noted
 from jaxport.jaxprs import Array, PyTree
-from jaxport.mox.aliases import JsonValue
+from jaxport.mox.programs.aliases import JsonValue
 
 __all__ = ["Named", "Unwritable", "array_from", "array_text", "decoded", "dtype_of", "dtype_text", "encoded"]
 

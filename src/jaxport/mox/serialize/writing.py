@@ -11,19 +11,19 @@ from jax import core as jax_core, export as jax_export
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
-from jaxport.blocks.framework import public_name
+from jaxport.blocks.callables.framework import public_name
 from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
 from jaxport.jaxprs import Atom, Aval, PyTree, Var
 from jaxport.jaxprs.mapped import Mapped, borne_by, transforms_of
 from jaxport.jaxprs.meshes import without_explicit_axes, without_meshes
-from jaxport.mox.aliases import JsonValue
-from jaxport.mox.mox import Mox
-from jaxport.mox.rules import RULED, rule_of
+from jaxport.mox.programs.aliases import JsonValue
+from jaxport.mox.programs.mox import Mox
+from jaxport.mox.programs.rules import RULED, rule_of
+from jaxport.mox.querying.tree import spelled
 from jaxport.mox.serialize.primitives import keyword_values, primitives
 from jaxport.mox.serialize.trees import tree_data
 from jaxport.mox.serialize.values import Named, Unwritable, dtype_text, encoded
-from jaxport.mox.tree import spelled
 
 __all__ = ["FORMAT", "VERSION", "document"]
 

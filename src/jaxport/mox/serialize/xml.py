@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from jaxport.errors import ModelError
-from jaxport.mox.aliases import JsonValue
+from jaxport.mox.programs.aliases import JsonValue
 
 if TYPE_CHECKING:
     from lxml.etree import _Element

@@ -10,7 +10,7 @@ import json
 import re
 
 from jaxport.errors import ModelError
-from jaxport.mox.aliases import JsonValue
+from jaxport.mox.programs.aliases import JsonValue
 
 __all__ = ["parse_yson", "yson_text"]
 

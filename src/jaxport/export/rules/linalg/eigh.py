@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules.linalg.matrices import adjoint, diagonal, hermitian, real, square, transposed, where_ok
 
 MOST_SWEEPS = 30

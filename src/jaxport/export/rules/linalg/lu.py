@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules.linalg.matrices import steps, take
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules.linalg.householder import to_hessenberg
 from jaxport.export.rules.linalg.matrices import adjoint, diagonal, of_moderate, square, take, where_ok
 from jaxport.export.rules.linalg.real_schur import real_schur_of_one

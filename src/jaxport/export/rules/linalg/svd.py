@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules.linalg.eigh import pairing, rotated, rotation, swept
 from jaxport.export.rules.linalg.householder import qr
 from jaxport.export.rules.linalg.matrices import adjoint, diagonal, square, transposed, where_ok

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxport.export.registry import rule
+from jaxport.export.emit.registry import rule
 from jaxport.export.rules.linalg.householder import reflected, reflector, with_column
 from jaxport.export.rules.linalg.lu import magnitude
 from jaxport.export.rules.linalg.matrices import diagonal, hermitian, real, steps, take, transposed, where_ok

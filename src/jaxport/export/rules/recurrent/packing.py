@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxport.export.emit.value import Value
 from jaxport.export.rules.recurrent.cells import Cell, Sum
 from jaxport.export.rules.recurrent.expressions import Dot, ElementLeaf, Indices, indices, only_atom
-from jaxport.export.value import Value
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import PythonFunction
 
 if TYPE_CHECKING:
-    from jaxport.export.emitter import Emitter
+    from jaxport.export.emit.emitter import Emitter
 
 #: At most this many slices are concatenated; more become one Gather.
 MOST_SLICES = 8

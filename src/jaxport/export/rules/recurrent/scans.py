@@ -13,7 +13,9 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks import block_p
-from jaxport.export.registry import RULES
+from jaxport.export.emit.registry import RULES
+from jaxport.export.emit.shapes import shape_of
+from jaxport.export.emit.value import Value
 from jaxport.export.rules.recurrent import sheets
 from jaxport.export.rules.recurrent.cells import ACTIVATIONS, Cell, cell_of
 from jaxport.export.rules.recurrent.evaluating import Evaluation, evaluated
@@ -21,13 +23,11 @@ from jaxport.export.rules.recurrent.expressions import ElementLeaf, Polynomial, 
 from jaxport.export.rules.recurrent.flattening import flat, needed
 from jaxport.export.rules.recurrent.packing import Packing
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet
-from jaxport.export.shapes import shape_of
-from jaxport.export.value import Value
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Shape, Var, dims
 
 if TYPE_CHECKING:
-    from jaxport.export.emitter import Emitter
+    from jaxport.export.emit.emitter import Emitter
 
 #: The activations of each operator that need no attribute.
 DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}

@@ -1,0 +1,1 @@
+"""The models that a callable holds: found, called on a copy, and named."""

@@ -1,0 +1,195 @@
+"""Recorded calls that have a short form of their own in Burn; all others are printed by their primitives."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxport.codegen.burn.body import RustBody
+from jaxport.codegen.burn.rules.elementwise import converted
+from jaxport.codegen.burn.rules.indexing import fill_of
+from jaxport.codegen.burn.rules.reductions import reduced
+from jaxport.codegen.burn.rules.registry import call
+from jaxport.codegen.burn.rules.shapes import added_axes, stack as stacked
+from jaxport.codegen.burn.values import TypedValue, tensor
+from jaxport.codegen.rust.nodes import Literal, method, path_call
+from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.importer.values.recording import Step
+
+
+def _like(x: TypedValue, node: ast.expr) -> TypedValue:
+    return TypedValue(x.shape, x.dtype, node, x.sizes)
+
+
+ACTIVATIONS = {
+    "nn.relu": "relu", "nn.sigmoid": "sigmoid", "nn.silu": "silu", "nn.swish": "silu", "nn.soft_sign": "softsign",
+}  # fmt: skip
+"""Functions of one array that Burn has, too, with the same values."""
+
+
+def _activation(name: str) -> RuntimeValue:
+    def rule(body: RustBody, step: Step, x: TypedValue) -> TypedValue | None:
+        return _like(x, path_call(f"activation::{name}", x.node)) if x.node is not None and x.kind == "Float" else None
+
+    return rule
+
+
+for _call, _name in ACTIVATIONS.items():
+    call(_call)(_activation(_name))
+
+
+@call("nn.gelu")
+def gelu(body: RustBody, step: Step, x: TypedValue, approximate: bool = True) -> TypedValue | None:
+    if x.node is None:
+        return None
+    return _like(x, path_call("activation::gelu_approximate" if approximate else "activation::gelu", x.node))
+
+
+@call("nn.softmax", "nn.log_softmax")
+def softmax(body: RustBody, step: Step, x: TypedValue, axis: RuntimeValue = -1) -> TypedValue | None:
+    if not isinstance(axis, int) or x.node is None or not x.shape:
+        return None
+    name = step.name.removeprefix("nn.")
+    return _like(x, path_call(f"activation::{name}", x.node, Literal(str(axis % len(x.shape)))))
+
+
+@call("@", "jnp.matmul")
+def matmul(body: RustBody, step: Step, a: TypedValue, b: TypedValue) -> TypedValue | None:
+    if min(len(a.shape), len(b.shape)) < 2 or a.kind != "Float" or a.dtype != b.dtype:
+        return None
+    rank = max(len(a.shape), len(b.shape))
+    left, right = (_raised(body.tensor(x), len(x.shape), rank) for x in (a, b))
+    return tensor(method(left, "matmul", right), step.outputs.shape, a.dtype)
+
+
+def _raised(node: ast.expr, rank: int, wanted: int) -> ast.expr:
+    return node if rank == wanted else added_axes(node, [*range(wanted - rank)], wanted)
+
+
+@call("jnp.mean")
+def mean(
+    body: RustBody, step: Step, x: TypedValue, axis: RuntimeValue = None, keepdims: bool = False
+) -> TypedValue | None:
+    if x.kind != "Float" or x.node is None or not x.shape:
+        return None
+    axes = range(len(x.shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    if not all(isinstance(one, int) for one in axes):
+        return None
+    return reduced(body, x, [*axes], "mean", step.outputs.shape, keeps=keepdims)
+
+
+@call("jnp.stack")
+def stack(body: RustBody, step: Step, arrays: Sequence[TypedValue], axis: int = 0) -> TypedValue | None:
+    if not isinstance(arrays, list | tuple) or any(not array.shape for array in arrays):
+        return None
+    return stacked(body, *arrays, outs=[step.outputs], axis=axis)
+
+
+@call("jnp.clip")
+def clip(
+    body: RustBody, step: Step, x: TypedValue, low: RuntimeValue = None, high: RuntimeValue = None
+) -> TypedValue | None:
+    bounds = [bound.number if isinstance(bound, TypedValue) else bound for bound in (low, high)]
+    if (
+        any(bound is None or is_dim(bound) or math.isnan(bound) for bound in bounds)
+        or x.node is None
+        or bounds[0] > bounds[1]
+    ):
+        return None
+    if any(isinstance(bound, TypedValue) and bound.dtype != x.dtype for bound in (low, high)):
+        return None
+    return _like(x, method(x.node, "clamp", *(body.literal(bound, x.dtype) for bound in bounds)))
+
+
+@call("nn.dot_product_attention")
+def dot_product_attention(
+    body: RustBody, step: Step, query: TypedValue, key: TypedValue, value: TypedValue, bias: TypedValue | None = None, mask: TypedValue | None = None, *,
+    scale: float | None = None, is_causal: bool = False,
+) -> TypedValue | None:  # fmt: skip
+    if len(query.shape) != 4 or any(x is not None and len(x.shape) != 4 for x in (bias, mask)):
+        return None
+    options = [_some(body, x) for x in (bias, mask)]
+    factor = (
+        path_call("Some", body.literal(float(scale), np.dtype("float64"))) if scale is not None else Literal("None")
+    )
+    operands = [body.tensor(x) for x in (query, key, value)]
+    node = body.helper("dot_product_attention", *operands, *options, factor, Literal("true" if is_causal else "false"))
+    return tensor(node, step.outputs.shape, query.dtype)
+
+
+def _some(body: RustBody, x: TypedValue | None) -> ast.expr:
+    return Literal("None") if x is None else path_call("Some", body.compact(x))
+
+
+@call("jnp.take")
+def take(
+    body: RustBody, step: Step, x: TypedValue, indices: TypedValue, axis: int | None = None, mode: str | None = None
+) -> TypedValue | None:
+    """Indices that are computed: negative ones count from the end, and what is outside is NaN, as JAX has it."""
+    if axis is None or indices.known is not None or not indices.shape or mode not in (None, "fill"):
+        return None
+    axis %= len(x.shape)
+    ranks = f"{len(x.shape)}, {len(indices.shape)}, {len(step.outputs.shape)}, _"
+    number = converted(body, x, np.dtype("uint8")) if x.kind == "Bool" else x
+    operands = body.tensor(number), Literal(str(axis)), body.tensor(indices), body.literal(fill_of(x), number.dtype)
+    made = tensor(body.helper("take_filled", *operands, generics=ranks), step.outputs.shape, number.dtype)
+    return converted(body, made, x.dtype)
+
+
+@call("jnp.take_along_axis")
+def take_along_axis(
+    body: RustBody, step: Step, x: TypedValue, indices: TypedValue, axis: int = -1
+) -> TypedValue | None:
+    if x.kind == "Bool" or len(x.shape) != len(indices.shape) or indices.known is not None:
+        return None
+    operands = (
+        body.tensor(x),
+        body.tensor(indices),
+        Literal(str(axis % len(x.shape))),
+        body.literal(fill_of(x), x.dtype),
+    )
+    return tensor(body.helper("take_along_axis", *operands), step.outputs.shape, x.dtype)
+
+
+@call("helper.gather_nd")
+def gather_nd(body: RustBody, step: Step, x: TypedValue, indices: TypedValue, batch_dims: int) -> TypedValue | None:
+    if x.known is not None or indices.known is not None or not indices.shape[-1] or _is_empty(x, indices):
+        return None
+    node = converted(body, x, np.dtype("uint8")) if x.kind == "Bool" else x
+    ranks = f"{len(x.shape)}, {len(indices.shape)}, {max(1, len(step.outputs.shape))}, _"
+    made = body.helper("gather_nd", body.tensor(node), body.tensor(indices), Literal(str(batch_dims)), generics=ranks)
+    return converted(body, tensor(made, step.outputs.shape, node.dtype), x.dtype)
+
+
+@call("helper.scatter_nd")
+def scatter_nd(
+    body: RustBody, step: Step, x: TypedValue, indices: TypedValue, updates: TypedValue, update: str
+) -> TypedValue | None:
+    values = (x, indices, updates)
+    if any(value.known is not None or not value.shape for value in values) or _is_empty(*values) or x.kind == "Bool":
+        return None
+    if x.dtype != updates.dtype:
+        return None
+    operation = {"set": "Assign", "add": "Add", "multiply": "Mul", "max": "Max", "min": "Min"}[update]
+    operands = [*map(body.tensor, values), Literal(f"IndexingUpdateOp::{operation}")]
+    return tensor(body.helper("scatter_nd", *operands), x.shape, x.dtype)
+
+
+def _is_empty(*values: TypedValue) -> bool:
+    return any(not is_dim(size) and size == 0 for value in values for size in value.shape)
+
+
+@call("helper.rotary")
+def rotary(body: RustBody, step: Step, x: TypedValue, cos: TypedValue, sin: TypedValue) -> TypedValue | None:
+    values = (x, cos, sin)
+    if any(value.known is not None or len(value.shape) != len(x.shape) for value in values) or x.kind != "Float":
+        return None
+    return tensor(body.helper("rotary", *map(body.tensor, values)), step.outputs.shape, x.dtype)
+
+
+@call("nn.softplus")
+def softplus(body: RustBody, step: Step, x: TypedValue) -> TypedValue | None:
+    return _like(x, body.helper("softplus", x.node)) if x.node is not None and x.kind == "Float" else None

@@ -1,0 +1,231 @@
+"""Calls, branches and loops of programs, as statements of Rust."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxport import jaxprs
+from jaxport.codegen.burn.body import NeedsStatements, RustBody
+from jaxport.codegen.burn.rules.elementwise import converted
+from jaxport.codegen.burn.rules.registry import Outs, primitive
+from jaxport.codegen.burn.values import TypedValue, tensor, tensor_type
+from jaxport.codegen.rust.nodes import Binary, Braces, IfElse, Literal, Method, RustRange, While, method, path_call
+from jaxport.importer.values.host import RuntimeValue, is_dim
+
+
+def _inner(body: RustBody, jaxpr: RuntimeValue, values: Sequence[TypedValue]) -> list[TypedValue]:
+    from jaxport.codegen.burn.equations import printed
+
+    return printed(body, jaxpr.jaxpr, jaxpr.consts, values)
+
+
+@primitive(
+    "jit",
+    "pjit",
+    "closed_call",
+    "core_call",
+    "remat",
+    "checkpoint",
+    "custom_jvp_call",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "remat2",
+)
+def called(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeValue) -> list[TypedValue]:
+    inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
+    closed = inner if hasattr(inner, "consts") else jaxprs.ClosedJaxpr(inner, ())
+    return _inner(body, closed, values)
+
+
+def whole(body: RustBody, value: TypedValue) -> TypedValue:
+    """Return a value whose tensor has all of its elements."""
+    return tensor(body.tensor(value), value.shape, value.dtype)
+
+
+def named(body: RustBody, value: TypedValue, wanted: str) -> TypedValue:
+    """Return a value under a name of its own."""
+    made = body.let(body.tensor(value), wanted, tensor_type(value.shape, value.dtype))
+    return tensor(made, value.shape, value.dtype)
+
+
+def _pattern(body: RustBody, outs: Outs, wanted: str) -> tuple[ast.expr, list[TypedValue]]:
+    names = [body.fresh(wanted) for _ in outs]
+    stored: list[ast.expr] = [ast.Name(one, ast.Store()) for one in names]
+    for node, out in zip(stored, outs, strict=True):
+        node.type = tensor_type(out.shape, out.dtype)  # type: ignore[attr-defined]
+    target = stored[0] if len(stored) == 1 else ast.Tuple(stored, ast.Store())
+    values = [tensor(ast.Name(one, ast.Load()), out.shape, out.dtype) for one, out in zip(names, outs, strict=True)]
+    return target, values
+
+
+def together(nodes: Sequence[ast.expr]) -> ast.expr:
+    """Return several results as a tuple, and one as it is."""
+    return nodes[0] if len(nodes) == 1 else ast.Tuple([*nodes], ast.Load())
+
+
+@primitive("cond")
+def cond(
+    body: RustBody,
+    which: TypedValue,
+    *operands: TypedValue,
+    outs: Outs,
+    branches: Sequence[RuntimeValue],
+    **_: RuntimeValue,
+) -> list[TypedValue]:
+    if which.number is not None:
+        number = int(which.number)
+        return _inner(body, branches[min(max(number, 0), len(branches) - 1)], operands)
+    if body.is_inline:
+        raise NeedsStatements
+    operands = tuple(body.bound(whole(body, value) if value.is_broadcast else value) for value in operands)
+    index = body.tensor(which)
+    mask = index if which.kind == "Bool" else getattr(index, "mask", None)
+    scalar = "i64" if mask is None else "bool"
+    node: ast.expr = method(index if mask is None else mask, "into_scalar", generics=scalar)
+    blocks: list[Braces] = []
+    for branch in branches:
+        inner = body.inner()
+        results = _inner(inner, branch, operands)
+        blocks.append(Braces(inner.statements, together([inner.tensor(value) for value in results])))
+        body.uses_device |= inner.uses_device
+    if len(branches) == 2:
+        condition = node if scalar == "bool" else Binary(node, ">", Literal("0"))
+        choice: ast.expr = IfElse(condition, blocks[1], blocks[0])
+    else:
+        index = body.let(node, "branch", "i64")
+        choice = blocks[-1]
+        for number in reversed(range(len(blocks) - 1)):
+            choice = IfElse(Binary(index, "<=", Literal(str(number))), blocks[number], choice)
+    target, values = _pattern(body, outs, "x")
+    body.statements.append(ast.Assign([target], choice, lineno=0))
+    return values
+
+
+def _bound_carry(body: RustBody, values: Sequence[TypedValue], avals: Sequence[RuntimeValue]) -> list[TypedValue]:
+    """Return carried values under names that loops assign to."""
+    return [named(body, _as(body, value, aval), "carry") for value, aval in zip(values, avals, strict=True)]
+
+
+def _as(body: RustBody, value: TypedValue, aval: RuntimeValue) -> TypedValue:
+    return converted(body, value, np.dtype(aval.dtype))
+
+
+def _assign(body: RustBody, targets: Sequence[TypedValue], results: Sequence[TypedValue]) -> None:
+    """Assign new values to carried ones, all at once."""
+    pairs = [(target, result) for target, result in zip(targets, results, strict=True)]
+    changed = [
+        (t, r)
+        for t, r in pairs
+        if not (isinstance(r.node, ast.Name) and isinstance(t.node, ast.Name) and r.node.id == t.node.id)
+    ]
+    if not changed:
+        return
+    stored: list[ast.expr] = []
+    for target, _ in changed:
+        assert isinstance(target.node, ast.Name)
+        stored.append(ast.Name(target.node.id, ast.Store()))
+    nodes = [body.tensor(result) for _, result in changed]
+    pattern = stored[0] if len(stored) == 1 else ast.Tuple(stored, ast.Store())
+    body.statements.append(ast.Assign([pattern], together(nodes), lineno=0))
+
+
+@primitive("while")
+def while_(
+    body: RustBody,
+    *operands: TypedValue,
+    outs: Outs,
+    cond_nconsts: int,
+    cond_jaxpr: RuntimeValue,
+    body_nconsts: int,
+    body_jaxpr: RuntimeValue,
+) -> list[TypedValue]:
+    if body.is_inline:
+        raise NeedsStatements
+    operands = tuple(body.bound(value) for value in operands)
+    cond_consts, rest = operands[:cond_nconsts], operands[cond_nconsts:]
+    body_consts, initial = rest[:body_nconsts], rest[body_nconsts:]
+    carry = _bound_carry(body, initial, outs)
+    before, inside = body.inner(), body.inner()
+    (condition,) = _inner(before, cond_jaxpr, [*cond_consts, *carry])
+    node = method(before.tensor(condition), "into_scalar", generics="bool")
+    results = _inner(inside, body_jaxpr, [*body_consts, *carry])
+    _assign(inside, carry, results)
+    body.uses_device |= before.uses_device | inside.uses_device
+    body.statements.append(While(before.statements, node, inside.statements))
+    return carry
+
+
+@primitive("scan")
+def scan(
+    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: RuntimeValue, length: RuntimeValue, reverse: bool, num_carry: int = 0, num_consts: int = 0, **_: RuntimeValue,
+) -> list[TypedValue]:  # fmt: skip
+    if body.is_inline:
+        raise NeedsStatements
+    operands = tuple(body.bound(whole(body, value)) for value in operands)
+    consts, rest = operands[:num_consts], operands[num_consts:]
+    initial, rows = rest[:num_carry], rest[num_carry:]
+    carry = _bound_carry(body, initial, outs[:num_carry])
+    collected = outs[num_carry:]
+    lists = []
+    for _out in collected:
+        chosen = body.fresh("rows")
+        body.statements.append(ast.Assign([ast.Name(chosen, ast.Store())], ast.List([], ast.Load()), lineno=0))
+        lists.append(chosen)
+    inside = body.inner()
+    step = body.fresh("t")
+    index = ast.Name(step, ast.Load())
+    index.is_copied = True  # type: ignore[attr-defined]
+    body.copied.add(step)
+    parts = []
+    for row in rows:
+        node = method(row.node, "narrow", Literal("0"), index, Literal("1")) if row.node is not None else row.node
+        assert node is not None
+        node = (
+            method(node, "squeeze_dim", Literal("0"), generics=str(len(row.shape) - 1)) if len(row.shape) > 1 else node
+        )
+        parts.append(tensor(inside.let(node, "row", tensor_type(row.shape[1:], row.dtype)), row.shape[1:], row.dtype))
+    results = _inner(inside, jaxpr, [*consts, *carry, *parts])
+    new, made = results[:num_carry], results[num_carry:]
+    made = [inside.bound(whole(inside, value), "row") for value in made]
+    for chosen, value in zip(lists, made, strict=True):
+        push = Method(ast.Name(chosen, ast.Load()), "push", [inside.tensor(value)], "", True)
+        inside.statements.append(ast.Expr(push))
+    _assign(inside, carry, new)
+    body.uses_device |= inside.uses_device
+    times = body.size(length) if is_dim(length) else Literal(str(length))
+    counted: ast.expr = RustRange(Literal("0"), times, 1)
+    if reverse:
+        counted = Method(counted, "rev", [], "", True)
+    body.statements.append(ast.For(ast.Name(step, ast.Store()), counted, inside.statements, [], lineno=0))
+    stacked = []
+    for chosen, out in zip(lists, collected, strict=True):
+        rank = len(out.shape)
+        source: ast.expr = ast.Name(chosen, ast.Load())
+        if not is_dim(length) and length == 0:
+            stacked.append(TypedValue(tuple(out.shape), np.dtype(out.dtype), known=np.dtype(out.dtype).type(0)))
+            continue
+        if reverse:
+            source = body.helper("reversed", source)
+        if rank == 1:
+            node = path_call("Tensor::cat", source, Literal("0"))
+        else:
+            node = path_call(f"Tensor::stack::<{rank}>", source, Literal("0"))
+        stacked.append(tensor(node, out.shape, out.dtype))
+    return [*carry, *stacked]
+
+
+@primitive("dim_as_value")
+def dim_as_value(body: RustBody, *_: TypedValue, outs: Outs, dim: RuntimeValue) -> TypedValue:
+    return TypedValue((), np.dtype(outs[0].dtype), known=dim)
+
+
+@primitive("platform_index")
+def platform_index(body: RustBody, *_: TypedValue, outs: Outs, platforms: RuntimeValue) -> TypedValue:
+    """The branch that is for all platforms."""
+    number = next(
+        (index for index, names in enumerate(platforms) if names is None or "default" in names), len(platforms) - 1
+    )
+    return TypedValue((), np.dtype(outs[0].dtype), known=np.int32(number))

@@ -1,0 +1,335 @@
+"""Axes and sizes: reshaping, broadcasting, transposing, joining, cutting."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxport.codegen.burn.body import RustBody
+from jaxport.codegen.burn.rules.elementwise import converted, spread
+from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
+from jaxport.codegen.burn.values import TypedValue, dtype_name, kind_of, same, tensor
+from jaxport.codegen.rust.nodes import Array, Borrow, Literal, Method, RustRange, Slices, Vector, method, path_call
+from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+
+
+def axes_node(axes: Sequence[int]) -> ast.expr:
+    return Array([Literal(str(axis)) for axis in axes])
+
+
+@primitive("broadcast_in_dim")
+def broadcast_in_dim(
+    body: RustBody,
+    x: TypedValue,
+    *dims: TypedValue,
+    outs: Outs,
+    shape: RuntimeValue = None,
+    broadcast_dimensions: Sequence[int],
+) -> TypedValue:
+    shape, places = tuple(outs[0].shape), tuple(broadcast_dimensions)
+    if x.known is not None and (x.number is not None or not isinstance(x.known, np.ndarray)):
+        return TypedValue(shape, x.dtype, known=x.number)
+    x = TypedValue(x.shape, x.dtype, body.tensor(x), x.shape) if x.node is None else x
+    assert x.node is not None
+    rank = len(shape)
+    added = [axis for axis in range(rank) if axis not in places]
+    sizes: list[Dim] = [1] * rank
+    for place, size in zip(places, x.sizes, strict=True):
+        sizes[place] = size
+    node = x.node
+    if not x.shape:
+        node = method(node, "unsqueeze", generics=str(rank)) if rank > 1 else node
+    elif added:
+        node = added_axes(node, added, rank)
+    return TypedValue(shape, x.dtype, node, tuple(sizes))
+
+
+def added_axes(node: ast.expr, added: Sequence[int], rank: int) -> ast.expr:
+    """Return a tensor with more axes, which are of size 1."""
+    if _changed(node, "squeeze") == [*added]:
+        return node.receiver  # pyright: ignore[reportAttributeAccessIssue]
+    if [*added] == [*range(len(added))]:
+        return method(node, "unsqueeze", generics=str(rank))
+    if len(added) == 1:
+        return method(node, "unsqueeze_dim", Literal(str(added[0])), generics=str(rank))
+    return method(node, "unsqueeze_dims", Borrow(axes_node(added)), generics=str(rank))
+
+
+def _changed(node: ast.expr, name: str) -> list[int] | None:
+    """Return the axes that an expression drops last, or adds, if it does: `name` is `squeeze` or `unsqueeze`."""
+    if not isinstance(node, Method) or node.name not in (f"{name}_dim", f"{name}_dims"):
+        return None
+    axes = node.arguments[0]
+    parts = axes.value.elements if isinstance(axes, Borrow) and isinstance(axes.value, Array) else [axes]
+    return [int(part.text) for part in parts if isinstance(part, Literal)]
+
+
+@primitive("expand_dims")
+def expand_dims(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int]) -> TypedValue:
+    kept = [axis for axis in range(len(outs[0].shape)) if axis not in dimensions]
+    return broadcast_in_dim(body, x, outs=outs, broadcast_dimensions=kept)
+
+
+@primitive("reshape")
+def reshape(
+    body: RustBody,
+    x: TypedValue,
+    *dims: TypedValue,
+    outs: Outs,
+    new_sizes: RuntimeValue = None,
+    dimensions: RuntimeValue = None,
+) -> TypedValue:
+    shape = tuple(outs[0].shape)
+    added = _added(x.shape, shape)
+    if x.node is not None and added is not None and x.shape:
+        return broadcast_in_dim(
+            body, x, outs=outs, broadcast_dimensions=[a for a in range(len(shape)) if a not in added]
+        )
+    return body.reshaped(x, shape)
+
+
+def _added(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
+    """Return the axes of size 1 that are all that a reshape adds."""
+    added, place = [], 0
+    for axis, size in enumerate(after):
+        if place < len(before) and same([before[place]], [size]):
+            place += 1
+        elif not is_dim(size) and size == 1:
+            added.append(axis)
+        else:
+            return None
+    return added if place == len(before) and added else None
+
+
+@primitive("squeeze")
+def squeeze(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int]) -> TypedValue:
+    shape = tuple(outs[0].shape)
+    if x.known is not None:
+        known = x.known.reshape(shape) if isinstance(x.known, np.ndarray) else x.known
+        return TypedValue(shape, x.dtype, known=known)
+    assert x.node is not None
+    sizes = tuple(size for axis, size in enumerate(x.sizes) if axis not in dimensions)
+    return TypedValue(shape, x.dtype, without_axes(body, x.node, dimensions, len(x.shape)), sizes)
+
+
+def without_axes(body: RustBody, node: ast.expr, axes: Sequence[int], rank: int) -> ast.expr:
+    """Return a tensor without axes of size 1; one axis is left at least."""
+    axes = sorted(axes)
+    if len(axes) == rank:  # no axis is left but that of the one element
+        axes = axes[1:]
+    if not axes:
+        return node
+    if _changed(node, "unsqueeze") == axes:
+        return node.receiver  # pyright: ignore[reportAttributeAccessIssue]
+    if len(axes) == 1:
+        return method(node, "squeeze_dim", Literal(str(axes[0])), generics=str(rank - 1))
+    return method(node, "squeeze_dims", Borrow(axes_node(axes)), generics=str(rank - len(axes)))
+
+
+@primitive("transpose")
+def transpose(body: RustBody, x: TypedValue, *, outs: Outs, permutation: Sequence[int]) -> TypedValue:
+    shape = tuple(outs[0].shape)
+    order = tuple(int(axis) for axis in permutation)
+    if x.known is not None:
+        known = x.known.transpose(order) if isinstance(x.known, np.ndarray) and x.known.ndim == len(order) else x.known
+        return TypedValue(shape, x.dtype, known=known)
+    assert x.node is not None
+    return TypedValue(shape, x.dtype, permuted(x.node, order), tuple(x.sizes[axis] for axis in order))
+
+
+def permuted(node: ast.expr, order: Sequence[int]) -> ast.expr:
+    """Return a tensor with its axes in another order."""
+    rank = len(order)
+    moved = [axis for axis, place in enumerate(order) if axis != place]
+    if not moved:
+        return node
+    if moved == [rank - 2, rank - 1]:
+        return method(node, "transpose")
+    if len(moved) == 2:
+        return method(node, "swap_dims", *(Literal(str(axis)) for axis in moved))
+    return method(node, "permute", axes_node(order))
+
+
+@primitive("concatenate")
+def concatenate(body: RustBody, *parts: TypedValue, outs: Outs, dimension: int) -> TypedValue:
+    whole = [part for part in parts if is_dim(part.shape[dimension]) or part.shape[dimension] != 0] or [parts[0]]
+    if len(whole) == 1:
+        return tensor(body.tensor(whole[0]), outs[0].shape, outs[0].dtype)
+    nodes = [body.tensor(part) for part in whole]
+    return tensor(path_call("Tensor::cat", Vector(nodes), Literal(str(dimension))), outs[0].shape, outs[0].dtype)
+
+
+@primitive("stack")
+def stack(body: RustBody, *parts: TypedValue, outs: Outs, axis: int) -> TypedValue:
+    rank = len(outs[0].shape)
+    nodes = [body.tensor(part) for part in parts]
+    axis = axis % rank
+    if len(nodes) == 1:
+        return tensor(added_axes(nodes[0], [axis], rank) if rank > 1 else nodes[0], outs[0].shape, outs[0].dtype)
+    if rank == 1:  # of numbers, each of which is a tensor of one element
+        return tensor(path_call("Tensor::cat", Vector(nodes), Literal("0")), outs[0].shape, outs[0].dtype)
+    node = path_call(f"Tensor::stack::<{rank}>", Vector(nodes), Literal(str(axis)))
+    return tensor(node, outs[0].shape, outs[0].dtype)
+
+
+@primitive("tile")
+def tile(body: RustBody, x: TypedValue, *dims: TypedValue, outs: Outs, reps: Sequence[RuntimeValue]) -> TypedValue:
+    shape = tuple(outs[0].shape)
+    if x.known is not None and x.number is not None:
+        return TypedValue(shape, x.dtype, known=x.number)
+    added = len(shape) - len(x.shape)
+    node = body.tensor(x)
+    node = added_axes(node, [*range(added)], len(shape)) if added and x.shape else node
+    times = Borrow(Array([body.number(n) for n in ([1] * (len(shape) - len(reps)) + [*reps])]))
+    return tensor(method(node, "repeat", times), shape, x.dtype)
+
+
+@primitive("split")
+def split(body: RustBody, x: TypedValue, *, outs: Outs, sizes: Sequence[int], axis: int) -> list[TypedValue]:
+    x = body.bound(x)
+    parts, start = [], 0
+    for out, size in zip(outs, sizes, strict=True):
+        parts.append(
+            part_of(
+                body,
+                x,
+                [(0, n, 1) if at != axis else (start, start + size, 1) for at, n in enumerate(x.shape)],
+                out.shape,
+            )
+        )
+        start = start + size
+    return parts
+
+
+@primitive("slice")
+def slice_(
+    body: RustBody,
+    x: TypedValue,
+    *,
+    outs: Outs,
+    start_indices: Sequence[Dim],
+    limit_indices: Sequence[Dim],
+    strides: Sequence[int] | None,
+) -> TypedValue:
+    cuts = list(zip(start_indices, limit_indices, strides or [1] * len(x.shape), strict=True))
+    return part_of(body, x, cuts, outs[0].shape)
+
+
+def part_of(body: RustBody, x: TypedValue, cuts: Sequence[tuple[Dim, Dim, int]], shape: Sequence[Dim]) -> TypedValue:
+    """Return a part of a value: along each axis from a start to an end, in steps."""
+    shape = tuple(shape)
+    if x.known is not None:
+        if not isinstance(x.known, np.ndarray):
+            return TypedValue(shape, x.dtype, known=x.known)
+        return TypedValue(shape, x.dtype, known=x.known[tuple(slice(int(a), int(b), int(c)) for a, b, c in cuts)])
+    assert x.node is not None
+    parts: list[RustRange] = []
+    for (start, end, step), size, own in zip(cuts, x.shape, x.sizes, strict=True):
+        whole = same([start, end], [0, size]) and step == 1
+        if whole or (not same([own], [size])):
+            parts.append(RustRange(None, None, 1))
+            continue
+        first = None if not is_dim(start) and start == 0 else body.number(start)
+        parts.append(RustRange(first, None if same([end], [size]) else body.number(end), int(step)))
+    sizes = tuple(
+        own if not same([own], [size]) else out for own, size, out in zip(x.sizes, x.shape, shape, strict=True)
+    )
+    cut_axes = [at for at, part in enumerate(parts) if part.start is not None or part.end is not None or part.step != 1]
+    if not cut_axes:
+        return TypedValue(shape, x.dtype, x.node, sizes)
+    cut = parts[cut_axes[0]]
+    if len(cut_axes) == 1 and cut.step == 1 and len(parts) > 1 and cut_axes[0] > 0:
+        return TypedValue(shape, x.dtype, method(x.node, "slice_dim", Literal(str(cut_axes[0])), cut), sizes)
+    return TypedValue(shape, x.dtype, method(x.node, "slice", Slices(parts[: cut_axes[-1] + 1])), sizes)
+
+
+@primitive("rev")
+def rev(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int]) -> TypedValue:
+    if x.known is not None and x.number is not None:
+        return x
+    return tensor(method(body.tensor(x), "flip", axes_node(dimensions)), outs[0].shape, x.dtype)
+
+
+@primitive("iota")
+def iota(
+    body: RustBody, *dims: TypedValue, outs: Outs, dtype: RuntimeValue, shape: RuntimeValue, dimension: int
+) -> TypedValue:
+    shape, dtype = tuple(outs[0].shape), np.dtype(dtype)
+    return counted(body, shape, dimension, dtype)
+
+
+def counted(body: RustBody, shape: Sequence[Dim], dimension: int, dtype: np.dtype) -> TypedValue:
+    """Return 0, 1, 2, … along an axis."""
+    size = shape[dimension]
+    end = body.signed(size)
+    integer = dtype if kind_of(dtype) == "Int" else np.dtype("int32")
+    options = ast.Tuple([body.device(), Literal(f"DType::{dtype_name(integer)}")], ast.Load())
+    node: ast.expr = path_call("Tensor::arange", RustRange(Literal("0"), end, 1), options)
+    rank = len(shape)
+    added = [axis for axis in range(rank) if axis != dimension]
+    vector = converted(body, tensor(node, (size,), integer), dtype)
+    assert vector.node is not None
+    node = added_axes(vector.node, added, rank) if added else vector.node
+    return TypedValue(tuple(shape), dtype, node, tuple(size if axis == dimension else 1 for axis in range(rank)))
+
+
+@primitive("pad")
+def pad(
+    body: RustBody, x: TypedValue, value: TypedValue, *, outs: Outs, padding_config: Sequence[tuple[Dim, Dim, int]]
+) -> TypedValue:
+    """Pads, cuts where they are negative, and spreads elements apart."""
+    shape, number = tuple(outs[0].shape), value.number
+    if number is None:
+        return _padded_by_computed(body, x, value, shape, padding_config)
+    if x.known is not None and x.number is not None and not is_dim(number) and x.number == number:
+        return TypedValue(shape, x.dtype, known=number)
+    ends = [(low, high) for low, high, _ in padding_config]
+    whole = tensor(body.tensor(x), x.shape, x.dtype)
+    if not any(is_dim(n) or n for row in padding_config for n in row):
+        return whole
+    if not any(inside for _, _, inside in padding_config):
+        if all(is_dim(n) or n >= 0 for pair in ends for n in pair):
+            return tensor(padded(body, whole, ends, number), shape, x.dtype)
+        if not any(is_dim(n) or n > 0 for pair in ends for n in pair):
+            cuts = [(-low, size + high, 1) for (low, high), size in zip(ends, x.shape, strict=True)]
+            return part_of(body, whole, cuts, shape)
+    rows = [
+        ast.Tuple([body.signed(low), body.signed(high), Literal(str(inside))], ast.Load())
+        for low, high, inside in padding_config
+    ]
+    return tensor(body.helper("lax_pad", body.tensor(x), Array([*rows]), body.literal(number, x.dtype)), shape, x.dtype)
+
+
+def _padded_by_computed(
+    body: RustBody,
+    x: TypedValue,
+    value: TypedValue,
+    shape: tuple[Dim, ...],
+    padding_config: Sequence[tuple[Dim, Dim, int]],
+) -> TypedValue:
+    """Pad with a number that is no constant: where a padded mask is false."""
+    inside = TypedValue(x.shape, np.dtype(bool), body.created(1, x.shape, np.dtype(bool)), x.shape)
+    padded_ = []
+    for one in (inside, x):
+        zero = TypedValue((), one.dtype, known=np.zeros((), one.dtype)[()])
+        outs = [TypedValue(shape, one.dtype)]
+        padded_.append(pad(body, one, zero, outs=outs, padding_config=padding_config))
+    mask, apart = padded_
+    return PRIMITIVES["select_n"](body, mask, spread(value, shape), apart, outs=outs)
+
+
+def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], number: RuntimeValue) -> ast.expr:
+    """Return a tensor with a number around it."""
+    pairs = Array([ast.Tuple([body.size(low), body.size(high)], ast.Load()) for low, high in pads])
+    node = body.tensor(x)
+    if x.kind == "Bool":
+        whole = method(
+            method(node, "int"), "pad", pairs, path_call("PadMode::Constant", Literal("1.0" if number else "0.0"))
+        )
+        return method(whole, "equal_elem", Literal("1"))
+    mode = path_call(
+        "PadMode::Constant", body.literal(float(number) if x.kind == "Int" else number, np.dtype("float32"))
+    )
+    return method(node, "pad", pairs, mode)

@@ -1,0 +1,195 @@
+"""Convolutions and windows that slide."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jaxport.codegen.burn.body import RustBody
+from jaxport.codegen.burn.rules.reductions import highest, lowest
+from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
+from jaxport.codegen.burn.rules.shapes import axes_node, permuted
+from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor
+from jaxport.codegen.rust.nodes import Array, Borrow, Literal, RustRange, Slices, method, path_call
+from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.jaxprs.walk import equations_run
+
+
+def numbers(values: Sequence[int]) -> ast.expr:
+    return Array([Literal(str(int(value))) for value in values])
+
+
+def pairs_node(body: RustBody, pads: Sequence[RuntimeValue]) -> ast.expr:
+    return Array([ast.Tuple([body.number(low), body.number(high)], ast.Load()) for low, high in pads])
+
+
+@primitive("conv_general_dilated")
+def conv_general_dilated(
+    body: RustBody, x: TypedValue, kernel: TypedValue, *dims: TypedValue, outs: Outs, window_strides: Sequence[int], padding: Sequence[RuntimeValue],
+    lhs_dilation: Sequence[int], rhs_dilation: Sequence[int], dimension_numbers: RuntimeValue, feature_group_count: int = 1,
+    batch_group_count: int = 1, preferred_element_type: RuntimeValue = None, **_: RuntimeValue,
+) -> TypedValue:  # fmt: skip
+    if batch_group_count != 1:
+        raise NotPrintable(
+            "a convolution with groups of examples",
+            "this is the gradient of a grouped convolution; train in Burn instead",
+        )
+    spec, out = dimension_numbers, outs[0]
+    rank = len(x.shape) - 2
+    if rank > 3 or rank < 1:
+        raise NotPrintable(f"a convolution over {rank} axes", "Burn has convolutions over one, two and three axes")
+    if x.kind != "Float":
+        wanted = np.dtype(out.dtype)
+        x, kernel = (
+            PRIMITIVES["convert_element_type"](body, value, outs=[], new_dtype=np.dtype("float32"))
+            for value in (x, kernel)
+        )
+    else:
+        wanted = x.dtype
+    images = permuted(body.tensor(x), spec.lhs_spec)
+    weights = permuted(body.tensor(kernel), spec.rhs_spec)
+    sizes = [x.shape[axis] for axis in spec.lhs_spec]
+    pads = [*padding]
+    is_uneven = rank == 3 and any(is_dim(low) or is_dim(high) or low != high for low, high in pads)
+    is_cut = any(not is_dim(n) and n < 0 for pair in pads for n in pair)
+    if is_uneven or is_cut or any(step != 1 for step in lhs_dilation):  # before, as `lax.pad` does
+        ends = [(low, high, step - 1) for (low, high), step in zip(pads, lhs_dilation, strict=True)]
+        zero = TypedValue((), x.dtype, known=x.dtype.type(0))
+        whole = [
+            size + (size - 1) * inside + low + high for size, (low, high, inside) in zip(sizes[2:], ends, strict=True)
+        ]
+        before, outs_ = tensor(images, sizes, x.dtype), [TypedValue((*sizes[:2], *whole), x.dtype)]
+        pad = PRIMITIVES["pad"]
+        images = body.tensor(pad(body, before, zero, outs=outs_, padding_config=[(0, 0, 0)] * 2 + ends))
+        pads = [(0, 0)] * rank
+    options = path_call(
+        "ConvOptions::new_with_padding",
+        numbers(window_strides),
+        pairs_node(body, pads),
+        numbers(rhs_dilation),
+        Literal(str(feature_group_count)),
+    )
+    node = path_call(f"module::conv{rank}d", images, weights, Literal("None"), options)
+    order = [spec.out_spec.index(axis) for axis in range(len(out.shape))]
+    made = tensor(permuted(node, order), out.shape, x.dtype)
+    return PRIMITIVES["convert_element_type"](body, made, outs=[], new_dtype=wanted) if made.dtype != wanted else made
+
+
+def _window(name: str, identity: RuntimeValue) -> RuntimeValue:
+    def rule(
+        body: RustBody, x: TypedValue, *_: TypedValue, outs: Outs, window_dimensions: Sequence[int], window_strides: Sequence[int],
+        padding: Sequence[RuntimeValue], base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None, **__: RuntimeValue,
+    ) -> TypedValue:  # fmt: skip
+        return sliding(
+            body, x, outs[0], name, identity(x.dtype), window_dimensions, window_strides, padding, base_dilation, window_dilation
+        )  # fmt: skip
+
+    return rule
+
+
+def _max_pool(
+    x: TypedValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[RuntimeValue],
+    base_dilation: Sequence[int] | None, window_dilation: Sequence[int] | None,
+) -> Callable[[ast.expr], ast.expr] | None:  # fmt: skip
+    """Return what makes the maximum of windows over two axes of images, in whatever order these are; None if Burn does not."""
+    rank, ends = len(x.shape), [n for pair in padding for n in pair]
+    if name != "max" or x.kind != "Float" or rank != 4 or not np.isneginf(np.float64(identity)):
+        return None
+    if any(is_dim(n) or n < 0 for n in ends) or any(step != 1 for step in base_dilation or ()):
+        return None
+    moving = [at for at in range(rank) if window[at] != 1 or strides[at] != 1 or any(padding[at])]
+    moving = sorted({*moving, *[at for at in (3, 2, 1) if at not in moving][: max(2 - len(moving), 0)]})
+    if len(moving) != 2 or any(max(padding[at]) >= window[at] > 1 for at in moving):
+        return None
+    order = [*(at for at in range(rank) if at not in moving), *moving]
+    sizes, pads = [window[at] for at in moving], [padding[at] for at in moving]
+    options = path_call("MaxPoolOptions::new", numbers(sizes))
+    options = method(options, "with_stride", numbers([strides[at] for at in moving]))
+    if any(map(any, pads)):
+        pairs = Array([ast.Tuple([Literal(str(low)), Literal(str(high))], ast.Load()) for low, high in pads])
+        options = method(options, "with_padding_pairs", pairs)
+    dilation = [window_dilation[at] for at in moving] if window_dilation is not None else [1, 1]
+    if dilation != [1, 1]:
+        options = method(options, "with_dilation", numbers(dilation))
+    back = [order.index(at) for at in range(rank)]
+    return lambda node: permuted(path_call("module::max_pool2d", permuted(node, order), options), back)
+
+
+def sliding(
+    body: RustBody, x: TypedValue, out: RuntimeValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[RuntimeValue],
+    base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
+) -> TypedValue:  # fmt: skip
+    """Return the reduction of each window that slides over an array: as Burn's pool, or axis by axis."""
+    pooled = _max_pool(x, name, identity, window, strides, padding, base_dilation, window_dilation)
+    if pooled is not None:
+        return tensor(pooled(body.tensor(x)), out.shape, x.dtype)
+    rank = len(x.shape)
+    window_dilation = window_dilation or (1,) * rank
+    configuration = [
+        (low, high, step - 1) for (low, high), step in zip(padding, base_dilation or (1,) * rank, strict=True)
+    ]
+    sizes = [
+        (size if step == 0 else size + (size - 1) * step) + low + high
+        for size, (low, high, step) in zip(x.shape, configuration, strict=True)
+    ]
+    edge = TypedValue((), x.dtype, known=x.dtype.type(identity))
+    spread = PRIMITIVES["pad"](body, x, edge, outs=[TypedValue(tuple(sizes), x.dtype)], padding_config=configuration)
+    node, count = body.tensor(spread), rank
+    for axis, (size, step, dilation) in enumerate(zip(window, strides, window_dilation, strict=True)):
+        if size == 1 and step == 1:
+            continue
+        if size == 1:
+            node = method(node, "slice_dim", Literal(str(axis)), Slices([RustRange(None, None, step)]))
+            continue
+        extent = (size - 1) * dilation + 1
+        node = method(
+            node, "unfold", Literal(str(axis)), Literal(str(extent)), Literal(str(step)), generics=f"{count + 1}, _"
+        )
+        if dilation != 1:
+            node = method(node, "slice_dim", Literal(str(count)), Slices([RustRange(None, None, dilation)]))
+        count += 1
+    added = [*range(rank, count)]
+    if added:
+        if len(added) == 1:
+            node = method(
+                method(node, f"{name}_dim", Literal(str(rank))), "squeeze_dim", Literal(str(rank)), generics=str(rank)
+            )
+        else:
+            node = method(
+                method(node, f"{name}_dims", Borrow(axes_node(added))),
+                "squeeze_dims",
+                Borrow(axes_node(added)),
+                generics=str(rank),
+            )
+    return tensor(node, out.shape, x.dtype)
+
+
+primitive("reduce_window_sum")(_window("sum", lambda _: 0))
+primitive("reduce_window_max")(_window("max", lowest))
+primitive("reduce_window_min")(_window("min", highest))
+
+
+@primitive("reduce_window")
+def reduce_window(
+    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: RuntimeValue, **params: RuntimeValue
+) -> TypedValue:
+    from jaxport.codegen.burn.values import NotPrintable
+
+    equations = [*equations_run(jaxpr)]
+    equation = equations[0] if len(equations) == 1 else None
+    known = {"add": ("sum", 0), "max": ("max", None), "min": ("min", None), "mul": ("prod", 1)}
+    if equation is None or equation.primitive.name not in known or len(operands) != 2:
+        raise NotPrintable(
+            "a window that is reduced by a function of its own", "reduce windows by sums, products or extremes"
+        )
+    name, identity = known[equation.primitive.name]
+    x, initial = operands
+    if initial.number is None:
+        raise NotPrintable("a window whose first value is computed", "begin with a constant")
+    del identity, params["consts"]
+    return sliding(
+        body, x, outs[0], name, initial.number, params["window_dimensions"], params["window_strides"], params["padding"],
+        params.get("base_dilation"), params.get("window_dilation"),
+    )  # fmt: skip

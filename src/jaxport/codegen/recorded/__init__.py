@@ -1,0 +1,1 @@
+"""What is done to a recorded program before it is printed, whatever the language."""

@@ -1,0 +1,205 @@
+"""Record a program with one operator for each computation that its file spells out.
+
+Exporters write GELU, normalizations and the like with the operators that their opset has. The fusions of
+`jaxport.graph` recognise them in a copy of the graph, whatever opset the file has, so that the printers only see
+operators. Their values are those of the file: fusions that other passes need for speed and that change a value (a row
+that is masked as a whole) are not among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated, products, unmerged
+from jaxport.graph.editing import graphs, nodes_of, numpy_dtype
+from jaxport.graph.fusions.activations import activations
+from jaxport.graph.fusions.group_normalization import group_normalization
+from jaxport.graph.fusions.log_sum_exp import log_sum_exp
+from jaxport.graph.fusions.normalization import normalization
+from jaxport.graph.fusions.rotary import rotary
+from jaxport.graph.fusions.softmax import softmax
+from jaxport.graph.identities import identities
+from jaxport.importer.program import Program
+from jaxport.importer.resolving.graph import BodyFunction, BoundNode
+from jaxport.importer.running.evaluate import observing
+from jaxport.importer.traced.tracing import RecordedProgram, arguments, completed, record_once
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.variants import rebuilt
+
+__all__ = ["record_fused"]
+
+FUSIONS = (
+    identities,
+    softmax,
+    log_sum_exp,
+    normalization,
+    group_normalization,
+    activations,
+    rotary,
+    products,
+    unmerged,
+    attention,
+)
+IN_ANY_PRECISION = (gated,)
+"""Fusions to operators that round where their parts do."""
+OPSET = 24
+"""An opset that has the operators of the fusions; nodes of the file keep the versions that they have in it."""
+FIRST_OPSET = 7
+"""The opset from which on operators broadcast as NumPy does, which the fusions rely on."""
+SMALL = 64
+"""Elements up to which a value that is computed from sizes alone counts as a constant."""
+
+
+def record_fused(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -> RecordedProgram:
+    """Record a program as `jaxport.importer.traced.tracing.record` does, after the fusions.
+
+    >>> import onnx.parser
+    >>> from jaxport.importer.program import from_onnx
+    >>> program = from_onnx(
+    ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[n] x) => (float[n] y) <float one = {1}> { a = Neg(x) b = Exp(a) c = Add(one, b) y = Div(one, c) }''')
+    ... )
+    >>> [step.name for step in record_fused(program).steps]
+    ['nn.sigmoid']
+    """
+
+    def attempt(inputs: dict[str, RuntimeValue]) -> RecordedProgram:
+        return record_once(_fused(program, _seen(program, inputs)), inputs)
+
+    return completed(program, inputs, attempt)
+
+
+def _seen(program: Program, inputs: Mapping[str, RuntimeValue]) -> dict[ir.Value, list[RuntimeValue]]:
+    """Return what each value of a graph is while the program is traced: in each call of its function."""
+    specs, known = arguments(program, inputs)
+    computed: dict[ir.Value, list[RuntimeValue]] = {}
+    taken: dict[ir.Value, list[RuntimeValue]] = {}
+
+    def observe(node: BoundNode, inputs: Sequence[RuntimeValue], outputs: Sequence[RuntimeValue]) -> None:
+        noted = [*zip(node.outputs, outputs, strict=False)]
+        if isinstance(node.target, BodyFunction):  # which has been called with these
+            noted += zip(node.target.body.inputs, inputs, strict=False)
+        for value, result in noted:
+            if value is not None:
+                computed.setdefault(value, []).append(result)
+        for value, result in zip(node.inputs, inputs, strict=False):
+            if value is not None:
+                taken.setdefault(value, [result])
+
+    def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
+        program.evaluate(params, {**values, **known})
+
+    with observing(observe):
+        jax.eval_shape(run, program.param_specs, specs)
+    return taken | computed
+
+
+def _type(results: Sequence[RuntimeValue]) -> tuple[np.dtype, list[int | str]] | None:
+    """Return the dtype and the sizes of a value, or None if it is no array of one rank.
+
+    A size that differs from call to call is named after all of them, so that it equals those that change alike.
+    """
+    if not all(isinstance(result, jax.Array | HostValue) for result in results):
+        return None
+    dtypes, ranks = {np.dtype(result.dtype) for result in results}, {result.ndim for result in results}
+    if len(dtypes) != 1 or len(ranks) != 1:
+        return None
+    sizes: list[int | str] = []
+    for along in zip(*(result.shape for result in results), strict=True):
+        texts = [*map(str, along)]
+        every = texts[0] if len({*texts}) == 1 else f"each({', '.join(texts)})"
+        sizes.append(int(every) if every.isdecimal() else every)
+    return dtypes.pop(), sizes
+
+
+def _constant(results: Sequence[RuntimeValue]) -> np.ndarray | None:
+    """Return the elements of a value that is small, known, and the same in each call."""
+    first, *others = results
+    if not isinstance(first, HostValue) or first.symbolic or first.size > SMALL:
+        return None
+    alike = (isinstance(other, HostValue) and np.array_equal(first.data, other.data) for other in others)
+    return first.data if all(alike) else None
+
+
+def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]]) -> Program:
+    """Return the program with operators instead of what spells them out; the program itself if nothing does."""
+    model = program.model.clone()
+    for root in (model, *model.functions.values()):
+        version = root.opset_imports.get("", 0)
+        if version < FIRST_OPSET:
+            return program
+        for node in root.graph.all_nodes():
+            node.version = version if not node.domain else node.version
+        root.opset_imports.update({"": max(version, OPSET), DOMAIN: 1})
+    for node in nodes_of(model):
+        if not node.outputs and node.graph is not None:  # it computes nothing, and fusions read results
+            node.graph.remove(node, safe=True)
+    parameters = [model.graph.initializers[name] for name in program.weights if name in model.graph.initializers]
+    copies = dict(zip(_values(program.model), _values(model), strict=True))
+    known = {copies[value]: results for value, results in seen.items() if value in copies}
+    names = [value.name for value in model.graph.outputs]
+    for fusions, is_admitted in ((FUSIONS, _is_exact), (IN_ANY_PRECISION, _is_declared)):
+        with _annotated(known, [*copies.values()], parameters, is_admitted):
+            for fusion in fusions:
+                fusion(model)
+    for value, name in zip(model.graph.outputs, names, strict=True):
+        value.name = name
+    is_changed = any(node.version is None and node.domain in ("", DOMAIN) for graph in graphs(model) for node in graph)
+    return rebuilt(program, model) if is_changed else program
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield the values that a model computes or takes, in the order of its nodes."""
+    for graph in graphs(model):
+        yield from graph.inputs
+        for node in graph:
+            yield from node.outputs
+
+
+@contextmanager
+def _annotated(
+    known: Mapping[ir.Value, Sequence[RuntimeValue]],
+    values: Sequence[ir.Value],
+    parameters: Sequence[ir.Value],
+    is_admitted: Callable[[ir.DataType | None, np.dtype], bool],
+) -> Iterator[None]:
+    """Give values the shapes that they had, and those that depend on nothing but sizes their elements, inside the context.
+
+    Parameters are no constants, whatever they are before they are trained. Values of dtypes that are not admitted, as the
+    file declares them and as they are, have no shape, so that nothing is recognised.
+    """
+    declared = [(value, value.type, value.shape, value.const_value) for value in (*values, *parameters)]
+    for parameter in parameters:
+        parameter.const_value = None
+    for value in values:
+        results, value.shape = known.get(value, ()), None
+        kind = _type(results) if results else None
+        if kind is None or not is_admitted(value.dtype, kind[0]):
+            continue
+        dtype, sizes = kind
+        value.shape = ir.Shape(sizes)
+        if value.dtype is None:
+            value.type = ir.TensorType(ir.DataType.from_numpy(dtype))
+        constant = None if value.producer() is None else _constant(results)
+        if constant is not None:
+            value.const_value = ir.Tensor(constant.astype(numpy_dtype(value)), name=value.name)
+    yield
+    for value, kind, shape, constant in declared:
+        value.type, value.shape, value.const_value = kind, shape, constant
+
+
+def _is_exact(declared: ir.DataType | None, dtype: np.dtype) -> bool:
+    """Whether a value is of integers or booleans, or in single precision: in others, an operator may round where its
+    parts do not.
+    """
+    return dtype.kind in "biu" or (dtype == np.float32 and declared in (None, ir.DataType.FLOAT))
+
+
+def _is_declared(declared: ir.DataType | None, dtype: np.dtype) -> bool:
+    """Whether a value has the dtype that the file declares."""
+    return declared is None or declared.numpy() == dtype

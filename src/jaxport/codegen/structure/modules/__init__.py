@@ -1,0 +1,1 @@
+"""The tree of modules: where it comes from, and what is repeated in it."""

@@ -1,0 +1,273 @@
+"""Modules closed, so that each is one call: its operands are made before, its results are read after.
+
+Exporters lose the scopes of some operators, and order operators as they like. At each level the leaves and the modules
+inside are the nodes of a graph, and a cycle in it shows a part in the wrong place: an operator that needs a module and that
+the same module needs belongs to it; modules that need each other cannot be calls, and one of them is dissolved: its parts
+move to the level around.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from jaxport.codegen.structure.modules.scopes import Chain, called
+from jaxport.codegen.structure.modules.sequences import rearranges, sequence_of
+from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op
+from jaxport.importer.names import is_made_up
+from jaxport.importer.values.recording import Variable
+
+__all__ = ["Closing"]
+
+MOST_AROUND = 3
+"""Operators beside the layer of a module that is a layer."""
+
+ROLES = frozenset({"", "kernel", "weight", "bias", "scale", "embedding"})
+"""Names of weights that say nothing about their layer."""
+
+Part = str | Leaf
+"""A node of the graph of one level: a module inside, by its path, or a leaf."""
+
+
+@dataclass(eq=False)
+class Closing:
+    """Makes modules of leaves.
+
+    Attributes:
+      chains: the modules around each leaf, by its identity; changed as modules are closed.
+      order: where each leaf is in the file.
+      weights: the variables that stand for tensors.
+      shared: those of them that belong to several modules.
+      types: the types of modules, by path.
+      results: the values that the model returns.
+      containers: the modules that only number others: each is a sequence of them, or no module.
+      places: the modules that are of one layer each, by the layer's identity.
+    """
+
+    chains: dict[int, Chain]
+    order: Mapping[int, int]
+    weights: Set[Variable]
+    shared: Set[Variable]
+    types: Mapping[str, str]
+    results: Collection[Variable]
+    containers: Set[str]
+    places: Mapping[int, str]
+
+    def module(self, path: str, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> Module:
+        """Return the module of these leaves, which is in `depth` others.
+
+        Args:
+          outside: the values that are used outside of it.
+        """
+        self._settle(leaves, depth)
+        self._finish(leaves, depth, outside)
+        parts: dict[Part, list[Leaf]] = {}
+        for leaf in leaves:
+            parts.setdefault(self._part(leaf, depth), []).append(leaf)
+        makers = {variable: part for part, inside in parts.items() for leaf in inside for variable in leaf.outputs}
+        used: dict[Variable, set[Part | None]] = {variable: {None} for variable in outside}
+        for part, inside in parts.items():
+            for leaf in inside:
+                for variable in leaf.inputs:
+                    used.setdefault(variable, set()).add(part)
+        items: list[Item] = []
+        for part in self._sorted(parts, makers):
+            if not isinstance(part, str):
+                items.append(replace(part, label=self._label(part, path)) if isinstance(part, Layer) else part)
+                continue
+            beyond = [v for leaf in parts[part] for v in leaf.outputs if used.get(v, set()) - {part}]
+            items += self._call(part, path, parts[part], depth + 1, beyond)
+        made = {variable for leaf in leaves for variable in leaf.outputs}
+        inputs = dict.fromkeys(v for item in items for v in item.inputs if v not in made)
+        outputs = tuple(dict.fromkeys(v for leaf in leaves for v in leaf.outputs if v in outside))
+        return Module(path, self.types.get(path, ""), tuple(items), tuple(inputs), outputs)
+
+    def _call(
+        self, path: str, around: str, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]
+    ) -> list[Item]:
+        """Return the call of a module.
+
+        Of one that is a layer, and at most brings axes into its order, the layer itself; of a container that is no
+        sequence its parts.
+        """
+        module = self.module(path, leaves, depth, outside)
+        label = path.removeprefix(f"{around}.") if around else path
+        layers = [leaf for leaf in leaves if isinstance(leaf, Layer)]
+        others = [item for item in module.items if not isinstance(item, Layer)]
+        light = all(isinstance(item, Op) and self.weights.isdisjoint(item.inputs) for item in others)
+        moved = all(map(rearranges, others)) and not any(_has_place(layer, path) for layer in module.items)
+        if path in self.containers and not (len(layers) == 1 and moved):
+            parts = sequence_of(module, self.weights)
+            return parts if parts is not None else _with_labels(module.items, label)
+        deeper = [inner for layer in layers for inner in self.chains[id(layer)][depth:] if called(inner) in self.types]
+        if len(layers) == 1 and light and len(others) <= MOST_AROUND and (path in self.containers or not deeper):
+            return [replace(item, label=label) if isinstance(item, Layer) else item for item in module.items]
+        return [Call(module, module.inputs, module.outputs)]
+
+    def _label(self, layer: Layer, around: str) -> str:
+        """Return the path of a layer in a module: that of its own, though it be dissolved, or that of its kernel or only weight."""
+        place, begin = self.places.get(id(layer), ""), f"{around}." if around else ""
+        if place.startswith(begin) and place not in ("", around):
+            return place.removeprefix(begin)
+        kernel = layer.weights.get("kernel")
+        weights = [kernel] if kernel is not None else [*layer.weights.values()]
+        names = [weight.name for weight in weights if weight.part is None]
+        path, _, name = names[0].rpartition(".") if len(names) == 1 else ("", "", "")
+        is_name = name not in ROLES and len(name) > 1 and name.isidentifier() and not is_made_up(name)
+        return name if is_name and path == called(around) else layer.label
+
+    def _part(self, leaf: Leaf, depth: int) -> Part:
+        chain = self.chains[id(leaf)]
+        return chain[depth] if len(chain) > depth else leaf
+
+    def _settle(self, leaves: Sequence[Leaf], depth: int) -> None:
+        """Change chains until no cycle is left at this depth."""
+        self._dissolve_weightless(leaves, depth)
+        makers = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+        while True:
+            edges: dict[Part, set[Part]] = {}
+            for leaf in leaves:
+                part = self._part(leaf, depth)
+                before = edges.setdefault(part, set())
+                for variable in leaf.inputs:
+                    if variable in makers and (other := self._part(makers[variable], depth)) != part:
+                        before.add(other)
+            cycles = [cycle for cycle in _components(edges) if len(cycle) > 1]
+            if not cycles:
+                return
+            for cycle in cycles:
+                self._mend(cycle, leaves, depth)
+
+    def _finish(self, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> None:
+        """Move leaves that only combine results of one module, such as the last addition of a block, into it."""
+        makers = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+        readers: dict[Variable, list[Leaf | None]] = {variable: [None] for variable in outside}
+        for leaf in leaves:
+            for variable in {*leaf.inputs}:
+                readers.setdefault(variable, []).append(leaf)
+        for leaf in leaves:
+            makes = [makers.get(variable) for variable in {*leaf.inputs}]
+            if isinstance(leaf, Layer) or len(self.chains[id(leaf)]) > depth or len(makes) < 2 or None in makes:
+                continue
+            parts = {self._part(made, depth) for made in makes if made is not None}
+            (part, *others) = parts
+            around = [other for variable in leaf.inputs for other in readers[variable] if other is not leaf]
+            inside = all(other is not None and self._part(other, depth) == part for other in around)
+            if isinstance(part, str) and not others and inside:
+                self.chains[id(leaf)] = (*self.chains[id(leaf)][:depth], part)
+
+    def _mend(self, cycle: Sequence[Part], leaves: Sequence[Leaf], depth: int) -> None:
+        modules = [part for part in cycle if isinstance(part, str)]
+        if len(modules) == 1:
+            for part in cycle:
+                if not isinstance(part, str):
+                    self.chains[id(part)] = (*self.chains[id(part)][:depth], modules[0])
+            return
+        sizes = {path: sum(self._part(leaf, depth) == path for leaf in leaves) for path in modules}
+        self._dissolve(min(modules, key=lambda path: (path not in self.containers, sizes[path])), leaves, depth)
+
+    def _dissolve(self, path: str, leaves: Iterable[Leaf], depth: int) -> None:
+        for leaf in leaves:
+            chain = self.chains[id(leaf)]
+            if len(chain) > depth and chain[depth] == path:
+                self.chains[id(leaf)] = (*chain[:depth], *chain[depth + 1 :])
+
+    def _dissolve_weightless(self, leaves: Sequence[Leaf], depth: int) -> None:
+        """Dissolve modules without weights, such as activations."""
+        while True:
+            modules: dict[str, list[Leaf]] = {}
+            for leaf in leaves:
+                part = self._part(leaf, depth)
+                if isinstance(part, str):
+                    modules.setdefault(part, []).append(leaf)
+            light = [path for path, inside in modules.items() if not self._is_heavy(inside)]
+            if not light:
+                return
+            for path in light:
+                self._dissolve(path, leaves, depth)
+
+    def _is_heavy(self, leaves: Sequence[Leaf]) -> bool:
+        """Whether leaves are worth a module: they have weights, and not just those of another module."""
+        if any(isinstance(leaf, Layer) for leaf in leaves):
+            return True
+        read = {variable for leaf in leaves for variable in leaf.inputs if variable in self.weights}
+        return bool(read) and (len(leaves) > MOST_AROUND or not read <= self.shared)
+
+    def _sorted(self, parts: Mapping[Part, Sequence[Leaf]], makers: Mapping[Variable, Part]) -> list[Part]:
+        """Return the parts in topological order, otherwise in that of the file."""
+        needed = {
+            part: {makers[v] for leaf in inside for v in leaf.inputs if v in makers and makers[v] != part}
+            for part, inside in parts.items()
+        }
+        first = {part: min(self.order[id(leaf)] for leaf in inside) for part, inside in parts.items()}
+        waiting = {part: len(before) for part, before in needed.items()}
+        after: dict[Part, list[Part]] = {}
+        for part, before in needed.items():
+            for other in before:
+                after.setdefault(other, []).append(part)
+        keys = dict(enumerate(parts))
+        index = {part: key for key, part in keys.items()}
+        ready = [(first[part], index[part]) for part, count in waiting.items() if count == 0]
+        heapq.heapify(ready)
+        done: list[Part] = []
+        while ready:
+            part = keys[heapq.heappop(ready)[1]]
+            done.append(part)
+            for other in after.get(part, ()):
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    heapq.heappush(ready, (first[other], index[other]))
+        assert len(done) == len(parts)
+        return done
+
+
+def _has_place(item: Item, around: str) -> bool:
+    """Whether the weights of a layer are named by its place in a module; those of one that others were folded into are not."""
+    begin = f"{called(around)}.{item.label}." if isinstance(item, Layer) else ""
+    return isinstance(item, Layer) and any(weight.name.startswith(begin) for weight in item.weights.values())
+
+
+def _with_labels(items: Iterable[Item], around: str) -> list[Item]:
+    """Return the parts of a module as parts of the one around it."""
+    return [replace(item, label=f"{around}.{item.label}") if isinstance(item, Layer) else item for item in items]
+
+
+def _components(edges: Mapping[Part, set[Part]]) -> list[list[Part]]:
+    """Return the strongly connected components of a graph (Tarjan's algorithm, without recursion)."""
+    index: dict[Part, int] = {}
+    low: dict[Part, int] = {}
+    stack: list[Part] = []
+    on_stack: set[Part] = set()
+    components: list[list[Part]] = []
+    for root in edges:
+        if root in index:
+            continue
+        work = [(root, iter(edges[root]))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        while work:
+            part, rest = work[-1]
+            following = next(rest, None)
+            if following is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[part])
+                if low[part] == index[part]:
+                    component = []
+                    while True:
+                        top = stack.pop()
+                        on_stack.discard(top)
+                        component.append(top)
+                        if top is part or top == part:
+                            break
+                    components.append(component)
+            elif following not in index:
+                index[following] = low[following] = len(index)
+                stack.append(following)
+                on_stack.add(following)
+                work.append((following, iter(edges[following])))
+            elif following in on_stack:
+                low[part] = min(low[part], index[following])
+    return components

@@ -1,0 +1,44 @@
+"""The order of a module's items: each value directly before its first reader, operands in the order of the reader's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from jaxport.codegen.tree import Call, Item, Module
+from jaxport.importer.values.recording import Variable
+
+__all__ = ["scheduled"]
+
+
+def scheduled(module: Module, known: dict[int, Module] | None = None) -> Module:
+    """Return the module, and all modules inside it, with their items in the order in which a person writes them.
+
+    Exporters interleave the branches of a computation; here each branch is followed to its end before the next begins.
+    """
+    known = {} if known is None else known
+    if id(module) in known:
+        return known[id(module)]
+
+    items = [
+        replace(item, module=scheduled(item.module, known)) if isinstance(item, Call) else item for item in module.items
+    ]
+    known[id(module)] = replace(module, items=tuple(_depth_first(items, module.outputs)))
+    return known[id(module)]
+
+
+def _depth_first(items: Iterable[Item], results: Iterable[Variable]) -> list[Item]:
+    """Return the items that results need, each behind those that make its operands."""
+    makers: Mapping[Variable, Item] = {variable: item for item in items for variable in item.outputs}
+    done: dict[int, Item] = {}
+    pending: list[tuple[Item | None, Iterator[Variable]]] = [(None, iter(results))]
+    while pending:
+        item, operands = pending[-1]
+        maker = next((makers[variable] for variable in operands if variable in makers), None)
+        if maker is not None and id(maker) not in done:
+            pending.append((maker, iter(maker.inputs)))
+        elif maker is None:
+            pending.pop()
+            if item is not None:
+                done[id(item)] = item
+    return list(done.values())

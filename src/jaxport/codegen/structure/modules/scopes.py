@@ -1,0 +1,297 @@
+"""The chain of modules around each leaf, from the metadata and names of the nodes and weights of the file."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, takewhile
+
+from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.importer.modules import NodePlace, has_place
+from jaxport.importer.program import Program
+from jaxport.importer.resolving.graph import BoundNode
+from jaxport.importer.values.recording import Variable
+
+__all__ = [
+    "Chain",
+    "called",
+    "common",
+    "containers",
+    "element_of",
+    "hoist",
+    "imply_elements",
+    "keep_channels_last",
+    "leaf_chains",
+    "module_paths",
+    "move_unplaced",
+    "node_chains",
+    "nodes_of",
+    "places_of",
+]
+
+Chain = tuple[str, ...]
+"""The paths of the modules around something, from the outside in."""
+
+
+def called(path: str) -> str:
+    """Return the module that a path is a call of: further calls of a module are numbered.
+
+    >>> called("encoder@1.layers.0@2")
+    'encoder.layers.0'
+    """
+    return re.sub(r"@\d+", "", path)
+
+
+_ELEMENT = re.compile(r"(.+)[._](\d+)")
+
+
+def element_of(path: str) -> tuple[str, int] | None:
+    """Return the list that a module is an element of, and its position, if its path says so.
+
+    >>> element_of("encoder.layers.11"), element_of("blocks_0"), element_of("head")
+    (('encoder.layers', 11), ('blocks', 0), None)
+    """
+    element = _ELEMENT.fullmatch(path)
+    return (element[1], int(element[2])) if element is not None else None
+
+
+def common(chains: Iterable[Chain]) -> Chain:
+    """Return the modules that all chains have around them.
+
+    >>> common([("a", "a.b"), ("a", "a.c")])
+    ('a',)
+    """
+    first, *rest = list(chains) or [()]
+    for chain in rest:
+        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first, chain, strict=False))
+        first = tuple(path for path, _ in pairs)
+    return first
+
+
+def nodes_of(places: Mapping[BoundNode, NodePlace]) -> Iterator[tuple[BoundNode, Chain]]:
+    """Yield all nodes, those of branches and functions included, with the modules around each."""
+    for node, place in places.items():
+        yield node, tuple(module.path for module in place.modules)
+        for inner in place.bodies.values():
+            yield from nodes_of(inner)
+
+
+def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, BoundNode], dict[Hashable, Chain]]:
+    """Return the bound nodes, and the modules around each.
+
+    Of a function that is called twice, the modules around both calls.
+    """
+    nodes: dict[Hashable, BoundNode] = {}
+    chains: dict[Hashable, Chain] = {}
+    for node, chain in nodes_of(places):
+        key = node.node
+        chains[key] = common([chains[key], chain]) if key in chains else chain
+        nodes[key] = node
+    return nodes, chains
+
+
+def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: Collection[str]) -> dict[int, Chain]:
+    """Return the modules around each leaf, those that only the name of its weight tells included.
+
+    A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
+
+    Args:
+      leaves: the leaves.
+      around: returns the modules around the node that computes a leaf.
+      known: the modules that the file has.
+    """
+    leaves = list(leaves)
+    readers = Counter(_weight_of(leaf) for leaf in leaves)
+    movable = {name for name, count in readers.items() if count == 1 and name.rpartition(".")[0] not in known}
+    return {id(leaf): _chain_of(leaf, around(leaf), _weight_of(leaf) in movable) for leaf in leaves}
+
+
+def _weight_of(leaf: Leaf) -> str:
+    """Return the name of the first weight of a layer, without that of the integers that it is stored as."""
+    weight = next(iter(leaf.weights.values()), None) if isinstance(leaf, Layer) else None
+    return re.sub(r"\.u?int\d+$", "", weight.name) if weight is not None else ""
+
+
+def _chain_of(leaf: Leaf, chain: Chain, is_movable: bool) -> Chain:
+    name = _weight_of(leaf)
+    if not name:
+        return chain
+    path, parent = name.rpartition(".")[0], name.rpartition(".")[0].rpartition(".")[0]
+    if is_movable and chain and called(chain[-1]) != path and called(chain[-1]).rpartition(".")[0] == parent:
+        # A batch normalization that an exporter folded into the convolution before it has given it its place.
+        chain = chain[:-1]
+    around = chain[-1] if chain else ""
+    begin = f"{called(around)}." if around else ""
+    if path == called(around) or not path.startswith(begin):
+        return chain
+    if not all(part.isidentifier() or part.isdigit() for part in path.split(".")):
+        return chain
+    steps: list[str] = []
+    parts = path.removeprefix(begin).split(".")
+    for index, part in enumerate(parts):
+        whole = ".".join([*([around] if around else []), *parts[: index + 1]])
+        if part.isdigit() and steps:
+            steps[-1] = whole
+        else:
+            steps.append(whole)
+    return (*chain, *steps)
+
+
+def move_unplaced(ops: Sequence[Op], chains: dict[int, Chain], nodes: Mapping[Hashable, BoundNode]) -> None:
+    """Move operators that the file has no place for into the modules around their operands, or into those of their readers.
+
+    Fewer values cross the border of a module so: parts of one value into the module that reads them.
+    """
+    has_no_place = {key for key, node in nodes.items() if not has_place(node.node)}
+    makers = {variable: op for op in ops for variable in op.outputs}
+    readers: dict[Variable, list[Op]] = {}
+    for op in ops:
+        for variable in op.inputs:
+            readers.setdefault(variable, []).append(op)
+    for op in ops:
+        if op.step.node not in has_no_place:
+            continue
+        operands = [variable for variable in op.inputs if variable in makers]
+        read = [variable for variable in op.outputs if variable in readers]
+        if len(operands) < len(read):
+            chains[id(op)] = common(chains[id(reader)] for variable in read for reader in readers[variable])
+        elif len(read) < len(operands):
+            chains[id(op)] = common(chains[id(makers[variable])] for variable in operands)
+
+
+def module_paths(program: Program) -> dict[str, str]:
+    """Return the modules of a program as they are called, by their paths in the file."""
+    modules = [module for module in program.modules.walk() if module.path]
+    paths = [module.path for module in modules]
+    return dict(zip(paths, paths, strict=True)) if any(module.type for module in modules) else _plain_paths(paths)
+
+
+def _plain_paths(paths: Iterable[str]) -> dict[str, str]:
+    """Return paths as the TorchScript exporter means them: it repeats the name of a list before its elements.
+
+    >>> _plain_paths(["net", "net.net.0", "net.net.0.net.0.1", "net.net.0.net.0.1.fc"])
+    {'net': 'net', 'net.net.0': 'net.0', 'net.net.0.net.0.1': 'net.0.1', 'net.net.0.net.0.1.fc': 'net.0.1.fc'}
+    """
+    plain: dict[str, str] = {}
+    names: dict[str, str] = {}
+    for path in dict.fromkeys(paths):
+        around = path
+        while around not in plain and around:
+            around = around.rpartition(".")[0]
+        name = path[len(around) + 1 :] if around else path
+        list_name = re.sub(r"_\d+$", "", names.get(around, ""))
+        is_element = list_name and re.fullmatch(rf"{re.escape(list_name)}\.\d+(_\d+)?", name)
+        inner = name[len(list_name) + 1 :] if is_element else name
+        plain[path], names[path] = ".".join(filter(None, (plain.get(around, ""), inner))), name
+    return plain if len({*plain.values()}) == len(plain) else {path: path for path in plain}
+
+
+def places_of(leaves: Iterable[Leaf], chains: Mapping[int, Chain]) -> dict[int, str]:
+    """Return the modules that are of one layer each, by the layer's identity."""
+    inner = {id(leaf): chains[id(leaf)][-1] for leaf in leaves if isinstance(leaf, Layer) and chains[id(leaf)]}
+    count = Counter(inner.values())
+    return {key: path for key, path in inner.items() if count[path] == 1}
+
+
+def imply_elements(chains: dict[int, Chain]) -> None:
+    """Add the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
+    with_elements: dict[int, Chain] = {}
+    children: dict[str, set[str]] = {}
+    for key, chain in chains.items():
+        whole: list[str] = []
+        for path in chain:
+            around = f"{whole[-1]}." if whole else ""
+            element = re.match(r"[^.]*[^.\d][^.]*(?:\.\d+)+(?=\.[^.]*[^.\d])", path.removeprefix(around))
+            if element is not None and path.startswith(around):
+                implied = f"{around}{element[0]}"
+                children.setdefault(implied, set()).add(path)
+                whole.append(implied)
+            whole.append(path)
+        with_elements[key] = tuple(whole)
+    for key, whole_chain in with_elements.items():
+        chains[key] = tuple(path for path in whole_chain if len(children.get(path, (1, 2))) > 1)
+
+
+def containers(chains: Mapping[int, Chain]) -> set[str]:
+    """Return the modules that only number others: `blocks` around `blocks.0` and `blocks.1`."""
+    return {
+        outer
+        for chain in chains.values()
+        for outer, inner in pairwise(chain)
+        if inner.startswith(f"{outer}.") and inner[len(outer) + 1 :].isdigit()
+    }
+
+
+def keep_channels_last(leaves: Iterable[Leaf], chains: dict[int, Chain], weights: Container[Variable]) -> None:
+    """Move the transposes that bring channels to the end to the modules that the images come from.
+
+    So a module that begins with a convolution takes images as all others do. Weights stay in their modules.
+    """
+    maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+    for leaf in leaves:
+        if not isinstance(leaf, Op) or leaf.step.name != "jnp.transpose" or leaf.step.args[1] != (0, 2, 3, 1):
+            continue
+        (images,) = leaf.inputs
+        if images not in weights:
+            around = chains[id(maker[images])] if images in maker else ()
+            chains[id(leaf)] = common([chains[id(leaf)], around])
+
+
+def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Mapping[Variable, str]) -> None:
+    """Move operators that several modules use, and that none of them has to compute, to the module around them all.
+
+    A mask that the first layer of a stack makes for all of them is made before the first layer; so is what is made of a
+    weight that has the name of the module around.
+
+    Args:
+      leaves: the layers and operators.
+      chains: the modules around each, by identity; changed.
+      weights: the names of the tensors, by the variable that stands for each.
+    """
+    users: dict[Variable, list[Leaf]] = {}
+    maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+    for leaf in leaves:
+        for variable in leaf.inputs:
+            users.setdefault(variable, []).append(leaf)
+    for leaf in leaves:
+        chain = chains[id(leaf)]
+        others = [chains[id(user)] for variable in leaf.outputs for user in users.get(variable, [])]
+        around = common([chain, *others])
+        if len(around) == len(chain):
+            continue
+        inside = chain[len(around)]
+        begin, own = f"{called(around[-1])}." if around else "", f"{called(inside)}."
+
+        def is_bound(variable: Variable, begin: str = begin, own: str = own) -> bool:
+            name = weights.get(variable)
+            return name is not None and (not begin or not name.startswith(begin) or name.startswith(own))
+
+        for moved in _computed_by(leaf, inside, len(around), chains, maker, is_bound):
+            chains[id(moved)] = around
+
+
+def _computed_by(
+    leaf: Leaf,
+    inside: str,
+    depth: int,
+    chains: Mapping[int, Chain],
+    maker: Mapping[Variable, Leaf],
+    is_bound: Callable[[Variable], bool],
+) -> list[Leaf]:
+    """Return the leaves that have to leave a module for one leaf to leave it; none if a weight is among them."""
+    moving: dict[int, Leaf] = {}
+    pending = [leaf]
+    while pending:
+        current = pending.pop()
+        if not isinstance(current, Op) or any(map(is_bound, current.inputs)):
+            return []
+        moving[id(current)] = current
+        for variable in current.inputs:
+            before = maker.get(variable)
+            if before is None or id(before) in moving:
+                continue
+            chain = chains[id(before)]
+            if len(chain) > depth and chain[depth] == inside:
+                pending.append(before)
+    return list(moving.values())

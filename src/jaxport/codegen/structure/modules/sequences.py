@@ -1,0 +1,137 @@
+"""Sequences: modules that call their elements one after the other, with functions between them.
+
+PyTorch's and Flax's `Sequential` are such modules. Their elements are numbered by the paths of the file; what is computed
+between two elements is a function, and takes a number that no module of the file has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jaxport.codegen.structure.steps import REARRANGING
+from jaxport.codegen.tree import Call, Item, Layer, Module, Op
+from jaxport.importer.values.recording import Variable
+
+__all__ = ["Elements", "elements_of", "rearranges", "sequence_of"]
+
+LONGEST = 3
+"""Digits of a number at most: one element of a large number would be a long list."""
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The elements of a sequence.
+
+    Attributes:
+      stem: the list in the module that holds them, `layers`; empty if the module is the list itself.
+      modules: the modules and layers, by number.
+      functions: the operators of the functions between them, by number.
+    """
+
+    stem: str
+    modules: Mapping[int, Layer | Call]
+    functions: Mapping[int, tuple[Op, ...]]
+
+    @property
+    def count(self) -> int:
+        """The number of elements."""
+        return 1 + max([*self.modules, *self.functions])
+
+
+def elements_of(module: Module, weights: Collection[Variable] = ()) -> Elements | None:
+    """Return the elements of a module that is a sequence; None for any other.
+
+    Args:
+      module: the module.
+      weights: the variables that stand for tensors; none if the module has its weights already.
+    """
+    numbers = _numbers(module)
+    inputs = [variable for variable in module.inputs if variable not in weights]
+    if numbers is None or len(inputs) != 1 or len(module.outputs) != 1 or module.weights:
+        return None
+    value = inputs[0]
+    modules: dict[int, Layer | Call] = {}
+    functions: dict[int, tuple[Op, ...]] = {}
+    following = 0
+    for run, item in _runs(module.items):
+        end = value
+        if run:
+            made = [variable for op in run for variable in op.outputs]
+            if any(variable is not value and variable not in made for op in run for variable in op.inputs):
+                return None
+            after = module.outputs if item is None else [v for v in item.inputs if v not in weights]
+            end = after[0] if after else value
+            if end not in made:
+                return None
+            functions[following] = tuple(run)
+        if item is None:
+            break
+        number = numbers[id(item)]
+        taken = [variable for variable in item.inputs if variable not in weights]
+        if number < following + bool(run) or taken != [end] or len(item.outputs) != 1:
+            return None
+        modules[number], value, following = item, item.outputs[0], number + 1
+    last = functions[following][-1].outputs if following in functions else (value,)
+    if not modules or module.outputs[0] not in last:
+        return None
+    return Elements(_stem(module), modules, functions)
+
+
+def sequence_of(module: Module, weights: Collection[Variable]) -> list[Item] | None:
+    """Return the call of a sequence, and what only rearranges axes before and behind it; None for any other module."""
+    items = module.items
+    begin = next((at for at, item in enumerate(items) if not rearranges(item)), len(items))
+    end = next((at for at in range(len(items), begin, -1) if not rearranges(items[at - 1])), begin)
+    inner = items[begin:end]
+    made = {variable for item in inner for variable in item.outputs}
+    after = {variable for item in items[end:] for variable in item.inputs} | {*module.outputs}
+    inputs = tuple(dict.fromkeys(v for item in inner for v in item.inputs if v not in made))
+    core = replace(module, items=inner, inputs=inputs, outputs=tuple(v for v in made if v in after))
+    if elements_of(core, weights) is None:
+        return None
+    return [*items[:begin], Call(core, core.inputs, core.outputs), *items[end:]]
+
+
+def rearranges(item: Item) -> bool:
+    """Whether an item is an operator that only rearranges the axes of a value."""
+    return isinstance(item, Op) and item.step.name in REARRANGING
+
+
+def _stem(module: Module) -> str:
+    """Return the list of a module in which a `Sequential` of JAX's frameworks keeps its elements."""
+    return "layers" if re.search(r"\bSequential$", module.type) and not module.type.startswith("torch.") else ""
+
+
+def _numbers(module: Module) -> dict[int, int] | None:
+    """Return the numbers of the modules and layers in a module, by identity, if all have one."""
+    begin = f"{_stem(module)}." if _stem(module) else ""
+    numbers: dict[int, int] = {}
+    for item in module.items:
+        if isinstance(item, Op):
+            continue
+        if not isinstance(item, Layer | Call) or (isinstance(item, Layer) and _has_options(item)):
+            return None
+        label = item.label if isinstance(item, Layer) else item.module.path_in(module)
+        number = label.removeprefix(begin)
+        if not label.startswith(begin) or not number.isdigit() or len(number) > LONGEST:
+            return None
+        numbers[id(item)] = int(number)
+    return numbers
+
+
+def _has_options(layer: Layer) -> bool:
+    return "carry" in layer.config or bool(layer.config.get("keywords"))
+
+
+def _runs(items: Sequence[Item]) -> Iterator[tuple[list[Op], Layer | Call | None]]:
+    """Yield the operators before each module or layer, and behind the last."""
+    run: list[Op] = []
+    for item in items:
+        if isinstance(item, Op):
+            run.append(item)
+        elif isinstance(item, Layer | Call):
+            yield run, item
+            run = []
+    yield run, None

@@ -1,0 +1,117 @@
+"""Parameters that operators share, copies of one, and others that only happen to be equal."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from jaxport.codegen.structure.modules.scopes import Chain, called
+from jaxport.codegen.structure.steps import reads
+from jaxport.codegen.tree import Op
+from jaxport.importer.names import given_name
+from jaxport.importer.program import Program
+from jaxport.importer.values.recording import Step, Variable
+
+__all__ = ["copies", "element_of_all", "owned_by_elements", "shared"]
+
+
+def copies(
+    steps: Iterable[Step], names: Mapping[Variable, str], program: Program, chains: Mapping[Hashable, Chain]
+) -> dict[Variable, Variable]:
+    """Return the parameters that are copies of another, each with that one.
+
+    Exporters store a weight again for each call of its module. Equal tensors are copies if the same function reads them in
+    the same module: a linear layer has one kernel. Those whose elements are all the same may be weights of their own.
+    """
+    firsts: dict[Hashable, list[Variable]] = {}
+    originals: dict[Variable, Variable] = {}
+    readers: dict[Variable, set[tuple[str, Chain]]] = {}
+    for step in steps:
+        for variable in reads(step):
+            if variable in names:
+                readers.setdefault(variable, set()).add((step.name, chains.get(step.node, ())))
+    for variable, places in readers.items():
+        if len(places) > 1 or not next(iter(places))[1]:
+            continue
+        known = firsts.setdefault((*places, variable.shape, np.dtype(variable.dtype)), [])
+        array = program.weights.host_array(names[variable])
+        same = next((one for one in known if np.array_equal(program.weights.host_array(names[one]), array)), None)
+        if same is None or element_of_all(program, names[variable]) is not None:
+            known.append(variable)
+        else:
+            originals[variable] = same
+    return originals
+
+
+def shared(
+    ops: Sequence[Op], names: Mapping[Variable, str], uniform: Collection[Variable], chains: Mapping[int, Chain]
+) -> dict[Variable, Op | None]:
+    """Return the parameters that several operators read, each with the lookup whose table it is, if there is one.
+
+    Exporters merge equal tensors. Those whose elements are all the same, as those of fresh normalizations are, are no
+    ties: each operator gets one of its own. Nor are those that `owned_by_elements` returns. A tensor that several calls of
+    one module read is one weight of that module.
+    """
+    uses = Counter(variable for op in ops for variable in op.inputs)
+    counts: dict[Variable, Counter[Chain]] = {}
+    owners: dict[Variable, Op | None] = {}
+    for op in ops:
+        for variable in op.inputs:
+            if variable not in names:
+                continue
+            turned = op.step.name in ("T", "jnp.transpose")
+            counts.setdefault(variable, Counter())[chains[id(op)]] += uses[op.outputs[0]] if turned else 1
+            if op.step.name == "jnp.take" and op.step.args[0] is variable:
+                owners.setdefault(variable, op)
+    owned = owned_by_elements(ops, names, chains)
+    return {
+        variable: owners.get(variable)
+        for variable, chain_counts in counts.items()
+        if max(chain_counts.values()) > 1
+        or (variable not in owned and len({tuple(map(called, chain)) for chain in chain_counts}) > 1)
+        if variable not in uniform
+    }
+
+
+def owned_by_elements(ops: Sequence[Op], names: Mapping[Variable, str], chains: Mapping[int, Chain]) -> set[Variable]:
+    """Return the parameters that each element of a list has of its own, though the file has one tensor for all.
+
+    Layers that are copies of one have equal tensors before they are trained, which exporters merge. Such a tensor has the
+    name of one of the elements, or none; one with the name of a module around the list is the same for all of them.
+    """
+    places: dict[Variable, set[Chain]] = {}
+    multiplied: set[Variable] = set()
+    for op in ops:
+        multiplied |= {*op.inputs[:1]} if op.step.name == "@" else set()
+        for variable in names.keys() & {*op.inputs}:
+            places.setdefault(variable, set()).add(tuple(map(called, chains[id(op)])))
+    return {
+        variable
+        for variable, paths in places.items()
+        if len({tuple(map(_without_positions, path)) for path in paths}) == 1 < len(paths)
+        if (
+            variable not in multiplied
+            if not given_name(names[variable])
+            else any(part.isdigit() for part in names[variable].split("."))
+        )
+    }
+
+
+def _without_positions(path: str) -> str:
+    """Return a path without the positions of elements in lists.
+
+    >>> _without_positions("encoder.layers.0.norm")
+    'encoder.layers..norm'
+    """
+    return re.sub(r"(?<=[._])\d+(?=[._]|$)", "", path)
+
+
+def element_of_all(program: Program, name: str) -> float | None:
+    """Return the number that all elements of a parameter are; None if they differ. Those of an empty one are 0."""
+    array = program.weights.host_array(name).ravel()
+    if array.size == 0:
+        return 0.0
+    return float(array[0]) if bool((array == array[0]).all()) else None

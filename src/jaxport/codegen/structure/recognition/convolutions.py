@@ -1,0 +1,122 @@
+"""Convolutions and their transposes, of any number of spatial axes, as layers."""
+
+from __future__ import annotations
+
+from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
+from jaxport.codegen.structure.recognition.quantization import dequantized
+from jaxport.codegen.structure.spelling.channels import LAYOUTS
+from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.recording import Variable
+
+__all__ = ["convolution"]
+
+CONVOLUTIONS = {"conv_general_dilated", "depthwise_convolution", "grouped_convolution"}
+
+
+def convolution(op: Op, matcher: Matcher) -> Layer | None:
+    """Return the convolution, with channels last, that an operator is the end of."""
+    out = op.outputs[0]
+    channels = (out.shape[-1] if matcher.weights.channels_last else out.shape[1]) if len(out.shape) >= 3 else None
+    if not isinstance(channels, int):
+        return None
+    product, bias = matcher.with_bias(op, channels, not matcher.weights.channels_last)
+    step = product.step
+    if step.name.rpartition(".")[2] not in CONVOLUTIONS or product.outputs[0].shape != out.shape:
+        return None
+    if len(step.args) != 4 or not isinstance(step.args[0], Variable) or isinstance(step.args[3], str):
+        return None
+    if "lhs_dilation" in step.kwargs:
+        return _transposed(op, product, bias, matcher)
+    if not matcher.weights.channels_last:
+        return _first(op, product, bias, matcher)
+    x, kernel, strides, pads = step.args
+    weight, layout = matcher.parameter(kernel), LAYOUTS.get(len(x.shape))
+    if weight is None and layout is not None:
+        weight, layout = dequantized(kernel, step.node), (layout[0], f"OI{layout[1][:-2]}", layout[2])
+        weight = weight.transposed((*range(2, len(x.shape)), 1, 0)) if weight is not None else None
+    if weight is None or len(weight.shape) != len(x.shape) or not are_of_type(x, weight, bias):
+        return None
+    if step.kwargs.get("dimension_numbers") != layout:
+        return None
+    if step.kwargs.keys() - {"dimension_numbers", "feature_group_count", "rhs_dilation"} or not _are_known(pads):
+        return None
+    groups, rank = step.kwargs.get("feature_group_count", 1), len(weight.shape) - 2
+    config = {
+        "in_features": weight.shape[-2] * groups,
+        "out_features": weight.shape[-1],
+        "kernel_size": weight.shape[:rank],
+        "strides": _sizes(strides, rank),
+        "padding": tuple(tuple(int(n) for n in pair) for pair in pads),
+        "kernel_dilation": _sizes(step.kwargs.get("rhs_dilation"), rank),
+        "feature_group_count": groups,
+    }
+    return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
+
+
+def _first(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer | None:
+    """Return a convolution with channels first, whose kernel is kept as the file has it: (out, in, *sizes)."""
+    step = product.step
+    x, kernel, strides, pads = step.args
+    weight = matcher.parameter(kernel, turned=False)
+    if weight is None or len(weight.shape) != len(x.shape) or not are_of_type(x, weight, bias) or not _are_known(pads):
+        return None
+    if step.kwargs.get("dimension_numbers") is not None:
+        return None
+    if step.kwargs.keys() - {"dimension_numbers", "feature_group_count", "rhs_dilation"}:
+        return None
+    groups, rank = step.kwargs.get("feature_group_count", 1), len(weight.shape) - 2
+    config = {
+        "in_features": weight.shape[1] * groups,
+        "out_features": weight.shape[0],
+        "kernel_size": weight.shape[2:],
+        "strides": _sizes(strides, rank),
+        "padding": tuple(tuple(int(n) for n in pair) for pair in pads),
+        "kernel_dilation": _sizes(step.kwargs.get("rhs_dilation"), rank),
+        "feature_group_count": groups,
+    }
+    return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
+
+
+def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer | None:
+    """Return a transposed convolution: its kernel, which is turned before, is kept as (*sizes, out, in)."""
+    step = product.step
+    x, kernel, strides, pads = step.args
+    rank = len(x.shape) - 2
+    turned = matcher.step(kernel, "helper.transposed_kernel")
+    weight = matcher.parameter(turned.step.args[0], turned=False) if turned is not None else None
+    if weight is None or turned is None or turned.step.args[1:] != (1,) or not are_of_type(x, weight, bias):
+        return None
+    known = {"dimension_numbers", "feature_group_count", "lhs_dilation", "rhs_dilation"}
+    if step.kwargs.keys() - known or step.kwargs.get("feature_group_count", 1) != 1 or set(strides) != {1}:
+        return None
+    images, _, _ = LAYOUTS.get(rank + 2, ("", "", ""))
+    numbers = (images, f"OI{images[1:-1]}", images) if matcher.weights.channels_last else None
+    if step.kwargs.get("dimension_numbers") != numbers:
+        return None
+    if not _are_known(pads):
+        return None
+    parameter: Variable = turned.step.args[0]
+    config = {
+        "in_features": weight.shape[0],
+        "out_features": weight.shape[1],
+        "kernel_size": weight.shape[2:],
+        "strides": _sizes(step.kwargs["lhs_dilation"], rank),
+        "padding": tuple(tuple(int(n) for n in pair) for pair in pads),
+        "kernel_dilation": _sizes(step.kwargs.get("rhs_dilation"), rank),
+    }
+    if matcher.weights.channels_last:
+        weight = matcher.weights.weight(parameter, (*range(2, rank + 2), 1, 0))
+    return Layer("ConvTranspose", config, _weights(weight, bias), (x,), op.outputs, "conv")
+
+
+def _weights(kernel: Weight, bias: Weight | None) -> dict[str, Weight]:
+    return {"kernel": kernel} | ({"bias": bias} if bias is not None else {})
+
+
+def _sizes(sizes: RuntimeValue, rank: int) -> tuple[int, ...]:
+    return (1,) * rank if sizes is None else tuple(int(size) for size in sizes)
+
+
+def _are_known(pads: RuntimeValue) -> bool:
+    return all(isinstance(n, int) for pair in pads for n in pair)

@@ -1,0 +1,66 @@
+"""Linear layers with a kernel for each of several groups, as the experts of a mixture have them."""
+
+from __future__ import annotations
+
+from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
+from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.importer.names import given_name
+from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.recording import Variable
+
+__all__ = ["grouped_linear"]
+
+
+def grouped_linear(op: Op, matcher: Matcher) -> Layer | None:
+    """Return the product with the kernels of all groups, or of each row with the kernel of its own group."""
+    match = _of_all(op, matcher) or _of_chosen(op, matcher)
+    if match is None:
+        return None
+    weight, inputs = match
+    groups, in_features, out_features = weight.shape
+    if not are_of_type(inputs[0], weight) or inputs[0].shape[-1] != in_features:
+        return None
+    config = {"num_groups": groups, "in_features": in_features, "out_features": out_features}
+    return Layer("GroupedLinear", config, {"kernel": weight}, inputs, op.outputs, given_name(weight.name) or "linear")
+
+
+def _of_all(op: Op, matcher: Matcher) -> tuple[Weight, tuple[Variable, ...]] | None:
+    """`x @ kernel`, of a kernel of three axes."""
+    if op.step.name != "@" or op.step.kwargs:
+        return None
+    x, kernel = op.step.args
+    weight = matcher.parameter(kernel)
+    if weight is None or len(weight.shape) != 3 or not isinstance(x, Variable) or matcher.is_parameter(x):
+        return None
+    return weight, (x,)
+
+
+def _of_chosen(op: Op, matcher: Matcher) -> tuple[Weight, tuple[Variable, ...]] | None:
+    """`squeeze(take(kernel, groups, axis=0) @ expand_dims(x, -1), -1)`, or the same of a row and kernels turned."""
+    if op.step.name != "jnp.squeeze" or len(op.step.args) != 2:
+        return None
+    product = matcher.step(op.step.args[0], "@")
+    if product is None or matcher.uses[product.outputs[0]] != 1:
+        return None
+    rank = len(product.outputs[0].shape)
+    for kernels, vector, axis, order in (
+        (*product.step.args, rank - 1, (0, 2, 1)),
+        (*product.step.args[::-1], rank - 2, (0, 1, 2)),
+    ):
+        chosen, added = matcher.step(kernels, "jnp.take"), matcher.step(vector, "jnp.expand_dims")
+        if chosen is None or added is None or chosen.step.kwargs != {"axis": 0}:
+            continue
+        if _axis(op.step.args[1], rank) != axis or _axis(added.step.args[1], rank) != axis:
+            continue
+        kernel, groups = chosen.step.args
+        x, weight = added.step.args[0], matcher.parameter(kernel, turned=False)
+        known = isinstance(x, Variable) and isinstance(groups, Variable) and x.shape[:-1] == groups.shape
+        if weight is not None and len(weight.shape) == 3 and known:
+            return weight.transposed(order), (x, groups)
+    return None
+
+
+def _axis(axes: RuntimeValue, rank: int) -> int | None:
+    """Return the only axis that is added or left out."""
+    every = axes if isinstance(axes, tuple | list) else (axes,)
+    return every[0] % rank if len(every) == 1 and isinstance(every[0], int) else None

@@ -1,0 +1,160 @@
+"""Attention layers: a module of the projections of all heads, and of nothing but their attention, is one layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Weight
+from jaxport.importer.values.host import RuntimeValue, Shape
+from jaxport.importer.values.recording import Step, Variable
+
+__all__ = ["with_attention_layers"]
+
+PROJECTIONS = ("query", "key", "value", "out")
+"""The names of the projections, as Flax has them."""
+
+
+def with_attention_layers(root: Module, accepts: Callable[[Layer], bool]) -> Module:
+    """Return the tree with a layer in place of each call of a module that is nothing but a multi-head attention.
+
+    `accepts` says whether the target has the layer.
+    """
+    return _AttentionLayers(accepts).module(root)
+
+
+class _AttentionLayers:
+    def __init__(self, accepts: Callable[[Layer], bool]) -> None:
+        self.accepts = accepts
+        self.done: dict[int, Module] = {}
+        self.known: dict[int, tuple[Module, _Heads | None]] = {}
+
+    def module(self, module: Module) -> Module:
+        if id(module) not in self.done:
+            items = tuple(item for before in module.items for item in self._rewritten(before, module))
+            self.done[id(module)] = module if items == module.items else replace(module, items=items)
+        return self.done[id(module)]
+
+    def _rewritten(self, item: Item, around: Module) -> Iterator[Item]:
+        if not isinstance(item, Call):
+            yield item
+            return
+        module = item.module
+        if id(module) not in self.known:
+            self.known[id(module)] = module, _heads_of(module)
+        heads = self.known[id(module)][1]
+        if heads is None:
+            yield replace(item, module=self.module(module))
+            return
+        values = dict(zip(module.inputs, item.inputs, strict=True))
+        inputs = [values[variable] for variable in heads.inputs]
+        label = module.path_in(around)
+        config = {**heads.config, "is_causal": heads.is_causal}
+        mask = values[heads.mask] if heads.mask is not None else None
+        if heads.is_causal:
+            mask = Variable((inputs[0].shape[1], inputs[-1].shape[1]), np.dtype(bool), "mask")
+        if mask is not None:
+            inputs, config["keywords"] = [*inputs, mask], ("mask",)
+        layer = Layer("MultiHeadAttention", config, heads.weights, tuple(inputs), item.outputs, label)
+        if not self.accepts(layer):
+            yield replace(item, module=self.module(module))
+            return
+        if heads.is_causal and mask is not None:
+            yield _triangle(mask, heads.attention)
+        yield layer
+
+
+def _triangle(mask: Variable, like: Op) -> Op:
+    rows, columns = mask.shape
+    sizes = (rows,) if rows is columns or rows == columns else (rows, columns)
+    step = Step("call", "jnp.tri", sizes, {"dtype": np.dtype(bool)}, mask, like.step.node)
+    return Op(like.operator, step, (), (mask,))
+
+
+class _Heads:
+    """The attention that a module is.
+
+    Attributes:
+      projections: its layers, by name.
+      attention: the operator between them.
+      inputs: what queries are made of, and what keys and values are made of, if that is another value.
+      is_causal: whether a query sees the keys up to its own position only.
+      mask: the input that says which keys each query sees; None if all, or if `is_causal` says it.
+    """
+
+    def __init__(self, projections: Mapping[str, Layer], attention: Op):
+        self.projections, self.attention = projections, attention
+        sources = (projections["query"].inputs[0], projections["key"].inputs[0])
+        self.inputs = sources[:1] if sources[0] is sources[1] else sources
+        self.is_causal = bool(attention.step.kwargs.get("is_causal"))
+        self.mask: Variable | None = attention.step.kwargs.get("mask")
+        self.heads, self.size = attention.step.args[0].shape[2:]
+        self.weights = {
+            f"{label}_{role}": self._of_heads(weight, label, role)
+            for label in PROJECTIONS
+            for role, weight in projections[label].weights.items()
+        }
+
+    @property
+    def config(self) -> Mapping[str, RuntimeValue]:
+        sizes = {label: self.projections[label].config for label in PROJECTIONS}
+        return {
+            "num_heads": self.heads,
+            "in_features": sizes["query"]["in_features"],
+            "qkv_features": self.heads * self.size,
+            "out_features": sizes["out"]["out_features"],
+            "in_kv_features": sizes["key"]["in_features"],
+        }
+
+    def _of_heads(self, weight: Weight, label: str, role: str) -> Weight:
+        """Return a tensor of a projection with an axis of heads."""
+        if label == "out":
+            made = weight.reshaped((self.heads, self.size, weight.shape[1])) if role == "kernel" else weight
+        else:
+            made = weight.reshaped((*weight.shape[:-1], self.heads, self.size))
+        return replace(made, pieces=(weight,))
+
+
+def _heads_of(module: Module) -> _Heads | None:
+    """Return the attention that a module is; None if there is more in it, or something else."""
+    projections = {item.label: item for item in module.items if isinstance(item, Layer) and item.kind == "Linear"}
+    made = {variable: item for item in module.items if isinstance(item, Op) for variable in item.outputs}
+    if projections.keys() != {*PROJECTIONS} or len(module.items) != len(projections) + len(made) or module.weights:
+        return None
+    query, key, value, out = (projections[label] for label in PROJECTIONS)
+    merged = _of(made, out.inputs[0], "jnp.reshape")
+    attention = _of(made, merged.step.args[0], "nn.dot_product_attention") if merged is not None else None
+    if merged is None or attention is None or len(made) != 5:
+        return None
+    options, inputs = attention.step.kwargs, {*query.inputs, *key.inputs}
+    if options.keys() not in ({*()}, {"is_causal"}, {"mask"}) or options.get("mask") in inputs:
+        return None
+    inputs |= {options["mask"]} if "mask" in options else set()
+    heads = [_of(made, operand, "jnp.reshape") for operand in attention.step.args]
+    sources = [split.step.args[0] if split is not None else None for split in heads]
+    if any(one is not layer.outputs[0] for one, layer in zip(sources, (query, key, value), strict=True)):
+        return None
+    if module.outputs != out.outputs or key.inputs != value.inputs or inputs != {*module.inputs}:
+        return None
+    roles = {frozenset(layer.weights) for layer in projections.values()}
+    rows = [layer.outputs[0].shape[:-1] for layer in (query, key, value)]
+    if len(roles) > 1 or not _are_heads(attention.step, merged.step, rows):
+        return None
+    return _Heads(projections, attention)
+
+
+def _of(made: Mapping[Variable, Op], value: RuntimeValue, name: str) -> Op | None:
+    """Return the operator that makes a value, if it is a call of a function."""
+    op = made.get(value) if isinstance(value, Variable) else None
+    return op if op is not None and op.step.name == name and op.step.form != "vmap" else None
+
+
+def _are_heads(attention: Step, merged: Step, rows: Sequence[Shape]) -> bool:
+    """Whether queries, keys and values have the same heads, made of the last axis of projections with these other axes."""
+    shapes = [operand.shape for operand in attention.args]
+    heads, size = shapes[0][2:]
+    same = all(shape[2:] == (heads, size) for shape in shapes) and isinstance(heads, int) and isinstance(size, int)
+    kept = all(shape[:2] == tuple(before) for shape, before in zip(shapes, rows, strict=True))
+    return same and kept and merged.outputs.shape == (*shapes[0][:2], heads * size)

@@ -1,0 +1,117 @@
+"""Quantized files: weights that are dequantized once, and values that are rounded to those of an integer type, as one call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.codegen.structure.steps import reads, renamed
+from jaxport.codegen.tree import Weight
+from jaxport.importer.ops.quantization import dequantize
+from jaxport.importer.resolving.resolve import tensor_value
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.recording import Step, Variable
+
+__all__ = ["dequantized", "with_rounding"]
+
+OPTIONS = ("axis", "block_size")
+SCALES = (2.0**-80, 2.0**80)
+"""Scales with which no product of a small integer is denormal or infinite."""
+
+Value = Variable | HostValue
+
+
+def dequantized(value: RuntimeValue, node: object) -> Weight | None:
+    """Return the weight that an operand of a node is, if the file has it quantized, and nothing else reads that."""
+    if not isinstance(value, Variable | HostValue) or not isinstance(node, ir.Node):
+        return None
+    for operand in node.inputs:
+        source = operand.producer() if operand is not None else None
+        if source is None or source.op_type != "DequantizeLinear" or len(operand.uses()) != 1:  # type: ignore[union-attr]
+            continue
+        tensors = [part.const_value if part is not None else None for part in source.inputs]
+        stored = source.inputs[0]
+        if tensors[0] is None or tensors[1] is None or stored is None or len(stored.uses()) != 1:
+            continue
+        if isinstance(value, HostValue):
+            return Weight(stored.name or "", value.shape, value.dtype, lambda: value.data, trained=True)
+        if tuple(value.shape) == tuple(tensors[0].shape):
+            return Weight(stored.name or "", tuple(value.shape), np.dtype(value.dtype), partial(_values, source))
+    return None
+
+
+def _values(node: ir.Node) -> np.ndarray:
+    """Return the result of a node that dequantizes a tensor of the file."""
+    tensors = [tensor_value(part.const_value).data for part in node.inputs if part is not None and part.const_value]
+    options = {key: node.attributes[key].as_int() for key in OPTIONS if key in node.attributes}
+    return np.asarray(dequantize(*tensors, **options))
+
+
+def with_rounding(steps: Sequence[Step], results: Iterable[Variable]) -> list[Step]:
+    """Return the steps with one call in place of those that quantize a value and dequantize it again at once."""
+    kept = {*results}
+    uses = Counter(variable for step in steps for variable in reads(step))
+    uses.update(kept)
+    made = {step.outputs: step for step in steps if isinstance(step.outputs, Variable)}
+    rounded: dict[Variable, Step] = {}
+    same: dict[Variable, Value] = {}
+    done: list[Step] = []
+    for original in steps:
+        step = renamed(_rounding(original, made, uses) or original, same)
+        if step.name == "helper.fake_quantized":
+            if step.outputs not in kept and _is_rounded(step, rounded):
+                same[step.outputs] = step.args[0]
+                continue
+            rounded[step.outputs] = step
+        done.append(step)
+    return done
+
+
+def _is_rounded(step: Step, rounded: Mapping[Variable, Step]) -> bool:
+    """Whether a value has been rounded to the same numbers before: a product with such a scale is exact enough to come back."""
+    x, scale, *others = step.args
+    before = rounded.get(x)
+    if before is None or not SCALES[0] < abs(float(scale.data)) < SCALES[1]:
+        return False
+    return bool(before.args[1].data == scale.data) and list(before.args[2:]) == others
+
+
+def _rounding(step: Step, made: Mapping[Variable, Step], uses: Mapping[Variable, int]) -> Step | None:
+    """`fake_quantized(x, scale, zero_point, dtype)` for `(clip(round(x / scale) + zero_point) - zero_point) * scale`."""
+    if getattr(step.node, "op_type", "") != "DequantizeLinear" or step.name != "*":
+        return None
+
+    def before(value: RuntimeValue, name: str) -> Step | None:
+        maker = made.get(value) if isinstance(value, Variable) and uses[value] == 1 else None
+        return maker if maker is not None and maker.name == name else None
+
+    value, scale = step.args
+    shifted = before(value, "-")
+    restored = before(shifted.args[0] if shifted is not None else value, "astype")
+    stored = before(restored.args[0], "astype") if restored is not None else None
+    clipped = before(stored.args[0], "jnp.clip") if stored is not None else None
+    moved = before(clipped.args[0], "+") if clipped is not None else None
+    whole = before((moved or clipped).args[0], "jnp.round") if clipped is not None else None
+    divided = before(whole.args[0], "/") if whole is not None else None
+    if stored is None or clipped is None or divided is None or (moved is None) is not (shifted is None):
+        return None
+    x, divisor = divided.args
+    zeros = [part.args[1] for part in (moved, shifted) if part is not None]
+    dtype, limits = np.dtype(stored.args[1]), np.iinfo(np.dtype(stored.args[1]))
+    if not all(_is_scalar(number) for number in (scale, divisor, *zeros)) or clipped.args[1:] != (
+        limits.min,
+        limits.max,
+    ):
+        return None
+    if scale.data != divisor.data or len({part.data.item() for part in zeros}) > 1 or not isinstance(x, Variable):
+        return None
+    zero = int(zeros[0].data.item()) if zeros else 0
+    return Step("call", "helper.fake_quantized", (x, scale, zero, dtype), {}, step.outputs, step.node)
+
+
+def _is_scalar(value: RuntimeValue) -> bool:
+    return isinstance(value, HostValue) and not value.ndim and not value.symbolic

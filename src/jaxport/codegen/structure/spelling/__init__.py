@@ -1,0 +1,1 @@
+"""Operators as a person would have written them."""

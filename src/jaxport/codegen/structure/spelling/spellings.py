@@ -1,0 +1,143 @@
+"""The steps that computed values, and what rules ask about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jaxport.importer.values.host import Dim, HostValue, RuntimeValue
+from jaxport.importer.values.recording import Step, Variable
+
+__all__ = ["Spellings", "StepRules", "added_axes", "bounds", "call_step", "number", "only_axis"]
+
+
+@dataclass(eq=False)
+class Spellings:
+    """Queries on the steps that computed values.
+
+    Attributes:
+      made: the step that makes each value.
+      parts: the step that makes each value together with others, and its place among them.
+    """
+
+    made: dict[Variable, Step] = field(default_factory=dict)
+    parts: dict[Variable, tuple[Step, int]] = field(default_factory=dict)
+
+    def note(self, step: Step) -> None:
+        """Record a step."""
+        if isinstance(step.outputs, Variable):
+            self.made[step.outputs] = step
+        elif isinstance(step.outputs, tuple | list):
+            for place, output in enumerate(step.outputs):
+                if isinstance(output, Variable):
+                    self.parts[output] = step, place
+
+    def step(self, value: RuntimeValue, *names: str) -> Step | None:
+        """Return the step that makes a value, if it is one of these; `""` is an index."""
+        step = self.made.get(value) if isinstance(value, Variable) else None
+        return step if step is not None and step.name in names and step.form != "vmap" else None
+
+    def scaled(self, value: RuntimeValue) -> tuple[RuntimeValue, float]:
+        """Return a value without the constants that it is multiplied with or divided by, and their product."""
+        factor = 1.0
+        while True:
+            product, quotient = self.step(value, "*"), self.step(value, "/")
+            if product is not None:
+                a, b = product.args
+                known, rest = (number(a), b) if number(a) is not None else (number(b), a)
+            elif quotient is not None:
+                divisor = number(quotient.args[1])
+                known, rest = (1 / divisor if divisor else None), quotient.args[0]
+            else:
+                return value, factor
+            if known is None or not math.isfinite(known) or not isinstance(rest, Variable):
+                return value, factor
+            if rest.shape != value.shape:
+                return value, factor
+            value, factor = rest, factor * known
+
+    def counts(self, value: RuntimeValue, size: Dim) -> bool:
+        """Whether a value is 0, 1 … `size - 1`, in this order, whatever its shape is: rows times their length, and columns."""
+        total = self.step(value, "+")
+        for columns, rows in (total.args, total.args[::-1]) if total is not None else ():
+            if not isinstance(columns, HostValue) or columns.symbolic or not isinstance(rows, Variable):
+                continue
+            expanded = self.step(rows, "jnp.expand_dims")
+            scaled = self.step(expanded.args[0], "*") if expanded is not None else None
+            length = number(scaled.args[1]) if scaled is not None else None
+            begins = self.step(scaled.args[0], "jnp.arange") if scaled is not None else None
+            if begins is None or length != columns.size or len(begins.args) != 1 or begins.kwargs:
+                continue
+            in_order = np.array_equal(columns.data.ravel(), np.arange(columns.size))
+            count = begins.outputs.shape[0]
+            if in_order and rows.shape == (count, *[1] * (len(rows.shape) - 1)) and columns.shape[:1] == (1,):
+                return bool(count * columns.size == size)
+        return False
+
+
+@dataclass(eq=False)
+class StepRules:
+    """What rules that rewrite steps work with.
+
+    Attributes:
+      spellings: the step that made each value.
+      add: adds a step, and returns its result.
+      weights: the parameters.
+    """
+
+    spellings: Spellings
+    add: Callable[[Step], Variable]
+    weights: Collection[Variable]
+
+    def call(
+        self, like: Step, name: str, args: tuple[RuntimeValue, ...], shape: Sequence[Dim], **kwargs: RuntimeValue
+    ) -> Variable:
+        """Add a call whose result has the dtype of a step, and return its result."""
+        return self.add(Step("call", name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
+
+
+def number(value: object) -> float | None:
+    """Return a number that is known and not more than one element, or None."""
+    if isinstance(value, HostValue) and value.size == 1 and not value.symbolic and value.dtype.kind in "iuf":
+        return float(value.data.reshape(())[()])
+    return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
+
+
+def bounds(index: RuntimeValue, axis: int, size: int) -> tuple[int, int] | None:
+    """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):
+        return None
+    *others, part = parts
+    if any(other != slice(None) for other in others) or part.step not in (None, 1):
+        return None
+    if not all(end is None or type(end) is int for end in (part.start, part.stop)):
+        return None
+    begin, end, _ = part.indices(size)
+    return begin, end
+
+
+def only_axis(added: Step) -> int | None:
+    """Return the axis that a step adds, if it is one."""
+    axes = added_axes(added) if added.name == "jnp.expand_dims" else _stacked_axis(added)
+    return axes[0] if axes is not None and len(axes) == 1 else None
+
+
+def _stacked_axis(stacked: Step) -> tuple[int, ...]:
+    return (stacked.kwargs.get("axis", 0) % len(stacked.outputs.shape),)
+
+
+def added_axes(added: Step) -> tuple[int, ...] | None:
+    """Return the axes that a step adds, as positions in its result."""
+    axes = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else None)
+    every = axes if isinstance(axes, tuple | list) else (axes,)
+    positions = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
+    return positions if len(positions) == len(every) else None
+
+
+def call_step(step: Step, name: str, *args: RuntimeValue) -> Step:
+    """Return a call of a function in place of a step."""
+    return Step("call", name, args, {}, step.outputs, step.node)

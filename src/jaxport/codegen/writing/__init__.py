@@ -1,0 +1,1 @@
+"""Names, statements and classes, for any printer."""

@@ -1,0 +1,497 @@
+"""Modules as classes: those that are alike are one class, and numbers that differ are arguments of its constructor."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from jaxport.codegen.structure.modules.sequences import elements_of
+from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
+from jaxport.codegen.writing.calls import CallPrinter
+from jaxport.codegen.writing.dialect import Dialect, SequenceForm, in_runs, listed, without_defaults
+from jaxport.codegen.writing.fields import (
+    Entry,
+    Fields,
+    class_name,
+    fields_of,
+    key_of,
+    last_word,
+    roles_of,
+    unique_arguments,
+)
+from jaxport.codegen.writing.literals import attribute, call, name, storable
+from jaxport.codegen.writing.numbers import class_key, numbers_of
+from jaxport.codegen.writing.outlined import outlined
+from jaxport.codegen.writing.sizes import size_statements
+from jaxport.codegen.writing.starts import Start, begun, filled, starts
+from jaxport.importer.names import identifier, unique
+from jaxport.importer.traced.assumptions import Bounds
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.recording import Variable
+
+__all__ = ["Classes", "Draft"]
+
+MOST_ARGUMENTS = 8  # of a constructor; modules that differ in more are classes of their own
+MANY = 4  # modules that are alike may have twice as many: as many classes are worse
+
+
+@dataclass(eq=False)
+class Draft:
+    """One module as a class of its own.
+
+    Attributes:
+      module: the module.
+      base: the preferred name of the class.
+      fields: the names of its parts.
+      init: the expression of each attribute.
+      method: its `__call__`.
+      sizes: the sizes that it takes as arguments because the shape of no argument has them.
+      tables: its tensors that are no parameters, by attribute.
+      constructor: the name of the class that it has become an instance of, and its arguments, by position and keyword.
+    """
+
+    module: Module
+    base: str
+    fields: Fields
+    init: dict[str, ast.expr]
+    method: ast.stmt
+    sizes: tuple[str, ...]
+    tables: dict[str, HostValue]
+    constructor: tuple[str, tuple[ast.expr, ...], Mapping[str, ast.expr]] = ("", (), MappingProxyType({}))
+
+    @property
+    def kind(self) -> str:
+        """What modules of one class have in common: the type that the file gives them, or else the last word of their names.
+
+        Modules of one part at most, such as a layer and its activation, have nothing in common but what they do.
+        """
+        return self.base if self.module.type else "" if len(self.fields.paths) < 2 else last_word(self.base)
+
+    @property
+    def trees(self) -> tuple[ast.AST, ast.AST]:
+        """The syntax trees of the constructor's assignments and of the method."""
+        assigned: list[ast.stmt] = [
+            ast.Assign([ast.Name(key, ast.Store())], value, lineno=0) for key, value in self.init.items()
+        ]
+        return ast.Module(assigned, []), self.method
+
+    @property
+    def numbers(self) -> list[ast.Constant]:
+        """The numbers that may become arguments, those of the constructor first."""
+        return [number for tree in self.trees for number in numbers_of(tree)]
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """A module that is made in place, of elements that it calls one after the other.
+
+    Attributes:
+      form: how the framework makes it.
+      elements: its modules and layers, or the names of functions.
+    """
+
+    form: SequenceForm
+    elements: tuple[Module | Layer | str, ...]
+
+    def children(self) -> Iterator[tuple[Module | Layer, str]]:
+        """Yield its modules and layers, each with its path below it."""
+        for number, element in enumerate(self.elements):
+            if not isinstance(element, str):
+                yield element, ".".join((*self.form.path, str(number)))
+
+
+@dataclass(eq=False)
+class Classes:
+    """Makes the classes of a tree for a framework.
+
+    Attributes:
+      dialect: the framework.
+      reserved: the names that the source uses otherwise.
+      inputs: the names of the arguments of the model.
+      known_sizes: the names of sizes that arguments of the model have.
+      result: the values that the model returns.
+      outputs: the names of its results.
+      bounds: the sizes that it accepts, where others have other results.
+    """
+
+    dialect: Dialect
+    reserved: Collection[str]
+    inputs: Mapping[Variable, str]
+    known_sizes: Collection[str]
+    result: RuntimeValue
+    outputs: Mapping[Variable, str]
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    roles: dict[Variable, str] = field(default_factory=dict)
+    starts: dict[str, Start] = field(default_factory=dict)
+    drafts: dict[int, Draft] = field(default_factory=dict)
+    sequences: dict[int, Sequential] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+    definitions: list[ast.ClassDef | ast.FunctionDef] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+    def print(self, root: Module, base: str) -> str:
+        """Make all classes, and return the name of the model's."""
+        self.roles, self.starts = roles_of(root, self.inputs), starts(root)
+        by_height: dict[int, list[Module]] = {}
+        heights: dict[int, int] = {}
+        for module in [*root.walk()][::-1]:
+            self._measure(module, heights)
+        for module in root.walk():
+            by_height.setdefault(heights[id(module)], []).append(module)
+        self.names = {*self.reserved}
+        root_name = self._unique(base)
+        self.names.add(root_name)
+        for height in sorted(by_height):
+            groups: dict[Hashable, list[Draft]] = {}
+            for module in by_height[height]:
+                sequence = self._sequential(module) if module is not root else None
+                if sequence is not None:
+                    self.sequences[id(module)] = sequence
+                    continue
+                draft = self._draft(module, root, base)
+                self.drafts[id(module)] = draft
+                # Sizes that callers pass have the names that they are passed by.
+                names = () if draft.sizes else {*self.known_sizes, *self.inputs.values()}
+                keys = (class_key(tree, names) for tree in draft.trees)
+                groups.setdefault((draft.kind, draft.sizes, *keys), []).append(draft)
+            for drafts in groups.values():
+                self._settle(drafts, root_name if drafts[0].module is root else "")
+        return root_name
+
+    def children(self, module: Module) -> Iterator[tuple[Module | Layer, str]]:
+        """Yield the modules and layers of a module, each with its path below it."""
+        if id(module) in self.sequences:
+            yield from self.sequences[id(module)].children()
+            return
+        fields = self.drafts[id(module)].fields
+        for key in fields.order:
+            if key in fields.single:
+                yield fields.single[key], key
+            else:
+                yield from _flat(fields.lists[key], key)
+
+    def _sequential(self, module: Module) -> Sequential | None:
+        """Return the elements of a module that is a sequence, if its functions need nothing but their argument."""
+        elements = elements_of(module)
+        if elements is None or any(
+            isinstance(item, Call) and id(item.module) in self.drafts and self.drafts[id(item.module)].sizes
+            for item in elements.modules.values()
+        ):
+            return None
+        made: list[Module | Layer | str] = ["nn.identity"] * elements.count
+        for number, item in elements.modules.items():
+            made[number] = item if isinstance(item, Layer) else item.module
+        for number, ops in elements.functions.items():
+            end = [item.inputs for item in elements.modules.values()] + [module.outputs]
+            results = {variable for op in ops for variable in op.outputs}
+            (result,) = {variable for inputs in end for variable in inputs if variable in results}
+            path = re.split(r"\.(?=\D)", re.sub(r"@\d+", "", module.path))[-1]
+            function = self._function(ops, result, identifier(f"{path}_{number}".lower(), "function"))
+            if function is None:
+                return None
+            made[number] = function
+        return Sequential(self.dialect.sequential[elements.stem], tuple(made))
+
+    def _function(self, ops: Sequence[Op], result: Variable, wanted: str) -> str | None:
+        """Return the name of a function that operators are: one of JAX, or one that is defined for them."""
+        inside = {variable for op in ops for variable in op.outputs}
+        (argument,) = {variable for op in ops for variable in op.inputs if variable not in inside}
+        taken = {*self.reserved, *self.known_sizes, "x"}
+        printer = CallPrinter(taken, dialect=self.dialect, roles=self.roles)
+        printer.arguments({argument: "x"})
+        body = printer.body(ops, result)
+        prologue, missing = size_statements({"x": argument}, printer.dims & {*self.known_sizes})
+        if missing or printer.tables:
+            return None
+        statements = [*prologue, *body]
+        expression = body[-1].value if isinstance(body[-1], ast.Return) else None
+        called = ast.unparse(expression.func) if isinstance(expression, ast.Call) else ""
+        if len(statements) == 1 and expression is not None and ast.unparse(expression) == f"{called}(x)":
+            return called
+        parameters = ast.arguments([], [ast.arg("x", name("Array"))], None, [], [], None, [])
+        text = "\n".join(map(ast.unparse, statements))
+        if text not in self.functions:
+            simple = called.rpartition(".")[2] if len(statements) == 1 and called.startswith(("nn.", "jnp.")) else ""
+            chosen = unique(simple or wanted, self.names)
+            self.names.add(chosen)
+            self.functions[text] = chosen
+            definition = ast.FunctionDef(chosen, parameters, statements, [], name("Array"), None, lineno=0)
+            self.definitions.append(definition)
+        return self.functions[text]
+
+    def _unique(self, wanted: str) -> str:
+        return unique(wanted, self.names)
+
+    def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
+        """Return what prints the computation of a module."""
+        return CallPrinter(taken, **options)
+
+    def _parts_of(self, module: Module) -> Fields:
+        """Return the attributes of a module that is a class."""
+        return fields_of(module, self.dialect.reserved)
+
+    def _method(
+        self,
+        printer: CallPrinter,  # noqa: ARG002  other targets ask it what the method needs
+        arguments: Mapping[Variable, str],
+        sizes: Sequence[str],
+        body: list[ast.stmt],
+        result: RuntimeValue,
+    ) -> ast.stmt:
+        """Return the method that computes a module."""
+        return _method(arguments, sizes, body, result)
+
+    def _fields(self, module: Module) -> Fields:
+        """Return the attributes of a module; of a sequence the places of its elements."""
+        if id(module) not in self.sequences:
+            return self._parts_of(module)
+        paths = {key_of(child): path for child, path in self.sequences[id(module)].children()}
+        return Fields(paths={k: tuple(int(p) if p.isdigit() else p for p in v.split(".")) for k, v in paths.items()})
+
+    def _measure(self, module: Module, heights: dict[int, int]) -> int:
+        if id(module) not in heights:
+            heights[id(module)] = 1 + max((self._measure(call.module, heights) for call in module.calls()), default=0)
+        return heights[id(module)]
+
+    def _draft(self, module: Module, root: Module, base: str) -> Draft:
+        fields = self._parts_of(module)
+        taken = {"self", *self.reserved, *self.known_sizes}
+        is_root = module is root
+        variables = list(self.inputs) if is_root else module.inputs
+        arguments = dict(self.inputs) if is_root else self._arguments(variables, taken)
+        printer = self.printer(
+            {*taken, *arguments.values()},
+            dialect=self.dialect,
+            fields=fields,
+            sizes={
+                id(call.module): self.drafts[id(call.module)].sizes
+                for call in module.calls()
+                if id(call.module) in self.drafts
+            },
+            ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
+            roles=self.roles,
+            results=self.outputs,
+        )
+        printer.arguments(arguments)
+        printer.keep(module)
+        result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs
+        body = printer.body(module.items, result)
+        bounds = self.bounds if is_root else None
+        wanted = {*printer.dims, *(bounds or ())} & {*self.known_sizes}
+        shaped = {text: variable for variable, text in arguments.items()}
+        prologue, missing = size_statements(shaped, wanted, bounds)
+        sizes = tuple(sorted(missing))
+        method = self._method(printer, arguments, sizes, [*prologue, *body], result)
+        name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
+        return Draft(module, name, fields, self._init(fields, module, printer.tables), method, sizes, printer.tables)
+
+    def _arguments(self, variables: Sequence[Variable], taken: set[str]) -> dict[Variable, str]:
+        return unique_arguments(variables, {**self.inputs, **self.roles}, set(taken))
+
+    def _layer_path(self, module: Module, layer: Layer) -> str:
+        """Where a layer is below a module: `self.transformer.embed`."""
+        fields = self._fields(module)
+        if key_of(layer) in fields.paths:
+            return fields.text(layer)
+        for inner in (called.module for called in module.calls()):
+            if any(part is layer for deeper in inner.walk() for part in deeper.parts):
+                return fields.text(inner) + self._layer_path(inner, layer).removeprefix("self")
+        raise KeyError(layer.label)
+
+    def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, ast.expr]:
+        init: dict[str, ast.expr] = {}
+        for key in fields.order:
+            if key in fields.single:
+                init[key] = self._made(fields.single[key])
+            else:
+                init[key] = self._made(fields.lists[key])
+        for variable, key in fields.weights.items():
+            weight = module.weights[variable]
+            assert isinstance(weight, Weight)
+            if weight.trained:
+                init[key] = self.dialect.parameter(begun(weight, self.starts[weight.name], self.dialect))
+            else:
+                init[key] = self.dialect.table(filled("zeros", weight.shape, weight.dtype))
+        for key, value in tables.items():
+            array, _ = storable(value.data)
+            init[key] = self.dialect.table(filled("zeros", array.shape, array.dtype))
+        return init
+
+    def _made(self, child: Entry) -> ast.expr:
+        if isinstance(child, list):
+            return self._list([self._made(one) for one in child])
+        if isinstance(child, Layer):
+            return self.dialect.layers[child.kind].build(child)
+        if id(child) in self.sequences:
+            sequence = self.sequences[id(child)]
+            elements = [attribute(one) if isinstance(one, str) else self._made(one) for one in sequence.elements]
+            return sequence.form.build(in_runs(elements))
+        made, arguments, options = self.drafts[id(child)].constructor
+        keyword = self.dialect.signature[0]
+        return call(made, *map(copy.deepcopy, arguments), **copy.deepcopy(dict(options)), **{keyword: name(keyword)})
+
+    def _list(self, elements: Sequence[ast.expr]) -> ast.expr:
+        return self.dialect.sequence(listed(in_runs(elements)))
+
+    def _settle(self, drafts: Sequence[Draft], chosen: str) -> None:
+        """Make one class of drafts that are alike but for numbers, or several if they differ in too many."""
+        columns = list(zip(*(draft.numbers for draft in drafts), strict=True))
+        varying: dict[tuple, list[int]] = {}
+        for index, column in enumerate(columns):
+            values = tuple((type(node.value), node.value) for node in column)
+            if len(set(values)) > 1:
+                varying.setdefault(values, []).append(index)
+        different = len(_grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])) if varying else 1
+        if len(varying) > MOST_ARGUMENTS * (2 if different >= MANY else 1):
+            apart = _grouped(
+                drafts, lambda draft: [class_key(without_defaults(copy.deepcopy(tree))) for tree in draft.trees]
+            )
+            if len(apart) == 1:
+                apart = _grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])
+            for alike in apart:
+                self._settle(alike, chosen)
+            return
+        bases = {draft.base for draft in drafts}
+        kinds = Counter(last_word(draft.base) for draft in drafts)
+        made = chosen or self._unique(drafts[0].base if len(bases) == 1 else kinds.most_common(1)[0][0])
+        self.names.add(made)
+        first = drafts[0]
+        taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}
+        arguments: dict[str, list[int]] = {}
+        for places in varying.values():
+            default = "size" if isinstance(columns[places[0]][0].value, int) else "factor"
+            argument = unique(next((role for at in places if (role := _role(columns[at][0]))), default), taken)
+            taken.add(argument)
+            arguments[argument] = places
+        for draft in drafts:
+            numbers = draft.numbers
+            values = {argument: copy.deepcopy(numbers[places[0]]) for argument, places in arguments.items()}
+            for argument, value in values.items():
+                value.role, value.is_default = argument, False  # type: ignore[attr-defined]
+            options = {argument: value for argument, value in values.items() if isinstance(value.value, bool)}
+            draft.constructor = made, tuple(values[key] for key in values if key not in options), options
+        self.definitions.append(self._class(made, _with_arguments(first, arguments), arguments, columns))
+
+    def _class(
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]]
+    ) -> ast.ClassDef:
+        keyword, kind = self.dialect.signature
+        types = {argument: type(columns[places[0]][0].value).__name__ for argument, places in arguments.items()}
+        positional = [ast.arg(argument, name(type_)) for argument, type_ in types.items() if type_ != "bool"]
+        options = [ast.arg(argument, name(type_)) for argument, type_ in types.items() if type_ == "bool"]
+        options.append(ast.arg(keyword, attribute(kind)))
+        parameters = ast.arguments([], [ast.arg("self"), *positional], None, options, [None] * len(options), None, [])
+        body: list[ast.stmt] = [
+            self._assigned(ast.Attribute(name("self"), key, ast.Store()), value, key in draft.fields.lists)
+            for key, value in draft.init.items()
+        ]
+        init = ast.FunctionDef("__init__", parameters, body or [ast.Pass()], [], None, None, lineno=0)
+        declared: list[ast.stmt] = []
+        if self.dialect.declared:
+            fields = [(key, *self._declared(draft, key, types)) for key in draft.init]
+            declared = [ast.AnnAssign(ast.Name(key, ast.Store()), kind, default, 1) for key, kind, default in fields]
+        assert isinstance(draft.method, ast.FunctionDef)
+        found = outlined(draft.method, {*self.names, *draft.init})
+        self.names |= {function.name for function in found.functions}
+        self.definitions += found.functions
+        methods = [*found.methods, found.method]
+        made_class = ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, *methods], [])
+        return without_defaults(made_class)
+
+    def _assigned(self, target: ast.Attribute, value: ast.expr, is_list: bool) -> ast.stmt:
+        """Return the assignment of an attribute; type checkers know a list of several classes by its annotation only."""
+        listed = next((node.elts for node in ast.walk(value) if isinstance(node, ast.List)), [])
+        if not is_list or self.dialect.declared or len({ast.dump(_class_of(element)) for element in listed}) < 2:
+            return ast.Assign([target], value, lineno=0)
+        assert isinstance(value, ast.Call)
+        annotation = ast.Subscript(value.func, name("Any"), ast.Load())
+        return ast.AnnAssign(target, annotation, value, 0)
+
+    def _declared(self, draft: Draft, key: str, types: Mapping[str, str]) -> tuple[ast.expr, ast.expr | None]:
+        """Return the type of a field, and its default if it has one."""
+        made = draft.init[key]
+        if key in draft.fields.lists:
+            return name("list"), None
+        if key in draft.fields.single and isinstance(made, ast.Call):
+            return made.func, None
+        if isinstance(made, ast.Name):  # a number that is an argument of the constructor
+            return name(types[made.id]), call("eqx.field", static=ast.Constant(True))
+        return name("Array"), None
+
+
+def _flat(entries: Sequence[Entry], path: str) -> Iterator[tuple[Module | Layer, str]]:
+    """Yield the modules and layers of a list, and of the lists in it, each with its path."""
+    for number, entry in enumerate(entries):
+        inner = f"{path}.{number}"
+        if isinstance(entry, list):
+            yield from _flat(entry, inner)
+        else:
+            yield entry, inner
+
+
+def _tied_layers(module: Module) -> list[Layer]:
+    return [weight.layer for weight in module.weights.values() if not isinstance(weight, Weight)]
+
+
+def _method(
+    arguments: Mapping[Variable, str], sizes: Sequence[str], body: list[ast.stmt], result: RuntimeValue
+) -> ast.FunctionDef:
+    returned = ast.parse("tuple[Array, ...]" if isinstance(result, tuple) else "Array", mode="eval").body
+    parameters = ast.arguments(
+        [],
+        [ast.arg("self"), *(ast.arg(argument, name("Array")) for argument in arguments.values())],
+        None,
+        [ast.arg(size, name("int")) for size in sizes],
+        [None] * len(sizes),
+        None,
+        [],
+    )
+    return ast.FunctionDef("__call__", parameters, body, [], returned, None, lineno=0)
+
+
+def _grouped(drafts: Iterable[Draft], key: Callable[[Draft], list[str]]) -> list[list[Draft]]:
+    """Return the drafts that share a key, in the order of their first ones."""
+    groups: dict[tuple[str, ...], list[Draft]] = {}
+    for draft in drafts:
+        groups.setdefault(tuple(key(draft)), []).append(draft)
+    return [*groups.values()]
+
+
+def _class_of(element: ast.expr) -> ast.expr:
+    """Return the class of an element of a list, or of a run of equal ones."""
+    if isinstance(element, ast.Starred) and isinstance(element.value, ast.GeneratorExp):
+        element = element.value.elt
+    return element.func if isinstance(element, ast.Call) else element
+
+
+def _with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draft:
+    """Return the draft with its arguments in place of numbers; those that the method reads are attributes, too."""
+    numbers, inner = draft.numbers, len(numbers_of(draft.trees[0]))
+    replacements = _Replacements()
+    kept: dict[str, ast.expr] = {}
+    for argument, places in arguments.items():
+        for at in places:
+            replacements.expressions[id(numbers[at])] = name(argument) if at < inner else attribute(f"self.{argument}")
+            if at >= inner:
+                kept[argument] = name(argument)
+    init = {key: replacements.visit(value) for key, value in draft.init.items()}
+    return replace(draft, init={**kept, **init}, method=replacements.visit(draft.method))
+
+
+class _Replacements(ast.NodeTransformer):
+    """Expressions in place of numbers, by the identity of the number."""
+
+    def __init__(self) -> None:
+        self.expressions: dict[int, ast.expr] = {}
+
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        return self.expressions.get(id(node), node)
+
+
+def _role(node: ast.Constant) -> str:
+    return getattr(node, "role", "")

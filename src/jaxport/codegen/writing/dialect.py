@@ -1,0 +1,198 @@
+"""The description of a framework for the printer of structured source: tables of layers, and a few texts."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeVar
+
+import numpy as np
+
+from jaxport.codegen.tree import Layer
+from jaxport.codegen.writing.literals import call, number
+from jaxport.importer.values.host import Attribute, RuntimeValue
+from jaxport.importer.values.recording import Step
+
+__all__ = [
+    "Constructor",
+    "Dialect",
+    "Field",
+    "SequenceForm",
+    "constant",
+    "for_all_axes",
+    "in_runs",
+    "keywords",
+    "listed",
+    "sized",
+    "without_defaults",
+]
+
+Tree = TypeVar("Tree", bound=ast.AST)
+
+SHORTEST_RUN = 3
+"""Equal elements beside others that are a comprehension at least."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """Where a framework keeps a weight of a layer.
+
+    Attributes:
+      name: the attribute of the layer.
+      axes: the order of the axes that it has there, if it is not that of the tree.
+      pieces: the attributes of the pieces that it is made of, if the framework keeps these.
+    """
+
+    name: str
+    axes: tuple[int, ...] | None = None
+    pieces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Constructor:
+    """How a kind of layer is made.
+
+    Attributes:
+      build: the expression that makes a layer.
+      fields: where its weights are, by role.
+    """
+
+    build: Callable[[Layer], ast.expr]
+    fields: Callable[[Layer], Mapping[str, Field]]
+
+
+@dataclass(frozen=True)
+class SequenceForm:
+    """How modules that follow one another are one module.
+
+    Attributes:
+      build: the expression that makes it of those of its elements, as `in_runs` returns them.
+      path: where its elements are below it.
+    """
+
+    build: Callable[[Sequence[ast.expr]], ast.expr]
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A framework, as far as printing needs to know it.
+
+    Attributes:
+      name: the name by which users ask for it.
+      layers: the kinds of layers that it has.
+      functions: calls of its own functions in place of calls of JAX's, by the name of those.
+      base: the class that modules are derived from.
+      imports: the lines that import it.
+      signature: the keyword that constructors hand down, and its type.
+      sequence: makes a list of modules of an expression.
+      sequential: how a sequence is made, by the name of the list in which it keeps its elements; empty if it is the list.
+      parameter: makes a parameter of the expression of an array, `table` a tensor that is not trained.
+      random: makes a random array of the expressions of its sizes, and of its dtype if that is not the usual one.
+      cell: a cell as `lax.scan` takes it.
+      value: the array behind a weight.
+      frozen: the array behind a tensor that is not trained.
+      declared: whether fields are declared in the body of the class.
+      definitions: the source of classes that the module may need, by name.
+      loading: makes the source of `load` of the name of the model's class, and of whether its layers draw random numbers.
+      reserved: names that the framework's modules have already.
+    """
+
+    name: str
+    layers: Mapping[str, Constructor]
+    functions: Mapping[str, Callable[[Step], Step | None]]
+    base: str
+    imports: tuple[str, ...]
+    signature: tuple[str, str]
+    sequence: Callable[[ast.expr], ast.expr]
+    sequential: Mapping[str, SequenceForm]
+    parameter: Callable[[ast.expr], ast.expr]
+    table: Callable[[ast.expr], ast.expr]
+    random: Callable[..., ast.expr]
+    cell: Callable[[ast.expr], ast.expr]
+    value: Callable[[ast.expr], ast.expr]
+    frozen: Callable[[ast.expr], ast.expr]
+    declared: bool
+    definitions: Mapping[str, str]
+    loading: Callable[[str, bool], str]
+    reserved: frozenset[str]
+
+
+def constant(value: RuntimeValue, role: str) -> ast.expr:
+    """Return a number that may become an argument of the constructor, which then is called by its role."""
+    if isinstance(value, tuple):
+        return ast.Tuple([constant(part, role) for part in value], ast.Load())
+    if isinstance(value, str | None):
+        return ast.Constant(value)
+    expression = (
+        ast.Constant(value)
+        if isinstance(value, bool)
+        else number(np.float32(value) if isinstance(value, float) and _is_single(value) else value)
+    )
+    if isinstance(expression, ast.Constant):
+        expression.role = role  # type: ignore[attr-defined]
+    return expression
+
+
+def keywords(options: Mapping[str, Attribute], defaults: Mapping[str, Attribute]) -> dict[str, ast.expr]:
+    """Return the options of a layer as arguments by keyword, of which those that have their default are marked.
+
+    Classes are alike if they differ in the values of options only, and `without_defaults` drops what is the same in all.
+    """
+    made = {key: constant(value, key) for key, value in options.items()}
+    for key, expression in made.items():
+        expression.is_default = key in defaults and options[key] == defaults[key]  # type: ignore[attr-defined]
+    return made
+
+
+def without_defaults(tree: Tree) -> Tree:
+    """Return a tree without arguments that have their default; it is changed."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            node.keywords = [keyword for keyword in node.keywords if not getattr(keyword.value, "is_default", False)]
+    return tree
+
+
+def in_runs(elements: Sequence[ast.expr]) -> list[ast.expr]:
+    """Return the elements of a list, in which a run of equal ones is `*(Block(rngs=rngs) for _ in range(5))`."""
+    runs = [list(run) for _, run in groupby(elements, key=ast.dump)]
+    shortest = SHORTEST_RUN if len(runs) > 1 else 2
+    grouped: list[ast.expr] = []
+    for run in runs:
+        if len(run) < shortest:
+            grouped += run
+        else:
+            count = call("range", constant(len(run), "depth"))
+            loop = ast.comprehension(ast.Name("_", ast.Store()), count, [], 0)
+            grouped.append(ast.Starred(ast.GeneratorExp(run[0], [loop]), ast.Load()))
+    return grouped
+
+
+def listed(elements: Sequence[ast.expr]) -> ast.expr:
+    """Return a list of elements, or the comprehension that the only run of them is."""
+    first = elements[0] if len(elements) == 1 else None
+    if isinstance(first, ast.Starred) and isinstance(first.value, ast.GeneratorExp):
+        return ast.ListComp(first.value.elt, first.value.generators)
+    return ast.List([*elements], ast.Load())
+
+
+def for_all_axes(values: tuple) -> Attribute:
+    """Return the one number that holds for all axes, and for both of their ends; or the values of each.
+
+    >>> for_all_axes((2, 2)), for_all_axes(((1, 1), (1, 1))), for_all_axes(((0, 1), (0, 1)))
+    (2, 1, ((0, 1), (0, 1)))
+    """
+    numbers = {number for value in values for number in (value if isinstance(value, tuple) else (value,))}
+    return numbers.pop() if len(numbers) == 1 else values
+
+
+def sized(array: np.dtype) -> ast.expr | None:
+    """Return the dtype of parameters if it is not the usual one."""
+    return None if array == np.float32 else ast.parse(f"jnp.{np.dtype(array).name}", mode="eval").body
+
+
+def _is_single(value: float) -> bool:
+    with np.errstate(over="ignore"):
+        return float(np.float32(value)) == value

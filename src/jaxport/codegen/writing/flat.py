@@ -1,0 +1,376 @@
+"""Recorded steps as the statements of a Python function: names, inlining, nested functions."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import jax
+import numpy as np
+
+from jaxport.codegen.writing.literals import (
+    LARGEST_LITERAL,
+    attribute,
+    call,
+    dim_expression,
+    is_count,
+    literal,
+    name,
+    number,
+    plain,
+)
+from jaxport.importer.names import identifier, unique
+from jaxport.importer.values.dtypes import canonical
+from jaxport.importer.values.host import HostValue, RuntimeValue, has_stand_ins, is_dim
+from jaxport.importer.values.recording import Function, Recordable, Step, Variable
+
+__all__ = ["LONGEST_INLINE", "Printer", "default_name", "leaves", "needed", "variable_name", "with_inferred_size"]
+
+LONGEST_INLINE = 72
+"""Characters up to which a value that is used once is written where it is used."""
+
+_OPERATORS: dict[str, type[ast.operator]] = {
+    "+": ast.Add,
+    "-": ast.Sub,
+    "*": ast.Mult,
+    "/": ast.Div,
+    "//": ast.FloorDiv,
+    "%": ast.Mod,
+    "**": ast.Pow,
+    "@": ast.MatMult,
+    "&": ast.BitAnd,
+    "|": ast.BitOr,
+    "^": ast.BitXor,
+    "<<": ast.LShift,
+    ">>": ast.RShift,
+}
+_COMPARISONS: dict[str, type[ast.cmpop]] = {
+    "==": ast.Eq,
+    "!=": ast.NotEq,
+    "<": ast.Lt,
+    "<=": ast.LtE,
+    ">": ast.Gt,
+    ">=": ast.GtE,
+}
+_UNARY: dict[str, type[ast.unaryop]] = {"-": ast.USub, "~": ast.Invert}
+
+# Functions whose operands take each other's dtype, so that a Python number stands for a scalar of that dtype.
+_WEAK = {"jnp.where": (1, 2)} | dict.fromkeys(
+    [
+        f"jnp.{function}"
+        for function in (
+            "add subtract multiply divide power maximum minimum mod fmod floor_divide equal not_equal less less_equal "
+            "greater greater_equal bitwise_and bitwise_or bitwise_xor"
+        ).split()
+    ],
+    (0, 1),
+)
+
+# Operands that have to be known while JAX traces, so that no array may be printed for them.
+_NUMBERS = {"jnp.arange": (0, 1, 2)}
+
+
+@dataclass
+class Printer:
+    """Prints the functions of one module: names are unique in the whole module, so that closures mean what they say.
+
+    `taken` are the names in use. `constants` collects the tensors that are too large for the source, `dims` the names
+    of sizes that it uses, `comments` a comment for each statement that has one.
+    """
+
+    taken: set[str]
+    expressions: dict[Variable, ast.expr] = field(default_factory=dict)
+    constants: dict[str, HostValue] = field(default_factory=dict)
+    dims: set[str] = field(default_factory=set)
+    comments: dict[int, str] = field(default_factory=dict)
+
+    def bind(self, variable: Variable, default: str = "x") -> str:
+        """Return a fresh name for a variable."""
+        chosen = self.fresh(variable_name(variable.hint, default))
+        self.expressions[variable] = name(chosen)
+        return chosen
+
+    def fresh(self, wanted: str) -> str:
+        chosen = unique(wanted, self.taken)
+        self.taken.add(chosen)
+        return chosen
+
+    def statements(self, steps: Iterable[Step], result: RuntimeValue) -> list[ast.stmt]:
+        """Return the body of a function: the steps that the result needs, and its return."""
+        steps, uses = needed(list(steps), result)
+        body: list[ast.stmt] = []
+        scope = ""
+        for step, following in zip(steps, [*steps[1:], None], strict=False):
+            reads = result if following is None else (following.args, following.kwargs)
+            inline = following is None or following.node is step.node
+            statements = list(self.step(step, uses, reads if inline else ()))
+            around = (getattr(step.node, "name", None) or "").rpartition("/")[0]
+            if around and around != scope and statements:
+                scope = self.comments[id(statements[0])] = around
+            body += statements
+        body.append(ast.Return(self.value(result)))
+        return body
+
+    def step(self, step: Step, uses: Counter[Variable], next_reads: RuntimeValue) -> Iterator[ast.stmt]:
+        """Yield the statements of one step: none if its value is written where `next_reads` reads it, right after."""
+        functions = list(_functions(step))
+        for function in functions:
+            if not self.is_short(function):
+                yield self.definition(function)
+        expression = self.expression(step)
+        if isinstance(step.outputs, Variable):
+            variable = step.outputs
+            read_next = uses[variable] == 1 and any(leaf is variable for leaf in leaves(next_reads))
+            if read_next and len(ast.unparse(expression)) <= LONGEST_INLINE:
+                self.expressions[variable] = expression
+                return
+            target: ast.expr = ast.Name(self.bind(variable, self.default(step)), ast.Store())
+        else:
+            target = self.target(step.outputs, uses, self.default(step))
+        yield ast.Assign([target], expression, lineno=0)
+
+    def default(self, step: Step) -> str:
+        """Return a name for the result of a step that has none."""
+        return default_name(step)
+
+    def target(self, tree: RuntimeValue, uses: Counter[Variable] | None, default: str | Sequence[str]) -> ast.expr:
+        """Return the target that the outputs of a call are assigned to: a name, or a pattern of names.
+
+        `default` is the name of all that have none, or that of each.
+        """
+        if isinstance(tree, tuple | list) and tree:
+            defaults = [default] * len(tree) if isinstance(default, str) else default
+            parts = [self.target(part, uses, own) for part, own in zip(tree, defaults, strict=True)]
+            return ast.Tuple(parts, ast.Store())
+        assert isinstance(default, str)
+        if isinstance(tree, Variable):
+            used = uses is None or uses[tree]
+            return ast.Name(self.bind(tree, default) if used else "_", ast.Store())
+        return ast.Name("_", ast.Store())
+
+    def definition(self, function: Function) -> ast.stmt:
+        """Return a nested function, bound to a name of its own."""
+        chosen = self.fresh(identifier(function.name, "body"))
+        self.expressions[function] = name(chosen)  # type: ignore[index]
+        arguments, unpacking = [], []
+        for parameter in function.parameters:
+            if isinstance(parameter, Variable):
+                arguments.append(self.bind(parameter))
+                continue
+            arguments.append(self.fresh("carry" if not arguments else "row"))
+            if jax.tree.leaves(parameter):
+                pattern = self.target(parameter, None, "x")
+                unpacking.append(ast.Assign([pattern], name(arguments[-1]), lineno=0))
+        body = self.statements(function.steps, function.result)
+        definition = ast.parse(f"def {chosen}({', '.join(arguments)}): pass").body[0]
+        assert isinstance(definition, ast.FunctionDef)
+        definition.body = [*unpacking, *body]
+        return definition
+
+    def is_short(self, function: Function) -> bool:
+        """Whether a function is one short expression, and becomes a `lambda`."""
+        if function.steps or not all(isinstance(parameter, Variable) for parameter in function.parameters):
+            return False
+        names = [self.bind(parameter) for parameter in function.parameters]
+        body = self.value(function.result)
+        self.expressions[function] = ast.Lambda(  # type: ignore[index]
+            ast.arguments([], [ast.arg(a) for a in names], None, [], [], None, []), body
+        )
+        return True
+
+    def expression(self, step: Step) -> ast.expr:
+        args = list(with_inferred_size(step).args)
+        if step.form in ("operator", "call"):
+            args = [_shortest(step, arg) for arg in _weakened(step, _plain_numbers(step, args))]
+        keywords = {key: self.value(value) for key, value in step.kwargs.items()}
+        if step.form == "operator":
+            return self.operator(step.name, [self.value(arg) for arg in args])
+        if step.form == "index":
+            return ast.Subscript(self.value(args[0]), self.index(args[1]), ast.Load())
+        if step.form == "attribute":
+            return ast.Attribute(self.value(args[0]), step.name, ast.Load())
+        if step.form == "vmap":
+            return call(call(step.name, self.value(args[0]), **keywords), *map(self.value, args[1:]))
+        if step.form == "method" and step.name.startswith("at."):
+            at = ast.Subscript(ast.Attribute(self.value(args[0]), "at", ast.Load()), self.index(args[1]), ast.Load())
+            method = ast.Attribute(at, step.name.removeprefix("at."), ast.Load())
+            return call(method, *map(self.value, args[2:]), **keywords)
+        if step.form == "method":
+            method = ast.Attribute(self.value(args[0]), step.name, ast.Load())
+            return call(method, *map(self.value, args[1:]), **keywords)
+        return call(self.function_name(step.name), *map(self.value, args), **keywords)
+
+    def operator(self, symbol: str, operands: list[ast.expr]) -> ast.expr:
+        if len(operands) == 1:
+            return ast.UnaryOp(_UNARY[symbol](), operands[0])
+        left, right = operands
+        base = left.value if isinstance(left, ast.Constant) else None
+        if symbol == "**" and isinstance(base, int | float) and base < 0:  # `-2 ** x` is `-(2 ** x)`
+            left = ast.UnaryOp(ast.USub(), ast.Constant(-base))
+        if symbol in _COMPARISONS:
+            return ast.Compare(left, [_COMPARISONS[symbol]()], [right])
+        return ast.BinOp(left, _OPERATORS[symbol](), right)
+
+    def function_name(self, path: str) -> ast.expr:
+        return attribute(path.removeprefix("helper."))
+
+    def index(self, index: RuntimeValue) -> ast.expr:
+        if isinstance(index, tuple):
+            return ast.Tuple([self.index(part) for part in index], ast.Load())
+        if isinstance(index, slice):
+            bounds = (None if bound is None else self.value(bound) for bound in (index.start, index.stop, index.step))
+            return ast.Slice(*bounds)
+        return self.value(index)
+
+    def value(self, value: RuntimeValue) -> ast.expr:
+        """Return any argument as an expression."""
+        if isinstance(value, Variable | Function):
+            return self.expressions[value]  # type: ignore[index]
+        if isinstance(value, HostValue):
+            return self.host_value(value)
+        if isinstance(value, Recordable):
+            return self.function_name(value.name)
+        if is_dim(value):
+            return self.size(number(value))
+        if isinstance(value, slice):
+            return call("slice", *(self.value(bound) for bound in (value.start, value.stop, value.step)))
+        if isinstance(value, tuple) and hasattr(value, "_asdict"):
+            fields = {key: self.value(part) for key, part in value._asdict().items()}  # pyright: ignore[reportAttributeAccessIssue]
+            return call(f"lax.{type(value).__name__}", **fields)
+        if isinstance(value, tuple):
+            return ast.Tuple([self.value(part) for part in value], ast.Load())
+        if isinstance(value, list):
+            return ast.List([self.value(part) for part in value], ast.Load())
+        if isinstance(value, dict):
+            return ast.Dict([ast.Constant(key) for key in value], [self.value(part) for part in value.values()])
+        if isinstance(value, np.ndarray):
+            return self.host_value(HostValue(value))
+        return plain(value)
+
+    def host_value(self, value: HostValue) -> ast.expr:
+        uniform = not value.symbolic and value.size > 1 and (value.data == value.data.ravel()[0]).all()
+        if value.size > LARGEST_LITERAL and not value.symbolic and not uniform and not is_count(value):
+            return self.stored(value)
+        return self.size(literal(value))
+
+    def stored(self, value: HostValue) -> ast.expr:
+        """Return a constant from the weights file."""
+        if has_stand_ins(value):  # a file has one width for all
+            value = HostValue(value.to_jax(), name=value.name)
+        known = next((key for key, other in self.constants.items() if other.data is value.data), None)
+        key = known or unique(identifier(value.name, "constant"), self.constants)
+        self.constants[key] = value
+        return ast.Subscript(name("CONSTANTS"), ast.Constant(key), ast.Load())
+
+    def size(self, expression: ast.expr) -> ast.expr:
+        """Note which sizes of inputs an expression reads."""
+        self.dims |= {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+        return expression
+
+
+def variable_name(hint: str, default: str = "x") -> str:
+    """Return a readable name from the name of an ONNX value: its last part, in lower case.
+
+    >>> variable_name("/encoder/layer.0/query/MatMul_output_0"), variable_name("Not"), variable_name("123")
+    ('query_matmul', 'not_', 'x_123')
+    """
+    path = hint.removesuffix("_output_0").replace(":", "_").split("/")
+    short = "_".join(path[-2:]) if len(path) > 1 else hint
+    return identifier(short.lower(), default) if short else default
+
+
+def default_name(step: Step) -> str:
+    """Return a name for the result of a step that has none: that of the function."""
+    if step.form == "call":
+        return identifier(step.name.rpartition(".")[2], "x")
+    return {"method": identifier(step.name.rpartition(".")[2]), "vmap": "mapped", "index": "part"}.get(step.form, "x")
+
+
+def with_inferred_size(step: Step) -> Step:
+    """Return a reshape with -1 for the size that is the longest expression: `reshape(batch, (height - 1) // 4 + 1)`."""
+    sizes = step.args[1] if step.name == "jnp.reshape" and len(step.args) == 2 else None
+    if not isinstance(sizes, tuple | list) or not isinstance(step.outputs, Variable):
+        return step
+    texts = ["" if isinstance(size, int) else ast.unparse(dim_expression(size)) for size in step.outputs.shape]
+    longest = max(texts, key=len, default="")
+    if longest.isidentifier() or not longest or len(sizes) != len(texts):
+        return step
+    place = texts.index(longest)
+    inferred = tuple(-1 if at == place else size for at, size in enumerate(step.outputs.shape))
+    return replace(step, args=(step.args[0], inferred))
+
+
+def _plain_numbers(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
+    """`args` with Python numbers for the scalars that have to be known."""
+    positions = _NUMBERS.get(step.name, ())
+    known = [index in positions and isinstance(arg, HostValue) and arg.ndim == 0 for index, arg in enumerate(args)]
+    return [arg.item() if plain else arg for plain, arg in zip(known, args, strict=True)]
+
+
+def _weakened(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
+    """`args` with Python numbers for scalars that take their dtype from another operand."""
+    positions = tuple(range(len(args))) if step.form == "operator" else _WEAK.get(step.name, ())
+    operands = [args[index] for index in positions if index < len(args)]
+    arrays = [operand for operand in operands if isinstance(operand, Variable)]
+    for index in positions:
+        value = args[index] if index < len(args) else None
+        if not isinstance(value, HostValue) or value.symbolic or value.size != 1 or value.dtype.kind not in "iuf":
+            continue
+        if any(array.dtype == canonical(value.dtype) and len(array.shape) >= value.ndim for array in arrays):
+            args[index] = value.data.reshape(())[()]
+    return args
+
+
+def _shortest(step: Step, value: RuntimeValue) -> RuntimeValue:
+    """Return a Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
+    if type(value) is not float or not _is_single(value):
+        return value
+    arrays = [leaf for leaf in leaves((step.args, step.kwargs, step.outputs)) if isinstance(leaf, Variable)]
+    return np.float32(value) if all(array.dtype == np.float32 for array in arrays) else value
+
+
+def _is_single(value: float) -> bool:
+    """Whether float32 holds the number exactly."""
+    with np.errstate(over="ignore"):
+        return float(np.asarray(value).astype(np.float32)) == value
+
+
+def _functions(tree: RuntimeValue) -> Iterator[Function]:
+    trees = (tree.args, tree.kwargs) if isinstance(tree, Step) else (tree,)
+    return (leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, Function))
+
+
+def leaves(tree: RuntimeValue) -> Iterator[RuntimeValue]:
+    """Yield the leaves of a tree, with those inside slices."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, slice):
+            yield from (leaf.start, leaf.stop, leaf.step)
+        else:
+            yield leaf
+
+
+def needed(steps: list[Step], result: RuntimeValue) -> tuple[list[Step], Counter[Variable]]:
+    """Return the steps whose outputs are used, and how often each variable is.
+
+    A use in a nested function counts twice.
+    """
+    uses: Counter[Variable] = Counter()
+
+    def use(tree: RuntimeValue, weight: int) -> None:
+        for leaf in leaves(tree):
+            if isinstance(leaf, Variable):
+                uses[leaf] += weight
+            elif isinstance(leaf, Function):
+                use(leaf.result, 2)
+                for inner in leaf.steps:
+                    use((inner.args, inner.kwargs), 2)
+
+    use(result, 1)
+    kept = []
+    for step in reversed(steps):
+        if any(uses[leaf] for leaf in jax.tree.leaves(step.outputs) if isinstance(leaf, Variable)):
+            kept.append(step)
+            use((step.args, step.kwargs), 1)
+    return kept[::-1], uses

@@ -1,0 +1,96 @@
+"""Sizes that only have names, read from the shapes of arguments: `batch, length, _ = x.shape`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Mapping
+
+import jax
+
+from jaxport.codegen.writing.literals import attribute
+from jaxport.errors import InvalidArgument
+from jaxport.importer.traced.assumptions import Bounds
+from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.importer.values.recording import Variable
+
+__all__ = ["size_names", "size_statements"]
+
+#: A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`.
+_LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
+
+
+def size_names(tree: RuntimeValue) -> set[str]:
+    """Return the names of the sizes that can be read from the shapes of variables."""
+    leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable))
+    texts = (_LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
+    return {linear["name"] for linear in texts if linear is not None}
+
+
+def size_statements(
+    arguments: Mapping[str, RuntimeValue],
+    names: Collection[str],
+    bounds: Mapping[str, Bounds] | None = None,
+) -> tuple[list[ast.stmt], set[str]]:
+    """`batch, seq = x.shape`, for the sizes that are wanted; and `height = x.shape[2] // 32`.
+
+    Args:
+      arguments: the variables that the names of arguments stand for.
+      names: the sizes.
+      bounds: of the model itself, the sizes that it accepts, by name; inside it, inputs are as they have to be.
+
+    Returns:
+      The statements, and the names that no argument has as the size of an axis.
+
+    Raises:
+      InvalidArgument: there are such names, of the model itself.
+    """
+    wanted = set(names)
+    shapes = {
+        name: [str(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)
+    }
+    statements: list[ast.stmt] = []
+    for argument, sizes in shapes.items():
+        targets = []
+        for size in sizes:
+            targets.append(ast.Name(size if size in wanted else "_", ast.Store()))
+            wanted -= {size}
+        if any(target.id != "_" for target in targets):
+            statements.append(ast.Assign([ast.Tuple(targets, ast.Store())], attribute(f"{argument}.shape"), lineno=0))
+    for argument, axis, size in [(a, axis, size) for a, sizes in shapes.items() for axis, size in enumerate(sizes)]:
+        linear = _LINEAR.fullmatch(size)
+        if linear is not None and linear["name"] in wanted:
+            wanted -= {linear["name"]}
+            statements += _solved(f"{argument}.shape[{axis}]", linear)[0 if bounds is not None else -1 :]
+    if bounds is not None and wanted:
+        raise _unreadable(min(wanted))
+    for key, (least, most) in (bounds or {}).items():
+        limits = [("<", "least", least)] * (least > 1) + [(">", "most", most)] * (most is not None)
+        for comparison, word, number in limits:
+            refusal = f"raise ValueError({f'{key} has to be at {word} {number}'!r})"
+            statements += ast.parse(f"if {key} {comparison} {number}:\n    {refusal}").body
+    return statements, wanted
+
+
+def _unreadable(size: str) -> InvalidArgument:
+    """Return the refusal of a program whose source would need a size that no input has."""
+    return InvalidArgument(
+        f"the size `{size}` cannot be read from an input",
+        where="`to_source`",
+        why="no input has it as the size of an axis",
+        instead="record the program with other sizes",
+    )
+
+
+def _solved(size: str, linear: re.Match[str]) -> list[ast.stmt]:
+    """Return the statements that compute the name in a size, and refuse one that has none."""
+    if linear["sign"]:
+        shifted = f"({size} {'-' if linear['sign'] == '+' else '+'} {linear['offset']})"
+    else:
+        shifted = size
+    if not linear["factor"]:
+        return ast.parse(f"{linear['name']} = {shifted}").body
+    return ast.parse(
+        f"if {shifted} % {linear['factor']}:\n    raise ValueError({f'{size} has to be {linear[0]}'!r})\n"
+        f"{linear['name']} = {shifted} // {linear['factor']}"
+    ).body

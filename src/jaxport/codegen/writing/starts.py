@@ -1,0 +1,77 @@
+"""How the parameters that no layer has begin in a model that is made from scratch."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from jaxport.codegen.structure.steps import REARRANGING
+from jaxport.codegen.tree import Module, Op, Weight
+from jaxport.codegen.writing.dialect import Dialect, constant
+from jaxport.codegen.writing.literals import call, dtype_expression
+from jaxport.importer.values.recording import Variable
+
+__all__ = ["Start", "begun", "filled", "starts"]
+
+Start = Literal["zeros", "ones", "random"]
+
+NEAR_ONE = (0.1, 10.0)
+"""The median of scales that begin at one."""
+
+
+def starts(root: Module) -> dict[str, Start]:
+    """Return how parameters begin, by name: matrices are random, vectors ones where the file's scales are near one, or zeros.
+
+    Parameters whose names differ in numbers, such as those of blocks that are alike, begin alike.
+    """
+    scales: dict[str, list[np.ndarray]] = {}
+    own = [
+        (module, variable, weight) for module in root.walk() for variable, weight in module.weights.items()
+        if isinstance(weight, Weight)
+    ]  # fmt: skip
+    for module, variable, weight in own:
+        if not _is_matrix(weight) and _is_factor(module, variable):
+            scales.setdefault(_stem(weight), []).append(np.asarray(weight.read(), np.float64).ravel())
+    ones = {stem for stem, arrays in scales.items() if NEAR_ONE[0] < np.median(np.concatenate(arrays)) < NEAR_ONE[1]}
+    made: dict[str, Start] = {}
+    for module, variable, weight in own:
+        is_one = _stem(weight) in ones and _is_factor(module, variable)
+        made[weight.name] = "random" if _is_matrix(weight) else "ones" if is_one else "zeros"
+    return made
+
+
+def begun(weight: Weight, start: Start, dialect: Dialect) -> ast.expr:
+    """Return the array that a parameter begins with."""
+    if start != "random":
+        return filled(start, weight.shape, weight.dtype)
+    sizes = constant(tuple(int(size) for size in weight.shape), "size")
+    return dialect.random(sizes, *([] if weight.dtype == np.float32 else [dtype_expression(weight.dtype)]))
+
+
+def filled(kind: str, shape: Sequence[int], dtype: np.dtype) -> ast.expr:
+    """Return an array of zeros or of ones."""
+    sizes = constant(tuple(int(size) for size in shape), "size")
+    return call(f"jnp.{kind}", sizes, *([] if dtype == np.float32 else [dtype_expression(dtype)]))
+
+
+def _is_matrix(weight: Weight) -> bool:
+    return sum(size > 1 for size in weight.shape) > 1
+
+
+def _stem(weight: Weight) -> str:
+    return re.sub(r"\d+", "", weight.name)
+
+
+def _is_factor(module: Module, variable: Variable) -> bool:
+    """Whether a module multiplies with a parameter, or divides by it."""
+    values = {variable}
+    for op in (part for part in module.parts if isinstance(part, Op)):
+        if not values.isdisjoint(op.inputs):
+            if op.step.name in ("*", "/"):
+                return True
+            values |= {*op.outputs} if op.step.name in REARRANGING else set()
+    return False

@@ -1,0 +1,215 @@
+"""Statements and names that the printer of modules makes, whatever the module is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
+from jaxport.codegen.writing.fields import Fields
+from jaxport.codegen.writing.flat import leaves
+from jaxport.codegen.writing.literals import attribute, call, dtype_expression, number
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.recording import Step, Variable
+
+__all__ = [
+    "KEPT",
+    "LONGEST_DISTANT",
+    "METHODS",
+    "WEAK",
+    "PartText",
+    "SizeName",
+    "begin_in",
+    "direct_operands",
+    "for_loop",
+    "is_single_number",
+    "items_of_rounds",
+    "listed_parts",
+    "lowered",
+    "names_of_parts",
+    "parts_by_place",
+    "plural",
+    "replaced_inputs",
+    "same_tensor",
+    "singular",
+    "swaps_last",
+    "uniform",
+    "with_plain_axis",
+]
+
+
+def lowered(text: str) -> str:
+    """Return a name as variables have it.
+
+    >>> lowered("LayerNorm"), lowered("c_fc")
+    ('layer_norm', 'c_fc')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text).lower()
+
+
+def for_loop(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.stmt]) -> ast.stmt:
+    """Return a loop over modules and values side by side; over nothing, `count` times."""
+    if not iterated:
+        return ast.For(ast.Name("_", ast.Store()), call("range", ast.Constant(count)), body, [], lineno=0)
+    targets: list[ast.expr] = [ast.Name(chosen, ast.Store()) for chosen, _ in iterated]
+    if len(targets) == 1:
+        return ast.For(targets[0], iterated[0][1], body, [], lineno=0)
+    together = call("zip", *(values for _, values in iterated), strict=ast.Constant(True))
+    return ast.For(ast.Tuple(targets, ast.Store()), together, body, [], lineno=0)
+
+
+def with_plain_axis(step: Step) -> Step:
+    """Return `mean(x, axis=(1,))` as `mean(x, axis=1)`."""
+    axis = step.kwargs.get("axis")
+    kwargs = {**step.kwargs, "axis": axis[0]} if isinstance(axis, tuple) and len(axis) == 1 else step.kwargs
+    array, *rest = step.args
+    if step.name in ("jnp.expand_dims", "jnp.squeeze") and rest and isinstance(rest[0], tuple) and len(rest[0]) == 1:
+        rest = [rest[0][0]]
+    return replace(step, args=(array, *rest), kwargs=kwargs)
+
+
+def plural(text: str) -> str:
+    """Return a name for a list of values of a name.
+
+    >>> plural("cache"), plural("bias")
+    ('caches', 'bias_list')
+    """
+    return f"{text}s" if not text.endswith("s") else f"{text}_list"
+
+
+def singular(text: str) -> str:
+    """Return a name for an element of a list of a name.
+
+    >>> singular("blocks"), singular("h")
+    ('block', 'layer')
+    """
+    return text[:-1] if text.endswith("s") and len(text) > 2 else "layer" if text != "layer" else "one"
+
+
+def names_of_parts(whole: str, count: int) -> list[str]:
+    """Return names for the parts of a value, which its own name may tell.
+
+    >>> names_of_parts("qkv", 3), names_of_parts("to_kv", 2), names_of_parts("gate_up_proj", 2), names_of_parts("x", 2)
+    (['q', 'k', 'v'], ['k', 'v'], ['gate', 'up'], ['part', 'part'])
+    """
+    words = [word for word in whole.split("_") if word.isalpha() and word not in ("to", "in", "proj", "linear", "fc")]
+    for names in (words, list(words[-1]) if words and words[-1] in ("qkv", "qk", "kv") else []):
+        if len(names) == count and names:
+            return names
+    return ["part"] * count
+
+
+def is_single_number(value: object) -> bool:
+    """Whether a value is a known number of float32."""
+    return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
+
+
+def same_tensor(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two tensors are of one dtype and shape, and have the same bytes."""
+    return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
+
+
+def swaps_last(order: Sequence[int]) -> bool:
+    """Whether a transpose exchanges the last two axes, and moves no others.
+
+    >>> swaps_last((1, 0)), swaps_last((0, 2, 1)), swaps_last((1, 0, 2))
+    (True, True, False)
+    """
+    rank = len(order)
+    return rank > 1 and tuple(order) == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def uniform(element: HostValue, shape: ast.expr) -> ast.expr:
+    """Return an array whose elements are all the same: `jnp.zeros((batch, 16), jnp.float32)`."""
+    short = {0: "jnp.zeros", 1: "jnp.ones"}.get(element.item()) if element.dtype.kind in "iuf" else None
+    dtype = dtype_expression(element.dtype)
+    return call(short, shape, dtype) if short else call("jnp.full", shape, number(element.item()), dtype)
+
+
+def direct_operands(step: Step, loops: Mapping[int, Loop]) -> Iterator[Variable]:
+    """Yield the values that are operands of a step itself, not of a loop or of a function that is one of its operands."""
+    for leaf in () if id(step) in loops else leaves((step.args, step.kwargs)):
+        if isinstance(leaf, Variable):
+            yield leaf
+
+
+def replaced_inputs(loop: Loop) -> dict[int, int]:
+    """Return which input of its own each call updates, such as the cache of a layer, by positions of outputs."""
+    first = loop.calls[0]
+    pairs = list(zip(loop.collected, loop.rows, strict=False))
+    alike = all(
+        (first.outputs[output].shape, first.outputs[output].dtype) == (first.inputs[row].shape, first.inputs[row].dtype)
+        for output, row in pairs
+    )
+    return dict(pairs) if alike and len(loop.collected) == len(loop.rows) else {}
+
+
+def begin_in(values: Sequence[RuntimeValue], part: Sequence[Variable]) -> int | None:
+    """Return the position at which values begin among others, in their order."""
+    for begin in range(len(values) - len(part) + 1):
+        if all(one is other for one, other in zip(values[begin:], part, strict=False)):
+            return begin
+    return None
+
+
+def parts_by_place(loop: Loop) -> list[list[Module | Layer]]:
+    """Return the parts that the calls of a loop call: for each, those of all calls."""
+    rounds = [
+        [part for part in one.module.parts if not isinstance(part, Op)] if one.module.inline else [one]
+        for one in loop.calls
+    ]
+    return [
+        [part.module if isinstance(part, Call) else part for part in column] for column in zip(*rounds, strict=True)
+    ]
+
+
+def items_of_rounds(loop: Item) -> Iterator[Item]:
+    """Yield the items of all rounds of a loop, as they are without it."""
+    assert isinstance(loop, Loop)
+    for index, one in enumerate(loop.calls):
+        for position, row in loop.rows.items():
+            if isinstance(row, Variable):
+                part = one.inputs[position]
+                yield Op("Gather", Step("index", "", (row, index), {}, part, None), (row,), (part,))
+        yield from one.module.items if one.module.inline else [one]
+
+
+def listed_parts(fields: Fields, around: Sequence[str | int], begin: int, count: int) -> ast.expr:
+    """Return the modules of a list that a loop calls."""
+    members, end = fields.members(around), begin + count
+    listed: ast.expr = attribute(f"self.{around[0]}")
+    for place in around[1:]:
+        listed = ast.Subscript(listed, ast.Constant(place), ast.Load())
+    if (begin, end) == (0, len(members)):
+        return listed
+    bounds = ast.Slice(ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None)
+    return ast.Subscript(listed, bounds, ast.Load())
+
+
+class SizeName(str):
+    """The name of a size that is an argument of a module."""
+
+    __slots__ = ()
+
+
+class PartText(str):
+    """A part of the module that is an argument."""
+
+    __slots__ = ()
+
+
+LONGEST_DISTANT = 32
+"""Characters of an expression that is an operand of a later step than the next at most."""
+
+METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
+"""Functions that are methods of arrays, and take an array and sizes or axes."""
+
+WEAK = {"jnp.clip", "helper.fake_quantized"}
+"""Functions whose operands behind the first may be plain numbers."""
+
+KEPT = {"mask", "softmax", "top_k"}
+"""Defaults that say more than `x`."""

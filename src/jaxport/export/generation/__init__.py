@@ -1,0 +1,1 @@
+"""Models that generate text: their steps, caches and names."""

@@ -1,0 +1,1 @@
+"""From the equations of a jaxpr to nodes, functions and repeated blocks."""

@@ -1,0 +1,201 @@
+"""Reading an ONNX model from a path, bytes, a `ModelProto` or an `onnx_ir.Model`.
+
+A file is not trusted: its tensors pass through `jaxport.importer.loading.gate`. Large tensors are views of the file,
+memory-mapped and read when they are used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from jaxport.errors import InvalidArgument, ModelError
+from jaxport.files import existing_file
+from jaxport.importer.limits import Budget, Limits
+from jaxport.importer.loading.frame import without_data
+from jaxport.importer.loading.gate import Gate, tensors
+from jaxport.importer.loading.lifting import has_hidden, lift
+from jaxport.importer.loading.mapping import Buffer
+from jaxport.importer.loading.ordering import in_order
+
+__all__ = ["ModelSource", "load"]
+
+ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+
+
+def load(source: ModelSource, limits: Limits | None = None) -> ir.Model:
+    """Load a model into memory, with its tensors checked.
+
+    Args:
+      source: the path of the model, its bytes, a `ModelProto` or an `onnx_ir.Model`.
+      limits: its resource limits.
+
+    Raises:
+      InvalidArgument: a model cannot be read from `source`, or there is no such file.
+      ModelError: the model is damaged or hostile; the message names the tensor or node.
+    """
+    limits = limits or Limits()
+    if isinstance(source, ir.Model):
+        return _own_tensors(source, limits)
+    if isinstance(source, str | os.PathLike):
+        return _replaceable(Path(existing_file(source, "`from_onnx`")), limits)
+    if isinstance(source, onnx.ModelProto):
+        return _loaded(source, Gate(None, (), "the `ModelProto`", Budget(limits)), shared=True)
+    if isinstance(source, bytes):
+        buffer = Buffer(source)
+        return _loaded(_parse(buffer, "the bytes"), Gate(buffer, (), "the bytes", Budget(limits)))
+    raise InvalidArgument(
+        f"a model cannot be read from a `{type(source).__name__}`",
+        where="`from_onnx`",
+        instead="give a path, bytes, a `ModelProto` or an `onnx_ir.Model`",
+    )
+
+
+def _own_tensors(model: ir.Model, limits: Limits) -> ir.Model:
+    """Return the model, or a copy of it whose external tensors passed the gate, and whose weights are initializers."""
+    gate = Gate(None, (), "the `onnx_ir.Model`", Budget(limits))
+    external = gate.has_external(model)
+    if not external and not has_hidden(model):
+        return in_order(model, own=False)
+    copy = model.clone()
+    if external:
+        gate.take(copy)
+    lift(copy)
+    return in_order(copy)
+
+
+def _replaceable(path: Path, limits: Limits) -> ir.Model:
+    """Load the model of a file, even if a save replaces it, and its data file, in the meantime."""
+    while True:
+        buffer, folders = Buffer(path), (path.parent.resolve(), path.resolve().parent)
+        try:
+            return _loaded(_parse(buffer, f"`{path}`"), Gate(buffer, folders, f"`{path}`", Budget(limits)))
+        except (ModelError, OSError):  # the data may vanish after it was located, and before it is opened
+            if buffer.status is None or os.path.samestat(buffer.status, os.stat(path)):
+                raise
+
+
+def _loaded(proto: onnx.ModelProto, gate: Gate, shared: bool = False) -> ir.Model:
+    """Load the model of a message, which is modified unless the user holds it too."""
+    if not proto.HasField("graph"):
+        raise ModelError(
+            "the model has no graph",
+            where=gate.origin,
+            why="the file may be truncated, or may not be an ONNX model",
+            instead="export it again",
+        )
+    _check_versions(proto, gate.origin)
+    if shared and (
+        _imports_twice(proto)
+        or any(map(_is_foreign, _holders(proto)))
+        or any(isinstance(f.tensor, onnx.SparseTensorProto) for f in tensors(proto))
+    ):
+        proto = onnx.ModelProto.FromString(proto.SerializeToString())
+    _import_once(proto)
+    for holder in _holders(proto):
+        _check_names(holder)
+        _forget_empty_types(holder)
+    gate.pass_through(proto)
+    model = ir.from_proto(proto)
+    gate.take(model)
+    lift(model)
+    return in_order(model)
+
+
+def _check_versions(proto: onnx.ModelProto, origin: str) -> None:
+    """Refuse a file format that is newer than the installed onnx."""
+    if proto.ir_version > onnx.IR_VERSION:
+        raise ModelError(
+            f"IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, the newest known",
+            where=origin,
+            instead="update the onnx package, or export the model for an older version",
+        )
+
+
+def _imports_twice(holder: onnx.ModelProto | onnx.FunctionProto) -> bool:
+    domains = [entry.domain or "ai.onnx" for entry in holder.opset_import]
+    return len(set(domains)) < len(domains)
+
+
+def _import_once(proto: onnx.ModelProto) -> None:
+    """Keep one version of each domain, the last one, as ONNX Runtime does (`""` and `ai.onnx` are one domain)."""
+    for holder in (proto, *proto.functions):
+        if _imports_twice(holder):
+            versions = {entry.domain or "ai.onnx": entry.version for entry in holder.opset_import}
+            del holder.opset_import[:]
+            for domain, version in versions.items():
+                holder.opset_import.add(domain="" if domain == "ai.onnx" else domain, version=version)
+
+
+def _parse(data: Buffer, origin: str) -> onnx.ModelProto:
+    try:
+        return onnx.ModelProto.FromString(without_data(data.view))
+    except DecodeError as error:
+        raise ModelError(
+            "this is not an ONNX model",
+            where=origin,
+            why=f"it is truncated or damaged ({error})",
+            instead="export it again",
+        ) from error
+
+
+def _holders(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.NodeProto]:
+    """Yield all graphs and nodes of the model and its functions, outer ones first."""
+    pending: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph, *proto.functions]
+    while pending:
+        body = pending.pop()
+        if isinstance(body, onnx.GraphProto):
+            yield body
+        for node in body.node:
+            yield node
+            for attribute in node.attribute:
+                pending += [attribute.g] * attribute.HasField("g") + list(attribute.graphs)
+
+
+def _is_foreign(holder: onnx.GraphProto | onnx.NodeProto) -> bool:
+    """Whether a graph has maps or negative sizes, which `onnx_ir` does not support."""
+    return isinstance(holder, onnx.GraphProto) and any(
+        _is_map(value.type) or any(True for _ in _negative(value.type)) for value in _values(holder)
+    )
+
+
+def _forget_empty_types(holder: onnx.GraphProto | onnx.NodeProto) -> None:
+    """Remove declarations without content: the types of maps, and negative sizes."""
+    for value in _values(holder) if isinstance(holder, onnx.GraphProto) else ():
+        if _is_map(value.type):
+            value.ClearField("type")
+        for dim in _negative(value.type):
+            dim.ClearField("dim_value")
+
+
+def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
+    """Refuse names that are not UTF-8, which protobuf returns as bytes."""
+    if isinstance(holder, onnx.NodeProto):
+        names = [holder.op_type, holder.domain, holder.name, *holder.input, *holder.output]
+        names += [attribute.name for attribute in holder.attribute]
+    else:
+        lists = (holder.initializer, holder.input, holder.output, holder.value_info)
+        names = [holder.name, *(entry.name for entries in lists for entry in entries)]
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"the name {name!r} is not text", why="it is not UTF-8", instead="export the model again")
+
+
+def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from (*graph.input, *graph.output, *graph.value_info)
+
+
+def _negative(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """Yield the sizes below zero that a type declares: exporters write -1 for an unknown size."""
+    return (dim for dim in kind.tensor_type.shape.dim if dim.dim_value < 0)
+
+
+def _is_map(kind: onnx.TypeProto) -> bool:
+    """Whether a type is a map, or a sequence of maps."""
+    inner = kind.WhichOneof("value")
+    return inner == "map_type" or (inner == "sequence_type" and _is_map(kind.sequence_type.elem_type))

@@ -1,0 +1,218 @@
+"""Slices whose position depends on data while their size does not: entries of a cache at a position that is an input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.graph.editing import constant_of, is_op
+from jaxport.importer.resolving.graph import Body, BoundNode
+from jaxport.importer.resolving.registry import lookup
+from jaxport.onnx_facts import RESHAPING
+
+__all__ = ["place_slices"]
+
+DOMAIN = "jaxport"
+OPEN = 2**31 - 1
+"""An end from which on a slice has no end."""
+
+MOST_AXES = 16
+DEEPEST = 50
+
+
+class _IntegerRead(NamedTuple):
+    """An integer: an element of a tensor that is not known, or zero, plus a known number."""
+
+    origin: ir.Value | None
+    place: int
+    plus: int
+
+
+def place_slices(body: Body) -> None:
+    """Let slices and updates of one size be traced, whatever their positions are.
+
+    1. The end of such a slice is its start and a number. It is given its extent.
+    2. Such an update is `Concat(x[:start], new, x[start + size:])`. It becomes one operator.
+
+    ONNX cuts off what is outside an axis, so the start has to be clipped to where it fits, or the file has to declare the
+    size of the result.
+    """
+    for node in body.nodes:
+        if is_op(node.node, "Slice") and 3 <= len(node.inputs) <= 5:
+            node.extent = _extent(node)
+    parts = {
+        node.outputs[0]: part
+        for node in body.nodes
+        if is_op(node.node, "Slice") and 4 <= len(node.inputs) <= 5 and (part := _part(node)) is not None
+    }
+    spared: set[ir.Value | None] = set()
+    for node in body.nodes:
+        if is_op(node.node, "Concat") and len(node.inputs) == 3:
+            spared |= _as_update(node, parts)
+    if spared:
+        body.nodes[:] = [node for node in body.nodes if node.outputs[0] not in spared]
+
+
+class _SideOfPosition(NamedTuple):
+    """The part of a tensor before or behind a position on one axis."""
+
+    whole: ir.Value
+    position: ir.Value
+    axis: int
+    is_first: bool
+
+
+def _part(node: BoundNode) -> _SideOfPosition | None:
+    data, starts, ends, axes, steps = (*node.inputs, None, None)[:5]
+    along = None if axes is None else _numbers(axes)
+    stepped = steps is not None and set(_numbers(steps) or [0]) != {1}
+    if data is None or starts is None or ends is None or along is None or len(along) != 1 or stepped:
+        return None
+    start, end = constant_of(starts), constant_of(ends)
+    if start is not None and end is None and not start.any():
+        return _SideOfPosition(data, ends, along[0], True)
+    if start is None and end is not None and end.item() >= OPEN:
+        return _SideOfPosition(data, starts, along[0], False)
+    return None
+
+
+def _as_update(node: BoundNode, parts: Mapping[ir.Value | None, _SideOfPosition]) -> set[ir.Value | None]:
+    """Make a Concat of two parts and what is between them an update; return the parts that nothing needs then."""
+    (before, new, behind), axis = node.inputs, node.attributes.get("axis")
+    first, last = parts.get(before), parts.get(behind)
+    if first is None or last is None or not first.is_first or last.is_first or new is None or not isinstance(axis, int):
+        return set()
+    starts, ends = _elements(first.position), _elements(last.position)
+    alike = first.whole is last.whole and first.axis == last.axis == axis
+    if not alike or starts is None or ends is None or len(starts) != 1 or len(ends) != 1:
+        return set()
+    size = ends[0].plus - starts[0].plus
+    shape, target = first.whole.shape, lookup(DOMAIN, "UpdatedSlice", 1)
+    whole = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
+    fits = _fits(first.position, first.whole, axis, size) or (isinstance(whole, int) and _declared(node, axis, whole))
+    if starts[0][:2] != ends[0][:2] or size < 0 or not fits or target is None:
+        return set()
+    node.target, node.inputs = target, (first.whole, new, first.position)
+    node.attributes = {"axis": axis, "size": size}
+    return {part for part in (before, behind) if part is not None and _is_only_read_by(part, node.node)}
+
+
+def _is_only_read_by(value: ir.Value, node: ir.Node) -> bool:
+    return not value.is_graph_output() and all(user is node for user, _ in value.uses())
+
+
+def _extent(node: BoundNode) -> tuple[int, ...] | None:
+    data, starts, ends, axes, steps = (*node.inputs, None, None)[:5]
+    if data is None or constant_of(starts) is not None or constant_of(ends) is not None:
+        return None
+    first, last = _elements(starts), _elements(ends)
+    if first is None or last is None or len(first) != len(last):
+        return None
+    along = range(len(first)) if axes is None else _numbers(axes)
+    if along is None or len(along) != len(first) or (steps is not None and set(_numbers(steps) or [0]) != {1}):
+        return None
+    sizes = []
+    for start, end, axis in zip(first, last, along, strict=True):
+        size = end.plus - start.plus
+        if start[:2] != end[:2] or size < 0 or not (_declared(node, axis, size) or _fits(starts, data, axis, size)):
+            return None
+        sizes.append(size)
+    return tuple(sizes)
+
+
+def _numbers(value: ir.Value) -> list[int] | None:
+    array = constant_of(value)
+    return None if array is None else array.ravel().tolist()
+
+
+def _declared(node: BoundNode, axis: int, size: int) -> bool:
+    """Whether the file says that the result has this size."""
+    shape = node.node.outputs[0].shape
+    return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == size
+
+
+def _fits(starts: ir.Value | None, data: ir.Value, axis: int, size: int) -> bool:
+    """Whether a start is clipped to where a slice of this size is inside the axis."""
+    clip = _clip(starts)
+    if clip is None or data.shape is None or not -len(data.shape) <= axis < len(data.shape):
+        return False
+    length, (low, high) = data.shape[axis], clip
+    return isinstance(length, int) and low >= 0 and high + size <= length
+
+
+def _clip(value: ir.Value | None) -> tuple[int, int] | None:
+    """Return the bounds of a value that is clipped, and only reshaped or cast after that."""
+    for _ in range(DEEPEST):
+        node = None if value is None else value.producer()
+        if is_op(node, "Clip") and len(node.inputs) == 3:
+            bounds = [_numbers(bound) if bound is not None else None for bound in node.inputs[1:]]
+            low, high = ([min(bound), max(bound)] if bound else None for bound in bounds)
+            return (low[0], high[1]) if low and high else None
+        if is_op(node, "Add") and any(constant_of(x) is not None and not np.any(constant_of(x)) for x in node.inputs):
+            value = next(x for x in node.inputs if constant_of(x) is None)
+        elif is_op(node, *_MOVING):
+            value = node.inputs[0]
+        else:
+            return None
+    return None
+
+
+def _moved(
+    first: Sequence[_IntegerRead] | None, second: Sequence[_IntegerRead] | None, sign: int
+) -> Sequence[_IntegerRead] | None:
+    """Return the elements of a sum (`sign` 1) or a difference (-1) with known numbers."""
+    if first is None or second is None:
+        return None
+    if sign > 0 and all(element.origin is None for element in first):
+        first, second = second, first
+    length = max(len(first), len(second))
+    if any(element.origin is not None for element in second) or {len(first), len(second)} - {1, length}:
+        return None
+    first, second = ([*part] * length if len(part) < length else part for part in (first, second))
+    return [one._replace(plus=one.plus + sign * other.plus) for one, other in zip(first, second, strict=True)]
+
+
+_MOVING = RESHAPING | {"Cast", "Identity"}
+"""Operators that keep the elements of a vector of integers, and their order."""
+
+
+def _elements(
+    value: ir.Value | None, known: dict[ir.Value, Sequence[_IntegerRead] | None] | None = None, depth: int = 0
+) -> Sequence[_IntegerRead] | None:
+    """Return the elements of a scalar or a short vector of integers, or None if their number is not known."""
+    known = {} if known is None else known
+    if value is None or depth > DEEPEST:
+        return None
+    if value not in known:
+        elements = _read(value, known, depth)
+        known[value] = elements if elements is not None and len(elements) <= MOST_AXES else None
+    return known[value]
+
+
+def _read(
+    value: ir.Value, known: dict[ir.Value, Sequence[_IntegerRead] | None], depth: int
+) -> Sequence[_IntegerRead] | None:
+    array = constant_of(value)
+    if array is not None:
+        if array.size > MOST_AXES or array.dtype.kind not in "iu":
+            return None
+        return [_IntegerRead(None, 0, int(number)) for number in array.ravel()]
+    node = value.producer()
+    if is_op(node, *_MOVING):
+        return _elements(node.inputs[0], known, depth + 1)
+    if is_op(node, "Concat"):
+        parts = [_elements(part, known, depth + 1) for part in node.inputs]
+        return None if None in parts else [element for part in parts for element in part or ()]
+    if is_op(node, "Add", "Sub"):
+        first, second = (_elements(operand, known, depth + 1) for operand in node.inputs)
+        moved = _moved(first, second, -1 if node.op_type == "Sub" else 1)
+        if moved is not None:
+            return moved
+    shape = value.shape
+    if shape is None or any(not isinstance(size, int) for size in shape):
+        return None
+    count = int(np.prod([size for size in shape if isinstance(size, int)], dtype=np.int64))
+    return [_IntegerRead(value, index, 0) for index in range(count)] if count <= MOST_AXES else None

@@ -1,0 +1,99 @@
+"""Find the outputs of a model that differ from their declaration if JAX's 64-bit types are off."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
+from jaxport.importer.values.dtypes import canonical, dtype_of
+from jaxport.onnx_facts import CHOICES, MEASURES, SIGN_CHANGES
+from jaxport.printable import printable
+
+__all__ = ["computed_narrower", "declared_wider", "warning_of"]
+
+_DOUBLE = np.dtype(np.float64)
+_EXACT = CHOICES | SIGN_CHANGES | {"Cast", "Constant"}
+"""Operators of which converting to float32 before or after them gives the same."""
+
+
+def warning_of(body: Body, static: Collection[ir.Value]) -> str:
+    """Return what to tell about the outputs that are affected by 64-bit types being off; nothing if none is."""
+    narrower = {
+        "are 32-bit": declared_wider(body),
+        "are computed without doubles": computed_narrower(body, static),
+    }
+    parts = [f"the outputs {', '.join(f'`{n}`' for n in names)} {what}" for what, names in narrower.items() if names]
+    advice = 'turn them on with `jax.config.update("jax_enable_x64", True)`'
+    return printable(f"64-bit types are off: {', '.join(parts)}; {advice}") if parts else ""
+
+
+def declared_wider(body: Body) -> list[str]:
+    """Return the names of the outputs whose declared type is narrowed by JAX."""
+    outputs = (value for value in body.outputs if value.dtype is not None)
+    return [
+        value.name or "" for value in outputs if value.dtype and value.dtype.numpy() != canonical(value.dtype.numpy())
+    ]
+
+
+def computed_narrower(body: Body, static: Collection[ir.Value]) -> list[str]:
+    """Return the names of the other outputs that the model computes by way of doubles.
+
+    Args:
+      body: the model's graph.
+      static: the values that are known while the program is traced: they are computed on the host, exactly.
+    """
+    doubles = {value for value in (*body.inputs, *body.initializers) if _is_double(value)}
+    affected = _affected(body, doubles, _known(body, static))
+    return [v.name or "" for v in body.outputs if v in affected and (v.dtype is None or v.dtype != ir.DataType.DOUBLE)]
+
+
+def _known(body: Body, static: Collection[ir.Value]) -> set[ir.Value]:
+    """Return the values that depend only on sizes, single numbers and static values, computed on the host."""
+    known = {*static, *(value for value, tensor in body.initializers.items() if tensor.size == 1)}
+    for node in body.nodes:
+        inputs = [value for value in node.inputs if value is not None]
+        if node.node.op_type in MEASURES | {"Constant"} or (inputs and known.issuperset(inputs)):
+            known.update(value for value in node.outputs if value is not None)
+    return known
+
+
+def _affected(body: Body, doubles: set[ir.Value], static: Collection[ir.Value]) -> set[ir.Value]:
+    """Return the values that depend on arithmetic with doubles; `doubles` has those of outer bodies, and grows."""
+    affected: set[ir.Value] = set()
+    for node in body.nodes:
+        inputs = [value for value in node.inputs if value is not None]
+        is_affected = any(value in affected or _is_computed(node, value, doubles, static) for value in inputs)
+        for inner in node.bodies():
+            doubles.update(filter(_is_double, inner.inputs))
+            is_affected |= bool(_affected(inner, doubles, static)) or not affected.isdisjoint(inner.captured)
+        if isinstance(node.target, BodyFunction):
+            formal = zip(node.inputs, node.target.body.inputs, strict=False)
+            inner_doubles = {inside for value, inside in formal if value in doubles}
+            is_affected |= bool(_affected(node.target.body, inner_doubles, static))
+        outputs = [value for value in node.outputs if value is not None]
+        doubles.update(value for index, value in enumerate(outputs) if _makes_double(node, index, doubles))
+        affected.update(outputs if is_affected else ())
+    return affected
+
+
+def _is_double(value: ir.Value) -> bool:
+    return value.dtype == ir.DataType.DOUBLE
+
+
+def _is_computed(node: BoundNode, value: ir.Value, doubles: set[ir.Value], static: Collection[ir.Value]) -> bool:
+    calls = isinstance(node.target, BodyFunction)
+    return value in doubles and value not in static and not calls and node.node.op_type not in _EXACT
+
+
+def _makes_double(node: BoundNode, index: int, doubles: set[ir.Value]) -> bool:
+    """Whether an output is of doubles according to the file, the schema, or the attribute of a cast."""
+    value, kind = node.node.outputs[index], node.output_types[index]
+    if isinstance(kind, int):
+        return node.inputs[kind] in doubles
+    if node.node.op_type == "Cast" and isinstance(node.attributes.get("to"), int):
+        return dtype_of(node.attributes["to"]) == _DOUBLE
+    # NumPy takes `np.dtype(None)` for float64.
+    return (kind is not None and kind == _DOUBLE) or _is_double(value)

@@ -1,0 +1,1 @@
+"""The walk over bound nodes, and its compilation."""

@@ -1,0 +1,425 @@
+"""Evaluate bound nodes on arrays, under a trace, on the host, or while recording, all by the same walk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+
+import jax
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.blocks import Boundary, current_recorder
+from jaxport.errors import (
+    LONGEST_REASON,
+    InvalidArgument,
+    JaxportError,
+    ModelError,
+    Refusal,
+    Unsupported,
+    ValueNotKnown,
+    noted,
+)
+from jaxport.importer.names import unique_identifiers
+from jaxport.importer.resolving.deciding import BRANCH_NOT_KNOWN
+from jaxport.importer.resolving.foreseeing import check_results, foresee
+from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
+from jaxport.importer.resolving.layouts import RANK, arranged
+from jaxport.importer.resolving.registry import BOUND, EXTENT, Operator, OperatorFunction
+from jaxport.importer.resolving.resolve import tensor_value
+from jaxport.importer.running import marking
+from jaxport.importer.running.scope import EvaluationScope
+from jaxport.importer.running.segments import Item, Nested, Segment
+from jaxport.importer.values.dtypes import STRING, canonical
+from jaxport.importer.values.host import Attribute, HostValue, Key, RuntimeValue, is_dim
+from jaxport.importer.values.image_layout import ImageLayout
+from jaxport.importer.values.namespaces import cast, known, random
+from jaxport.importer.values.recording import Recorded, active, check_size
+from jaxport.jaxprs import InconclusiveDimensionOperation
+
+__all__ = ["LARGE", "Observer", "Subgraph", "evaluate", "evaluate_blocks", "observed", "observing"]
+
+Observer = Callable[[BoundNode, Sequence[RuntimeValue], Sequence[RuntimeValue]], None]
+"""Called with each node that was evaluated, its inputs and its outputs."""
+
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Show `observer` each node that is evaluated inside."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def observed() -> bool:
+    """Whether an observer is shown each node."""
+    return _observer.get() is not None
+
+
+class Subgraph:
+    """A graph attribute as an operator function sees it: called with the body's inputs, it returns a tuple of outputs."""
+
+    def __init__(self, body: Body, scope: EvaluationScope):
+        self.body, self.scope = body, scope
+        self.__name__ = body.name or "body"
+
+    @property
+    def output_count(self) -> int:
+        return len(self.body.outputs)
+
+    def input_rank(self, index: int) -> int | None:
+        """Return the rank that the model declares for the input at `index`, if it does."""
+        declared = self.body.inputs[index].shape
+        return None if declared is None else declared.rank()
+
+    def empty_output(self, index: int) -> HostValue:
+        """Return the output at `index` with no rows, of the type that the model declares for it."""
+        declared = self.body.outputs[index]
+        sizes = (
+            [size if isinstance(size, int) else 0 for size in declared.shape.dims] if declared.shape is not None else []
+        )
+        return HostValue(np.zeros((0, *sizes), declared.dtype.numpy() if declared.dtype is not None else np.float32))
+
+    def __call__(self, *inputs: RuntimeValue) -> tuple[RuntimeValue, ...]:
+        _suggest_names(self.body.inputs, inputs)
+        values: dict[ir.Value, RuntimeValue] = dict(zip(self.body.inputs, inputs, strict=True))
+        return _run(self.body, self.scope.inner(values), self.scope.bodies)
+
+
+def evaluate(body: Body, values: dict[ir.Value, RuntimeValue], key: Key | None = None) -> tuple[RuntimeValue, ...]:
+    """Return the outputs of a model's graph.
+
+    Args:
+      body: the graph.
+      values: the inputs, and the initializers that are not to be read from the model.
+      key: a `jax.random` key for the random operators; a fixed one if None.
+    """
+    return _run(body, EvaluationScope(values, {}, key))
+
+
+def evaluate_blocks(
+    body: Body, items: Sequence[Item], values: dict[ir.Value, RuntimeValue], key: Key | None = None
+) -> tuple[RuntimeValue, ...]:
+    """Return the outputs as `evaluate` does, with each segment of `items` (the body's nodes) as a block."""
+    return _run(body, EvaluationScope(values, {}, key), {body: items})
+
+
+def _run_items(items: Sequence[Item], scope: EvaluationScope) -> None:
+    for item in items:
+        if isinstance(item, BoundNode):
+            _run_nodes([item], scope)
+        elif isinstance(item, Nested):
+            inner = scope.inner(bodies=item.bodies)
+            _run_nodes([item.node], inner)
+            scope.update(inner)
+        else:
+            scope.values.update(_run_segment(item, scope))
+
+
+def _run_segment(segment: Segment, scope: EvaluationScope) -> dict[ir.Value, RuntimeValue]:
+    """Compute the outputs of a segment, between the markers of a call of its module."""
+    recorder = current_recorder()
+    assert recorder is not None
+    arrays = {value: scope[value] for value in segment.inputs if isinstance(scope[value], jax.Array)}
+    names = dict(zip(unique_identifiers(value.name or "" for value in arrays), arrays, strict=True))
+    known: dict[ir.Value, RuntimeValue] = {}
+
+    def call(**arguments: RuntimeValue) -> RuntimeValue | list[RuntimeValue]:
+        inner = scope.inner({names[name]: array for name, array in arguments.items()})
+        _run_items(segment.items, inner)
+        results = {value: inner[value] for value in segment.outputs}
+        known.update((value, result) for value, result in results.items() if not isinstance(result, jax.Array))
+        computed = [result for value, result in results.items() if value not in known]
+        return computed[0] if len(computed) == 1 else computed
+
+    boundary = Boundary(segment.module.type or "onnx.Module")
+    arguments = {name: arrays[value] for name, value in names.items()}
+    results = recorder.call_method(segment.module, "__call__", call, (), arguments, boundary)
+    traced = [value for value in segment.outputs if value not in known]
+    return known | dict(zip(traced, [results] if len(traced) == 1 else results, strict=True))
+
+
+def _run(
+    body: Body, scope: EvaluationScope, bodies: Mapping[Body, Sequence[Item]] | None = None
+) -> tuple[RuntimeValue, ...]:
+    """Compute the outputs of a body, in the order of its nodes, or of the items that `bodies` has for it."""
+    for value, tensor in body.initializers.items():
+        if value not in scope.values:
+            scope.values[value] = tensor_value(tensor)
+    if bodies and body in bodies:
+        _run_items(bodies[body], scope)
+    else:
+        _run_nodes(body.nodes, scope)
+    return tuple(scope[value] for value in body.outputs)
+
+
+def _run_nodes(nodes: Sequence[BoundNode], scope: EvaluationScope) -> None:
+    observer = _observer.get()
+    for node in nodes:
+        _run_node(node, scope)
+        if observer is not None:
+            observer(
+                node, *([None if v is None else scope[v] for v in values] for values in (node.inputs, node.outputs))
+            )
+        for value in node.expired:
+            scope.forget(value)
+
+
+_OF_INPUTS = (
+    AttributeError,  # of an omitted input
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    MemoryError,
+    RuntimeError,
+)
+"""What JAX, NumPy and Python raise for inputs that an operator cannot take."""
+
+
+def _explained(error: Exception, node: BoundNode) -> Exception:
+    """Return the error to raise for an error of a node: one that names the node, or the same one if it does already."""
+    where = describe(node.node)
+    match error:
+        case Unsupported(refusals=(Refusal(where=""), *_)):
+            return _placed(error, node)
+        case ModelError(where="") | InvalidArgument(where=""):
+            return type(error)(error.refused, where=where, why=error.why, instead=error.instead)
+        case JaxportError():
+            return error
+        case jax.errors.ConcretizationTypeError() | jax.errors.TracerArrayConversionError():
+            return _not_known(node, "a value inside it")
+        case _ if isinstance(error, _OF_INPUTS):
+            return ModelError(
+                f"`{node.node.op_type}` cannot be computed",
+                where=where,
+                why=f"{error}"[:LONGEST_REASON],
+                instead="check the sizes and types of the inputs",
+            )
+        case InconclusiveDimensionOperation():
+            refusal = Refusal(node.node.op_type, where, str(error).partition("\n")[0])
+            return ValueNotKnown("symbolic sizes are not enough here", [refusal])
+    noted(error, where)
+    return error
+
+
+def _undecided(error: Exception, node: BoundNode) -> Exception:
+    """Return the error to raise for an `If` of which not all branches can be traced, though its inputs could say which runs."""
+    if isinstance(error, ValueNotKnown) and error.headline == BRANCH_NOT_KNOWN:
+        return error  # of an `If` inside
+    if not isinstance(error, JaxportError | TypeError | ValueError):
+        return _explained(error, node)
+    why = error.refusals[0].why if isinstance(error, Unsupported) else getattr(error, "why", "") or str(error)
+    names = " and ".join(f"`{name}`" for name in node.decided_by)
+    values = ", ".join(f"{name!r}: value" for name in node.decided_by)
+    decides = "decides" if len(node.decided_by) == 1 else "decide"
+    return ValueNotKnown(
+        BRANCH_NOT_KNOWN,
+        [
+            Refusal(
+                node.node.op_type,
+                describe(node.node),
+                f"{names} {decides} which branch runs, and one of the branches cannot be traced: give the value, as a NumPy "
+                f"scalar that the jitted function closes over, or by `to_onnx(…, static_params={{{values}}})` or "
+                f"`to_source(inputs={{{values}}})`; the branch fails: {why.partition(chr(10))[0]}",
+            )
+        ],
+    )
+
+
+def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
+    recording, arrangement = active(), None
+    if recording is not None:
+        recording.node = node.node
+    try:
+        attributes = {
+            name: scope.attributes.get(value.name, value) if isinstance(value, Reference) else value
+            for name, value in node.attributes.items()
+        }
+        # If a call omits an attribute, a reference to it is omitted, too.
+        attributes = {name: value for name, value in attributes.items() if not isinstance(value, Reference)}
+        target, recorder = node.target, current_recorder()
+        if recorder is None or recorder.operators == "none":  # as a block it has the model's own order
+            arrangement = arranged(node, attributes, scope)
+        if arrangement is not None:
+            inputs, attributes = arrangement.inputs, arrangement.attributes
+        else:
+            inputs = [None if value is None else scope[value] for value in node.inputs]
+        if isinstance(target, Operator):
+            layout = ImageLayout(kernel=node.kernel_layout) if arrangement is None else arrangement.layout
+            outputs = _call(node, target, target.in_layout(layout), inputs, attributes, scope)
+        else:
+            outputs = _call_body(target, inputs, attributes, scope)
+        check_results(node, outputs)
+        for output in outputs:
+            _check_held(output)
+    except Exception as error:
+        undecided = node.decided_by and known(scope[node.inputs[0]]) is None  # type: ignore[index]
+        explained = _undecided(error, node) if undecided else _explained(error, node)
+        if explained is error:
+            raise
+        raise explained from error
+    outputs = tuple(_typed(output, kind, inputs) for output, kind in zip(outputs, node.output_types, strict=False))
+    if recording is not None:
+        _suggest_names(node.outputs, outputs)
+    for value, output in zip(node.outputs, outputs, strict=False):
+        if value is None:
+            continue
+        if arrangement is not None and arrangement.held and output.ndim == RANK:
+            scope.last[value] = output
+        else:
+            scope.values[value] = output
+
+
+LARGE = 2**30
+"""Elements of an array that may exceed the machine's memory."""
+
+
+def _check_held(output: RuntimeValue) -> None:
+    """Refuse an array that is too large: XLA allocates lazily, and aborts the process if that failed."""
+    if isinstance(output, jax.Array) and check_size(output.shape) > LARGE:
+        jax.block_until_ready(output)
+
+
+def _suggest_names(values: Sequence[ir.Value | None], recorded: Sequence[RuntimeValue]) -> None:
+    """Suggest the model's names for recorded values, for use in printed source."""
+    for value, result in zip(values, recorded, strict=False):
+        if value is not None and isinstance(result, Recorded) and not result.variable.hint:
+            result.variable.hint = value.name or ""
+
+
+def _call(
+    node: BoundNode,
+    operator: Operator,
+    function: OperatorFunction,
+    inputs: list[RuntimeValue],
+    attributes: dict[str, Attribute],
+    scope: EvaluationScope,
+) -> tuple[RuntimeValue, ...]:
+    for index, value in enumerate(inputs):
+        mark = node.input_mark(index)
+        if value is not None and (mark == "host" or (mark == "known" and node.bound is None)):
+            inputs[index] = _on_host(node, operator, index, value)
+    keywords = {
+        operator.keyword(name): Subgraph(value, scope) if isinstance(value, Body) else value
+        for name, value in attributes.items()
+    }
+    for name, kind in operator.context.items():
+        if kind != "graph":  # which was refused when the node was bound
+            keywords[name] = _context(kind, node, scope)
+    if operator.plain:
+        inputs = [value for value in inputs if value is not None]
+    if not any(isinstance(value, Body) for value in attributes.values()):
+        foresee(node, inputs, attributes, lambda operands: function(*operands, **keywords))
+    recorder = current_recorder()
+    if recorder is None or recorder.operators == "none":
+        result = function(*inputs, **keywords)
+    elif recorder.operators == "all":
+        boundary = marking.boundary(node, inputs, attributes)
+        result = recorder.call_function(boundary, _typing(function, node), tuple(inputs), keywords)
+    else:
+        result = marking.call(recorder, node, _typing(function, node), inputs, attributes, keywords)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _context(kind: str, node: BoundNode, scope: EvaluationScope) -> RuntimeValue:
+    """Return what the evaluator provides in addition to inputs and attributes."""
+    if kind == "output count":
+        return len(node.outputs)
+    if kind == "outputs named":
+        return tuple(value is not None for value in node.outputs)
+    if kind == BOUND:
+        return node.bound
+    if kind == EXTENT:
+        return node.extent
+    # A random key for this node only.
+    return random.fold_in(random.key(0) if scope.key is None else scope.key, node.index)
+
+
+def _call_body(
+    target: BodyFunction | SchemaFunction,
+    inputs: list[RuntimeValue],
+    attributes: dict[str, Attribute],
+    scope: EvaluationScope,
+) -> tuple[RuntimeValue, ...]:
+    if isinstance(target, SchemaFunction):
+        types = tuple(None if value is None else (np.dtype(value.dtype), tuple(value.shape)) for value in inputs)
+        references = tuple((name, attributes[name]) for name in target.references if name in attributes)
+        target = target.body_for(types, references)
+    body = target.body
+    padded = [*inputs, *[None] * (len(body.inputs) - len(inputs))]
+    bound = {name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()}
+    values = dict(zip(body.inputs, padded, strict=True))
+    results = _run(body, EvaluationScope(values, target.defaults | bound, scope.key), scope.bodies)
+    if target.positions is None:
+        return results
+    placed = dict(zip(target.positions, results, strict=True))
+    return tuple(placed.get(index) for index in range(max(placed, default=-1) + 1))
+
+
+def _on_host(node: BoundNode, operator: Operator, index: int, value: RuntimeValue) -> HostValue:
+    host_value = known(value)
+    if host_value is None:
+        parameter = operator.inputs[index] if index < len(operator.inputs) else operator.variadic
+        bounded = BOUND in operator.context.values()
+        raise _not_known(node, f"`{parameter.name if parameter else index}`", bounded)
+    return host_value
+
+
+def _placed(error: Unsupported, node: BoundNode) -> Unsupported:
+    """Return an error that an operator function raised, with the node it came from."""
+    refusals = [
+        Refusal(refusal.name or node.node.op_type, describe(node.node), refusal.why) for refusal in error.refusals
+    ]
+    return type(error)(str(error).partition("\n")[0], refusals)
+
+
+def _not_known(node: BoundNode, subject: str, bounded: bool = False) -> ValueNotKnown:
+    name = node.node.name or next((value.name for value in node.outputs if value is not None), "")
+    instead = (
+        f"say how large its result is at most: `from_onnx(…, sizes={{{name!r}: bound}})`"
+        if bounded
+        else "pass those inputs as NumPy arrays that the jitted function closes over"
+    )
+    return ValueNotKnown(
+        f"{subject} of an operation has to be known before the program is traced",
+        [
+            Refusal(
+                node.node.op_type,
+                describe(node.node),
+                f"it depends on the values of inputs; call the program outside `jax.jit`, or {instead}",
+            )
+        ],
+    )
+
+
+def _typing(function: OperatorFunction, node: BoundNode) -> OperatorFunction:
+    """Return the function of a node with results of the dtypes that the schema requires, as inside of a block."""
+
+    @wraps(function)
+    def typed(*inputs: RuntimeValue, **keywords: RuntimeValue) -> RuntimeValue:
+        result = function(*inputs, **keywords)
+        if not isinstance(result, tuple):
+            return _typed(result, node.output_types[0], list(inputs)) if node.output_types else result
+        types = (*node.output_types, *[None] * len(result))
+        return tuple(_typed(output, kind, list(inputs)) for output, kind in zip(result, types, strict=False))
+
+    return typed
+
+
+def _typed(output: RuntimeValue, kind: int | np.dtype | None, inputs: list[RuntimeValue]) -> RuntimeValue:
+    """Return `output` with the dtype that the schema requires."""
+    if kind is None or output is None or not hasattr(output, "dtype"):
+        return output
+    dtype = getattr(inputs[kind], "dtype", None) if isinstance(kind, int) else kind
+    if dtype is None or dtype == STRING or is_dim(output):
+        return output
+    wanted = np.dtype(dtype) if isinstance(output, HostValue) else canonical(np.dtype(dtype))
+    return output if output.dtype == wanted else cast(output, dtype)

@@ -1,0 +1,309 @@
+"""What the values of a model are: which inputs decide shapes, and which initializers are parameters.
+
+This is the only definition of a parameter. An initializer is a parameter, which training changes, a statistic, which calls
+change, or a constant. The metadata of a file of ours says it (`jaxport.roles`); elsewhere the places where it is used do,
+and the name that its exporter gave it. Neither its size nor whether a `Constant` node held it decides.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Set
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.importer.names import given_name
+from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
+from jaxport.importer.resolving.registry import Operator
+from jaxport.importer.resolving.resolve import tensor_value
+from jaxport.importer.tensors.tables import is_table
+from jaxport.onnx_facts import (
+    ARITHMETIC,
+    COMPARISONS,
+    CONVOLUTIONS,
+    INITIAL_STATES,
+    KERNEL_PRODUCTS,
+    MATRIX_PRODUCTS,
+    MOVEMENTS,
+    NORMALIZATIONS,
+    ROLES,
+    SELECTIONS,
+    SETTINGS,
+    STATISTICS,
+    WEIGHTS,
+)
+
+__all__ = ["COPY_OF", "TRAINABLE", "Role", "kernels", "roles", "static_values"]
+
+Role = Literal["parameter", "statistic", "constant"]
+"""What an initializer is: training changes a parameter, calls in training change a statistic, nothing changes a constant."""
+
+TRAINABLE = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
+
+
+def static_values(body: Body, needed: Iterable[ir.Value] = ()) -> set[ir.Value]:
+    """Return the values that have to be known while the program is traced: those that `Host` inputs depend on.
+
+    Args:
+      body: the graph; the result includes its outer values.
+      needed: values of the body that have to be known for another reason.
+    """
+    static = set(needed)
+    for node in reversed(body.nodes):
+        wanted = [value for value in node.outputs if value in static]
+        marks = [_mark(node, index) for index in range(len(node.inputs))]
+        for value, mark in zip(node.inputs, marks, strict=True):
+            if value is not None and (mark == "host" or (wanted and mark != "shape only")):
+                static.add(value)
+        for inner in node.bodies():
+            # Which output of a body is which result depends on the operator: one needed result needs all outputs.
+            static |= static_values(inner, inner.outputs if wanted else ())
+            if not static.isdisjoint(inner.inputs):
+                static.update(value for value in node.inputs if value is not None)
+        if isinstance(node.target, BodyFunction):
+            inside = static_values(node.target.body, node.target.body.outputs if wanted else ())
+            passed = zip(node.inputs, node.target.body.inputs, strict=False)
+            static.update(value for value, formal in passed if value is not None and formal in inside)
+    return static
+
+
+def _mark(node: BoundNode, index: int) -> str | None:
+    if isinstance(node.target, Operator):
+        return node.input_mark(index)
+    # What a function needs is read from its body.
+    return "shape only"
+
+
+_MOVED = SELECTIONS | {"Cast"}
+"""Operators whose result has the role of their first input."""
+
+_WHOLE = MOVEMENTS | {"Cast", "Identity"}
+"""Operators whose result is all of their first input, once."""
+
+_MASKED = ARITHMETIC - {"Div"} | {"Where"}
+"""Operators that take masks."""
+
+_TURNED = MATRIX_PRODUCTS | {"Concat", "Mul"}
+"""Operators that compute angles from frequencies and positions."""
+
+_BIASED = MATRIX_PRODUCTS | KERNEL_PRODUCTS | NORMALIZATIONS
+"""Operators with weights whose result a bias may be added to."""
+
+OUT_OF_RANGE = 1e4
+"""The least magnitude of a mask's "minus infinity": no weight is as large."""
+
+MOST_CLAIMS = 2**24
+"""The longest text of roles that is read."""
+
+
+def roles(body: Body, static: Collection[ir.Value], model: ir.Model) -> dict[ir.Value, Role]:
+    """Return what each initializer of the model's graph is.
+
+    Those that are not of floating point, or that a shape depends on, are constants, whatever the file says.
+    """
+    claims = _claims(model)
+    may_train = {v for v, tensor in body.initializers.items() if tensor.dtype in TRAINABLE and v not in static}
+    told: dict[ir.Value, Role] = {v: claims[_origin(v).name or ""] for v in may_train if _origin(v).name in claims}
+    open_ones = [value for value in body.initializers if value in may_train and value not in told]
+    used = _by_use(body, open_ones, model.producer_name == PYTORCH) if open_ones else {}
+    constant: Role = "constant"
+    return {value: told.get(value) or used.get(value) or constant for value in body.initializers}
+
+
+COPY_OF = "jaxport.copy_of"
+"""Has the initializer that an untied one is a copy of, in the `meta` of its value."""
+
+
+def _origin(value: ir.Value) -> ir.Value:
+    return value.meta.get(COPY_OF, value)
+
+
+def _claims(model: ir.Model) -> dict[str, Role]:
+    """Return the roles that the file claims for initializers, by name; what is malformed claims nothing."""
+    text = model.metadata_props.get(ROLES, "")
+    try:
+        entries = json.loads(text) if text and len(text) <= MOST_CLAIMS else {}
+    except (ValueError, RecursionError):
+        return {}
+    claims: dict[str, Role] = {}
+    kinds: tuple[Role, ...] = ("parameter", "statistic", "constant")
+    for role in kinds:
+        names = entries.get(role) if isinstance(entries, dict) else None
+        for name in names if isinstance(names, list) else ():
+            if isinstance(name, str):
+                claims[name] = role  # of contradictory claims, the one that trains least
+    return claims
+
+
+PYTORCH = "pytorch"
+"""The producer whose exporters name initializers as the state dict does."""
+_COMPUTED = re.compile(r"/.*/Constant(_\d+)?_output_0")
+"""The names of tensors that PyTorch's traced code made, such as a number that it computes with."""
+_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+"""The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer."""
+_OF_PADDLE = re.compile(r"[a-z]\w*_\d+\.[wb]_\d+")
+"""The names that PaddlePaddle gives parameters: `conv2d_0.w_0`."""
+_PATH = re.compile(r"(\w+\.)+[A-Za-z_]\w*", re.ASCII)
+
+
+def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[ir.Value, Role]:
+    """Return the roles that follow from the nodes that use initializers, and from names that an exporter did not make up.
+
+    PyTorch's newer exporter tells parameters and buffers apart. Elsewhere a tensor is no parameter if a node uses it as a
+    constant: as an exponent, a scale, a mask, the frequencies of sines and cosines, the initial state of a loop, or only to
+    compare with; or if it is the table of sines of positions. One number may be anything, so it is one only where operators
+    have their weights.
+    """
+    uses = _uses(body, {})
+    angles = _only_for(body, {"Cos", "Sin"}, _MOVED | _TURNED)
+    compared = _only_for(body, COMPARISONS, _MOVED)
+    biases = _biases(body)
+
+    def role(value: ir.Value) -> Role:
+        tensor, kinds, name = body.initializers[value], uses.get(value, set()), _origin(value).name or ""
+        kind = _origin(value).metadata_props.get(_KIND, "")
+        is_path = _PATH.fullmatch(name) is not None and bool(given_name(name))
+        named = (of_pytorch and is_path) or _OF_PADDLE.fullmatch(name) is not None
+        if "statistic" in kinds:
+            return "statistic"
+        if kind:
+            return "parameter" if kind == "PARAMETER" else "constant"
+        if of_pytorch and _COMPUTED.fullmatch(name):
+            return "constant"
+        if "setting" in kinds or value in compared or (kinds == {"state"} and not named):
+            return "constant"
+        if kinds == {"affine"} and not given_name(name) and _is_unit(tensor):
+            return "constant"
+        if value in angles and _is_vector(tensor):
+            return "constant"
+        if not kinds.isdisjoint({"weight", "affine"}) or (value in biases and tensor.size == 1):
+            return "parameter"
+        if "mask" in kinds and _is_mask(tensor):
+            return "constant"
+        if tensor.size <= 1:
+            return "parameter" if tensor.size and named else "constant"
+        return "constant" if not is_path and is_table(tensor_value(tensor).data) else "parameter"
+
+    return {value: role(value) for value in values}
+
+
+def _only_for(body: Body, ends: Set[str], between: Set[str]) -> set[ir.Value]:
+    """Return the values that only the operators `ends` read, directly or behind operators `between`."""
+    others = {*body.outputs}
+    used: set[ir.Value] = set()
+    for node in reversed(body.nodes):
+        operator = node.node.op_type
+        leads = operator in ends or (
+            operator in between and used.issuperset(node.outputs) and others.isdisjoint(node.outputs)
+        )
+        for value in node.inputs:
+            if value is not None:
+                (used if leads else others).add(value)
+        for inner in node.bodies():
+            others.update(inner.captured)
+    return used - others
+
+
+def _is_unit(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor is the scale 1 or the bias 0 with which exporters write normalizations of groups as others."""
+    array = tensor_value(tensor).data
+    return bool((array == 0).all() or (array == 1).all())
+
+
+def _is_vector(tensor: ir.TensorProtocol) -> bool:
+    return max(tensor.shape.numpy(), default=1) == tensor.size
+
+
+def _uses(body: Body, known: dict[Body, dict[ir.Value, set[str]]]) -> dict[ir.Value, set[str]]:
+    """Return the kinds of places at which values are used: behind movements, in functions, and in the bodies of loops.
+
+    `known` has the bodies that were looked at before: a function may be called often.
+    """
+    if body in known:
+        return known[body]
+    uses: dict[ir.Value, set[str]] = {}
+    for node in reversed(body.nodes):
+        operator = node.node.op_type
+        called = node.target.body if isinstance(node.target, BodyFunction) else None
+        inner_uses = {inner: _uses(inner, known) for inner in [*node.bodies(), *([called] if called else [])]}
+        for index, value in enumerate(node.inputs):
+            if value is None:
+                continue
+            kinds = uses.setdefault(value, set())
+            if index == 0 and operator in _MOVED:
+                behind = uses.get(node.outputs[0], set()) if node.outputs[0] is not None else set()
+                kinds |= behind if operator in _WHOLE else behind - {"weight"}
+            elif called is not None:
+                kinds |= inner_uses[called].get(called.inputs[index], set()) if index < len(called.inputs) else set()
+            else:
+                kinds.add(_place(node, index))
+        for inner in node.bodies():
+            for value in inner.captured:
+                uses.setdefault(value, set()).update(inner_uses[inner].get(value, ()))
+    known[body] = uses
+    return uses
+
+
+def _place(node: BoundNode, index: int) -> str:
+    """Return the kind of an input of an operator."""
+    operator = node.node.op_type
+    if operator == "Loop" and index > 1:
+        return "state"
+    if operator == "Scan":
+        return "state" if index < len(node.inputs) - node.attributes.get("num_scan_inputs", 0) else "other"
+    if operator == "InstanceNormalization" and index > 0:
+        return "affine"
+    tables = {"statistic": STATISTICS, "setting": SETTINGS, "state": INITIAL_STATES, "weight": WEIGHTS}
+    for kind, table in tables.items():
+        if index in table.get(operator, ()):
+            return kind
+    return "mask" if operator in _MASKED else "other"
+
+
+def _biases(body: Body) -> set[ir.Value]:
+    """Return the values that are added to the only channel of a product with weights."""
+    made_by = {value: node for node in body.nodes for value in node.outputs}
+    found: set[ir.Value] = set()
+    for node in body.nodes:
+        if node.node.op_type != "Add" or len(node.inputs) != 2:
+            continue
+        for added, other in (node.inputs, node.inputs[::-1]):
+            maker = made_by.get(other)
+            while maker is not None and maker.node.op_type in _MOVED:
+                maker = made_by.get(maker.inputs[0])
+            if added in body.initializers and maker is not None and maker.node.op_type in _BIASED:
+                weights = [_shape(value, body, made_by) for value in maker.inputs]
+                if any(shape is not None and 1 in shape for shape in weights):
+                    found.add(added)
+    return found
+
+
+def _shape(value: ir.Value | None, body: Body, made_by: dict[ir.Value | None, BoundNode]) -> tuple[int, ...] | None:
+    """Return the shape of an initializer, or of the one that a value is a movement of."""
+    while value is not None and value not in body.initializers:
+        maker = made_by.get(value)
+        value = maker.inputs[0] if maker is not None and maker.node.op_type in _MOVED else None
+    return None if value is None else tuple(body.initializers[value].shape.numpy())
+
+
+def _is_mask(tensor: ir.TensorProtocol) -> bool:
+    values = np.abs(tensor_value(tensor).data.astype(np.float64))
+    return not bool((values < OUT_OF_RANGE).all())
+
+
+def kernels(body: Body, candidates: Iterable[ir.Value]) -> set[ir.Value]:
+    """Return the values that are only kernels of two-dimensional convolutions, and may be kept in any layout."""
+    uses: dict[ir.Value, bool] = {value: len(body.initializers[value].shape) == 4 for value in candidates}
+    for value in body.outputs:
+        uses[value] = False
+    for node in body.nodes:
+        for index, value in enumerate(node.inputs):
+            if value in uses:
+                convolves = isinstance(node.target, Operator) and node.target.name in CONVOLUTIONS
+                uses[value] &= convolves and index == 1
+        for inner in node.bodies():
+            uses |= dict.fromkeys(inner.captured, False)
+    return {value for value, only in uses.items() if only}

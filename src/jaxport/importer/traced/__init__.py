@@ -1,0 +1,1 @@
+"""Programs recorded on inputs whose sizes are names."""

@@ -1,0 +1,184 @@
+"""Conditions on sizes, read from why a program cannot be traced."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+
+from jaxport.errors import InvalidArgument
+from jaxport.importer.values.host import SizesNeeded
+from jaxport.jaxprs.dim_text import parse
+from jaxport.jaxprs.dims import evaluate, same, symbols
+
+__all__ = ["Condition", "Equality", "Inequality", "balanced", "causes", "names_in", "needed", "split"]
+
+
+class Equality(NamedTuple):
+    """Two sizes that have to be equal.
+
+    Attributes:
+      left, right: their text.
+      broadcasts: whether one of them may be 1 instead.
+    """
+
+    left: str
+    right: str
+    broadcasts: bool
+
+    def __str__(self) -> str:
+        return f"{self.left} == {self.right}"
+
+
+class Inequality(NamedTuple):
+    """A constraint, as JAX takes it.
+
+    Attributes:
+      text: its text.
+      checked: whether results would differ without it.
+    """
+
+    text: str
+    checked: bool
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Condition = Equality | Inequality
+
+
+_COMPARED = re.compile(r"comparison '([^']*)' >= '(\d+)' is inconclusive")
+_REMAINDER = "The remainder mod("
+_REFLECTED = re.compile(
+    r"axis size \(= (.*)\) is larger than 1 and larger or equal than the padding length \(= (\d+)\)"
+)
+_BROADCAST = re.compile(r"(?i)broadcast")
+
+
+def needed(error: Exception) -> list[Condition]:
+    """Return the conditions on sizes whose lack is the reason of an error."""
+    chain = causes(error)
+    asked = [link for link in chain if isinstance(link, SizesNeeded)]
+    if asked:
+        return [Inequality(asked[-1].constraint, True)]
+    return next((found for link in chain[::-1] if (found := _read(str(link)))), [])
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error and its causes."""
+    chain = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    return chain
+
+
+def _read(text: str) -> list[Condition]:
+    """Return the conditions on sizes in the message of an error."""
+    compared = _COMPARED.search(text)
+    if compared is not None:
+        return [Inequality(f"{compared[1]} >= {compared[2]}", False)]
+    reflected = _REFLECTED.search(text)
+    if reflected is not None:  # ONNX reflects an axis once, without its border; JAX takes one element for a constant
+        return [Inequality(f"{reflected[1]} >= {max(int(reflected[2]) + 1, 2)}", False)]
+    remainder = text.find(_REMAINDER)
+    if remainder >= 0:
+        divided, divisor = split(balanced(text, remainder + len(_REMAINDER)))
+        divided, divisor = _reduced(divided, _positive(divisor))
+        return [Equality(f"mod({divided}, {divisor})", "0", False)]
+    return [*_mismatches(text)]
+
+
+def _positive(divisor: str) -> str:
+    """Return a divisor that JAX writes as a negative one, because an axis of the shape is -1."""
+    scope = jax.export.SymbolicScope()
+    values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in symbols(divisor)}
+    return str(-evaluate(divisor, values) if "-" in divisor else evaluate(divisor, values))
+
+
+def _reduced(divided: str, divisor: str) -> tuple[str, str]:
+    """Return a division without the sizes that are factors of both sides.
+
+    >>> _reduced("3*b*n + b*m", "4*b")
+    ('3*n + m', '4')
+    """
+    scope = jax.export.SymbolicScope()
+    values = {
+        name: jax.export.symbolic_shape(name, scope=scope)[0] for name in sorted(symbols(f"{divided} + {divisor}"))
+    }
+    for name in sorted(symbols(divisor)):
+        once, twice = ([evaluate(side, {**values, name: n}) for side in (divided, divisor)] for n in (1, 2))
+        if all(map(same, twice, (2 * side for side in once))):
+            divided, divisor = map(str, once)
+    return divided, divisor
+
+
+def _mismatches(text: str) -> Iterator[Equality]:
+    """Yield the sizes that differ between the first two shapes in a message."""
+    shapes = [*_shapes(text)][:2]
+    if len(shapes) < 2:
+        return
+    broadcasts = _BROADCAST.search(text) is not None
+    if len(shapes[0]) != len(shapes[1]) and not broadcasts:
+        return
+    joined = re.search(r"concatenating along dimension (\d+)", text)
+    apart = len(shapes[0]) - 1 - int(joined[1]) if joined else -1
+    for at, (left, right) in enumerate(zip(*(shape[::-1] for shape in shapes), strict=False)):
+        is_one = broadcasts and "1" in (left, right)
+        if left != right and at != apart and not is_one and symbols(left) | symbols(right):
+            yield Equality(left, right, broadcasts)
+
+
+def _shapes(text: str) -> Iterator[list[str]]:
+    """Yield the shapes in a message: what is in parentheses, and is sizes with commas."""
+    at = 0
+    while (at := text.find("(", at)) >= 0:
+        inside = balanced(text, at + 1)
+        parts = split(inside)
+        if (
+            "," in inside
+            and (at == 0 or not (text[at - 1].isalnum() or text[at - 1] == "_"))
+            and all(map(_is_size, parts))
+        ):
+            yield parts
+            at += len(inside)
+        at += 1
+
+
+@functools.lru_cache(maxsize=256)
+def _is_size(text: str) -> bool:
+    try:
+        return bool(parse(text))
+    except InvalidArgument:
+        return False
+
+
+def balanced(text: str, start: int) -> str:
+    """Return the text up to the parenthesis that closes the one before `start`."""
+    depth = 1
+    for at in range(start, len(text)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        if depth == 0:
+            return text[start:at]
+    return ""
+
+
+def split(text: str) -> list[str]:
+    """Split at the commas outside of parentheses; one at the end is Python's spelling of one size."""
+    pieces, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    pieces = [piece.strip() for piece in pieces]
+    return pieces[:-1] if len(pieces) > 1 and not pieces[-1] else pieces
+
+
+def names_in(text: str) -> set[str]:
+    """Return the names of sizes in a condition."""
+    return {name for side in re.split("[<>=]=", text) for name in symbols(side)}

@@ -1,0 +1,251 @@
+"""The inputs of a program as JAX takes them while it traces: the sizes that the model declares, or that a user gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import jax
+import jax.export
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument
+from jaxport.importer.names import identifier, unique, unique_identifiers
+from jaxport.importer.traced.assumptions import Assumptions
+from jaxport.importer.values.dtypes import canonical
+from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.jaxprs import Dim
+from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
+from jaxport.jaxprs.dims import constraints_of, evaluate
+
+if TYPE_CHECKING:
+    from jaxport.importer.program import Program
+
+__all__ = ["input_specs", "is_spec", "read_specs"]
+
+LONGEST_EXPRESSION = 200
+LARGE_SIZE = 10**6
+"""A size at which no meaningful expression of sizes is negative, or divides by zero."""
+
+
+def input_specs(
+    program: Program,
+    assumed: Assumptions = Assumptions(),  # noqa: B008  it is frozen
+    inputs: Mapping[str, RuntimeValue] | None = None,
+    known: Collection[str] = (),
+) -> dict[str, RuntimeValue]:
+    """Return a `jax.ShapeDtypeStruct` for each input of the model that is not known, with the model's own names for open sizes.
+
+    Args:
+      program: the imported model.
+      assumed: what is assumed of the sizes.
+      inputs: specs of some inputs, as `read_specs` returns them. Where the model gives a size of theirs a name, that stands
+        for the size in other inputs, too.
+      known: the names of inputs whose values are known.
+
+    Raises:
+      InvalidArgument: the model does not declare the rank or type of an input.
+
+    >>> import onnx.parser
+    >>> from jaxport.importer.program import from_onnx
+    >>> input_specs(
+    ...     from_onnx(
+    ...         onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    ...     agraph (float[batch, 2] x) => (float[batch, 2] y) { y = Relu(x) }''')
+    ...     )
+    ... )
+    {'x': ShapeDtypeStruct(shape=(batch, 2), dtype=float32)}
+    """
+    given = dict(inputs or {})
+    open_inputs = [value for value in program.inputs if value.name not in known]
+    texts = {
+        (value, axis): size.value or f"{value.name}_{axis}"
+        for value in open_inputs
+        for axis, size in enumerate(() if value.name in given else _declared_sizes(value))
+        if not isinstance(size, int)
+    }
+    bound = _bound(program, given)
+    # A size with the name of an input would take it away from the argument of printed source.
+    named = {name for text in assumed.constraints for side in re.split("[<>]=", text) for name in symbols(side)}
+    scope = jax.export.SymbolicScope(assumed.constraints)
+    taken = {value.name or "" for value in program.inputs} - named
+    names = _Names(texts.values(), taken, bound, lambda name: assumed.symbol(name, scope))
+
+    def spec(value: ir.Value) -> RuntimeValue:
+        if value.name in given:
+            return jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(tuple(map(names.of_user, leaf.shape)), leaf.dtype), given[value.name]
+            )
+        sizes = enumerate(_declared_sizes(value))
+        shape = tuple(size if isinstance(size, int) else names.size(texts[value, axis]) for axis, size in sizes)
+        return jax.ShapeDtypeStruct(shape, canonical(np.dtype(value.dtype.numpy())))  # type: ignore[union-attr]
+
+    return {value.name or "": spec(value) for value in open_inputs}
+
+
+def _declared_sizes(value: ir.Value) -> Sequence[int | ir.SymbolicDim]:
+    """Return the sizes that the model declares for an input.
+
+    Raises:
+      InvalidArgument: it does not declare its rank or type.
+    """
+    is_tensor = isinstance(value.type, ir.TensorType)
+    if not is_tensor or value.shape is None or value.dtype in (None, ir.DataType.UNDEFINED):
+        raise InvalidArgument(
+            f"the model does not declare the shape of the input `{value.name}`",
+            where="recording the program",
+            instead=f'give an array, or its sizes and names: `inputs={{"{value.name}": ("batch", 3)}}`',
+        )
+    return value.shape.dims
+
+
+def read_specs(
+    program: Program, inputs: Mapping[str, RuntimeValue]
+) -> tuple[dict[str, RuntimeValue], dict[str, RuntimeValue], tuple[str, ...]]:
+    """Return the inputs that a user describes by their sizes, the values of the others, and constraints on the sizes.
+
+    A tuple is a shape, as `to_onnx` takes it: `("batch", 3, "32*h", "32*w")`. One of numbers only is a value if the model
+    declares another rank, or if the input's values decide shapes.
+
+    Args:
+      program: the imported model.
+      inputs: by name, shapes, trees of `jax.ShapeDtypeStruct`, and values.
+
+    Returns:
+      Trees of `jax.ShapeDtypeStruct` with numbers and texts as sizes; values; and constraints, as
+      `jax.export.symbolic_shape` takes them.
+
+    Raises:
+      InvalidArgument: there is no such input, or a shape is not one that it can have.
+    """
+    declared = {value.name or "": value for value in program.inputs}
+    unknown = [name for name in inputs if name not in declared]
+    if unknown:
+        raise InvalidArgument(
+            f"`{unknown[0]}` is not an input of the model",
+            where="`inputs`",
+            instead=f"the inputs are {', '.join(f'`{name}`' for name in declared)}",
+        )
+    specs: dict[str, RuntimeValue] = {}
+    values: dict[str, RuntimeValue] = {}
+    constraints: dict[str, None] = {}
+    for name, given in inputs.items():
+        if _is_shape(given, declared[name], name in program.static_inputs):
+            specs[name] = _spec_of(declared[name], given)
+        elif is_spec(given):
+            dims = [size for leaf in jax.tree.leaves(given) for size in leaf.shape]
+            constraints |= {text: None for size in dims if is_dim(size) for text in constraints_of(size)}
+            specs[name] = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(tuple(map(_size, leaf.shape)), canonical(np.dtype(leaf.dtype))), given
+            )
+        else:
+            values[name] = given
+    for name, spec in specs.items():
+        for size in [size for leaf in jax.tree.leaves(spec) for size in leaf.shape]:
+            _check_size(name, size)
+    return specs, values, tuple(constraints)
+
+
+def is_spec(value: object) -> bool:
+    """Whether a tree describes arrays, and has none."""
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+
+
+def _is_shape(given: object, declared: ir.Value, decides_shapes: bool) -> bool:
+    if type(given) is not tuple or not all(isinstance(size, int | np.integer | str) or is_dim(size) for size in given):
+        return False
+    if any(not isinstance(size, int | np.integer) for size in given):
+        return declared.dtype is not None and declared.dtype != ir.DataType.STRING
+    return not decides_shapes and declared.shape is not None and len(declared.shape) == len(given)
+
+
+def _spec_of(declared: ir.Value, shape: tuple[RuntimeValue, ...]) -> jax.ShapeDtypeStruct:
+    if declared.shape is not None and len(declared.shape) not in (0, len(shape)):
+        raise InvalidArgument(
+            f"the input `{declared.name}` is given {len(shape)} sizes, the model declares {declared.shape}",
+            where="`inputs`",
+            instead="give a size, or a name, for each of its axes",
+        )
+    assert declared.dtype is not None
+    return jax.ShapeDtypeStruct(tuple(map(_size, shape)), canonical(np.dtype(declared.dtype.numpy())))
+
+
+def _size(size: RuntimeValue) -> int | str:
+    text = str(size).strip()
+    return int(text) if text.lstrip("-").isdecimal() else text
+
+
+def _check_size(name: str, size: int | str) -> None:
+    try:
+        if isinstance(size, str) and not symbols(size):
+            raise InvalidArgument("it has no name")
+        if isinstance(size, int) and size < 0:
+            raise InvalidArgument("it is negative")
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"`{size}` is not a size of the input `{name}`",
+            where="`inputs`",
+            why=str(error).partition("\n")[0],
+            instead="give a number, a name, or an expression of names such as 32*h",
+        ) from error
+
+
+def _bound(program: Program, given: Mapping[str, RuntimeValue]) -> dict[str, Dim]:
+    """Return what the user gave in place of the names of sizes that the model declares."""
+    bound: dict[str, Dim] = {}
+    for value in program.inputs:
+        shape = getattr(given.get(value.name or ""), "shape", None)
+        if shape is not None and value.shape is not None and len(value.shape) == len(shape):
+            for size, own in zip(value.shape.dims, shape, strict=True):
+                if not isinstance(size, int) and size.value:
+                    bound.setdefault(size.value, own)
+    return bound
+
+
+class _Names:
+    """The names of open sizes, as JAX takes them.
+
+    A text such as `past + 1` is an expression if its names are names of sizes; anything else is a name.
+
+    Args:
+      texts: the sizes as the model has them.
+      inputs: names that are those of something else: such a size is `points_size`.
+      bound: the sizes that the user gave in place of some of them.
+      symbol: returns what stands for a name.
+    """
+
+    def __init__(
+        self, texts: Iterable[str], inputs: Collection[str], bound: Mapping[str, Dim], symbol: Callable[[str], Dim]
+    ):
+        texts = list(dict.fromkeys(texts))
+        plain = [text for text in texts if text.isidentifier() and text not in bound]
+        wanted = [f"{text}_size" if text in inputs else text for text in plain]
+        self.bound, self.symbol = bound, symbol
+        self.names = dict(zip(plain, unique_identifiers(wanted, "size", FUNCTIONS), strict=True))
+        for text in texts:
+            if text not in self.names and text not in bound and not _is_expression(text, [*plain, *bound]):
+                self.names[text] = unique(identifier(text, "size"), {*self.names.values(), *FUNCTIONS})
+
+    def size(self, text: str) -> Dim:
+        if text in self.bound:
+            return self.of_user(self.bound[text])
+        if text in self.names:
+            return self.symbol(self.names[text])
+        return evaluate(text, {name: self.size(name) for name in symbols(text)})
+
+    def of_user(self, size: Dim) -> Dim:
+        """Return a size that the user gave: a number, or an expression as text."""
+        return evaluate(size, {name: self.symbol(name) for name in symbols(size)}) if isinstance(size, str) else size
+
+
+def _is_expression(text: str, names: Collection[str]) -> bool:
+    """Whether a text is an expression of these names; a number that is not a size is a name."""
+    if len(text) > LONGEST_EXPRESSION:
+        return False
+    try:
+        return symbols(text) <= {*names} and evaluate(text, dict.fromkeys(names, LARGE_SIZE)) >= 0
+    except (InvalidArgument, ArithmeticError):
+        return False

@@ -1,0 +1,181 @@
+"""Record a whole program: its steps on inputs whose sizes may be symbolic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from jaxport.errors import JaxportError, Refusal, ValueNotKnown
+from jaxport.importer.traced.assumptions import Assumptions, example, place_of, with_assumptions
+from jaxport.importer.traced.conditions import Condition, needed
+from jaxport.importer.traced.input_specs import input_specs, is_spec, read_specs
+from jaxport.importer.values.dtypes import STRING
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
+from jaxport.jaxprs.dims import evaluate, symbols
+
+if TYPE_CHECKING:
+    from jaxport.importer.program import Program
+
+__all__ = ["RecordedProgram", "arguments", "completed", "record", "record_once"]
+
+LONGEST_VALUE = 60
+
+
+@dataclass(frozen=True)
+class RecordedProgram:
+    """A program as steps between variables.
+
+    `inputs` maps the names of the inputs that are arguments to their trees of variables; the others were known, and the
+    steps are for their values: `known` has them. `outputs` are trees of variables, host values and None, one for each output.
+    `assumed` is what the sizes have to be.
+    """
+
+    program: Program
+    params: dict[str, Variable]
+    inputs: dict[str, RuntimeValue]
+    steps: list[Step]
+    outputs: tuple[RuntimeValue, ...]
+    assumed: Assumptions = field(default_factory=Assumptions)
+    known: Mapping[str, RuntimeValue] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What holds for these steps only: the sizes that were assumed, and the inputs that became constants."""
+        return (
+            *self.assumed.lines(),
+            *(f"the input `{name}` is a constant{_shown(value)}" for name, value in self.known.items()),
+        )
+
+
+def record(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -> RecordedProgram:
+    """Record the program.
+
+    Args:
+      program: the imported model.
+      inputs: by name, the sizes of an input that stays an argument, as `read_specs` takes them, and an array for one that
+        decides shapes. Omitted inputs have the sizes that the model declares.
+
+    Raises:
+      ValueNotKnown: a shape depends on the values of an input that stays an argument, or open sizes have to be other ones.
+    """
+    return completed(program, inputs, lambda inputs: record_once(program, inputs))
+
+
+def completed(
+    program: Program,
+    inputs: Mapping[str, RuntimeValue] | None,
+    attempt: Callable[[dict[str, RuntimeValue]], RecordedProgram],
+) -> RecordedProgram:
+    """Return `attempt` of the inputs, with sizes for which it succeeds, as far as arithmetic decides them.
+
+    Raises:
+      ValueNotKnown: it needs sizes that arithmetic alone does not decide.
+    """
+    specs, values, constraints = read_specs(program, dict(inputs or {}))
+    latest = Assumptions(constraints)
+
+    def tried(assumed: Assumptions) -> RecordedProgram:
+        nonlocal latest
+        latest = assumed
+        made = attempt(input_specs(program, assumed, specs, values) | values)
+        return replace(made, assumed=assumed.beyond(constraints), known=values)
+
+    try:
+        return with_assumptions(tried, latest)
+    except JaxportError as error:
+        conditions = needed(error)
+        if not conditions:
+            raise
+        raise _refused(error, conditions, input_specs(program, latest, specs, values)) from error
+
+
+def _refused(error: JaxportError, conditions: Sequence[Condition], specs: Mapping[str, RuntimeValue]) -> ValueNotKnown:
+    """Return the refusal of sizes that are not what they have to be, with the inputs for which they are, if those are known."""
+    sizes = {name: size for condition in conditions for name, size in example(condition).items()}
+    shapes = {name: spec.shape for name, spec in specs.items() if isinstance(spec, jax.ShapeDtypeStruct)}
+    changed = [
+        f'"{name}": ({", ".join(_changed(size, sizes) for size in shape)}{"," * (len(shape) == 1)})'
+        for name, shape in shapes.items()
+        if any(symbols(str(size)) & sizes.keys() for size in shape)
+    ]
+    given = f"`inputs={{{', '.join(changed)}}}`" if changed else "numbers, or other names, for the sizes of the inputs"
+    needs = " and ".join(f"`{condition}`" for condition in conditions)
+    operator, where = place_of(error)
+    why = f"{needs} must hold, but does not follow from these names: give {given}"
+    return ValueNotKnown("the program cannot be traced with these sizes", [Refusal(operator, where, why)])
+
+
+def _changed(size: RuntimeValue, sizes: Mapping[str, str]) -> str:
+    """Return a size as a user writes it, with expressions in place of names."""
+    names = symbols(str(size))
+    if not names:
+        return str(size)
+    scope = jax.export.SymbolicScope()
+    values = {name: jax.export.symbolic_shape(sizes.get(name, name), scope=scope)[0] for name in names}
+    text = str(evaluate(str(size), values))
+    return text if text.isdecimal() else f'"{text}"'
+
+
+def arguments(
+    program: Program, inputs: Mapping[str, RuntimeValue]
+) -> tuple[dict[str, RuntimeValue], dict[str, RuntimeValue]]:
+    """Return the specs of the inputs that stay arguments, in the model's order, and the values of the others.
+
+    Raises:
+      ValueNotKnown: an input that stays an argument is of strings.
+    """
+    known = {name: map_leaves(_host, value) for name, value in inputs.items() if not is_spec(value)}
+    specs = {name: inputs[name] for name in program.input_names if name in inputs and name not in known}
+    texts = [name for name, spec in specs.items() if any(leaf.dtype == STRING for leaf in jax.tree.leaves(spec))]
+    if texts:
+        why = "JAX has no strings: give their values, `inputs={…}` with a NumPy array for each, which become constants"
+        raise ValueNotKnown(
+            "strings cannot be arguments of printed source",
+            [Refusal(name, f"the input `{name}`", why) for name in texts],
+        )
+    return specs, known
+
+
+def record_once(program: Program, inputs: Mapping[str, RuntimeValue]) -> RecordedProgram:
+    """Record a program on specs and values of all inputs, with these sizes."""
+    specs, known = arguments(program, inputs)
+    result: dict[str, RuntimeValue] = {}
+
+    def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
+        with recording_scope() as recording:
+            shadow_params = {name: recorded(value, name) for name, value in params.items()}
+            shadows = {  # in the model's order, which JAX does not keep
+                name: map_leaves(lambda leaf, name=name: recorded(leaf, name), values[name]) for name in specs
+            }
+            outputs = program.evaluate(shadow_params, shadows | known)
+        result.update(
+            params=_variables(shadow_params),
+            inputs=_variables(shadows),
+            steps=recording.steps,
+            outputs=_variables(outputs),
+        )
+
+    jax.eval_shape(run, program.param_specs, specs)
+    return RecordedProgram(program, **result)
+
+
+def _host(leaf: RuntimeValue) -> RuntimeValue:
+    if isinstance(leaf, jax.Array | np.ndarray | np.generic) and np.asarray(leaf).dtype.kind not in "OUST":
+        return HostValue(np.asarray(leaf))
+    return leaf
+
+
+def _variables(tree: RuntimeValue) -> RuntimeValue:
+    return map_leaves(lambda leaf: leaf.variable if isinstance(leaf, Recorded) else leaf, tree)
+
+
+def _shown(value: RuntimeValue) -> str:
+    """Return a value for a note, if it is short."""
+    array = np.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float | bool | jax.Array) else None
+    text = "" if array is None else f": {array.tolist()}" if array.size <= 8 else f" of shape {list(array.shape)}"
+    return text if len(text) <= LONGEST_VALUE else ""

@@ -1,0 +1,113 @@
+"""Conversions of a program's inputs and outputs between the caller's form and the evaluator's."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument
+from jaxport.importer.values.dtypes import STRING, canonical
+from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.recording import Recorded
+from jaxport.jaxprs import Dim
+
+__all__ = ["checked", "external"]
+
+
+def checked(declared: ir.Value, value: RuntimeValue, static: bool, batched: Container[tuple[str, int]]) -> RuntimeValue:
+    """Return an input in the evaluator's form: of the declared dtype, on the host if shapes depend on it.
+
+    Args:
+      declared: the input as the model declares it.
+      value: the caller's value.
+      static: whether shapes depend on it.
+      batched: the names and axes of inputs along which a call may have any number of rows.
+
+    Raises:
+      InvalidArgument: it has another dtype or shape than the model declares.
+    """
+    if isinstance(value, Mapping):
+        return {key: _internal(element) for key, element in value.items()}
+    if value is None or isinstance(declared.type, ir.SequenceType | ir.OptionalType):
+        return [_internal(element) for element in value] if isinstance(value, list | tuple) else _internal(value)
+    wanted = np.dtype(declared.dtype.numpy()) if declared.dtype is not None else None
+    if isinstance(value, bool | int | float | str | list | tuple):
+        value = _of_python(declared, value, wanted)
+    if wanted == STRING or (isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUST"):
+        return HostValue(np.asarray(value, dtype=object), STRING)
+    if wanted is not None and value.dtype not in (wanted, canonical(wanted)):
+        if not (value.dtype.kind == wanted.kind in "iu" and value.dtype.itemsize < wanted.itemsize):
+            raise InvalidArgument(
+                f"the input `{declared.name}` is {value.dtype}, the model declares {wanted}",
+                where="the call of the program",
+                instead=f"convert it: `.astype({canonical(wanted)})`",
+            )
+        value = value.astype(canonical(wanted))
+    _check_shape(declared, value.shape, batched)
+    if isinstance(value, np.ndarray | np.generic) and (static or value.size == 1):
+        return HostValue(np.asarray(value), name=declared.name or "")
+    return (
+        value
+        if isinstance(value, jax.Array | Recorded | HostValue)
+        else jnp.asarray(HostValue(np.asarray(value), name=declared.name or "").to_jax())
+    )
+
+
+def _check_shape(declared: ir.Value, shape: tuple[Dim, ...], batched: Container[tuple[str, int]]) -> None:
+    if declared.shape is None or declared.shape.rank() == 0:  # exporters write a rank of zero for any rank
+        return
+    sizes = declared.shape.dims
+    same_rank = len(sizes) == len(shape)
+    pairs = enumerate(zip(sizes, shape, strict=True) if same_rank else ())
+    wrong = [
+        axis
+        for axis, (size, actual) in pairs
+        if isinstance(size, int) and isinstance(actual, int) and size != actual
+        if (declared.name or "", axis) not in batched
+    ]
+    if not same_rank or wrong:
+        rebatched = ", or another number of rows by `from_onnx(…, batch=True)` (or `jax.vmap`)" * (wrong == [0])
+        raise InvalidArgument(
+            f"the input `{declared.name}` has shape {list(shape)}, the model declares {declared.shape}",
+            where="the call of the program",
+            instead=f"give it the declared sizes; the named ones may be any{rebatched}",
+        )
+
+
+def _of_python(declared: ir.Value, value: RuntimeValue, wanted: np.dtype | None) -> np.ndarray:
+    """Convert Python numbers, or lists of them, to the declared type of an input."""
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind != "f" or wanted is None or not (wanted.kind == "b" or jnp.issubdtype(wanted, np.integer)):
+            return np.asarray(value, dtype=wanted)
+        why = "fractions are not integers"
+    except (ValueError, TypeError, OverflowError) as error:
+        why = str(error)
+    raise InvalidArgument(
+        f"the input `{declared.name}` cannot be {wanted}",
+        where="the call of the program",
+        why=why,
+        instead="give an array of the declared type",
+    )
+
+
+def _internal(value: RuntimeValue) -> RuntimeValue:
+    """Convert an input to the evaluator's form."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUST":
+        return HostValue(np.asarray(value, dtype=object), STRING)
+    return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
+
+
+def external(value: RuntimeValue) -> RuntimeValue:
+    """Convert an output to the caller's form."""
+    if isinstance(value, list):
+        return [external(element) for element in value]
+    if isinstance(value, dict):
+        return {key: external(element) for key, element in value.items()}
+    if isinstance(value, HostValue):
+        return value.data if value.dtype == STRING else jnp.asarray(value.to_jax())
+    return value

@@ -1,0 +1,81 @@
+"""The parameters of primitives in one form, whatever the release of JAX.
+
+>>> import jax
+>>> loop = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, x: (c + x, c), 0.0, x))(jax.numpy.ones(3)).eqns[0]
+>>> read = parameters(loop)
+>>> read["num_consts"], read["num_carry"], read["length"]
+(0, 1, 3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jaxport.jaxprs.aliases import Parameters, PyTree
+from jaxport.jaxprs.releases.names import Inline, JaxprEqn, flattree
+from jaxport.jaxprs.releases.versions import release
+
+__all__ = ["native", "parameters", "with_parameters"]
+
+
+def parameters(equation: JaxprEqn) -> Parameters:
+    """Return the parameters of an equation in the form that the rest of the package knows."""
+    read = _READERS.get(equation.primitive.name)
+    return equation.params if read is None else read(equation.params)
+
+
+def with_parameters(equation: JaxprEqn, changes: Parameters, **replaced: PyTree) -> JaxprEqn:
+    """Return an equation with some parameters changed, in the form of `parameters`; `replaced` goes to `replace`."""
+    params = {**parameters(equation), **changes}
+    return equation.replace(params=native(equation.primitive.name, params), **replaced)
+
+
+def native(primitive: str, params: Parameters) -> dict[str, PyTree]:
+    """Return the parameters of a primitive in this release's form, from those in the form of `parameters`."""
+    make = _MAKERS.get(primitive)
+    return dict(params) if make is None else make(params)
+
+
+def _scan_read(params: Parameters) -> dict[str, PyTree]:
+    """Return the counts of the loop-invariant operands and of the carried ones; the rest are slices.
+
+    `linear` does not affect the values, and is dropped.
+    """
+    counts = {}
+    if "ft_in" in params:
+        consts, carry, _ = params["ft_in"].unpack()
+        counts = {"num_consts": len(consts), "num_carry": len(carry)}
+    return {**{name: params[name] for name in params if name not in ("ft_in", "ft_out", "linear")}, **counts}
+
+
+def _scan_made(params: Parameters) -> dict[str, PyTree]:
+    params = dict(params)
+    body = params["jaxpr"]
+    if release < (0, 10):
+        params["linear"] = (False,) * len(body.in_avals)
+    if release < (0, 11):
+        return params
+    consts, carry = params.pop("num_consts"), params.pop("num_carry")
+    slices, stacked = len(body.in_avals) - consts - carry, len(body.out_avals) - carry
+    groups = lambda *counts: flattree.pack(tuple(map(flattree.nones, counts)))
+    return params | {"ft_in": groups(consts, carry, slices), "ft_out": groups(carry, stacked)}
+
+
+def _jit_read(params: Parameters) -> dict[str, PyTree]:
+    """Return whether JAX inlines the call; hints to the compiler are dropped."""
+    return {**params, "inline": params["inline"] in (Inline.JAX_EARLY, Inline.JAX_LATE)}
+
+
+def _jit_made(params: Parameters) -> dict[str, PyTree]:
+    return {**params, "inline": Inline.JAX_LATE if params["inline"] else Inline.AUTO}
+
+
+def _renamed(old: str, new: str) -> Callable[[Parameters], dict[str, PyTree]]:
+    return lambda params: {new if name == old else name: value for name, value in params.items()}
+
+
+_READERS: dict[str, Callable[[Parameters], Parameters]] = {"scan": _scan_read}
+_MAKERS: dict[str, Callable[[Parameters], dict[str, PyTree]]] = {"scan": _scan_made}
+if release >= (0, 11):
+    _READERS["jit"], _MAKERS["jit"] = _jit_read, _jit_made
+    _READERS["composite"], _MAKERS["composite"] = _renamed("call_jaxpr", "jaxpr"), _renamed("jaxpr", "call_jaxpr")

@@ -1,0 +1,1 @@
+"""Module expressions as text, as a page, and as an account of costs."""

@@ -1,0 +1,1 @@
+"""Module expressions as values: traced, called, given other types and sizes."""

@@ -1,0 +1,1 @@
+"""From a query to what it hits: the tree, XPath, and selections."""

@@ -1,0 +1,81 @@
+"""The names that a query may use: an unknown one is a mistake, and matches nothing without a word."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from jaxport.errors import QueryError
+from jaxport.mox.querying.xpath import Compiled, Name
+
+if TYPE_CHECKING:
+    from jaxport.mox.programs.mox import Mox
+
+__all__ = ["check", "near"]
+
+# What elements have, or may have after an edit.
+_ATTRIBUTES = frozenset({
+    "dtype", "edited", "features", "in_features", "inputs", "kind", "method", "name", "out_features", "outputs",
+    "params", "path", "shape", "target", "type", "use_bias",
+})  # fmt: skip
+_WHAT = {"tag": "element", "target": "type", "attribute": "attribute"}
+
+
+def check(mox: Mox, query: str, compiled: Compiled) -> None:
+    """Refuse a query with a name that nothing has.
+
+    A name that is unknown to the Mox is known all the same if it is that of a primitive of JAX, or of a layer or
+    function of a library: then there is none of it.
+
+    Raises:
+      QueryError: a name is unknown.
+    """
+    for name in compiled.names:
+        known = mox.tree.names(name.kind)
+        if name.text in known or _is_known_elsewhere(name):
+            continue
+        what = _WHAT[name.kind]
+        others = mox.tree.paths if name.kind == "target" else ()
+        raise QueryError(
+            f"`{query}` names the {what} `{name.text}`, which nothing has",
+            where=f"position {name.position} of the query of `{mox.name}`",
+            why=near(name.text, [*known, *others]),
+            instead="`print(mox)` shows what there is; `select(query, strict=False)` takes any name",
+        )
+
+
+def near(word: str, known: Iterable[str], most: int = 3) -> str:
+    """Return the known names that are most like a word, as part of a message."""
+    similar = {name.lower(): name for name in sorted(known, reverse=True)}
+    nearest = difflib.get_close_matches(word.lower(), similar, n=most)
+    return (
+        f"there {'is' if len(nearest) == 1 else 'are'} {', '.join(f'`{similar[name]}`' for name in nearest)}"
+        if nearest
+        else ""
+    )
+
+
+def _is_known_elsewhere(name: Name) -> bool:
+    if name.kind == "attribute":
+        return name.text in _ATTRIBUTES
+    if name.kind == "target":
+        return name.text.rpartition(".")[0] in sys.modules
+    return name.text in _elsewhere(len(sys.modules))
+
+
+@cache
+def _elsewhere(_: int) -> frozenset[str]:
+    """Return the names of primitives, and of layers and functions of the libraries that are loaded."""
+    from jaxport.frameworks import loaded
+    from jaxport.mox.serialize.primitives import primitives
+
+    namespaces = ["jax.nn", "jax.numpy", "jax.lax", "jaxport.mox"]
+    namespaces += [name for framework in loaded() for name in framework.namespaces]
+    names = {name for module in namespaces if module in sys.modules for name in dir(sys.modules[module])}
+    onnx = sys.modules.get("onnx")
+    if onnx is not None:
+        names |= {schema.name for schema in onnx.defs.get_all_schemas()}
+    return frozenset({"mox", "body", *primitives(), *names})

@@ -1,0 +1,1 @@
+"""What takes the place of a block, and how it gets there."""

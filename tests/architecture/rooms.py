@@ -1,0 +1,87 @@
+"""The rooms of each package, and which of them may see which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.architecture.imports import Import, imports_of
+
+# Of each package: its folders and loose files. While they are imported, each may see those before it only.
+ROOMS: dict[str, str] = {
+    "blocks": "constants block labels liveness callables marking grouping ungrouping tracing",
+    "codegen": "tree rust structure recorded writing checkpoint flax equinox source modules burn printing",
+    "codegen/burn": "imports helpers values body rules equations layers steps printing crate source",
+    "codegen/structure": "steps modules spelling recognition build",
+    "export": "signature emit explain generation passes prepare flags delivery rules walk failures function_graph exported api",
+    "graph": "editing layout axis_groups identities matching fusing patterns arranging fusions",
+    "importer": "limits names regular shown values resolving traced batching ops loading modules tensors running "
+    "program explain variants",
+    "jaxprs": "aliases dim_text releases sizes walk dataflow dims rewrite alike widen taps mapped meshes",
+    "mox": "programs querying substitution serialize looking sharding edits",
+    "verify": "comparing precision runtime sampling sizes conditioning report running per_block importing verifying",
+}
+
+# Annotations and convenience methods that look at a later room, each with its reason.
+LATER: dict[tuple[str, str, str], str] = {
+    ("blocks", "callables", "marking"): "a framework marks calls in the recorder that it is given",
+    ("codegen/burn", "rules", "equations"): "loops and branches have programs inside, which are printed by all rules",
+    ("export", "delivery", "exported"): "a precision converts, and a calibration runs, what was exported",
+    ("export", "emit", "walk"): "values and the emitter belong to the walk that made them",
+    ("export", "explain", "delivery"): "an explanation ends with what the model requires",
+    ("export", "explain", "passes"): "an explanation has the reports of the passes",
+    ("export", "explain", "walk"): "an explanation has the notes of the walk",
+    ("importer", "program", "explain"): "`program.explain()`",
+    ("importer", "program", "variants"): "`program.with_params()`",
+    ("importer", "resolving", "running"): "a layout looks at the values of the walk that it arranges",
+    ("importer", "shown", "program"): "what a program shows of itself",
+    ("importer", "traced", "program"): "a program is recorded",
+    ("mox", "programs", "looking"): "`mox.show()`",
+    ("mox", "programs", "querying"): "`mox.select()`, and the types of predicates",
+    ("mox", "programs", "substitution"): "`mox.sub()`, `mox.patch()`, `mox.capture()` and `mox.unroll()`",
+    ("mox", "programs", "serialize"): "`mox.save()`",
+    ("mox", "programs", "sharding"): "`mox.shard()`",
+    ("mox", "querying", "substitution"): "`selection.sub()` and `selection.capture()`",
+    ("mox", "querying", "serialize"): "a query may use the names of all primitives that can be stored",
+    ("mox", "substitution", "edits"): "`write_back` merges what LoRA has added",
+}
+
+# Families: as many files as there are things of the kind, one a file.
+FAMILIES = ("codegen/burn/rules", "export/passes", "export/rules", "graph/fusions", "importer/ops", "mox/edits")
+MOST_FILES = 12
+
+
+def crowded(package: Path) -> list[str]:
+    """The folders that have more files side by side than anybody holds in mind."""
+    return [
+        f"{folder.relative_to(package).as_posix()}: {len(files)} files"
+        for folder in sorted({path.parent for path in package.rglob("*.py")})
+        if folder.relative_to(package).as_posix() not in FAMILIES
+        and len(files := [path for path in folder.glob("*.py") if path.stem not in ("__init__", "__main__")])
+        > MOST_FILES
+    ]
+
+
+def inside(package: Path, part: str) -> Iterator[tuple[Import, str, str]]:
+    """The imports of a part's rooms by one another: with the room that imports, and the one that is imported."""
+    known = ROOMS[part].split()
+    prefix = f"jaxport.{part.replace('/', '.')}."
+    for found in imports_of(package):
+        if not found.file.startswith(f"{part}/") or not found.module.startswith(prefix):
+            continue
+        here = found.file.removeprefix(f"{part}/").removesuffix(".py").split("/")[0]
+        there = found.module.removeprefix(prefix).split(".")[0]
+        if here != there and here in known and there in known:
+            yield found, here, there
+
+
+def against_the_order(package: Path) -> list[str]:
+    """The imports of a later room, but for the late ones in `LATER`."""
+    wrong = []
+    for part, rooms in ROOMS.items():
+        order = rooms.split()
+        for found, here, there in inside(package, part):
+            late = not found.at_import and (part, here, there) in LATER
+            if order.index(there) > order.index(here) and not late:
+                wrong.append(str(found))
+    return wrong
