@@ -9,6 +9,8 @@ SHELL := /bin/bash
 
 JOBS ?= 2
 ARGS ?=
+# What is drawn: of mutants, mutated files, programs, tests. The same seed draws the same.
+SEED ?= 1
 # The first Python that is new enough; `make PYTHON=/path/to/python …` overrides.
 new_enough := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11 python; do \
@@ -21,6 +23,7 @@ TORCH_BIN := .venv-torch/bin
 TORCH_INSTALLED := .venv-torch/.installed
 CLIENTS_BIN := .venv-clients/bin
 CLIENTS_INSTALLED := .venv-clients/.installed
+GUIDED_INSTALLED := .venv-guided/.installed
 PEERS_INSTALLED := .venv-peers/.installed
 OLDER_ONNX := 1.16.2
 OLDER_ONNX_INSTALLED := .onnx-$(OLDER_ONNX)/.installed
@@ -59,7 +62,7 @@ SCRIPTS_INSTALLED := $(if $(NODE),$(SCRIPTS)/node_modules/.package-lock.json)
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-runtimes test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean
+.PHONY: help env demo test quick test-all test-breadth mutants fuzz-guided test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-runtimes test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,8 +130,22 @@ test-matrix: ## all tests with every supported release of JAX and with the lower
 	@failed=; for row in $(MATRIX); do echo "== $$row"; $(MAKE) --no-print-directory test-matrix-$$row || failed="$$failed $$row"; done; \
 	test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
+quick: $(INSTALLED) ## the tests closest to the files that differ from main, within a minute
+	@$(BIN)/python -m tests.quick --jobs $(JOBS) $(ARGS)
+
 test-slow: $(INSTALLED) ## the cases that `make test` leaves out, gradients of models, random programs, benchmarks' own checks
-	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow --all-variants $(ARGS)
+
+# What `make test` leaves out is never lost: this runs it, and the step of .ci/run draws from it.
+test-all: $(INSTALLED) ## `make test` and `make test-slow`, with all variants of each case
+	@$(BIN)/python -m pytest -n $(JOBS) -q -m "not real and not torch and not clients and not burn" --all-variants $(ARGS)
+
+# In the order that a seed draws, until the time is over: `make test-breadth SEED=7 WITHIN=600`.
+WITHIN ?= 180
+test-breadth: $(INSTALLED) ## some of what `make test` leaves out, drawn by SEED, for WITHIN seconds
+	@echo "make test-breadth SEED=$(SEED) WITHIN=$(WITHIN)"
+	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow --all-variants --order $(SEED) --within $(WITHIN) \
+		--ignore=tests/fuzzing --ignore=tests/importer/test_older_onnx.py $(ARGS)
 
 test-real: $(INSTALLED) ## every example at its published size
 	@$(BIN)/python -m pytest -q -m real $(ARGS)
@@ -169,11 +186,22 @@ $(OLDER_ONNX_INSTALLED): $(INSTALLED)
 test-older-onnx: $(OLDER_ONNX_INSTALLED) ## the backend suite of an older release of onnx
 	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow tests/importer/test_older_onnx.py $(ARGS)
 
-# Files and seed: `make fuzz FILES=500 SEED=7`. Each kind of file has as many.
+# Files and seed: `make fuzz FILES=500 SEED=7`. Each kind has as many.
 FILES ?= 1000
-SEED ?= 1
-fuzz: $(INSTALLED) ## mutated ONNX and Mox files, in worker processes with limits on time and memory
-	@for kind in onnx json yson xml; do $(BIN)/python -m tests.fuzzing $$kind $(SEED) $(FILES); done
+fuzz: $(INSTALLED) ## mutated ONNX and Mox files and random programs of JAX, in worker processes with limits on time and memory
+	@for kind in onnx json yson xml programs; do $(BIN)/python -m tests.fuzzing $$kind $(SEED) $(FILES); done
+
+$(GUIDED_INSTALLED): pyproject.toml tests/fuzzing/requirements.txt
+	$(call create_environment_of,$(call python_of,3.11),3.11,$(@D),--editable '.[test]' --requirement tests/fuzzing/requirements.txt)
+
+SECONDS_EACH ?= 720
+fuzz-guided: $(GUIDED_INSTALLED) ## mutated files that look for new code in the loader, the printers and the formats of a Mox, for SECONDS_EACH
+	@failed=; for kind in onnx printers json yson xml; do \
+		$(<D)/bin/python -m tests.fuzzing.guided $$kind $(SECONDS_EACH) out/fuzz/corpus-$$kind || failed="$$failed $$kind"; done; \
+	test -z "$$failed" || { echo "found something:$$failed" >&2; exit 1; }
+
+mutants: $(INSTALLED) ## one change in each of many rules, operators, passes, fusions and edits, which a test has to notice
+	@$(BIN)/python -m tests.mutants --seed $(SEED) --jobs $(JOBS) $(ARGS)
 
 sweeps: $(INSTALLED) ## every function of JAX in every dtype, static and symbolic, jit, vmap, grad; writes its pages
 	@$(BIN)/python -m scripts.coverage --jobs $(JOBS) $(ARGS)

@@ -12,13 +12,25 @@ from typing import Any
 import jax
 import pytest
 
+from jaxport.testing import checking
+
 #: After so many tests what JAX compiled is dropped: all of it would be gigabytes, and slow down each further compilation.
 KEPT = 100
 #: A test with fewer cases than this many times the step of `sampled` runs with all of them.
 FEW = 3
 OUT_OF_TIME = "no time left"
 _tests = itertools.count(1)
+#: Which half of the variants of `check` a test runs; nothing if all.
+_halves = pytest.StashKey[int]()
 _begun = pytest.StashKey[float]()
+
+
+@pytest.fixture(autouse=True)
+def _every_second_variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `check` run every second variant of a case, and the others of the next case of the same test."""
+    if request.node.stash.get(_halves, None) is not None:
+        left_out = ("float64", "empty") if request.node.stash[_halves] % 2 else ("static", "imported")
+        monkeypatch.setattr(checking, "LEFT_OUT", dict.fromkeys(left_out, "every second case runs it"))
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every", type=int, default=1, metavar="N", help="run every N-th case of each test that has more than N"
     )
+    parser.addoption("--all-variants", action="store_true", help="have `check` run all variants of each case")
+    parser.addoption("--half", type=int, default=0, choices=(0, 1), help="the half of the variants of a first case")
     parser.addoption("--order", type=int, metavar="SEED", help="run the tests in the order that a seed draws")
     parser.addoption("--within", type=float, metavar="SECONDS", help="begin no test later than this, and say how many")
 
@@ -49,12 +63,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Call the cases that `sampled` leaves out slow; with `--every N`, keep every N-th case of each test function.
+    """Call the cases that `sampled` leaves out slow, and halve variants; with `--every N`, keep every N-th case of each test.
 
     The first case is always kept, and so are all tests with no more than N cases, or `FEW` times as many if `sampled`.
     """
     cases = Counter(item.nodeid.partition("[")[0] for item in items)
     sampled: Counter[str] = Counter()
+    numbers: Counter[str] = Counter(dict.fromkeys(cases, config.getoption("--half")))
     for item in items:
         mark = item.get_closest_marker("sampled")
         name = item.nodeid.partition("[")[0]
@@ -62,6 +77,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if sampled[name] % mark.args[0]:
                 item.add_marker(pytest.mark.slow)
             sampled[name] += 1
+        if cases[name] > 1 and not config.getoption("--all-variants"):
+            item.stash[_halves] = numbers[name]
+            numbers[name] += not item.get_closest_marker("slow")
     if config.getoption("--order") is not None:
         random.Random(config.getoption("--order")).shuffle(items)
     every = config.getoption("--every")

@@ -99,9 +99,11 @@ def chosen(files: Iterable[str]) -> tuple[list[str], int]:
     """The test files to run, the closest first, and how many more can see a change."""
     files = list(files)
     near = distances(files)
-    folders = {Path(file).parent.name for file in files}
+    folders = {part for file in files for part in Path(file).parent.parts} - {"src", "tests"}
     is_test = lambda file: file.startswith("tests/") and Path(file).name.startswith("test_")
-    tests = sorted(filter(is_test, near), key=lambda file: (near[file], Path(file).parent.name not in folders, file))
+    tests = sorted(
+        filter(is_test, near), key=lambda file: (near[file], -len(folders.intersection(Path(file).parts)), file)
+    )
     doctests = [file for file in near if file.startswith("src/") and near[file] == 0]
     first = [*dict.fromkeys([*doctests, *tests[:FILES]])]
     return [*first, *(file for file in ALWAYS if file not in first and files)], max(0, len(tests) - FILES)

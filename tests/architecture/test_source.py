@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import re
@@ -71,24 +72,34 @@ def unfinished_marks(source: str) -> list[str]:
     return re.findall(r"\b(?:TODO|FIXME|XXX|HACK)\b", source)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_a_file_is_short(path: Path):
-    lines = len(path.read_text().splitlines())
-    assert lines <= LONGEST or name(path) in LONG, f"{lines} lines: split it by meaning"
+@functools.cache
+def source_of(path: Path) -> str:
+    return path.read_text()
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(source_of(path))
+
+
+# One test looks at all files: hundreds of tests of a millisecond each take pytest many times as long.
+def test_a_file_is_short():
+    lines = {name(path): len(source_of(path).splitlines()) for path in FILES}
+    long = {file: count for file, count in lines.items() if count > LONGEST and file not in LONG}
+    assert not long, "split them by meaning"
 
 
 def test_the_list_of_long_files_is_not_stale():
     assert [file for file in LONG if len((PACKAGE / file).read_text().splitlines()) <= LONGEST] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_a_file_has_no_unfinished_marks(path: Path):
-    assert unfinished_marks(path.read_text()) == []
+def test_a_file_has_no_unfinished_marks():
+    assert not {name(path): marks for path in FILES if (marks := unfinished_marks(source_of(path)))}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
-def test_protobuf_stays_in_the_files_that_load_and_save(path: Path):
-    assert not protobuf_types(ast.parse(path.read_text())) or name(path) in PROTOBUF
+def test_protobuf_stays_in_the_files_that_load_and_save():
+    found = {name(path): types for path in FILES if (types := protobuf_types(tree_of(path)))}
+    assert not {file: types for file, types in found.items() if file not in PROTOBUF}
 
 
 def test_the_list_of_protobuf_files_is_not_stale():
@@ -156,7 +167,7 @@ def uses_of_any(source: str) -> int:
 
 @pytest.mark.parametrize("part", MOST_ANY)
 def test_types_have_names(part: str) -> None:
-    sources = [path.read_text() for path in FILES if part in ("package", name(path).split("/")[0])]
+    sources = [source_of(path) for path in FILES if part in ("package", name(path).split("/")[0])]
     share = 1000 * sum(map(uses_of_any, sources)) / sum(map(code_lines, sources))
     assert share <= MOST_ANY[part], f"`Any` stands {share:.1f} times in 1,000 lines of code: name the type"
 
@@ -200,9 +211,7 @@ def test_walks_through_programs_stand_in_one_place() -> None:
         name(path)
         for path in FILES
         if not name(path).startswith("jaxprs/")
-        and any(
-            isinstance(node, ast.Attribute) and node.attr == "eqns" for node in ast.walk(ast.parse(path.read_text()))
-        )
+        and any(isinstance(node, ast.Attribute) and node.attr == "eqns" for node in ast.walk(tree_of(path)))
     ]
     assert len(reading) <= MOST_WALKS, f"use or extend `jaxprs/walk.py`: {len(reading)} files read `.eqns`: {reading}"
 
@@ -211,7 +220,7 @@ def test_every_class_has_a_name_of_its_own() -> None:
     """A reader who meets a class need not ask which one it is."""
     places: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{name(path)}:{node.lineno}")
     assert not {cls: found for cls, found in places.items() if len(found) > 1}
@@ -280,7 +289,7 @@ def test_classes_of_operators_stand_in_one_file() -> None:
         f"{name(path)}:{line}: {' '.join(names)}"
         for path in FILES
         if not name(path).startswith(("onnx_facts/", *NAMING))
-        for line, names in collections_of_names(ast.parse(path.read_text()))
+        for line, names in collections_of_names(tree_of(path))
         if len(operators.intersection(names)) >= 4 and operators.issuperset(names)
     ]
     assert not places, "say it in `src/jaxport/onnx_facts/__init__.py`, and take its classes together here"

@@ -589,6 +589,21 @@ def test_the_operator_of_attention_is_one_call(name: str, tmp_path: Path) -> Non
     assert "softmax" not in code
 
 
+def test_a_rotation_by_angles_that_fixed_sizes_make_known(tmp_path: Path) -> None:
+    """The angles are known once the number of positions is, their cosines are computed."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 20]> graph (float[batch, 2, length, 4] q) => (float[batch, 2, length, 4] y) '
+        "<int64 zero = {0}, int64 one = {1}, float[1, 1, 1, 2] w = {1, 0.1}, int64[2] h = {2, 2}> { "
+        "n = Shape<start = 2, end = 3>(q) m = Squeeze(n) p = Range(zero, m, one) f = Cast<to = 1>(p) "
+        "r = Constant<value_ints = [1, 1, -1, 1]>() g = Reshape(f, r) t = Mul(g, w) e = Concat<axis = -1>(t, t) "
+        "c = Cos(e) s = Sin(e) a, b = Split<axis = -1>(q, h) d = Neg(b) k = Concat<axis = -1>(d, a) "
+        "u = Mul(q, c) v = Mul(k, s) y = Add(u, v) }"
+    )
+    for sizes in (None, {"q": (3, 2, 5, 4)}):
+        assert "rotary(" in jaxport.from_onnx(model).to_source(framework="nnx", inputs=sizes).code
+    check_model(model, tmp_path, "nnx")
+
+
 def test_a_rotation_is_one_call_with_heads_after_positions(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 23]> graph (float[batch, length, 16] q, float[batch, length, 8] k, '

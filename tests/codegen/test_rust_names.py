@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -11,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jaxport
+from examples.models import resnet
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.burn.layers import KEYWORDS
 from jaxport.codegen.recorded.fused import record_fused
@@ -103,3 +106,14 @@ def test_no_path_of_this_machine_is_in_a_crate(tmp_path: Path) -> None:
     assert not any(
         "unsafe" in text or ".unwrap()" in text for path, text in source.files.items() if path.startswith("src")
     )
+
+
+def test_elements_of_a_list_are_of_one_type() -> None:
+    config = replace(resnet.CONFIGS["small"], stages=(2, 2))
+    with mock.patch.dict(resnet.CONFIGS, {"small": config}):
+        example = resnet.nnx_resnet50("small")
+    model = jaxport.to_onnx(example.fn, list(example.inputs), **example.options).model
+    crate = to_crate(record_fused(in_model_order(jaxport.from_onnx(model))))
+    types = dict(re.findall(r"^    pub (stages\w*): (.*),$", crate.model, re.MULTILINE))
+    assert types.keys() == {"stages_0_0", "stages_0_1", "stages_1_0", "stages_1_1"}
+    assert all(re.fullmatch(r"\w+", one) for one in types.values())

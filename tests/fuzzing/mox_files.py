@@ -110,8 +110,8 @@ def files(form: str, seed: int, count: int) -> Iterator[tuple[str, dict[str, Any
         yield garbled(printed(data, form), generator), weights
 
 
-def attempt(form: str, text: str, weights: dict[str, Any], folder: Path) -> str:
-    """Reads a text, shows, queries and calls it, as far as it lets itself: says how far that was."""
+def attempt(form: str, text: str, weights: dict[str, Any], folder: Path, run: bool = True) -> str:
+    """Reads a text, shows, queries and, if asked, calls it, as far as it lets itself: says how far that was."""
     path = folder / f"m.{form}"
     try:
         if form == "json" and "weights_file" in text:
@@ -122,7 +122,7 @@ def attempt(form: str, text: str, weights: dict[str, Any], folder: Path) -> str:
         mox.select("//*").paths()
         jaxport.mox.dumps(mox, form)
         avals = [*mox.jaxpr.in_avals, *(v.aval for e in mox.jaxpr.eqns for v in e.outvars)]
-        if all(math.prod(n for n in getattr(a, "shape", ()) if isinstance(n, int)) < LARGEST for a in avals):
+        if run and all(math.prod(n for n in getattr(a, "shape", ()) if isinstance(n, int)) < LARGEST for a in avals):
             leaves = [np.zeros([n if isinstance(n, int) else 2 for n in a.shape], a.dtype) for a in mox.jaxpr.in_avals[len(mox.weights) :]]  # fmt: skip
             args, kwargs = jax.tree.unflatten(mox.traced.in_tree, leaves)
             mox(*args, **kwargs)

@@ -174,12 +174,12 @@ class RustCalls(CallPrinter):
             for chosen, made in self.lists.items()
         }
 
-        class Named(ast.NodeTransformer):
+        class WholeLists(ast.NodeTransformer):
             def visit(self, node: ast.AST) -> RuntimeValue:
                 chosen = whole.get(ast.dump(node)) if isinstance(node, Vector) else None
                 return name(chosen) if chosen else self.generic_visit(node)
 
-        return Named().visit(tree) if whole else tree
+        return WholeLists().visit(tree) if whole else tree
 
     def _known(self, value: HostValue) -> ast.expr:
         """Return a tensor that is known."""
@@ -302,7 +302,7 @@ class Structs(Classes):
         """Return the fields of a structure: the elements of a list are of one type, or fields of their own."""
         fields = fields_of(module, self.dialect.reserved, snake_case)
         for key in [*fields.lists]:
-            if len({*self._types(fields.lists[key])}) > 1:
+            if len({self._type(child) for child, _ in _flat(fields.lists[key], ())}) > 1:
                 place = fields.order.index(key)
                 own: list[str] = []
                 for child, path in _flat(fields.lists.pop(key), ()):
@@ -312,14 +312,9 @@ class Structs(Classes):
                 fields.order[place : place + 1] = own
         return fields
 
-    def _types(self, entries: Sequence[Entry]) -> Iterator[str]:
-        for entry in entries:
-            yield self._type(entry)
-
     def _type(self, entry: Entry) -> str:
         if isinstance(entry, list):
-            kinds = {*self._types(entry)}
-            return f"Vec<{' | '.join(sorted(kinds))}>"
+            return f"Vec<{self._type(entry[0])}>"
         return layer_type(entry) if isinstance(entry, Layer) else self.drafts[id(entry)].constructor[0]
 
     def _method(

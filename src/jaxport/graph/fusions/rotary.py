@@ -53,9 +53,15 @@ class Table:
         """Return the table itself."""
         value = builder.owned(self.seen.value)
         for node in self.functions:
-            operands = [value if constant_of(operand) is None else operand for operand in node.inputs]
+            operands = [operand if _is_factor(operand, node) else value for operand in node.inputs]
             value = builder.emit(node.op_type, operands, dims_of(self.seen.value), value.dtype)
         return value
+
+
+def _is_factor(operand: ir.Value | None, node: ir.Node) -> bool:
+    """Whether an operand is the number in a product; the other one, the angles, may be known, too."""
+    array = constant_of(operand)
+    return len(node.inputs) == 2 and array is not None and array.size == 1
 
 
 @dataclass(frozen=True)
