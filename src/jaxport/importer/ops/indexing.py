@@ -167,7 +167,7 @@ def _sliced(
     return data[tuple(index) if len(index) > 1 else index[0]]
 
 
-def _is_open(end: Dim, step: int) -> bool:
+def _is_open(end: Dim, step: Dim) -> bool:
     """Whether an end is one of the numbers that exporters write for "to the end"."""
     return not is_dim(end) and (end if step > 0 else -end) >= OPEN_END
 
