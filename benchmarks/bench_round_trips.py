@@ -50,7 +50,7 @@ def measured(path: Path) -> dict[str, Any]:
     comparison = Comparison(program, threads=1)
     given = [dict(np.load(beside)) for beside in sorted(path.parent.glob(f"{path.stem}.[0-9].npz"))]
     samples = [{name: arrays[name] for name in program.input_names} for arrays in given]
-    samples = [each for each in samples or sampled(comparison) if runs(comparison, each)]
+    samples = [each for each in samples if runs(comparison, each)] or sampled(comparison)
     with jax.enable_x64(True):
         try:
             specs = with_assumptions(lambda known: traced(program, input_specs(program, known)))
