@@ -150,7 +150,8 @@ class _Trace:
         frameworks: Sequence[Framework] | None,
     ):
         self.fn, self.state, self.functions = fn, state, functions
-        self.counters, self.operators, self.frameworks = counters, operators, frameworks
+        self.counters, self.frameworks = counters, frameworks
+        self.operators: Operators = operators
         self.args, self.kwargs = args, kwargs
         leaves, self.in_tree = jax.tree.flatten((args, kwargs))
         self.inputs = {index: leaf for index, leaf in enumerate(leaves) if _is_input(leaf)}

@@ -83,13 +83,12 @@ def _runs(editor: Editor, concat: ir.Node) -> int:
             first, last = run[0].producer(), run[-1].producer()
             assert first is not None
             assert last is not None
-            span = {"start": integer(first, "start", 0), "end": integer(last, "end", 0)}
-            run[:] = [
-                editor.insert(
-                    concat.graph, "Shape", [source(first)], before=concat, like=run[0], shape=[span["end"] - span["start"]],
-                    dtype=ir.DataType.INT64, **span,
-                )
-            ]  # fmt: skip
+            start, end = integer(first, "start", 0), integer(last, "end", 0)
+            joined = editor.insert(
+                concat.graph, "Shape", [source(first)], before=concat, like=run[0], shape=[end - start],
+                dtype=ir.DataType.INT64, start=start, end=end,
+            )  # fmt: skip
+            run[:] = [joined]
             made += 1
     if made:
         merged = [value for run in runs for value in run]
