@@ -84,12 +84,11 @@ def _runs(editor: Editor, concat: ir.Node) -> int:
             assert first is not None
             assert last is not None
             start, end = integer(first, "start", 0), integer(last, "end", 0)
-            run[:] = [
-                editor.insert(
-                    concat.graph, "Shape", [source(first)], before=concat, like=run[0], shape=[end - start],
-                    dtype=ir.DataType.INT64, start=start, end=end,
-                )
-            ]  # fmt: skip
+            joined = editor.insert(
+                concat.graph, "Shape", [source(first)], before=concat, like=run[0], shape=[end - start],
+                dtype=ir.DataType.INT64, start=start, end=end,
+            )  # fmt: skip
+            run[:] = [joined]
             made += 1
     if made:
         merged = [value for run in runs for value in run]

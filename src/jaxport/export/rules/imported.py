@@ -46,6 +46,8 @@ def operator(op, *operands, block, jaxpr, operation):
         op.decline("a result is no tensor")
     values, attributes = _written(op, facts, operation, operands)
     types = {} if facts is None else _typed(op, facts, values)
+    if operation.name == "Mod" and values[0].dtype.kind == "f" and not attributes.get("fmod"):
+        op.decline("before opset 28 floats have the remainder of C only")
     avals = dict(zip(places, op.outs, strict=True))
     stated = next((attributes[name] for name in ("to", "dtype", "output_dtype") if attributes.get(name)), None)
     count = operation.outputs if facts is None else max(facts.least_outputs, *(place + 1 for place in places))
