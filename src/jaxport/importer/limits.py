@@ -22,7 +22,7 @@ class Limits:
         more
         than `bytes`.
       nesting: the depth of nested function calls.
-      operations: the number of operations; those of functions count once per call.
+      operations: the number of operations, where those of functions count once per call; a graph may have more of its own.
       iterations: the number of iterations, per call, of loops that cannot be loops of XLA, because their values change
         shape or their end is unknown; and the number of elements that a tensor is split into as a sequence.
 
@@ -33,7 +33,7 @@ class Limits:
     bytes: int = 2**29
     growth: int = 1024
     nesting: int = 64
-    operations: int = 2_000_000
+    operations: int = 100_000
     iterations: int = 5_000
 
     def __post_init__(self) -> None:
