@@ -156,3 +156,28 @@ def test_no_expression_is_catastrophic(pattern: str):
 def test_an_expression_that_is_refused(pattern: str):
     with pytest.raises(ModelError, match=r"(?s)the regular expression `.*RE2"):
         Regular(pattern)
+
+
+def test_a_sequence_of_many_elements_is_refused() -> None:
+    text = "g (float[n] x) => (float[m] y) <int64 one = {1}> { s = SplitToSequence(x, one) y = SequenceAt(s, one) }"
+    whole = np.zeros(20_000, np.float32)
+    with pytest.raises(ModelError, match="a sequence has 20,000 elements"):
+        program(text)(whole)
+    assert program(text, limits=Limits(iterations=20))(whole[:20]).shape == (1,)
+
+
+def test_an_enlargement_is_refused_before_its_positions_are_computed() -> None:
+    text = """g (float[1, 1, 2, 2] x) => (float[1, 1, a, b] y) <int64[4] s = {1, 1, 1000000000, 1000000000}> {
+        y = Resize(x, , , s) }"""
+    with pytest.raises(ModelError, match="the result of shape"):
+        program(text)(np.zeros((1, 1, 2, 2), np.float32))
+
+
+def test_functions_that_double_are_refused() -> None:
+    functions = " ".join(
+        f'<domain: "d", opset_import: ["": 18, "d": 1]> f{i} (x) => (y) {{ a = d.f{i + 1}(x) y = d.f{i + 1}(a) }}'
+        for i in range(17)
+    )
+    functions += ' <domain: "d", opset_import: ["": 18]> f17 (x) => (y) { y = Neg(x) }'
+    with pytest.raises(ModelError, match="more than 100,000 operations"):
+        program("g (float[2] x) => (float[2] y) { y = d.f0(x) }", 18, functions, ', "d": 1')

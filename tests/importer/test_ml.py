@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from jaxport.errors import ValueNotKnown
+from jaxport.errors import ModelError, ValueNotKnown
 from jaxport.importer import from_onnx
 
 pytestmark = pytest.mark.sampled(3)
@@ -196,6 +196,22 @@ def test_trees_of_several_modes_with_missing_values() -> None:
     ]
     attributes["nodes_missing_value_tracks_true"] = [i % 2 for i in range(15)]
     check("TreeEnsembleRegressor", np.where(X > 0.5, np.nan, X).astype(np.float32), n_targets=2, **attributes)
+
+
+@pytest.mark.parametrize("children", [([0, 0], [1, 1]), ([1, 0], [1, 0])], ids=["of itself", "of two"])
+def test_a_cycle_of_a_tree_is_refused(children: tuple[list[int], list[int]]) -> None:
+    yes, no = children
+    node = helper.make_node(
+        "TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, nodes_treeids=[0] * 3,
+        nodes_nodeids=[0, 1, 2], nodes_featureids=[0] * 3, nodes_values=[0.5] * 3,
+        nodes_modes=["BRANCH_LEQ", "BRANCH_LEQ", "LEAF"], nodes_truenodeids=[*yes, 0], nodes_falsenodeids=[*no, 0],
+        target_treeids=[0], target_nodeids=[2], target_ids=[0], target_weights=[1.0],
+    )  # fmt: skip
+    x, y = (helper.make_tensor_value_info(name, 1, ["n", 1]) for name in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    made = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=8)
+    with pytest.raises(ModelError, match="the nodes of a tree form a cycle"):
+        from_onnx(made)(np.zeros((1, 1), np.float32))
 
 
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])

@@ -43,6 +43,20 @@ HALVES = (
 RANGE = """g (float[b, n] x) => (float[b, n] y) { s = Shape<start = 1, end = 2>(x) a = Constant<value_ints = [0]>()
     q = Squeeze(s, a) f = Cast<to = 1>(q) z = Constant<value_float = 0.0>() o = Constant<value_float = 1.0>()
     r = Range(z, f, o) y = Add(x, r) }"""
+SQUEEZED_ELSE_KEPT = """g (float[b, n, s] x) => (float[b, m] y) {
+    t = Shape<start = 2, end = 3>(x) one = Constant<value_ints = [1]>() c = Equal(t, one) d = Squeeze(c)
+    a = Constant<value_ints = [2]>()
+    z = If(d)<then_branch = f () => (float[b, n] u) { u = Squeeze(x, a) },
+              else_branch = e () => (float[b, n, s] v) { v = Identity(x) }>"""
+ONE = SQUEEZED_ELSE_KEPT + " y = Transpose<perm = [1, 0]>(z) }"
+MANY = SQUEEZED_ELSE_KEPT + " y = Transpose<perm = [2, 1, 0]>(z) }"
+WINDOWS = """g (float[b, n] x) => (float[m, 4] y) <int64[1] four = {4}, int64[1] three = {3}, int64[1] zero = {0}> {
+    s = Shape<start = 1, end = 2>(x) short = Sub(four, s) more = Max(short, zero) p = Concat<axis = 0>(zero, zero, zero, more)
+    padded = Pad(x, p) t = Shape<start = 1, end = 2>(padded) u = Add(t, three) v = Div(u, four) w = Mul(v, four)
+    d = Sub(w, t) q = Concat<axis = 0>(zero, zero, zero, d) whole = Pad(padded, q)
+    k = Constant<value_ints = [-1, 4]>() y = Reshape(whole, k) }"""
+STATE = f"""g (float[n, b, 2] x) => (float[n, 1, b, 2] y) <float[1, 6, 2] w = {{{", ".join(["0.1"] * 12)}}},
+    float[1, 6, 2] r = {{{", ".join(["0.2"] * 12)}}}, float[1, 1, 2] h = {{0.5, 0.25}}> {{ y = GRU<hidden_size = 2>(x, w, r, , , h) }}"""
 FIXED = """g (float[b, n] x, float[b, 4] c) => (float[m, 4] y) { y = Concat<axis = 0>(x, c) }"""
 
 INFERRED = {
@@ -54,6 +68,10 @@ INFERRED = {
     "squeeze": (SQUEEZE, ["`b >= 2` has to hold", "`h >= 2` has to hold"], [(2, 1, 3), (4, 1, 2)]),
     "halves": (HALVES, ["`n` has to be a multiple of 2"], [(1, 4, 4), (3, 6, 4)]),
     "range": (RANGE, [], [(1, 5), (3, 2)]),
+    "one": (ONE, ["`s <= 1` has to hold"], [(2, 3, 1)]),
+    "many": (MANY, ["`s >= 2` has to hold"], [(2, 3, 2), (1, 1, 4)]),
+    "windows": (WINDOWS, ["`n >= 4` has to hold"], [(1, 4), (2, 5)]),
+    "state": (STATE, ["`b` has to be 1"], [(3, 1, 2)]),
     "fixed": (FIXED, ["`n` has to be 4"], [((1, 4), (1, 4)), ((3, 4), (3, 4))]),
 }
 
@@ -100,6 +118,36 @@ def test_sizes_of_other_results_are_refused_by_the_source(framework: str, tmp_pa
     source = from_onnx(model(SQUEEZE)).to_source(framework=framework)
     with pytest.raises(ValueError, match="b has to be at least 2"):
         called(source, {"x": np.ones((1, 1, 3), np.float32)}, tmp_path)
+
+
+@pytest.mark.parametrize("framework", ["jax", "equinox"])
+def test_sizes_on_the_other_side_of_a_comparison_are_refused_by_the_source(framework: str, tmp_path):
+    source = from_onnx(model(ONE)).to_source(framework=framework)
+    with pytest.raises(ValueError, match="s has to be at most 1"):
+        called(source, {"x": np.ones((1, 1, 3), np.float32)}, tmp_path)
+
+
+def test_crates_refuse_sizes_of_other_results():
+    code = from_onnx(model(ONE)).to_source(framework="burn").code
+    assert 'assert!(s <= 1, "s has to be at most 1")' in code
+    assert 'assert!(b >= 2, "b has to be at least 2")' in from_onnx(model(SQUEEZE)).to_source(framework="burn").code
+
+
+BRANCHES = "<then_branch = f () => (float[n] u) { u = Relu(x) }, else_branch = e () => (float[n] v) { v = Neg(x) }>"
+
+
+@pytest.mark.parametrize("comparison", ["Greater", "Equal"])
+def test_sizes_that_fit_both_branches_are_refused(comparison: str):
+    text = f"""g (float[n] x) => (float[n] y) {{ k = Constant<value_ints = [3]>() s = Shape(x) c = {comparison}(s, k)
+        d = Squeeze(c) y = If(d){BRANCHES} }}"""
+    with pytest.raises(ValueNotKnown, match=r"whether n (>|==) 3 depends on the sizes"):
+        from_onnx(model(text)).to_source()
+
+
+def test_a_slice_that_may_be_whole_or_not_is_held_to_the_side_that_fits():
+    text = """g (float[n] x) => (float[m] y) <int64[1] zero = {0}, int64[1] four = {4}, float[4] w = {1, 2, 3, 4}> {
+        a = Slice(x, zero, four) y = Add(a, w) }"""
+    assert "`n >= 4` has to hold" in repr(from_onnx(model(text)).to_source())
 
 
 def test_sizes_are_given_in_the_notation_of_exports(tmp_path):

@@ -21,7 +21,7 @@ class Limits:
       growth: the largest result of one operation, as a multiple of the size of the model and its inputs, if that is
         more than `bytes`.
       nesting: the depth of nested function calls.
-      operations: the number of operations; those of functions count once per call.
+      operations: the number of operations, where those of functions count once per call; a graph may have more of its own.
       iterations: the number of iterations, per call, of loops that XLA cannot run, because their values change shape
         or their end is unknown; and the number of elements that a tensor is split into as a sequence.
 
@@ -32,7 +32,7 @@ class Limits:
     bytes: int = 2**29
     growth: int = 1024
     nesting: int = 64
-    operations: int = 2_000_000
+    operations: int = 100_000
     iterations: int = 5_000
 
     def __post_init__(self) -> None:

@@ -139,7 +139,7 @@ class _Resolver:
                     where=f"graph `{graph.name}`",
                     instead="export the model again",
                 )
-        if body.operations > self.limits.operations:
+        if body.operations > max(self.limits.operations, len(live)):
             raise ModelError(
                 f"the model has more than {self.limits.operations:,} operations",
                 where=f"graph `{graph.name}`",
