@@ -70,7 +70,7 @@ INFERRED = {
     "range": (RANGE, [], [(1, 5), (3, 2)]),
     "one": (ONE, ["`s <= 1` has to hold"], [(2, 3, 1)]),
     "many": (MANY, ["`s >= 2` has to hold"], [(2, 3, 2), (1, 1, 4)]),
-    "windows": (WINDOWS, ["`n >= 4` has to hold"], [(1, 4), (2, 5)]),
+    "windows": (WINDOWS, [], [(1, 4), (2, 5)]),
     "state": (STATE, ["`b` has to be 1"], [(3, 1, 2)]),
     "fixed": (FIXED, ["`n` has to be 4"], [((1, 4), (1, 4)), ((3, 4), (3, 4))]),
 }
@@ -129,8 +129,8 @@ def test_sizes_on_the_other_side_of_a_comparison_are_refused_by_the_source(frame
 
 def test_crates_refuse_sizes_of_other_results():
     code = from_onnx(model(ONE)).to_source(framework="burn").code
-    assert 'assert!(s <= 1, "s has to be at most 1")' in code
-    assert 'assert!(b >= 2, "b has to be at least 2")' in from_onnx(model(SQUEEZE)).to_source(framework="burn").code
+    assert '<= 1, "s has to be at most 1");' in code
+    assert '>= 2, "b has to be at least 2");' in from_onnx(model(SQUEEZE)).to_source(framework="burn").code
 
 
 BRANCHES = "<then_branch = f () => (float[n] u) { u = Relu(x) }, else_branch = e () => (float[n] v) { v = Neg(x) }>"

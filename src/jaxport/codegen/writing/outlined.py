@@ -10,7 +10,6 @@ import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
 from jaxport.codegen.writing.literals import attribute, call, name
 from jaxport.importer.names import unique
@@ -293,7 +292,11 @@ class _Repeated:
             replaced |= {id(first.slots[at]): chosen for at in places}
             kinds[places[0]] = chosen
         replacing = _Replacing(replaced, renamed)
-        body: list[Any] = [replacing.visit(copy.deepcopy(one, memo=_same(one))) for one in self.statements]
+        body: list[ast.stmt] = []
+        for one in self.statements:
+            changed = replacing.visit(copy.deepcopy(one, memo=_same(one)))
+            assert isinstance(changed, ast.stmt)
+            body.append(changed)
         results: list[ast.expr] = [name(renamed[self.order[at]]) for at in self.outputs]
         last = body[-1]
         if (
