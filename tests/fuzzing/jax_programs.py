@@ -58,7 +58,7 @@ PLAIN = """
     jnp.take({x}, jnp.array([0, -1, 1]), axis={axis}, mode="clip") | jnp.take({x}, {i}, axis={axis}, mode="wrap")
     jnp.take_along_axis({x}, jnp.argsort({x}, {axis}), {axis}) | {x}.at[..., 0].set({c}) | {x}.at[0].add({y}) | {x}.at[..., -1].max({c})
     {x}.at[{i} % 3].add({c}) | {x}.at[jnp.array([0, 0])].multiply({c}) | jnp.sort({x}, {axis}) | lax.top_k({x}, 2)[0]
-    jnp.tril({x}) | jnp.triu({x}, {n}) | jnp.tanh({x} @ {y}) | jnp.tanh({x} @ {x}.T) / 2 | jnp.einsum("...i,...i->...", {x}, {x}) / 4
+    jnp.tril({x}) | jnp.triu({x}, {n}) | jnp.tanh({x} @ {y}) | jnp.tanh({x} @ {x}.T / 9) / 2 | jnp.einsum("...i,...i->...", {x}, {x}) / 4
     jnp.einsum("ij,kj->ik", {x}, {y}) / 4 | jnp.outer({x}, {y}) | jnp.dot({x}, {y}) / 4 | jnp.convolve({x}, jnp.array([{c}, 1.0]), mode="same")
     lax.reduce_window({x}, -jnp.inf, lax.max, (2,) * {x}.ndim, (1,) * {x}.ndim, "SAME") | jnp.interp({x}, jnp.arange(3.0), jnp.array([{c}, 0.5, 0.1]))
     {x} * jax.random.uniform(jax.random.key({n}), (3,)) | jnp.polyval(jnp.array([{c}, 0.5, {c}]), jnp.tanh({x})) | jnp.nan_to_num({x})

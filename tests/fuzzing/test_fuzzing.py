@@ -26,6 +26,15 @@ def test_some_mutated_files(kind: str):
     fuzz(kind, 0, 60, 240)
 
 
+def test_some_programs():
+    fuzz("programs", 0, 12, 600)
+
+
+@pytest.mark.slow
+def test_many_programs():
+    fuzz("programs", 3, 300, 3600)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 5))
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from flax import nnx
 
 import jaxport
+from jaxport.export.passes.constants import constants
 from jaxport.testing import check, f32
 from tests.export.passes.fusions import operators
 
@@ -47,3 +49,11 @@ def test_a_weight_that_is_used_in_both_types():
     exported = check(Both(), f32("B", 40), without={"float64": "of half precision"}, atol=0.05)
     assert exported.model.graph.initializers["weight"].dtype == ir.DataType.FLOAT
     assert operators(exported)["Cast"] == 3
+
+
+def test_a_loop_without_a_number_of_steps_stays():
+    text = """<ir_version: 8, opset_import: ["": 21]> g () => (float y) <bool go = {1}, float start = {2}> {
+        y = Loop(, go, start) <body = b (int64 i, bool c, float v) => (bool d, float w) { d = Not(c) w = Add(v, v) }> }"""
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    assert constants(model) == "nothing to do"
+    assert [node.op_type for node in model.graph] == ["Loop"]

@@ -98,6 +98,8 @@ def constants(model: ir.Model) -> str:
 def _folded(editor: Editor, node: ir.Node) -> bool:
     if node.domain or node.graph is None or node.op_type == "Constant" or not node.inputs or len(node.outputs) != 1:
         return False
+    if node.inputs[0] is None:  # a loop without a number of steps
+        return False
     arrays = [constant_of(value) for value in node.inputs]
     if any(array is None for array, value in zip(arrays, node.inputs, strict=True) if value is not None):
         return False
