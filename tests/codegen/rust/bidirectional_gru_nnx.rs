@@ -92,8 +92,8 @@ impl RNN2 {
     pub fn new(size: usize, device: &Device) -> Self {
         Self {
             b: Initializer::Zeros.init([1, 48], device),
-            r: Initializer::Zeros.init([1, 48, 16], device),
-            weight: Initializer::Zeros.init([1, 48, size], device),
+            r: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, 16], device),
+            weight: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, size], device),
         }
     }
 
