@@ -108,3 +108,11 @@ def test_convolutions_in_groups():
 def test_what_no_format_is_is_refused(options, message):
     with pytest.raises(jaxport.InvalidArgument, match=message):
         quantize(**options)
+
+
+def test_the_derivative_of_a_rounding_by_its_scale():
+    """Of scale * round(x / scale) with the number of steps fixed, and straight through x: what was rounded off, per scale."""
+    x, scale = jnp.asarray([0.3, -1.1, 99.0]), 0.25
+    slope = jax.jacfwd(lambda s: jaxport.make_mox(jnp.tan)(x).sub("//tan", jaxport.mox.qdq(s))(jnp.arctan(x)))(scale)
+    steps = np.clip(np.round(np.asarray(x) / scale), -128, 127)
+    np.testing.assert_allclose(slope, steps - np.asarray([0.3, -1.1, 0.0]) / scale, rtol=1e-4, atol=1e-4)
