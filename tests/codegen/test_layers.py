@@ -318,8 +318,8 @@ IDIOMS = {
     ),
     "groups that an instance normalization with constants normalizes": (
         spelled(
-            "o = Constant<value_floats = [1.0, 1.0, 1.0, 1.0]>() z = Constant<value_floats = [0.0, 0.0, 0.0, 0.0]>() "
-            "g = Constant<value_ints = [0, 4, -1]>() r = Reshape(x, g) n = InstanceNormalization(r, o, z) "
+            "val_1 = Constant<value_floats = [1.0, 1.0, 1.0, 1.0]>() val_2 = Constant<value_floats = [0.0, 0.0, 0.0, 0.0]>() "
+            "g = Constant<value_ints = [0, 4, -1]>() r = Reshape(x, g) n = InstanceNormalization(r, val_1, val_2) "
             "h = Shape(x) u = Reshape(n, h) m = Mul(u, w) y = Add(m, v)",
             "float[batch, 8, 5, 6] x",
             output="float[batch, 8, 5, 6]",

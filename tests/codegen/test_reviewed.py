@@ -159,5 +159,14 @@ def test_a_plain_recurrent_network_is_a_cell(tmp_path):
         array = RANDOM.normal(size=tuple(tensor.dims)).astype(np.float32)
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     x = RANDOM.normal(size=(5, 2, 3)).astype(np.float32)
-    for framework, text in (("nnx", "nnx.SimpleCell(3, 4"), ("equinox", "SimpleCell(3, 4")):
+    for framework, text in (("nnx", "RNNCell(3, 4"), ("equinox", "SimpleCell(3, 4")):
         assert text in structured.check(made, {"x": x}, tmp_path / framework, framework)
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+def test_a_transposition_of_axes_of_one_size_stays(framework, tmp_path):
+    made = model("""g (float[2, 3, 3] x) => (float[2, 3, 3, 1] y, float[3, 2, 3] z)
+        <int64[1] last = {3}, int64[3] same = {3, 2, 3}> {
+            t = Transpose<perm = [0, 2, 1]>(x) y = Unsqueeze(t, last)
+            u = Unsqueeze(x, last) v = Transpose<perm = [0, 3, 2, 1]>(u) w = Squeeze(v) z = Reshape(w, same) }""")
+    structured.check(made, {"x": RANDOM.normal(size=(2, 3, 3)).astype(np.float32)}, tmp_path, framework)

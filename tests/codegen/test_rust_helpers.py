@@ -10,7 +10,7 @@ from jaxport.codegen.burn.helpers import names, source
 from jaxport.codegen.burn.rules import elementwise
 
 FOLDER = Path(next(iter(package.__path__)))
-TEXT = "\n".join(path.read_text() for path in FOLDER.glob("*.py"))
+TEXT = "\n".join(path.read_text() for path in FOLDER.rglob("*.py"))
 CALLED = {
     *re.findall(r'helper\(\s*"(\w+)"', TEXT),
     *re.findall(r'_helper_of_two\("(\w+)"\)', TEXT),

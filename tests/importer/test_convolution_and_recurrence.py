@@ -108,7 +108,7 @@ def test_regions_of_adaptive_sampling_are_refused_under_jit() -> None:
         "graph (float[1,1,4,4] x, float[1,4] r) => (float y) "
         "{ b = Constant<value = int64[1] {0}> () y = RoiAlign (x, r, b) }"
     )
-    with pytest.raises(ValueNotKnown, match=r"(?s)size of a region.*the RoiAlign that makes `y`.*sampling_ratio"):
+    with pytest.raises(ValueNotKnown, match=r"(?s)sizes of the regions.*the RoiAlign that makes `y`.*sampling_ratio"):
         jax.jit(pooled)(np.ones((1, 1, 4, 4), np.float32), np.ones((1, 4), np.float32))
 
 

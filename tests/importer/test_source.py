@@ -120,8 +120,9 @@ def test_control_flow_equals_the_program(name: str) -> None:
     ],
 )
 def test_a_size_is_solved_for_its_name(size: str, read: str) -> None:
-    turned = program("""g (float[m, 3] x) => (float[k] y) { s = Shape<start = 0, end = 1>(x)
-        three = Constant<value_ints = [3, -1]>() t = Concat<axis = 0>(three, s) y = Reshape(x, t) }""")
+    turned = program("""g (float[m, 3] x) => (float[k, l, o] y) { s = Shape<start = 0, end = 1>(x)
+        two = Constant<value_ints = [2]>() u = Unsqueeze(x, two)
+        three = Constant<value_ints = [3]>() t = Concat<axis = 0>(s, three, s) y = Expand(u, t) }""")
     dims = jax.export.symbolic_shape(f"{size}, 3", constraints=["n >= 2"])
     source = turned.to_source(inputs={"x": jax.ShapeDtypeStruct(dims, np.float32)})
     assert body(source.code).count(f"{read}\n") == 1

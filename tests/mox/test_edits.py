@@ -93,7 +93,7 @@ def test_adapters_of_adapted_layers_add_up(again):
 def test_edits_of_values_need_a_program_that_holds_them(edit):
     dense = linen.Dense(4)
     variables = dense.init(jax.random.key(0), ROWS)
-    with pytest.raises(jaxport.InvalidArgument, match=r"no parameter that the program holds(.|\n)*model.apply"):
+    with pytest.raises(jaxport.InvalidArgument, match=r"not a parameter that the program holds(.|\n)*model.apply"):
         jaxport.make_mox(dense.apply)(variables, ROWS).sub("//Dense", edit)
     mox = jaxport.make_mox(lambda x: dense.apply(variables, x))(ROWS)
     edited = mox.sub("//Dense", edit)

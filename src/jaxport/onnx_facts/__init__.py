@@ -184,6 +184,9 @@ PRIMITIVES = (
 
 #: Operators between numbers and the integers that they are rounded to.
 QUANTIZING = frozenset("DequantizeLinear DynamicQuantizeLSTM DynamicQuantizeLinear QuantizeLinear".split())
+#: Operators whose results for some integers ONNX leaves open: by zero, and beyond the range.
+OPEN_ON_INTEGERS = frozenset({"Div", "Mod", "Pow"})
+
 #: Operators that make large values of stored ones that are small: models have the small ones.
 DECODERS = frozenset({"DequantizeLinear"})
 

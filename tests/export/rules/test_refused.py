@@ -68,7 +68,7 @@ def test_refused_by_name_with_the_users_line(name):
 def test_every_reason_says_what_to_do_instead(name):
     why, _, instead = REASONS[name].partition("; ")
     assert why
-    assert instead.split()[0] in ("pass", "write", "export", "make", "use", "define", "scale")
+    assert instead.split()[0] in ("pass", "write", "export", "make", "use", "define", "scale", "return")
 
 
 def test_all_at_once():

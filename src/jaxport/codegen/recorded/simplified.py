@@ -327,9 +327,15 @@ class _Simplifying:
         first, source = step, step.args[0]
         if step.name == "jnp.squeeze" and (part := self._single(step)) is not None:
             return part
-        while (before := self.spellings.step(source, *REARRANGING - {"jnp.broadcast_to"})) is not None:
-            first, source = before, before.args[0]
-        if first is step or not isinstance(source, Variable) or not _keeps_order(source.shape, step.outputs.shape):
+        is_in_order = _moves_only_ones(step)
+        while is_in_order and (before := self.spellings.step(source, *REARRANGING - {"jnp.broadcast_to"})) is not None:
+            first, source, is_in_order = before, before.args[0], _moves_only_ones(before)
+        if (
+            not is_in_order
+            or first is step
+            or not isinstance(source, Variable)
+            or not _keeps_order(source.shape, step.outputs.shape)
+        ):
             return None
         one, other = source.shape, step.outputs.shape
         if one == other:
@@ -406,6 +412,17 @@ def _is_everywhere(value: RuntimeValue, wanted: float, dtype: np.dtype) -> bool:
 def _is_like(value: RuntimeValue, output: Variable) -> bool:
     """Whether a value has the shape and type of another, so that it may stand for it."""
     return isinstance(value, Variable) and (value.shape, value.dtype) == (output.shape, output.dtype)
+
+
+def _moves_only_ones(step: Step) -> bool:
+    """Whether the elements of a result are in the order of the operand: of the axes that move, at most one has several."""
+    if step.name != "jnp.transpose":
+        return True
+    order = step.args[1] if len(step.args) == 2 and not step.kwargs else None
+    if not isinstance(step.args[0], Variable) or not isinstance(order, tuple):
+        return False
+    several = [axis for axis in order if not _is_one(step.args[0].shape[axis])]
+    return several == sorted(several)
 
 
 def _keeps_order(one: Sequence[RuntimeValue], other: Sequence[RuntimeValue]) -> bool:

@@ -10,7 +10,7 @@ from jaxport.export.delivery import requirements
 from jaxport.export.emit.emitter import DTYPE_ATTRIBUTES
 from jaxport.export.emit.registry import Rule
 from jaxport.graph.editing import Held, operator_name
-from jaxport.onnx_facts import DECODERS, STATISTICS, UNSERVED, releases, schema
+from jaxport.onnx_facts import DECODERS, OPEN_ON_INTEGERS, STATISTICS, UNSERVED, releases, schema
 from jaxport.onnx_facts.operation import ArrayOperand, KnownOperand
 from jaxport.onnx_facts.versions import means_the_same
 
@@ -46,6 +46,8 @@ def operator(op, *operands, block, jaxpr, operation):
         op.decline("a result is no tensor")
     values, attributes = _written(op, facts, operation, operands)
     types = {} if facts is None else _typed(op, facts, values)
+    if operation.name in OPEN_ON_INTEGERS and values[0].dtype.kind in "iu":
+        op.decline("for integers ONNX leaves some results open, and ONNX Runtime ends where one is divided by zero")
     if operation.name == "Mod" and values[0].dtype.kind == "f" and not attributes.get("fmod"):
         op.decline("before opset 28 floats have the remainder of C only")
     avals = dict(zip(places, op.outs, strict=True))

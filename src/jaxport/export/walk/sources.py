@@ -15,13 +15,14 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 
 __all__ = ["is_library", "raised_at", "source_lines"]
 
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OWN = str(Path(__file__).absolute().parents[2])
 _MACHINERY = tuple(os.path.join(path, "") for path in (_OWN, os.path.dirname(os.path.abspath(jax.__file__))))
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 

@@ -214,6 +214,8 @@ def _undecided(error: Exception, node: BoundNode) -> Exception:
     """Return the error to raise for an `If` of which not all branches can be traced, though its inputs could say which runs."""
     if isinstance(error, ValueNotKnown) and error.headline == BRANCH_NOT_KNOWN:
         return error  # of an `If` inside
+    if isinstance(error, ModelError) and not error.where:
+        return _explained(error, node)  # the `If` itself is not valid
     if not isinstance(error, JaxportError | TypeError | ValueError):
         return _explained(error, node)
     why = error.refusals[0].why if isinstance(error, Unsupported) else getattr(error, "why", "") or str(error)
