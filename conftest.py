@@ -9,8 +9,13 @@ from tests.compiling import compile_fast
 
 _FRAMEWORKS = ("haiku", "keras")
 
-# Modules of frameworks that are not installed cannot be imported for their examples.
-collect_ignore = [f"src/jaxport/frameworks/{name}.py" for name in _FRAMEWORKS if importlib.util.find_spec(name) is None]
+# Modules that need a library that is not installed cannot be imported for their examples.
+_NEEDED = {
+    **{f"src/jaxport/frameworks/{name}.py": name for name in _FRAMEWORKS},
+    "tests/fuzzing/guided.py": "atheris",
+}
+
+collect_ignore = [path for path, library in _NEEDED.items() if importlib.util.find_spec(library) is None]
 
 #: After so many new objects Python looks for garbage. By default after 700, and each time JAX has XLA look too.
 OBJECTS = 50_000
