@@ -1,10 +1,11 @@
 """The CPU time of one forward on one thread: printed crates for Burn, ONNX Runtime, `jax.jit`, and the peer's code.
 
-python -m benchmarks.burn.speed FOLDER [NAME …] [--quick] [--write rows.json]
+python -m benchmarks.burn.speed FOLDER [NAME …] [--examples MODEL/FRAMEWORK …] [--quick] [--write rows.json]
 
-The folder has files `NAME.onnx` with inputs in `NAME.0.npz`, as `tests.torch.exporting` writes them. The peer's generator is
-compiled from `benchmarks/burn/peer`; files that it does not convert have no figure of it. `--quick` takes what the tests have
-compiled, with the checks of a development build: to try the script, not for figures.
+The folder has files `NAME.onnx` with inputs in `NAME.0.npz`, as `tests.torch.exporting` writes them; `--examples` writes examples
+into it first, at their published sizes. The peer's generator is compiled from `benchmarks/burn/peer`; files that it does not
+convert have no figure of it. `--quick` takes what the tests have compiled, with the checks of a development build: to try the
+script, not for figures.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import onnx
 
 import jaxport
 from benchmarks.measure import rendered, run
+from examples.models import build as build_example
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer.variants import in_model_order
@@ -36,6 +38,8 @@ from tests.torch.imported import Checks
 HERE = Path(__file__).parent
 SECONDS = 1.0
 """For how long a model runs while its time is taken."""
+TOKENS = 64
+"""The length of the text that examples read."""
 TIMED = """
 /// The processor time of all threads of this process, in nanoseconds.
 fn spent() -> u64 {
@@ -124,6 +128,19 @@ class Row:
     jax: float
     peer: float
     why: str = ""
+
+
+def written(cell: str, folder: Path) -> str:
+    """Write an example and its inputs to a folder, and return the name of the file."""
+    name = cell.replace("/", "_")
+    if not (folder / f"{name}.onnx").exists():
+        example = build_example(*cell.split("/"), "real")  # type: ignore[arg-type]
+        exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
+        for number, sizes in enumerate(example.sizes[:2]):
+            sample = example.sample(np.random.default_rng(0), {**sizes, **{key: TOKENS for key in sizes if key == "T"}})
+            np.savez(folder / f"{name}.{number}.npz", **exported.flatten(sample, {}))
+        exported.save(folder / f"{name}.onnx")
+    return name
 
 
 def timed(case: Case) -> Case:
@@ -219,11 +236,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.burn.speed", description=main.__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help="patterns of the names of files")
+    parser.add_argument("--examples", nargs="*", default=[], metavar="CELL", help="examples, such as `gpt2/nnx`")
     parser.add_argument("--quick", action="store_true", help="a development build, to try the script")
     parser.add_argument("--write", type=Path, metavar="FILE", help="where the rows go, as JSON")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    patterns = arguments.names or ["*"]
+    patterns = [*arguments.names, *(written(cell, arguments.folder) for cell in arguments.examples)] or ["*"]
     paths = sorted({path for pattern in patterns for path in arguments.folder.glob(f"{pattern}.onnx")})
     rows = measured(paths, release=not arguments.quick)
     header = ("file", "Burn, ms", "× ONNX Runtime", "× jax.jit", "× burn-onnx", "why not")
