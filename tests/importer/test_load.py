@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 
+import jaxport
 from jaxport.errors import InvalidArgument, ModelError, Unsupported
 from jaxport.importer import from_onnx
 from tests.importer.models import model
@@ -99,7 +101,7 @@ def test_external_data_that_is_missing(tmp_path: Path) -> None:
 def test_no_model() -> None:
     with pytest.raises(InvalidArgument, match=r"there is no file `nowhere\.onnx`"):
         from_onnx("nowhere.onnx")
-    with pytest.raises(InvalidArgument, match="a model cannot be read from a `int`"):
+    with pytest.raises(InvalidArgument, match="a model cannot be read from an object of type `int`"):
         from_onnx(3)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="this is not an ONNX model"):
         from_onnx(b"\xff\xff\xff")
@@ -203,3 +205,8 @@ def test_a_function_that_calls_itself_is_refused() -> None:
     function = '<domain: "d", opset_import: ["": 18, "d": 1]> f (x) => (y) { y = d.f(x) }'
     with pytest.raises(ModelError, match="the function `f` calls itself"):
         from_onnx(model("g (float[2] x) => (float[2] y) { y = d.f(x) }", functions=function, domains=', "d": 1'))
+
+
+def test_what_was_exported() -> None:
+    exported = jaxport.to_onnx(jnp.negative, [("B", 2)])
+    np.testing.assert_array_equal(from_onnx(exported)(np.ones((3, 2), np.float32)), -np.ones((3, 2)))

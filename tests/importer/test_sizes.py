@@ -59,6 +59,13 @@ STATE = f"""g (float[n, b, 2] x) => (float[n, 1, b, 2] y) <float[1, 6, 2] w = {{
     float[1, 6, 2] r = {{{", ".join(["0.2"] * 12)}}}, float[1, 1, 2] h = {{0.5, 0.25}}> {{ y = GRU<hidden_size = 2>(x, w, r, , , h) }}"""
 FIXED = """g (float[b, n] x, float[b, 4] c) => (float[m, 4] y) { y = Concat<axis = 0>(x, c) }"""
 
+# Row after row of all but the first: as many iterations as rows, whose number is a size.
+ROWS = """g (float[b, 2] x) => (float[2] y) { one = Constant<value_ints = [1]>() zero = Constant<value_ints = [0]>()
+    most = Constant<value_ints = [9999]>() rest = Slice(x, one, most, zero) start = Constant<value_floats = [0.5, 2.0]>()
+    rank = Shape(rest) rows = Gather(rank, zero) n = Squeeze(rows, zero) yes = Constant<value = bool {1}>()
+    y = Loop(n, yes, start) <body = f (int64 i, bool go, float[2] v) => (bool next, float[2] w) {
+        row = Gather<axis = 0>(rest, i) t = Tanh(v) w = Add(t, row) next = Identity(go) }> }"""
+
 INFERRED = {
     "one level": (ONE_LEVEL, ["`h` has to be a multiple of 2"], [(1, 3, 8, 4), (2, 3, 2, 6)]),
     "three levels": (THREE_LEVELS, ["`h` has to be a multiple of 8"], [(1, 3, 8, 24), (2, 3, 16, 8)]),
@@ -72,6 +79,7 @@ INFERRED = {
     "many": (MANY, ["`s >= 2` has to hold"], [(2, 3, 2), (1, 1, 4)]),
     "windows": (WINDOWS, [], [(1, 4), (2, 5)]),
     "state": (STATE, ["`b` has to be 1"], [(3, 1, 2)]),
+    "rows": (ROWS, ["`b >= 2` has to hold"], [(2, 2), (3, 2), (9, 2)]),
     "fixed": (FIXED, ["`n` has to be 4"], [((1, 4), (1, 4)), ((3, 4), (3, 4))]),
 }
 

@@ -83,6 +83,11 @@ def test_inside_a_scan_the_first_step_is_named(reverse, last):
     assert found.place == f"`tanh` outside of all blocks, step {last} of 5"
 
 
+def test_inside_a_scan_of_symbolic_length_that_takes_two_steps_at_once():
+    found = divergence_of(lambda x: lax.scan(lambda c, a: (jnp.tanh(c), a), 0.5, x, unroll=2), f32("T"))
+    assert found.place == "`tanh` outside of all blocks, step 0 of 4"
+
+
 def test_what_an_earlier_step_spoils_is_not_blamed():
     """The `sin` comes first in the body, and diverges from the second step on, through the carry."""
 

@@ -62,7 +62,7 @@ def from_onnx(
     """Import an ONNX model as a JAX function.
 
     Args:
-      source: the path of the model, its bytes, a `ModelProto` or an `onnx_ir.Model`.
+      source: the path of the model, its bytes, a `ModelProto`, an `onnx_ir.Model`, or what `to_onnx` returned.
       trainable: the names of the initializers that are parameters. By default, the metadata decides in a file that
         jaxport exported; in other files, the parameters are the floating-point tensors that no node uses as a
         constant, such as an exponent, a scale, a statistic or a mask. See `Program.roles`.

@@ -19,6 +19,7 @@ from jax.typing import DTypeLike
 from jaxport import blocks, jaxprs
 from jaxport.export.signature.ports import Port
 from jaxport.jaxprs import Array, Parameters, PyTree, dims
+from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.phases import phase
 from jaxport.verify import sampling, sizes as size_choice
 from jaxport.verify.comparing import compared_results
@@ -35,8 +36,16 @@ def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array]) -> list[Ar
     if all(dims.all_static(getattr(aval, "shape", ())) for aval in plain.in_avals):
         return list(function(*operands))
     # Its parameters hold the symbolic dims, so it cannot be evaluated directly: JAX lowers it with them.
+    function = jax.jit(jaxprs.jaxpr_as_fun(EquationRewriting(_step_by_step).closed(plain)))
     specs = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in plain.in_avals]
     return list(export.export(function)(*specs).call(*operands))
+
+
+def _step_by_step(equation: jaxprs.JaxprEqn) -> jaxprs.JaxprEqn:
+    """A scan that takes one step at a time: JAX cannot lower one of a symbolic length that takes several."""
+    if equation.primitive.name != "scan" or equation.params["unroll"] == 1:
+        return equation
+    return equation.replace(params={**equation.params, "unroll": 1})
 
 
 def run_traced(traced: blocks.Traced, inputs: Sequence[PyTree]) -> list[Array]:

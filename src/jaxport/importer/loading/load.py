@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import onnx
 import onnx_ir as ir
@@ -25,14 +26,24 @@ from jaxport.importer.loading.ordering import in_order
 
 __all__ = ["ModelSource", "load"]
 
-ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+
+class HasModel(Protocol):
+    """What holds a model, as the results of `to_onnx` do."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The model."""
+        ...
+
+
+ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
 
 
 def load(source: ModelSource, limits: Limits | None = None) -> ir.Model:
     """Load a model into memory, with its tensors checked.
 
     Args:
-      source: the path of the model, its bytes, a `ModelProto` or an `onnx_ir.Model`.
+      source: the path of the model, its bytes, a `ModelProto`, an `onnx_ir.Model`, or what `to_onnx` returned.
       limits: its resource limits.
 
     Raises:
@@ -40,8 +51,8 @@ def load(source: ModelSource, limits: Limits | None = None) -> ir.Model:
       ModelError: the model is damaged or hostile; the message names the tensor or node.
     """
     limits = limits or Limits()
-    if isinstance(source, ir.Model):
-        return _own_tensors(source, limits)
+    if isinstance(model := getattr(source, "model", source), ir.Model):
+        return _own_tensors(model, limits)
     if isinstance(source, str | os.PathLike):
         return _replaceable(Path(existing_file(source, "`from_onnx`")), limits)
     if isinstance(source, onnx.ModelProto):
@@ -50,9 +61,9 @@ def load(source: ModelSource, limits: Limits | None = None) -> ir.Model:
         buffer = Buffer(source)
         return _loaded(_parse(buffer, "the bytes"), Gate(buffer, (), "the bytes", Budget(limits)))
     raise InvalidArgument(
-        f"a model cannot be read from a `{type(source).__name__}`",
+        f"a model cannot be read from an object of type `{type(source).__name__}`",
         where="`from_onnx`",
-        instead="give a path, bytes, a `ModelProto` or an `onnx_ir.Model`",
+        instead="give a path, bytes, a `ModelProto`, an `onnx_ir.Model`, or what `to_onnx` returned",
     )
 
 

@@ -15,7 +15,7 @@ from jaxport.importer.limits import budget_in_force
 from jaxport.importer.resolving.registry import SizeBound, op
 from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue, Tensor, host
 from jaxport.importer.values.namespaces import jnp, known, lax, vmap
-from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs import Dim, PythonFunction
 
 SHORT = 4
 """The largest number of iterations of an unrolled loop."""
@@ -73,7 +73,7 @@ class _NotStructured(Exception):
 @op("Loop", since=1)
 def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
     trips = None if M is None else known(M)
-    if trips is not None and int(trips) >= ENDLESS:
+    if trips is not None and not trips.symbolic and int(trips) >= ENDLESS:
         M = trips = None
     go = host(True) if cond is None else known(cond)
     body = _Iteration(body)
@@ -81,11 +81,12 @@ def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
     if go is not None and not go:
         trips = host(0)
     plain = all(hasattr(value, "dtype") for value in v_initial)
-    if plain and trips is not None and go is not None and not 0 < int(trips) <= SHORT:
+    if plain and trips is not None and go is not None and (trips.symbolic or not 0 < int(trips) <= SHORT):
         try:
-            return _scanned(int(trips), v_initial, body)
+            return _scanned(trips.item(), v_initial, body)
         except (TypeError, _NotStructured, ValueNotKnown):
-            pass
+            if trips.symbolic:  # as it cannot be unrolled
+                raise
     unsure = go is None or (M is not None and trips is None)
     if plain and not scans and unsure:
         return _ended(bound, M, cond, v_initial, body)
@@ -96,8 +97,8 @@ def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
     return _unrolled(trips, go, v_initial, scans, body, bound)
 
 
-def _scanned(trips: int, state: Sequence[RuntimeValue], body: PythonFunction) -> tuple[Tensor, ...]:
-    """Run a loop whose number of iterations is known and whose condition stays true."""
+def _scanned(trips: Dim, state: Sequence[RuntimeValue], body: PythonFunction) -> tuple[Tensor, ...]:
+    """Run a loop whose number of iterations is known, if only as a symbolic size, and whose condition stays true."""
 
     def step(carry: RuntimeValue, iteration: Tensor) -> RuntimeValue:
         go, *results = body(iteration, host(True), *carry)
