@@ -14,6 +14,7 @@ of floats are computed in double precision and rounded, which is as good as any 
 
 from __future__ import annotations
 
+import collections
 import math
 
 import numpy as np
@@ -21,18 +22,18 @@ import onnx_ir as ir
 
 from jaxport.export.emit import folding
 from jaxport.graph.editing import (
-    HELD,
     PARAMETER,
     SMALL,
     Editor,
+    Held,
     constant_of,
     dims_of,
+    graphs,
     held,
     is_op,
     is_weight,
     nodes_of,
     numpy_dtype,
-    operand,
     set_dtype,
     source,
     static_dims,
@@ -42,8 +43,6 @@ from jaxport.jaxprs import PythonFunction
 
 #: The largest constant, in bytes, that is computed for a pass that asks for it.
 LARGE = 1 << 20
-#: Has the parts that slices divide a weight into, in the `meta` of its `onnx_ir.Value`.
-DIVIDED = "jaxport.divided"
 
 
 def _reduction(function: PythonFunction) -> PythonFunction:
@@ -90,12 +89,13 @@ _FLOATS: dict[str, PythonFunction] = {
 def constants(model: ir.Model) -> str:
     """Fold nodes that depend on constants only, in the graph, its subgraphs and its functions."""
     editor, folded = Editor(model), 0
+    forms = collections.Counter(held(value) for graph in graphs(model) for value in graph.initializers.values())
     for node in nodes_of(model):
-        folded += _recast(node) or _folded(editor, node)
+        folded += _recast(node) or _folded(editor, node, forms)
     return f"{folded} nodes computed" if folded else "nothing to do"
 
 
-def _folded(editor: Editor, node: ir.Node) -> bool:
+def _folded(editor: Editor, node: ir.Node, forms: collections.Counter[Held | None]) -> bool:
     if node.domain or node.graph is None or node.op_type == "Constant" or not node.inputs or len(node.outputs) != 1:
         return False
     if node.inputs[0] is None:  # a loop without a number of steps
@@ -105,51 +105,23 @@ def _folded(editor: Editor, node: ir.Node) -> bool:
         return False
     dtype = node.outputs[0].dtype
     weight = source(node)
-    parts = _parts(weight) if node.op_type == "Slice" and is_weight(weight) else None
-    if any(map(is_weight, node.inputs)) and node.op_type not in folding.MOVES and parts is None:
+    if any(map(is_weight, node.inputs)) and node.op_type not in folding.MOVES:
         return False
     result = None if dtype is None else _computed(node, arrays, dtype.numpy())
     if result is None:
         return False
-    if node.op_type in folding.MOVES and _is_own(weight) and len(weight.uses()) == 1:  # keeps the name
+    is_only, whole = len(weight.uses()) == 1, held(weight)
+    moves = node.op_type in folding.MOVES
+    if whole is not None and not (is_only and forms[whole] <= 1) and not np.may_share_memory(result, arrays[0]):
+        return False  # a copy of a weight that is used elsewhere would be untied
+    if moves and _is_own(weight) and is_only:  # keeps the name
         weight.const_value = ir.Tensor(result, dtype=weight.dtype, name=weight.name)
         weight.shape = ir.Shape(result.shape)
         return substitute(node.outputs[0], weight)
-    moves = node.op_type in folding.MOVES or node.op_type == "Slice"
-    wish = weight.name if moves else node.outputs[0].name
+    forms[whole] += 1
+    wish = weight.name if moves or node.op_type == "Slice" else node.outputs[0].name
     constant = editor.constant(node.graph, result, wish or "constant", weight if moves else None)
-    whole = held(constant)
-    own = _range(node) if parts is not None and whole is not None else None
-    if parts is not None and whole is not None and own is not None:
-        constant.meta[HELD] = whole.divided(parts.index(own))
     return substitute(node.outputs[0], constant)
-
-
-def _parts(weight: ir.Value) -> list[tuple[int, int, int]] | None:
-    """Return the parts that slices divide a weight into: axis, start and end of each; None if they overlap or leave a rest."""
-    if DIVIDED not in weight.meta:
-        parts = [_range(user) for user, _ in weight.uses() if is_op(user, "Slice")]
-        dims = static_dims(dims_of(weight))
-        whole, known = None, sorted({part for part in parts if part is not None})
-        if dims and known and None not in parts and len(parts) == len(weight.uses()) and not weight.is_graph_output():
-            ends = [0, *(end for _, _, end in known)]
-            follow = [start for _, start, _ in known] == ends[:-1] and len({axis for axis, _, _ in known}) == 1
-            whole = known if follow and ends[-1] == dims[known[0][0]] else None
-        weight.meta[DIVIDED] = whole
-    return weight.meta[DIVIDED]
-
-
-def _range(node: ir.Node) -> tuple[int, int, int] | None:
-    """Return the axis of a Slice along one axis, and where it starts and ends; None for others."""
-    dims, (starts, ends, axes, steps) = dims_of(source(node)), [constant_of(operand(node, at)) for at in range(1, 5)]
-    if dims is None or starts is None or ends is None or axes is None or axes.size != 1:
-        return None
-    axis = int(axes[0]) % len(dims)
-    size = dims[axis]
-    if not isinstance(size, int) or (steps is not None and int(steps[0]) != 1):
-        return None
-    start, end, _ = slice(int(starts[0]), int(ends[0])).indices(size)
-    return axis, start, end
 
 
 def _recast(node: ir.Node) -> bool:
