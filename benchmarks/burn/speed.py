@@ -182,7 +182,9 @@ def of_peer(path: Path) -> Case | str:
         arguments=", ".join(arguments),
         stored="\n".join(f'    outputs.insert("{place}", {place});' for place in places),
     )
-    text = (folder / "model.rs").read_text().replace("burn_store::", "burn::store::")  # the crate that Burn has as a module
+    text = (
+        (folder / "model.rs").read_text().replace("burn_store::", "burn::store::")
+    )  # the crate that Burn has as a module
     return timed(Case(text, glue, weights=folder / "model.bpk"))
 
 
@@ -205,7 +207,9 @@ def milliseconds(built: Built, name: str, inputs: Mapping[str, np.ndarray]) -> t
     return float(outputs["milliseconds"][0]), ""
 
 
-def measured_beside(built: Built, name: str, why: str, inputs: Mapping[str, np.ndarray]) -> tuple[tuple[float, float], str]:
+def measured_beside(
+    built: Built, name: str, why: str, inputs: Mapping[str, np.ndarray]
+) -> tuple[tuple[float, float], str]:
     """Return the times of a crate and of the peer's, one after the other, and why the peer has none."""
     burn, problem = milliseconds(built, name, inputs)
     assert not problem, f"{name}: {problem}"

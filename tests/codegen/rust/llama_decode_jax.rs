@@ -52,7 +52,7 @@ impl Decode {
         let x_3 = x_3.unsqueeze::<2>().lower_equal(position.unsqueeze_dim::<2>(1)).unsqueeze_dims::<5>(&[1, 2, 3]);
         let mut cache_keys = Vec::new();
         let mut cache_values = Vec::new();
-        for ((layer, layer_cache_key), layer_cache_value) in self.layers.iter().zip(cache_key.clone().iter_dim(0).map(|row| row.squeeze_dim::<4>(0))).zip(cache_value.clone().iter_dim(0).map(|row| row.squeeze_dim::<4>(0))) {
+        for ((layer, layer_cache_key), layer_cache_value) in self.layers.iter().zip(cache_key.iter_dim(0).map(|row| row.squeeze_dim::<4>(0))).zip(cache_value.iter_dim(0).map(|row| row.squeeze_dim::<4>(0))) {
             let (layer_cache_key, layer_cache_value, x_4) = layer.forward(x, cos.clone(), sin.clone(), layer_cache_key, x_2.clone(), layer_cache_value, x_3.clone());
             x = x_4;
             cache_keys.push(layer_cache_key);
