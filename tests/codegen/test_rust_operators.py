@@ -33,8 +33,7 @@ def crate(text: str):
         ("(float[2] x, float[2] z) => (float[2] y) { y = Exp(x) }", "_z: Tensor<1>"),
         ("(int32[3] x) => (int32[3] y) <int32[3] a = {5, 5, 5}> { b = Neg(x) y = Min(b, a) }", "clamp_max(5)"),
         (
-            "(float[n, m] x, int64[n] i, int64[n] j) => (float[n] y) "
-            "<int64[1] a = {1}> { k = Unsqueeze(i, a) l = Unsqueeze(j, a) ij = Concat<axis = 1>(k, l) y = GatherND(x, ij) }",
+            "(float[n, m] x, int64[n, 1] i, int64[n, 1] j) => (float[n] y) { ij = Concat<axis = 1>(i, j) y = GatherND(x, ij) }",
             "gather_nd::<2, 2, 1, _>(x, ",
         ),
         ("(float[2] x, float p) => (float[4] y) <int64[2] a = {1, 1}> { y = Pad(x, a, p) }", ".mask_where("),

@@ -2,7 +2,7 @@ use burn::module::{Initializer, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::{DType, activation};
+use burn::tensor::{DType, activation, module};
 use std::path::PathBuf;
 
 use super::helpers::{divide_int, gather_nd};
@@ -101,7 +101,7 @@ impl Rnn2 {
     pub fn forward(&self, x: Tensor<3>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>, x_2: Tensor<2>) -> Tensor<3> {
         let device = x.device();
         let x = gather_nd::<3, 3, 3, _>(x, indices.clone(), 1).mask_fill(mask.clone().bool_not(), f32::NAN);
-        let x = x.swap_dims(0, 1).matmul(self.weight.val().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
+        let x = module::linear(x.swap_dims(0, 1), self.weight.val().squeeze_dim::<2>(0).transpose(), None);
         let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 48], (&device, DType::F32))], 1);
         let x = x + x_3.clone().slice_dim(1, ..48).squeeze_dim::<1>(0).unsqueeze::<3>();
         let x_4 = self.r.val().slice_dim(1, ..32).squeeze_dim::<2>(0).transpose();
@@ -134,7 +134,7 @@ impl Rnn {
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> Tensor<3> {
         let device = x.device();
-        let x = x.swap_dims(0, 1).matmul(self.weight.val().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
+        let x = module::linear(x.swap_dims(0, 1), self.weight.val().squeeze_dim::<2>(0).transpose(), None);
         let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 48], (&device, DType::F32))], 1);
         let x = x + x_3.clone().slice_dim(1, ..48).squeeze_dim::<1>(0).unsqueeze::<3>();
         let x_4 = self.r.val().slice_dim(1, ..32).squeeze_dim::<2>(0).transpose();

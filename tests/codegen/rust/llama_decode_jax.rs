@@ -1,7 +1,7 @@
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::{DType, FloatDType, IndexingUpdateOp, activation};
+use burn::tensor::{DType, FloatDType, IndexingUpdateOp, activation, module};
 use std::path::PathBuf;
 
 use super::helpers::{rotary, scatter_nd};
@@ -60,7 +60,7 @@ impl Decode {
         }
         let x_2 = Tensor::stack::<5>(cache_keys, 0);
         let x_3 = Tensor::stack::<5>(cache_values, 0);
-        let x = self.norm.forward(x).matmul(self.words.weight.val().transpose().unsqueeze::<3>());
+        let x = module::linear(self.norm.forward(x), self.words.weight.val().transpose(), None);
         (x.squeeze_dim::<2>(1), x_2, x_3)
     }
 }

@@ -1,7 +1,7 @@
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::{DType, FloatDType, activation};
+use burn::tensor::{DType, FloatDType, activation, module};
 use std::path::PathBuf;
 
 use super::helpers::{causal_mask, dot_product_attention, rotary};
@@ -49,7 +49,7 @@ impl NnxLlama {
         for layer in &self.layers {
             x = layer.forward(x, cos.clone(), sin.clone());
         }
-        self.norm.forward(x).matmul(self.words.weight.val().transpose().unsqueeze::<3>())
+        module::linear(self.norm.forward(x), self.words.weight.val().transpose(), None)
     }
 }
 

@@ -2,7 +2,7 @@ use burn::module::{Initializer, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::prelude::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::{DType, activation};
+use burn::tensor::{DType, activation, module};
 use std::path::PathBuf;
 
 /// The results of the model.
@@ -79,7 +79,7 @@ impl Rnn2 {
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> (Tensor<2>, Tensor<2>, Tensor<3>) {
         let device = x.device();
-        let x = x.matmul(self.weight.val().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
+        let x = module::linear(x, self.weight.val().squeeze_dim::<2>(0).transpose(), None);
         let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 64], (&device, DType::F32))], 1);
         let x_4 = x_3.clone().slice_dim(1, ..64).squeeze_dim::<1>(0);
         let x = x + (x_4 + x_3.slice_dim(1, 64..).squeeze_dim::<1>(0)).unsqueeze::<3>();
@@ -112,7 +112,7 @@ impl Rnn {
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> (Tensor<3>, Tensor<2>, Tensor<2>) {
         let device = x.device();
-        let x = x.swap_dims(0, 1).matmul(self.weight.val().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
+        let x = module::linear(x.swap_dims(0, 1), self.weight.val().squeeze_dim::<2>(0).transpose(), None);
         let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 64], (&device, DType::F32))], 1);
         let x_4 = x_3.clone().slice_dim(1, ..64).squeeze_dim::<1>(0);
         let x = x + (x_4 + x_3.slice_dim(1, 64..).squeeze_dim::<1>(0)).unsqueeze::<3>();

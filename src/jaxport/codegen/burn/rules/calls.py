@@ -61,6 +61,9 @@ def matmul(body: RustBody, step: Step, a: TypedValue, b: TypedValue) -> TypedVal
     if min(len(a.shape), len(b.shape)) < 2 or a.kind != "Float" or a.dtype != b.dtype:
         return None
     rank = max(len(a.shape), len(b.shape))
+    if len(b.shape) == 2 < rank:  # one product of all rows
+        node = path_call("module::linear", body.tensor(a), body.tensor(b), Literal("None"))
+        return tensor(node, step.outputs.shape, a.dtype)
     left, right = (_raised(body.tensor(x), len(x.shape), rank) for x in (a, b))
     return tensor(method(left, "matmul", right), step.outputs.shape, a.dtype)
 
