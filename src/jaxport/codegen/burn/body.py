@@ -166,7 +166,7 @@ class RustBody:
             uniform = dtype.type(0)
         if uniform is not None:
             made = self._uniform(uniform, shape, dtype, generics)
-            made.uniform = uniform  # type: ignore[attr-defined]
+            made.uniform = lambda: uniform  # type: ignore[attr-defined]  # a function, as sizes cannot be copied
             return made
         assert isinstance(known, np.ndarray)
         if known.size > LARGEST_LITERAL:

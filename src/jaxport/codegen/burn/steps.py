@@ -233,7 +233,7 @@ def _read(node: ast.expr, variable: Variable) -> TypedValue:
     """Return the value of a variable; a number that fills a tensor stays one where its expression stands."""
     number = getattr(node, "uniform", None)
     if number is not None:
-        return TypedValue(tuple(variable.shape), np.dtype(variable.dtype), known=number)
+        return TypedValue(tuple(variable.shape), np.dtype(variable.dtype), known=number())
     return tensor(node, variable.shape, variable.dtype)
 
 
