@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import copy
+
+import jax.export
+import numpy as np
 import onnx.parser
 import pytest
 
+from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import Unsupported
@@ -41,6 +47,12 @@ def crate(text: str):
 )
 def test_form(text: str, part: str) -> None:
     assert part in model(text), model(text)
+
+
+def test_expressions_are_copied_with_sizes_that_fill_tensors() -> None:
+    (size,) = jax.export.symbolic_shape("n")
+    made = RustBody(set(), lambda _: ast.Name("table")).created(size, (3,), np.dtype("int32"))
+    assert copy.deepcopy(made).uniform() is size  # type: ignore[attr-defined]
 
 
 def test_results_that_are_lists_are_refused_by_name() -> None:
