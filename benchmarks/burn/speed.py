@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -238,7 +239,9 @@ def measured(paths: Sequence[Path], release: bool) -> list[Row]:
     for path in paths:
         name, inputs = path.stem, BUILD / "speed" / f"{path.stem}.npz"
         known = {value.name for value in onnx.load(path, load_external_data=False).graph.input}
-        arrays = {key: array for key, array in np.load(path.with_suffix(".0.npz")).items() if key in known}
+        arrays: dict[str, Any] = {
+            key: array for key, array in np.load(path.with_suffix(".0.npz")).items() if key in known
+        }
         np.savez(inputs, **arrays)  # without the results that lie beside them
         rounds = [measured_beside(built, name, reasons.get(name, ""), arrays) for _ in range(ROUNDS)]
         burn, peer = (sorted(times)[ROUNDS // 2] for times in zip(*(times for times, _ in rounds), strict=True))
