@@ -51,7 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--all-cases", action="store_true", help="run all cases of each test, not every second of many")
     parser.addoption("--all-variants", action="store_true", help="have `check` run all variants of each case")
-    parser.addoption("--half", type=int, default=0, choices=(0, 1), help="which half of the cases, and of their variants")
+    parser.addoption(
+        "--half", type=int, default=0, choices=(0, 1), help="which half of the cases, and of their variants"
+    )
     parser.addoption("--order", type=int, metavar="SEED", help="run the tests in the order that a seed draws")
     parser.addoption("--within", type=float, metavar="SECONDS", help="begin no test later than this, and say how many")
 
