@@ -91,7 +91,7 @@ HELD = """<domain: "d", opset_import: ["": 18]> F (x) => (y) { w = Constant<valu
         ("{ y = d.G(x) }", {"G.F.w": "parameter", "G.F.b": "parameter", "G.s": "parameter"}),
         ("{ y = d.C(x) }", {"C.w": "constant"}),
         # A name of the graph is kept by what has it there; a branch calls a function, too.
-        ("""<float[3, 1] "F.w" = {1, 2, 3}> { c = Constant<value = float {1}>() t = Greater(x, c) i = Constant<value_ints = [0, 0]>()
+        ("""<float[3, 1] "F.w" = {1, 2, 3}> { c = Constant<value = float {-1}>() t = Greater(x, c) i = Constant<value_ints = [0, 0]>()
             j = Constant<value_ints = [0]>() k = GatherND(t, i) a = If<then_branch = p () => (u) { u = d.F(x) },
             else_branch = q () => (v) { v = MatMul(x, "F.w") }>(k)
             b = MatMul(x, "F.w") y = Add(a, b) }""", {"F.w": "parameter", "F.w_1": "parameter", "F.b": "parameter", "c": "constant"}),
