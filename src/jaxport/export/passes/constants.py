@@ -21,18 +21,15 @@ import onnx_ir as ir
 
 from jaxport.export.emit import folding
 from jaxport.graph.editing import (
-    HELD,
     PARAMETER,
     SMALL,
     Editor,
     constant_of,
     dims_of,
-    held,
     is_op,
     is_weight,
     nodes_of,
     numpy_dtype,
-    operand,
     set_dtype,
     source,
     static_dims,
@@ -42,8 +39,6 @@ from jaxport.jaxprs import PythonFunction
 
 #: The largest constant, in bytes, that is computed for a pass that asks for it.
 LARGE = 1 << 20
-#: Has the parts that slices divide a weight into, in the `meta` of its `onnx_ir.Value`.
-DIVIDED = "jaxport.divided"
 
 
 def _reduction(function: PythonFunction) -> PythonFunction:
@@ -105,8 +100,7 @@ def _folded(editor: Editor, node: ir.Node) -> bool:
         return False
     dtype = node.outputs[0].dtype
     weight = source(node)
-    parts = _parts(weight) if node.op_type == "Slice" and is_weight(weight) else None
-    if any(map(is_weight, node.inputs)) and node.op_type not in folding.MOVES and parts is None:
+    if any(map(is_weight, node.inputs)) and node.op_type not in folding.MOVES:
         return False
     result = None if dtype is None else _computed(node, arrays, dtype.numpy())
     if result is None:
@@ -118,38 +112,7 @@ def _folded(editor: Editor, node: ir.Node) -> bool:
     moves = node.op_type in folding.MOVES or node.op_type == "Slice"
     wish = weight.name if moves else node.outputs[0].name
     constant = editor.constant(node.graph, result, wish or "constant", weight if moves else None)
-    whole = held(constant)
-    own = _range(node) if parts is not None and whole is not None else None
-    if parts is not None and whole is not None and own is not None:
-        constant.meta[HELD] = whole.divided(parts.index(own))
     return substitute(node.outputs[0], constant)
-
-
-def _parts(weight: ir.Value) -> list[tuple[int, int, int]] | None:
-    """Return the parts that slices divide a weight into: axis, start and end of each; None if they overlap or leave a rest."""
-    if DIVIDED not in weight.meta:
-        parts = [_range(user) for user, _ in weight.uses() if is_op(user, "Slice")]
-        dims = static_dims(dims_of(weight))
-        whole, known = None, sorted({part for part in parts if part is not None})
-        if dims and known and None not in parts and len(parts) == len(weight.uses()) and not weight.is_graph_output():
-            ends = [0, *(end for _, _, end in known)]
-            follow = [start for _, start, _ in known] == ends[:-1] and len({axis for axis, _, _ in known}) == 1
-            whole = known if follow and ends[-1] == dims[known[0][0]] else None
-        weight.meta[DIVIDED] = whole
-    return weight.meta[DIVIDED]
-
-
-def _range(node: ir.Node) -> tuple[int, int, int] | None:
-    """Return the axis of a Slice along one axis, and where it starts and ends; None for others."""
-    dims, (starts, ends, axes, steps) = dims_of(source(node)), [constant_of(operand(node, at)) for at in range(1, 5)]
-    if dims is None or starts is None or ends is None or axes is None or axes.size != 1:
-        return None
-    axis = int(axes[0]) % len(dims)
-    size = dims[axis]
-    if not isinstance(size, int) or (steps is not None and int(steps[0]) != 1):
-        return None
-    start, end, _ = slice(int(starts[0]), int(ends[0])).indices(size)
-    return axis, start, end
 
 
 def _recast(node: ir.Node) -> bool:
