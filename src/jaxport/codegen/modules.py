@@ -121,7 +121,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     program = recorded.program
     entries = state_dict_entries(program)
     # A state dict has no tensors with axes of heads.
-    tree, result = build(recorded, () if entries else dialect.layers)
+    tree, result = build(recorded, () if entries else dialect.layers, accepts=dialect.accepts)
     outputs = {
         variable: variable_name(name)
         for variable, name in zip(result, program.output_names, strict=True)
