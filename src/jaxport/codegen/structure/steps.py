@@ -17,6 +17,8 @@ SMALL = 64
 """Elements up to which constants are compared by value."""
 REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims", "jnp.squeeze"})
 """Functions whose result has the elements of their operand."""
+PACKING = REARRANGING | {"jnp.concatenate", ""}
+"""Functions whose result has elements of their operands; that without a name takes a part."""
 
 
 def variables(tree: RuntimeValue) -> Iterator[Variable]:
@@ -85,14 +87,22 @@ def operators(
 
 
 def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weights: Collection[Variable]) -> list[Step]:
-    """Return the steps with those that rearrange a weight directly before each of their readers, as steps of its node.
+    """Return the steps with those that only move elements of weights before the nodes that read them, as steps of these.
 
-    Exporters transpose a weight once for all calls of a module, and for all modules; each has to look alike.
+    Exporters transpose a weight once, or pack weights once, for all calls of a module, and for all modules; each has to look
+    alike.
     """
     rearranging: dict[Variable, Step] = {}
+    copies: dict[tuple[Variable, int], Variable] = {}
     done: list[Step] = []
 
     def copied(variable: Variable, reader: Step) -> Variable:
+        key = variable, id(reader if reader.node is None else reader.node)
+        if key not in copies:
+            copies[key] = copy_of(variable, reader)
+        return copies[key]
+
+    def copy_of(variable: Variable, reader: Step) -> Variable:
         step = rearranging[variable]
         inner = {source: copied(source, reader) for source in reads(step) if source in rearranging}
         copy = renamed(step, inner)
@@ -103,7 +113,7 @@ def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weight
     for step in steps:
         output, read = step.outputs, reads(step)
         of_weight = read and all(variable in weights or variable in rearranging for variable in read)
-        if step.name in REARRANGING and of_weight and isinstance(output, Variable) and output not in results:
+        if step.name in PACKING and of_weight and isinstance(output, Variable) and output not in results:
             rearranging[output] = step
         else:
             done.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,20 +98,15 @@ class Matcher:
         """Whether a value is a tensor of the file that may be trained."""
         return isinstance(value, Variable) and value in self.weights.names
 
-    def belongs_to(self, parameter: Variable, op: Op, through: Collection[Variable] = ()) -> bool:
-        """Whether only the node of an operator reads a parameter, or the same node in other calls of its module.
-
-        Operators that make one of the values `through` may read it, too.
-        """
+    def belongs_to(self, parameter: Variable, op: Op) -> bool:
+        """Whether only the node of an operator reads a parameter, or the same node in other calls of its module."""
         chain = self.weights.chains[id(op)]
 
         def is_further_call(other: Chain) -> bool:
             return other != chain and [*map(called, other)] == [*map(called, chain)]
 
         return all(
-            reader.step.node is op.step.node
-            or any(made in through for made in reader.outputs)
-            or is_further_call(self.weights.chains[id(reader)])
+            reader.step.node is op.step.node or is_further_call(self.weights.chains[id(reader)])
             for reader in self.readers.get(parameter, [])
         )
 

@@ -236,8 +236,7 @@ class Packed:
 
     def _is_own(self, op: Op) -> bool:
         """Whether only a node, or the same in other calls of its module, reads the parameters."""
-        found = {value for value, rows in self._rows.items() if rows is not None}
-        return all(self.matcher.belongs_to(value, op, found) for value in found)
+        return all(self.matcher.belongs_to(parameter, op) for parameter in self._first)
 
 
 def _joined(parts: Sequence[Weight]) -> Weight:
