@@ -54,15 +54,18 @@ def operators(
 ) -> tuple[list[Op], RuntimeValue]:
     """Return the steps that a result needs, equal ones once; and the result in terms of them.
 
-    A step that only reshapes a weight stays with each of its readers: two modules may have the same weight.
+    A step that reads nothing but weights stays with each of its readers: two modules may have the same weight.
     """
     merged: dict[Variable, Variable] = {}
     known: dict[Hashable, Step] = {}
     kept: list[Step] = []
+    of_weights: set[Variable] = set()
     for original in steps:
         step = renamed(original, merged)
         read = reads(step)
-        key = None if read and all(variable in weights for variable in read) else _key(step)
+        is_of_weights = bool(read) and all(variable in weights or variable in of_weights for variable in read)
+        of_weights.update(variables(step.outputs) if is_of_weights else ())
+        key = None if is_of_weights else _key(step)
         if key is not None and key in known:
             same = known[key]
             pairs = zip(variables(step.outputs), variables(same.outputs), strict=True)
