@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 
 import flax.nnx as nnx
 import jax
@@ -234,6 +236,22 @@ def test_numbers_that_are_learned_stay_apart():
     found = imported.apply({**changed, "conv.kernel": kernel}, *arguments)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"),
+    [
+        (lambda w, x: (x @ jnp.ones((6, 6))).reshape(2, 2, 3) + w, (2, 1)),  # added before the reshape, it would grow
+        (lambda w, x: jnp.split(x @ w, 3, -1)[0] + (x @ w)[:, 12:], (6, 18)),
+        (lambda w, x: [x @ part for part in jnp.split(w, 3, -1)], (6, 18)),  # divided, it would be three
+    ],
+)
+def test_a_parameter_keeps_its_elements(fn, shape: tuple[int, ...]):
+    exported = jaxport.to_onnx(
+        functools.partial(lambda params, x: fn(params["w"], x), {"w": np.ones(shape, np.float32)}), [(2, 6)]
+    )
+    (imported,) = from_onnx(exported).params.items()
+    assert (imported[0], imported[1].size) == ("w", math.prod(shape))
 
 
 @pytest.mark.parametrize("external", [False, True])

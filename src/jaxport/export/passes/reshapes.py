@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from jaxport.export.passes.simplify import BROADCASTING
 from jaxport.graph.axis_groups import Groups, axis_groups
-from jaxport.graph.editing import Dim, Editor, constant_of, dims_of, is_op, nodes_of, source, static_dims
+from jaxport.graph.editing import Dim, Editor, constant_of, dims_of, is_op, is_weight, nodes_of, source, static_dims
 
 
 def reshapes(model: ir.Model) -> str:
@@ -54,7 +54,7 @@ def _moved(editor: Editor, node: ir.Node) -> bool:
 
 
 def _merged(value: ir.Value | None, groups: Groups, new: list[Dim]) -> np.ndarray | None:
-    """Return a constant operand in the form that broadcasts to the shape before the split."""
+    """Return a constant operand in the form that broadcasts to the shape before the split; None for a weight that grows."""
     array = constant_of(value)
     if array is None or array.ndim > len(new):
         return None
@@ -69,6 +69,8 @@ def _merged(value: ir.Value | None, groups: Groups, new: list[Dim]) -> np.ndarra
                 spread[axis] = size
         size = math.prod(spread[axis] for axis in after)
         dims.extend([size] if before else [])
+    if is_weight(value) and math.prod(spread) > array.size:
+        return None
     merged = np.broadcast_to(aligned, spread).reshape(dims)
     leading = next((axis for axis, size in enumerate(merged.shape) if size != 1), merged.ndim)
     return merged.reshape(merged.shape[leading:])
