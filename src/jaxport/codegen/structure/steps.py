@@ -17,8 +17,6 @@ SMALL = 64
 """Elements up to which constants are compared by value."""
 REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims", "jnp.squeeze"})
 """Functions whose result has the elements of their operand."""
-PACKING = REARRANGING | {"jnp.concatenate", ""}
-"""Functions whose result has elements of their operands; that without a name takes a part."""
 
 
 def variables(tree: RuntimeValue) -> Iterator[Variable]:
@@ -90,9 +88,9 @@ def operators(
 
 
 def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weights: Collection[Variable]) -> list[Step]:
-    """Return the steps with those that only move elements of weights before the nodes that read them, as steps of these.
+    """Return the steps with those that rearrange or pack weights before the nodes that read them, as steps of these.
 
-    Exporters transpose a weight once, or pack weights once, for all calls of a module, and for all modules; each has to look
+    Exporters transpose a weight once, or join weights once, for all calls of a module, and for all modules; each has to look
     alike.
     """
     rearranging: dict[Variable, Step] = {}
@@ -113,11 +111,17 @@ def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weight
         done.append(Step(copy.form, copy.name, copy.args, copy.kwargs, output, reader.node))
         return output
 
+    alone = {variable for step in steps if step.name != "jnp.concatenate" for variable in reads(step)}
+    joined: set[Variable] = set()
     for step in steps:
         output, read = step.outputs, reads(step)
         of_weight = read and all(variable in weights or variable in rearranging for variable in read)
-        if step.name in PACKING and of_weight and isinstance(output, Variable) and output not in results:
+        is_joined = step.name == "jnp.concatenate" or not joined.isdisjoint(read)
+        moves = step.name in REARRANGING or is_joined and step.name in ("jnp.concatenate", "")
+        is_piece = step.name == "" and isinstance(output, Variable) and output not in alone
+        if (moves or is_piece) and of_weight and isinstance(output, Variable) and output not in results:
             rearranging[output] = step
+            joined.update([output] if is_joined else ())
         else:
             done.append(
                 renamed(step, {variable: copied(variable, step) for variable in read if variable in rearranging})
