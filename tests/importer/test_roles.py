@@ -308,6 +308,18 @@ def test_roles_survive_programs_edits_and_files(tmp_path):
     assert named(adapted) == EXPECTED | {"linear.MatMul.lora_a": "parameter", "linear.MatMul.lora_b": "parameter"}
 
 
+def test_what_is_frozen_keeps_its_path():
+    imported = from_onnx(jaxport.to_onnx(Normalized(), [(5, 3)]), trainable=["linear.bias"])
+    mox = jaxport.make_mox(imported)(np.ones((5, 3), np.float32))
+    assert ({*mox.params}, {*mox.state} >= {*EXPECTED} - {"linear.bias"}) == ({"linear.bias"}, True)
+    wanted = dict.fromkeys(EXPECTED, "statistic") | {"linear.bias": "parameter"}
+    assert (
+        named(from_onnx(jaxport.to_onnx(mox, [(5, 3)])))
+        == named(from_onnx(jaxport.to_onnx(imported, [(5, 3)])))
+        == wanted
+    )
+
+
 def test_what_functions_hold_keeps_its_role():
     held = jaxport.onnx_function(unique=True)
     linear = nnx.Linear(3, 1, rngs=nnx.Rngs(0))

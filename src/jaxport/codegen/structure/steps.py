@@ -117,7 +117,7 @@ def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weight
         output, read = step.outputs, reads(step)
         of_weight = read and all(variable in weights or variable in rearranging for variable in read)
         is_joined = step.name == "jnp.concatenate" or not joined.isdisjoint(read)
-        moves = step.name in REARRANGING or is_joined and step.name in ("jnp.concatenate", "")
+        moves = step.name in REARRANGING or (is_joined and step.name in ("jnp.concatenate", ""))
         is_piece = step.name == "" and isinstance(output, Variable) and output not in alone
         if (moves or is_piece) and of_weight and isinstance(output, Variable) and output not in results:
             rearranging[output] = step
