@@ -11,6 +11,7 @@ from its own if each of its parameters is one unit in the last place larger or s
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -74,35 +75,35 @@ def loss_of(outputs: Any) -> jax.Array:
     )  # type: ignore[return-value]
 
 
-def ties(program: Program, origins: Mapping[str, str], inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """What weights of the source share if they are one tensor of the file: its name, and its elements if they were random.
-
-    Exporters store equal tensors once, such as all fresh biases, which are weights of their own in the source. The parts of a
-    tensor that has the weights of several gates are no ties.
-    """
-    rng = np.random.default_rng(0)
-    marks = {n: rng.normal(size=spec.shape).astype(spec.dtype) for n, spec in program.param_specs.items()}
-    marked = from_onnx(program.weights.written(program.model, marks))
-    specs: dict[str, Any] = {name: jax.ShapeDtypeStruct(a.shape, a.dtype) for name, a in inputs.items()}
-    printed = {**specs, **{n: inputs[n] for n in program.static_inputs}}
-    tensors = marked.to_source(framework="nnx", inputs=printed).tensors
-    return {path: (origin, tensors[path].tobytes() if path in tensors else b"") for path, origin in origins.items()}
-
-
 def trains_alike(
     program: Program, model: Any, origins: Mapping[str, str], inputs: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """The rate, and the largest difference of the losses, relative to the first; weights that are one are trained as one."""
-    shared = (
-        ties(program, origins, inputs) if len({*origins.values()}) < len(origins) else {path: path for path in origins}
-    )
+    """The rate, and the largest difference of the losses, relative to the first.
+
+    Exporters store equal tensors once, such as all fresh biases, which are weights of their own in the source again. They
+    are trained as the one tensor of the file here. Pieces of a tensor, such as the biases of a recurrent layer, are not
+    tied: together they are as large as it.
+    """
+    whole = sizes(program.param_specs)
 
     def tied(gradients: Any) -> Any:
         flat = {path: variable[...] for path, variable in nnx.to_flat_state(gradients)}
-        groups: dict[Any, list[Any]] = {}
+        origin = {path: origins[".".join(map(str, path))] for path in flat}
+        total = Counter[str]()
         for path, array in flat.items():
-            groups.setdefault((shared[".".join(map(str, path))], array.shape), []).append(path)
-        sums = {path: sum(flat[other] for other in paths) for paths in groups.values() for path in paths}
+            total[origin[path]] += array.size
+        sums = {
+            path: sum(
+                flat[other]
+                for other in flat
+                if other == path
+                or (
+                    (origin[other], flat[other].shape) == (origin[path], array.shape)
+                    and total[origin[path]] > whole[origin[path]]
+                )
+            )
+            for path, array in flat.items()
+        }
         return jax.tree.map_with_path(
             lambda path, _: sums[tuple(getattr(key, "key", getattr(key, "name", key)) for key in path[:-1])], gradients
         )
@@ -133,13 +134,18 @@ def _missing(found: set[str], expected: set[str]) -> bool | str:
     return found == expected or f"-{len(expected - found)} +{len(found - expected)}"
 
 
+def sizes(specs: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, int]:
+    """The number of elements of each parameter; a model may keep one in another order of axes."""
+    return {name: int(np.prod(spec.shape)) for name, spec in specs.items()}
+
+
 def row(path: Path, train: bool) -> dict[str, Any]:
     """What is found about one file."""
     program = from_onnx(path)
     specs = program.param_specs
     found: dict[str, Any] = {
         "parameters": len(specs),
-        "elements": sum(int(np.prod(spec.shape)) for spec in specs.values()),
+        "elements": sum(sizes(specs).values()),
         "statistics": sum(role == "statistic" for role in program.roles.values()),
     }
     stored = path.with_suffix(".0.npz")
@@ -148,7 +154,7 @@ def row(path: Path, train: bool) -> dict[str, Any]:
     if set(inputs) != set(program.input_names):
         return found | {"note": "no inputs"}
     steps: dict[str, Callable[[], Mapping[str, object]]] = {
-        "again": lambda: {"again": _missing({*exported_again(program, inputs).params}, {*specs})},
+        "again": lambda: {"again": sizes(exported_again(program, inputs).param_specs) == sizes(specs)},
         "printed": lambda: {"printed": _missing({*printed(program, inputs)[1].values()}, {*specs})},
     }
     if train:

@@ -175,7 +175,9 @@ def _exported(name: str) -> jaxport.Exported:
 def _modules(name: str) -> str:
     """The tree of modules with their parameters, of a model that has modules."""
     lines = str(jaxport.from_onnx(_exported(name).model)).splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith("  modules"))
+    start = next((number for number, line in enumerate(lines) if line.startswith("  modules")), None)
+    if start is None:
+        return ""
     root = lines[start].split()[1:]
     return "\n".join([*root, *(line[2:] for line in lines[start + 1 :])]) if root else ""
 

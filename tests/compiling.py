@@ -27,3 +27,9 @@ def compile_fast() -> None:
 
     flags = {name: value for name, value in QUICKLY.items() if name != UNSAFE}
     os.environ.setdefault("XLA_FLAGS", " ".join(f"--{name}={str(value).lower()}" for name, value in flags.items()))
+
+
+def on_devices(count: int) -> dict[str, str]:
+    """The environment of a process that has so many devices, and compiles as this one does."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}

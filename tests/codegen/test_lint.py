@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,11 +46,17 @@ def test_source_is_clean(framework: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout
 
 
+PADDING = re.compile(r'to parameter "padding" of type "str"(.|\n)* in function "(avg|max)_pool"')
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not PYRIGHT.exists(), reason="pyright is not installed")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_types_are_sound(framework: str, tmp_path: Path) -> None:
     files = written(framework, tmp_path)
     command = [PYRIGHT, "--pythonpath", sys.executable, *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
+    done = subprocess.run([*command, "--outputjson"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert found["summary"]["filesAnalyzed"] == len(files)
+    # Flax does not annotate the padding of its pools, and pyright takes the type of the default for that of all.
+    assert [each for each in found["generalDiagnostics"] if not PADDING.search(each["message"])] == []

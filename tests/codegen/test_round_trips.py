@@ -44,7 +44,7 @@ NORMALIZED = {"cross_attention"}
 
 GROWN = {
     "a routing is written in operators": {"moe"},
-    "an attention whose positions are images has its axes moved": {"unet"},
+    "an attention whose positions are images has its axes moved": {("unet", "linen")},
     "the mask of an attention is written in operators": {("bert_base", "linen"), ("cross_attention", "equinox")},
     "a mask is made for each layer": {("bert_base", "equinox"), ("gpt2", "equinox")},
 }

@@ -12,7 +12,7 @@ from jax import lax
 
 import jaxport
 from examples import speech_model
-from examples.language_model import CONFIGS, NEW_TOKENS, PROMPT, build, export, greedy
+from examples.language_model import CONFIGS, PROMPT, build, export, greedy
 from jaxport.export.generation.decoders import Decoder
 
 SIZES = [
@@ -45,10 +45,10 @@ def refusal(fn, inputs, **options):
 @pytest.mark.parametrize("cache", ["growing", "static"])
 def test_greedy_tokens_are_those_of_jax(cache):
     model, rows = build(), 64 if cache == "static" else 0
-    expected = greedy(model, PROMPT, NEW_TOKENS)
-    assert len(set(expected)) > 5  # a text of one token would prove little
+    expected = greedy(model, PROMPT, 10)
+    assert len(set(expected)) > 3  # a text of one token would prove little
     exported = export(model, cache)
-    assert greedy(exported, PROMPT, NEW_TOKENS, rows) == expected
+    assert greedy(exported, PROMPT, 10, rows) == expected
     more = {"max_sequence_length": 9} if cache == "static" else {}
     assert exported.verify(sizes=[{**sizes, **more} for sizes in SIZES]).ok
 

@@ -18,6 +18,7 @@ import pytest
 
 import jaxport
 from jaxport import saving
+from tests.compiling import on_devices
 
 RANDOM = np.random.default_rng(0)
 MATRIX = RANDOM.normal(size=(48, 40)).astype(np.float32)
@@ -157,7 +158,7 @@ assert exported.verify().ok
 
 
 def test_sharded_arrays_are_accepted(tmp_path):
-    run_alone(SHARDED, tmp_path / "m.onnx", XLA_FLAGS="--xla_force_host_platform_device_count=4")
+    run_alone(SHARDED, tmp_path / "m.onnx", XLA_FLAGS=on_devices(4)["XLA_FLAGS"])
     assert_holds(tmp_path / "m.onnx", {"weight": np.arange(48 * 40, dtype=np.float32).reshape(48, 40)})
 
 

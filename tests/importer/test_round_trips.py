@@ -10,6 +10,7 @@ import pytest
 
 import jaxport
 from jaxport.importer import from_onnx, op
+from jaxport.onnx_facts import OPEN_ON_INTEGERS
 from jaxport.verify.runtime import Session
 from tests.exports import operators
 from tests.importer import backend
@@ -185,6 +186,9 @@ GROWS = {
     "test_simple_rnn_batchwise": "the same",
     "test_scatter_with": "the operator was removed from ONNX",
     "test_pow_types": "the powers have two types",
+    "test_mod_float16_mixed_sign_fmod_0": "floats have the remainder of C only, before opset 28",
+    "test_mod_float_edge_cases_fmod_0": "the same",
+    "test_mod_mixed_sign_float": "the same",
     "test_reversesequence_bfloat16": "there is no kernel",
     "test_onehot_with_bfloat16": "the same",
     "test_top_k_uint64": "the same",
@@ -211,5 +215,7 @@ def test_operators_of_the_backend_suite_come_back(name: str) -> None:
             exported = jaxport.to_onnx(made, input_params=specs, static_params=known, double_precision=True)
         except jaxport.JaxportError:
             pytest.skip("it cannot be exported: its shapes depend on data, or its types are newer than the opset")
+    if file.graph.node[0].op_type in OPEN_ON_INTEGERS and next(iter(given.values())).dtype.kind in "iu":
+        pytest.skip("ONNX Runtime ends where an integer is divided by zero: it is written out")
     beside = {"Cast", "Identity"}  # where a runtime has no kernel for the dtype
     assert len([each for each in operators(exported) if each not in beside]) <= 3

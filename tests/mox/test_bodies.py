@@ -143,6 +143,8 @@ def test_the_original_can_be_called(name):
     assert_same_function(twice, program(lambda x: jnp.sin(x) + jnp.sin(2 * x)), name not in NO_REVERSE)
     gradient = mox.sub("//sin", factory(lambda match: lambda x: jax.jvp(match, (x,), (x,))[1]))
     assert_same_function(gradient, program(lambda x: x * jnp.cos(x)), name not in NO_REVERSE)
+    reverse = mox.sub("//sin", factory(lambda match: lambda x: jax.vjp(match, x)[1](x)[0]))
+    assert_same_function(reverse, program(lambda x: x * jnp.cos(x)), name not in NO_REVERSE)
     looped = mox.sub("//sin", factory(lambda match: lambda x: lax.fori_loop(0, 2, lambda _, c: match(c), x)))
     assert_same_function(looped, program(lambda x: jnp.sin(jnp.sin(x))), name not in NO_REVERSE, rtol=1e-6)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+
+from tests.compiling import on_devices
 
 PROGRAM = """
 import functools
@@ -84,6 +85,7 @@ print("done")
 
 
 def test_a_mox_runs_over_several_devices():
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=on_devices(4), check=False
+    )
     assert done.stdout == "done\n", done.stderr[-2000:]

@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 import jaxport
+from tests.compiling import on_devices
 
 PROGRAM = """
 import contextlib, pathlib, sys
@@ -24,6 +25,7 @@ from tests.mox.test_explicit_axes import Model, SIZE
 from flax import nnx
 
 file, kind, context = sys.argv[1], getattr(AxisType, sys.argv[2]), sys.argv[3] == "context"
+every = int(sys.argv[4])
 mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(kind,) * 2)
 plain = jnp.asarray(np.random.default_rng(0).normal(size=SIZE), jnp.float32)
 model = Model(nnx.Rngs(0))
@@ -63,7 +65,7 @@ with jax.set_mesh(mesh) if context else contextlib.nullcontext():
     constrained = mox.shard(mesh, {**queries, "//Layer": {"output": P("data")}})
     made_here = jaxport.make_mox(model)(x).shard(mesh, queries)
     read = jaxport.make_mox(program)(plain)
-    for sharded in (program, split, constrained, made_here, read):
+    for sharded in (program, split, constrained, made_here, read)[::every]:
         assert all(value.sharding.mesh == mesh for value in sharded.params.values())
         for run in (sharded, jax.jit(sharded)):
             close(run(x), wanted)
@@ -77,7 +79,7 @@ with jax.set_mesh(mesh) if context else contextlib.nullcontext():
         if kind == AxisType.Auto or context:  # JAX itself differentiates eagerly on explicit axes in a context only
             found = jax.grad(loss(sharded))(sharded.params, x)
             close(found, {path: gradient[path] for path in found})
-    for sharded, query in ((constrained, "//Linear"), (read, "//MatMul")):
+    for sharded, query in ((constrained, "//Linear"), (read, "//MatMul"))[::every]:
         again = jaxport.make_mox(sharded)(x)
         assert all(again.params[path] is value for path, value in sharded.params.items())
         close(again(x), wanted)
@@ -117,25 +119,25 @@ class Model(nnx.Module):
 
 
 def start(program: str, *arguments: str, devices: int) -> subprocess.Popen[str]:
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**on_devices(devices), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize(
-    ("kind", "context"),
+    ("kind", "context", "every"),
     [
-        ("Explicit", "context"),
-        pytest.param("Explicit", "no context", marks=pytest.mark.slow),
-        pytest.param("Auto", "context", marks=pytest.mark.slow),
-        pytest.param("Auto", "no context", marks=pytest.mark.slow),
+        ("Explicit", "context", 4),  # the first and the last of what is sharded
+        pytest.param("Explicit", "context", 1, marks=pytest.mark.slow),
+        pytest.param("Explicit", "no context", 1, marks=pytest.mark.slow),
+        pytest.param("Auto", "context", 1, marks=pytest.mark.slow),
+        pytest.param("Auto", "no context", 1, marks=pytest.mark.slow),
     ],
 )
-def test_sharded_batches(kind: str, context: str, tmp_path: Path):
+def test_sharded_batches(kind: str, context: str, every: int, tmp_path: Path):
     file = tmp_path / "model.onnx"
     jaxport.to_onnx(Model(nnx.Rngs(0)), [jnp.zeros(SIZE)]).save(file)
-    output, errors = start(PROGRAM, str(file), kind, context, devices=4).communicate()
+    output, errors = start(PROGRAM, str(file), kind, context, str(every), devices=4).communicate()
     assert output.strip() == "as on one device", errors
 
 

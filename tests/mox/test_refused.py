@@ -143,9 +143,9 @@ IN_A_BATCH = {
         lambda match: lambda x, y: match(x, y * x),
         "given another argument 1 in each element of the batch",
     ),
-    "a derivative": (
-        lambda match: lambda x, y: jax.vjp(lambda v: match(v, y), x)[0] + jax.grad(lambda v: match(v, y).sum())(x)[0],
-        "is differentiated inside its replacement",
+    "a derivative by a shared argument": (
+        lambda match: lambda x, y: match(x, y) * jax.grad(lambda v: match(x, v).sum())(y)[0],
+        "is differentiated by what all elements of the batch share",
     ),
 }
 

@@ -194,7 +194,7 @@ DAMAGES = {
     "no dtype": (("program", "inputs", 0, 1), ["floaty", [3]], "`floaty` is not a dtype"),
     "a negative size": (("program", "inputs", 0, 1), ["float32", [-3]], "-3 is not a valid array size"),
     "a missing rule": (("program", "equations", 0, "rule"), 7, "unknown rule number 7"),
-    "more arguments": (("in_tree",), ["tuple", [["tuple", ["*", "*"]], ["dict", [], []]]], "does not fit"),
+    "more arguments": (("in_tree",), ["tuple", [["tuple", ["*", "*"]], ["dict", [], []]]], "not 2 and 1"),
     "arguments of no call": (("in_tree",), "*", "not that of a call"),
     "an unknown value": (("static_inputs",), [[0, {"$eval": "1"}]], "has the unknown form"),
     "a weight": (("weights",), [{"path": "w", "aval": ["float32", [3]], "trainable": True}], "`w` is missing"),

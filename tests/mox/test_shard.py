@@ -13,6 +13,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import jaxport
+from tests.compiling import on_devices
 
 PROGRAM = """
 import pathlib, tempfile
@@ -140,8 +141,7 @@ print("as on one device")
 
 
 def test_training_and_imported_models_over_a_mesh():
-    flags = "--xla_force_host_platform_device_count=8"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**on_devices(8), "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "as on one device", done.stderr
 

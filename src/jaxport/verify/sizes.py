@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -51,13 +51,16 @@ class Conditions:
 
 
 def sets(
-    conditions: Conditions, wanted: Iterable[Mapping[str, int]] | None, known: Mapping[str, int], seed: int
+    conditions: Conditions,
+    wanted: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
+    known: Mapping[str, int],
+    seed: int,
 ) -> list[dict[str, int]]:
     """Return the sizes to run at: those that the user wants, or else chosen ones.
 
     Args:
       conditions: what the sizes must satisfy.
-      wanted: the user's sizes, one mapping per run.
+      wanted: the user's sizes, one mapping per run, or one mapping.
       known: the sizes that the user's arrays have.
       seed: the seed of the choice.
 
@@ -111,20 +114,24 @@ def chosen(
     return sets
 
 
-def checked(conditions: Conditions, sizes: Iterable[Mapping[str, int]]) -> list[dict[str, int]]:
-    """Check the sizes given by the user.
+def checked(conditions: Conditions, sizes: Mapping[str, int] | Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
+    """Check the sizes given by the user: one mapping per run, or one mapping.
+
+    A program without symbols runs once, whatever sizes are given for the others of a series of models.
 
     Raises:
       InvalidArgument: a symbol is missing or unknown, or a constraint does not hold.
     """
-    result = [dict(sizes_of_run) for sizes_of_run in sizes]
+    result = [dict(sizes_of_run) for sizes_of_run in (sizes if isinstance(sizes, Sequence) else [sizes])]
+    if not conditions.symbols:
+        return [{}]
     for sizes_of_run in result:
         shown = ", ".join(f"{name}={size}" for name, size in sizes_of_run.items())
         if sorted(sizes_of_run) != conditions.symbols:
             raise InvalidArgument(
                 f"the sizes {shown or 'given'} are not those of the symbols",
                 where="`verify(sizes=...)`",
-                instead=f"give a size for each of {', '.join(conditions.symbols) or 'no symbols: leave `sizes` out'}",
+                instead=f"give a size for each of {', '.join(conditions.symbols)}",
             )
         broken = conditions.broken(sizes_of_run)
         if broken:

@@ -60,16 +60,16 @@ impl NnxBidirectionalGru {
 /// The module `layers.0` of the model.
 #[derive(Module, Debug)]
 pub struct Bidirectional {
-    pub forward_rnn: RNN,
-    pub backward_rnn: RNN2,
+    pub forward_rnn: Rnn,
+    pub backward_rnn: Rnn2,
 }
 
 impl Bidirectional {
     /// Makes the module with new weights.
     pub fn new(size: usize, device: &Device) -> Self {
         Self {
-            forward_rnn: RNN::new(size, device),
-            backward_rnn: RNN2::new(size, device),
+            forward_rnn: Rnn::new(size, device),
+            backward_rnn: Rnn2::new(size, device),
         }
     }
 
@@ -81,11 +81,11 @@ impl Bidirectional {
 
 /// The module `layers.0.backward_rnn` of the model.
 #[derive(Module, Debug)]
-pub struct RNN2 {
+pub struct Rnn2 {
     pub cell: GRUCell,
 }
 
-impl RNN2 {
+impl Rnn2 {
     /// Makes the module with new weights.
     pub fn new(size: usize, device: &Device) -> Self {
         Self {
@@ -103,11 +103,11 @@ impl RNN2 {
 
 /// The module `layers.0.forward_rnn` of the model.
 #[derive(Module, Debug)]
-pub struct RNN {
+pub struct Rnn {
     pub cell: GRUCell,
 }
 
-impl RNN {
+impl Rnn {
     /// Makes the module with new weights.
     pub fn new(size: usize, device: &Device) -> Self {
         Self {

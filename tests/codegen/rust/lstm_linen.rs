@@ -19,8 +19,8 @@ pub struct Outputs {
 #[derive(Module, Debug)]
 pub struct LinenLstm {
     pub embed_0: Embedding,
-    pub rnn_0: RNN,
-    pub rnn_1: RNN2,
+    pub rnn_0: Rnn,
+    pub rnn_1: Rnn2,
     pub dense_0: Linear,
 }
 
@@ -29,8 +29,8 @@ impl LinenLstm {
     pub fn new(device: &Device) -> Self {
         Self {
             embed_0: EmbeddingConfig::new(40, 16).init(device),
-            rnn_0: RNN::new(device),
-            rnn_1: RNN2::new(device),
+            rnn_0: Rnn::new(device),
+            rnn_1: Rnn2::new(device),
             dense_0: LinearConfig::new(16, 40).init(device),
         }
     }
@@ -60,7 +60,7 @@ impl LinenLstm {
 
 /// The module `RNN_1` of the model.
 #[derive(Module, Debug)]
-pub struct RNN2 {
+pub struct Rnn2 {
     pub kernel: Param<Tensor<2>>,
     pub kernel_2: Param<Tensor<2>>,
     pub kernel_3: Param<Tensor<2>>,
@@ -75,7 +75,7 @@ pub struct RNN2 {
     pub bias_4: Param<Tensor<1>>,
 }
 
-impl RNN2 {
+impl Rnn2 {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl RNN2 {
 
 /// The module `RNN_0` of the model.
 #[derive(Module, Debug)]
-pub struct RNN {
+pub struct Rnn {
     pub kernel: Param<Tensor<2>>,
     pub kernel_2: Param<Tensor<2>>,
     pub kernel_3: Param<Tensor<2>>,
@@ -134,7 +134,7 @@ pub struct RNN {
     pub bias_4: Param<Tensor<1>>,
 }
 
-impl RNN {
+impl Rnn {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {

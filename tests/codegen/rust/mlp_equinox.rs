@@ -7,11 +7,11 @@ use super::helpers::softplus;
 
 /// The model.
 #[derive(Module, Debug)]
-pub struct MLP {
+pub struct Mlp {
     pub layers: Vec<Linear>,
 }
 
-impl MLP {
+impl Mlp {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {

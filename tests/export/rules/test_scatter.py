@@ -224,7 +224,7 @@ GRAPHS = {
     ),
     "fewer rows than segments": (
         lambda x, i: jax.ops.segment_sum(x, i, num_segments=50), [f32(12, 3), i32(12)],
-        ["Clip -> Equal -> Unsqueeze -> Where -> ScatterND", "Unsqueeze -> Cast"],
+        ["Clip -> Equal -> Reshape -> Where -> ScatterND", "Unsqueeze -> Cast"],
     ),
     "a step of a cache": (
         lambda x, u, i: lax.dynamic_update_slice(x, u, (0, 0, i, 0)), [f32(3, 2, 8, 4), f32(3, 2, 1, 4), i32()],

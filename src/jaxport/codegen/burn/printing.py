@@ -45,6 +45,9 @@ from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["RustCalls", "Struct", "Structs"]
 
+LONGEST_INITIALS = 2
+"""How many capital letters may stand together as the whole name of a type."""
+
 MOST_TOGETHER = 4
 """Results of a model that are a tuple; more are a structure with names."""
 
@@ -294,6 +297,8 @@ class Structs(Classes):
 
     def _unique(self, wanted: str) -> str:
         stem, number = wanted.replace("_", ""), 1
+        if stem.isupper() and len(stem) > LONGEST_INITIALS:  # `LSTM` is `Lstm` in Rust
+            stem = stem.capitalize()
         while (chosen := f"{stem}{number if number > 1 else ''}") in self.names:
             number += 1
         return chosen

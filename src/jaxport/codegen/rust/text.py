@@ -239,7 +239,8 @@ def _refuted(test: ast.expr) -> str:
     if isinstance(test, ast.Compare):
         opposite = ">=" if isinstance(test.ops[0], ast.Lt) else "<="
         return f"{_text(test.left, 7)} {opposite} {_text(test.comparators[0], 7)}"
-    return f"{_text(test, 7)} == 0"
+    assert isinstance(test, ast.BinOp)  # a remainder
+    return f"{_text(test.left, 14)}.is_multiple_of({_text(test.right, 0)})"
 
 
 def _value_text(value: ast.expr, depth: int, facts: Ownership) -> str:

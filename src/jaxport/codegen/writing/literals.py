@@ -140,7 +140,8 @@ def number(value: RuntimeValue) -> ast.expr:
 
 
 def _is_uniform(value: HostValue) -> bool:
-    return bool((value.data == value.data.ravel()[0]).all()) and len(set(np.signbit(value.data.ravel()))) == 1
+    values = value.data.ravel()
+    return bool((values == values[:1]).all()) and len(set(np.signbit(values))) == 1
 
 
 def literal(value: HostValue) -> ast.expr:

@@ -1,6 +1,7 @@
 """Constant folding while emitting: movements of constant data, and arithmetic on small integers.
 
-Data that is only moved (a transposed or reshaped weight) stays a NumPy view, so nothing is copied. Computed values are
+Data that is only moved (a transposed or reshaped weight) stays a NumPy view, so nothing is copied, and weights are moved
+only as long as that is so. Computed values are
 folded only if they are small, and integers or booleans, whose arithmetic is exact. JAX itself computes floating-point
 primitives of small constants.
 """
@@ -80,7 +81,9 @@ COMPUTES: dict[str, PythonFunction] = {
 }
 
 
-def fold(op_type: str, operands: Sequence[Value | None], attributes: Parameters, dtype: DTypeLike) -> Value | None:
+def fold(
+    op_type: str, operands: Sequence[Value | None], attributes: Parameters, dtype: DTypeLike, *, copies: bool = False
+) -> Value | None:
     """Return the constant that an operator computes, or None if the graph has to compute it.
 
     Args:
@@ -88,13 +91,16 @@ def fold(op_type: str, operands: Sequence[Value | None], attributes: Parameters,
       operands: its operands; nothing is folded unless all are constants.
       attributes: its attributes as Python values.
       dtype: the dtype of the result, known from the schema.
+      copies: whether a weight is moved even if that copies it.
     """
     if not operands or any(x is not None and not x.is_constant for x in operands):
         return None
     first, *others = operands
     if op_type in MOVES and first is not None:
         rest = [None if x is None else x.constant for x in others]
-        return first.moved(lambda x: MOVES[op_type](x, *rest, **attributes))
+        moved = first.moved(lambda x: MOVES[op_type](x, *rest, **attributes))
+        # The pass `constants` knows whether other forms of a weight are used, from which a copy would be untied.
+        return moved if first.held is None or copies or moved.shares_memory(first) else None
     exact = all(x is None or x.dtype.kind in "iub" for x in operands) and np.dtype(dtype).kind in "iub"
     arrays = [None if x is None else x.constant for x in operands] if exact else []
     if op_type == "Cast" and exact:

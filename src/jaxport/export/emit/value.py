@@ -139,6 +139,10 @@ class Value:
         watch = None if self.watch is None else Watch()
         return Value(self.dtype, array.shape, constant=array, name=self.name, held=self.held, watch=watch)
 
+    def shares_memory(self, other: Value) -> bool:
+        """Whether two constants are views of the same memory."""
+        return np.may_share_memory(self._constant, other._constant)
+
     def same_elements(self, other: Value) -> bool:
         """Whether two constants have the same bytes; this does not count as read."""
         one, two = self._constant, other._constant

@@ -14,6 +14,7 @@ of floats are computed in double precision and rounded, which is as good as any 
 
 from __future__ import annotations
 
+import collections
 import math
 
 import numpy as np
@@ -24,8 +25,11 @@ from jaxport.graph.editing import (
     PARAMETER,
     SMALL,
     Editor,
+    Held,
     constant_of,
     dims_of,
+    graphs,
+    held,
     is_op,
     is_weight,
     nodes_of,
@@ -85,12 +89,13 @@ _FLOATS: dict[str, PythonFunction] = {
 def constants(model: ir.Model) -> str:
     """Fold nodes that depend on constants only, in the graph, its subgraphs and its functions."""
     editor, folded = Editor(model), 0
+    forms = collections.Counter(held(value) for graph in graphs(model) for value in graph.initializers.values())
     for node in nodes_of(model):
-        folded += _recast(node) or _folded(editor, node)
+        folded += _recast(node) or _folded(editor, node, forms)
     return f"{folded} nodes computed" if folded else "nothing to do"
 
 
-def _folded(editor: Editor, node: ir.Node) -> bool:
+def _folded(editor: Editor, node: ir.Node, forms: collections.Counter[Held | None]) -> bool:
     if node.domain or node.graph is None or node.op_type == "Constant" or not node.inputs or len(node.outputs) != 1:
         return False
     if node.inputs[0] is None:  # a loop without a number of steps
@@ -105,12 +110,16 @@ def _folded(editor: Editor, node: ir.Node) -> bool:
     result = None if dtype is None else _computed(node, arrays, dtype.numpy())
     if result is None:
         return False
-    if node.op_type in folding.MOVES and _is_own(weight) and len(weight.uses()) == 1:  # keeps the name
+    is_only, whole = len(weight.uses()) == 1, held(weight)
+    moves = node.op_type in folding.MOVES
+    if whole is not None and not (is_only and forms[whole] <= 1) and not np.may_share_memory(result, arrays[0]):
+        return False  # a copy of a weight that is used elsewhere would be untied
+    if moves and _is_own(weight) and is_only:  # keeps the name
         weight.const_value = ir.Tensor(result, dtype=weight.dtype, name=weight.name)
         weight.shape = ir.Shape(result.shape)
         return substitute(node.outputs[0], weight)
-    moves = node.op_type in folding.MOVES or node.op_type == "Slice"
-    wish = weight.name if moves else node.outputs[0].name
+    forms[whole] += 1
+    wish = weight.name if moves or node.op_type == "Slice" else node.outputs[0].name
     constant = editor.constant(node.graph, result, wish or "constant", weight if moves else None)
     return substitute(node.outputs[0], constant)
 

@@ -54,7 +54,7 @@ def _moved(editor: Editor, node: ir.Node) -> bool:
 
 
 def _merged(value: ir.Value | None, groups: Groups, new: list[Dim]) -> np.ndarray | None:
-    """Return a constant operand in the form that broadcasts to the shape before the split; None for a weight that grows."""
+    """Return a constant operand in the form that broadcasts to the shape before the split; no weight is repeated for it."""
     array = constant_of(value)
     if array is None or array.ndim > len(new):
         return None
@@ -69,8 +69,8 @@ def _merged(value: ir.Value | None, groups: Groups, new: list[Dim]) -> np.ndarra
                 spread[axis] = size
         size = math.prod(spread[axis] for axis in after)
         dims.extend([size] if before else [])
-    if is_weight(value) and math.prod(spread) > array.size:
-        return None
     merged = np.broadcast_to(aligned, spread).reshape(dims)
+    if merged.size != array.size and is_weight(value):
+        return None
     leading = next((axis for axis, size in enumerate(merged.shape) if size != 1), merged.ndim)
     return merged.reshape(merged.shape[leading:])

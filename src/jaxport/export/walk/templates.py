@@ -212,7 +212,8 @@ class _Instance:
                 call = step.call._replace(operands=self._values(step.call.operands))
                 self.nodes[step.node] = scope.add(call, results, self._place(step.place))
             elif isinstance(step, Move):
-                moved = folding.fold(step.op_type, self._values(step.operands), step.attributes, step.result.dtype)
+                operands = self._values(step.operands)  # which may lie in memory in another order than those folded
+                moved = folding.fold(step.op_type, operands, step.attributes, step.result.dtype, copies=True)
                 assert moved is not None, "the operands have the dtypes and shapes of those that were folded"
                 assert step.result.watch is not None, "only moves of watched constants are steps"
                 self.watched[step.result.watch] = moved

@@ -22,6 +22,9 @@ OPTIONS = ("axis", "block_size")
 SCALES = (2.0**-80, 2.0**80)
 """Scales with which no product of a small integer is denormal or infinite."""
 
+MOST_OPERANDS = 4
+"""Of what has more operands, such as a sum, none is the weight of a layer."""
+
 Value = Variable | HostValue
 
 
@@ -29,7 +32,7 @@ def dequantized(value: RuntimeValue, node: object) -> Weight | None:
     """Return the weight that an operand of a node is, if the file has it quantized, and nothing else reads that."""
     if not isinstance(value, Variable | HostValue) or not isinstance(node, ir.Node):
         return None
-    for operand in node.inputs:
+    for operand in node.inputs[:MOST_OPERANDS]:
         source = operand.producer() if operand is not None else None
         if source is None or source.op_type != "DequantizeLinear" or len(operand.uses()) != 1:  # type: ignore[union-attr]
             continue
