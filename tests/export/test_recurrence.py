@@ -438,6 +438,25 @@ def test_weights_are_those_of_the_cell(cell):
     exported = jaxport.to_onnx(model, [(B, T, D)], state="discard")
     paths = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))}
     assert held(exported) == dict.fromkeys(paths, 1)
+    assert jaxport.from_onnx(exported).to_source(framework="nnx").origins == {path: path for path in paths}
+
+
+class Scanned(eqx.Module):
+    cell: eqx.Module
+
+    def __call__(self, x):
+        state = jnp.zeros(H)
+        state = (state, state) if isinstance(self.cell, eqx.nn.LSTMCell) else state
+        return jax.lax.scan(lambda carry, row: (self.cell(row, carry), None), state, x)[0]
+
+
+@pytest.mark.parametrize("cell", [eqx.nn.LSTMCell, eqx.nn.GRUCell])
+def test_weights_are_those_of_the_cell_of_equinox(cell):
+    model = Scanned(cell(D, H, key=KEY))
+    paths = {f"cell.{name}" for name in ("weight_ih", "weight_hh", "bias", "bias_n") if hasattr(model.cell, name)}
+    imported = jaxport.from_onnx(jaxport.to_onnx(model, [(T, D)]))
+    assert set(imported.params) == paths
+    assert imported.to_source(framework="equinox").origins == {path: path for path in paths}
 
 
 @pytest.mark.parametrize("names", [("enc/cell.wi", "enc/cell.wh"), ("enc/cell/wi", "enc/cell/wh"), ("wi", "wh")])
