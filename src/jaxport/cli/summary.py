@@ -6,14 +6,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from jaxport.errors import JaxportError, ModelError
 from jaxport.export.delivery import lowest
 from jaxport.importer import from_onnx
-from jaxport.importer.loading.load import decode_remarks
+from jaxport.importer.loading.load import as_written
 
 __all__ = ["NAMESPACE", "ModuleRow", "Summary", "TensorRow", "load_model", "summarize"]
 
@@ -96,10 +95,7 @@ def load_model(path: Path) -> ir.Model:
       ModelError: there is no such file, or it is not an ONNX model.
     """
     try:
-        proto = onnx.load(path, load_external_data=False)
-        decode_remarks(proto)
-        model = ir.from_proto(proto)
-        ir.external_data.set_base_dir(model.graph, path.parent)
+        model = as_written(path)
     except OSError as error:
         raise ModelError(f"`{path}` cannot be read", why=error.strerror or str(error)) from error
     except (DecodeError, ir.serde.SerdeError) as error:

@@ -24,7 +24,7 @@ from jaxport.importer.loading.lifting import has_hidden, lift
 from jaxport.importer.loading.mapping import Buffer
 from jaxport.importer.loading.ordering import in_order
 
-__all__ = ["ModelSource", "decode_remarks", "load"]
+__all__ = ["ModelSource", "as_written", "load"]
 
 
 class HasModel(Protocol):
@@ -112,7 +112,7 @@ def _loaded(proto: onnx.ModelProto, gate: Gate, shared: bool = False) -> ir.Mode
     for holder in _holders(proto):
         _check_names(holder)
         _forget_empty_types(holder)
-    decode_remarks(proto)
+    _decode_remarks(proto)
     gate.pass_through(proto)
     model = ir.from_proto(proto)
     gate.take(model)
@@ -199,7 +199,16 @@ def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
             raise ModelError(f"the name {name!r} is not text", why="it is not UTF-8", instead="export the model again")
 
 
-def decode_remarks(proto: onnx.ModelProto) -> None:
+def as_written(path: Path) -> ir.Model:
+    """Return the model of a file, none of it checked or moved, for those who only show it."""
+    proto = onnx.load(path, load_external_data=False)
+    _decode_remarks(proto)
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    return model
+
+
+def _decode_remarks(proto: onnx.ModelProto) -> None:
     """Make descriptions that are not UTF-8 text, with U+FFFD for what is none; names are refused instead."""
     for message, name in _remarks(proto):
         setattr(message, name, getattr(message, name).decode(errors="replace"))

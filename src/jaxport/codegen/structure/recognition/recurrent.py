@@ -78,7 +78,7 @@ def _is_plain(attributes: Mapping[str, Attribute], kind: str) -> bool:
     return all(str(name).lower() == usual[at % len(usual)] for at, name in enumerate(names))
 
 
-class Part(NamedTuple):
+class OfDirection(NamedTuple):
     """The part of a tensor of all directions that is for one of them; `index` says which elements of it."""
 
     whole: Variable
@@ -90,7 +90,7 @@ class Part(NamedTuple):
         return self.index[0] if isinstance(self.index, tuple) else self.index
 
 
-def _input_product(rows: Variable, packed: Packed) -> tuple[Variable, Part, Variable | None] | None:
+def _input_product(rows: Variable, packed: Packed) -> tuple[Variable, OfDirection, Variable | None] | None:
     """Return sequence, weights of the input and biases of `x @ W[d].T + (B[d, :n] + B[d, n:])`."""
     matcher = packed.matcher
     total = matcher.step(rows, "+")
@@ -130,7 +130,7 @@ class Packed:
         self._first: dict[Variable, int] = {}
         self._count = 0
 
-    def part(self, value: RuntimeValue, turned: bool) -> Part | None:
+    def part(self, value: RuntimeValue, turned: bool) -> OfDirection | None:
         """Return the part of a packed tensor that a value is."""
         if turned:
             transposed = self.matcher.step(value, "T")
@@ -139,7 +139,7 @@ class Packed:
         if indexed is None:
             return None
         whole, index = indexed.step.args
-        return Part(whole, index) if self.rows(whole, is_matrix=turned) is not None else None
+        return OfDirection(whole, index) if self.rows(whole, is_matrix=turned) is not None else None
 
     def rows(self, value: RuntimeValue, is_matrix: bool) -> np.ndarray | None:
         """Return the numbers of the rows of a value, by all of its axes but that along a row."""
@@ -175,7 +175,9 @@ class Packed:
             )
         return rows.reshape(sizes)
 
-    def weights(self, op: Op, of_input: Part, of_state: Variable, bias: Variable | None) -> dict[str, Weight] | None:
+    def weights(
+        self, op: Op, of_input: OfDirection, of_state: Variable, bias: Variable | None
+    ) -> dict[str, Weight] | None:
         """Return the tensors of a cell: kernels (inputs first) and biases, of gates in the frameworks' order.
 
         None if they are not whole gates of parameters that only this cell has.
