@@ -1,10 +1,11 @@
 """The CPU time of one forward on one thread: printed crates for Burn, ONNX Runtime, `jax.jit`, and the peer's code.
 
-python -m benchmarks.burn.speed FOLDER [NAME …] [--quick] [--write rows.json]
+python -m benchmarks.burn.speed FOLDER [NAME …] [--examples MODEL/FRAMEWORK …] [--quick] [--write rows.json]
 
-The folder has files `NAME.onnx` with inputs in `NAME.0.npz`, as `tests.torch.exporting` writes them. The peer's generator is
-compiled from `benchmarks/burn/peer`; files that it does not convert have no figure of it. `--quick` takes what the tests have
-compiled, with the checks of a development build: to try the script, not for figures.
+The folder has files `NAME.onnx` with inputs in `NAME.0.npz`, as `tests.torch.exporting` writes them; `--examples` writes examples
+into it first, at their published sizes. The peer's generator is compiled from `benchmarks/burn/peer`; files that it does not
+convert have no figure of it. `--quick` takes what the tests have compiled, with the checks of a development build: to try the
+script, not for figures.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import onnx
 
 import jaxport
 from benchmarks.measure import rendered, run
+from examples.models import build as build_example
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer.variants import in_model_order
@@ -36,9 +38,16 @@ from tests.torch.imported import Checks
 HERE = Path(__file__).parent
 SECONDS = 1.0
 """For how long a model runs while its time is taken."""
+ROUNDS = 3
+"""How often crates take turns, so that both have their share of a busy machine: the median counts."""
+BATCH = 0.05
+"""For how long calls are timed together, so that short ones are not lost between two looks at the clock."""
+TOKENS = 64
+"""The length of the text that examples read."""
 TIMED = """
 /// The processor time of all threads of this process, in nanoseconds.
 fn spent() -> u64 {
+    std::thread::yield_now(); // the kernel adds up what ran when it chooses again
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let texts = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("schedstat")).ok());
     texts.filter_map(|text| text.split(' ').next()?.parse::<u64>().ok()).sum()
@@ -49,9 +58,12 @@ pub fn run(model: &ROOT, inputs: &Tensors, device: &Device) -> Result<Tensors, T
     let start = std::time::Instant::now();
     let mut times = Vec::new();
     while times.len() < 3 || start.elapsed().as_secs_f64() < SECONDS {
-        let before = spent();
-        computed(model, inputs, device)?;
-        times.push((spent() - before) as f32 / 1e6);
+        let (before, batch, mut calls) = (spent(), std::time::Instant::now(), 0);
+        while calls == 0 || batch.elapsed().as_secs_f64() < BATCH {
+            computed(model, inputs, device)?;
+            calls += 1;
+        }
+        times.push((spent() - before) as f32 / 1e6 / calls as f32);
     }
     times.sort_by(f32::total_cmp);
     let mut outputs = computed(model, inputs, device)?;
@@ -126,11 +138,24 @@ class Row:
     why: str = ""
 
 
+def written(cell: str, folder: Path) -> str:
+    """Write an example and its inputs to a folder, and return the name of the file."""
+    name = cell.replace("/", "_")
+    if not (folder / f"{name}.onnx").exists():
+        example = build_example(*cell.split("/"), "real")  # type: ignore[arg-type]
+        exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
+        for number, sizes in enumerate(example.sizes[:2]):
+            sample = example.sample(np.random.default_rng(0), {**sizes, **{key: TOKENS for key in sizes if key == "T"}})
+            np.savez(folder / f"{name}.{number}.npz", **exported.flatten(sample, {}))
+        exported.save(folder / f"{name}.onnx")
+    return name
+
+
 def timed(case: Case) -> Case:
     """Return a case that takes its time: `run` returns it beside the outputs."""
     root = re.search(r"pub fn (?:run|computed)\(model: &(\w+)", case.glue)
     assert root is not None
-    text = TIMED.replace("ROOT", root[1]).replace("SECONDS", str(SECONDS))
+    text = TIMED.replace("ROOT", root[1]).replace("SECONDS", str(SECONDS)).replace("BATCH", str(BATCH))
     return Case(case.model, case.glue.replace("pub fn run(", "pub fn computed(") + text, case.helpers, case.weights)
 
 
@@ -163,7 +188,10 @@ def of_peer(path: Path) -> Case | str:
         arguments=", ".join(arguments),
         stored="\n".join(f'    outputs.insert("{place}", {place});' for place in places),
     )
-    return timed(Case((folder / "model.rs").read_text(), glue, weights=folder / "model.bpk"))
+    text = (
+        (folder / "model.rs").read_text().replace("burn_store::", "burn::store::")
+    )  # the crate that Burn has as a module
+    return timed(Case(text, glue, weights=folder / "model.bpk"))
 
 
 def _argument(value: onnx.ValueInfoProto) -> str:
@@ -185,6 +213,16 @@ def milliseconds(built: Built, name: str, inputs: Mapping[str, np.ndarray]) -> t
     return float(outputs["milliseconds"][0]), ""
 
 
+def measured_beside(
+    built: Built, name: str, why: str, inputs: Mapping[str, np.ndarray]
+) -> tuple[tuple[float, float], str]:
+    """Return the times of a crate and of the peer's, one after the other, and why the peer has none."""
+    burn, problem = milliseconds(built, name, inputs)
+    assert not problem, f"{name}: {problem}"
+    peer, why = (float("nan"), why) if why else milliseconds(built, f"{name} of the peer", inputs)
+    return (burn, peer), why
+
+
 def measured(paths: Sequence[Path], release: bool) -> list[Row]:
     """Compile all models once, and take the time of each."""
     cases: dict[str, Case] = {path.stem: printed(path) for path in paths}
@@ -198,13 +236,13 @@ def measured(paths: Sequence[Path], release: bool) -> list[Row]:
     built = build(cases, "speed", release=release)
     rows = []
     for path in paths:
-        name, inputs = path.stem, path.with_suffix(".0.npz")
-        arrays = dict(np.load(inputs))
-        burn, problem = milliseconds(built, name, arrays)
-        assert not problem, f"{name}: {problem}"
-        peer, why = float("nan"), reasons.get(name, "")
-        if not why:
-            peer, why = milliseconds(built, f"{name} of the peer", arrays)
+        name, inputs = path.stem, BUILD / "speed" / f"{path.stem}.npz"
+        known = {value.name for value in onnx.load(path, load_external_data=False).graph.input}
+        arrays = {key: array for key, array in np.load(path.with_suffix(".0.npz")).items() if key in known}
+        np.savez(inputs, **arrays)  # without the results that lie beside them
+        rounds = [measured_beside(built, name, reasons.get(name, ""), arrays) for _ in range(ROUNDS)]
+        burn, peer = (sorted(times)[ROUNDS // 2] for times in zip(*(times for times, _ in rounds), strict=True))
+        why = rounds[0][1]
         places = {"path": str(path), "inputs": str(inputs)}
         runtime, compiled = (
             run(text.format(**places) + TAKEN.format(seconds=SECONDS))["milliseconds"] for text in (RUNTIME, JAX)
@@ -219,11 +257,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.burn.speed", description=main.__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help="patterns of the names of files")
+    parser.add_argument("--examples", nargs="*", default=[], metavar="CELL", help="examples, such as `gpt2/nnx`")
     parser.add_argument("--quick", action="store_true", help="a development build, to try the script")
     parser.add_argument("--write", type=Path, metavar="FILE", help="where the rows go, as JSON")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    patterns = arguments.names or ["*"]
+    patterns = [*arguments.names, *(written(cell, arguments.folder) for cell in arguments.examples)] or ["*"]
     paths = sorted({path for pattern in patterns for path in arguments.folder.glob(f"{pattern}.onnx")})
     rows = measured(paths, release=not arguments.quick)
     header = ("file", "Burn, ms", "× ONNX Runtime", "× jax.jit", "× burn-onnx", "why not")

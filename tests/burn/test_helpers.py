@@ -42,6 +42,8 @@ INPUTS
 }
 """
 
+MASK = "a.slice(s![.., .., 0..1, 0..1]).swap_dims(1, 2).expand([2, 1, 5, 6]).greater_elem(0.0)"
+
 
 class Row(NamedTuple):
     """A case: what is printed, with the inputs `a`, `b`, ..., and what JAX computes of them."""
@@ -53,6 +55,10 @@ class Row(NamedTuple):
 
 def f(*numbers: Any) -> np.ndarray:
     return np.array(numbers, np.float32)
+
+
+def attended(options: Callable[[Any], dict[str, Any]]) -> Callable[..., Any]:
+    return lambda a, b, c: jax.nn.dot_product_attention(a, b, c, **options(a))
 
 
 def i(*numbers: Any, dtype: Any = np.int32) -> np.ndarray:
@@ -178,21 +184,20 @@ ROWS: dict[str, Row] = {
     "top_k indices": top_k("top_k", UNSTABLE, 1),
     "top_k_int indices": top_k("top_k_int", np.arange(40, dtype=np.int32) % 3, 1),
     **{
-        f"dot_product_attention {name}": Row(
-            f"dot_product_attention(a.clone(), b, c, {bias}, {mask}, {scale}, {causal})",
-            lambda a, b, c, options=options: jax.nn.dot_product_attention(a, b, c, **options(a)),
+        expression.partition("(")[0] + f" {name}": Row(
+            expression,
+            attended(options),
             (some(2, 5, 4, 3), some(2, 6, 2, 3, seed=1), some(2, 6, 2, 3, seed=2)),
         )
-        for name, bias, mask, scale, causal, options in (
-            ("alone", "None", "None", "None", "false", lambda a: {}),
-            ("scaled", "None", "None", "Some(0.3)", "true", lambda a: {"scale": 0.3, "is_causal": True}),
+        for name, expression, options in (
+            ("alone", "dot_product_attention(a, b, c, None)", lambda a: {}),
             (
-                "masked", "Some(a.clone().slice(s![0..1, .., 0..1, 0..1]).swap_dims(1, 2))",
-                "Some(a.clone().slice(s![.., .., 0..1, 0..1]).swap_dims(1, 2).expand([2, 1, 5, 6]).greater_elem(0.0))", "None", "false",
-                lambda a: {
-                    "bias": jnp.swapaxes(a[:1, :, :1, :1], 1, 2),
-                    "mask": jnp.broadcast_to(jnp.swapaxes(a[:, :, :1, :1], 1, 2), (2, 1, 5, 6)) > 0,
-                },
+                "masked", f"dot_product_attention(a.clone(), b, c, Some({MASK}))",
+                lambda a: {"mask": jnp.broadcast_to(jnp.swapaxes(a[:, :, :1, :1], 1, 2), (2, 1, 5, 6)) > 0},
+            ),
+            (
+                "biased", "biased_attention(a.clone(), b, c, Some(a.slice(s![0..1, .., 0..1, 0..1]).swap_dims(1, 2)), None, 0.3)",
+                lambda a: {"bias": jnp.swapaxes(a[:1, :, :1, :1], 1, 2), "scale": 0.3},
             ),
         )
     },

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import copy
+
+import jax.export
+import numpy as np
 import onnx.parser
 import pytest
 
+from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import Unsupported
@@ -31,11 +37,22 @@ def crate(text: str):
             "f32::NEG_INFINITY",
         ),
         ("(float[2] x, float[2] z) => (float[2] y) { y = Exp(x) }", "_z: Tensor<1>"),
+        ("(int32[3] x) => (int32[3] y) <int32[3] a = {5, 5, 5}> { b = Neg(x) y = Min(b, a) }", "clamp_max(5)"),
+        (
+            "(float[n, m] x, int64[n, 1] i, int64[n, 1] j) => (float[n] y) { ij = Concat<axis = 1>(i, j) y = GatherND(x, ij) }",
+            "gather_nd::<2, 2, 1, _>(x, ",
+        ),
         ("(float[2] x, float p) => (float[4] y) <int64[2] a = {1, 1}> { y = Pad(x, a, p) }", ".mask_where("),
     ],
 )
 def test_form(text: str, part: str) -> None:
     assert part in model(text), model(text)
+
+
+def test_expressions_are_copied_with_sizes_that_fill_tensors() -> None:
+    (size,) = jax.export.symbolic_shape("n")
+    made = RustBody(set(), lambda _: ast.Name("table")).created(size, (3,), np.dtype("int32"))
+    assert copy.deepcopy(made).uniform() is size  # type: ignore[attr-defined]
 
 
 def test_results_that_are_lists_are_refused_by_name() -> None:

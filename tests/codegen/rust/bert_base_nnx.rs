@@ -112,7 +112,7 @@ impl MultiHeadAttention2 {
         let [b, t, _] = x.dims();
         let query = self.query.forward(x.clone()).reshape([b, t, 4, 8]);
         let key = self.key.forward(x.clone()).reshape([b, t, 4, 8]);
-        let x = dot_product_attention(query, key, self.value.forward(x).reshape([b, t, 4, 8]), None, Some(mask), None, false);
+        let x = dot_product_attention(query, key, self.value.forward(x).reshape([b, t, 4, 8]), Some(mask));
         self.out.forward(x.reshape([b, t, 32]))
     }
 }

@@ -2,7 +2,7 @@ use burn::module::{Initializer, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::{DType, activation};
+use burn::tensor::{DType, activation, module};
 use std::path::PathBuf;
 
 use super::helpers::{divide_int, gather_nd};
@@ -145,7 +145,7 @@ impl GRUCell {
         let x_3 = self.kernel_2.val().slice(s![16..32]);
         let x_4 = self.kernel_2.val().slice(s![..16]);
         let x_3 = Tensor::cat(vec![x_3, x_4, self.kernel_2.val().slice(s![32..])], 0).unsqueeze::<3>();
-        let x = x.matmul(x_3.squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
+        let x = module::linear(x, x_3.squeeze_dim::<2>(0).transpose(), None);
         let x_3 = self.bias.val().slice(s![16..32]);
         let x_3 = Tensor::cat(vec![x_3, self.bias.val().slice(s![..16]), self.bias.val().slice(s![32..])], 0);
         let x_3 = Tensor::cat(vec![x_3.unsqueeze::<2>(), Tensor::<2>::zeros([1, 48], (&device, DType::F32))], 1);

@@ -78,7 +78,7 @@ impl MultiheadAttention {
         let key_proj = self.key_proj.forward(memory.clone()).reshape([b, 7, 4, 8]);
         let cos = self.table_3.val().expand([b, 7, 4]).unsqueeze_dim::<4>(2);
         let x_2 = rotary(key_proj, cos, self.table_4.val().expand([b, 7, 4]).unsqueeze_dim::<4>(2));
-        let x = dot_product_attention(x, x_2, self.value_proj.forward(memory).reshape([b, 7, 4, 8]), None, Some(mask), None, false);
+        let x = dot_product_attention(x, x_2, self.value_proj.forward(memory).reshape([b, 7, 4, 8]), Some(mask));
         self.output_proj.forward(x.reshape([b, 5, 32]))
     }
 }

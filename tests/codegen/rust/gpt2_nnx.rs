@@ -2,7 +2,7 @@ use burn::nn::attention::{MultiHeadAttention, MultiHeadAttentionConfig};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::{DType, activation};
+use burn::tensor::{DType, activation, module};
 use std::path::PathBuf;
 
 use super::helpers::causal_attention;
@@ -48,7 +48,7 @@ impl NnxGpt2 {
         for block in &self.blocks {
             x = block.forward(x);
         }
-        self.norm.forward(x).matmul(self.words.weight.val().transpose().unsqueeze::<3>())
+        module::linear(self.norm.forward(x), self.words.weight.val().transpose(), None)
     }
 }
 

@@ -1,7 +1,7 @@
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::{DType, FloatDType, IndexingUpdateOp, activation};
+use burn::tensor::{DType, FloatDType, IndexingUpdateOp, activation, module};
 use std::path::PathBuf;
 
 use super::helpers::{rotary, scatter_nd};
@@ -52,7 +52,7 @@ impl Decode {
         let x_3 = x_3.unsqueeze::<2>().lower_equal(position.unsqueeze_dim::<2>(1)).unsqueeze_dims::<5>(&[1, 2, 3]);
         let mut cache_keys = Vec::new();
         let mut cache_values = Vec::new();
-        for ((layer, layer_cache_key), layer_cache_value) in self.layers.iter().zip(cache_key.clone().iter_dim(0).map(|row| row.squeeze_dim::<4>(0))).zip(cache_value.clone().iter_dim(0).map(|row| row.squeeze_dim::<4>(0))) {
+        for ((layer, layer_cache_key), layer_cache_value) in self.layers.iter().zip(cache_key.iter_dim(0).map(|row| row.squeeze_dim::<4>(0))).zip(cache_value.iter_dim(0).map(|row| row.squeeze_dim::<4>(0))) {
             let (layer_cache_key, layer_cache_value, x_4) = layer.forward(x, cos.clone(), sin.clone(), layer_cache_key, x_2.clone(), layer_cache_value, x_3.clone());
             x = x_4;
             cache_keys.push(layer_cache_key);
@@ -60,7 +60,7 @@ impl Decode {
         }
         let x_2 = Tensor::stack::<5>(cache_keys, 0);
         let x_3 = Tensor::stack::<5>(cache_values, 0);
-        let x = self.norm.forward(x).matmul(self.words.weight.val().transpose().unsqueeze::<3>());
+        let x = module::linear(self.norm.forward(x), self.words.weight.val().transpose(), None);
         (x.squeeze_dim::<2>(1), x_2, x_3)
     }
 }

@@ -1,10 +1,10 @@
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::{DType, FloatDType, activation};
+use burn::tensor::{DType, FloatDType, activation, module};
 use std::path::PathBuf;
 
-use super::helpers::{dot_product_attention, rotary};
+use super::helpers::{causal_mask, dot_product_attention, rotary};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -49,7 +49,7 @@ impl NnxLlama {
         for layer in &self.layers {
             x = layer.forward(x, cos.clone(), sin.clone());
         }
-        self.norm.forward(x).matmul(self.words.weight.val().transpose().unsqueeze::<3>())
+        module::linear(self.norm.forward(x), self.words.weight.val().transpose(), None)
     }
 }
 
@@ -108,10 +108,11 @@ impl NnxAttention {
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<3> {
+        let device = x.device();
         let [b, t, _] = x.dims();
         let x_2 = rotary(self.query.forward(x.clone()).reshape([b, t, 4, 8]), cos.clone(), sin.clone());
         let x_3 = rotary(self.key.forward(x.clone()).reshape([b, t, 2, 8]), cos, sin);
-        let x = dot_product_attention(x_2, x_3, self.value.forward(x).reshape([b, t, 2, 8]), None, None, None, true);
+        let x = dot_product_attention(x_2, x_3, self.value.forward(x).reshape([b, t, 2, 8]), Some(causal_mask(t, t, &device)));
         self.output.forward(x.reshape([b, t, 32]))
     }
 }

@@ -2,7 +2,7 @@ use burn::module::{Initializer, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::prelude::*;
 use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::{DType, activation};
+use burn::tensor::{DType, activation, module};
 use std::path::PathBuf;
 
 /// The results of the model.
@@ -100,7 +100,7 @@ impl Rnn2 {
         let x_3 = Tensor::cat(vec![self.kernel_5.val(), self.kernel_6.val(), self.kernel_7.val(), self.kernel_8.val()], 1);
         let x_3 = x_3.transpose();
         let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
-        let x = x.matmul(x_3.unsqueeze::<3>().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
+        let x = module::linear(x, x_3.unsqueeze::<3>().squeeze_dim::<2>(0).transpose(), None);
         let x_3 = Tensor::cat(vec![self.bias.val(), self.bias_2.val(), self.bias_3.val(), self.bias_4.val()], 0);
         let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
         let x_3 = Tensor::cat(vec![x_3.unsqueeze::<2>(), Tensor::<2>::zeros([1, 64], (&device, DType::F32))], 1);
@@ -159,7 +159,7 @@ impl Rnn {
         let x_3 = Tensor::cat(vec![self.kernel_5.val(), self.kernel_6.val(), self.kernel_7.val(), self.kernel_8.val()], 1);
         let x_3 = x_3.transpose();
         let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
-        let x = x.swap_dims(0, 1).matmul(x_3.unsqueeze::<3>().squeeze_dim::<2>(0).transpose().unsqueeze::<3>());
+        let x = module::linear(x.swap_dims(0, 1), x_3.unsqueeze::<3>().squeeze_dim::<2>(0).transpose(), None);
         let x_3 = Tensor::cat(vec![self.bias.val(), self.bias_2.val(), self.bias_3.val(), self.bias_4.val()], 0);
         let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
         let x_3 = Tensor::cat(vec![x_3.unsqueeze::<2>(), Tensor::<2>::zeros([1, 64], (&device, DType::F32))], 1);

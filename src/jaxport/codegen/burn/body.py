@@ -165,23 +165,26 @@ class RustBody:
         if isinstance(known, np.ndarray) and not known.size:
             uniform = dtype.type(0)
         if uniform is not None:
-            where = self.options(dtype)
-            if kind == "Bool":
-                filled = path_call(
-                    f"Tensor::<{rank_of(shape)}, Int>::full", self.shape(shape), Literal(str(int(uniform))), where
-                )
-                return method(filled, "equal_elem", Literal("1"))
-            short = (
-                {0: "zeros", 1: "ones"}.get(uniform) if not is_dim(uniform) and not np.signbit(float(uniform)) else None
-            )
-            if short:
-                return path_call(f"{generics}::{short}", self.shape(shape), where)
-            return path_call(f"{generics}::full", self.shape(shape), self.literal(uniform, dtype), where)
+            made = self._uniform(uniform, shape, dtype, generics)
+            made.uniform = lambda: uniform  # type: ignore[attr-defined]  # a function, as sizes cannot be copied
+            return made
         assert isinstance(known, np.ndarray)
         if known.size > LARGEST_LITERAL:
             return self.table(known)
         data = self._nested(known.reshape(shape or (1,)), dtype)
         return path_call(f"{generics}::from_data", data, self.options(dtype))
+
+    def _uniform(self, number: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype, generics: str) -> ast.expr:
+        where = self.options(dtype)
+        if kind_of(dtype) == "Bool":
+            filled = path_call(
+                f"Tensor::<{rank_of(shape)}, Int>::full", self.shape(shape), Literal(str(int(number))), where
+            )
+            return method(filled, "equal_elem", Literal("1"))
+        short = {0: "zeros", 1: "ones"}.get(number) if not is_dim(number) and not np.signbit(float(number)) else None
+        if short:
+            return path_call(f"{generics}::{short}", self.shape(shape), where)
+        return path_call(f"{generics}::full", self.shape(shape), self.literal(number, dtype), where)
 
     def _nested(self, array: np.ndarray, dtype: np.dtype) -> ast.expr:
         if array.ndim == 0:

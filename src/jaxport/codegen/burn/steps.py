@@ -135,7 +135,7 @@ class StepPrinter:
 
         def value(leaf: RuntimeValue) -> RuntimeValue:
             if isinstance(leaf, Variable):
-                return tensor(expression_of(leaf), leaf.shape, leaf.dtype)
+                return _read(expression_of(leaf), leaf)
             if isinstance(leaf, HostValue):
                 if leaf.symbolic:
                     return TypedValue(leaf.shape, leaf.dtype, known=leaf.item()) if leaf.size == 1 else leaf
@@ -156,7 +156,7 @@ class StepPrinter:
 
     def _by_primitives(self, body: RustBody, step: Step) -> list[TypedValue]:
         traced = _Traced(step)
-        values = [tensor(self.expression_of(v), v.shape, v.dtype) for v in traced.variables]
+        values = [_read(self.expression_of(v), v) for v in traced.variables]
         values += [self._known(host) for host in traced.tables]
         return _as_recorded(body, step, printed(body, traced.jaxpr.jaxpr, traced.jaxpr.consts, values))
 
@@ -227,6 +227,14 @@ class StepPrinter:
             self.uses_device = True
             arguments = [body.device(), *arguments]
         return path_call(name, *arguments)
+
+
+def _read(node: ast.expr, variable: Variable) -> TypedValue:
+    """Return the value of a variable; a number that fills a tensor stays one where its expression stands."""
+    number = getattr(node, "uniform", None)
+    if number is not None:
+        return TypedValue(tuple(variable.shape), np.dtype(variable.dtype), known=number())
+    return tensor(node, variable.shape, variable.dtype)
 
 
 def _as_recorded(body: RustBody, step: Step, results: Sequence[TypedValue]) -> list[TypedValue]:

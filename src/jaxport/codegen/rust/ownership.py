@@ -86,11 +86,15 @@ def _branches(statement: ast.AST) -> list[Braces]:
 
 
 def _live_in_loop(loop: ast.For | While, after: Collection[str]) -> set[str]:
+    once = {name.id for name in reads(loop.iter)} if isinstance(loop, ast.For) else set()
+    return _live_in_rounds(loop, after) | once
+
+
+def _live_in_rounds(loop: ast.For | While, after: Collection[str]) -> set[str]:
     if isinstance(loop, ast.For):
         bound = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
         again = live(loop.body, after) - bound
-        again = live(loop.body, {*after, *again}) - bound
-        return again | {name.id for name in reads(loop.iter)}
+        return live(loop.body, {*after, *again}) - bound
     inside = [*loop.before, ast.Expr(loop.condition), *loop.body]
     again = live(inside, after)
     return live(inside, {*after, *again})
@@ -222,7 +226,8 @@ def _insert(statements: list[ast.stmt], after: Collection[str], facts: Ownership
             statements.remove(statement)
             continue
         if isinstance(statement, ast.For | While):
-            again = alive | _live_in_loop(statement, alive)
+            again = alive | _live_in_rounds(statement, alive)
+            once = _live_in_loop(statement, alive)
             if isinstance(statement, ast.For):
                 read = live(statement.body, ())
                 for node in ast.walk(statement.target):
@@ -235,7 +240,7 @@ def _insert(statements: list[ast.stmt], after: Collection[str], facts: Ownership
                 behind = live(statement.body, again) | alive
                 _insert([*statement.before, ast.Expr(statement.condition)], behind, facts)
                 _insert(statement.body, again, facts)
-            alive = again
+            alive = again | once
             continue
         _drop_unread(statement, alive)
         alive -= targets(statement)

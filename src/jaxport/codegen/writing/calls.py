@@ -213,6 +213,10 @@ class CallPrinter(Printer):
         expression, default = self.expression(step), self._default(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
+            if isinstance(expression, ast.Name) and expression.id in self.busy and not self.started:
+                self.expressions[variable] = expression  # as it was: no name of its own
+                self.busy[expression.id] = max(self.busy[expression.id], self.last[variable])
+                return statements
             text, is_next = self.text(expression), reader == self.now + 1
             longest = math.inf if reader == end and is_next else LONGEST_INLINE if is_next else LONGEST_DISTANT
             if reader is not None and uses[variable] == 1 and not statements and len(text) <= longest:

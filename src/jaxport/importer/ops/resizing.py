@@ -76,7 +76,7 @@ def resized_along(
             "floor": lambda: xp.floor(at),
             "ceil": lambda: xp.ceil(at),
         }[nearest]()
-        y = jnp.take(x, xp.clip(rounded, 0, n - 1).astype(int), axis=axis)
+        y = jnp.take(x, xp.clip(rounded, 0, n - 1).astype(int), axis=axis, mode="clip")
     else:
         shrink = min(1.0, size / n if scale is None else scale) if antialias else 1.0
         reach = (1 if mode == "linear" else 2) / shrink
@@ -90,7 +90,7 @@ def resized_along(
         indices = xp.clip(taps, 0, n - 1).astype(int)
         x = x if x.dtype == jnp.float64 else x.astype(jnp.float32)
         terms = [
-            jnp.take(x, index, axis=axis) * weight.reshape(column).astype(x.dtype)
+            jnp.take(x, index, axis=axis, mode="clip") * weight.reshape(column).astype(x.dtype)
             for index, weight in zip(indices, weights, strict=True)
         ]
         y = sum(terms[1:], terms[0])

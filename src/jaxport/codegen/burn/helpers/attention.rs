@@ -1,35 +1,44 @@
 /// `jax.nn.dot_product_attention`: queries [b, t, n, h], keys and values [b, s, n or fewer, h]. `mask` is true where a key
-/// is seen, and like `bias` it is [b or 1, n or 1, t or 1, s]; causal queries see keys up to their own position.
+/// is seen: [b or 1, n or 1, t or 1, s].
 pub fn dot_product_attention(
+    query: Tensor<4>,
+    key: Tensor<4>,
+    value: Tensor<4>,
+    mask: Option<Tensor<4, Bool>>,
+) -> Tensor<4> {
+    let [_, _, _, size] = query.dims();
+    biased_attention(query, key, value, None, mask, 1.0 / (size as f64).sqrt())
+}
+
+/// `dot_product_attention` with scores of this scale, to which `bias` is added: [b or 1, n or 1, t or 1, s].
+pub fn biased_attention(
     query: Tensor<4>,
     key: Tensor<4>,
     value: Tensor<4>,
     bias: Option<Tensor<4>>,
     mask: Option<Tensor<4, Bool>>,
-    scale: Option<f64>,
-    is_causal: bool,
+    scale: f64,
 ) -> Tensor<4> {
-    let [batch, length, heads, size] = query.dims();
-    let [_, keys, groups, _] = key.dims();
-    let dtype = FloatDType::from(query.dtype());
-    let spread = |x: Tensor<4>| {
-        let [_, _, _, size] = x.dims();
-        let x: Tensor<5> = x.swap_dims(1, 2).unsqueeze_dim(2);
-        x.expand([batch, groups, heads / groups, keys, size]).reshape([batch, heads, keys, size])
-    };
-    let scores = query.swap_dims(1, 2).matmul(spread(key).transpose()).cast(FloatDType::F32);
-    let mut scores = scores * scale.unwrap_or(1.0 / (size as f64).sqrt());
+    let ([batch, length, heads, size], dtype) = (query.dims(), FloatDType::from(query.dtype()));
+    let ([_, keys, groups, _], [_, _, _, width]) = (key.dims(), value.dims());
+    let rows = heads / groups * length; // those of all heads that share keys
+    let query = query.swap_dims(1, 2).reshape([batch, groups, rows, size]);
+    let scores = query.matmul(key.permute([0, 2, 3, 1])).cast(FloatDType::F32);
+    let mut scores = scores.reshape([batch, heads, length, keys]) * scale;
     if let Some(bias) = bias {
         scores = scores + bias.cast(FloatDType::F32);
     }
-    let hidden = mask.map(|mask| mask.bool_not());
-    let future = is_causal
-        .then(|| Tensor::<2, Bool>::tril_mask([length, keys], 0, &scores.device()).unsqueeze());
-    for mask in [hidden, future].into_iter().flatten() {
-        scores = scores.mask_fill(mask, -0.7 * f32::MAX);
+    if let Some(mask) = mask {
+        scores = scores.mask_fill(mask.bool_not(), -0.7 * f32::MAX);
     }
-    let weights = softmax(scores, 3).cast(dtype);
-    weights.matmul(spread(value)).swap_dims(1, 2)
+    let weights = softmax(scores, 3).cast(dtype).reshape([batch, groups, rows, keys]);
+    let values = weights.matmul(value.swap_dims(1, 2));
+    values.reshape([batch, heads, length, width]).swap_dims(1, 2)
+}
+
+/// Where queries see keys: up to their own position.
+pub fn causal_mask(queries: usize, keys: usize, device: &Device) -> Tensor<4, Bool> {
+    Tensor::<2, Bool>::tril_mask([queries, keys], 0, device).bool_not().unsqueeze()
 }
 
 /// The attention of a sequence to itself in which each place sees itself and those before it.

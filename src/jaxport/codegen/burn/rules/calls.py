@@ -10,11 +10,11 @@ import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.elementwise import converted
-from jaxport.codegen.burn.rules.indexing import fill_of
+from jaxport.codegen.burn.rules.indexing import INDEX, fill_of
 from jaxport.codegen.burn.rules.reductions import reduced
 from jaxport.codegen.burn.rules.registry import call
 from jaxport.codegen.burn.rules.shapes import added_axes, stack as stacked
-from jaxport.codegen.burn.values import TypedValue, tensor
+from jaxport.codegen.burn.values import TypedValue, same, tensor
 from jaxport.codegen.rust.nodes import Literal, method, path_call
 from jaxport.importer.values.host import RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step
@@ -61,6 +61,9 @@ def matmul(body: RustBody, step: Step, a: TypedValue, b: TypedValue) -> TypedVal
     if min(len(a.shape), len(b.shape)) < 2 or a.kind != "Float" or a.dtype != b.dtype:
         return None
     rank = max(len(a.shape), len(b.shape))
+    if len(b.shape) == 2 < rank:  # one product of all rows
+        node = path_call("module::linear", body.tensor(a), body.tensor(b), Literal("None"))
+        return tensor(node, step.outputs.shape, a.dtype)
     left, right = (_raised(body.tensor(x), len(x.shape), rank) for x in (a, b))
     return tensor(method(left, "matmul", right), step.outputs.shape, a.dtype)
 
@@ -109,19 +112,28 @@ def dot_product_attention(
     body: RustBody, step: Step, query: TypedValue, key: TypedValue, value: TypedValue, bias: TypedValue | None = None, mask: TypedValue | None = None, *,
     scale: float | None = None, is_causal: bool = False,
 ) -> TypedValue | None:  # fmt: skip
-    if len(query.shape) != 4 or any(x is not None and len(x.shape) != 4 for x in (bias, mask)):
+    if (
+        is_dim(query.shape[-1])
+        or len(query.shape) != 4
+        or any(x is not None and len(x.shape) != 4 for x in (bias, mask))
+    ):
         return None
-    options = [_some(body, x) for x in (bias, mask)]
-    factor = (
-        path_call("Some", body.literal(float(scale), np.dtype("float64"))) if scale is not None else Literal("None")
-    )
     operands = [body.tensor(x) for x in (query, key, value)]
-    node = body.helper("dot_product_attention", *operands, *options, factor, Literal("true" if is_causal else "false"))
+    seen = None if mask is None else body.compact(mask)
+    if is_causal:
+        causal = body.helper("causal_mask", body.size(query.shape[1]), body.size(key.shape[1]), body.device())
+        seen = causal if seen is None else method(seen, "bool_and", causal)
+    if bias is None and scale is None:
+        node = body.helper("dot_product_attention", *operands, _some(seen))
+    else:
+        factor = body.literal(query.shape[-1] ** -0.5 if scale is None else float(scale), np.dtype("float64"))
+        added = None if bias is None else body.compact(bias)
+        node = body.helper("biased_attention", *operands, _some(added), _some(seen), factor)
     return tensor(node, step.outputs.shape, query.dtype)
 
 
-def _some(body: RustBody, x: TypedValue | None) -> ast.expr:
-    return Literal("None") if x is None else path_call("Some", body.compact(x))
+def _some(node: ast.expr | None) -> ast.expr:
+    return Literal("None") if node is None else path_call("Some", node)
 
 
 @call("jnp.take")
@@ -162,6 +174,21 @@ def gather_nd(body: RustBody, step: Step, x: TypedValue, indices: TypedValue, ba
     ranks = f"{len(x.shape)}, {len(indices.shape)}, {max(1, len(step.outputs.shape))}, _"
     made = body.helper("gather_nd", body.tensor(node), body.tensor(indices), Literal(str(batch_dims)), generics=ranks)
     return converted(body, tensor(made, step.outputs.shape, node.dtype), x.dtype)
+
+
+@call("index")
+def index(body: RustBody, step: Step, x: TypedValue, places: RuntimeValue) -> TypedValue | None:
+    """`x[i, j]`: arrays for the first axes."""
+    if not isinstance(places, tuple) or len(places) < 2 or not all(isinstance(one, TypedValue) for one in places):
+        return None
+    if not all(one.shape and one.kind == "Int" and same(one.shape, places[0].shape) for one in places):
+        return None
+    indices = stacked(body, *(converted(body, one, INDEX) for one in places), outs=[_places(places)], axis=-1)
+    return gather_nd(body, step, x, indices, 0)
+
+
+def _places(places: Sequence[TypedValue]) -> TypedValue:
+    return TypedValue((*places[0].shape, len(places)), INDEX)
 
 
 @call("helper.scatter_nd")

@@ -116,6 +116,8 @@ def converted(body: RustBody, x: TypedValue, dtype: np.dtype) -> TypedValue:
     if after == "Bool":
         zero = Literal("0.0" if before == "Float" else "0")
         return TypedValue(x.shape, dtype, method(node, "not_equal_elem", zero), x.sizes)
+    if isinstance(node, Invocation) and node.path == "Tensor::arange" and after == "Int" and dtype.itemsize >= 4:
+        return TypedValue(x.shape, dtype, path_call(node.path, node.arguments[0], body.options(dtype)), x.sizes)
     cast = method(node, "cast", Literal(f"{after}DType::{dtype_name(dtype)}"))
     cast.mask = node if before == "Bool" else None  # type: ignore[attr-defined]
     return TypedValue(x.shape, dtype, cast, x.sizes)

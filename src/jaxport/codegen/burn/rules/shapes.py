@@ -50,11 +50,18 @@ def added_axes(node: ast.expr, added: Sequence[int], rank: int) -> ast.expr:
     """Return a tensor with more axes, which are of size 1."""
     if _changed(node, "squeeze") == [*added]:
         return node.receiver  # pyright: ignore[reportAttributeAccessIssue]
+    before = getattr(node, "added", None)
+    if before is not None:  # both at once
+        kept = [axis for axis in range(rank) if axis not in added]
+        node, added = node.receiver, sorted([*added, *(kept[axis] for axis in before)])  # pyright: ignore[reportAttributeAccessIssue]
     if [*added] == [*range(len(added))]:
-        return method(node, "unsqueeze", generics=str(rank))
-    if len(added) == 1:
-        return method(node, "unsqueeze_dim", Literal(str(added[0])), generics=str(rank))
-    return method(node, "unsqueeze_dims", Borrow(axes_node(added)), generics=str(rank))
+        made = method(node, "unsqueeze", generics=str(rank))
+    elif len(added) == 1:
+        made = method(node, "unsqueeze_dim", Literal(str(added[0])), generics=str(rank))
+    else:
+        made = method(node, "unsqueeze_dims", Borrow(axes_node(added)), generics=str(rank))
+    made.added = [*added]  # type: ignore[attr-defined]
+    return made
 
 
 def _changed(node: ast.expr, name: str) -> list[int] | None:
