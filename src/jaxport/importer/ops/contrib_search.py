@@ -27,7 +27,9 @@ MOST_BEAMS = 128
 
 DECODER_INPUTS = ["input_ids", "position_ids", "attention_mask"]
 
-Choice = Callable[[Tensor, Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, Tensor | None, Tensor, tuple[Tensor, ...]]]
+Choice = Callable[
+    [Tensor, Tensor, Tensor, tuple[Tensor, ...]], tuple[Tensor, Tensor | None, Tensor, tuple[Tensor, ...]]
+]
 """From scores, sequences, their length and the state of a search to the next tokens, the sequences that they continue
 (None if each continues its own), whether the search goes on, and the next state."""
 
@@ -42,10 +44,10 @@ def without_repetition(scores, sequences, length, penalty, ngram_size):
     if not ngram_size:
         return scores
     ends = jnp.arange(ngram_size - 1, sequences.shape[1])
-    same = jnp.broadcast_to(ends < length, (scores.shape[0], len(ends)))
+    same = jnp.broadcast_to(ends < length, (scores.shape[0], ends.shape[0]))
     for back in range(1, ngram_size):
         last = jax.lax.dynamic_index_in_dim(sequences, length - back, axis=1)
-        same &= sequences[:, ends - ngram_size + back] == last
+        same &= sequences[:, ends - back] == last
     closing = jnp.zeros(scores.shape, bool).at[rows, sequences[:, ends]].max(same)
     return jnp.where(closing, jnp.finfo(scores.dtype).min, scores)
 
@@ -59,13 +61,14 @@ def next_beams(scores, sequences, length, state, settings):
     count, end, padding, penalty, early = settings
     _, done, ended, ended_scores = state
     best, places = jax.lax.top_k(scores.reshape(-1, count * scores.shape[1]), 2 * count)
-    groups = jnp.arange(len(best))
+    groups = jnp.arange(best.shape[0])
     beams, tokens = places // scores.shape[1], places % scores.shape[1]
     ends = tokens == end
     origins = (beams + groups[:, None] * count).astype(jnp.int32)
-    new = jnp.where((ends & ~done[:, None])[:, :count], best[:, :count] / length.astype(best.dtype) ** penalty, -jnp.inf)
-    written = jnp.where(jnp.arange(sequences.shape[1]) < length, sequences, padding)
-    ended, ended_scores = best_ended(ended, ended_scores, written[origins[:, :count]], new)
+    new = jnp.where(
+        (ends & ~done[:, None])[:, :count], best[:, :count] / length.astype(best.dtype) ** penalty, -jnp.inf
+    )
+    ended, ended_scores = best_ended(ended, ended_scores, sequences[origins[:, :count]], new)
     order = jnp.argsort(ends, axis=1)[:, :count]
     kept = [
         jnp.where(done[:, None], idle, jnp.take_along_axis(x, order, 1))
@@ -81,7 +84,7 @@ def is_done(best, length, ended_scores, penalty, early):
     """Whether each group has as many ended sequences as beams, and none of those that go on can become better."""
     count = ended_scores.shape[1]
     # ONNX Runtime takes the scores of two neighbouring groups from the second group on.
-    read = jnp.arange(len(best))[:, None] * count + jnp.arange(2 * count)
+    read = jnp.arange(best.shape[0])[:, None] * count + jnp.arange(2 * count)
     hope = best.reshape(-1)[read].max(1) / length.astype(best.dtype) ** penalty
     return (ended_scores[:, -1] > -jnp.inf) & (early | (ended_scores[:, -1] >= hope))
 
@@ -147,7 +150,9 @@ class SearchAttributes:
 
     def _check(self) -> None:
         """Refuse what is not built."""
-        refuse(self.model_type != 0 or self.encoder is not None, f"model_type {self.model_type}, a decoder with an encoder")
+        refuse(
+            self.model_type != 0 or self.encoder is not None, f"model_type {self.model_type}, a decoder with an encoder"
+        )
         for decoder in (self.decoder, self.init_decoder):
             if decoder is None:
                 continue
@@ -157,7 +162,9 @@ class SearchAttributes:
             )
             refuse(not decoder.uses("attention_mask"), "a decoder that does not use its attention_mask")
             pasts = [decoder.input_sizes(index) for index in range(3, decoder.output_count + 2)]
-            wrong = [sizes for sizes in pasts if sizes is None or len(sizes) != 5 or sizes[2] is None or sizes[4] is None]
+            wrong = [
+                sizes for sizes in pasts if sizes is None or len(sizes) != 5 or sizes[2] is None or sizes[4] is None
+            ]
             refuse(bool(wrong), "a decoder whose pasts do not have shapes (2, batch, heads, length, size)")
 
     def run(
@@ -174,24 +181,33 @@ class SearchAttributes:
         self._check()
         most = _most(max_length, ids)
         batch, length = ids.shape
-        mask = cast(ids != self.pad_token_id, np.int32) if mask is None else mask
-        at = jnp.cumsum(mask, axis=1, dtype=np.dtype(np.int32))
-        positions = jnp.where(mask == 0, 0, at - 1)
+        is_token = cast(ids != self.pad_token_id, np.int32)
+        mask = is_token if mask is None else mask
+        at = jnp.cumsum(is_token, axis=1, dtype=np.dtype(np.int32))
+        positions = jnp.where(is_token == 0, 0, at - 1)
         first = self.init_decoder or self.decoder
         pasts = [first.input_sizes(index) for index in range(3, first.output_count + 2)]
         pasts = [jnp.zeros((2, batch, sizes[2], 0, sizes[4]), first.input_dtype(3)) for sizes in pasts]
-        sequences = jnp.pad(ids, ((0, 0), (0, most - length)))
+        sequences = jnp.pad(ids, ((0, 0), (0, most - length)), constant_values=self.pad_token_id)
         here = jnp.full((), length, np.dtype(np.int32))
 
         def step(
             logits: Tensor, sequences: Tensor, here: RuntimeValue, state: RuntimeValue, at_first: bool = False
         ) -> RuntimeValue:
             scores = logits[:, -1, : self.vocab_size] if self.vocab_size > 0 else logits[:, -1]
-            scores = constraints.applied(nn.log_softmax(scores, axis=-1) if logs else scores, sequences, here, at_first, self)
+            scores = constraints.applied(
+                nn.log_softmax(cast(scores, np.float32), axis=-1) if logs else scores, sequences, here, at_first, self
+            )
             tokens, origins, goes_on, state = choose(scores, sequences, here, state)
             sequences = sequences if origins is None else jnp.take(sequences, origins, axis=0)
             tokens = jnp.expand_dims(tokens, 1)
-            return lax.dynamic_update_slice(sequences, tokens, (0, here)), tokens, origins, goes_on, state
+            return (
+                lax.dynamic_update_slice(sequences, tokens, (jnp.zeros_like(here), here)),
+                tokens,
+                origins,
+                goes_on,
+                state,
+            )
 
         def moved(presents: RuntimeValue, origins: Tensor | None) -> RuntimeValue:
             return presents if origins is None else [jnp.take(x, origins, axis=1) for x in presents]
@@ -301,11 +317,12 @@ def beam_search(
 
     ids = jnp.repeat(input_ids, count, axis=0)
     mask = None if attention_mask is None else jnp.repeat(attention_mask, count, axis=0)
+    single = np.dtype(np.float32)
     start = (
-        jnp.tile(jnp.where(jnp.arange(count) == 0, 0.0, -1e9), batch),
+        jnp.reshape(jnp.zeros((batch, 1), single) + jnp.where(jnp.arange(count) == 0, 0.0, -1e9), (-1,)),
         jnp.zeros((batch,), np.dtype(bool)),
         jnp.zeros((batch, count, most), np.dtype(np.int32)),
-        jnp.full((batch, count), -np.inf, np.dtype(np.float32)),
+        jnp.full((batch, count), -np.inf, single),
     )
     constraints = Constraints(min_length, repetition_penalty, vocab_mask, prefix_vocab_mask)
     sequences, length, state = search.run(ids, mask, max_length, constraints, choose, start, logs=True)
