@@ -258,7 +258,7 @@ class Exported:
         inputs: PyTree = None,
         *,
         check: bool = True,
-        sizes: Sequence[Mapping[str, int]] | None = None,
+        sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
         rtol: float | None = None,
         atol: float | None = None,
         avoid: Mapping[str, Iterable[int]] | None = None,

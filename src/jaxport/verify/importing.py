@@ -29,7 +29,7 @@ def verify_program(
     inputs: Sequence[PyTree] | Parameters | None = None,
     *,
     check: bool = True,
-    sizes: Sequence[Mapping[str, int]] | None = None,
+    sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     avoid: Mapping[str, Iterable[int]] | None = None,
@@ -153,7 +153,7 @@ class Comparison(Sides[Run]):
     def runs(
         self,
         inputs: Sequence[PyTree] | Parameters | None,
-        sizes: Sequence[Mapping[str, int]] | None,
+        sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
         seed: int,
         avoid: Mapping[str, Iterable[int]] | None = None,
     ) -> Iterator[Run]:

@@ -120,7 +120,7 @@ def arguments(
     ports: Mapping[str, Port],
     by_name: Parameters,
     known: Mapping[str, int],
-    sizes: Sequence[Mapping[str, int]] | None,
+    sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
     avoid: Mapping[str, Iterable[int]] | None,
     seed: int,
     sampler: Sampler | None = None,

@@ -51,7 +51,10 @@ class Conditions:
 
 
 def sets(
-    conditions: Conditions, wanted: Iterable[Mapping[str, int]] | None, known: Mapping[str, int], seed: int
+    conditions: Conditions,
+    wanted: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
+    known: Mapping[str, int],
+    seed: int,
 ) -> list[dict[str, int]]:
     """Return the sizes to run at: those that the user wants, or else chosen ones.
 
@@ -111,13 +114,14 @@ def chosen(
     return sets
 
 
-def checked(conditions: Conditions, sizes: Iterable[Mapping[str, int]]) -> list[dict[str, int]]:
-    """Check the sizes given by the user.
+def checked(conditions: Conditions, sizes: Mapping[str, int] | Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
+    """Check the sizes given by the user; those of one run may stand alone.
 
     Raises:
       InvalidArgument: a symbol is missing or unknown, or a constraint does not hold.
     """
-    result = [dict(sizes_of_run) for sizes_of_run in sizes]
+    runs: Sequence[Mapping[str, int]] = [sizes] if isinstance(sizes, Mapping) else sizes
+    result = [dict(sizes_of_run) for sizes_of_run in runs]
     for sizes_of_run in result:
         shown = ", ".join(f"{name}={size}" for name, size in sizes_of_run.items())
         if sorted(sizes_of_run) != conditions.symbols:

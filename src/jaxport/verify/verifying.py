@@ -36,7 +36,7 @@ def verify(
     inputs: Sequence[PyTree] | Parameters | Sampler | None = None,
     *,
     check: bool = True,
-    sizes: Sequence[Mapping[str, int]] | None = None,
+    sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     avoid: Mapping[str, Iterable[int]] | None = None,
@@ -56,7 +56,7 @@ def verify(
       inputs: the positional arguments of the function; or some arguments by input name; or a sampler, called with the
         port, the sizes and a NumPy generator, which returns an array or None.
       check: whether to raise if the two sides disagree.
-      sizes: the sizes of the symbolic dims, one mapping per run.
+      sizes: the sizes of the symbolic dims: a mapping, or one for each run.
       rtol: the tolerance relative to each element; by default that of the output's dtype.
       atol: the absolute tolerance; by default that of the dtype for the output's largest element. Integers and booleans
         are compared exactly if neither is given.
@@ -112,7 +112,7 @@ def verify_file(
     double_precision: bool = False,
     state: Literal["refuse", "outputs", "discard"] = "refuse",
     check: bool = True,
-    sizes: Sequence[Mapping[str, int]] | None = None,
+    sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     avoid: Mapping[str, Iterable[int]] | None = None,
@@ -219,7 +219,7 @@ class _Subject(Sides[_FunctionRun]):
     def report(
         self,
         inputs: PyTree,
-        sizes: Sequence[Mapping[str, int]] | None,
+        sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
         rtol: float | None,
         atol: float | None,
         avoid: Mapping[str, Iterable[int]] | None,
@@ -298,7 +298,7 @@ class _Subject(Sides[_FunctionRun]):
     def _runs(
         self,
         inputs: PyTree,
-        sizes: Sequence[Mapping[str, int]] | None,
+        sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
         avoid: Mapping[str, Iterable[int]] | None,
         seed: int,
     ) -> Iterator[_FunctionRun]:
