@@ -1,5 +1,5 @@
-"""Importing: the time to load and trace, peak memory, growth with the number of nodes, and speed against ONNX Runtime
-and the Flax modules that were exported.
+"""Importing: the time to load and trace, peak memory, and speed against ONNX Runtime and the Flax modules that were
+exported. `bench_growth` has the growth with the number of nodes.
 
 `python -m benchmarks.bench_importer [model ...]` times these examples at their published sizes.
 """
@@ -42,24 +42,6 @@ weights = sum(array.nbytes for array in params.values())
 result = {{"load": loaded - start, "read": read - loaded, "trace": lowered - read, "weights_mb": weights / 2**20,
           "above": (after - before) / weights, "all": (peak() - before) / weights}}
 """
-CHAIN = """
-import time
-import jax, numpy as np, onnx_ir as ir
-from jaxport.importer import from_onnx
-value = x = ir.Value(name="x", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.FLOAT))
-nodes = []
-for index in range({count}):
-    nodes.append(ir.node("Neg", [value]))
-    (value,) = nodes[-1].outputs
-    value.name, value.shape, value.type = f"v{{index}}", x.shape, x.type
-graph = ir.Graph([x], [value], nodes=nodes, opset_imports={{"": 18}}, name="chain")
-data = ir.to_proto(ir.Model(graph, ir_version=10)).SerializeToString()
-start = time.process_time()
-program = from_onnx(data)
-loaded = time.process_time()
-jax.make_jaxpr(program)(np.ones(1, np.float32))
-result = {{"load": loaded - start, "trace": time.process_time() - loaded}}
-"""
 SPEED = """
 import jax
 import numpy as np
@@ -99,9 +81,6 @@ def main() -> None:
             rows.append(("external" if external else "inside", *(found[key] for key in keys)))
     header = ["weights", "load, s", "read, s", "trace, s", "MB", "peak above, x weights", "the same, once all are used"]
     table("Loading GPT-2 small", header, rows)
-
-    rows = [(count, *(run(CHAIN.format(count=count))[key] for key in ("load", "trace"))) for count in (5_000, 20_000)]
-    table("A chain of nodes", ["nodes", "load, s", "trace, s"], rows)
 
     for length in LENGTHS:
         rows = []

@@ -87,4 +87,8 @@ def test_given_sizes_are_checked(sizes, text):
     with pytest.raises(jaxport.InvalidArgument) as caught:
         checked(conditions, [sizes])
     assert text in str(caught.value)
-    assert checked(conditions, [{"B": 1, "T": 2}]) == [{"B": 1, "T": 2}]
+    assert checked(conditions, [{"B": 1, "T": 2}]) == checked(conditions, {"B": 1, "T": 2}) == [{"B": 1, "T": 2}]
+
+
+def test_a_program_without_symbols_runs_once():
+    assert checked(conditions_of(lambda: jnp.ones(3)), [{"B": 2}, {"B": 3}]) == [{}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -14,12 +15,17 @@ from jaxport.export.signature.ports import Port
 from jaxport.importer import Program
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
+from jaxport.importer.values.arguments import external
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
+from jaxport.jaxprs.walk import equations_within
 from jaxport.verify import conditioning
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Report
 from jaxport.verify.running import Run, Sides, arguments
 from jaxport.verify.runtime import Session, as_written, is_quantized
+
+LONGEST_COMPILED = 5000
+"""The most operations of a program that is compiled for one call."""
 
 __all__ = ["Comparison", "caller", "sample", "verify_program"]
 
@@ -261,6 +267,8 @@ def caller(
 ) -> Callable[[], list[np.ndarray]]:
     """Return a call of a program on arrays of the model's own types, already compiled unless a shape depends on values.
 
+    A program of very many operations is not compiled as a whole: the time of XLA grows with the square of their number.
+
     Args:
       program: the imported model.
       arrays: its inputs by name.
@@ -272,10 +280,15 @@ def caller(
     def apply(params: Parameters, passed: Parameters) -> PyTree:
         return program.apply(params, **passed, **closed_over)
 
+    def one_by_one(params: Parameters, passed: Parameters) -> PyTree:
+        return tuple(map(external, program.evaluate(params, {**passed, **closed_over})))
+
     with jax.enable_x64(True):
         params = program.params
         try:
-            run: PythonFunction = jax.jit(apply, compiler_options=dict(options or {})).lower(params, passed).compile()
+            traced = jax.jit(apply, compiler_options=dict(options or {})).trace(params, passed)
+            count = sum(1 for _ in itertools.islice(equations_within(traced.jaxpr.jaxpr), LONGEST_COMPILED + 1))
+            run: PythonFunction = one_by_one if count > LONGEST_COMPILED else traced.lower().compile()
         except ValueNotKnown:
             run = apply
 

@@ -60,7 +60,7 @@ def sets(
 
     Args:
       conditions: what the sizes must satisfy.
-      wanted: the user's sizes, one mapping per run.
+      wanted: the user's sizes, one mapping per run, or one mapping.
       known: the sizes that the user's arrays have.
       seed: the seed of the choice.
 
@@ -115,20 +115,23 @@ def chosen(
 
 
 def checked(conditions: Conditions, sizes: Mapping[str, int] | Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
-    """Check the sizes given by the user; those of one run may stand alone.
+    """Check the sizes given by the user: one mapping per run, or one mapping.
+
+    A program without symbols runs once, whatever sizes are given for the others of a series of models.
 
     Raises:
       InvalidArgument: a symbol is missing or unknown, or a constraint does not hold.
     """
-    runs: Sequence[Mapping[str, int]] = [sizes] if isinstance(sizes, Mapping) else sizes
-    result = [dict(sizes_of_run) for sizes_of_run in runs]
+    result = [dict(sizes_of_run) for sizes_of_run in (sizes if isinstance(sizes, Sequence) else [sizes])]
+    if not conditions.symbols:
+        return [{}]
     for sizes_of_run in result:
         shown = ", ".join(f"{name}={size}" for name, size in sizes_of_run.items())
         if sorted(sizes_of_run) != conditions.symbols:
             raise InvalidArgument(
                 f"the sizes {shown or 'given'} are not those of the symbols",
                 where="`verify(sizes=...)`",
-                instead=f"give a size for each of {', '.join(conditions.symbols) or 'no symbols: leave `sizes` out'}",
+                instead=f"give a size for each of {', '.join(conditions.symbols)}",
             )
         broken = conditions.broken(sizes_of_run)
         if broken:

@@ -56,7 +56,7 @@ def verify(
       inputs: the positional arguments of the function; or some arguments by input name; or a sampler, called with the
         port, the sizes and a NumPy generator, which returns an array or None.
       check: whether to raise if the two sides disagree.
-      sizes: the sizes of the symbolic dims: a mapping, or one for each run.
+      sizes: the sizes of the symbolic dims, one mapping per run, or one mapping; a model without symbols runs once.
       rtol: the tolerance relative to each element; by default that of the output's dtype.
       atol: the absolute tolerance; by default that of the dtype for the output's largest element. Integers and booleans
         are compared exactly if neither is given.

@@ -189,7 +189,8 @@ def _jvp(primals: Sequence, tangents: Sequence, *, site: Site, level: int, excha
     made = original_p.bind(*arguments, *others, site=site.derivative(), level=level, exchanged=exchanged)
     found = iter(made)
     return results, [
-        next(found) if has_tangent(jax.typeof(result)) else ad.Zero.from_primal_value(result) for result in results
+        next(found) if has_tangent(jax.typeof(result)) else ad.Zero(jax.typeof(result).to_tangent_aval())
+        for result in results
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
+from jaxport.codegen.structure.recognition.quantization import dequantized
 from jaxport.codegen.structure.spelling.channels import LAYOUTS
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.values.host import RuntimeValue
@@ -32,7 +33,7 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
     x, kernel, strides, pads = step.args
     weight, layout = matcher.parameter(kernel), LAYOUTS.get(len(x.shape))
     if weight is None and layout is not None:
-        weight, layout = matcher.dequantized(kernel, step), (layout[0], f"OI{layout[1][:-2]}", layout[2])
+        weight, layout = dequantized(kernel, step.node), (layout[0], f"OI{layout[1][:-2]}", layout[2])
         weight = weight.transposed((*range(2, len(x.shape)), 1, 0)) if weight is not None else None
     if weight is None or len(weight.shape) != len(x.shape) or not are_of_type(x, weight, bias):
         return None

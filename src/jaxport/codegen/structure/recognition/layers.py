@@ -14,6 +14,7 @@ import numpy as np
 from jaxport.codegen.structure.recognition.convolutions import convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
+from jaxport.codegen.structure.recognition.quantization import dequantized
 from jaxport.codegen.structure.recognition.recurrent import recurrent
 from jaxport.codegen.structure.recognition.training import dropout, is_of_batch
 from jaxport.codegen.structure.spelling.groups import FIRST
@@ -43,7 +44,7 @@ def linear(op: Op, matcher: Matcher) -> Layer | None:
     if product.step.name not in ("jnp.matmul", "@") or product.step.kwargs:
         return None
     x, kernel = product.step.args
-    weight = matcher.parameter(kernel) or matcher.dequantized(kernel, product.step)
+    weight = matcher.parameter(kernel) or dequantized(kernel, product.step.node)
     if weight is None or len(weight.shape) != 2 or not isinstance(x, Variable) or x in matcher.weights.names:
         return None
     if not are_of_type(x, weight, bias) or len(x.shape) < 1 or product.outputs[0].shape != out.shape:

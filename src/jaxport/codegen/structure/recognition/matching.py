@@ -8,10 +8,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import onnx_ir as ir
 
 from jaxport.codegen.structure.modules.scopes import Chain, called
-from jaxport.codegen.structure.recognition.quantization import dequantized, quantized_operands
+from jaxport.codegen.structure.recognition.quantization import dequantized
 from jaxport.codegen.structure.steps import REARRANGING
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.program import Program
@@ -85,7 +84,6 @@ class Matcher:
         self.uses = Counter(variable for op in ops for variable in op.inputs)
         self.uses.update(result)
         self.last = {id(op.step.node): op for op in ops}
-        self._quantized: dict[int, list[ir.Node]] = {}
         self.readers: dict[Variable, list[Op]] = {}
         for op in ops:
             for variable in op.inputs:
@@ -111,13 +109,6 @@ class Matcher:
             reader.step.node is op.step.node or is_further_call(self.weights.chains[id(reader)])
             for reader in self.readers.get(parameter, [])
         )
-
-    def dequantized(self, value: RuntimeValue, step: Step) -> Weight | None:
-        """Return the weight that an operand of a step's node is, if the file has it quantized."""
-        key = id(step.node)
-        if key not in self._quantized:
-            self._quantized[key] = quantized_operands(step.node)
-        return dequantized(value, self._quantized[key])
 
     def parameter(self, value: RuntimeValue, turned: bool = True) -> Weight | None:
         """Return the weight that a value is: a parameter, or one with its axes in another order."""
@@ -186,7 +177,7 @@ class Matcher:
             if channels_first:
                 weight = self.per_channel(bias, size, len(op.outputs[0].shape))
             else:
-                weight = self.vector(bias, size) or self.dequantized(bias, op.step)
+                weight = self.vector(bias, size) or dequantized(bias, op.step.node)
             weight = weight if weight is not None and weight.shape == (size,) else None
             if weight is not None and before is not None and self.uses[other] == 1:
                 return before, weight

@@ -16,41 +16,34 @@ from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["dequantized", "quantized_operands", "with_rounding"]
+__all__ = ["dequantized", "with_rounding"]
 
 OPTIONS = ("axis", "block_size")
 SCALES = (2.0**-80, 2.0**80)
 """Scales with which no product of a small integer is denormal or infinite."""
 
+MOST_OPERANDS = 4
+"""Of what has more operands, such as a sum, none is the weight of a layer."""
+
 Value = Variable | HostValue
 
 
-def quantized_operands(node: object) -> list[ir.Node]:
-    """Return what makes the operands of a node that the file has quantized, if nothing else reads these."""
-    if not isinstance(node, ir.Node):
-        return []
-    makers = [(operand, operand.producer()) for operand in node.inputs if operand is not None]
-    return [
-        maker for operand, maker in makers if maker is not None and _dequantizes(maker) and len(operand.uses()) == 1
-    ]
-
-
-def _dequantizes(node: ir.Node) -> bool:
-    """Whether a node dequantizes a tensor of the file that nothing else reads."""
-    if node.op_type != "DequantizeLinear":
-        return False
-    stored = [part is not None and part.const_value is not None for part in node.inputs[:2]]
-    return all(stored) and len(node.inputs[0].uses()) == 1  # type: ignore[union-attr]
-
-
-def dequantized(value: RuntimeValue, makers: Iterable[ir.Node]) -> Weight | None:
-    """Return the weight that an operand of a node is, if one of its quantized operands is it."""
-    for maker in makers if isinstance(value, Variable | HostValue) else ():
-        name, shape = maker.inputs[0].name or "", maker.inputs[0].const_value.shape  # type: ignore[union-attr]
+def dequantized(value: RuntimeValue, node: object) -> Weight | None:
+    """Return the weight that an operand of a node is, if the file has it quantized, and nothing else reads that."""
+    if not isinstance(value, Variable | HostValue) or not isinstance(node, ir.Node):
+        return None
+    for operand in node.inputs[:MOST_OPERANDS]:
+        source = operand.producer() if operand is not None else None
+        if source is None or source.op_type != "DequantizeLinear" or len(operand.uses()) != 1:  # type: ignore[union-attr]
+            continue
+        tensors = [part.const_value if part is not None else None for part in source.inputs]
+        stored = source.inputs[0]
+        if tensors[0] is None or tensors[1] is None or stored is None or len(stored.uses()) != 1:
+            continue
         if isinstance(value, HostValue):
-            return Weight(name, value.shape, value.dtype, lambda: value.data, trained=True)
-        if tuple(value.shape) == tuple(shape):
-            return Weight(name, tuple(value.shape), np.dtype(value.dtype), partial(_values, maker))
+            return Weight(stored.name or "", value.shape, value.dtype, lambda: value.data, trained=True)
+        if tuple(value.shape) == tuple(tensors[0].shape):
+            return Weight(stored.name or "", tuple(value.shape), np.dtype(value.dtype), partial(_values, source))
     return None
 
 
