@@ -31,7 +31,7 @@ def decoder(seed: int, prefix: str = "", masked: bool = True, shared: bool = Fal
     for n in range(2):
         parts = [f"x{n}", weight(f"w{n}", WIDTH, 3 * WIDTH, scale=0.6), weight(f"b{n}", 3 * WIDTH)]
         operands = [*parts, "attention_mask" if masked else "", f"past_{n}"]
-        attributes = {"num_heads": HEADS, "unidirectional": 1}
+        attributes: dict[str, Any] = {"num_heads": HEADS, "unidirectional": 1}
         nodes += [
             helper.make_node("Attention", operands, [f"a{n}", f"present_{n}"], domain=DOMAIN, **attributes),
             helper.make_node("Add", [f"x{n}", f"a{n}"], [f"x{n + 1}"]),

@@ -40,7 +40,8 @@ def generated(operator: str, inputs: dict[str, Any], attributes: dict[str, Any])
     outputs = 2 if operator == "BeamSearch" else 1
     model = searching(operator, inputs, outputs=outputs, **attributes)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return from_onnx(model), session.run(None, {"input_ids": PROMPTS}), model
+    expected: Any = session.run(None, {"input_ids": PROMPTS})
+    return from_onnx(model), expected, model
 
 
 CASES: list[tuple[str, dict[str, Any], int, dict[str, Any]]] = [
@@ -99,7 +100,8 @@ def test_a_search_is_printed(framework: str, case: int, tmp_path: Any) -> None:
     ],
 )
 def test_what_is_not_built_is_refused(change: dict[str, Any], message: str) -> None:
-    model = searching("BeamSearch", beams(2, 1), **({"decoder": decoder(0)} | change))
+    options: dict[str, Any] = {"decoder": decoder(0)} | change
+    model = searching("BeamSearch", beams(2, 1), **options)
     with pytest.raises(Unsupported, match=message):
         from_onnx(model)(PROMPTS)
 
