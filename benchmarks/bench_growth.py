@@ -1,7 +1,7 @@
 """How the time of each step grows with the number of nodes: of a chain, of one with names, and of a graph that is wide.
 
 `python -m benchmarks.bench_growth [SHAPE …] [--nodes 10000 30000 100000]` prints, for each shape, the CPU seconds that it
-takes to load a file, to show it, to trace it, to print it for JAX, for Flax and for Burn, and to export it again. A step whose
+takes to load a file, to show it, to explain it, to trace it, to print it for JAX, for Flax and for Burn, and to export it again. A step whose
 time grows with the nodes has one number of microseconds per node in all rows.
 """
 
@@ -14,9 +14,10 @@ from benchmarks.measure import run, table
 SHAPES = {
     "chain": "a chain of elementwise operators",
     "named": "a chain of products with weights, named after modules",
+    "shared": "a chain of sums with one weight",
     "wide": "products of one input, which are added",
 }
-STEPS = ("load", "show", "trace", "print jax", "print nnx", "print burn", "export")
+STEPS = ("load", "show", "explain", "trace", "print jax", "print nnx", "print burn", "export")
 LARGEST_PRINTED = 30_000
 """Sources of more nodes are not printed: nobody reads a million lines."""
 
@@ -45,6 +46,10 @@ value = x = ir.Value(name="x", shape=ir.Shape([2, 4]), type=ir.TensorType(ir.Dat
 if shape == "chain":
     for index in range(count):
         value = made(("Neg", "Sin", "Tanh")[index % 3], value)
+elif shape == "shared":
+    one = weight("w")
+    for index in range(count):
+        value = made(("Add", "Sub")[index % 2], value, one)
 elif shape == "named":
     for index in range(count // 2):
         value = made("Relu", made("MatMul", value, weight(f"layers.{{index}}.weight"), name=f"/layers.{{index}}/MatMul"),
@@ -69,6 +74,7 @@ def step(name, function):
 
 program = step("load", lambda: from_onnx(data, limits=limits))
 step("show", lambda: str(program))
+step("explain", lambda: str(program.explain()))
 step("trace", lambda: jax.make_jaxpr(program)(np.ones((2, 4), np.float32)))
 if count <= {largest}:
     for framework in ("jax", "nnx", "burn"):
@@ -86,10 +92,10 @@ def main() -> None:
         rows = []
         for count in arguments.nodes:
             found = run(PROGRAM.format(count=count, shape=shape, largest=LARGEST_PRINTED))
-            seconds = [found.get(step, "") for step in STEPS]
+            seconds = [*(found.get(step, "") for step in STEPS), f"{found['peak_mb']:.0f}"]
             rows.append((count, *(f"{s:.1f} ({1e6 * s / count:.0f})" if isinstance(s, float) else s for s in seconds)))
             print(rows[-1], flush=True)
-        table(f"{SHAPES[shape]}: seconds (microseconds per node)", ["nodes", *STEPS], rows)
+        table(f"{SHAPES[shape]}: seconds (microseconds per node)", ["nodes", *STEPS, "peak MB"], rows)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ from jaxport.printable import printable
 
 __all__ = ["aligned", "titled"]
 
+WIDEST = 200
+"""The largest width of a column: a longer cell is shown whole, and moves what follows it in its row."""
+
 
 def aligned(rows: Sequence[Sequence[str]], gap: int = 2, right: Collection[int] = ()) -> Iterator[str]:
     """Yield each row as a line, its cells made `printable` and padded to the widths of their columns.
@@ -21,7 +24,7 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 2, right: Collection[int] 
     ['name    size', 'kernel     8']
     """
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [min(max(map(len, column)), WIDEST) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = enumerate(zip(row, widths, strict=True))
         padded = [cell.rjust(width) if index in right else cell.ljust(width) for index, (cell, width) in cells]

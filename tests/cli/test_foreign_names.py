@@ -157,6 +157,24 @@ def test_commands_take_the_file(file: Path):
     assert run("import", file, "-o", folder) == 0
 
 
+def test_descriptions_that_are_no_text(tmp_path: Path):
+    """A file whose descriptions are not UTF-8 is read: they are shown with U+FFFD."""
+    made, place = model("-QQQQ"), onnx.StringStringEntryProto(key="namespace", value=": net/layer QQQQ: Layer")
+    made.producer_name = made.producer_version = made.doc_string = made.graph.doc_string = "QQQQ"
+    made.graph.node[0].doc_string = "QQQQ"
+    made.graph.node[0].metadata_props.append(place)
+    onnx.helper.set_model_props(made, {"key QQQQ": "QQQQ"})
+    path = tmp_path / "m.onnx"
+    path.write_bytes(re.sub(b"(?<!-)QQQQ", b"\xff\xfe\xed\xa0", made.SerializeToString()))
+    assert [run(name, path) for name in ("inspect", "tree", "account")] == [0, 0, 0]
+    assert "\ufffd" in jaxport.from_onnx(path).model.producer_name
+    jaxport.from_onnx(onnx.load(path))
+
+
+def test_the_tree_of_modules_is_printable(mark: str, file: Path):
+    shown("\n".join(jaxport.from_onnx(file).modules.lines()))
+
+
 def test_what_is_refused_is_printable(mark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "m.onnx").write_bytes(refused_model(mark).SerializeToString())
     for command in (("inspect", "--all"), ("tree",), ("run", "--random")):

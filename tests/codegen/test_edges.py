@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+from safetensors.numpy import load_file
 
+import jaxport
 from jaxport.errors import ModelError
 from tests.codegen import structured
 from tests.importer.models import program
@@ -55,6 +59,21 @@ def test_printed_source_runs(name: str, framework: str) -> None:
     for found, wanted in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
         assert np.shape(found) == np.shape(wanted)
         np.testing.assert_array_equal(found, wanted)
+
+
+class Scaled(nnx.Module):
+    def __init__(self) -> None:
+        self.scale = nnx.Param(jnp.array(2.0))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x * jnp.exp(self.scale[...])
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+def test_a_scalar_weight_stays_one_in_its_file(framework: str, tmp_path: Path) -> None:
+    jaxport.from_onnx(jaxport.to_onnx(Scaled(), [(1,)])).to_source(tmp_path, framework=framework)
+    assert [tensor.shape for tensor in load_file(tmp_path / "model.safetensors").values()] == [()]
+    np.testing.assert_allclose(structured.load(tmp_path).load()(X), X * np.exp(2), rtol=1e-6)
 
 
 def test_branches_with_different_numbers_of_results_are_refused() -> None:

@@ -16,8 +16,6 @@ import jaxport
 from examples.models import MODELS, Example, build, cells
 from jaxport.importer import Program
 
-PACKED = re.compile(r"(.*)\.(W|R|B|RB)")
-"""The weights of a recurrent operator, which has those of all gates of a cell in one tensor."""
 STEPS, RATE = 20, 0.002
 
 
@@ -38,21 +36,11 @@ def of_the_model(exported: jaxport.Exported, role: str) -> dict[str, int]:
 
 
 def mapped(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """The sizes after the export by the paths before: parts of stacked layers are one again, and cells are whole."""
+    """The sizes after the export by the paths before: parts of stacked layers are one again."""
     whole: Counter[str] = Counter()
     for name, size in after.items():
-        stacked, packed = re.sub(r"\.\d+$", "", name), PACKED.fullmatch(name)
-        path = name if name in before or not packed else packed[1]
-        whole[stacked if stacked in before and name not in before else path] += size
-    return dict(whole)
-
-
-def by_cell(before: Mapping[str, int], cells_of: set[str]) -> dict[str, int]:
-    """The sizes before the export, with one entry for each recurrent cell."""
-    whole: Counter[str] = Counter()
-    for path, size in before.items():
-        cell = next((cell for cell in cells_of if path.startswith(f"{cell}.")), path)
-        whole[cell] += size
+        stacked = re.sub(r"\.\d+$", "", name)
+        whole[stacked if stacked in before and name not in before else name] += size
     return dict(whole)
 
 
@@ -63,8 +51,7 @@ def check_roles(example: Example) -> Program:
         names = [name for name, own in program.roles.items() if own == role]
         tensors = exported.model.graph.initializers
         after = {name: tensors[name].const_value.size for name in names}
-        cells_of = {match[1] for name in after if name not in before and (match := PACKED.fullmatch(name))}
-        assert mapped(before, after) == by_cell(before, cells_of), role
+        assert mapped(before, after) == before, role
     assert set(program.params) == {name for name, role in program.roles.items() if role == "parameter"}
     assert set(program.params).isdisjoint(program.constants)
     return program

@@ -75,6 +75,12 @@ def test_linear_classifier(classes: int, transform: str) -> None:
     )
 
 
+def test_samples_with_other_features_than_the_coefficients_are_refused() -> None:
+    attributes: dict[str, Any] = {"coefficients": WEIGHTS, "intercepts": [0.1] * 3, "classlabels_ints": [7, 8, 9]}
+    with pytest.raises(ModelError, match="the samples have 2 features, and the coefficients are for 3"):
+        check("LinearClassifier", X[:, :2], outputs=BOTH, version=1, **attributes)
+
+
 def test_linear_classifier_of_strings() -> None:
     attributes: dict[str, Any] = {
         "coefficients": WEIGHTS,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 
 import flax.nnx as nnx
 import jax
@@ -73,6 +75,44 @@ def test_weights_in_constant_nodes_are_weights(tmp_path):
     code = imported.to_source(framework="nnx").code
     assert "nnx.Conv(" in code
     assert "nnx.BatchNorm(" in code
+
+
+HELD = """<domain: "d", opset_import: ["": 18]> F (x) => (y) { w = Constant<value = float[3, 1] {1, 2, 3}>()
+    b = Constant<value = float[1] {4}>() h = Constant<value = float {0.5}>() p = MatMul(x, w) a = Add(p, b) y = Mul(a, h) }
+    <domain: "d", opset_import: ["": 18, "d": 1]> G (x) => (y) { s = Constant<value = float[3] {1, 2, 3}>() e = Mul(x, s)
+    y = d.F(e) } <domain: "d", opset_import: ["": 18]> C (x) => (y) { w = Constant<value = float[3] {1, 2, 3}>() c = Less(x, w)
+    y = Cast<to = 1>(c) }"""
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        ("{ y = d.F(x) }", {"F.w": "parameter", "F.b": "parameter"}),
+        ("{ a = d.F(x) b = d.F(x) y = Add(a, b) }", {"F.w": "parameter", "F.b": "parameter"}),
+        ("{ a = d.F(x) b = d.G(x) y = Add(a, b) }", {"F.w": "parameter", "F.b": "parameter", "G.s": "parameter"}),
+        ("{ y = d.G(x) }", {"G.F.w": "parameter", "G.F.b": "parameter", "G.s": "parameter"}),
+        ("{ y = d.C(x) }", {"C.w": "constant"}),
+        # A name of the graph is kept by what has it there; a branch calls a function, too.
+        ("""<float[3, 1] "F.w" = {1, 2, 3}> { c = Constant<value = float {-1}>() t = Greater(x, c) i = Constant<value_ints = [0, 0]>()
+            j = Constant<value_ints = [0]>() k = GatherND(t, i) a = If<then_branch = p () => (u) { u = d.F(x) },
+            else_branch = q () => (v) { v = MatMul(x, "F.w") }>(k)
+            b = MatMul(x, "F.w") y = Add(a, b) }""", {"F.w": "parameter", "F.w_1": "parameter", "F.b": "parameter", "c": "constant"}),
+    ],
+)  # fmt: skip
+def test_weights_in_functions_are_weights(graph: str, expected: dict[str, str], tmp_path):
+    made = model(f"g (float[2, 3] x) => (float[n, m] y) {graph}", functions=HELD, domains=', "d": 1')
+    imported = from_onnx(made)
+    assert {name: role for name, role in imported.roles.items() if name in expected} == expected
+    assert {*imported.params} == {name for name, role in expected.items() if role == "parameter"}
+    assert imported.verify().ok
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    gradients = jax.grad(lambda params: imported.apply(params, x).sum())(imported.params)
+    assert all(np.abs(gradient).max() > 0 for name, gradient in gradients.items() if name in expected)
+    doubled = {name: 2 * array for name, array in imported.params.items()}
+    imported.save(tmp_path / "model.onnx", doubled)
+    again = from_onnx(tmp_path / "model.onnx")
+    assert again.roles == imported.roles
+    np.testing.assert_array_equal(again(x), imported.apply(doubled, x))
 
 
 def test_a_model_that_the_user_holds_keeps_its_nodes():
@@ -198,6 +238,22 @@ def test_numbers_that_are_learned_stay_apart():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("fn", "shape"),
+    [
+        (lambda w, x: (x @ jnp.ones((6, 6))).reshape(2, 2, 3) + w, (2, 1)),  # added before the reshape, it would grow
+        (lambda w, x: jnp.split(x @ w, 3, -1)[0] + (x @ w)[:, 12:], (6, 18)),
+        (lambda w, x: [x @ part for part in jnp.split(w, 3, -1)], (6, 18)),  # divided, it would be three
+    ],
+)
+def test_a_parameter_keeps_its_elements(fn, shape: tuple[int, ...]):
+    exported = jaxport.to_onnx(
+        functools.partial(lambda params, x: fn(params["w"], x), {"w": np.ones(shape, np.float32)}), [(2, 6)]
+    )
+    (imported,) = from_onnx(exported).params.items()
+    assert (imported[0], imported[1].size) == ("w", math.prod(shape))
+
+
 @pytest.mark.parametrize("external", [False, True])
 def test_roles_survive_files_functions_and_loops(external: bool, tmp_path):
     class Loop(nnx.Module):
@@ -250,6 +306,32 @@ def test_roles_survive_programs_edits_and_files(tmp_path):
         assert "BatchNormalization" in {node.op_type for node in exported.model.graph}
     adapted = from_onnx(jaxport.to_onnx(mox.sub("//MatMul", jaxport.mox.lora(1)), [(5, 3)]).proto)
     assert named(adapted) == EXPECTED | {"linear.MatMul.lora_a": "parameter", "linear.MatMul.lora_b": "parameter"}
+
+
+def test_what_is_frozen_keeps_its_path():
+    imported = from_onnx(jaxport.to_onnx(Normalized(), [(5, 3)]), trainable=["linear.bias"])
+    mox = jaxport.make_mox(imported)(np.ones((5, 3), np.float32))
+    assert ({*mox.params}, {*mox.state} >= {*EXPECTED} - {"linear.bias"}) == ({"linear.bias"}, True)
+    wanted = dict.fromkeys(EXPECTED, "statistic") | {"linear.bias": "parameter"}
+    assert (
+        named(from_onnx(jaxport.to_onnx(mox, [(5, 3)])))
+        == named(from_onnx(jaxport.to_onnx(imported, [(5, 3)])))
+        == wanted
+    )
+
+
+def test_what_functions_hold_keeps_its_role():
+    held = jaxport.onnx_function(unique=True)
+    linear = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+    linear.bias[...] = jnp.array([2.0])
+
+    @held
+    def scaled(x: Array) -> Array:
+        return linear(x) * jnp.array([[2.0, 3.0, 4.0]])
+
+    exported = jaxport.to_onnx(lambda x: scaled(scaled(x)), [("B", 3)])
+    assert len(exported.model.functions) == 1
+    assert named(from_onnx(exported.proto)) == {"kernel": "parameter", "bias": "parameter"}
 
 
 def test_collections_of_linen_have_roles():

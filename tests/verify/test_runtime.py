@@ -79,6 +79,14 @@ def test_weights_are_read_where_they_are(dtype, monkeypatch):
     np.testing.assert_allclose(session.run({"x": np.ones(30, np.float32)})[0], expected)
 
 
+def test_weights_that_nothing_reads_are_left_out(monkeypatch):
+    model = model_of("Neg", ("x", np.float32), result=np.float32)
+    weight = ir.Value(name="w", const_value=ir.tensor(np.ones(600, np.float32), name="w"))
+    model.graph.register_initializer(weight)
+    monkeypatch.setattr(saving, "PROTOBUF_LIMIT", 100)
+    assert Session(model).run({"x": np.ones(2, np.float32)})[0].tolist() == [-1, -1]
+
+
 def test_the_names_are_in_order():
     session = Session(model_of("Add", ("b", np.float32), ("a", np.float32), result=np.float32))
     assert (session.input_names, session.output_names) == (["b", "a"], ["y"])

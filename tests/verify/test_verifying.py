@@ -39,7 +39,7 @@ def test_static_dims_are_run_once():
 
 
 def test_the_report_is_a_table():
-    text = str(export(jnp.sin, ("B", 3)).verify(sizes=[{"B": 2}]))
+    text = str(export(jnp.sin, ("B", 3)).verify(sizes={"B": 2}))
     assert text.splitlines()[0] == "`sin` agrees in JAX and in ONNX Runtime"
     assert "sizes  output  dtype    shape  max error  relative  ulps" in text
     assert "B=2    output  float32  2×3" in text

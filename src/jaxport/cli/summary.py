@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from jaxport.errors import JaxportError, ModelError
 from jaxport.export.delivery import lowest
 from jaxport.importer import from_onnx
+from jaxport.importer.loading.load import as_written
 
 __all__ = ["NAMESPACE", "ModuleRow", "Summary", "TensorRow", "load_model", "summarize"]
 
@@ -94,7 +95,7 @@ def load_model(path: Path) -> ir.Model:
       ModelError: there is no such file, or it is not an ONNX model.
     """
     try:
-        model = ir.load(path)
+        model = as_written(path)
     except OSError as error:
         raise ModelError(f"`{path}` cannot be read", why=error.strerror or str(error)) from error
     except (DecodeError, ir.serde.SerdeError) as error:

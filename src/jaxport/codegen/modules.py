@@ -77,7 +77,7 @@ class ModuleSource:
         with boundary(refused, instead="give a folder that exists or can be created", kind=SaveError):
             folder.mkdir(parents=True, exist_ok=True)
         self._refuse_foreign(folder)
-        arrays = {key: np.ascontiguousarray(value) for key, value in self.tensors.items()}
+        arrays = {key: np.asarray(value, order="C") for key, value in self.tensors.items()}
 
         def write(file: Path, _: str) -> None:
             file.write_text(self.code, encoding="utf-8", newline="\n")
@@ -121,7 +121,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     program = recorded.program
     entries = state_dict_entries(program)
     # A state dict has no tensors with axes of heads.
-    tree, result = build(recorded, () if entries else dialect.layers)
+    tree, result = build(recorded, () if entries else dialect.layers, accepts=dialect.accepts)
     outputs = {
         variable: variable_name(name)
         for variable, name in zip(result, program.output_names, strict=True)

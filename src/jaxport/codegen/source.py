@@ -71,7 +71,7 @@ class Source:
             file.write_text(code, encoding="utf-8", newline="\n")
 
         def write_tensors(file: Path) -> None:
-            save_file({key: np.ascontiguousarray(value) for key, value in self.tensors.items()}, file)
+            save_file({key: np.asarray(value, order="C") for key, value in self.tensors.items()}, file)
 
         return publish(folder / f"{stem}.py", write, write_tensors if self.tensors else None, ".safetensors")
 

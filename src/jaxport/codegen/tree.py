@@ -84,7 +84,7 @@ class Layer:
 
     Attributes:
       kind: `Linear`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`,
-        `LSTM`, `GRU`, `RNN`, `Dropout` or `MultiHeadAttention`.
+        `LSTM`, `GatewiseLSTM`, `GRU`, `RNN`, `Dropout` or `MultiHeadAttention`.
       config: its options, sizes included; `keywords` are the names of the last inputs, and `is_causal` says what a mask is.
       weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`;
         calls of one layer have the same mapping. Those of an attention are by projection, `query_kernel`, with an axis of

@@ -35,7 +35,7 @@ class Imported(Framework):
         if not isinstance(module, Program):
             return []
         params = [Leaf(name, array, jnp.issubdtype(array.dtype, jnp.inexact)) for name, array in module.params.items()]
-        return params + [Leaf(v.name or "", array, False) for v, array in module.weights.statistics.items()]
+        return params + [Leaf(v.name or "", array, False) for v, array in module.weights.untrained.items()]
 
     def config(self, module: Module) -> dict[str, PyTree]:
         """Return nothing: the static fields of a module of a graph are in its nodes."""

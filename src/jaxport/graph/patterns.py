@@ -253,7 +253,8 @@ class WeightedSum:
             self._add(first, sign, depth - 1)
             self._add(second, -sign if node.op_type == "Sub" else sign, depth - 1)
         else:
-            term = Product.of(value, LIMIT if len(value.uses()) == 1 else 0)
+            # Only the result of a node splits; reading the uses of a weight that every node uses takes time.
+            term = Product.of(value, LIMIT if node is not None and len(value.uses()) == 1 else 0)
             term.coefficient *= sign
             self.terms.append(term)
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from jaxport.importer.names import unique
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.onnx_facts import ELEMENTWISE, MEASURES, POOLS, SELECTIONS, SOFTMAXES, VIEWS
+from jaxport.printable import printable
 
 __all__ = ["NodeModule", "NodePlace", "Parameters", "has_place", "module_tree", "scopes_of"]
 
@@ -85,7 +86,7 @@ class NodeModule:
             size = f"{elements:,}" if len(run) == 1 else f"{len(run)} × {elements:,}"
             parts = ["  " * depth + (first if len(run) == 1 else f"{first} … {last}")]
             parts += [child.type] * bool(child.type) + [size] * bool(elements)
-            yield "  ".join(parts)
+            yield printable("  ".join(parts))
             yield from child.lines(depth + 1)
             run = []
 

@@ -450,8 +450,10 @@ class Program:
         values |= self.weights.values_of(params)
         size = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
         with budget(self.limits, size):
-            if current_recorder() is not None:  # a caller records the modules as blocks, and their statistics by name
-                values |= self.weights.statistics
+            if (
+                current_recorder() is not None
+            ):  # a caller records the modules as blocks, and what is not trained by name
+                values |= self.weights.untrained
                 return evaluate_blocks(self.body, self._segments, values, rng)
             return evaluate(self.body, values, rng)
 

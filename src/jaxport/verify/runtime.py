@@ -7,6 +7,7 @@ import importlib
 import math
 import os
 from collections.abc import Mapping
+from itertools import compress
 
 import numpy as np
 import onnx_ir as ir
@@ -115,6 +116,10 @@ class Session:
     def _in_memory(self, model: ir.Model, options: PyTree) -> bytes:
         """Return the model as bytes that refer to weights, which `options` take from the model's arrays."""
         parts = saving.frame(model)
+        values = model.graph.initializers
+        # The runtime removes what no node reads, and then misses it among what it was given.
+        read = [bool(values[h.name].uses()) or values[h.name].is_graph_output() for h in parts.headers]
+        parts.headers[:], parts.tensors[:] = compress(parts.headers, read), compress(parts.tensors, read)
         for header, tensor in zip(parts.headers, parts.tensors, strict=True):
             initializer = parts.proto.graph.initializer.add()
             initializer.CopyFrom(header)

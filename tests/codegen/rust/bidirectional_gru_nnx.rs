@@ -82,67 +82,83 @@ impl Bidirectional {
 /// The module `layers.0.backward_rnn` of the model.
 #[derive(Module, Debug)]
 pub struct Rnn2 {
-    pub b: Param<Tensor<2>>,
-    pub r: Param<Tensor<3>>,
-    pub weight: Param<Tensor<3>>,
+    pub cell: GRUCell,
 }
 
 impl Rnn2 {
     /// Makes the module with new weights.
     pub fn new(size: usize, device: &Device) -> Self {
         Self {
-            b: Initializer::Zeros.init([1, 48], device),
-            r: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, 16], device),
-            weight: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, size], device),
+            cell: GRUCell::new(size, device),
         }
     }
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>, x_2: Tensor<2>) -> Tensor<3> {
-        let device = x.device();
         let x = gather_nd::<3, 3, 3, _>(x, indices.clone(), 1).mask_fill(mask.clone().bool_not(), f32::NAN);
-        let x = module::linear(x.swap_dims(0, 1), self.weight.val().squeeze_dim::<2>(0).transpose(), None);
-        let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 48], (&device, DType::F32))], 1);
-        let x = x + x_3.clone().slice_dim(1, ..48).squeeze_dim::<1>(0).unsqueeze::<3>();
-        let x_4 = self.r.val().slice_dim(1, ..32).squeeze_dim::<2>(0).transpose();
-        let x_3 = x_3.slice_dim(1, 48..).squeeze_dim::<1>(0);
-        let x_5 = self.r.val().slice_dim(1, 32..).squeeze_dim::<2>(0).transpose();
-        let x_6 = x_3.clone().slice(s![32..]);
-        let (_, x) = scan(x_2, x, x_4, x_3, x_5, x_6);
-        gather_nd::<3, 3, 3, _>(x.swap_dims(0, 1), indices, 1).mask_fill(mask.bool_not(), f32::NAN)
+        let cell = self.cell.forward(x.swap_dims(0, 1), x_2).squeeze_dim::<3>(1).swap_dims(0, 1);
+        gather_nd::<3, 3, 3, _>(cell, indices, 1).mask_fill(mask.bool_not(), f32::NAN)
     }
 }
 
 /// The module `layers.0.forward_rnn` of the model.
 #[derive(Module, Debug)]
 pub struct Rnn {
-    pub b: Param<Tensor<2>>,
-    pub r: Param<Tensor<3>>,
-    pub weight: Param<Tensor<3>>,
+    pub cell: GRUCell,
 }
 
 impl Rnn {
     /// Makes the module with new weights.
     pub fn new(size: usize, device: &Device) -> Self {
         Self {
-            b: Initializer::Zeros.init([1, 48], device),
-            r: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, 16], device),
-            weight: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 48, size], device),
+            cell: GRUCell::new(size, device),
         }
     }
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> Tensor<3> {
+        self.cell.forward(x.swap_dims(0, 1), x_2).squeeze_dim::<3>(1).swap_dims(0, 1)
+    }
+}
+
+/// The module `layers.0.forward_rnn.cell` of the model.
+#[derive(Module, Debug)]
+pub struct GRUCell {
+    pub kernel: Param<Tensor<2>>,
+    pub kernel_2: Param<Tensor<2>>,
+    pub bias: Param<Tensor<1>>,
+}
+
+impl GRUCell {
+    /// Makes the module with new weights.
+    pub fn new(size: usize, device: &Device) -> Self {
+        Self {
+            kernel: Initializer::Normal { mean: 0.0, std: 0.02 }.init([48, 16], device),
+            kernel_2: Initializer::Normal { mean: 0.0, std: 0.02 }.init([48, size], device),
+            bias: Initializer::Zeros.init([48], device),
+        }
+    }
+
+    /// Computes the module.
+    pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> Tensor<4> {
         let device = x.device();
-        let x = module::linear(x.swap_dims(0, 1), self.weight.val().squeeze_dim::<2>(0).transpose(), None);
-        let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 48], (&device, DType::F32))], 1);
+        let x_3 = self.kernel_2.val().slice(s![16..32]);
+        let x_4 = self.kernel_2.val().slice(s![..16]);
+        let x_3 = Tensor::cat(vec![x_3, x_4, self.kernel_2.val().slice(s![32..])], 0).unsqueeze::<3>();
+        let x = module::linear(x, x_3.squeeze_dim::<2>(0).transpose(), None);
+        let x_3 = self.bias.val().slice(s![16..32]);
+        let x_3 = Tensor::cat(vec![x_3, self.bias.val().slice(s![..16]), self.bias.val().slice(s![32..])], 0);
+        let x_3 = Tensor::cat(vec![x_3.unsqueeze::<2>(), Tensor::<2>::zeros([1, 48], (&device, DType::F32))], 1);
         let x = x + x_3.clone().slice_dim(1, ..48).squeeze_dim::<1>(0).unsqueeze::<3>();
-        let x_4 = self.r.val().slice_dim(1, ..32).squeeze_dim::<2>(0).transpose();
+        let x_4 = self.kernel.val().slice(s![16..32]);
+        let x_5 = self.kernel.val().slice(s![..16]);
+        let x_4 = Tensor::cat(vec![x_4, x_5, self.kernel.val().slice(s![32..])], 0).unsqueeze::<3>();
+        let x_5 = x_4.clone().slice_dim(1, ..32).squeeze_dim::<2>(0).transpose();
         let x_3 = x_3.slice_dim(1, 48..).squeeze_dim::<1>(0);
-        let x_5 = self.r.val().slice_dim(1, 32..).squeeze_dim::<2>(0).transpose();
+        let x_4 = x_4.slice_dim(1, 32..).squeeze_dim::<2>(0).transpose();
         let x_6 = x_3.clone().slice(s![32..]);
-        let (_, x) = scan(x_2, x, x_4, x_3, x_5, x_6);
-        x.swap_dims(0, 1)
+        let (_, x) = scan(x_2, x, x_5, x_3, x_4, x_6);
+        x.unsqueeze_dim::<4>(1)
     }
 }
 
@@ -162,17 +178,17 @@ fn scan(x0: Tensor<2>, x1: Tensor<3>, x2: Tensor<2>, x3: Tensor<1>, x4: Tensor<2
     (carry, Tensor::stack::<3>(rows, 0))
 }
 
-// layers.0.forward_rnn.b: [1, 48]
-// layers.0.forward_rnn.r: [1, 48, 16]
-// layers.0.forward_rnn.weight: [1, 48, 6]
-// layers.0.backward_rnn.b: [1, 48]
-// layers.0.backward_rnn.r: [1, 48, 16]
-// layers.0.backward_rnn.weight: [1, 48, 6]
-// layers.1.forward_rnn.b: [1, 48]
-// layers.1.forward_rnn.r: [1, 48, 16]
-// layers.1.forward_rnn.weight: [1, 48, 32]
-// layers.1.backward_rnn.b: [1, 48]
-// layers.1.backward_rnn.r: [1, 48, 16]
-// layers.1.backward_rnn.weight: [1, 48, 32]
+// layers.0.forward_rnn.cell.kernel: [48, 16]
+// layers.0.forward_rnn.cell.kernel_2: [48, 6]
+// layers.0.forward_rnn.cell.bias: [48]
+// layers.0.backward_rnn.cell.kernel: [48, 16]
+// layers.0.backward_rnn.cell.kernel_2: [48, 6]
+// layers.0.backward_rnn.cell.bias: [48]
+// layers.1.forward_rnn.cell.kernel: [48, 16]
+// layers.1.forward_rnn.cell.kernel_2: [48, 32]
+// layers.1.forward_rnn.cell.bias: [48]
+// layers.1.backward_rnn.cell.kernel: [48, 16]
+// layers.1.backward_rnn.cell.kernel_2: [48, 32]
+// layers.1.backward_rnn.cell.bias: [48]
 // head.weight: [32, 5]
 // head.bias: [5]

@@ -61,29 +61,55 @@ impl LinenLstm {
 /// The module `RNN_1` of the model.
 #[derive(Module, Debug)]
 pub struct Rnn2 {
-    pub b: Param<Tensor<2>>,
-    pub r: Param<Tensor<3>>,
-    pub weight: Param<Tensor<3>>,
+    pub kernel: Param<Tensor<2>>,
+    pub kernel_2: Param<Tensor<2>>,
+    pub kernel_3: Param<Tensor<2>>,
+    pub kernel_4: Param<Tensor<2>>,
+    pub kernel_5: Param<Tensor<2>>,
+    pub kernel_6: Param<Tensor<2>>,
+    pub kernel_7: Param<Tensor<2>>,
+    pub kernel_8: Param<Tensor<2>>,
+    pub bias: Param<Tensor<1>>,
+    pub bias_2: Param<Tensor<1>>,
+    pub bias_3: Param<Tensor<1>>,
+    pub bias_4: Param<Tensor<1>>,
 }
 
 impl Rnn2 {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            b: Initializer::Zeros.init([1, 64], device),
-            r: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 64, 16], device),
-            weight: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 64, 16], device),
+            kernel: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_2: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_3: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_4: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_5: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_6: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_7: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_8: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            bias: Initializer::Zeros.init([16], device),
+            bias_2: Initializer::Zeros.init([16], device),
+            bias_3: Initializer::Zeros.init([16], device),
+            bias_4: Initializer::Zeros.init([16], device),
         }
     }
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> (Tensor<2>, Tensor<2>, Tensor<3>) {
         let device = x.device();
-        let x = module::linear(x, self.weight.val().squeeze_dim::<2>(0).transpose(), None);
-        let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 64], (&device, DType::F32))], 1);
+        let x_3 = Tensor::cat(vec![self.kernel_5.val(), self.kernel_6.val(), self.kernel_7.val(), self.kernel_8.val()], 1);
+        let x_3 = x_3.transpose();
+        let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
+        let x = module::linear(x, x_3.unsqueeze::<3>().squeeze_dim::<2>(0).transpose(), None);
+        let x_3 = Tensor::cat(vec![self.bias.val(), self.bias_2.val(), self.bias_3.val(), self.bias_4.val()], 0);
+        let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
+        let x_3 = Tensor::cat(vec![x_3.unsqueeze::<2>(), Tensor::<2>::zeros([1, 64], (&device, DType::F32))], 1);
         let x_4 = x_3.clone().slice_dim(1, ..64).squeeze_dim::<1>(0);
         let x = x + (x_4 + x_3.slice_dim(1, 64..).squeeze_dim::<1>(0)).unsqueeze::<3>();
-        let x_3 = self.r.val().squeeze_dim::<2>(0).transpose();
+        let x_3 = Tensor::cat(vec![self.kernel.val(), self.kernel_2.val(), self.kernel_3.val(), self.kernel_4.val()], 1);
+        let x_3 = x_3.transpose();
+        let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
+        let x_3 = x_3.unsqueeze::<3>().squeeze_dim::<2>(0).transpose();
         let (x, x_2, x_3) = scan(x_2, x, x_3);
         let x = x.unsqueeze::<3>().squeeze_dim::<2>(0);
         let x_2 = x_2.unsqueeze::<3>().squeeze_dim::<2>(0);
@@ -94,29 +120,55 @@ impl Rnn2 {
 /// The module `RNN_0` of the model.
 #[derive(Module, Debug)]
 pub struct Rnn {
-    pub b: Param<Tensor<2>>,
-    pub r: Param<Tensor<3>>,
-    pub weight: Param<Tensor<3>>,
+    pub kernel: Param<Tensor<2>>,
+    pub kernel_2: Param<Tensor<2>>,
+    pub kernel_3: Param<Tensor<2>>,
+    pub kernel_4: Param<Tensor<2>>,
+    pub kernel_5: Param<Tensor<2>>,
+    pub kernel_6: Param<Tensor<2>>,
+    pub kernel_7: Param<Tensor<2>>,
+    pub kernel_8: Param<Tensor<2>>,
+    pub bias: Param<Tensor<1>>,
+    pub bias_2: Param<Tensor<1>>,
+    pub bias_3: Param<Tensor<1>>,
+    pub bias_4: Param<Tensor<1>>,
 }
 
 impl Rnn {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            b: Initializer::Zeros.init([1, 64], device),
-            r: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 64, 16], device),
-            weight: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, 64, 16], device),
+            kernel: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_2: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_3: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_4: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_5: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_6: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_7: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            kernel_8: Initializer::Normal { mean: 0.0, std: 0.02 }.init([16, 16], device),
+            bias: Initializer::Zeros.init([16], device),
+            bias_2: Initializer::Zeros.init([16], device),
+            bias_3: Initializer::Zeros.init([16], device),
+            bias_4: Initializer::Zeros.init([16], device),
         }
     }
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> (Tensor<3>, Tensor<2>, Tensor<2>) {
         let device = x.device();
-        let x = module::linear(x.swap_dims(0, 1), self.weight.val().squeeze_dim::<2>(0).transpose(), None);
-        let x_3 = Tensor::cat(vec![self.b.val(), Tensor::<2>::zeros([1, 64], (&device, DType::F32))], 1);
+        let x_3 = Tensor::cat(vec![self.kernel_5.val(), self.kernel_6.val(), self.kernel_7.val(), self.kernel_8.val()], 1);
+        let x_3 = x_3.transpose();
+        let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
+        let x = module::linear(x.swap_dims(0, 1), x_3.unsqueeze::<3>().squeeze_dim::<2>(0).transpose(), None);
+        let x_3 = Tensor::cat(vec![self.bias.val(), self.bias_2.val(), self.bias_3.val(), self.bias_4.val()], 0);
+        let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
+        let x_3 = Tensor::cat(vec![x_3.unsqueeze::<2>(), Tensor::<2>::zeros([1, 64], (&device, DType::F32))], 1);
         let x_4 = x_3.clone().slice_dim(1, ..64).squeeze_dim::<1>(0);
         let x = x + (x_4 + x_3.slice_dim(1, 64..).squeeze_dim::<1>(0)).unsqueeze::<3>();
-        let x_3 = self.r.val().squeeze_dim::<2>(0).transpose();
+        let x_3 = Tensor::cat(vec![self.kernel.val(), self.kernel_2.val(), self.kernel_3.val(), self.kernel_4.val()], 1);
+        let x_3 = x_3.transpose();
+        let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
+        let x_3 = x_3.unsqueeze::<3>().squeeze_dim::<2>(0).transpose();
         let (x, x_2, x_3) = scan(x_2, x, x_3);
         let x = x.unsqueeze::<3>().squeeze_dim::<2>(0);
         (x_3, x, x_2.unsqueeze::<3>().squeeze_dim::<2>(0))
@@ -140,11 +192,29 @@ fn scan(x: Tensor<2>, y: Tensor<3>, z: Tensor<2>) -> (Tensor<2>, Tensor<2>, Tens
 }
 
 // embed_0.weight: [40, 16]
-// rnn_0.b: [1, 64]
-// rnn_0.r: [1, 64, 16]
-// rnn_0.weight: [1, 64, 16]
-// rnn_1.b: [1, 64]
-// rnn_1.r: [1, 64, 16]
-// rnn_1.weight: [1, 64, 16]
+// rnn_0.kernel: [16, 16]
+// rnn_0.kernel_2: [16, 16]
+// rnn_0.kernel_3: [16, 16]
+// rnn_0.kernel_4: [16, 16]
+// rnn_0.kernel_5: [16, 16]
+// rnn_0.kernel_6: [16, 16]
+// rnn_0.kernel_7: [16, 16]
+// rnn_0.kernel_8: [16, 16]
+// rnn_0.bias: [16]
+// rnn_0.bias_2: [16]
+// rnn_0.bias_3: [16]
+// rnn_0.bias_4: [16]
+// rnn_1.kernel: [16, 16]
+// rnn_1.kernel_2: [16, 16]
+// rnn_1.kernel_3: [16, 16]
+// rnn_1.kernel_4: [16, 16]
+// rnn_1.kernel_5: [16, 16]
+// rnn_1.kernel_6: [16, 16]
+// rnn_1.kernel_7: [16, 16]
+// rnn_1.kernel_8: [16, 16]
+// rnn_1.bias: [16]
+// rnn_1.bias_2: [16]
+// rnn_1.bias_3: [16]
+// rnn_1.bias_4: [16]
 // dense_0.weight: [16, 40]
 // dense_0.bias: [40]

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxport.codegen.burn.helpers import names as helper_names, source
 from jaxport.codegen.burn.imports import imports
-from jaxport.codegen.burn.layers import BURN, LAYERS, NAMES_IN_USE, accepts
+from jaxport.codegen.burn.layers import BURN, LAYERS, NAMES_IN_USE
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Struct, Structs, kind_of_value, snake_case
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import dtype_name, kind_of
@@ -81,7 +81,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
       InvalidArgument: an input is no array, or a size cannot be read from the inputs.
     """
     program = recorded.program
-    tree, result = build(recorded, LAYERS, channels_last=False, accepts=accepts)
+    tree, result = build(recorded, LAYERS, channels_last=False, accepts=BURN.accepts)
     outputs = {
         variable: variable_name(name)
         for variable, name in zip(result, program.output_names, strict=True)

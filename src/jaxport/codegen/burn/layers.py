@@ -261,7 +261,7 @@ def accepts(layer: Layer) -> bool:
         case "RMSNorm":
             return config["epsilon"] > 0
         case "LSTM" | "GRU":  # both products have biases, or none
-            return ("bias" in layer.weights) == ("recurrent_bias" in layer.weights)
+            return ("bias" in layer.weights) == ("recurrent_bias" in layer.weights) and "new_bias" not in layer.weights
         case "MultiHeadAttention":
             widths = {config[key] for key in ("in_features", "qkv_features", "out_features", "in_kv_features")}
             causal = config.get("is_causal") and len(layer.inputs) == 2  # of a sequence itself
@@ -328,6 +328,7 @@ def _refused(*_: object) -> RuntimeValue:
 BURN = Dialect(
     name="burn",
     layers=LAYERS,
+    accepts=accepts,
     functions={},
     base="",
     imports=(),

@@ -66,6 +66,7 @@ _SEQUENTIAL = SequenceForm(lambda elements: call("Sequential", listed(elements))
 EQUINOX = Dialect(
     name="equinox",
     layers=LAYERS,
+    accepts=lambda layer: layer.kind in LAYERS,
     functions={},
     base="eqx.Module",
     imports=("import equinox as eqx",),

@@ -191,21 +191,32 @@ DEFINITIONS = {
         return (c, h), h
 ''',
     "GRUCell": '''class GRUCell(eqx.Module):
-    """A gated recurrent unit of a batch, as `lax.scan` takes it."""
+    """A gated recurrent unit of a batch, as `lax.scan` takes it; `bias_n` is for the product with the state in the new gate."""
 
-    input: Linear
-    recurrent: Linear
+    weight_ih: Array
+    weight_hh: Array
+    bias: Array | None
+    recurrent_bias: Array | None
+    bias_n: Array | None
 
     def __init__(
-        self, in_features: int, hidden_size: int, *, use_bias: bool = True, recurrent_bias: bool = True, key: Array
+        self, in_features: int, hidden_size: int, *, use_bias=True, recurrent_bias=True, new_bias=False, key: Array
     ):
         first, second = jax.random.split(key)
-        self.input = Linear(in_features, 3 * hidden_size, use_bias=use_bias, key=first)
-        self.recurrent = Linear(hidden_size, 3 * hidden_size, use_bias=recurrent_bias, key=second)
+        initialize = jax.nn.initializers.lecun_normal(in_axis=-1, out_axis=-2)
+        self.weight_ih = initialize(first, (3 * hidden_size, in_features))
+        self.weight_hh = initialize(second, (3 * hidden_size, hidden_size))
+        self.bias = jnp.zeros(3 * hidden_size) if use_bias else None
+        self.recurrent_bias = jnp.zeros(3 * hidden_size) if recurrent_bias else None
+        self.bias_n = jnp.zeros(hidden_size) if new_bias else None
 
     def __call__(self, h: Array, x: Array) -> tuple[Array, Array]:
-        input_r, input_z, input_n = jnp.split(self.input(x), 3, axis=-1)
-        state_r, state_z, state_n = jnp.split(self.recurrent(h), 3, axis=-1)
+        of_input = x @ self.weight_ih.T if self.bias is None else x @ self.weight_ih.T + self.bias
+        of_state = h @ self.weight_hh.T
+        of_state = of_state if self.recurrent_bias is None else of_state + self.recurrent_bias
+        input_r, input_z, input_n = jnp.split(of_input, 3, axis=-1)
+        state_r, state_z, state_n = jnp.split(of_state, 3, axis=-1)
+        state_n = state_n if self.bias_n is None else state_n + self.bias_n
         update = jax.nn.sigmoid(input_z + state_z)
         new = jnp.tanh(input_n + jax.nn.sigmoid(input_r + state_r) * state_n)
         h = (1 - update) * new + update * h
@@ -341,7 +352,8 @@ _SAME = {role: Field(role) for role in ("kernel", "bias", "scale", "mean", "var"
 
 def _cell(function: str, layer: Layer) -> ast.expr:
     biases = {"use_bias": "bias" in layer.weights, "recurrent_bias": "recurrent_bias" in layer.weights}
-    return _made(function, layer, "in_features", "hidden_features", **biases)
+    options = {"new_bias": True} if "new_bias" in layer.weights else {}
+    return _made(function, layer, "in_features", "hidden_features", **biases, **options)
 
 
 _WEIGHT = {
@@ -357,7 +369,8 @@ _LSTM = {
     "bias": Field("bias"),
     "recurrent_bias": Field("recurrent_bias"),
 }
-_GRU = {
+_GRU = _LSTM | {"new_bias": Field("bias_n")}
+_RNN = {
     "kernel": Field("input.weight", (1, 0)),
     "recurrent_kernel": Field("recurrent.weight", (1, 0)),
     "bias": Field("input.bias"),
@@ -371,7 +384,7 @@ _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "ConvTranspose": (_conv_transpose, _SAME),
     "LSTM": (lambda layer: _cell("LSTMCell", layer), _LSTM),
     "GRU": (lambda layer: _cell("GRUCell", layer), _GRU),
-    "RNN": (lambda layer: _cell("SimpleCell", layer), _GRU),
+    "RNN": (lambda layer: _cell("SimpleCell", layer), _RNN),
     "Embed": (lambda layer: _made("Embedding", layer, "num_embeddings", "features"), _WEIGHT),
     "LayerNorm": (_layer_norm, _WEIGHT),
     "GroupNorm": (_group_norm, _WEIGHT),

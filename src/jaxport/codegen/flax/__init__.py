@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from jaxport.codegen.flax.functions import FUNCTIONS
-from jaxport.codegen.flax.layers import DEFINITIONS, LAYERS
+from jaxport.codegen.flax.layers import DEFINITIONS, LAYERS, accepts
 from jaxport.codegen.writing.dialect import Dialect, SequenceForm, listed
 from jaxport.codegen.writing.literals import call
 
@@ -63,6 +63,7 @@ def _value(weight: ast.expr) -> ast.expr:
 NNX = Dialect(
     name="nnx",
     layers=LAYERS,
+    accepts=accepts,
     functions=FUNCTIONS,
     base="nnx.Module",
     imports=("from flax import nnx",),

@@ -10,7 +10,7 @@ from jaxport.codegen.writing.dialect import Constructor, Field, constant, for_al
 from jaxport.codegen.writing.literals import call, name
 from jaxport.importer.values.host import Attribute
 
-__all__ = ["DEFINITIONS", "LAYERS"]
+__all__ = ["DEFINITIONS", "LAYERS", "accepts"]
 
 
 DEFINITIONS = {
@@ -152,7 +152,14 @@ def _recurrent(layer: Layer, its_own: str) -> ast.expr:
     return _made(f"{layer.kind}Cell", layer, *sizes, **_uses(layer, "bias"))
 
 
+def accepts(layer: Layer) -> bool:
+    """Whether Flax has a layer: its cells have biases for all gates, or for none."""
+    return layer.kind in LAYERS and "new_bias" not in layer.weights
+
+
 def _fields(layer: Layer) -> Mapping[str, Field]:
+    if layer.kind == "GatewiseLSTM":
+        return {role: Field(role.replace("if.", "if_.")) for role in layer.weights}
     if layer.kind == "LSTM" and "recurrent_bias" not in layer.weights:
         return {role: Field("dense_h.bias") if role == "bias" else CELL[role] for role in layer.weights}
     if layer.kind == "MultiHeadAttention":
@@ -175,6 +182,7 @@ LAYERS = {
         "Conv": _conv,
         "ConvTranspose": _conv_transpose,
         "LSTM": lambda layer: _recurrent(layer, "nnx.OptimizedLSTMCell"),
+        "GatewiseLSTM": lambda layer: _made("nnx.LSTMCell", layer, "in_features", "hidden_features"),
         "GRU": lambda layer: _recurrent(layer, "nnx.GRUCell"),
         "RNN": lambda layer: _recurrent(layer, "nnx.SimpleCell"),
         "Embed": lambda layer: _made("Embed", layer, "num_embeddings", "features"),

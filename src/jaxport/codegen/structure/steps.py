@@ -52,15 +52,18 @@ def operators(
 ) -> tuple[list[Op], RuntimeValue]:
     """Return the steps that a result needs, equal ones once; and the result in terms of them.
 
-    A step that only reshapes a weight stays with each of its readers: two modules may have the same weight.
+    A step that reads nothing but weights stays with each of its readers: two modules may have the same weight.
     """
     merged: dict[Variable, Variable] = {}
     known: dict[Hashable, Step] = {}
     kept: list[Step] = []
+    of_weights: set[Variable] = set()
     for original in steps:
         step = renamed(original, merged)
         read = reads(step)
-        key = None if read and all(variable in weights for variable in read) else _key(step)
+        is_of_weights = bool(read) and all(variable in weights or variable in of_weights for variable in read)
+        of_weights.update(variables(step.outputs) if is_of_weights else ())
+        key = None if is_of_weights else _key(step)
         if key is not None and key in known:
             same = known[key]
             pairs = zip(variables(step.outputs), variables(same.outputs), strict=True)
@@ -85,14 +88,22 @@ def operators(
 
 
 def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weights: Collection[Variable]) -> list[Step]:
-    """Return the steps with those that rearrange a weight directly before each of their readers, as steps of its node.
+    """Return the steps with those that rearrange or pack weights before the nodes that read them, as steps of these.
 
-    Exporters transpose a weight once for all calls of a module, and for all modules; each has to look alike.
+    Exporters transpose a weight once, or join weights once, for all calls of a module, and for all modules; each has to look
+    alike.
     """
     rearranging: dict[Variable, Step] = {}
+    copies: dict[tuple[Variable, int], Variable] = {}
     done: list[Step] = []
 
     def copied(variable: Variable, reader: Step) -> Variable:
+        key = variable, id(reader if reader.node is None else reader.node)
+        if key not in copies:
+            copies[key] = copy_of(variable, reader)
+        return copies[key]
+
+    def copy_of(variable: Variable, reader: Step) -> Variable:
         step = rearranging[variable]
         inner = {source: copied(source, reader) for source in reads(step) if source in rearranging}
         copy = renamed(step, inner)
@@ -100,11 +111,17 @@ def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weight
         done.append(Step(copy.form, copy.name, copy.args, copy.kwargs, output, reader.node))
         return output
 
+    alone = {variable for step in steps if step.name != "jnp.concatenate" for variable in reads(step)}
+    joined: set[Variable] = set()
     for step in steps:
         output, read = step.outputs, reads(step)
         of_weight = read and all(variable in weights or variable in rearranging for variable in read)
-        if step.name in REARRANGING and of_weight and isinstance(output, Variable) and output not in results:
+        is_joined = step.name == "jnp.concatenate" or not joined.isdisjoint(read)
+        moves = step.name in REARRANGING or (is_joined and step.name in ("jnp.concatenate", ""))
+        is_piece = step.name == "" and isinstance(output, Variable) and output not in alone
+        if (moves or is_piece) and of_weight and isinstance(output, Variable) and output not in results:
             rearranging[output] = step
+            joined.update([output] if is_joined else ())
         else:
             done.append(
                 renamed(step, {variable: copied(variable, step) for variable in read if variable in rearranging})

@@ -83,6 +83,7 @@ class Dialect:
     Attributes:
       name: the name by which users ask for it.
       layers: the kinds of layers that it has.
+      accepts: whether it has a layer.
       functions: calls of its own functions in place of calls of JAX's, by the name of those.
       base: the class that modules are derived from.
       imports: the lines that import it.
@@ -102,6 +103,7 @@ class Dialect:
 
     name: str
     layers: Mapping[str, Constructor]
+    accepts: Callable[[Layer], bool]
     functions: Mapping[str, Callable[[Step], Step | None]]
     base: str
     imports: tuple[str, ...]

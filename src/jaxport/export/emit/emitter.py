@@ -35,6 +35,7 @@ import onnx_ir as ir
 from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
+from jaxport.blocks import Block
 from jaxport.errors import RuleError
 from jaxport.export.emit import dim_values, folding, legalize, opsets, shapes
 from jaxport.export.emit.steps import Move, OperatorCall
@@ -149,6 +150,10 @@ class Emitter:
         """Return an emitter for another graph; with `base`, the paths in it are relative to that block's."""
         place = self.place if base is None else self.place.inside(base)
         return Emitter(self.walker, scope, place, self.outs)
+
+    def inside(self, block: Block) -> Emitter:
+        """Return an emitter whose nodes are those of a block inside this one."""
+        return Emitter(self.walker, self.scope, self.place.enter(block), self.outs)
 
     def at_root(self) -> Emitter:
         """Return an emitter at the root, where all subgraphs see the values that are computed once."""

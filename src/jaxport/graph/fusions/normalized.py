@@ -85,8 +85,8 @@ def _factors(seen: Seen, exponent: int) -> Iterator[tuple[Seen, int]]:
     for index, factor in enumerate(operands):
         divides = seen.is_op("Reciprocal") or (seen.is_op("Div") and index == 1)
         power = -exponent if divides else exponent
-        shared = len(factor.value.uses()) > 1 or len(factor.entry.uses()) > 1
-        if factor.is_op("Reciprocal") or (not shared and factor.is_op("Mul", "Div")):
+        is_product = factor.is_op("Mul", "Div") and len(factor.value.uses()) == len(factor.entry.uses()) == 1
+        if factor.is_op("Reciprocal") or is_product:
             yield from _factors(factor, power)
         elif factor.scalar != 1 or factor.value.meta.get(
             PARAMETER

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from jaxport.errors import InvalidArgument, ModelError
 from jaxport.files import existing_file
@@ -24,7 +24,7 @@ from jaxport.importer.loading.lifting import has_hidden, lift
 from jaxport.importer.loading.mapping import Buffer
 from jaxport.importer.loading.ordering import in_order
 
-__all__ = ["ModelSource", "load"]
+__all__ = ["ModelSource", "as_written", "load"]
 
 
 class HasModel(Protocol):
@@ -104,6 +104,7 @@ def _loaded(proto: onnx.ModelProto, gate: Gate, shared: bool = False) -> ir.Mode
     if shared and (
         _imports_twice(proto)
         or any(map(_is_foreign, _holders(proto)))
+        or next(_remarks(proto), None) is not None
         or any(isinstance(f.tensor, onnx.SparseTensorProto) for f in tensors(proto))
     ):
         proto = onnx.ModelProto.FromString(proto.SerializeToString())
@@ -111,6 +112,7 @@ def _loaded(proto: onnx.ModelProto, gate: Gate, shared: bool = False) -> ir.Mode
     for holder in _holders(proto):
         _check_names(holder)
         _forget_empty_types(holder)
+    _decode_remarks(proto)
     gate.pass_through(proto)
     model = ir.from_proto(proto)
     gate.take(model)
@@ -195,6 +197,34 @@ def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
     for name in names:
         if not isinstance(name, str):
             raise ModelError(f"the name {name!r} is not text", why="it is not UTF-8", instead="export the model again")
+
+
+def as_written(path: Path) -> ir.Model:
+    """Return the model of a file, none of it checked or moved, for those who only show it."""
+    proto = onnx.load(path, load_external_data=False)
+    _decode_remarks(proto)
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    return model
+
+
+def _decode_remarks(proto: onnx.ModelProto) -> None:
+    """Make descriptions that are not UTF-8 text, with U+FFFD for what is none; names are refused instead."""
+    for message, name in _remarks(proto):
+        setattr(message, name, getattr(message, name).decode(errors="replace"))
+
+
+def _remarks(proto: onnx.ModelProto) -> Iterator[tuple[Message, str]]:
+    """Yield the texts that only describe the model and are not UTF-8, which protobuf returns as bytes, with what has them."""
+    described: list[Message] = [proto, *proto.functions, *proto.training_info, *_holders(proto)]
+    described += [
+        value for holder in _holders(proto) if isinstance(holder, onnx.GraphProto) for value in _values(holder)
+    ]
+    described += list(proto.graph.initializer)
+    for message in described:
+        texts = [(message, name) for name in ("doc_string", "producer_name", "producer_version", "domain")]
+        texts += [(entry, name) for entry in getattr(message, "metadata_props", ()) for name in ("key", "value")]
+        yield from ((holder, name) for holder, name in texts if isinstance(getattr(holder, name, ""), bytes))
 
 
 def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:

@@ -9,6 +9,7 @@ from jaxport.importer.ops import (
     contrib_fused,
     contrib_moved,
     contrib_quantized,
+    contrib_search,
     control_flow,
     convolution,
     elementwise,

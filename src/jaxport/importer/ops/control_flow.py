@@ -59,7 +59,7 @@ class _Iteration:
         self.body, self.output_count, self.empty_output = body, body.output_count, body.empty_output
 
     def __call__(self, iteration: Tensor, go: RuntimeValue, *state: RuntimeValue) -> Tensor:
-        declared = [(1,) if self.body.input_rank(index) == 1 else () for index in range(2)]
+        declared = [(1,) if len(self.body.input_sizes(index) or ()) == 1 else () for index in range(2)]
         counters = [
             x if x.shape == shape else jnp.reshape(x, shape) for x, shape in zip((iteration, go), declared, strict=True)
         ]

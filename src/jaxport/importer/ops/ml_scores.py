@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxport.errors import ModelError
 from jaxport.importer.ops.strings import strings
 from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.dtypes import STRING
@@ -72,6 +73,12 @@ def chosen(table: RuntimeValue, index: Tensor, axis: int = 0) -> Tensor:
 
 def _weighted(X: Tensor, coefficients: Sequence[float], rows: int, intercepts: Sequence[float] | None) -> Tensor:
     weights = host(np.array(coefficients, np.float32).reshape(rows, -1))
+    if isinstance(X.shape[-1], int) and X.shape[-1] != weights.shape[1]:
+        raise ModelError(
+            f"the samples have {X.shape[-1]} features, and the coefficients are for {weights.shape[1]}",
+            why="ONNX Runtime reads the coefficients as if there were fewer, which are others than those of the model",
+            instead=f"give samples of {weights.shape[1]} features; if the file declares the wrong number, correct it there",
+        )
     y = cast(X, np.float32) @ weights.T
     return y if intercepts is None else y + host(np.array(intercepts, np.float32))
 

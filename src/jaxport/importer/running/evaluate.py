@@ -73,10 +73,23 @@ class Subgraph:
     def output_count(self) -> int:
         return len(self.body.outputs)
 
-    def input_rank(self, index: int) -> int | None:
-        """Return the rank that the model declares for the input at `index`, if it does."""
+    @property
+    def input_names(self) -> list[str]:
+        return [value.name or "" for value in self.body.inputs]
+
+    def uses(self, name: str) -> bool:
+        """Whether a node reads the input of this name."""
+        return any(value.name == name and bool(value.uses()) for value in self.body.inputs)
+
+    def input_sizes(self, index: int) -> tuple[int | None, ...] | None:
+        """Return the sizes that the model declares for the input at `index`, None for an open one, if it declares any."""
         declared = self.body.inputs[index].shape
-        return None if declared is None else declared.rank()
+        return None if declared is None else tuple(n if isinstance(n, int) else None for n in declared.dims)
+
+    def input_dtype(self, index: int) -> np.dtype:
+        """Return the dtype that the model declares for the input at `index`."""
+        declared = self.body.inputs[index].dtype
+        return np.dtype(np.float32 if declared is None else declared.numpy())
 
     def empty_output(self, index: int) -> HostValue:
         """Return the output at `index` with no rows, of the type that the model declares for it."""

@@ -7,14 +7,13 @@ and the name that its exporter gave it. Neither its size nor whether a `Constant
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Set
-from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.importer.loading.claims import Role, claims
 from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.resolving.registry import Operator
@@ -29,7 +28,6 @@ from jaxport.onnx_facts import (
     MATRIX_PRODUCTS,
     MOVEMENTS,
     NORMALIZATIONS,
-    ROLES,
     SELECTIONS,
     SETTINGS,
     STATISTICS,
@@ -37,9 +35,6 @@ from jaxport.onnx_facts import (
 )
 
 __all__ = ["COPY_OF", "TRAINABLE", "Role", "kernels", "roles", "static_values"]
-
-Role = Literal["parameter", "statistic", "constant"]
-"""What an initializer is: training changes a parameter, calls in training change a statistic, nothing changes a constant."""
 
 TRAINABLE = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
@@ -95,18 +90,15 @@ _BIASED = MATRIX_PRODUCTS | KERNEL_PRODUCTS | NORMALIZATIONS
 OUT_OF_RANGE = 1e4
 """The least magnitude of a mask's "minus infinity": no weight is as large."""
 
-MOST_CLAIMS = 2**24
-"""The longest text of roles that is read."""
-
 
 def roles(body: Body, static: Collection[ir.Value], model: ir.Model) -> dict[ir.Value, Role]:
     """Return what each initializer of the model's graph is.
 
     Those that are not of floating point, or that a shape depends on, are constants, whatever the file says.
     """
-    claims = _claims(model)
+    claimed = claims(model)
     may_train = {v for v, tensor in body.initializers.items() if tensor.dtype in TRAINABLE and v not in static}
-    told: dict[ir.Value, Role] = {v: claims[_origin(v).name or ""] for v in may_train if _origin(v).name in claims}
+    told: dict[ir.Value, Role] = {v: claimed[_origin(v).name or ""] for v in may_train if _origin(v).name in claimed}
     open_ones = [value for value in body.initializers if value in may_train and value not in told]
     used = _by_use(body, open_ones, model.producer_name == PYTORCH) if open_ones else {}
     constant: Role = "constant"
@@ -119,23 +111,6 @@ COPY_OF = "jaxport.copy_of"
 
 def _origin(value: ir.Value) -> ir.Value:
     return value.meta.get(COPY_OF, value)
-
-
-def _claims(model: ir.Model) -> dict[str, Role]:
-    """Return the roles that the file claims for initializers, by name; what is malformed claims nothing."""
-    text = model.metadata_props.get(ROLES, "")
-    try:
-        entries = json.loads(text) if text and len(text) <= MOST_CLAIMS else {}
-    except (ValueError, RecursionError):
-        return {}
-    claims: dict[str, Role] = {}
-    kinds: tuple[Role, ...] = ("parameter", "statistic", "constant")
-    for role in kinds:
-        names = entries.get(role) if isinstance(entries, dict) else None
-        for name in names if isinstance(names, list) else ():
-            if isinstance(name, str):
-                claims[name] = role  # of contradictory claims, the one that trains least
-    return claims
 
 
 PYTORCH = "pytorch"
@@ -160,7 +135,7 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
     uses = _uses(body, {})
     angles = _only_for(body, {"Cos", "Sin"}, _MOVED | _TURNED)
     compared = _only_for(body, COMPARISONS, _MOVED)
-    biases = _biases(body)
+    biases = _biases(body, {v: tuple(tensor.shape.numpy()) for v, tensor in body.initializers.items()})
 
     def role(value: ir.Value) -> Role:
         tensor, kinds, name = body.initializers[value], uses.get(value, set()), _origin(value).name or ""
@@ -199,9 +174,11 @@ def _only_for(body: Body, ends: Set[str], between: Set[str]) -> set[ir.Value]:
         leads = operator in ends or (
             operator in between and used.issuperset(node.outputs) and others.isdisjoint(node.outputs)
         )
-        for value in node.inputs:
+        called = node.target.body if isinstance(node.target, BodyFunction) else None
+        inside = _only_for(called, ends, between) if called is not None else set()
+        for index, value in enumerate(node.inputs):
             if value is not None:
-                (used if leads else others).add(value)
+                (used if leads or (called is not None and called.inputs[index] in inside) else others).add(value)
         for inner in node.bodies():
             others.update(inner.captured)
     return used - others
@@ -263,30 +240,42 @@ def _place(node: BoundNode, index: int) -> str:
     return "mask" if operator in _MASKED else "other"
 
 
-def _biases(body: Body) -> set[ir.Value]:
-    """Return the values that are added to the only channel of a product with weights."""
+Shapes = dict[ir.Value, tuple[int, ...] | None]
+
+
+def _biases(body: Body, shapes: Shapes) -> set[ir.Value]:
+    """Return the values that are added to the only channel of a product with weights.
+
+    `shapes` has the shapes of initializers, and of the inputs that have them in a call of a function.
+    """
     made_by = {value: node for node in body.nodes for value in node.outputs}
     found: set[ir.Value] = set()
     for node in body.nodes:
+        for inner in node.bodies():
+            found |= _biases(inner, shapes)
+        if isinstance(node.target, BodyFunction):
+            formals = dict(zip(node.target.body.inputs, node.inputs, strict=False))
+            inside = _biases(node.target.body, {formal: _shape(v, shapes, made_by) for formal, v in formals.items()})
+            found |= {value for formal, value in formals.items() if formal in inside and value in shapes}
         if node.node.op_type != "Add" or len(node.inputs) != 2:
             continue
         for added, other in (node.inputs, node.inputs[::-1]):
             maker = made_by.get(other)
             while maker is not None and maker.node.op_type in _MOVED:
                 maker = made_by.get(maker.inputs[0])
-            if added in body.initializers and maker is not None and maker.node.op_type in _BIASED:
-                weights = [_shape(value, body, made_by) for value in maker.inputs]
+            if added in shapes and maker is not None and maker.node.op_type in _BIASED:
+                weights = [_shape(value, shapes, made_by) for value in maker.inputs]
                 if any(shape is not None and 1 in shape for shape in weights):
                     found.add(added)
     return found
 
 
-def _shape(value: ir.Value | None, body: Body, made_by: dict[ir.Value | None, BoundNode]) -> tuple[int, ...] | None:
+def _shape(value: ir.Value | None, shapes: Shapes, made_by: dict[ir.Value | None, BoundNode]) -> tuple[int, ...] | None:
     """Return the shape of an initializer, or of the one that a value is a movement of."""
-    while value is not None and value not in body.initializers:
+    while value is not None and value not in shapes:
         maker = made_by.get(value)
         value = maker.inputs[0] if maker is not None and maker.node.op_type in _MOVED else None
-    return None if value is None else tuple(body.initializers[value].shape.numpy())
+    return None if value is None else shapes[value]
 
 
 def _is_mask(tensor: ir.TensorProtocol) -> bool:

@@ -64,6 +64,7 @@ class Weights(Mapping[str, jax.Array]):
     ):
         self.body = body
         self._roles: dict[ir.Value, Role] = roles(body, static, model)
+        self._kept = {value for value, role in self._roles.items() if role != "constant"}
         if trainable is not None:
             trained = {*_named(body, static, trainable)}
             others: dict[Role, Role] = {"parameter": "constant", "statistic": "statistic", "constant": "constant"}
@@ -75,7 +76,7 @@ class Weights(Mapping[str, jax.Array]):
             if len(node.inputs) > 1 and node.inputs[1] in self.kernels:
                 node.kernel_layout = HWIO
         self._read: dict[bool, dict[str, jax.Array]] = {False: {}, True: {}}
-        self._statistics: dict[bool, dict[ir.Value, jax.Array]] = {}
+        self._untrained: dict[bool, dict[ir.Value, jax.Array]] = {}
         self.shardings = _checked(shardings, self.specs)
 
     @property
@@ -158,17 +159,17 @@ class Weights(Mapping[str, jax.Array]):
         return array
 
     @property
-    def statistics(self) -> dict[ir.Value, jax.Array]:
-        """The statistics as arrays, which are the same each time."""
-        if _is_wide() not in self._statistics:
+    def untrained(self) -> dict[ir.Value, jax.Array]:
+        """The statistics, and the weights that `trainable` leaves out, as arrays, which are the same each time."""
+        if _is_wide() not in self._untrained:
             with jax.ensure_compile_time_eval():
-                self._statistics[_is_wide()] = {
+                self._untrained[_is_wide()] = {
                     value: jnp.array(array, dtype=canonical(array.dtype))
-                    for value, role in self._roles.items()
-                    if role == "statistic"
+                    for value in self._roles
+                    if value in self._kept and self._roles[value] != "parameter"
                     for array in [tensor_value(self.body.initializers[value]).data]
                 }
-        return self._statistics[_is_wide()]
+        return self._untrained[_is_wide()]
 
     @property
     def constants(self) -> dict[str, np.ndarray]:

@@ -248,28 +248,33 @@ def _strengthened(assumed: Assumptions, conditions: Sequence[Condition], where: 
 
 
 def _with_inequality(assumed: Assumptions, condition: Inequality, where: str) -> Assumptions:
-    least = _least(condition.text)
-    if least is not None:
-        text = f"{least[0]} >= {least[1]}"
+    solved = _solved(condition.text)
+    if solved is not None:
+        name, (least, most) = solved
+        text = f"{name} >= {least}" if most is None else f"{name} <= {most}"
         if text not in assumed.constraints:
-            return assumed.with_bounds(least[0], (least[1], None), where, condition.checked)
+            return assumed.with_bounds(name, (least, most), where, condition.checked)
     if condition.checked or condition.text in assumed.constraints:
         return assumed
     return assumed.with_constraint(condition.text, where)
 
 
-def _least(text: str) -> tuple[str, int] | None:
-    """Return the name in an inequality, and the size from which on it holds.
+def _solved(text: str) -> tuple[str, Bounds] | None:
+    """Return the name in an inequality, and the sizes for which it holds: those from one on, or those up to one.
 
-    >>> _least("floordiv(h - 2, 2) + 1 >= 1")
-    ('h', 2)
+    >>> _solved("floordiv(h - 2, 2) + 1 >= 1"), _solved("- n + 7 >= 0")
+    (('h', (2, None)), ('n', (1, 7)))
     """
     names, (left, right) = names_in(text), text.split(">=") if ">=" in text else ("0", "1")
     if len(names) != 1 or ">=" not in text:
         return None
     (name,) = names
-    failing = [n for n in range(1, LARGEST_SIZE) if evaluate(left, {name: n}) < evaluate(right, {name: n})]
-    return (name, max(failing, default=0) + 1) if len(failing) < LARGEST_SIZE // 2 else None
+    sizes = range(1, LARGEST_SIZE)
+    failing = [n for n in sizes if evaluate(left, {name: n}) < evaluate(right, {name: n})]
+    if len(failing) < LARGEST_SIZE // 2:
+        return name, (max(failing, default=0) + 1, None)
+    up_to = failing[0] - 1
+    return (name, (1, up_to)) if up_to and len(failing) == len(sizes) - up_to else None
 
 
 def _always(text: str) -> bool:

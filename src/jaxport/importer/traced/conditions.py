@@ -51,7 +51,8 @@ class Inequality(NamedTuple):
 Condition = Equality | Inequality
 
 
-_COMPARED = re.compile(r"comparison '([^']*)' >= '(\d+)' is inconclusive")
+# What JAX asks whether it is smaller, as the elements to pad with, must not be.
+_COMPARED = re.compile(r"comparison '([^']*)' (?:>=|<) '(\d+)' is inconclusive")
 _REMAINDER = "The remainder mod("
 _REFLECTED = re.compile(
     r"axis size \(= (.*)\) is larger than 1 and larger or equal than the padding length \(= (\d+)\)"

@@ -152,9 +152,10 @@ class Closing:
                 continue
             parts = {self._part(made, depth) for made in makes if made is not None}
             (part, *others) = parts
-            around = [other for variable in leaf.inputs for other in readers[variable] if other is not leaf]
-            inside = all(other is not None and self._part(other, depth) == part for other in around)
-            if isinstance(part, str) and not others and inside:
+            if not isinstance(part, str) or others:
+                continue
+            around = (other for variable in leaf.inputs for other in readers[variable] if other is not leaf)
+            if all(other is not None and self._part(other, depth) == part for other in around):
                 self.chains[id(leaf)] = (*self.chains[id(leaf)][:depth], part)
 
     def _mend(self, cycle: Sequence[Part], leaves: Sequence[Leaf], depth: int) -> None:

@@ -95,11 +95,12 @@ def call_numbers(
     """
     found = [(at, variable) for at, op in enumerate(ops) for variable in op.inputs if variable in weights]
     reads = [(at, alike.get(variable, variable)) for at, variable in found]
-    calls = math.gcd(*Counter(variable for _, variable in reads).values())
-    if calls < 2:
-        return None
-    period = len(reads) // calls
-    if any(variable is not reads[at % period][1] for at, (_, variable) in enumerate(reads)):
+    most = math.gcd(*Counter(variable for _, variable in reads).values())
+    periods = [
+        len(reads) // calls for calls in range(most, 1, -1) if most % calls == 0
+    ]  # a call may read a weight often
+    period = next((p for p in periods if all(v is reads[at % p][1] for at, (_, v) in enumerate(reads))), None)
+    if period is None:
         return None
     names = [(op.step.form, op.step.name) for op in ops]
     spans = [(reads[at][0], reads[at + period - 1][0]) for at in range(0, len(reads), period)]

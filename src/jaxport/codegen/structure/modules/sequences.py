@@ -58,7 +58,7 @@ def elements_of(module: Module, weights: Collection[Variable] = ()) -> Elements 
     for run, item in _runs(module.items):
         end = value
         if run:
-            made = [variable for op in run for variable in op.outputs]
+            made = {variable for op in run for variable in op.outputs}
             if any(variable is not value and variable not in made for op in run for variable in op.inputs):
                 return None
             after = module.outputs if item is None else [v for v in item.inputs if v not in weights]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -18,6 +19,8 @@ __all__ = ["recurrent"]
 
 GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 """Where the frameworks' gates are in ONNX: an LSTM's are input, forget, cell, output; a GRU's reset, update, new."""
+ZERO = -1
+"""The number of a row of zeros."""
 
 
 def recurrent(op: Op, matcher: Matcher) -> Layer | None:
@@ -35,43 +38,33 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     function, carry, rows = step.args
     if peepholes or not isinstance(function, Function) or function.name != "plain" or not isinstance(rows, Variable):
         return None
-    source = _input_product(rows, matcher)
+    packed = Packed(matcher)
+    source = _input_product(rows, packed)
     if source is None or rows.dtype != np.float32:
         return None
-    x, of_input, direction, bias = source
-    turned = [parameter for value in op.inputs if (parameter := _recurrence(value, direction, matcher)) is not None]
-    own = {variable for variable in (of_input, *turned, bias) if variable is not None}
-    if (
-        not turned
-        or any(turned[0] is not other for other in turned)
-        or not all(_belongs_to(variable, op, matcher) for variable in own)
-    ):
+    x, of_input, bias = source
+    turned = [part for value in op.inputs if (part := _recurrence(value, of_input.direction, packed)) is not None]
+    if not turned or any(turned[0] is not other for other in turned):
         return None
-    kind = op.operator
+    weights = packed.weights(op, of_input, turned[0], bias)
+    if weights is None:
+        return None
+    kind = op.operator if "kernel" in weights else f"Gatewise{op.operator}"
     outputs: RuntimeValue = step.outputs
-    if kind == "LSTM":
+    if op.operator == "LSTM":
         (h, c), ys = outputs
         states, outputs = (carry[1], carry[0]), ((c, h), ys)
     else:
         states, outputs = carry[0], (outputs[0][0], outputs[1])
-    hidden = turned[0].shape[-1]
     config = {
-        "in_features": of_input.shape[-1],
-        "hidden_features": hidden,
+        "in_features": of_input.whole.shape[-1],
+        "hidden_features": turned[0].shape[-1],
         "reverse": bool(step.kwargs.get("reverse", False)),
         "carry": states,
         "outputs": outputs,
     }
-    weights = _weights(kind, of_input, turned[0], bias, direction, matcher)
     known = tuple(leaf for leaf in jax.tree.leaves(states) if isinstance(leaf, Variable))
-    return Layer(kind, config, weights, (x, *known), op.outputs, kind.lower())
-
-
-def _belongs_to(parameter: Variable, op: Op, matcher: Matcher) -> bool:
-    """Whether only a node reads a parameter, or it reads the only value that is made of it."""
-    readers = matcher.readers.get(parameter, [])
-    made = readers[0].outputs[0] if len(readers) == 1 else None
-    return matcher.belongs_to(parameter, op) or (made is not None and matcher.belongs_to(made, op))
+    return Layer(kind, config, weights, (x, *known), op.outputs, op.operator.lower())
 
 
 def _is_plain(attributes: Mapping[str, Attribute], kind: str) -> bool:
@@ -85,90 +78,171 @@ def _is_plain(attributes: Mapping[str, Attribute], kind: str) -> bool:
     return all(str(name).lower() == usual[at % len(usual)] for at, name in enumerate(names))
 
 
-def _input_product(rows: Variable, matcher: Matcher) -> tuple[Variable, Variable, int, Variable | None] | None:
-    """Return sequence, weights of the input, direction and biases of `x @ W[d].T + (B[d, :n] + B[d, n:])`."""
+class OfDirection(NamedTuple):
+    """The part of a tensor of all directions that is for one of them; `index` says which elements of it."""
+
+    whole: Variable
+    index: RuntimeValue
+
+    @property
+    def direction(self) -> RuntimeValue:
+        """The number of the direction."""
+        return self.index[0] if isinstance(self.index, tuple) else self.index
+
+
+def _input_product(rows: Variable, packed: Packed) -> tuple[Variable, OfDirection, Variable | None] | None:
+    """Return sequence, weights of the input and biases of `x @ W[d].T + (B[d, :n] + B[d, n:])`."""
+    matcher = packed.matcher
     total = matcher.step(rows, "+")
-    if total is None:
+    product = matcher.step(total.step.args[0], "@") if total is not None else None
+    if total is None or product is None:
         return None
-    product = matcher.step(total.step.args[0], "@")
-    x = product.step.args[0] if product is not None else None
-    indexed = _indexed(product.step.args[1], matcher, turned=True) if product is not None else None
-    if indexed is None or not isinstance(x, Variable) or not isinstance(indexed[1], int):
+    x, part = product.step.args[0], packed.part(product.step.args[1], turned=True)
+    if part is None or not isinstance(x, Variable) or not isinstance(part.index, int):
         return None
     added = total.step.args[1]
     if number(added) == 0:
-        return x, indexed[0], indexed[1], None
+        return x, part, None
     both = matcher.step(added, "+")
-    parts = both.step.args if both is not None else (added,)
-    biases = [_indexed(part, matcher, turned=False) for part in parts]
-    if any(bias is None or bias[0] is not (biases[0] or bias)[0] for bias in biases):
+    biases = [packed.part(bias, turned=False) for bias in (both.step.args if both is not None else (added,))]
+    first = biases[0]
+    if first is None or any(bias is None or bias.whole is not first.whole for bias in biases):
         return None
-    return x, indexed[0], indexed[1], biases[0][0] if biases[0] is not None else None
+    return x, part, first.whole
 
 
-def _recurrence(value: Variable, direction: int, matcher: Matcher) -> Variable | None:
-    """Return the parameter whose part for a direction, turned, a step multiplies the state with."""
-    kept = matcher.step(value, "lax.optimization_barrier")
-    indexed = _indexed(kept.step.args[0], matcher, turned=True) if kept is not None else None
-    if indexed is None:
+def _recurrence(value: Variable, direction: RuntimeValue, packed: Packed) -> Variable | None:
+    """Return the tensor whose part for a direction, turned, a step multiplies the state with."""
+    kept = packed.matcher.step(value, "lax.optimization_barrier")
+    part = packed.part(kept.step.args[0], turned=True) if kept is not None else None
+    return part.whole if part is not None and part.direction == direction else None
+
+
+class Packed:
+    """The tensors with the weights of all gates: parameters, or rows of parameters that operators put into one.
+
+    A row of a matrix, or an element of a vector, is known by its number among those of all parameters, or as `ZERO`.
+    """
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher = matcher
+        self._rows: dict[Variable, np.ndarray | None] = {}
+        self._first: dict[Variable, int] = {}
+        self._count = 0
+
+    def part(self, value: RuntimeValue, turned: bool) -> OfDirection | None:
+        """Return the part of a packed tensor that a value is."""
+        if turned:
+            transposed = self.matcher.step(value, "T")
+            value = transposed.step.args[0] if transposed is not None else None
+        indexed = self.matcher.step(value, "")
+        if indexed is None:
+            return None
+        whole, index = indexed.step.args
+        return OfDirection(whole, index) if self.rows(whole, is_matrix=turned) is not None else None
+
+    def rows(self, value: RuntimeValue, is_matrix: bool) -> np.ndarray | None:
+        """Return the numbers of the rows of a value, by all of its axes but that along a row."""
+        if isinstance(value, HostValue):
+            is_zero = not value.symbolic and not value.data.any()
+            return np.full(value.shape[: value.ndim - is_matrix], ZERO) if is_zero else None
+        if isinstance(value, Variable) and value not in self._rows:
+            self._rows[value] = self._found(value, is_matrix)
+        return self._rows[value] if isinstance(value, Variable) else None
+
+    def _found(self, value: Variable, is_matrix: bool) -> np.ndarray | None:
+        sizes = value.shape[: len(value.shape) - is_matrix]
+        if self.matcher.is_parameter(value):
+            self._first[value] = self._count
+            self._count += math.prod(sizes)
+            return np.arange(self._first[value], self._count).reshape(sizes)
+        moved = self.matcher.step(value, "jnp.concatenate", "jnp.reshape", "")
+        if moved is None:
+            return None
+        first, *others = moved.step.args
+        if moved.step.name == "jnp.concatenate":
+            parts = [self.rows(part, is_matrix) for part in first]
+            axis = moved.step.kwargs.get("axis", 0)
+            known = [part for part in parts if part is not None]
+            return np.concatenate(known, axis) if len(known) == len(parts) and axis in range(len(sizes)) else None
+        rows = self.rows(first, is_matrix)
+        if rows is None or (is_matrix and first.shape[-1] != value.shape[-1]):
+            return None
+        if moved.step.name == "":
+            index = others[0] if isinstance(others[0], tuple) else (others[0],)
+            return (
+                rows[index] if len(index) <= rows.ndim and all(isinstance(one, int | slice) for one in index) else None
+            )
+        return rows.reshape(sizes)
+
+    def weights(
+        self, op: Op, of_input: OfDirection, of_state: Variable, bias: Variable | None
+    ) -> dict[str, Weight] | None:
+        """Return the tensors of a cell: kernels (inputs first) and biases, of gates in the frameworks' order.
+
+        None if they are not whole gates of parameters that only this cell has.
+        """
+        order, hidden, direction = GATES[op.operator], of_state.shape[-1], of_input.direction
+        rows = {"kernel": self._known(of_input.whole), "recurrent_kernel": self._known(of_state)}
+        if bias is not None:
+            rows["bias"], rows["recurrent_bias"] = np.split(self._known(bias), 2, axis=-1)
+        gates: dict[str, list[Weight]] = {}
+        for role, numbers in rows.items():
+            parts = [numbers[direction][at * hidden : (at + 1) * hidden] for at in order]
+            if (np.concatenate(parts) == ZERO).all() and "bias" in role:
+                continue
+            if role == "recurrent_bias" and op.operator == "GRU" and (np.concatenate(parts[:-1]) == ZERO).all():
+                role, parts = "new_bias", parts[-1:]
+            found = [weight for part in parts if (weight := self._weight(part, "kernel" in role)) is not None]
+            if len(found) < len(parts):
+                return None
+            gates[role] = found
+        if ("bias" not in gates and len(gates) > 2) or not self._is_own(op):
+            return None
+        names = {role: [weight.name for weight in parts] for role, parts in gates.items()}
+        if all(len({*of_role}) == 1 for of_role in names.values()):
+            return {role: _joined(parts) for role, parts in gates.items()}
+        is_whole = all(weight.part is None for parts in gates.values() for weight in parts)
+        if op.operator == "LSTM" and is_whole and [*gates] == ["kernel", "recurrent_kernel", "bias"]:
+            places = {"kernel": "i{}.kernel", "recurrent_kernel": "h{}.kernel", "bias": "h{}.bias"}
+            return {
+                places[role].format(gate): weight
+                for role, parts in gates.items()
+                for gate, weight in zip("ifgo", parts, strict=True)
+            }
         return None
-    index = indexed[1][0] if isinstance(indexed[1], tuple) else indexed[1]
-    return indexed[0] if index == direction else None
+
+    def _weight(self, numbers: np.ndarray, is_matrix: bool) -> Weight | None:
+        """Return the part of a parameter with these rows, with a column for each; None if they do not follow one another."""
+        parameter = next((v for v, first in self._first.items() if 0 <= numbers[0] - first < self._length(v)), None)
+        if parameter is None or not np.array_equal(numbers, np.arange(numbers[0], numbers[0] + len(numbers))):
+            return None
+        begin = int(numbers[0]) - self._first[parameter]
+        rows = slice(begin, begin + len(numbers))
+        if rows.stop > self._length(parameter):
+            return None
+        whole, width = self.matcher.weights.weight(parameter), parameter.shape[-1] if is_matrix else 1
+        shape = (width, len(numbers)) if is_matrix else (len(numbers),)
+        read = lambda: np.ascontiguousarray(whole.read().reshape(-1, *shape[:-1])[rows].T)
+        part = None if len(numbers) == self._length(parameter) else (begin * width, rows.stop * width)
+        axes = tuple(reversed(range(len(shape)))) if part is not None or len(shape) == len(whole.shape) else None
+        return Weight(whole.name, shape, whole.dtype, read, axes=axes, part=part, origin=whole.origin)
+
+    def _known(self, value: Variable) -> np.ndarray:
+        rows = self._rows[value]
+        assert rows is not None
+        return rows
+
+    def _length(self, parameter: Variable) -> int:
+        return self._known(parameter).size
+
+    def _is_own(self, op: Op) -> bool:
+        """Whether only a node, or the same in other calls of its module, reads the parameters."""
+        return all(self.matcher.belongs_to(parameter, op) for parameter in self._first)
 
 
-def _indexed(value: RuntimeValue, matcher: Matcher, turned: bool) -> tuple[Variable, RuntimeValue] | None:
-    """Return the parameter that a value is a part of, and the index."""
-    if turned:
-        transposed = matcher.step(value, "T")
-        value = transposed.step.args[0] if transposed is not None else None
-    part = matcher.step(value, "")
-    if part is None:
-        return None
-    whole, index = part.step.args
-    whole = whole if turned else _before_zeros(whole, matcher)
-    return (whole, index) if matcher.is_parameter(whole) else None
-
-
-def _before_zeros(value: RuntimeValue, matcher: Matcher) -> RuntimeValue:
-    """Return the biases of the products with the input, if a cell has no others and zeros stand for those; else the value."""
-    joined = matcher.step(value, "jnp.concatenate")
-    parts = joined.step.args[0] if joined is not None else ()
-    if joined is None or len(parts) != 2 or joined.step.kwargs != {"axis": 1}:
-        return value
-    first, zeros = parts
-    known = isinstance(zeros, HostValue) and not zeros.symbolic and not zeros.data.any()
-    return first if known and matcher.is_parameter(first) and first.shape == zeros.shape else value
-
-
-def _weights(
-    kind: str, of_input: Variable, of_state: Variable, bias: Variable | None, direction: int, matcher: Matcher
-) -> dict[str, Weight]:
-    """Return the tensors of a cell: kernels (inputs first) and biases, gate by gate in the frameworks' order."""
-    order, hidden = GATES[kind], of_state.shape[-1]
-
-    def gates(variable: Variable, first: int = 0) -> tuple[Weight, ...]:
-        """Return the parts of a tensor of the file, which are rows of a matrix or of a vector."""
-        whole = matcher.weights.weight(variable)
-        axes = tuple(reversed(range(len(variable.shape) - 1)))
-        row, shape = math.prod(variable.shape[2:]), tuple(reversed((hidden, *variable.shape[2:])))
-
-        def gate(at: int) -> Weight:
-            rows = slice((first + at) * hidden, (first + at + 1) * hidden)
-            begin = (direction * variable.shape[1] + rows.start) * row
-            read = lambda: np.ascontiguousarray(whole.read()[direction, rows].T)
-            return Weight(whole.name, shape, whole.dtype, read, axes=axes, part=(begin, begin + hidden * row))
-
-        return tuple(map(gate, order))
-
-    def joined(parts: Sequence[Weight]) -> Weight:
-        """Return gates as one tensor."""
-        shape = (*parts[0].shape[:-1], hidden * len(order))
-        read = lambda: np.concatenate([part.read() for part in parts], axis=-1)
-        return Weight(parts[0].name, shape, parts[0].dtype, read, pieces=tuple(parts))
-
-    weights = {"kernel": joined(gates(of_input)), "recurrent_kernel": joined(gates(of_state))}
-    if bias is not None:
-        weights["bias"] = joined(gates(bias))
-    if bias is not None and bias.shape[-1] == 2 * hidden * len(order):
-        weights["recurrent_bias"] = joined(gates(bias, len(order)))
-    return weights
+def _joined(parts: Sequence[Weight]) -> Weight:
+    """Return gates as one tensor."""
+    shape = (*parts[0].shape[:-1], sum(part.shape[-1] for part in parts))
+    read = lambda: np.concatenate([part.read() for part in parts], axis=-1)
+    return Weight(parts[0].name, shape, parts[0].dtype, read, pieces=tuple(parts), origin=parts[0].origin)

@@ -1,7 +1,7 @@
-"""The weights of a recurrent operator, from those of the cell: moved if they are constants, else computed by nodes.
+"""The weights of a recurrent operator, from those of the cell.
 
-The operator has those of all gates in one tensor. Each element of it is one of the cell's, so that training changes
-both alike: what is no weight, such as a bias that the cell does not have, is joined to it by a node.
+The operator has those of all gates in one tensor. The file has those of the cell, under their paths, and nodes that put them
+into one, which runtimes compute while they load the file. Constants that are no weights are computed here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 from jaxport.export.emit.value import Value
 from jaxport.export.rules.recurrent.cells import Cell, Sum
 from jaxport.export.rules.recurrent.expressions import Dot, ElementLeaf, Indices, indices, only_atom
-from jaxport.graph.editing import Held
 from jaxport.jaxprs import PythonFunction
 
 if TYPE_CHECKING:
@@ -71,8 +70,8 @@ class Packing:
         if self.cell.recurrent is not None:
             states[-1] = self.cell.recurrent.states
         return (
-            self._stored(self._turned(self._do("Concat", *blocks, axis=0)), "W"),
-            self._stored(self._turned(self._block(states, self.size)), "R"),
+            self._stored(self._row(self._do("Concat", *blocks, axis=1)), "W"),
+            self._stored(self._row(self._block(states, self.size)), "R"),
             self._biases(),
         )
 
@@ -107,45 +106,47 @@ class Packing:
 
     def _vector(self, bias: ElementLeaf | Dot) -> Value:
         if isinstance(bias, Dot):
-            return self._do("ReduceSum", self._matrix(bias), (0,), keepdims=0)
+            return self._do("ReduceSum", self._matrix(bias), (1,), keepdims=0)
         value = self.invariants[bias.number]
         count = math.prod(value.shape)
         return self._picked(self._do("Reshape", value, (count,)), bias.elements, 0)
 
-    def _block(self, gates: Sequence[Sequence[tuple[float, Dot]]], height: int) -> Value:
-        """Return the matrix (height, gates*size) that multiplies one operand in all gates."""
+    def _block(self, gates: Sequence[Sequence[tuple[float, Dot]]], width: int) -> Value:
+        """Return the matrix (gates*size, width) that multiplies one operand in all gates."""
         alone = [terms[0] for terms in gates if len(terms) == 1]
         if len(alone) == len(gates) and len({(c, d.vector, d.weight, d.axes, d.rows) for c, d in alone}) == 1:
             coefficient, dot = alone[0]
             columns = indices(np.concatenate([np.asarray(d.columns, np.int64) for _, d in alone]))
             whole = Dot(dot.vector, dot.weight, dot.axes, dot.contracted, dot.rows, columns)
-            return self._placed(whole, coefficient, height)
-        columns = []
+            return self._placed(whole, coefficient, width)
+        rows = []
         for terms in gates:
-            matrices = [self._placed(dot, coefficient, height) for coefficient, dot in terms]
-            columns.append(self._added(matrices) if matrices else self._zeros((height, self.size)))
-        return self._do("Concat", *columns, axis=1)
+            matrices = [self._placed(dot, coefficient, width) for coefficient, dot in terms]
+            rows.append(self._added(matrices) if matrices else self._zeros((self.size, width)))
+        return self._do("Concat", *rows, axis=0)
 
-    def _placed(self, dot: Dot, coefficient: float, height: int) -> Value:
-        """Return the matrix of a product, with zeros in the rows of elements that it does not use."""
+    def _placed(self, dot: Dot, coefficient: float, width: int) -> Value:
+        """Return the matrix of a product, with zeros in the columns of elements that it does not use."""
         matrix = self._times(self._matrix(dot), coefficient)
         leaf = only_atom(dot.vector)
         assert isinstance(leaf, ElementLeaf)
-        if leaf.elements == range(height):
+        if leaf.elements == range(width):
             return matrix
-        order = np.full(height, len(leaf.elements), np.int64)
+        order = np.full(width, len(leaf.elements), np.int64)
         order[np.asarray(leaf.elements)] = np.arange(len(leaf.elements))
-        padded = self._do("Concat", matrix, self._zeros((1, len(dot.columns))), axis=0)
-        return self._picked(padded, indices(order), 0)
+        padded = self._do("Concat", matrix, self._zeros((len(dot.columns), 1)), axis=1)
+        return self._picked(padded, indices(order), 1)
 
     def _matrix(self, dot: Dot) -> Value:
+        """Return the matrix of a product, with a row for each element of the result: gates are next to one another."""
         value = self.invariants[dot.weight]
-        shape = [value.shape[axis] for axis in dot.axes]
-        matrix = value if list(dot.axes) == sorted(dot.axes) else self._do("Transpose", value, perm=dot.axes)
-        sizes = (math.prod(shape[: dot.contracted]), math.prod(shape[dot.contracted :]))
+        axes = (*dot.axes[dot.contracted :], *dot.axes[: dot.contracted])
+        shape, rest = [value.shape[axis] for axis in axes], len(axes) - dot.contracted
+        matrix = value if list(axes) == sorted(axes) else self._do("Transpose", value, perm=axes)
+        sizes = (math.prod(shape[:rest]), math.prod(shape[rest:]))
         if tuple(shape) != sizes:
             matrix = self._do("Reshape", matrix, sizes)
-        return self._picked(self._picked(matrix, dot.rows, 0), dot.columns, 1)
+        return self._picked(self._picked(matrix, dot.columns, 0), dot.rows, 1)
 
     def _picked(self, value: Any, chosen: Indices, axis: int) -> Value:
         """Return some rows or columns."""
@@ -170,37 +171,33 @@ class Packing:
     def _zeros(self, shape: tuple[int, ...]) -> Value:
         return self.op.const(np.zeros(shape, np.float32))
 
-    def _row(self, vector: Value) -> Value:
-        """Return a vector with an axis for the only direction."""
-        return self._do("Reshape", vector, (1, *(vector.shape or ())))
-
-    def _turned(self, matrix: Value) -> Value:
-        """Return a matrix transposed, with an axis for the only direction."""
-        turned = self._do("Transpose", matrix, perm=(1, 0))
-        return self._do("Reshape", turned, (1, *turned.shape))
+    def _row(self, value: Value) -> Value:
+        """Return a vector or a matrix with an axis for the only direction."""
+        return self._do("Reshape", value, (1, *(value.shape or ())))
 
     def _do(self, op_type: str, *operands: Any, **attributes: Any) -> Any:
-        """Apply an operator: return a constant if its operands are, and no weight becomes another number."""
+        """Apply an operator: return a constant if its operands are, and none of them is a weight."""
         if op_type == "Concat" and len(operands) == 1:
             return operands[0]
-        arrays = [getattr(x, "constant", None) if hasattr(x, "scope") else x for x in operands]
-        weights = [getattr(x, "held", None) for x in (operands if op_type == "Concat" else operands[:1])]
-        roles = {weight.role if weight is not None else "" for weight in weights} - {"constant"}
-        known = roles - {""}
-        computed = op_type in ("Add", "Mul", "ReduceSum") or len(roles) > 1
-        if any(array is None for array in arrays) or (computed and known):
+        values = [x for x in operands if isinstance(x, Value)]
+        if any(value.constant is None or is_kept(value) for value in values):
             return self.op.emit(op_type, *operands, **attributes)
-        held = Held(self.name, known.pop()) if known else None
-        return self.op.const(_COMPUTED[op_type](*arrays, **attributes), name=self.name if held else "", held=held)
+        arrays = [x.constant if isinstance(x, Value) else x for x in operands]
+        return self.op.const(_COMPUTED[op_type](*arrays, **attributes))
 
     def _stored(self, value: Value, suffix: str) -> Value:
-        """Return a computed weight under its name; one that is computed twice is stored once."""
-        if value.constant is None:
+        """Return a computed constant under its name; one that is computed twice is stored once."""
+        if value.constant is None or is_kept(value):
             return value
         array = np.ascontiguousarray(value.constant, np.float32)
-        name, held = f"{self.name}.{suffix}", value.held and value.held._replace(path=f"{self.name}.{suffix}")
-        key = ("recurrent", name, held, array.shape, hashlib.sha256(array.tobytes()).digest())
-        return self.op.walker.derived.setdefault(key, self.op.const(array, name=name, held=held))
+        name = f"{self.name}.{suffix}"
+        key = ("recurrent", name, array.shape, hashlib.sha256(array.tobytes()).digest())
+        return self.op.walker.derived.setdefault(key, self.op.const(array, name=name))
+
+
+def is_kept(value: Value) -> bool:
+    """Whether a constant is a parameter or a statistic, which stays in the file as the model has it."""
+    return value.held is not None and value.held.role != "constant"
 
 
 def _of(terms: Sequence[tuple[float, Dot]], number: int) -> list[tuple[float, Dot]]:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.blocks import block_p
+from jaxport.blocks import Block, block_p
 from jaxport.export.emit.registry import RULES
 from jaxport.export.emit.shapes import shape_of
 from jaxport.export.emit.value import Value
@@ -21,9 +21,8 @@ from jaxport.export.rules.recurrent.cells import ACTIVATIONS, Cell, cell_of
 from jaxport.export.rules.recurrent.evaluating import Evaluation, evaluated
 from jaxport.export.rules.recurrent.expressions import ElementLeaf, Polynomial, Unfit
 from jaxport.export.rules.recurrent.flattening import flat, needed
-from jaxport.export.rules.recurrent.packing import Packing
+from jaxport.export.rules.recurrent.packing import Packing, is_kept
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet
-from jaxport.graph.editing import Held
 from jaxport.jaxprs import Atom, ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Literal, Shape, Var, dims
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ class ScanBody:
       states: the other inputs, with their places among the states.
       first: the initial states.
       new, stacked: the new states, and the stacked results.
+      blocks: the calls of modules in it.
     """
 
     jaxpr: Jaxpr
@@ -54,6 +54,7 @@ class ScanBody:
     first: Sequence[Value]
     new: list[Atom]
     stacked: list[Atom]
+    blocks: list[Block]
 
 
 def recurrent_layer(
@@ -94,12 +95,15 @@ def recurrent_layer(
 
 
 def _body(op: Emitter, operands: Sequence[Value], jaxpr: ClosedJaxpr, num_consts: int, num_carry: int) -> ScanBody:
+    blocks: list[Block] = []
+
     def look_at(equation: JaxprEqn) -> None:
         name, block = equation.primitive.name, equation.params.get("block")
         if equation.primitive is not block_p and op.walker.rules.get(name) is not RULES.get(name):
             raise Unfit(f"`{name}` has a rule of its own in this export")
         if block is not None and op.walker.is_whole(block):
             raise Unfit(f"`{block.target}` keeps its boundary")
+        blocks.extend([block] if block is not None else [])
 
     body = flat(jaxpr, look_at)
     states = body.invars[num_consts : num_consts + num_carry]
@@ -114,6 +118,7 @@ def _body(op: Emitter, operands: Sequence[Value], jaxpr: ClosedJaxpr, num_consts
         first=operands[num_consts : num_consts + num_carry],
         new=list(new),
         stacked=list(stacked),
+        blocks=blocks,
     )
 
 
@@ -210,13 +215,9 @@ class _RecurrentLayer:
             return op.expanded(values[atom])
         part = needed(self.body.jaxpr, self.body.invariants, [atom])
         operands = [op.expanded(values[v]) for v in part.invars]
-        weights = [value.held for value in operands if value.held is not None]
-        moved = bool(weights) and _only_moves(part, operands)
-        if all(value.constant is not None for value in operands) and (moved or not weights):
+        if all(value.constant is not None and not is_kept(value) for value in operands):
             (made,) = jaxprs.jaxpr_as_fun(jaxprs.closed(part, ()))(*(value.constant for value in operands))
-            path = self._name([atom])
-            held = Held(path, weights[0].role) if weights else None
-            return op.const(np.asarray(made), name=path if held else "", held=held)
+            return op.const(np.asarray(made))
         return op.expanded(op.inline(part, *operands)[0])
 
     def _input(self, atom: Any) -> Value:
@@ -229,7 +230,7 @@ class _RecurrentLayer:
     # The operator
 
     def _operator(self, cell: Cell, evaluation: Evaluation) -> tuple[Value, ...]:
-        op, size, count = self.op, int(self.size), math.prod(self.batch)
+        size, count = int(self.size), math.prod(self.batch)
         sums = [*cell.gates, *([cell.recurrent] if cell.recurrent else [])]
         used = sorted(
             {
@@ -245,7 +246,8 @@ class _RecurrentLayer:
         numbers = sorted({number for s in sums for number in s.weights})
         invariants = {number: self._invariant(evaluation.invariants[number]) for number in numbers}
         widths = {number: self._width(_shape(evaluation.inputs[number])) for number in used}
-        name = self._name([evaluation.invariants[number] for number in numbers]) or cell.op_type.lower()
+        path = self._name([evaluation.invariants[number] for number in numbers])
+        op, name = self._inside(path), path or cell.op_type.lower()
         weights = Packing(op, cell, size, invariants, widths, name).operands()
         inputs = [
             self._to_layer(self._input(evaluation.inputs[n]), 1, (self.length, count, w)) for n, w in widths.items()
@@ -253,7 +255,7 @@ class _RecurrentLayer:
         first = [self.body.first[k] for k in cell.states]
         initial = [None if _is_zero(v) else self._to_layer(op.expanded(v), 0, (1, count, size)) for v in first]
         states = [(np.float32, (1, count, size))] * len(cell.states)
-        op.remark = 'passes over NaN; `nonfinite="exact"` keeps the loop'
+        self.op.remark = 'passes over NaN; `nonfinite="exact"` keeps the loop'
         return op.emit(
             cell.op_type,
             op.concat(inputs, 2),
@@ -267,6 +269,11 @@ class _RecurrentLayer:
             **cell.options,
             **_activations(cell),
         )
+
+    def _inside(self, path: str) -> Emitter:
+        """Return an emitter in the module that has the weights, if the body calls it."""
+        module = next((block for block in self.body.blocks if block.path == path), None)
+        return self.op if module is None else self.op.inside(module)
 
     def _width(self, shape: Sequence[Dim]) -> int:
         """Return the number of features of an input."""
@@ -316,22 +323,3 @@ def _activations(cell: Cell) -> dict[str, Any]:
         "activation_alpha": alphas or None,
         "activation_beta": betas or None,
     }
-
-
-_MOVES = frozenset("broadcast_in_dim concatenate copy expand_dims reshape slice split squeeze transpose".split())
-
-
-def _only_moves(part: Jaxpr, operands: Sequence[Value]) -> bool:
-    """Whether each element of a result is another element of weights of one kind."""
-    if len({value.held and value.held.role for value in operands}) > 1:
-        return False
-    if any(equation.primitive.name not in _MOVES for equation in part.eqns):
-        return False
-    sizes = [math.prod(map(int, value.shape or ())) for value in operands]
-    starts = [sum(sizes[:place]) for place in range(len(sizes))]
-    places = [
-        np.arange(start, start + size, dtype=np.int32).reshape(value.shape or ())
-        for start, size, value in zip(starts, sizes, operands, strict=True)
-    ]
-    (made,) = jaxprs.jaxpr_as_fun(jaxprs.closed(part, ()))(*places)
-    return np.unique(made).size == np.size(made)
