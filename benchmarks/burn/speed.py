@@ -147,7 +147,8 @@ def written(cell: str, folder: Path) -> str:
         exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
         for number, sizes in enumerate(example.sizes[:2]):
             sample = example.sample(np.random.default_rng(0), {**sizes, **{key: TOKENS for key in sizes if key == "T"}})
-            np.savez(folder / f"{name}.{number}.npz", **exported.flatten(sample, {}))
+            arrays: dict[str, Any] = exported.flatten(sample, {})
+            np.savez(folder / f"{name}.{number}.npz", **arrays)
         exported.save(folder / f"{name}.onnx")
     return name
 
