@@ -160,6 +160,8 @@ def size_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
     >>> a, b = jax.export.symbolic_shape("a, b")
     >>> expression_text(size_node(a * b - 2)[0]), expression_text(size_node((a - 3) // 2 + 1)[0])
     ('a * b - 2', '((a as i64 - 3).div_euclid(2) + 1) as usize')
+    >>> expression_text(size_node((a * b + 5) // 6)[0]), expression_text(size_node((a + 4) // 6)[0])
+    ('(a * b).div_ceil(6)', '(a + 4) / 6')
     """
     if not is_dim(size):
         return ast.Constant(int(size)), frozenset()
@@ -222,6 +224,14 @@ def _is_natural(expression: Expression, inside: bool = False) -> bool:
     return all(_is_natural(term, True) for term in terms)
 
 
+def _rounded_up(whole: Expression, divisor: Expression) -> list[Expression]:
+    """Return the terms of `a` if a whole is `a + (d - 1)` for the divisor `d`, else nothing."""
+    added, subtracted = _terms(whole)
+    last = added[-1] if added else whole
+    numbers = last.form == divisor.form == "number" and last.value == divisor.value - 1
+    return added[:-1] if numbers and not subtracted else []
+
+
 def _natural(expression: Expression) -> ast.expr:
     return _sum(expression, lambda name: ast.Name(name, ast.Load()), "", "/", "%")
 
@@ -251,6 +261,11 @@ def _sum(expression: Expression, named: RuntimeValue, kind: str, quotient: str, 
             return Binary(made(expression.parts[0]), "*", made(expression.parts[1]))
         case "^":
             return method(made(expression.parts[0]), "pow", Literal(str(expression.parts[1].value)))
+        case "floordiv" if quotient and (rounded_up := _rounded_up(*expression.parts)):
+            sum_, *more = map(made, rounded_up)
+            for term in more:
+                sum_ = Binary(sum_, "+", term)
+            return method(sum_, "div_ceil", made(expression.parts[1]))
         case "floordiv" if quotient:
             return Binary(made(expression.parts[0]), quotient, made(expression.parts[1]))
         case "mod" if rest:
