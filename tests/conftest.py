@@ -70,7 +70,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Call slow the cases that `sampled` leaves out and every second of many, halve variants, and heed `--every N`.
+    """Mark as slow the cases that `sampled` leaves out and every second of many, halve variants, and heed `--every N`.
 
     With `--every N`, every N-th case of each test is kept. The first case always is, and so are all tests with no more
     than N cases, or `FEW` times as many if `sampled`.

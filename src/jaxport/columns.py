@@ -22,6 +22,11 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 2, right: Collection[int] 
 
     >>> list(aligned([("name", "size"), ("kernel", "8")], right={1}))
     ['name    size', 'kernel     8']
+
+    One long cell does not move the others' columns away:
+
+    >>> [len(line) for line in aligned([("x" * 300, "8"), ("kernel", "8")])]
+    [303, 203]
     """
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [min(max(map(len, column)), WIDEST) for column in zip(*rows, strict=True)]

@@ -19,6 +19,7 @@ from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer.variants import in_model_order
 from tests.burn.crates import Built, Case, RunError, build, case_of, selected
+from tests.importer.generation import PROMPTS, beams, decoder, greedy, searching
 
 pytestmark = pytest.mark.burn
 
@@ -105,6 +106,8 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     "rotary": (lambda: model(ROTARY, 23, cos=np.cos(ANGLES), sin=np.sin(ANGLES)), (positions(2, 3), positions(1, 5))),
     "lstm": (lambda: cell(LSTM, 4), (sequences(5, 2, "h", "c"), sequences(3, 1, "h", "c"))),
     "gru": (lambda: cell(GRU, 3), (sequences(5, 2, "h"), sequences(3, 1, "h"))),
+    "greedy search": (lambda: searching("GreedySearch", greedy(), decoder=decoder(1)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
+    "beam search": (lambda: searching("BeamSearch", beams(3, 2), outputs=2, decoder=decoder(3)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
 }  # fmt: skip
 DETECTOR = """g (float[1, 6, 4] boxes, float[1, 2, 6] scores) => (int64[k, 3] chosen)
     { chosen = NonMaxSuppression(boxes, scores, most, overlap, least) }"""

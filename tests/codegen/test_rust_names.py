@@ -25,6 +25,7 @@ HOSTILE = (
     "\\", "r#type", "Self", "self", "crate", "super", "fn", "type", "Tensor", "Param", "Device", "device", "Vec", "Option", "x",
     "Module", "_", "__", "1st", "é", "漢字", "", " ", "a b", "a.b", "a::b", "../../etc/passwd", "x" * 300, "main", "load", "run",
     "inputs", "outputs", "model", "helpers", "burn", "u8", "None", "Ok", "forward", "new", "val", "Outputs", "activation",
+    "Into", "Clone", "Default", "SELF", "VEC", "path", "to_string", "debug",
 )  # fmt: skip
 PAYLOAD = re.compile(r"process::exit|fn evil|fn main|\x1b|\u2028|\u202e")
 

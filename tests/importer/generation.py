@@ -11,6 +11,25 @@ VOCABULARY, WIDTH, HEADS = 11, 8, 2
 DOMAIN = "com.microsoft"
 Formal = tuple[int, list[str]]
 IDS: Formal = (TensorProto.INT32, ["batch", "length"])
+PROMPTS = np.array([[3, 4, 5], [0, 2, 7], [8, 9, 10]], np.int32)  # token 0 is padding
+
+
+def one(number: float, dtype: Any = np.int32) -> np.ndarray:
+    return np.array([number], dtype)
+
+
+def greedy(most: int = 9, **others: Any) -> dict[str, Any]:
+    """The inputs of a GreedySearch."""
+    order = ("min_length", "repetition_penalty", "vocab_mask", "prefix_vocab_mask", "attention_mask")
+    return {"input_ids": IDS, "max_length": one(most)} | {name: others.get(name) for name in order}
+
+
+def beams(count: int, kept: int, most: int = 9, penalty: float = 1.0, **others: Any) -> dict[str, Any]:
+    """The inputs of a BeamSearch."""
+    inputs = greedy(most, **{"min_length": one(0), **others})  # ONNX Runtime asks for it
+    first = {name: inputs.pop(name) for name in ("input_ids", "max_length", "min_length")}
+    numbers = {"num_beams": one(count), "num_return_sequences": one(kept), "length_penalty": one(penalty, np.float32)}
+    return first | numbers | inputs
 
 
 def decoder(seed: int, prefix: str = "", masked: bool = True, shared: bool = False) -> GraphProto:

@@ -12,27 +12,10 @@ import pytest
 from jaxport.errors import ModelError, Unsupported
 from jaxport.importer import from_onnx
 from tests.codegen.structured import load
-from tests.importer.generation import IDS, VOCABULARY, decoder, searching
+from tests.importer.generation import PROMPTS, VOCABULARY, beams, decoder, greedy, one, searching
 
-PROMPTS = np.array([[3, 4, 5], [0, 2, 7], [8, 9, 10]], np.int32)  # token 0 is padding
 SOME = np.array([1, 1, 0, 1, 1, 1, 1, 0, 1, 1, 1], np.int32)
 MASK = np.array([[1, 1, 1], [0, 1, 1], [0, 0, 1]], np.int32)
-
-
-def one(number: float, dtype: Any = np.int32) -> np.ndarray:
-    return np.array([number], dtype)
-
-
-def greedy(most: int = 9, **others: Any) -> dict[str, Any]:
-    order = ("min_length", "repetition_penalty", "vocab_mask", "prefix_vocab_mask", "attention_mask")
-    return {"input_ids": IDS, "max_length": one(most)} | {name: others.get(name) for name in order}
-
-
-def beams(count: int, kept: int, most: int = 9, penalty: float = 1.0, **others: Any) -> dict[str, Any]:
-    inputs = greedy(most, **{"min_length": one(0), **others})  # ONNX Runtime asks for it
-    first = {name: inputs.pop(name) for name in ("input_ids", "max_length", "min_length")}
-    numbers = {"num_beams": one(count), "num_return_sequences": one(kept), "length_penalty": one(penalty, np.float32)}
-    return first | numbers | inputs
 
 
 def generated(operator: str, inputs: dict[str, Any], attributes: dict[str, Any]) -> tuple[Any, list[Any], Any]:
@@ -97,11 +80,14 @@ def test_a_search_is_printed(framework: str, case: int, tmp_path: Any) -> None:
         ({"decoder": decoder(0, shared=True)}, "one past for each present"),
         ({"decoder": decoder(0, masked=False)}, "does not use its attention_mask"),
         ({"outputs": 3}, "the output `scores`"),
+        ({"inputs": {"decoder_input_ids": np.zeros((3, 1), np.int32)}}, "`decoder_input_ids`"),
+        ({"inputs": {"decoder_input_ids": None, "logits_processor": one(1)}}, "`logits_processor`"),
     ],
 )
 def test_what_is_not_built_is_refused(change: dict[str, Any], message: str) -> None:
     options: dict[str, Any] = {"decoder": decoder(0)} | change
-    model = searching("BeamSearch", beams(2, 1), **options)
+    inputs = beams(2, 1) | options.pop("inputs", {})
+    model = searching("BeamSearch", inputs, **options)
     with pytest.raises(Unsupported, match=message):
         from_onnx(model)(PROMPTS)
 

@@ -313,6 +313,8 @@ KEYWORDS = (
 NAMES_IN_USE = NAMES | {
     *f"{KEYWORDS} Vec Option Some None Result Ok Err String Box usize f64 f32 i64 i32 u8 bool str Outputs Tensors".split(),
     *"device model load save forward new run helpers burn std core vec assert".split(),
+    *"Into From AsRef ToString Clone Copy Debug Default Drop Iterator Send Sync Sized Fn FnMut FnOnce Eq Ord Hash Path".split(),
+    *"PartialEq PartialOrd".split(),
 }
 """Names that the source uses otherwise."""
 
