@@ -17,6 +17,7 @@ from jaxport.codegen.burn.values import dtype_name, kind_of
 from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of
 from jaxport.codegen.rust.text import formatted, quoted
 from jaxport.codegen.structure import build
+from jaxport.codegen.structure.modules.sequences import in_place
 from jaxport.codegen.tree import Layer, Weight
 from jaxport.codegen.writing.fields import class_name
 from jaxport.codegen.writing.flat import variable_name
@@ -30,6 +31,9 @@ from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["Crate", "to_crate"]
+
+SHORT = 4
+"""Layers of a sequence that are fields of the structure around it; more are a structure of their own."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     """
     program = recorded.program
     tree, result = build(recorded, LAYERS, channels_last=False, accepts=BURN.accepts)
+    tree = in_place(tree, SHORT)
     outputs = {
         variable: variable_name(name)
         for variable, name in zip(result, program.output_names, strict=True)

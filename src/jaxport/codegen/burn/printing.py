@@ -307,10 +307,13 @@ class Structs(Classes):
         """Return the fields of a structure: the elements of a list are of one type, or fields of their own."""
         fields = fields_of(module, self.dialect.reserved, snake_case)
         for key in [*fields.lists]:
-            if len({self._type(child) for child, _ in _flat(fields.lists[key], ())}) > 1:
+            children = [*_flat(fields.lists[key], ())]
+            is_layer = len(children) == 1 and isinstance(children[0][0], Layer)
+            if is_layer or len({self._type(child) for child, _ in children}) > 1:
                 place = fields.order.index(key)
                 own: list[str] = []
-                for child, path in _flat(fields.lists.pop(key), ()):
+                del fields.lists[key]
+                for child, path in children:
                     chosen = fields.fresh("_".join((key, *map(str, path))))
                     fields.single[chosen], fields.paths[key_of(child)] = child, (chosen,)
                     own.append(chosen)

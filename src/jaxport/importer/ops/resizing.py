@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,14 @@ def resized_along(
     return y
 
 
+@helper
+def resized(x, axes, sizes, scales=None, **options):
+    """Resize `x` along each of `axes` in turn, as `resized_along` does."""
+    for axis, size, scale in zip(axes, sizes, scales or [None] * len(axes), strict=True):
+        x = resized_along(x, axis, size, scale, **options)
+    return x
+
+
 def _scaled_size(n: Dim, scale: float) -> Dim:
     """Return `floor(n * scale)`, rounded as in single precision."""
     if not is_dim(n):
@@ -158,21 +166,30 @@ def resize_axes(
     cropped = coordinate_transformation_mode == "tf_crop_and_resize"
     if cropped:
         options["extrapolation"] = extrapolation_value
+    bounds = roi.tolist() if cropped and roi is not None else [0] * len(axes) + [1] * len(axes)
+    changed = []
     for i, (axis, n, size, scale) in enumerate(zip(axes, shape, wanted, factors, strict=True)):
-        if cropped and roi is not None:
-            options["roi"] = (roi.tolist()[i], roi.tolist()[len(axes) + i])
+        part = (bounds[i], bounds[len(axes) + i]) if cropped else (0, 1)
         unchanged = scale == 1 or (scale is None and str(size) == str(n))
-        if not unchanged or options.get("roi", (0, 1)) != (0, 1):
-            _check_size(X, axis, size)
-            X = resized_along(X, axis, size, scale, **options)
+        if not unchanged or part != (0, 1):
+            changed.append((axis, size, scale, part))
+    _check_size(X, {axis: size for axis, size, *_ in changed})
+    if mode == "linear" and len(changed) > 1 and not cropped:
+        axes, wanted, factors, _ = zip(*changed, strict=True)
+        given = () if all(scale is None for scale in factors) else (factors,)
+        return resized(X, axes, wanted, *given, **options)
+    for axis, size, scale, part in changed:
+        if cropped and roi is not None:
+            options["roi"] = part
+        X = resized_along(X, axis, size, scale, **options)
     return X
 
 
-def _check_size(x: Tensor, axis: int, size: Dim) -> None:
+def _check_size(x: Tensor, sizes: Mapping[int, Dim]) -> None:
     """Refuse a result that is too large before the position of each of its elements is computed."""
-    sizes = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
-    count = math.prod(n for n in sizes if isinstance(n, int))
-    budget_in_force().check(count * x.dtype.itemsize, "", f"the result of shape {sizes}")
+    shape = [sizes.get(axis, size) for axis, size in enumerate(x.shape)]
+    count = math.prod(n for n in shape if isinstance(n, int))
+    budget_in_force().check(count * x.dtype.itemsize, "", f"the result of shape {shape}")
 
 
 earlier("Resize", since=13, until=17, without="antialias axes keep_aspect_ratio_policy")
@@ -190,7 +207,7 @@ def _resized_from_corner(X: Tensor, scales: Sequence[float], mode: str) -> Tenso
         if scale != 1:
             options = {"nearest": "ceil" if scale < 1 else "floor"} if mode == "nearest" else {}
             size = _scaled_size(X.shape[axis], scale)
-            _check_size(X, axis, size)
+            _check_size(X, {axis: size})
             X = resized_along(
                 X, axis, size, scale, mode="linear" if mode == "bilinear" else mode, transform="asymmetric", **options
             )

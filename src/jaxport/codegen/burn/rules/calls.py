@@ -15,8 +15,8 @@ from jaxport.codegen.burn.rules.reductions import reduced
 from jaxport.codegen.burn.rules.registry import call
 from jaxport.codegen.burn.rules.shapes import added_axes, stack as stacked
 from jaxport.codegen.burn.values import TypedValue, same, tensor
-from jaxport.codegen.rust.nodes import Literal, method, path_call
-from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.codegen.rust.nodes import Array, Literal, method, path_call
+from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step
 
 
@@ -215,6 +215,32 @@ def rotary(body: RustBody, step: Step, x: TypedValue, cos: TypedValue, sin: Type
     if any(value.known is not None or len(value.shape) != len(x.shape) for value in values) or x.kind != "Float":
         return None
     return tensor(body.helper("rotary", *map(body.tensor, values)), step.outputs.shape, x.dtype)
+
+
+@call("helper.resized")
+def resized(
+    body: RustBody, step: Step, x: TypedValue, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float | None] | None = None, *,
+    mode: str, transform: str = "half_pixel", **others: RuntimeValue,
+) -> TypedValue | None:  # fmt: skip
+    """Images, by linear interpolation; Burn's scale is the quotient of the sizes."""
+    corners = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": True}.get(transform)
+    is_image = len(x.shape) == 4 and sorted(axis % 4 for axis in axes) == [2, 3] and x.kind == "Float"
+    if mode != "linear" or corners is None or others or not is_image or x.node is None:
+        return None
+    for axis, size, scale in zip(axes, sizes, scales or [None] * 2, strict=True):
+        above, below = (1, 1) if scale is None else float(scale).as_integer_ratio()
+        if scale is not None and below * size != above * x.shape[axis]:
+            return None
+        if transform == "pytorch_half_pixel" and size == 1:
+            return None
+    images = converted(body, x, step.outputs.dtype)
+    ordered = [body.number(size) for _, size in sorted(zip((axis % 4 for axis in axes), sizes, strict=True))]
+    options = path_call("InterpolateOptions::new", Literal("InterpolateMode::Bilinear"))
+    options = method(options, "with_output_size", Array(ordered))
+    if not corners:
+        options = method(options, "with_align_corners", Literal("false"))
+    node = path_call("module::interpolate", body.tensor(images), options)
+    return tensor(node, step.outputs.shape, step.outputs.dtype)
 
 
 @call("nn.softplus")

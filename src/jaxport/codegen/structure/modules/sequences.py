@@ -7,14 +7,15 @@ between two elements is a function, and takes a number that no module of the fil
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxport.codegen.structure.steps import REARRANGING
-from jaxport.codegen.tree import Call, Item, Layer, Module, Op
+from jaxport.codegen.structure.steps import REARRANGING, renamed
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Elements", "elements_of", "rearranges", "sequence_of"]
+__all__ = ["Elements", "elements_of", "in_place", "rearranges", "sequence_of"]
 
 LONGEST = 3
 """Digits of a number at most: one element of a large number would be a long list."""
@@ -92,6 +93,59 @@ def sequence_of(module: Module, weights: Collection[Variable]) -> list[Item] | N
     if elements_of(core, weights) is None:
         return None
     return [*items[:begin], Call(core, core.inputs, core.outputs), *items[end:]]
+
+
+def in_place(root: Module, longest: int) -> Module:
+    """Return the tree with the elements of short sequences in the modules around them, for targets without sequences.
+
+    Args:
+      root: the tree.
+      longest: the largest number of modules and layers of a sequence that vanishes.
+    """
+    calls = Counter(id(call.module) for module in root.walk() for call in module.calls())
+    tied = {id(tie.layer) for module in root.walk() for tie in module.weights.values() if isinstance(tie, Tie)}
+    done: dict[int, Module] = {}
+
+    def is_short(module: Module) -> bool:
+        elements = elements_of(module) if calls[id(module)] == 1 and "@" not in module.path else None
+        return (
+            elements is not None
+            and len(elements.modules) <= longest
+            and not any(id(element) in tied for element in elements.modules.values())
+        )
+
+    def spread(items: Iterable[Item], around: Module) -> Iterator[Item]:
+        for item in items:
+            if isinstance(item, Call) and is_short(item.module):
+                yield from spread(_elements_in(item, around), around)
+            elif isinstance(item, Call):
+                yield replace(item, module=visited(item.module))
+            elif isinstance(item, Loop):
+                inner = tuple(replace(call, module=visited(call.module)) for call in item.calls)
+                yield replace(item, calls=inner)
+            else:
+                yield item
+
+    def visited(module: Module) -> Module:
+        if id(module) not in done:
+            done[id(module)] = replace(module, items=tuple(spread(module.items, module)))
+        return done[id(module)]
+
+    return visited(root)
+
+
+def _elements_in(call: Call, around: Module) -> Iterator[Item]:
+    """Yield the items of a module as items of the module around it."""
+    module, path = call.module, call.module.path_in(around)
+    values = dict(zip(module.inputs, call.inputs, strict=True)) | dict(zip(module.outputs, call.outputs, strict=True))
+    for item in module.items:
+        inputs, outputs = (tuple(values.get(v, v) for v in part) for part in (item.inputs, item.outputs))
+        if isinstance(item, Op):
+            yield replace(item, step=renamed(item.step, values), inputs=inputs, outputs=outputs)
+        elif isinstance(item, Layer):
+            yield replace(item, inputs=inputs, outputs=outputs, label=f"{path}.{item.label}")
+        elif isinstance(item, Call):
+            yield replace(item, inputs=inputs, outputs=outputs)
 
 
 def rearranges(item: Item) -> bool:
