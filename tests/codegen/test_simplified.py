@@ -78,6 +78,26 @@ NODES = {
         "x[:, :3]",
         ("0:",),
     ),
+    "equal to true": (
+        "z = Constant<value_float = 0.0>() t = Constant<value = bool {1}>() l = Less(x, z) e = Equal(l, t) y = Cast<to = 1>(e)",
+        "x < 0.0",
+        ("==", "True"),
+    ),
+    "not equal to true": (
+        "z = Constant<value_float = 0.0>() t = Constant<value = bool {0}>() l = Less(x, z) e = Equal(l, t) d = Not(e) y = Cast<to = 1>(d)",
+        "x < 0.0",
+        ("==", "not"),
+    ),
+    "chosen by a constant": (
+        "t = Constant<value = bool {0}>() n = Neg(x) y = Where(t, n, x)",
+        "return x",
+        ("where",),
+    ),
+    "may be negative": (
+        "z = Constant<value_float = 0.0>() o = Constant<value_float = 1.0>() b = Less(x, z) s = Add(x, o) y = Where(b, s, x)",
+        "jnp.where(",
+        (),
+    ),
     "end of an axis": (
         "a = Constant<value_ints = [1, 2]>() e = Constant<value_ints = [1000000000, 4]>() y = Slice(x, a, e)",
         "x[1:, 2:]",
@@ -112,6 +132,20 @@ SPELLED: dict[str, tuple[Callable[..., Any], list[Any], list[np.ndarray], str, t
         ("sign",),
     ),
     "remainder": (lambda n: n % 3, [jax.ShapeDtypeStruct(("b",), np.int32)], [WHOLE], "n % 3", ("lax.div",)),
+    "remainder by a size": (
+        lambda n: n % n.shape[0],
+        [jax.ShapeDtypeStruct(("b",), np.int32)],
+        [WHOLE],
+        "n % b",
+        ("lax.div", "where"),
+    ),
+    "positions that wrap": (
+        lambda x: x[(jnp.arange(x.shape[0]) + 3) % x.shape[0]],
+        [("b", 4)],
+        [np.arange(20, dtype=np.float32).reshape(5, 4)],
+        "% b",
+        ("< 0", "lax.div"),
+    ),
     **{
         f"to {kind}": (lambda x, kind=kind: x.astype(kind), [("b", 4)], [SPECIAL], f"x.astype(jnp.{kind})", ("isnan",))
         for kind in ("int8", "uint8", "int16", "uint16", "int32")

@@ -107,7 +107,16 @@ class _Simplifying:
             "jnp.stack": (self._stacked_alone,),
             "helper.gather_nd": (self._element,),
             **dict.fromkeys(REARRANGING - {"jnp.broadcast_to"}, (self._rearranged,)),
-            "jnp.where": (spelled.floor, spelled.remainder, spelled.lookup, spelled.saturated, spelled.largest),
+            "jnp.logical_not": (self._denied,),
+            **dict.fromkeys(("==", "!="), (self._compared_with_truth,)),
+            "jnp.where": (
+                self._chosen,
+                spelled.floor,
+                spelled.remainder,
+                spelled.lookup,
+                spelled.saturated,
+                spelled.largest,
+            ),
         }
 
     def current(self, leaf: RuntimeValue) -> RuntimeValue:
@@ -228,6 +237,44 @@ class _Simplifying:
             return False
         passes = reader.name in ("jnp.round", "jnp.clip") or (reader.name in ("*", "/") and reader.args[0] is value)
         return passes and isinstance(reader.outputs, Variable) and self._is_blind(reader.outputs)
+
+    def _denied(self, step: Step) -> Value | None:
+        """`~~x` is `x`, of truth values."""
+        before = self.spellings.step(step.args[0], "jnp.logical_not", "~")
+        return before.args[0] if before is not None and _is_like(before.args[0], step.outputs) else None
+
+    def _compared_with_truth(self, step: Step) -> Value | Step | None:
+        """`x == False` is `~x`, and `x == True` is `x`."""
+        for known, x in (step.args, step.args[::-1]):
+            if isinstance(known, HostValue) and known.dtype == bool and known.ndim == 0 and _is_like(x, step.outputs):
+                if known.item() == (step.name == "=="):
+                    return x
+                return Step("call", "jnp.logical_not", (x,), {}, step.outputs, step.node)
+        return None
+
+    def _chosen(self, step: Step) -> Value | None:
+        """`where(False, x, y)` is `y`, and so is `where(y < 0, x, y)` if no element of `y` is negative."""
+        known = step.args[0] if len(step.args) == 3 else None
+        below = self.spellings.step(known, "<")
+        if below is not None and is_number(below.args[1], 0) and below.args[0] is step.args[2]:
+            y = step.args[2]
+            return y if _is_like(y, step.outputs) and self._is_count(y) else None
+        if not isinstance(known, HostValue) or known.symbolic or known.ndim or known.dtype != bool:
+            return None
+        chosen = step.args[1 if known.item() else 2]
+        return chosen if _is_like(chosen, step.outputs) else None
+
+    def _is_count(self, value: RuntimeValue, depth: int = 0) -> bool:
+        """Whether integers are never negative: remainders by what is positive, and positions."""
+        made = self.spellings.step(value, "%", "jnp.arange", *REARRANGING)
+        if made is None or np.dtype(made.outputs.dtype).kind != "i" or depth > LONGEST_FRACTION:
+            return False
+        if made.name == "jnp.arange":
+            return len(made.args) == 1 and np.dtype(made.outputs.dtype).itemsize >= 4
+        if made.name == "%":
+            divisor = made.args[1]
+            return is_dim(divisor) or (type(divisor) is int and divisor > 0)
+        return self._is_count(made.args[0], depth + 1)
 
     def _minus_zero(self, step: Step) -> Value | None:
         """`x - 0.0` is `x`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxport.codegen.structure.spelling.spellings import Spellings, number
-from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["Spelled", "is_number", "plain_sizes"]
@@ -24,6 +24,19 @@ def plain_sizes(value: RuntimeValue) -> RuntimeValue:
     if isinstance(value, HostValue) and value.ndim == 0 and value.dtype.kind in "iu":
         return value.item()
     return value if type(value) is int or (not isinstance(value, HostValue) and is_dim(value)) else None
+
+
+def _count(value: RuntimeValue) -> float | Dim | None:
+    """Return a known number or a size, which are at least one if they are positive; None for anything else."""
+    if isinstance(value, HostValue) and value.symbolic and value.ndim == 0:
+        return value.item()
+    found = number(value)
+    return found if found is None or found >= 1 else None
+
+
+def _is_count(value: RuntimeValue, wanted: float | Dim) -> bool:
+    found = _count(value)
+    return found is not None and bool(found == wanted)
 
 
 @dataclass(eq=False)
@@ -60,7 +73,7 @@ class Spelled:
             return None
         x, divisor = divided
         pairs = (added.args, added.args[::-1])
-        if not any(one is rest and is_number(other, divisor) for one, other in pairs):
+        if not any(one is rest and _is_count(other, divisor) for one, other in pairs):
             return None
         for negative, unequal in (parts, parts[::-1]):
             if self._is_negative(negative, rest) and self._is_not_zero(unequal, rest):
@@ -173,16 +186,16 @@ class Spelled:
         is_false = known is not None and known.dtype == bool and known.size == 1 and not bool(known.data.any())
         return compared.args[0] if is_false and compared is not None else None
 
-    def _quotient(self, value: RuntimeValue) -> tuple[Variable, float] | None:
-        """Return what is divided, and the positive whole number by which, rounded towards zero."""
+    def _quotient(self, value: RuntimeValue) -> tuple[Variable, float | Dim] | None:
+        """Return what is divided, and the positive whole number or size by which, rounded towards zero."""
         divided = self.spellings.step(value, "lax.div")
         if divided is None or len(divided.args) != 2:
             return None
         x, divisor = map(self._unbroadcast, divided.args)
-        count = number(divisor)
+        count = _count(divisor)
         if not isinstance(x, Variable) or np.dtype(x.dtype).kind != "i" or x.shape != divided.outputs.shape:
             return None
-        return (x, count) if count is not None and count >= 1 else None
+        return (x, count) if count is not None else None
 
     def _unbroadcast(self, value: RuntimeValue) -> RuntimeValue:
         made = self.spellings.parts.get(value) if isinstance(value, Variable) else None
@@ -190,7 +203,7 @@ class Spelled:
             return value
         return made[0].args[made[1]]
 
-    def _rest(self, value: RuntimeValue) -> tuple[Variable, float] | None:
+    def _rest(self, value: RuntimeValue) -> tuple[Variable, float | Dim] | None:
         """Return what is divided, and by which number, if a value is the rest that has the sign of what is divided."""
         rest = self.spellings.step(value, "-")
         product = self.spellings.step(rest.args[1], "*") if rest is not None and len(rest.args) == 2 else None
@@ -198,7 +211,7 @@ class Spelled:
             return None
         for quotient, factor in (product.args, product.args[::-1]):
             divided = self._quotient(quotient)
-            if divided is not None and divided[0] is rest.args[0] and is_number(factor, divided[1]):
+            if divided is not None and divided[0] is rest.args[0] and _is_count(factor, divided[1]):
                 return divided
         return None
 
@@ -207,7 +220,9 @@ class Spelled:
         sign = self.spellings.step(compared.args[0], "jnp.sign") if compared is not None else None
         return sign is not None and compared is not None and sign.args[0] is x and is_number(compared.args[1], 1)
 
-    def _is_unequal_to_zero(self, value: RuntimeValue, x: Variable, quotient: RuntimeValue, divisor: float) -> bool:
+    def _is_unequal_to_zero(
+        self, value: RuntimeValue, x: Variable, quotient: RuntimeValue, divisor: float | Dim
+    ) -> bool:
         compared = self.spellings.step(self._denied(value), "==")
         if compared is None or not is_number(compared.args[1], 0):
             return False
@@ -216,7 +231,7 @@ class Spelled:
         if rest is None or product is None or rest.args[0] is not x:
             return False
         pairs = (product.args, product.args[::-1])
-        return any(one is quotient and is_number(other, divisor) for one, other in pairs)
+        return any(one is quotient and _is_count(other, divisor) for one, other in pairs)
 
     def _is_not_zero(self, value: RuntimeValue, rest: RuntimeValue) -> bool:
         compared = self.spellings.step(self._denied(value), "==")
@@ -229,8 +244,8 @@ class Spelled:
         return compared is not None and compared.args[0] is rest and is_number(compared.args[1], 0)
 
 
-def _whole(divisor: float) -> int:
-    return int(divisor)
+def _whole(divisor: float | Dim) -> Dim:
+    return divisor if is_dim(divisor) else int(divisor)
 
 
 def _limits(dtype: RuntimeValue) -> tuple[int, int] | None:
