@@ -25,14 +25,17 @@ print("MEASURED " + json.dumps({
 """
 
 
-def run(program: str, python: str | os.PathLike[str] = sys.executable) -> dict[str, Any]:
-    """Run a program in a fresh process on one thread; its global `result`, its CPU seconds and its peak memory."""
+def run(program: str, python: str | os.PathLike[str] = sys.executable, source: Path = ROOT / "src") -> dict[str, Any]:
+    """Run a program in a fresh process on one thread; its global `result`, its CPU seconds and its peak memory.
+
+    `source` is the folder that jaxport is imported from: that of this checkout.
+    """
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),  # what is measured is this checkout
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(source)]),
         "PYTHONDONTWRITEBYTECODE": "",
     }
     finished = subprocess.run(

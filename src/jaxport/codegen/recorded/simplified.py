@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from jaxport.codegen.recorded.spelled import Spelled, is_number, plain_sizes
+from jaxport.codegen.recorded.truth import REARRANGING, Truth, is_like
 from jaxport.codegen.structure.spelling.spellings import Spellings, number
 from jaxport.codegen.structure.steps import reads, renamed, variables
 from jaxport.importer.traced.tracing import RecordedProgram
@@ -41,7 +42,6 @@ BLIND_TO_ZEROS = frozenset(
     jnp.logical_not jnp.isnan jnp.isinf jnp.cosh""".split()
 )
 """Functions that give the same bits for -0.0 and 0.0."""
-REARRANGING = frozenset({"jnp.reshape", "jnp.transpose", "jnp.expand_dims", "jnp.squeeze", "jnp.broadcast_to"})
 
 
 def simplified(recorded: RecordedProgram) -> RecordedProgram:
@@ -92,7 +92,7 @@ class _Simplifying:
     spellings: Spellings = field(default_factory=Spellings)
 
     def __post_init__(self) -> None:
-        spelled = Spelled(self.spellings)
+        spelled, truth = Spelled(self.spellings), Truth(self.spellings)
         self.rules: Mapping[str, tuple[Rule, ...]] = {
             "jnp.minimum": (self._bounded,),
             "jnp.maximum": (self._bounded,),
@@ -107,10 +107,10 @@ class _Simplifying:
             "jnp.stack": (self._stacked_alone,),
             "helper.gather_nd": (self._element,),
             **dict.fromkeys(REARRANGING - {"jnp.broadcast_to"}, (self._rearranged,)),
-            "jnp.logical_not": (self._denied,),
-            **dict.fromkeys(("==", "!="), (self._compared_with_truth,)),
+            "jnp.logical_not": (truth.denied,),
+            **dict.fromkeys(("==", "!="), (truth.compared,)),
             "jnp.where": (
-                self._chosen,
+                truth.chosen,
                 spelled.floor,
                 spelled.remainder,
                 spelled.lookup,
@@ -160,14 +160,14 @@ class _Simplifying:
         """`maximum(x, -inf)` and `minimum(x, inf)` are `x`; a double beyond a type's range is infinite in it."""
         side = -np.inf if step.name == "jnp.maximum" else np.inf
         for bound, other in (step.args, step.args[::-1]) if len(step.args) == 2 and not step.kwargs else ():
-            if _is_everywhere(bound, side, step.outputs.dtype) and _is_like(other, step.outputs):
+            if _is_everywhere(bound, side, step.outputs.dtype) and is_like(other, step.outputs):
                 return other
         return None
 
     def _clipped(self, step: Step) -> Value | Step | None:
         """`clip(x, -inf, b)` is `minimum(x, b)`."""
         x, low, high = step.args if len(step.args) == 3 and not step.kwargs else (None, None, None)
-        if not _is_like(x, step.outputs):
+        if not is_like(x, step.outputs):
             return None
         dtype = step.outputs.dtype
         is_low = low is None or _is_everywhere(low, -np.inf, dtype)
@@ -182,7 +182,7 @@ class _Simplifying:
     def _plus_zero(self, step: Step) -> Value | None:
         """`x + 0` is `x`, of integers; of floats if that is the same bits where it matters, and `x + -0.0` always."""
         for zero, other in (step.args, step.args[::-1]):
-            if not _is_everywhere(zero, 0.0, step.outputs.dtype) or not _is_like(other, step.outputs):
+            if not _is_everywhere(zero, 0.0, step.outputs.dtype) or not is_like(other, step.outputs):
                 continue
             whole = np.dtype(step.outputs.dtype).kind in "iu"
             negative = isinstance(zero, HostValue) and bool(np.signbit(zero.data.astype(np.float64)).all())
@@ -238,64 +238,26 @@ class _Simplifying:
         passes = reader.name in ("jnp.round", "jnp.clip") or (reader.name in ("*", "/") and reader.args[0] is value)
         return passes and isinstance(reader.outputs, Variable) and self._is_blind(reader.outputs)
 
-    def _denied(self, step: Step) -> Value | None:
-        """`~~x` is `x`, of truth values."""
-        before = self.spellings.step(step.args[0], "jnp.logical_not", "~")
-        return before.args[0] if before is not None and _is_like(before.args[0], step.outputs) else None
-
-    def _compared_with_truth(self, step: Step) -> Value | Step | None:
-        """`x == False` is `~x`, and `x == True` is `x`."""
-        for known, x in (step.args, step.args[::-1]):
-            if isinstance(known, HostValue) and known.dtype == bool and known.ndim == 0 and _is_like(x, step.outputs):
-                if known.item() == (step.name == "=="):
-                    return x
-                return Step("call", "jnp.logical_not", (x,), {}, step.outputs, step.node)
-        return None
-
-    def _chosen(self, step: Step) -> Value | None:
-        """`where(False, x, y)` is `y`, and so is `where(y < 0, x, y)` if no element of `y` is negative."""
-        known = step.args[0] if len(step.args) == 3 else None
-        below = self.spellings.step(known, "<")
-        if below is not None and is_number(below.args[1], 0) and below.args[0] is step.args[2]:
-            y = step.args[2]
-            return y if _is_like(y, step.outputs) and self._is_count(y) else None
-        if not isinstance(known, HostValue) or known.symbolic or known.ndim or known.dtype != bool:
-            return None
-        chosen = step.args[1 if known.item() else 2]
-        return chosen if _is_like(chosen, step.outputs) else None
-
-    def _is_count(self, value: RuntimeValue, depth: int = 0) -> bool:
-        """Whether integers are never negative: remainders by what is positive, and positions."""
-        made = self.spellings.step(value, "%", "jnp.arange", *REARRANGING)
-        if made is None or np.dtype(made.outputs.dtype).kind != "i" or depth > LONGEST_FRACTION:
-            return False
-        if made.name == "jnp.arange":
-            return len(made.args) == 1 and np.dtype(made.outputs.dtype).itemsize >= 4
-        if made.name == "%":
-            divisor = made.args[1]
-            return is_dim(divisor) or (type(divisor) is int and divisor > 0)
-        return self._is_count(made.args[0], depth + 1)
-
     def _minus_zero(self, step: Step) -> Value | None:
         """`x - 0.0` is `x`."""
         if len(step.args) != 2:
             return None
         x, zero = step.args
-        if not _is_everywhere(zero, 0.0, step.outputs.dtype) or not _is_like(x, step.outputs):
+        if not _is_everywhere(zero, 0.0, step.outputs.dtype) or not is_like(x, step.outputs):
             return None
         return None if isinstance(zero, HostValue) and bool(np.signbit(zero.data.astype(np.float64)).any()) else x
 
     def _times_one(self, step: Step) -> Value | None:
         """`x * 1` is `x`."""
         for one, other in (step.args, step.args[::-1]):
-            if _is_everywhere(one, 1.0, step.outputs.dtype) and _is_like(other, step.outputs):
+            if _is_everywhere(one, 1.0, step.outputs.dtype) and is_like(other, step.outputs):
                 return other
         return None
 
     def _over_one(self, step: Step) -> Value | None:
         """`x / 1` is `x`."""
         x, one = step.args
-        return x if _is_everywhere(one, 1.0, step.outputs.dtype) and _is_like(x, step.outputs) else None
+        return x if _is_everywhere(one, 1.0, step.outputs.dtype) and is_like(x, step.outputs) else None
 
     def _broadcast(self, step: Step) -> Step | None:
         """`x + expand_dims(b, 0)` is `x + b`: axes of one element are added in front, and one element meets any shape."""
@@ -454,11 +416,6 @@ def _is_everywhere(value: RuntimeValue, wanted: float, dtype: np.dtype) -> bool:
         return False
     with np.errstate(over="ignore"):
         return bool((data.astype(dtype) == wanted).all())
-
-
-def _is_like(value: RuntimeValue, output: Variable) -> bool:
-    """Whether a value has the shape and type of another, so that it may stand for it."""
-    return isinstance(value, Variable) and (value.shape, value.dtype) == (output.shape, output.dtype)
 
 
 def _moves_only_ones(step: Step) -> bool:
