@@ -245,7 +245,7 @@ class Spelled:
 
 
 def _whole(divisor: float | Dim) -> Dim:
-    return divisor if is_dim(divisor) else int(divisor)
+    return int(divisor) if isinstance(divisor, int | float) else divisor
 
 
 def _limits(dtype: RuntimeValue) -> tuple[int, int] | None:
