@@ -64,7 +64,8 @@ def module_of(path: str) -> str:
     True
     """
     module = PARTS.sub("", path.rpartition(".")[0])
-    return re.sub(r"[^a-z0-9]", "", re.sub(r"\.output$", ".out", module).lower())
+    module = re.sub(r"\blayers[._](?=\d)", "", re.sub(r"\.output$", ".out", module).lower())
+    return re.sub(r"[^a-z0-9]", "", module)
 
 
 def measured(name: str, program: jaxport.Program, inputs: Mapping | None = None) -> Row:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import overload
 
+import onnx
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
@@ -15,10 +17,29 @@ from jaxport.jaxprs import PyTree
 __all__ = ["to_source"]
 
 
+@overload
+def to_source(
+    model: PyTree,
+    inputs: PyTree,
+    folder: str | os.PathLike[str] | None = None,
+    /,
+    *,
+    framework: str = "nnx",
+    **options: PyTree,
+) -> PyTree: ...
+@overload
 def to_source(
     model: PyTree,
     folder: str | os.PathLike[str] | None = None,
     *,
+    inputs: PyTree = None,
+    framework: str = "nnx",
+    **options: PyTree,
+) -> PyTree: ...
+def to_source(
+    model: PyTree,
+    *places: PyTree,
+    folder: str | os.PathLike[str] | None = None,
     inputs: PyTree = None,
     framework: str = "nnx",
     **options: PyTree,
@@ -29,7 +50,9 @@ def to_source(
     an Equinox model.
 
     Args:
-      model: a `Program`, an ONNX file, its bytes or an `onnx_ir.Model`; or anything that `to_onnx` takes.
+      model: a `Program`, or a model in any form that `from_onnx` takes; or anything that `to_onnx` takes.
+      places: `inputs` and `folder` without their names, as in `to_source(model, [("batch", 3)], "printed/")`: a path is the
+        folder.
       folder: where to write `model.py` and its weights; nothing is written if None.
       inputs: for a JAX model, the specifications of its arguments, as for `to_onnx`; for a program or file, as for
         `Program.to_source`.
@@ -41,14 +64,26 @@ def to_source(
 
     Raises:
       Unsupported: the model has parts that cannot be exported or imported.
-      InvalidArgument: a JAX model has no `inputs`, or the framework is unknown.
+      InvalidArgument: a JAX model has no `inputs`, there are two of them or two folders, or the framework is unknown.
       SaveError: a file cannot be written, or there is a `model.py` that was not generated.
 
     >>> import jax.numpy as jnp
     >>> "jnp.tanh(x)" in to_source(jnp.tanh, inputs=[("batch", 3)]).code
     True
     """
-    if isinstance(model, str | os.PathLike | bytes | ir.Model):
+    given = {"folder": folder, "inputs": inputs}
+    for value in places:
+        key = "folder" if isinstance(value, str | os.PathLike) else "inputs"
+        if value is not None and given[key] is not None:
+            raise InvalidArgument(
+                f"there are two values for `{key}`",
+                where="`to_source`",
+                instead="say `to_source(model, inputs, folder)`, or give each by its name",
+            )
+        given[key] = given[key] if value is None else value
+    folder, inputs = given["folder"], given["inputs"]
+    is_exported = isinstance(getattr(model, "model", None), ir.Model)
+    if is_exported or isinstance(model, str | os.PathLike | bytes | onnx.ModelProto | ir.Model):
         model = from_onnx(model)
     if isinstance(model, Program):
         if options or not isinstance(inputs, Mapping | None):

@@ -217,6 +217,22 @@ def test_a_linen_model_becomes_one_of_nnx(tmp_path: Path):
     np.testing.assert_allclose(load(tmp_path).load()(x), bound(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("framework", ["nnx", "burn"])
+def test_inputs_and_the_folder_need_no_names(framework: str, tmp_path: Path):
+    def double(x):
+        return 2 * x
+
+    source = jaxport.to_source(double, [("batch", 3)], tmp_path / "one", framework=framework)
+    assert (
+        source.code == jaxport.to_source(double, str(tmp_path / "two"), inputs=[("batch", 3)], framework=framework).code
+    )
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {path.name for path in (tmp_path / "two").iterdir()}
+    with pytest.raises(InvalidArgument, match="two values for `inputs`"):
+        jaxport.to_source(double, [("batch", 3)], [("batch", 4)])
+    with pytest.raises(InvalidArgument, match="two values for `folder`"):
+        jaxport.to_source(double, "here", inputs=[("batch", 3)], folder="there")
+
+
 def test_other_sizes_are_served(tmp_path: Path):
     program = jaxport.from_onnx(blocks(2, "metadata"))
     program.to_source(tmp_path, framework="nnx")

@@ -62,8 +62,8 @@ pub struct NnxBlock {
     pub attention_norm: LayerNorm,
     pub attention: MultiHeadAttention,
     pub mlp_norm: LayerNorm,
-    pub mlp_layers_0: Linear,
-    pub mlp_layers_3: Linear,
+    pub mlp_0: Linear,
+    pub mlp_3: Linear,
 }
 
 impl NnxBlock {
@@ -73,8 +73,8 @@ impl NnxBlock {
             attention_norm: LayerNormConfig::new(32).with_epsilon(1.0e-6).init(device),
             attention: MultiHeadAttentionConfig::new(32, 4).with_dropout(0.0).init(device),
             mlp_norm: LayerNormConfig::new(32).with_epsilon(1.0e-6).init(device),
-            mlp_layers_0: LinearConfig::new(32, 64).init(device),
-            mlp_layers_3: LinearConfig::new(64, 32).init(device),
+            mlp_0: LinearConfig::new(32, 64).init(device),
+            mlp_3: LinearConfig::new(64, 32).init(device),
         }
     }
 
@@ -82,8 +82,8 @@ impl NnxBlock {
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let attention = self.attention.forward(MhaInput::self_attn(self.attention_norm.forward(x.clone()))).context;
         let x = x + attention;
-        let x_2 = activation::gelu_approximate(self.mlp_layers_0.forward(self.mlp_norm.forward(x.clone())));
-        x + self.mlp_layers_3.forward(x_2)
+        let x_2 = activation::gelu_approximate(self.mlp_0.forward(self.mlp_norm.forward(x.clone())));
+        x + self.mlp_3.forward(x_2)
     }
 }
 
@@ -103,10 +103,10 @@ impl NnxBlock {
 // blocks.0.attention.output.bias: [32]
 // blocks.0.mlp_norm.gamma: [32]
 // blocks.0.mlp_norm.beta: [32]
-// blocks.0.mlp_layers_0.weight: [32, 64]
-// blocks.0.mlp_layers_0.bias: [64]
-// blocks.0.mlp_layers_3.weight: [64, 32]
-// blocks.0.mlp_layers_3.bias: [32]
+// blocks.0.mlp_0.weight: [32, 64]
+// blocks.0.mlp_0.bias: [64]
+// blocks.0.mlp_3.weight: [64, 32]
+// blocks.0.mlp_3.bias: [32]
 // blocks.1.attention_norm.gamma: [32]
 // blocks.1.attention_norm.beta: [32]
 // blocks.1.attention.query.weight: [32, 32]
@@ -119,10 +119,10 @@ impl NnxBlock {
 // blocks.1.attention.output.bias: [32]
 // blocks.1.mlp_norm.gamma: [32]
 // blocks.1.mlp_norm.beta: [32]
-// blocks.1.mlp_layers_0.weight: [32, 64]
-// blocks.1.mlp_layers_0.bias: [64]
-// blocks.1.mlp_layers_3.weight: [64, 32]
-// blocks.1.mlp_layers_3.bias: [32]
+// blocks.1.mlp_0.weight: [32, 64]
+// blocks.1.mlp_0.bias: [64]
+// blocks.1.mlp_3.weight: [64, 32]
+// blocks.1.mlp_3.bias: [32]
 // norm.gamma: [32]
 // norm.beta: [32]
 // head.weight: [32, 5]

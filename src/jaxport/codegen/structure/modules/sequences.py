@@ -135,15 +135,16 @@ def in_place(root: Module, longest: int) -> Module:
 
 
 def _elements_in(call: Call, around: Module) -> Iterator[Item]:
-    """Yield the items of a module as items of the module around it."""
+    """Yield the items of a sequence as items of the module around it: `mlp.layers.0` is `mlp.0` there."""
     module, path = call.module, call.module.path_in(around)
+    stem = f"{_stem(module)}."
     values = dict(zip(module.inputs, call.inputs, strict=True)) | dict(zip(module.outputs, call.outputs, strict=True))
     for item in module.items:
         inputs, outputs = (tuple(values.get(v, v) for v in part) for part in (item.inputs, item.outputs))
         if isinstance(item, Op):
             yield replace(item, step=renamed(item.step, values), inputs=inputs, outputs=outputs)
         elif isinstance(item, Layer):
-            yield replace(item, inputs=inputs, outputs=outputs, label=f"{path}.{item.label}")
+            yield replace(item, inputs=inputs, outputs=outputs, label=f"{path}.{item.label.removeprefix(stem)}")
         elif isinstance(item, Call):
             yield replace(item, inputs=inputs, outputs=outputs)
 
