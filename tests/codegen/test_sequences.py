@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
@@ -139,3 +140,35 @@ def test_sequences_of_flax_keep_their_paths(framework: str, tmp_path: Path) -> N
     if framework == "nnx":
         keys = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(model, nnx.Param))}
         assert keys == set(load(tmp_path).named(load(tmp_path).load()))
+
+
+def test_rust_has_short_sequences_in_the_structure_around_them() -> None:
+    """But those that are called twice, in a loop, or share a table with others are structures; so are long ones."""
+
+    def linear(start: int, end: int) -> nnx.Linear:
+        return nnx.Linear(start, end, rngs=rngs)
+
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            self.twice = nnx.Sequential(linear(4, 4), nnx.relu)
+            self.blocks = nnx.List([nnx.Sequential(linear(4, 4), nnx.relu) for _ in range(3)])
+            self.nested = nnx.Sequential(nnx.Sequential(linear(4, 8), jnp.tanh), nnx.LayerNorm(8, rngs=rngs))
+            self.long = nnx.Sequential(linear(8, 7), linear(7, 6), linear(6, 5), linear(5, 4), linear(4, 3))
+            self.table = nnx.Sequential(nnx.Embed(5, 4, rngs=rngs))
+
+        def __call__(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+            x = self.twice(self.twice(self.table(ids)))
+            for block in self.blocks:
+                x = block(x)
+            return self.long(self.nested(x)), self.table.layers[0].attend(x)
+
+    rngs = nnx.Rngs(0)
+    ids = jax.ShapeDtypeStruct(("batch", "length"), np.int32)
+    source = jaxport.to_source(Model(), [ids], framework="burn")
+    fields = source.code.partition("pub struct Model {")[2].partition("}")[0]
+    kinds = dict(line.strip(" ,").removeprefix("pub ").split(": ") for line in fields.strip().splitlines())
+    assert kinds == {
+        "table": "Table", "twice": "Twice", "blocks": "Vec<Block>", "nested_layers_0_0": "Linear", "nested_1": "LayerNorm",
+        "long": "Long",
+    }  # fmt: skip
+    assert source.origins["nested_layers_0_0.weight"] == "nested.layers.0.layers.0.kernel"
