@@ -166,8 +166,8 @@ fn scan(x0: Tensor<2>, x1: Tensor<3>, x2: Tensor<2>, x3: Tensor<1>, x4: Tensor<2
     let [t, _, _] = x1.dims();
     let mut carry = x0;
     let mut rows = Vec::new();
-    for t in 0..t {
-        let row = x1.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
+    for t_2 in 0..t {
+        let row = x1.clone().narrow(0, t_2, 1).squeeze_dim::<2>(0);
         let x = row.clone().slice_dim(1, ..32) + carry.clone().matmul(x2.clone()) + x3.clone().slice(s![..32]).unsqueeze::<2>();
         let x_2 = activation::sigmoid(x.clone().slice_dim(1, ..16));
         let x_3 = row.slice_dim(1, 32..) + activation::sigmoid(x.slice_dim(1, 16..)) * (carry.clone().matmul(x4.clone()) + x5.clone().unsqueeze::<2>());

@@ -180,8 +180,8 @@ fn scan(x: Tensor<2>, y: Tensor<3>, z: Tensor<2>) -> (Tensor<2>, Tensor<2>, Tens
     let mut carry = x.clone();
     let mut carry_2 = x;
     let mut rows = Vec::new();
-    for t in 0..t {
-        let row = y.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
+    for t_2 in 0..t {
+        let row = y.clone().narrow(0, t_2, 1).squeeze_dim::<2>(0);
         let x_2 = row + carry.matmul(z.clone());
         let x_3 = activation::sigmoid(x_2.clone().slice_dim(1, 32..48)) * carry_2 + activation::sigmoid(x_2.clone().slice_dim(1, ..16)) * x_2.clone().slice_dim(1, 48..).tanh();
         let x_4 = activation::sigmoid(x_2.slice_dim(1, 16..32)) * x_3.clone().tanh();

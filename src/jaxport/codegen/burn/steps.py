@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -58,6 +58,11 @@ class Functions:
     sources: list[str] = field(default_factory=list)
     helpers: set[str] = field(default_factory=set)
     sizes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size_names(self) -> set[str]:
+        """The names of sizes, as recorded and as Rust spells them: no variable may hide one."""
+        return {*self.sizes, *self.sizes.values()}
 
     def helper(self, name: str, *arguments: ast.expr) -> ast.expr:
         """Return the call of a helper function."""
@@ -166,10 +171,10 @@ class StepPrinter:
     def _function(self, step: Step) -> ast.expr:
         """Return the call of a private function that computes a step."""
         traced = _Traced(step)
-        names = [*_argument_names(len(traced.variables))]
+        names = [*_argument_names(len(traced.variables), self.functions.size_names)]
         by_variable = dict(zip(traced.variables, names, strict=True))
         tables: list[tuple[str, np.ndarray | HostValue]] = []
-        body = RustBody({"device", *names}, lambda array: _parameter(body, tables, array))
+        body = RustBody({"device", *names, *self.functions.size_names}, lambda array: _parameter(body, tables, array))
 
         def named(variable: Variable) -> ast.expr:
             return ast.Name(by_variable[variable], ast.Load())
@@ -260,8 +265,10 @@ def _parameter(body: RustBody, tables: list[tuple[str, RuntimeValue]], array: Ru
     return ast.Name(name, ast.Load())
 
 
-def _argument_names(count: int) -> Sequence[str]:
-    return ["x", "y", "z"][:count] if count <= 3 else [f"x{index}" for index in range(count)]
+def _argument_names(count: int, taken: Collection[str]) -> Iterator[str]:
+    """Yield names for the arguments of a function, none of which is that of a size."""
+    for index in range(count):
+        yield unique("xyz"[index] if count <= 3 else f"x{index}", taken)
 
 
 class _Traced:
