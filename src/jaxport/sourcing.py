@@ -6,11 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import overload
 
-import onnx
-import onnx_ir as ir
-
 from jaxport.errors import InvalidArgument
 from jaxport.export.api import to_onnx
+from jaxport.importer.loading.load import is_source
 from jaxport.importer.program import Program, from_onnx
 from jaxport.jaxprs import PyTree
 
@@ -82,8 +80,7 @@ def to_source(
             )
         given[key] = given[key] if value is None else value
     folder, inputs = given["folder"], given["inputs"]
-    is_exported = isinstance(getattr(model, "model", None), ir.Model)
-    if is_exported or isinstance(model, str | os.PathLike | bytes | onnx.ModelProto | ir.Model):
+    if is_source(model):
         model = from_onnx(model)
     if isinstance(model, Program):
         if options or not isinstance(inputs, Mapping | None):

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
@@ -53,6 +55,17 @@ def hostile_model(name: str) -> onnx.ModelProto:
         ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_a_counter_does_not_hide_a_size() -> None:
+    """`T` is `t` in Rust, as the counter of a loop would be."""
+
+    def last(x):
+        return jax.lax.scan(lambda row, i: (x[i % x.shape[0]] + row, None), x[0], jnp.arange(x.shape[0]))[0]
+
+    code = jaxport.to_source(last, [("T", 4)], framework="burn").code
+    assert "let t = " in code or "let [t, _] = " in code
+    assert not re.search(r"for t in|\|t\|", code)
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)

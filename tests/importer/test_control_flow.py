@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
+import jaxport
 from jaxport.errors import ValueNotKnown
+from jaxport.importer import from_onnx
+from tests.importer import printed
 from tests.importer.models import program
 
 X = np.array([1.0, 2.0], np.float32)
@@ -96,6 +101,20 @@ def test_a_loop_that_data_ends_has_a_gradient_where_its_length_is_bounded(trips:
     np.testing.assert_allclose(call(ended.params, X), X * ended.params["w"] ** times)
     gradient = jax.grad(lambda params: call(params, X).sum())(ended.params)["w"]
     np.testing.assert_allclose(gradient, times * X * ended.params["w"] ** (times - 1), rtol=1e-6)
+
+
+def test_a_loop_up_to_a_size_with_a_name_is_printed_as_a_loop() -> None:
+    def total(x):
+        return lax.fori_loop(0, x.shape[0], lambda row, y: y * 0.5 + jnp.asarray(x)[row], jnp.zeros(2))
+
+    looping = from_onnx(jaxport.to_onnx(total, [("n", 2)]).model)
+    source = looping.to_source()
+    assert "lax.while_loop" in source.code
+    module = printed.load(source)
+    for count in (1, 5):
+        x = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
+        np.testing.assert_allclose(module.model(module.params, x), total(x), rtol=1e-6)
+        np.testing.assert_allclose(jax.jit(looping)(x), total(x), rtol=1e-6)
 
 
 WHILE = """g (float[2] x, int64 n) => (float[2] y) { t = Constant<value_float = 7.0>() yes = Constant<value = bool {1}>() y = Loop(n, yes, x)

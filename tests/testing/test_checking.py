@@ -11,7 +11,7 @@ from jax import lax
 
 import jaxport
 from jaxport.export.emit.registry import Rule
-from jaxport.testing import SIZES, check, check_declared, check_model, f32, f64, i32, sample, seeded, spec
+from jaxport.testing import SIZES, check, check_declared, check_model, checking, f32, f64, i32, sample, seeded, spec
 
 
 def only(condition, right="Sin", wrong="Neg"):
@@ -31,7 +31,8 @@ def symbolic(x):
         (lambda op, x: x.dtype == np.float64, "float64, opset 23"),
     ],
 )
-def test_a_mistake_in_one_variant_is_found(condition, variant):
+def test_a_mistake_in_one_variant_is_found(condition, variant, monkeypatch):
+    monkeypatch.setattr(checking, "LEFT_OUT", {})  # whichever half of the variants is run
     with pytest.raises(AssertionError) as caught:
         check(lambda x: jnp.sin(x) + 3, f32("B", 3), rules=only(condition))
     assert f"`output` ({variant}" in str(caught.value)

@@ -124,3 +124,13 @@ def test_what_the_graph_looks_like(name):
 def test_a_reduction_that_keeps_candidates_is_refused():
     with pytest.raises(jaxport.Unsupported, match=r"approx_top_k.*\n?.*aggregate_to_topk=True"):
         jaxport.to_onnx(lambda x: lax.approx_max_k(x, 3, aggregate_to_topk=False), [f32(100000)])
+
+
+@pytest.mark.parametrize("function", [jnp.sort, jnp.argsort, lambda x: lax.top_k(x, 3), jnp.argmax, jnp.argmin])
+def test_numbers_beyond_int32_keep_their_order_without_64_bits(function):
+    """Also when the file is imported where `int64` is `int32`."""
+    x = np.array([3, 2**31 + 5, 2**32 - 1, 0, 2**31 - 1, 2**31], np.uint32)
+    exported = jaxport.to_onnx(function, [jax.ShapeDtypeStruct((6,), np.uint32)])
+    for found in (exported(x), jaxport.from_onnx(exported.model)(x)):
+        for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(function(x)), strict=True):
+            np.testing.assert_array_equal(got, wanted)

@@ -108,7 +108,9 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     for size in sorted(sizes):
         spelled[size] = unique(snake_case(size), {*reserved, *inputs.values(), *spelled.values(), *(sizes - {size})})
     private = Functions({*reserved, *sizes, *spelled.values(), *inputs.values(), *helper_names()}, sizes=spelled)
-    structs = Structs(BURN, reserved, inputs, private.size_names, result, outputs, recorded.assumed.checked, private=private)
+    structs = Structs(
+        BURN, reserved, inputs, private.size_names, result, outputs, recorded.assumed.checked, private=private
+    )
     structs.output_names = program.output_names
     root = structs.print(tree, root_name(program.modules.type, program.name))
     if structs.refusals:

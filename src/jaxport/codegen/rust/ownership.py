@@ -37,6 +37,7 @@ class Ownership:
 def own(statements: list[ast.stmt], parameters: Sequence[str], copied: Collection[str]) -> Ownership:
     """Insert the clones that statements need, in place, and return what else they need."""
     facts = Ownership(copied)
+    _without_unread(statements, set())
     _split_carried(statements, set(parameters))
     _bind(statements, dict.fromkeys(parameters), facts, set())
     _insert(statements, set(), facts)
@@ -215,16 +216,30 @@ def _mark(name: str, binders: dict[str, ast.stmt | None], facts: Ownership) -> N
         facts.mutable.setdefault(id(binder), set()).add(name)
 
 
-def _insert(statements: list[ast.stmt], after: Collection[str], facts: Ownership) -> None:
-    """Insert clones, from the last statement to the first; `after` are the names that are read behind them.
-
-    A statement whose value nothing reads is taken out: no expression does anything but compute.
-    """
+def _without_unread(statements: list[ast.stmt], after: Collection[str]) -> None:
+    """Take out what binds values that nothing reads, in loops and branches first: no expression does anything but compute."""
     alive = set(after)
     for statement in [*reversed(statements)]:
         if isinstance(statement, ast.Assign) and not targets(statement) & alive:
             statements.remove(statement)
             continue
+        if isinstance(statement, ast.For | While):
+            again = alive | _live_in_rounds(statement, alive)
+            if isinstance(statement, While):
+                again |= live([*statement.before, ast.Expr(statement.condition)], again)
+            _without_unread(statement.body, again - _bound(statement) if isinstance(statement, ast.For) else again)
+            alive |= _live_in_loop(statement, alive)
+            continue
+        for block in _branches(statement):
+            _without_unread(block.statements, alive | {name.id for name in reads(block.value)})
+        alive -= targets(statement)
+        alive |= _read(statement)
+
+
+def _insert(statements: list[ast.stmt], after: Collection[str], facts: Ownership) -> None:
+    """Insert clones, from the last statement to the first; `after` are the names that are read behind them."""
+    alive = set(after)
+    for statement in [*reversed(statements)]:
         if isinstance(statement, ast.For | While):
             again = alive | _live_in_rounds(statement, alive)
             once = _live_in_loop(statement, alive)

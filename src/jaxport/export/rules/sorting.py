@@ -69,6 +69,8 @@ def order_keys(op, x):
     """Return keys that TopK orders as JAX orders `x`, the most significant first: NaN is largest, and equal to NaN."""
     if x.dtype == np.uint64:
         return [op.cast(op.Add(x, op.const(1 << 63, np.uint64)), np.int64)]
+    if x.dtype == np.uint32 and op.has("BitwiseXor"):  # runtimes would order it as int64, which JAX has by choice only
+        return [op.cast(op.BitwiseXor(x, op.const(1 << 31, np.uint32)), np.int32)]
     if x.dtype.kind == "b":
         return [op.cast(x, np.uint8)]
     if x.dtype.kind in "iu":

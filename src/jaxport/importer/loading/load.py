@@ -24,7 +24,7 @@ from jaxport.importer.loading.lifting import has_hidden, lift
 from jaxport.importer.loading.mapping import Buffer
 from jaxport.importer.loading.ordering import in_order
 
-__all__ = ["ModelSource", "as_written", "load"]
+__all__ = ["ModelSource", "as_written", "is_source", "load"]
 
 
 class HasModel(Protocol):
@@ -37,6 +37,16 @@ class HasModel(Protocol):
 
 
 ModelSource = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | HasModel
+
+
+def is_source(value: object) -> bool:
+    """Whether `load` takes a value.
+
+    >>> is_source("model.onnx"), is_source(len)
+    (True, False)
+    """
+    is_file = isinstance(value, str | os.PathLike | bytes | onnx.ModelProto | ir.Model)
+    return is_file or isinstance(getattr(value, "model", None), ir.Model)
 
 
 def load(source: ModelSource, limits: Limits | None = None) -> ir.Model:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxport.errors import ModelError, Refusal, ValueNotKnown
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.resolving.registry import SizeBound, op
-from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue, Tensor, host
+from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue, Tensor, Undecided, host
 from jaxport.importer.values.namespaces import jnp, known, lax, vmap
 from jaxport.jaxprs import Dim, PythonFunction
 
@@ -179,7 +179,13 @@ def _unrolled(
     rows: list[list[Tensor]] = []
     iteration = 0
     while _decided(go) and (trips is None or iteration < int(trips)):
-        goes_on, *results = body(host(iteration), go, *state)
+        try:
+            goes_on, *results = body(host(iteration), go, *state)
+        except ValueNotKnown as error:
+            if scans or not isinstance(error.__cause__, Undecided):
+                raise
+            # As in `while i < n`, of a size with a name: from here on the counter is an array.
+            return _ended(bound, trips, go, state, body, iteration)
         go = known(goes_on)
         state, iteration = results[: len(state)], iteration + 1
         budget_in_force().iterate()
