@@ -371,3 +371,13 @@ def test_an_operator_that_vanishes_while_others_move():
 
     apart = {"float64": "the layout is the same", "imported": "what is imported is the same"}
     check(jax.grad(size_of_roots), f32(4), without=apart, rtol=1e-4, atol=1e-4)
+
+
+def test_a_constant_with_the_rank_of_the_result_keeps_it():
+    constant = np.arange(3, dtype=np.float32).reshape(1, 1, 1, 3)
+
+    def moved(x):
+        y = jnp.cos(x.mean()) + constant
+        return jnp.moveaxis(y, 1, 0), y.T
+
+    check(moved, f32("B"))

@@ -54,3 +54,13 @@ def test_an_operand_that_may_have_elements_stays():
 def test_neutral_arrays(fn, operators):
     exported = check(fn, f32(4, 3))
     assert [node.op_type for node in exported.model.graph] == operators
+
+
+def test_an_expand_that_only_adds_axes_of_one_element_leaves_the_rank():
+    """`polyval` begins with zeros in the shape of the result, and the other operand has a lower rank."""
+    coefficients = jnp.array([-0.8, 0.5, 2.0])
+    check(lambda x: jnp.polyval(coefficients, x[None]), f32("B", 4))
+    check(
+        lambda x: lax.scan(lambda y, c: (y * x[None] + c, None), jnp.zeros((1, 1, 4)), coefficients, unroll=3)[0],
+        f32(1, 4),
+    )

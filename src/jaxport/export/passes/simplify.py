@@ -140,11 +140,16 @@ def _spread(editor: Editor, node: ir.Node) -> bool:
         if any(axis is not None and axis not in along for axis in seen.axes) or along != sorted(along):
             continue
         own, array = dims_of(seen.value) or [], constant_of(seen.value)
+        # Without an operand of the result's rank, its first axes, of one element, would be gone.
+        others = (dims_of(other) for at, other in enumerate(node.inputs) if at != place and other is not None)
+        is_whole = any(other is not None and len(other) == len(dims) for other in others)
         if array is not None and not along:
             name = (seen.value.name if is_weight(seen.value) else "") or "scalar"
-            value = editor.constant(node.graph, array.reshape(()), name, seen.value)
+            shape = () if is_whole else (1,) * len(dims)
+            value = editor.constant(node.graph, array.reshape(shape), name, seen.value)
         else:
-            wanted = [d if axis in along else 1 for axis, d in enumerate(dims)][min(along, default=len(dims)) :]
+            first = min(along, default=len(dims)) if is_whole else 0
+            wanted = [d if axis in along else 1 for axis, d in enumerate(dims)][first:]
             value = seen.value if own == wanted else editor.viewed(node.graph, seen.value, wanted, before=node)
         node.replace_input_with(place, value)
         discard(x.producer())
