@@ -168,7 +168,7 @@ def _printed(body: RustBody, equation: RuntimeValue, operands: Sequence[TypedVal
         operands = elementwise.spread_scalars(operands, tuple(outs[0].shape))
     if name == "select_n":
         operands = [operands[0], *elementwise.spread_scalars(operands[1:], tuple(outs[0].shape))]
-    params = {key: value for key, value in equation.params.items() if key not in WITHOUT_EFFECT}
+    params = {key: value for key, value in jaxprs.parameters(equation).items() if key not in WITHOUT_EFFECT}
     made = rule(body, *operands, outs=outs, **params)
     return [made] if isinstance(made, TypedValue) else list(made)
 

@@ -160,7 +160,7 @@ def while_(
 
 @primitive("scan")
 def scan(
-    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: RuntimeValue, length: RuntimeValue, reverse: bool, num_carry: int = 0, num_consts: int = 0, **_: RuntimeValue,
+    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: RuntimeValue, length: RuntimeValue, reverse: bool, num_carry: int, num_consts: int, **_: RuntimeValue,
 ) -> list[TypedValue]:  # fmt: skip
     if body.is_inline:
         raise NeedsStatements
