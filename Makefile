@@ -41,7 +41,7 @@ matrix_0.12 := 3.13 jax==0.12.0.1
 matrix_lower := 3.11 --constraint tests/matrix/lower-bounds.txt
 # What `make test-newest` runs: what depends on JAX most, and every twenty-fifth case of each other test that has so many, but
 # for the longest files; `make test-matrix-0.12` runs all.
-NEWEST_TESTS := tests/architecture tests/blocks tests/frameworks tests/jaxprs tests/programs
+NEWEST_TESTS := tests/architecture tests/blocks tests/frameworks tests/jaxprs tests/programs $(addprefix tests/codegen/test_rust_,names.py operators.py snapshots.py)
 NEWEST_SAMPLED := tests/mox tests/export tests/testing
 NEWEST_LEFT_OUT := --ignore=tests/export/sweeps $(addprefix --ignore=tests/export/rules/test_,linalg.py random.py windows.py)
 NEWEST_INSTALLED := .venv-newest/.installed
