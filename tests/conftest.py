@@ -22,6 +22,8 @@ FEW = 3
 MANY = 4
 #: Tests of the source run with all of their cases: they are quick, and the others are not theirs.
 WHOLE = "tests/architecture/"
+#: Marks of tests that targets of their own run, one process for all of them or in another environment.
+OF_OTHER_TARGETS = ("burn", "clients", "real", "torch")
 OUT_OF_TIME = "no time left"
 _tests = itertools.count(1)
 #: Which half of the variants of `check` a test runs; nothing if all.
@@ -87,7 +89,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if sampled[name] % mark.args[0]:
                 item.add_marker(pytest.mark.slow)
             sampled[name] += 1
-        if cases[name] >= MANY and not item.get_closest_marker("slow") and not item.nodeid.startswith(WHOLE):
+        is_apart = item.nodeid.startswith(WHOLE) or any(map(item.get_closest_marker, OF_OTHER_TARGETS))
+        if cases[name] >= MANY and not item.get_closest_marker("slow") and not is_apart:
             if turns[name] % 2 and not config.getoption("--all-cases"):
                 item.add_marker(pytest.mark.slow)
             turns[name] += 1
