@@ -91,7 +91,7 @@ def _elementwise(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None
 
     def adapt(editor: Editor) -> None:
         for index in small:
-            _broadcast_operand(editor, node, index, layout, is_whole=len(along) == 1)
+            _broadcast_operand(editor, node, index, layout, keeps_rank=len(along) == 1)
 
     return _together(along, layout, adapt) if value in along else None
 
@@ -107,10 +107,10 @@ def _spreads(value: ir.Value, layout: Layout) -> bool:
     return moves_only_ones(_aligned(value, layout), layout)
 
 
-def _broadcast_operand(editor: Editor, node: ir.Node, index: int, layout: Layout, is_whole: bool) -> None:
+def _broadcast_operand(editor: Editor, node: ir.Node, index: int, layout: Layout, keeps_rank: bool) -> None:
     """Adapt an operand of lower rank, or a constant, so that it broadcasts against permuted data.
 
-    `is_whole` says that no other operand has the rank of the result: the first axes of the constant stay.
+    `keeps_rank` says that no other operand has the rank of the result, so that the constant's first axes stay.
     """
     value = source(node, index)
     dims, array = _aligned(value, layout), constant_of(value)
@@ -118,7 +118,7 @@ def _broadcast_operand(editor: Editor, node: ir.Node, index: int, layout: Layout
         node.replace_input_with(index, editor.viewed(node.graph, value, permuted(dims, layout), before=node))
         return
     stored = array.reshape([1] * (len(layout) - array.ndim) + list(array.shape)).transpose(inverse(layout))
-    while stored.ndim > 1 and stored.shape[0] == 1 and not is_whole:
+    while stored.ndim > 1 and stored.shape[0] == 1 and not keeps_rank:
         stored = stored[0]
     if stored.shape != array.shape or stored.ndim > 1:
         editor.replace_constant(node, index, stored)
