@@ -10,9 +10,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
-from jaxport.jaxprs.aliases import Parameters, PyTree
-from jaxport.jaxprs.releases.names import Inline, JaxprEqn, flattree
+import jax
+from jax import lax
+
+from jaxport.jaxprs.aliases import Array, Parameters, PyTree
+from jaxport.jaxprs.releases.names import ClosedJaxpr, Inline, JaxprEqn, flattree
 from jaxport.jaxprs.releases.versions import release
 
 __all__ = ["native", "parameters", "with_parameters"]
@@ -20,8 +24,13 @@ __all__ = ["native", "parameters", "with_parameters"]
 
 def parameters(equation: JaxprEqn) -> Parameters:
     """Return the parameters of an equation in the form that the rest of the package knows."""
-    read = _READERS.get(equation.primitive.name)
-    return equation.params if read is None else read(equation.params)
+    name = equation.primitive.name
+    read = _READERS.get(name)
+    params = equation.params if read is None else read(equation.params)
+    added = _ADDED.get(name)
+    if added is None:
+        return params
+    return {key: value for key, value in params.items() if key not in added or value != added[key]}
 
 
 def with_parameters(equation: JaxprEqn, changes: Parameters, **replaced: PyTree) -> JaxprEqn:
@@ -33,7 +42,48 @@ def with_parameters(equation: JaxprEqn, changes: Parameters, **replaced: PyTree)
 def native(primitive: str, params: Parameters) -> dict[str, PyTree]:
     """Return the parameters of a primitive in this release's form, from those in the form of `parameters`."""
     make = _MAKERS.get(primitive)
-    return dict(params) if make is None else make(params)
+    made = dict(params) if make is None else make(params)
+    for name, value in _ADDED.get(primitive, {}).items():
+        if name in _known(primitive):
+            made.setdefault(name, value)
+        else:
+            made.pop(name, None)
+    for name in _OPEN.get(primitive, ()):
+        body = made.get(name)
+        if isinstance(body, ClosedJaxpr) and not body.consts:
+            made[name] = body.jaxpr
+    return made
+
+
+# What older releases do without saying so: the value of a parameter that newer ones have. Any order of equal elements is
+# what an unstable `top_k` may give.
+_ADDED: dict[str, Parameters] = {
+    "reduce_max": {"out_sharding": None},
+    "reduce_min": {"out_sharding": None},
+    "top_k": {"is_stable": True},
+}
+_PROBES: dict[str, Callable[[Array], PyTree]] = {
+    "reduce_max": lambda x: lax.reduce_max(x, (0,)),
+    "reduce_min": lambda x: lax.reduce_min(x, (0,)),
+    "top_k": lambda x: lax.top_k(x, 1),
+}
+# The bodies that are open before 0.11, which has one class for both kinds.
+_OPEN = {
+    "reduce_window": ("jaxpr",),
+    "remat2": ("jaxpr",),
+    **{
+        f"scatter{kind}": ("update_jaxpr",)
+        for kind in ("", "-add", "-sub", "-mul", "-min", "-max", "_add", "_sub", "_mul", "_min", "_max")
+    },
+    "shard_map": ("jaxpr",),
+}
+
+
+@cache
+def _known(primitive: str) -> frozenset[str]:
+    """Return the names of the parameters that a primitive of `_PROBES` has in this release."""
+    equations = jax.make_jaxpr(_PROBES[primitive])(jax.ShapeDtypeStruct((2,), "float32")).eqns
+    return frozenset(name for equation in equations for name in equation.params)
 
 
 def _scan_read(params: Parameters) -> dict[str, PyTree]:

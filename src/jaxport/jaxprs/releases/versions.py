@@ -25,6 +25,8 @@ from release                                what differs
 0.11                                        `jit` says by an `enum` whether it is inlined; before, by a bool.
 0.11                                        XLA's compiler refuses `xla_cpu_use_fusion_emitters`.
 0.11                                        `digamma` is -inf at zero, as is its limit from above; before, NaN.
+0.12 or before                              `reduce_max` and `reduce_min` have a parameter `out_sharding`, `top_k` has
+                                            `is_stable`; `one_minus_square` and `unstack` are primitives.
 0.12                                        `abs` of a complex number is infinite if a part is, whatever the other is
                                             (C99, annex G); before, it is NaN if the other is.
 0.12                                        The liveness rule of a primitive is told which mutable operands are read

@@ -10,13 +10,13 @@ from jax import lax
 
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
-from jaxport.jaxprs import PyTree
+from jaxport.jaxprs import PythonFunction, PyTree
 from jaxport.jaxprs.meshes import NO_MESH
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.walk import equations_within
 from jaxport.jaxprs.widen import jit_parameters
 
-__all__ = ["keyword_values", "primitives"]
+__all__ = ["implementation", "keyword_values", "primitives"]
 
 # Python on the host, and what only makes sense in the process that traced it.
 _FORBIDDEN = frozenset({"call", "core_call", "custom_lin", "device_put", "name", "pmap", "xla_pmap"})
@@ -46,7 +46,19 @@ def primitives() -> dict[str, jaxprs.Primitive]:
         for equation in equations_within(jax.make_jaxpr(probe)(argument).jaxpr):
             by_name.setdefault(equation.primitive.name, equation.primitive)
     by_name["block"] = block_p
+    by_name |= dict.fromkeys(("closed_call", "eval_jaxpr"), jaxprs.closed_call_p)  # its name depends on the release
     return {name: primitive for name, primitive in by_name.items() if name not in _FORBIDDEN}
+
+
+def implementation(name: str) -> PythonFunction | None:
+    """Return what computes a primitive that this release of JAX lacks, and newer ones have; None for others."""
+    return None if name in primitives() else _NEWER.get(name)
+
+
+_NEWER: dict[str, PythonFunction] = {
+    "one_minus_square": lambda x: (1 + x) * (1 - x),
+    "unstack": lambda x, axis: [lax.index_in_dim(x, index, axis, keepdims=False) for index in range(x.shape[axis])],
+}
 
 
 @cache

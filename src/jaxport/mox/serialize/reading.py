@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import jax
@@ -14,17 +14,31 @@ from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import ModelError, noted
-from jaxport.jaxprs import Array, Atom, Aval, Dim, Effect, Parameters, PyTree, Var, dims, source_info_util
+from jaxport.jaxprs import (
+    Array,
+    Atom,
+    Aval,
+    Dim,
+    Effect,
+    Parameters,
+    PythonFunction,
+    PyTree,
+    Var,
+    dims,
+    source_info_util,
+)
 from jaxport.jaxprs.alike import takes_values
 from jaxport.jaxprs.mapped import Mapped, with_record
+from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.widen import jit_parameters
 from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, DerivativeRule, equation_of
-from jaxport.mox.serialize.primitives import keyword_values, primitives
+from jaxport.mox.serialize.primitives import implementation, keyword_values, primitives
 from jaxport.mox.serialize.trees import tree_from
 from jaxport.mox.serialize.values import decoded, dtype_of
 from jaxport.mox.serialize.writing import FORMAT, VERSION
+from jaxport.printable import printable
 
 __all__ = ["mox_from"]
 
@@ -47,7 +61,13 @@ def mox_from(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
             why=f"this package reads version {VERSION}",
             instead="write it again with this package, or read it with the one that wrote it",
         )
-    return _Reader(document, weights).mox()
+    try:
+        return _Reader(document, weights).mox()
+    except Exception as error:
+        written = str(document.get("jax", ""))
+        if written not in ("", jax.__version__):
+            noted(error, f"the file was written under JAX {printable(written)}, and this is {jax.__version__}")
+        raise
 
 
 class _Reader:
@@ -181,7 +201,8 @@ class _Reader:
         self, data: Mapping[str, JsonValue], operands: list[Atom], defined: Callable[[JsonValue], Var]
     ) -> jaxprs.JaxprEqn:
         name = data["primitive"]
-        if name not in primitives():
+        own = implementation(name) if isinstance(name, str) else None
+        if name not in primitives() and own is None:
             raise ModelError(
                 f"`{name}` is not an operation that a Mox may have",
                 why="a document can name only operations of jax.lax",
@@ -206,6 +227,8 @@ class _Reader:
             if not {"target"} <= set(fields) <= set(Block.__dataclass_fields__):
                 raise ModelError("a block does not have the expected fields", why=", ".join(fields))
             params["block"] = Block(**fields)
+        if own is not None:
+            return _called(own, params, operands).replace(outvars=outvars, source_info=source)
         effects, params = _effects(params), jaxprs.native(name, params)
         return jaxprs.new_jaxpr_eqn(operands, outvars, primitives()[name], params, effects, source)
 
@@ -253,6 +276,12 @@ class _Reader:
         if key == "$keyword":
             return keyword_values()[content]
         return NotImplemented
+
+
+def _called(function: PythonFunction, params: Parameters, operands: Sequence[Atom]) -> jaxprs.JaxprEqn:
+    """Return the call of a function that computes what this release of JAX has no primitive for."""
+    run = jax.jit(lambda *arrays: function(*arrays, **params))
+    return traced_equation(run, [atom.aval for atom in operands]).replace(invars=list(operands))
 
 
 def _constraint(text: JsonValue) -> str:

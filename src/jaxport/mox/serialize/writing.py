@@ -66,6 +66,7 @@ class _Writer:
         return {
             "format": FORMAT,
             "version": VERSION,
+            "jax": jax.__version__,
             "name": mox.name,
             "signature": signature and [[p.name, p.kind.name] for p in signature.parameters.values()],
             "weights": [self.weight(weight) for weight in mox.weights],
