@@ -14,7 +14,9 @@ from jaxport.cli.targets import load_target
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from jaxport.jaxprs import PythonFunction
+    from collections.abc import Sequence
+
+    from jaxport.jaxprs import PythonFunction, PyTree
     from jaxport.mox import Mox
 
 __all__ = ["show_account", "show_query", "show_tree", "substitute", "view"]
@@ -58,15 +60,31 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
     parsed = specs.parse_inputs(inputs)
     args = read_inputs([spec.value for spec in parsed]).args
     if suffix == ".onnx":
-        from jaxport.importer.traced.input_specs import input_specs
-
-        program = jaxport.from_onnx(model)
-        return jaxport.make_mox(program)(*(args or input_specs(program).values()))
+        return _of_file(model, args)
     if not args:
         raise InvalidArgument(
             f"`{model}` needs inputs", where="the command line", instead='give them in order: `--input "B,3"`'
         )
     return jaxport.make_mox(load_target(model))(*args)
+
+
+def _of_file(model: str, args: Sequence[PyTree]) -> Mox:
+    """Return the Mox of an ONNX file; what its open sizes have to be is told."""
+    import jaxport
+    from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
+    from jaxport.importer.traced.input_specs import input_specs
+
+    program = jaxport.from_onnx(model)
+    if args:
+        return jaxport.make_mox(program)(*args)
+
+    def attempt(assumed: Assumptions) -> tuple[Mox, Assumptions]:
+        return jaxport.make_mox(program)(*input_specs(program, assumed).values()), assumed
+
+    mox, assumed = with_assumptions(attempt)
+    for line in assumed.lines():
+        typer.echo(line, err=True)
+    return mox
 
 
 def show_tree(model: Model, inputs: Inputs) -> None:
