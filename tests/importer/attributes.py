@@ -10,7 +10,6 @@ operator that has what the node has. The expected values are those of onnx's ref
 from __future__ import annotations
 
 import argparse
-import copy
 import re
 import warnings
 from collections import Counter, defaultdict
@@ -22,8 +21,8 @@ import jax
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import OperatorSetIdProto, TensorProto, helper
-from onnx.defs import OpSchema, SchemaError
+from onnx import TensorProto, helper
+from onnx.defs import OpSchema
 from onnx.reference import ReferenceEvaluator
 
 from jaxport.errors import JaxportError
@@ -39,11 +38,17 @@ TEXTS = {
     "post_transform": ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"),
 }
 """Values of attributes that no description in a schema quotes."""
-INTEGERS = (-2, -1, 0, 1, 2)
+FROM_ZERO = {"batch_dims", "k", "qk_matmul_output_mode", "sampling_ratio", "start"}
+"""Counts and modes that may be zero."""
+ELEMENTS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 FLOATS = (-1.5, 0.0, 0.3, 1.0, 2.5)
+POSITIVE = {"clip", "scale", "softcap"}
+"""Bounds and factors: what a negative one means is left open."""
+ABORTS = {"Shape"}
+"""Operators for whose rows the inference of shapes ends the process."""
 TYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64")
 TYPES = (*TYPES, "float16", "bfloat16", "float32", "float64")
-SEEDS = 5
+SEEDS = 3
 """The most cases of an operator that are changed: those with the most different attributes and inputs."""
 
 
@@ -90,8 +95,10 @@ def rows(pattern: str = "") -> Iterator[Row]:
 
 @cache
 def _versions(domain: str, name: str) -> list[int]:
+    """The newest version of each function that computes an operator."""
     history = onnx.defs.get_all_schemas_with_history()
-    return sorted({s.since_version for s in history if (s.domain, s.name) == (domain, name) and not s.deprecated})
+    found = sorted({s.since_version for s in history if (s.domain, s.name) == (domain, name) and not s.deprecated})
+    return list({id(lookup(domain, name, version)): version for version in found}.values())
 
 
 def _at(seed: onnx.ModelProto, inputs: list[Any], domain: str, version: int) -> Iterator[Row]:
@@ -99,7 +106,9 @@ def _at(seed: onnx.ModelProto, inputs: list[Any], domain: str, version: int) -> 
     node = seed.graph.node[0]
     schema = onnx.defs.get_schema(node.op_type, version, domain)
     attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    fits = attributes.keys() <= schema.attributes.keys() and len(node.input) <= schema.max_input
+    kinds = {name: declared.type.name for name, declared in schema.attributes.items()}
+    given = {attribute.name: onnx.AttributeProto.AttributeType.Name(attribute.type) for attribute in node.attribute}
+    fits = given.items() <= kinds.items() and len(node.input) <= schema.max_input
     if not fits or len(node.input) < schema.min_input or lookup(domain, node.op_type, version) is None:
         return
     spread = [_spread(x) for x in inputs]
@@ -113,7 +122,7 @@ def _at(seed: onnx.ModelProto, inputs: list[Any], domain: str, version: int) -> 
             yield _row(f"{name}={value}", seed, schema, changed, spread)
     for parameter in schema.type_constraints:
         for dtype in TYPES:
-            kind = f"tensor({ {'float32': 'float', 'float64': 'double'}.get(dtype, dtype)})"
+            kind = f"tensor({ {'float32': 'float', 'float64': 'double'}.get(dtype, dtype) })"
             if kind in parameter.allowed_type_strs:
                 converted = _converted(schema, node, inputs, parameter.type_param_str, dtype)
                 yield _row(f"{parameter.type_param_str}={dtype}", seed, schema, attributes, converted)
@@ -126,9 +135,10 @@ def _values(declared: OpSchema.Attribute, given: Any) -> Iterator[Any]:
         yield None
     match declared.type:
         case kind.INT:
-            yield from (value for value in INTEGERS if value != given)
+            yield from (value for value in _integers(declared) if value != given)
         case kind.FLOAT:
-            yield from (value for value in FLOATS if value != given)
+            values = FLOATS[2:] if declared.name in POSITIVE else FLOATS
+            yield from (value for value in values if value != given)
         case kind.STRING:
             quoted = re.findall(r"""['"`]([A-Za-z_]{2,})['"`]""", declared.description)
             texts = {*quoted, *TEXTS.get(declared.name, ())} - {declared.name}
@@ -137,6 +147,20 @@ def _values(declared: OpSchema.Attribute, given: Any) -> Iterator[Any]:
             yield from ([*reversed(given)], [-value for value in given], [1] * len(given), [2] * len(given))
         case kind.FLOATS if given:
             yield from ([*reversed(given)], [-value for value in given])
+
+
+def _integers(declared: OpSchema.Attribute) -> tuple[int, ...]:
+    """Values of an integer: an axis, an element type, a flag, or a number."""
+    name, default = declared.name, declared.default_value
+    if re.fullmatch("to|.*dtype", name):
+        return (*ELEMENTS, TensorProto.INT32)
+    if re.search("type|precision", name):
+        return ELEMENTS
+    if "axis" in name:
+        return (-2, -1, 0, 1, 2)
+    if name in FROM_ZERO:
+        return (0, 1, 2, 3)
+    return (0, 1) if default.name and default.i in (0, 1) and name not in ("p", "group") else (1, 2, 3)
 
 
 def _spread(x: np.ndarray) -> np.ndarray:
@@ -153,6 +177,8 @@ def _converted(schema: OpSchema, node: onnx.NodeProto, inputs: list[Any], parame
     wanted = np.dtype(getattr(__import__("ml_dtypes"), dtype) if dtype == "bfloat16" else dtype)
 
     def convert(x: np.ndarray) -> np.ndarray:
+        if x.dtype.kind in "OUST":
+            return x
         if wanted.kind == "u":
             x = np.abs(x) if x.dtype.kind in "if" else x
         return x.astype(wanted)
@@ -168,9 +194,7 @@ def _row(change: str, seed: onnx.ModelProto, schema: OpSchema, attributes: dict[
         kind = onnx.AttributeProto.AttributeType.Value(schema.attributes[name].type.name)
         node.attribute.append(helper.make_attribute(name, value, attr_type=kind))
     names = [name for name in old.input if name]
-    infos = [
-        helper.make_tensor_value_info(name, _element(x), x.shape) for name, x in zip(names, inputs, strict=False)
-    ]
+    infos = [helper.make_tensor_value_info(name, _element(x), x.shape) for name, x in zip(names, inputs, strict=False)]
     outputs = [onnx.ValueInfoProto(name=name) for name in old.output if name]
     graph = helper.make_graph([node], "row", infos, outputs)
     opsets = [helper.make_opsetid(schema.domain, schema.since_version)]
@@ -206,19 +230,20 @@ def _attempt(run: Any, row: Row) -> Any:
         return error
 
 
-def same(left: list[Any], right: list[Any]) -> bool:
-    return len(left) == len(right) and all(map(_same, left, right))
+def same(left: list[Any], right: list[Any], tolerance: float | None = None) -> bool:
+    return len(left) == len(right) and all(_same(one, other, tolerance) for one, other in zip(left, right, strict=True))
 
 
-def _same(left: Any, right: Any) -> bool:
+def _same(left: Any, right: Any, tolerance: float | None) -> bool:
     if isinstance(left, list) or isinstance(right, list):
-        return isinstance(left, list) and isinstance(right, list) and same(left, right)
+        return isinstance(left, list) and isinstance(right, list) and same(left, right, tolerance)
     left, right = np.asarray(left), np.asarray(right)
     if left.shape != right.shape or (left.dtype != right.dtype and left.dtype.kind not in "OUST"):
         return False
     if left.dtype.kind in "OUSTiub":
         return left.tolist() == right.tolist()
-    tolerance = {8: 1e-6, 4: 2e-4, 2: 2e-2}.get(left.dtype.itemsize, 0.1)
+    if tolerance is None:
+        tolerance = {8: 1e-5, 4: 2e-4, 2: 2e-2}.get(left.dtype.itemsize, 0.1)
     left, right = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (left, right))
     with np.errstate(all="ignore"):
         scale = max(float(np.max(np.abs(right), initial=0, where=np.isfinite(right))), 1e-6)
@@ -232,24 +257,37 @@ def verdict(row: Row) -> tuple[str, list[Any]]:
         context.ir_version = row.model.ir_version
         context.opset_imports = {entry.domain: entry.version for entry in row.model.opset_import}
         onnx.checker.check_node(row.model.graph.node[0], context)
-        onnx.shape_inference.infer_shapes(row.model, strict_mode=True, check_type=True)
+        if row.model.graph.node[0].op_type not in ABORTS:
+            onnx.shape_inference.infer_shapes(row.model, strict_mode=True, check_type=True)
     except Exception:  # noqa: BLE001  a model that onnx itself refuses is no row
         return "invalid", []
     ours, theirs = _attempt(imported, row), _attempt(reference, row)
-    if isinstance(ours, list) and isinstance(theirs, list) and same(ours, theirs):
+    # What is given in half precision is no more exact than that, whatever the type of the result.
+    tolerance = 2e-2 if any(x.dtype.kind in "fV" and x.dtype.itemsize == 2 for x in row.inputs) else None
+    if isinstance(ours, list) and isinstance(theirs, list) and same(ours, theirs, tolerance):
         return "agrees", []
     others = _attempt(runtime, row)
     made = [ours, theirs, others]
     values = [isinstance(each, list) for each in made]
     if not values[0]:
         kind = "refused" if isinstance(ours, JaxportError) else "fails"
-        both = " by all" if not any(values) else "" if all(values[1:]) and same(theirs, others) else " not by all"
+        both = (
+            " by all"
+            if not any(values)
+            else ""
+            if all(values[1:]) and same(theirs, others, tolerance)
+            else " not by all"
+        )
         return kind + both, made
-    if values[2] and same(ours, others):
+    if values[2] and same(ours, others, tolerance):
         return "reference differs" if values[1] else "runtime agrees", made
     if not any(values[1:]):
         return "nobody else", made
-    return "differs" + (" from both" if all(values) and same(theirs, others) else ""), made
+    return "differs" + (" from both" if all(values) and same(theirs, others, tolerance) else ""), made
+
+
+FINE = ("agrees", "invalid", "nobody else", "reference differs", "refused by all", "fails by all", "runtime agrees")
+"""Verdicts that need no reason: another evaluator has the values, or nobody has any."""
 
 
 def main() -> None:
@@ -262,7 +300,7 @@ def main() -> None:
     for row in rows(arguments.pattern):
         what, made = verdict(row)
         counts[what] += 1
-        if what not in ("agrees", "invalid", "nobody else", "refused by all", "fails by all"):
+        if what not in FINE:
             print(what, "|", row, flush=True)
             for name, value in zip(("  ours", "  reference", "  runtime"), made, strict=True):
                 print(name, " ".join(str(value).split())[: 600 if arguments.show else 150], flush=True)
