@@ -11,12 +11,13 @@ import functools
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import jax
 
 from jaxport import blocks
 from jaxport.blocks.marking.recorder import calls_left
-from jaxport.errors import ExportError
+from jaxport.errors import ExportError, JaxportError
 from jaxport.export.flags.tracing import input_paths, with_flags
 from jaxport.export.signature.specs import Inputs
 from jaxport.export.walk import sources
@@ -40,6 +41,21 @@ _BY_MESSAGE = {
     ),
 }
 _MEND = "fix the function at this line, or give it other inputs"
+
+
+@contextmanager
+def explaining(name: str, fn: PythonFunction, inputs: Inputs) -> Iterator[None]:
+    """Explain what the user's function, or JAX, raises while the function is traced inside the context.
+
+    Raises:
+      ExportError: the function cannot be traced.
+    """
+    try:
+        yield
+    except JaxportError:
+        raise
+    except Exception as error:
+        raise explained(error, name, fn, inputs) from error
 
 
 def explained(error: Exception, name: str, fn: PythonFunction, inputs: Inputs) -> ExportError:
