@@ -16,7 +16,8 @@ from rich.text import Text
 import jaxport
 from examples.models import Size, build
 from jaxport.cli.summary import summarize
-from jaxport.cli.tables import counted, file_size, key_values, operator_table, shape_text
+from jaxport.cli.tables import file_size, key_values, operator_table, shape_text
+from jaxport.columns import counted
 from jaxport.printable import printable
 
 BATCHES = (1, 4)

@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from jaxport.cli.tables import counted
 from jaxport.cli.terminal.completion import precisions, targets
+from jaxport.columns import counted
 from tests.cli.running import run
 
 NETWORK = """<ir_version: 8, opset_import: ["": 17]>
@@ -274,3 +274,18 @@ def test_nouns_agree_with_their_numbers(capsys: pytest.CaptureFixture[str]):
     shown = capsys.readouterr().out
     assert "1 node, 1 operator type" in shown
     sys.modules.pop("plain", None)
+
+
+def test_numbers_of_a_file_are_shown_as_it_has_them(capsys: pytest.CaptureFixture[str]):
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[1, 3, 8, 8] x, float[4, 3, 3, 3] w, float[8] s) => (float[1, 4, 8, 8] y) {
+            c = Conv <pads = [1, 1, 1, 1], kernel_shape = [3, 3]> (x, w)
+            d = LayerNormalization <epsilon = 1e-5> (c, s)
+            y = LeakyRelu <alpha = 0.1> (d)
+        }""")
+    onnx.save(model, "numbers.onnx")
+    assert run("tree", "numbers.onnx") == 0
+    shown = capsys.readouterr().out
+    for part in ("Conv(pads=[1, 1, 1, 1], kernel_shape=[3, 3])", "epsilon=1e-05", "alpha=0.1)"):
+        assert part in shown
+    assert run("query", "numbers.onnx", "//LeakyRelu[@alpha=0.1]", "--expect", "1") == 0

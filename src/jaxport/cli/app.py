@@ -19,11 +19,12 @@ from jaxport.cli.importing import import_model, run_model
 from jaxport.cli.programs import show_account, show_query, show_tree, substitute, view
 from jaxport.cli.reporting import reporting
 from jaxport.cli.summary import load_model, summarize
-from jaxport.cli.tables import counted, file_size, key_values, nodes_of, summary_view
+from jaxport.cli.tables import file_size, key_values, nodes_of, summary_view
 from jaxport.cli.targets import load_target
 from jaxport.cli.terminal import completion
 from jaxport.cli.terminal.files import STANDARD, model_file, output_file, output_folder, written
 from jaxport.cli.terminal.output import command, settings, tell
+from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
 
 if TYPE_CHECKING:

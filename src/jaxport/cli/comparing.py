@@ -11,9 +11,10 @@ import numpy as np
 import typer
 
 from jaxport.cli.summary import Summary, TensorRow, load_model, summarize
-from jaxport.cli.tables import counted, shape_text, table
+from jaxport.cli.tables import shape_text, table
 from jaxport.cli.terminal.files import model_file
 from jaxport.cli.terminal.output import tell
+from jaxport.columns import counted
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:

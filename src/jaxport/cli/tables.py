@@ -12,6 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from jaxport.cli.summary import ModuleRow, Summary, TensorRow
+from jaxport.columns import counted
 from jaxport.printable import printable
 
 __all__ = [
@@ -111,15 +112,6 @@ def console(stream: TextIO | None = None) -> Console:
     plain = Console(highlight=False, file=stream)
     wide = plain.is_terminal or "COLUMNS" in os.environ
     return plain if wide else Console(highlight=False, width=160, file=stream)
-
-
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun.
-
-    >>> counted(1, "node"), counted(1200, "node"), counted(2, "type", "types of operators")
-    ('1 node', '1,200 nodes', '2 types of operators')
-    """
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> Table:
