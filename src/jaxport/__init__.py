@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxport import collecting
+from jaxport import collecting, deprecations
 from jaxport.errors import (
     ExportError,
     InvalidArgument,
@@ -121,9 +121,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"jaxport.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'jaxport' has no attribute {name!r}")
+    deprecations.warn(f"jaxport.{name}")
     with collecting.paused():
         value = getattr(importlib.import_module(_LAZY[name]), name)
-    globals()[name] = value
+    if f"jaxport.{name}" not in deprecations.DEPRECATED:  # each use of those warns
+        globals()[name] = value
     return value
 
 

@@ -16,6 +16,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "columns": frozenset({"printable"}),
     "errors": frozenset({"columns", "printable"}),
     "collecting": frozenset(),
+    "deprecations": frozenset(),
     "phases": frozenset({"printable"}),
     "onnx_facts": frozenset(),
     "graph": frozenset({"errors", "onnx_facts", "jaxprs"}),

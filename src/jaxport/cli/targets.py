@@ -6,11 +6,13 @@ import ast
 import importlib
 import inspect
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, JaxportError
 
 if TYPE_CHECKING:
     from jaxport.jaxprs import PythonFunction
@@ -37,7 +39,8 @@ def load_target(text: str) -> PythonFunction:
       A callable.
 
     Raises:
-      InvalidArgument: the text is malformed, there is no such module or attribute, or it cannot be called.
+      InvalidArgument: the text is malformed, there is no such module or attribute, it cannot be called, or the module or
+        the factory raised an error of its own.
 
     >>> load_target("math:hypot")(3.0, 4.0)
     5.0
@@ -59,15 +62,77 @@ def load_target(text: str) -> PythonFunction:
             )
         target = getattr(target, name)
     if call is not None:
-        target = target(*call[0], **call[1])
+        target = _made(target, text, *call)
     elif inspect.isclass(target) or (inspect.isroutine(target) and _takes_nothing(target)):
-        target = target()
+        target = _made(target, text, [], {})
     if not callable(target):
         raise InvalidArgument(
             f"`{text}` is a `{type(target).__name__}`, which cannot be called",
             instead="name a model object, a function, or a factory that returns one of them",
         )
     return target
+
+
+def _made(factory: PythonFunction, text: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a class or a factory, whose errors are the user's."""
+    name = getattr(factory, "__name__", text)
+    missing = _missing(factory, args, kwargs)
+    if missing:
+        module = text.partition(":")[0]
+        shown = ", ".join(f"{each}={_EXAMPLES.get(each, '...')}" for each in missing)
+        raise InvalidArgument(
+            f"`{text}` needs the argument{'s' * (len(missing) > 1)} {', '.join(f'`{each}`' for each in missing)}",
+            where=f"the target `{text}`",
+            why="what is exported is an object, and the command has to make it",
+            instead=f"add a factory to `{module}`, such as `def make(): return {name}({shown})`, and name it: `{module}:make`",
+        )
+    with _of_the_user(f"`{text}` raised an error while it made the model", f"the target `{text}`"):
+        return factory(*args, **kwargs)
+
+
+_EXAMPLES = {"rngs": "nnx.Rngs(0)", "key": "jax.random.key(0)"}
+"""What stands for arguments that frameworks name."""
+
+
+def _missing(factory: PythonFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the parameters without a default that have no argument; none if a call has others that do not fit."""
+    try:
+        # The metaclasses of frameworks hide the parameters of a class.
+        signature = inspect.signature(factory.__init__ if inspect.isclass(factory) else factory)
+        given = signature.bind_partial(*([factory] * inspect.isclass(factory)), *args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty and parameter.kind not in variadic and name not in given
+    ]
+
+
+@contextmanager
+def _of_the_user(refused: str, where: str) -> Iterator[None]:
+    """Say of an error in the user's code what it is and where; `--verbose` shows its traceback."""
+    from jaxport.export.walk.sources import raised_at
+
+    try:
+        yield
+    except JaxportError:
+        raise
+    except SyntaxError as error:
+        raise _broken(refused, f"{error.filename}:{error.lineno}", f"SyntaxError: {error.msg}") from error
+    except SystemExit as error:
+        why = f"it ends the process (`sys.exit({error.code!r})`)"
+        raise InvalidArgument(
+            refused, where=where, why=why, instead='put what runs as a script under `if __name__ == "__main__":`'
+        ) from error
+    except Exception as error:  # whatever the user's code raises
+        raise _broken(refused, raised_at(error) or where, f"{type(error).__name__}: {error}") from error
+
+
+def _broken(refused: str, where: str, why: str) -> InvalidArgument:
+    instead = "fix it at this line; `--verbose` shows the whole traceback"
+    return InvalidArgument(refused, where=where, why=why.rstrip(": "), instead=instead)
 
 
 def _parsed(expression: str) -> tuple[list[str], Arguments | None]:
@@ -107,15 +172,17 @@ def _module(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InvalidArgument(
-            f"`{name}` cannot be imported",
-            where=f"the target, searched from {here}",
-            why=str(error),
-            instead="install its package into this environment, or change to the folder that holds it",
-        ) from error
+    refused = f"`{name}` cannot be imported"
+    with _of_the_user(refused, f"the target, searched from {here}"):
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            raise InvalidArgument(
+                refused,
+                where=f"the target, searched from {here}",
+                why=str(error),
+                instead="install its package into this environment, or change to the folder that holds it",
+            ) from error
 
 
 def _takes_nothing(function: PythonFunction) -> bool:

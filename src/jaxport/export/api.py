@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
-from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
+from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, prepare
 from jaxport.export.delivery import lowest, precisions, roles, targets
 from jaxport.export.delivery.calibration import Calibration
@@ -366,12 +366,8 @@ def _trace(
     bound = functools.partial(fn, **static_params) if static_params else fn
     # Functions of this package have their boundary already.
     ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
-    try:
+    with failures.explaining(name, bound, inputs):
         return traced_with_flags(bound, inputs, name=name, state=state, functions=(*ruled, *wanted.boundaries()))
-    except JaxportError:
-        raise
-    except Exception as error:  # anything that the user's function or JAX raises under tracing
-        raise failures.explained(error, name, bound, inputs) from error
 
 
 def _enter(

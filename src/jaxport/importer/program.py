@@ -270,7 +270,7 @@ class Program:
         ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
         ... )
         >>> print(program.explain()["resolved"])
-        resolved: 1 operations
+        resolved: 1 operation
           operation   served by   since
           Relu        nn.relu     6
         """

@@ -216,6 +216,19 @@ def _by_queries(
     return Choice(both, read, queries=tuple(queries))
 
 
+def recorded(name: str) -> Precision | None:
+    """Return the precision that a file records; the one with the largest tolerance if there are several, None for none.
+
+    >>> recorded("int4 and float16").name, recorded("")
+    ('int4', None)
+    """
+    parts = name.split(" and ")
+    known = [
+        precision for key, precision in PRECISIONS.items() if any(key == part.split("(")[0].strip() for part in parts)
+    ]
+    return max(known, key=lambda precision: precision.tolerance, default=None)
+
+
 def _check_target(chosen: Precision, target: Target, opset: int) -> None:
     """Refuse a precision that a target cannot run, before any work."""
     blocks = isinstance(chosen.form, Int4) and not target.has_domain(MICROSOFT)
