@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "from_onnx"]
 
+
 def from_onnx(
     source: ModelSource,
     *,
