@@ -33,7 +33,7 @@ from jaxport.verify.running import Run
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["from_torch"]
+__all__ = ["from_torch", "tensor_of"]
 
 OPSET = 23
 """The operator set that PyTorch writes: the first in which attention is one operator."""
@@ -494,3 +494,12 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
     from onnx_ir import tensor_adapters
 
     return np.asarray(tensor_adapters.TorchTensor(tensor.detach().cpu()).numpy())
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor.
+
+    Raises:
+      NotInstalled: PyTorch is not installed.
+    """
+    return _torch().from_numpy(np.ascontiguousarray(array))
