@@ -253,3 +253,10 @@ def test_the_runtime_has_kernels_for_operators_written_again(graph: str, expecte
         assert exported.verify().ok
     written = {node.op_type for node in exported.model.graph} - {"Cast"}
     assert written == {expected} if expected else graph.split("y = ")[1].partition("(")[0] not in written
+
+
+def test_a_bare_shape_has_the_type_that_the_program_declares() -> None:
+    made = program("g (int64[n] x, float[4, 3] t) => (float[m, 3] y) { y = Gather(t, x) }")
+    exported = jaxport.to_onnx(made, [("n",), (4, 3)])
+    assert [value.dtype.name for value in exported.model.graph.inputs] == ["INT64", "FLOAT"]
+    assert exported.verify().ok

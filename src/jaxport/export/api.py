@@ -37,7 +37,7 @@ from jaxport.export.prepare import PreparedProgram
 from jaxport.export.rules import BLOCK_RULES, RULES, imported
 from jaxport.export.rules.refused import CHECK_LEFT_OUT
 from jaxport.export.signature.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stored
-from jaxport.export.signature.specs import Inputs, read_inputs
+from jaxport.export.signature.specs import Inputs, declared_dtypes, read_inputs
 from jaxport.export.walk import plugins
 from jaxport.export.walk.functions import FunctionBuilder, IsWhole, Selector, selector
 from jaxport.export.walk.walker import Place, Walker
@@ -169,7 +169,7 @@ def to_onnx(
         )
     name = name or _name_of(fn)
     with phase(f"Exporting {name}"), jax.enable_x64(True) if double_precision else contextlib.nullcontext():
-        read = read_inputs(inputs, input_params, constraints, double_precision)
+        read = read_inputs(inputs, input_params, constraints, double_precision, declared_dtypes(fn))
         wanted = selector(functions)
         traced, flags = _trace(fn, read, static_params, state, name, wanted)
         options = Options(

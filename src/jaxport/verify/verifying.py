@@ -139,7 +139,7 @@ def verify_file(
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn
     with jax.enable_x64(double_precision or _x64()):
-        specified = specs.read_inputs(inputs, input_params, constraints, double_precision)
+        specified = specs.read_inputs(inputs, input_params, constraints, double_precision, specs.declared_dtypes(fn))
         traced, flags = traced_with_flags(bound, specified, name=Path(path).name, state=state)
         x64 = _x64()
     weights = {weight.path: stored(weight.value) for weight in traced.weights if weight.path in session.input_names}

@@ -8,12 +8,13 @@ are parts of the pytree, as they are for JAX.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+import onnx_ir as ir
 from jax import export
 from jax.typing import DTypeLike
 
@@ -104,13 +105,17 @@ class SpecReader:
                         )
                     self.scope = dim.scope
 
-    def read(self, spec: PyTree, where: str) -> PyTree:
+    def read(self, spec: PyTree, where: str, dtype: DTypeLike | None = None) -> PyTree:
         """Return the pytree of abstract values that the specification of an argument describes, in its dtypes.
+
+        `dtype` is that of an argument that is a bare shape, instead of the default.
 
         Raises:
           InvalidArgument: a dim is not a name, expression or size, or a leaf is not a specification.
         """
         leaves, tree = flatten(spec)
+        if dtype is not None and is_shape(spec):
+            return jax.ShapeDtypeStruct(self._shape(spec, where), np.dtype(dtype))
         return jax.tree.unflatten(tree, [self._leaf(leaf, where) for leaf in leaves])
 
     def _leaf(self, leaf: PyTree, where: str) -> jax.ShapeDtypeStruct:
@@ -191,8 +196,11 @@ def read_inputs(
     input_params: Parameters | None = None,
     constraints: Sequence[str] = (),
     double_precision: bool = False,
+    declared: Sequence[DTypeLike | None] = (),
 ) -> Inputs:
     """Read the specifications of positional and keyword arguments; their symbolic dims share a scope.
+
+    `declared` has the dtypes of positional arguments that are bare shapes, if the callable says them.
 
     Raises:
       InvalidArgument: one of them is malformed.
@@ -208,7 +216,8 @@ def read_inputs(
     params = dict(input_params or {})
     reader = SpecReader(np.float64 if double_precision else np.float32, constraints)
     reader.adopt_scope([*inputs, *params.values()])
-    args = tuple(reader.read(spec, f"`inputs[{i}]` of `to_onnx`") for i, spec in enumerate(inputs))
+    dtypes = [*declared, *[None] * len(inputs)]
+    args = tuple(reader.read(spec, f"`inputs[{i}]` of `to_onnx`", dtypes[i]) for i, spec in enumerate(inputs))
     kwargs = {key: reader.read(spec, f"`input_params[{key!r}]` of `to_onnx`") for key, spec in params.items()}
     leaves, tree = jax.tree.flatten((args, kwargs))
     structs = [jax.ShapeDtypeStruct(leaf.shape, narrowed(leaf.dtype)) for leaf in leaves]
@@ -220,6 +229,16 @@ def read_inputs(
         tuple(leaf.dtype for leaf in leaves),
         frozenset(index for index, is_flag in enumerate(flags) if is_flag),
     )
+
+
+def declared_dtypes(fn: Callable[..., PyTree]) -> tuple[np.dtype | None, ...]:
+    """Return the dtypes that a callable declares for its arguments, as an imported program does; () for others."""
+    values = getattr(fn, "inputs", ())
+    if not isinstance(values, (list, tuple)) or not all(isinstance(value, ir.Value) for value in values):
+        return ()
+    kept = [value.dtype for value in values]
+    unknown = (None, ir.DataType.UNDEFINED, ir.DataType.STRING)
+    return tuple(None if dtype in unknown else np.dtype(dtype.numpy()) for dtype in kept)
 
 
 def _flags(spec: PyTree) -> PyTree:
