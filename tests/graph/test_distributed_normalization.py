@@ -14,8 +14,9 @@ from jaxport.testing import check, f32
 from tests.exports import operators
 
 RANDOM = np.random.default_rng(0)
-SCALE, SHIFT, MEAN = (RANDOM.normal(size=8).astype(np.float32) for _ in range(3))
-VARIANCE = np.abs(RANDOM.normal(size=8)).astype(np.float32) + 0.5
+# Arrays of JAX, which are weights: what is computed of NumPy's is a constant.
+SCALE, SHIFT, MEAN = (jnp.asarray(RANDOM.normal(size=8), jnp.float32) for _ in range(3))
+VARIANCE = jnp.asarray(0.5 + np.abs(RANDOM.normal(size=8)), jnp.float32)
 KERNEL = RANDOM.normal(size=(3, 3, 8, 8)).astype(np.float32) / 8
 
 #: The statistics are float32 even where the input is float64, and so are the factors made of them.
