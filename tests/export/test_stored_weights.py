@@ -91,3 +91,15 @@ def test_what_has_convolutions_alone_says_so(precision):
         export(fn, f32("B", 8, 8, 3), precision=precision)
     both = export(lambda x: jax.nn.relu(fn(x)).mean((1, 2)) @ LEFT[:8], f32("B", 8, 8, 3), precision=precision)
     assert "1 declined: it is a convolution" in str(both.explain())
+
+
+def test_convolutions_of_one_pixel_stay_convolutions():
+    kernel = GENERATOR.normal(size=(1, 1, 16, 32)).astype(np.float32)
+
+    def fn(x):
+        x = lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jax.nn.relu(x).mean((1, 2)) @ LEFT[:32]
+
+    exported = export(fn, f32("B", 8, 8, 16), precision="int8-dynamic")
+    assert operators(exported).count("Conv") == 1
+    assert operators(exported).count("MatMulInteger") == 1

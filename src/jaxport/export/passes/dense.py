@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
+from jaxport.export.passes.layout_ops import WAS_PRODUCT
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, operand, permutation, source
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 
@@ -142,7 +143,7 @@ def weights_second(model: ir.Model, *, convolutions: bool) -> str:
 
     Args:
       model: changed in place.
-      convolutions: whether convolutions of one pixel are products, too.
+      convolutions: whether to turn the convolutions of one pixel that were products into products again.
     """
     stored: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
 
@@ -163,7 +164,7 @@ def weights_second(model: ir.Model, *, convolutions: bool) -> str:
             return None
         if is_op(node, "Conv"):
             x, held, kernel = source(node), source(node, 1), constant_of(source(node, 1))
-            if kernel is None or not convolutions or not _is_one_pixel(node, kernel):
+            if kernel is None or not convolutions or WAS_PRODUCT not in node.meta:
                 return None
             order = (0, *range(2, len(dims)), 1)
             weights, bias = kernel.reshape(kernel.shape[:2]).T, operand(node, 2)
@@ -196,24 +197,6 @@ def weights_second(model: ir.Model, *, convolutions: bool) -> str:
         return Fusion("product with its weights second", result, leaves, build)
 
     return fuse(model, find, Anchor(at=("MatMul", "Gemm", "Conv")))
-
-
-def _is_one_pixel(node: ir.Node, kernel: np.ndarray) -> bool:
-    """Whether a convolution multiplies the channels of each pixel by a matrix."""
-    attributes = node.attributes
-    numbers = [n for name in ("strides", "pads") if name in attributes for n in attributes[name].as_ints()]
-    padding = attributes["auto_pad"].as_string() if "auto_pad" in attributes else "NOTSET"
-    pixel = all(size == 1 for size in kernel.shape[2:]) and kernel.ndim > 2
-    spatial = kernel.ndim - 2
-    strides, pads = (numbers[:spatial], numbers[spatial:]) if "strides" in attributes else ([], numbers)
-    return (
-        pixel
-        and integer(node, "group", 1) == 1
-        and all(stride == 1 for stride in strides)
-        and not any(pads)
-        and padding in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
-        and (operand(node, 2) is None or constant_of(operand(node, 2)) is not None)
-    )
 
 
 def _is_plain(node: ir.Node) -> bool:
