@@ -35,6 +35,7 @@ from jaxport.importer.running.segments import Item, segments
 from jaxport.importer.shown import declared, summary
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.roles import Role, static_values
+from jaxport.importer.tensors.ties import Ties, untie
 from jaxport.importer.values.arguments import checked, external
 from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.phases import phase
@@ -45,14 +46,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "from_onnx"]
 
-AGAIN = "export the model again"
-
 
 def from_onnx(
     source: ModelSource,
     *,
     trainable: Collection[str] | None = None,
-    untie: bool | Collection[str] = False,
+    ties: Ties = "auto",
     sizes: Mapping[str, int] | None = None,
     limits: Limits | None = None,
     batch: bool | Mapping[str, int | None] = False,
@@ -66,8 +65,9 @@ def from_onnx(
       trainable: the names of the initializers that are parameters. By default, the metadata decides in a file that
         jaxport exported; in other files, the parameters are the floating-point tensors that no node uses as a
         constant, such as an exponent, a scale, a statistic or a mask. See `Program.roles`.
-      untie: whether each node that uses a tensor gets its own copy, for all parameters or for the named ones.
-        Exporters merge equal tensors, which would otherwise be trained as one.
+      ties: which uses of one tensor are one parameter; exporters write equal tensors once, such as the zeros of all biases.
+        `"auto"`: a vector of one repeated value is a parameter of each layer that uses it, unless the file says which
+        tensors are parameters; `"keep"`: what the file stores; `"none"`: each use; or names of tensors that stay tied.
       sizes: the maximum number of rows of nodes whose size depends on data (NonZero, NonMaxSuppression, Compress,
         Unique, a Loop that stacks outputs), by the name of the node or of its output, so that `jax.jit` can trace them.
         The results are padded to this size: NonZero and NonMaxSuppression with positions outside the array, Unique with
@@ -104,14 +104,14 @@ def from_onnx(
         boundary(
             "the model is malformed",
             where=f"`{source}`" if isinstance(source, str | os.PathLike) else "",
-            instead=AGAIN,
+            instead="export the model again",
         ),
         phase("Importing"),
     ):
         model = load(source, limits)
         tell_ignored(model, strict)
         options: dict[str, Any] = {"sizes": sizes, "batch": batch, "limits": limits, "shardings": shardings}
-        return Program(model, trainable=trainable, untie=untie, **options)
+        return Program(model, trainable=trainable, ties=ties, **options)
 
 
 class Program:
@@ -133,22 +133,21 @@ class Program:
         model: ir.Model,
         *,
         trainable: Collection[str] | None = None,
-        untie: bool | Collection[str] = False,
+        ties: Ties = "auto",
         sizes: Mapping[str, int] | None = None,
         limits: Limits | None = None,
         batch: bool | Mapping[str, int | None] = False,
         shardings: weights.Shardings | None = None,
         keeps_order: bool = False,
     ):
+        model, self._untied = untie(model, ties)
         self.model = model
-        self._options = {"untie": untie, "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
+        self._options = {"ties": "keep", "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
         self._options["keeps_order"] = keeps_order
         self._trainable = trainable
         self.limits = limits or Limits()
         self.body: Body = resolve(model, self.limits)
         set_bounds(self.body, sizes or {})
-        if untie:
-            weights.untie(self.body, None if untie is True else untie, model)
         self._static = static_values(self.body)
         self.weights = weights.Weights(self.body, model, self._static, trainable, shardings)
         if keeps_order:
@@ -272,7 +271,7 @@ class Program:
         ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
         ... )
         >>> print(program.explain()["resolved"])
-        resolved: 1 operations
+        resolved: 1 operation
           operation   served by   since
           Relu        nn.relu     6
         """
@@ -377,6 +376,11 @@ class Program:
         {'s': 'parameter', 'b': 'parameter', 'm': 'statistic', 'v': 'statistic'}
         """
         return self.weights.roles
+
+    @property
+    def untied(self) -> dict[str, str]:
+        """The parameters that share a tensor of the file with others, by name, with that tensor's name (see `ties`)."""
+        return {name: tensor for name, tensor in self._untied.items() if name in self.weights}
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:

@@ -137,7 +137,7 @@ def validated(
       InvalidArgument: the name is unknown, the arguments contradict each other, or the target cannot run the precision.
     """
     if precision is None:
-        for name, value in (("calibration", calibration), ("io", io)):
+        for name, value in (("calibration", calibration), ("io", None if io == FLOAT32 else io)):
             if value is not None:
                 _refuse(
                     f"`{name}` is given without a precision",
@@ -161,6 +161,20 @@ def validated(
         _refuse(f"`calibration` {problem}", f"to_onnx(precision={precision!r})", instead)
     _check_target(chosen, target, opset)
     return Choice(chosen, None if calibration is None else read_calibration(calibration), border=io == precision)
+
+
+def check_border(exported: Exported) -> None:
+    """Refuse `io="float32"` without a precision if it changes nothing.
+
+    Raises:
+      InvalidArgument: no input or output of the function is a float of 16 bits.
+    """
+    if all(port.declared != np.float32 for port in (*exported.inputs, *exported.outputs)):
+        _refuse(
+            "no input or output has floats of 16 bits",
+            'to_onnx(io="float32")',
+            "leave `io` out, or give `precision`, whose inputs and outputs stay float32",
+        )
 
 
 def _by_queries(
@@ -200,6 +214,19 @@ def _by_queries(
     both = replace(coarsest, name=" and ".join(one.name for one in precisions), form=form)
     read = next((part.calibration for part in parts if part.calibration is not None), None)
     return Choice(both, read, queries=tuple(queries))
+
+
+def recorded(name: str) -> Precision | None:
+    """Return the precision that a file records; the one with the largest tolerance if there are several, None for none.
+
+    >>> recorded("int4 and float16").name, recorded("")
+    ('int4', None)
+    """
+    parts = name.split(" and ")
+    known = [
+        precision for key, precision in PRECISIONS.items() if any(key == part.split("(")[0].strip() for part in parts)
+    ]
+    return max(known, key=lambda precision: precision.tolerance, default=None)
 
 
 def _check_target(chosen: Precision, target: Target, opset: int) -> None:
