@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from jaxport.errors import InvalidArgument
 from jaxport.export.api import to_onnx
 from jaxport.importer.loading.load import is_source
-from jaxport.importer.program import Program, from_onnx
+from jaxport.importer.program import Framework, Program, from_onnx
 from jaxport.jaxprs import PyTree
+
+if TYPE_CHECKING:
+    from jaxport.codegen.burn.source import CrateSource
+    from jaxport.codegen.modules import ModuleSource
+    from jaxport.codegen.source import Source
 
 __all__ = ["to_source"]
 
@@ -22,26 +27,64 @@ def to_source(
     folder: str | os.PathLike[str] | None = None,
     /,
     *,
-    framework: str = "nnx",
+    framework: Literal["nnx", "equinox"] = "nnx",
     **options: PyTree,
-) -> PyTree: ...
+) -> ModuleSource: ...
 @overload
 def to_source(
     model: PyTree,
     folder: str | os.PathLike[str] | None = None,
     *,
     inputs: PyTree = None,
-    framework: str = "nnx",
+    framework: Literal["nnx", "equinox"] = "nnx",
     **options: PyTree,
-) -> PyTree: ...
+) -> ModuleSource: ...
+@overload
+def to_source(
+    model: PyTree,
+    inputs: PyTree,
+    folder: str | os.PathLike[str] | None = None,
+    /,
+    *,
+    framework: Literal["jax"],
+    **options: PyTree,
+) -> Source: ...
+@overload
+def to_source(
+    model: PyTree,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    inputs: PyTree = None,
+    framework: Literal["jax"],
+    **options: PyTree,
+) -> Source: ...
+@overload
+def to_source(
+    model: PyTree,
+    inputs: PyTree,
+    folder: str | os.PathLike[str] | None = None,
+    /,
+    *,
+    framework: Literal["burn"],
+    **options: PyTree,
+) -> CrateSource: ...
+@overload
+def to_source(
+    model: PyTree,
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    inputs: PyTree = None,
+    framework: Literal["burn"],
+    **options: PyTree,
+) -> CrateSource: ...
 def to_source(
     model: PyTree,
     *places: PyTree,
     folder: str | os.PathLike[str] | None = None,
     inputs: PyTree = None,
-    framework: str = "nnx",
+    framework: Framework = "nnx",
     **options: PyTree,
-) -> PyTree:
+) -> Source | ModuleSource | CrateSource:
     """Print a model as source and a weights file, which need only the framework and safetensors.
 
     A JAX model is exported to ONNX, and the exported model is printed: a Linen model can become an NNX model, an edited Mox

@@ -7,7 +7,7 @@ import warnings
 from collections import namedtuple
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
 import numpy as np
@@ -40,12 +40,17 @@ from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.phases import phase
 
 if TYPE_CHECKING:
+    from jaxport.codegen.burn.source import CrateSource
+    from jaxport.codegen.modules import ModuleSource
+    from jaxport.codegen.source import Source
     from jaxport.importer.explain import GraphExplanation
     from jaxport.verify.report import Report
 
 __all__ = ["Program", "from_onnx"]
 
 AGAIN = "export the model again"
+Framework = Literal["nnx", "equinox", "jax", "burn"]
+"""What a program can be printed for."""
 
 
 def from_onnx(
@@ -215,23 +220,55 @@ class Program:
         """The name of the model's graph."""
         return self.model.graph.name or ""
 
+    @overload
     def to_source(
         self,
         folder: str | os.PathLike[str] | None = None,
         *,
         inputs: Mapping[str, RuntimeValue] | None = None,
-        framework: str = "jax",
-    ) -> RuntimeValue:
+        framework: Literal["nnx", "equinox"] = "nnx",
+    ) -> ModuleSource: ...
+    @overload
+    def to_source(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        inputs: Mapping[str, RuntimeValue] | None = None,
+        framework: Literal["jax"],
+    ) -> Source: ...
+    @overload
+    def to_source(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        inputs: Mapping[str, RuntimeValue] | None = None,
+        framework: Literal["burn"],
+    ) -> CrateSource: ...
+    @overload
+    def to_source(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        inputs: Mapping[str, RuntimeValue] | None = None,
+        framework: Framework,
+    ) -> Source | ModuleSource | CrateSource: ...
+    def to_source(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        inputs: Mapping[str, RuntimeValue] | None = None,
+        framework: Framework = "nnx",
+    ) -> Source | ModuleSource | CrateSource:
         """Print the program as source and a weights file, which need only JAX, the framework and safetensors.
 
         Args:
           folder: where to write `model.py` and its weights; nothing is written if None.
           inputs: by name, sizes that differ from the declared ones, such as `("b", 3, "32*h", "32*w")`, and arrays for inputs
             whose values decide shapes, which become constants. Constraints on sizes that arithmetic decides are inferred.
-          framework: `"jax"` prints one function of the weights and the inputs, with `model.py.<digest>.safetensors`
-            beside it. `"nnx"` prints Flax NNX classes and `"equinox"` Equinox classes: the modules, layers and loops
+          framework: `"nnx"` prints Flax NNX classes and `"equinox"` Equinox classes: the modules, layers and loops
             that the file identifies, a function `load()`, and `model.safetensors` beside it, whose keys are module
-            paths. `"burn"` prints a Rust crate for Burn, with a test of its own.
+            paths. `"jax"` prints one function of the weights and the inputs, with `model.py.<digest>.safetensors`
+            beside it. `"burn"` prints a Rust crate for Burn, with a test of its own.
 
         Returns:
           The source, with the text in `code` and the weights in `tensors`.
@@ -247,7 +284,7 @@ class Program:
         ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
         ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
         ... )
-        >>> print(program.to_source().code.splitlines()[-1])
+        >>> print(program.to_source(framework="jax").code.splitlines()[-1])
             return nn.relu(x)
         """
         from jaxport.codegen import printed
