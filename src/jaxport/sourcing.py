@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Literal, overload
 from jaxport.errors import InvalidArgument
 from jaxport.export.api import to_onnx
 from jaxport.importer.loading.load import is_source
-from jaxport.importer.program import Framework, Program, from_onnx
+from jaxport.importer.names import Classes, Folder, Framework
+from jaxport.importer.program import Program, from_onnx
 from jaxport.jaxprs import PyTree
 
 if TYPE_CHECKING:
-    from jaxport.codegen.burn.source import CrateSource
-    from jaxport.codegen.modules import ModuleSource
-    from jaxport.codegen.source import Source
+    from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
 
 __all__ = ["to_source"]
 
@@ -24,26 +23,26 @@ __all__ = ["to_source"]
 def to_source(
     model: PyTree,
     inputs: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     /,
     *,
-    framework: Literal["nnx", "equinox"] = "nnx",
+    framework: Classes = "nnx",
     **options: PyTree,
 ) -> ModuleSource: ...
 @overload
 def to_source(
     model: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     *,
     inputs: PyTree = None,
-    framework: Literal["nnx", "equinox"] = "nnx",
+    framework: Classes = "nnx",
     **options: PyTree,
 ) -> ModuleSource: ...
 @overload
 def to_source(
     model: PyTree,
     inputs: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     /,
     *,
     framework: Literal["jax"],
@@ -52,7 +51,7 @@ def to_source(
 @overload
 def to_source(
     model: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     *,
     inputs: PyTree = None,
     framework: Literal["jax"],
@@ -62,7 +61,7 @@ def to_source(
 def to_source(
     model: PyTree,
     inputs: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     /,
     *,
     framework: Literal["burn"],
@@ -71,7 +70,7 @@ def to_source(
 @overload
 def to_source(
     model: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     *,
     inputs: PyTree = None,
     framework: Literal["burn"],
@@ -80,11 +79,11 @@ def to_source(
 def to_source(
     model: PyTree,
     *places: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     inputs: PyTree = None,
     framework: Framework = "nnx",
     **options: PyTree,
-) -> Source | ModuleSource | CrateSource:
+) -> AnySource:
     """Print a model as source and a weights file, which need only the framework and safetensors.
 
     A JAX model is exported to ONNX, and the exported model is printed: a Linen model can become an NNX model, an edited Mox

@@ -14,7 +14,7 @@ from jaxport.codegen.printing import FRAMEWORKS
 from jaxport.export.api import Checks, Fold
 from jaxport.export.delivery.precisions import PRECISIONS, PrecisionName
 from jaxport.export.delivery.targets import TARGETS, TargetName
-from jaxport.importer.program import Framework
+from jaxport.importer.names import Framework
 from tests.architecture.imports import SOURCE
 
 ROOT = SOURCE.parent

@@ -7,6 +7,8 @@ them:
     x:B,224,224,3        the same, with a name for the graph input
     ids:int32[B,2*T]     with a dtype; dims may be expressions of other dims
     float32[]            a scalar
+
+`None` or `?` is a dim of any size, which gets a name.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ __all__ = [
     "parse_sizes",
 ]
 
-Dim = int | str
+Dim = int | str | None
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _INPUT = re.compile(r"(?:(?P<name>[^:\[\]]*):)?(?:(?P<dtype>[^:\[\],]*)\[(?P<bracketed>.*)\]|(?P<bare>[^\[\]]*))")
@@ -290,6 +292,8 @@ def _split(dims: str) -> list[str]:
 def _dim(text: str, dim: str) -> Dim:
     if dim.isdecimal():
         return int(dim)
+    if dim in ("None", "?"):
+        return None
     if not dim:
         raise _malformed(text, "one of its dims is empty")
     if not _EXPRESSION.fullmatch(dim) or dim.count("(") != dim.count(")"):

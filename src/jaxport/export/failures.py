@@ -68,6 +68,8 @@ def explained(error: Exception, name: str, fn: PythonFunction, inputs: Inputs) -
       inputs: its arguments.
     """
     why, instead = _reason(error, _Trial(fn, inputs), fn, inputs)
+    if inputs.instead:
+        instead = f"write `{inputs.instead}` if you mean one array; or {instead}"
     shown = ", ".join(map(_shown, jax.tree.leaves((inputs.args, inputs.kwargs))))
     return ExportError(
         f"`{name}` cannot be traced with these inputs: {type(error).__name__}",

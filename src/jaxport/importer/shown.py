@@ -31,6 +31,10 @@ def summary(program: Program) -> str:
         rows += [f"  {label:<7} {declared(value)}" for value in values]
     count = sum(body.initializers[value].size for value in weights.initializers.values())
     rows.append(f"  params  {counted(len(weights), 'array')}, {counted(count, 'element')}")
+    if program.untied:
+        (name, tensor), *others = program.untied.items()
+        also = f", and {len(others):,} more such" if others else ""
+        rows.append(f"  ties    {name} is stored as {tensor}{also}; each is a parameter")
     rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
     rows.append(f"  calls   {program._calls}")
     if program.modules.children:

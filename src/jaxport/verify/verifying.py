@@ -143,7 +143,7 @@ def verify_file(
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn
     with jax.enable_x64(double_precision or _x64()):
-        specified = specs.read_inputs(inputs, input_params, constraints, double_precision)
+        specified = specs.read_inputs(inputs, input_params, constraints, double_precision, fn)
         with failures.explaining(getattr(fn, "__name__", type(fn).__name__), bound, specified):
             traced, flags = traced_with_flags(bound, specified, name=Path(path).name, state=state)
         x64 = _x64()

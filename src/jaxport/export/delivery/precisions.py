@@ -143,7 +143,7 @@ def validated(
       InvalidArgument: the name is unknown, the arguments contradict each other, or the target cannot run the precision.
     """
     if precision is None:
-        for name, value in (("calibration", calibration), ("io", io)):
+        for name, value in (("calibration", calibration), ("io", None if io == FLOAT32 else io)):
             if value is not None:
                 _refuse(
                     f"`{name}` is given without a precision",
@@ -167,6 +167,20 @@ def validated(
         _refuse(f"`calibration` {problem}", f"to_onnx(precision={precision!r})", instead)
     _check_target(chosen, target, opset)
     return Choice(chosen, None if calibration is None else read_calibration(calibration), border=io == precision)
+
+
+def check_border(exported: Exported) -> None:
+    """Refuse `io="float32"` without a precision if it changes nothing.
+
+    Raises:
+      InvalidArgument: no input or output of the function is a float of 16 bits.
+    """
+    if all(port.declared != np.float32 for port in (*exported.inputs, *exported.outputs)):
+        _refuse(
+            "no input or output has floats of 16 bits",
+            'to_onnx(io="float32")',
+            "leave `io` out, or give `precision`, whose inputs and outputs stay float32",
+        )
 
 
 def _by_queries(

@@ -202,6 +202,8 @@ class Emitter:
         if facts is None:
             return self._append(domain, op_type, values, attributes, results or [], None)
 
+        if self.walker.legalize:
+            values = legalize.for_a_kernel(self.cast, op_type, facts, values)
         wider = legalize.compute_dtype(op_type, facts, values) if self.walker.legalize else None
         if wider is not None:
             return self._in_wider_dtype(wider, facts, op_type, values, attributes, outputs, results)
