@@ -7,7 +7,7 @@ import warnings
 from collections import namedtuple
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from jaxport.importer.batching import Batches
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
-from jaxport.importer.names import unique_identifiers
+from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
 from jaxport.importer.resolving.bounds import set_bounds
 from jaxport.importer.resolving.deciding import set_deciding_inputs
 from jaxport.importer.resolving.foreseeing import bytes_of
@@ -41,6 +41,7 @@ from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.phases import phase
 
 if TYPE_CHECKING:
+    from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
     from jaxport.importer.explain import GraphExplanation
     from jaxport.verify.report import Report
 
@@ -214,39 +215,37 @@ class Program:
         """The name of the model's graph."""
         return self.model.graph.name or ""
 
-    def to_source(
-        self,
-        folder: str | os.PathLike[str] | None = None,
-        *,
-        inputs: Mapping[str, RuntimeValue] | None = None,
-        framework: str = "jax",
-    ) -> RuntimeValue:
+    @overload
+    def to_source(self, folder: Folder = None, *, inputs: Given = None, framework: Classes = "nnx") -> ModuleSource: ...
+    @overload
+    def to_source(self, folder: Folder = None, *, inputs: Given = None, framework: Literal["jax"]) -> Source: ...
+    @overload
+    def to_source(self, folder: Folder = None, *, inputs: Given = None, framework: Literal["burn"]) -> CrateSource: ...
+    @overload
+    def to_source(self, folder: Folder = None, *, inputs: Given = None, framework: Framework) -> AnySource: ...
+    def to_source(self, folder: Folder = None, *, inputs: Given = None, framework: Framework = "nnx") -> AnySource:
         """Print the program as source and a weights file, which need only JAX, the framework and safetensors.
 
         Args:
           folder: where to write `model.py` and its weights; nothing is written if None.
           inputs: by name, sizes that differ from the declared ones, such as `("b", 3, "32*h", "32*w")`, and arrays for inputs
             whose values decide shapes, which become constants. Constraints on sizes that arithmetic decides are inferred.
-          framework: `"jax"` prints one function of the weights and the inputs, with `model.py.<digest>.safetensors`
-            beside it. `"nnx"` prints Flax NNX classes and `"equinox"` Equinox classes: the modules, layers and loops
-            that the file identifies, a function `load()`, and `model.safetensors` beside it, whose keys are module
-            paths. `"burn"` prints a Rust crate for Burn, with a test of its own.
+          framework: `"nnx"` and `"equinox"` print classes: the modules, layers and loops that the file identifies, a function
+            `load()`, and `model.safetensors` with module paths as keys. `"jax"` prints one function of the weights and the
+            inputs, with `model.py.<digest>.safetensors`; `"burn"` prints a Rust crate with a test of its own.
 
         Returns:
-          The source, with the text in `code` and the weights in `tensors`.
+          The source: its text in `code`, its weights in `tensors`.
 
         Raises:
-          ValueNotKnown: a shape depends on the values of an input that has no array in `inputs`.
-          InvalidArgument: the model does not declare the shape of an input that `inputs` omits, or the framework is
-            unknown.
+          ValueNotKnown: a shape depends on an input that has no array in `inputs`.
+          InvalidArgument: an input has no declared shape and is not in `inputs`, or the framework is unknown.
           SaveError: a file cannot be written, or there is a `model.py` that was not generated.
 
         >>> import onnx.parser
-        >>> program = from_onnx(
-        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
-        ... )
-        >>> print(program.to_source().code.splitlines()[-1])
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> program = from_onnx(onnx.parser.parse_model(text))
+        >>> print(program.to_source(framework="jax").code.splitlines()[-1])
             return nn.relu(x)
         """
         from jaxport.codegen import printed
