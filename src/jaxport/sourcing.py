@@ -23,6 +23,7 @@ def to_source(
     /,
     *,
     framework: str = "nnx",
+    strict: bool = False,
     **options: PyTree,
 ) -> PyTree: ...
 @overload
@@ -32,6 +33,7 @@ def to_source(
     *,
     inputs: PyTree = None,
     framework: str = "nnx",
+    strict: bool = False,
     **options: PyTree,
 ) -> PyTree: ...
 def to_source(
@@ -40,6 +42,7 @@ def to_source(
     folder: str | os.PathLike[str] | None = None,
     inputs: PyTree = None,
     framework: str = "nnx",
+    strict: bool = False,
     **options: PyTree,
 ) -> PyTree:
     """Print a model as source and a weights file, which need only the framework and safetensors.
@@ -55,6 +58,7 @@ def to_source(
       inputs: for a JAX model, the specifications of its arguments, as for `to_onnx`; for a program or file, as for
         `Program.to_source`.
       framework: `"nnx"`, `"equinox"`, `"jax"` for one function, or `"burn"` for a Rust crate.
+      strict: keep guards that act on NaN alone, as for `Program.to_source`.
       options: for a JAX model, further options of `to_onnx`.
 
     Returns:
@@ -89,11 +93,11 @@ def to_source(
                 where="`to_source`",
                 instead="give `inputs` by name, only for those whose values or sizes you want to fix, and no options",
             )
-        return model.to_source(folder, inputs=inputs, framework=framework)
+        return model.to_source(folder, inputs=inputs, framework=framework, strict=strict)
     if inputs is None:
         raise InvalidArgument(
             "the inputs of the model are not known",
             where="`to_source`",
             instead='give a spec for each argument: `inputs=[("batch", 3)]`',
         )
-    return from_onnx(to_onnx(model, inputs, **options).model).to_source(folder, framework=framework)
+    return from_onnx(to_onnx(model, inputs, **options).model).to_source(folder, framework=framework, strict=strict)

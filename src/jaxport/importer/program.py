@@ -221,8 +221,9 @@ class Program:
         *,
         inputs: Mapping[str, RuntimeValue] | None = None,
         framework: str = "jax",
+        strict: bool = False,
     ) -> RuntimeValue:
-        """Print the program as source and a weights file, which need only JAX, the framework and safetensors.
+        """Print the program, with its values for finite inputs, as source that needs only JAX, the framework and safetensors.
 
         Args:
           folder: where to write `model.py` and its weights; nothing is written if None.
@@ -232,6 +233,8 @@ class Program:
             beside it. `"nnx"` prints Flax NNX classes and `"equinox"` Equinox classes: the modules, layers and loops
             that the file identifies, a function `load()`, and `model.safetensors` beside it, whose keys are module
             paths. `"burn"` prints a Rust crate for Burn, with a test of its own.
+          strict: keep guards that act on NaN alone, such as `where(isnan(x), 0, x)`. By default, those of classes and crates
+            go where finite inputs and weights give no NaN.
 
         Returns:
           The source, with the text in `code` and the weights in `tensors`.
@@ -254,7 +257,7 @@ class Program:
         from jaxport.verify.importing import sample_of
 
         with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
-            source = printed(self, inputs, framework, lambda names: sample_of(self, names, inputs or {}))
+            source = printed(self, inputs, framework, lambda names: sample_of(self, names, inputs or {}), strict=strict)
             if folder is not None:
                 source.save(folder)
             return source

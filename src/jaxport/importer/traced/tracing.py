@@ -32,7 +32,8 @@ class RecordedProgram:
 
     `inputs` maps the names of the inputs that are arguments to their trees of variables; the others were known, and the
     steps are for their values: `known` has them. `outputs` are trees of variables, host values and None, one for each output.
-    `assumed` is what the sizes have to be.
+    `assumed` is what the sizes have to be. `is_finite` says that guards against NaN are left out, which finite inputs and
+    weights do not need.
     """
 
     program: Program
@@ -42,6 +43,7 @@ class RecordedProgram:
     outputs: tuple[RuntimeValue, ...]
     assumed: Assumptions = field(default_factory=Assumptions)
     known: Mapping[str, RuntimeValue] = field(default_factory=dict)
+    is_finite: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -49,6 +51,7 @@ class RecordedProgram:
         return (
             *self.assumed.lines(),
             *(f"the input `{name}` is a constant{_shown(value)}" for name, value in self.known.items()),
+            *(["inputs and weights are finite: guards against NaN are left out"] if self.is_finite else []),
         )
 
 
