@@ -63,9 +63,8 @@ def from_onnx(
 
     Args:
       source: the path of the model, its bytes, a `ModelProto`, an `onnx_ir.Model`, or what `to_onnx` returned.
-      trainable: the names of the initializers that are parameters. By default, the metadata decides in a file that
-        jaxport exported; in other files, the parameters are the floating-point tensors that no node uses as a
-        constant, such as an exponent, a scale, a statistic or a mask. See `Program.roles`.
+      trainable: the names of the initializers that are parameters. By default, what the metadata of a file of ours says, or
+        the floating-point tensors that no node uses as a constant, such as an exponent or a mask. See `Program.roles`.
       ties: which uses of one tensor are one parameter; exporters write equal tensors once, such as the zeros of all biases.
         `"auto"`: a vector of one repeated value is a parameter of each layer that uses it, unless the file says which
         tensors are parameters; `"keep"`: what the file stores; `"none"`: each use; or names of tensors that stay tied.
@@ -79,8 +78,7 @@ def from_onnx(
         its own size (`jax.vmap`), so the results are those of separate calls. Rows are counted along the first axis; a
         mapping from names of inputs and outputs gives other axes, or None for an input that all rows share.
       shardings: where parameters are placed: a `jax.sharding.Sharding` by name, or a function that returns one (or
-        None) for the name and the `jax.ShapeDtypeStruct` of each. Each device is given its part directly from the
-        file, so a model may be too large for one device. How everything else is split is left to the compiler.
+        None) for the name and the `jax.ShapeDtypeStruct` of each. Each device reads only its part of the file.
       strict: refuse attributes that operators do not define but ONNX Runtime ignores; by default a warning names them.
 
     Returns:
