@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated, products, unmerged
+from jaxport.codegen.recorded.turned import weights_second
 from jaxport.graph.editing import graphs, nodes_of, numpy_dtype
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.group_normalization import group_normalization
@@ -44,6 +45,7 @@ FUSIONS = (
     products,
     unmerged,
     attention,
+    weights_second,
 )
 IN_ANY_PRECISION = (gated,)
 """Fusions to operators that round where their parts do."""
