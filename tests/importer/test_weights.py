@@ -185,7 +185,7 @@ def test_a_kernel_that_has_other_uses_stays_as_it_is(graph: str):
 
 
 def test_printed_source_has_kernels_in_the_same_layout():
-    source = from_onnx(convolution()).to_source()
+    source = from_onnx(convolution()).to_source(framework="jax")
     assert '("NHWC", "HWIO", "NHWC")' in source.code.replace("'", '"')
     assert source.tensors["params/w"].shape == (3, 3, 4, 6)
 

@@ -151,7 +151,7 @@ def export(
         typer.Option(metavar="NAME[,OPTION=VALUE]", help=_PRECISION_HELP, autocompletion=completion.precisions),
     ] = None,
     border: Annotated[
-        Literal["float16", "bfloat16"] | None,
+        Literal["float32", "float16", "bfloat16"] | None,
         typer.Option("--io", help="The dtype that replaces float32 in inputs and outputs."),
     ] = None,
     double_precision: DoublePrecision = False,

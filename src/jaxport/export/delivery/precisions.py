@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -72,9 +72,15 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
-Named = str | Int4 | Int8
+PrecisionName = Literal["float16", "bfloat16", "int8-dynamic", "int8", "int4"]
+"""The names of `PRECISIONS`."""
+Border = Literal["float32", "float16", "bfloat16"]
+"""The dtype of inputs and outputs that are float32 in JAX."""
+Named = PrecisionName | Int4 | Int8
 """What stands for a precision in the arguments of `to_onnx`."""
-FLOAT32 = "float32"
+Chosen = Named | Literal["float32"]
+"""What a mapping chooses for the modules of a query."""
+FLOAT32: Literal["float32"] = "float32"
 """The name that leaves the modules of a query unchanged."""
 
 
@@ -124,9 +130,9 @@ def _normal_rounding(form: Int4) -> float:
 
 
 def validated(
-    precision: Named | Mapping[str, Named] | None,
+    precision: Named | Mapping[str, Chosen] | None,
     calibration: Calibration | Iterable[PyTree] | None,
-    io: str | None,
+    io: Border | None,
     target: Target,
     opset: int,
     double: bool,
@@ -178,9 +184,9 @@ def check_border(exported: Exported) -> None:
 
 
 def _by_queries(
-    precision: Mapping[str, Named],
+    precision: Mapping[str, Chosen],
     calibration: Calibration | Iterable[PyTree] | None,
-    io: str | None,
+    io: Border | None,
     target: Target,
     opset: int,
     double: bool,
@@ -198,7 +204,7 @@ def _by_queries(
                 f"{allowed}, a `jaxport.Int4` or a `jaxport.Int8`",
             )
         queries.append((query, single))
-    used = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
+    used: list[Named] = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
     if not used:
         _refuse("no query has a precision of fewer bits", where, "leave `precision` out")
     parts: list[Choice] = []

@@ -21,6 +21,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.export.passes.layout_ops import WAS_PRODUCT
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, operand, permutation, source
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
+from jaxport.onnx_facts import QUANTIZED
 
 NodeFilter = Callable[[ir.Node], bool]
 LARGE = 2**14
@@ -250,7 +251,7 @@ def dynamic_int8(model: ir.Model, *, form: Int8 = Int8(dynamic=True), where: Nod
             lambda builder: integer_product(builder, dense, tables, dims_of(result)),
         )
 
-    return fuse(model, find, Anchor(at=("MatMul", "Gemm", "Gather", "Conv")))
+    return fuse(model, find, Anchor(at=QUANTIZED))
 
 
 def integer_product(builder: Builder, dense: Dense, tables: Tables, dims: list | None) -> ir.Value:

@@ -18,6 +18,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.export.passes.dense import Dense, Int8, NodeFilter, Stored, Tables, everywhere, integer_product
 from jaxport.graph.editing import dims_of
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
+from jaxport.onnx_facts import QUANTIZED
 
 MICROSOFT = "com.microsoft"
 GROUPS = (16, 32, 64, 128, 256)
@@ -141,7 +142,7 @@ def block_int4(model: ir.Model, *, contrib: bool, form: Int4 = Int4(), where: No
             build = lambda builder: _for_each(builder, dense, dims, one)
         return Fusion(operator, node.outputs[0], dense.leaves, build)
 
-    report = fuse(model, find, Anchor(at=("MatMul", "Gemm", "Gather", "Conv")))
+    report = fuse(model, find, Anchor(at=QUANTIZED))
     if contrib and any(node.domain == MICROSOFT for node in model.graph.all_nodes()):
         model.opset_imports[MICROSOFT] = 1
     return report
