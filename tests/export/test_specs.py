@@ -259,4 +259,4 @@ def test_a_bare_shape_of_an_imported_input_has_the_declared_dtype():
 
 def test_a_shape_for_printing_may_leave_sizes_to_the_model():
     program = jaxport.from_onnx(jaxport.to_onnx(jnp.tanh, [("rows", 3)]))
-    assert "x: float32[rows, 3]" in program.to_source(inputs={"x": (None, 3)}).code
+    assert "x: float32[rows, 3]" in program.to_source(inputs={"x": (None, 3)}, framework="jax").code

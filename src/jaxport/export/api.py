@@ -10,7 +10,7 @@ import fnmatch
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,37 +18,35 @@ import onnx_ir as ir
 
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
-from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
+from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, prepare
 from jaxport.export.delivery import lowest, precisions, roles, targets
 from jaxport.export.delivery.calibration import Calibration
-from jaxport.export.delivery.precisions import Named
+from jaxport.export.delivery.precisions import Border, Chosen, Named
 from jaxport.export.delivery.requirements import CHECKS
 from jaxport.export.delivery.roles import role_of
 from jaxport.export.delivery.scopes import check_scopes
-from jaxport.export.delivery.targets import Target
+from jaxport.export.delivery.targets import Target, TargetName
 from jaxport.export.emit.emitter import Emitter
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Scope, Value
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
 from jaxport.export.generation import decoders, encoders
+from jaxport.export.passes import Pass
 from jaxport.export.prepare import PreparedProgram
 from jaxport.export.rules import BLOCK_RULES, RULES, imported
 from jaxport.export.rules.refused import CHECK_LEFT_OUT
+from jaxport.export.signature.choices import Checks, Fold, Nonfinite, Weights, check_choices
 from jaxport.export.signature.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, in_single, port_of, stored
 from jaxport.export.signature.specs import Inputs, read_inputs
 from jaxport.export.walk import plugins
-from jaxport.export.walk.functions import FunctionBuilder, IsWhole, Selector, selector
+from jaxport.export.walk.functions import FunctionBuilder, Functions, IsWhole, Selector, selector
 from jaxport.export.walk.walker import Place, Walker
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import Dim, Parameters, PythonFunction, PyTree
 from jaxport.onnx_facts import releases
 from jaxport.phases import phase
-
-Nonfinite = Literal["runtime", "exact"]
-Fold = Literal["constants", "weights"]
-Checks = Literal["discard", "refuse"]
 
 
 @jaxprs.failures_name_untested_jax()
@@ -65,23 +63,28 @@ def to_onnx(
     outputs_as_nchw: Sequence[int] = (),
     double_precision: bool = False,
     opset: int | None = None,
-    target: str | Target = "onnx",
-    precision: Named | Mapping[str, Named] | None = None,
+    target: TargetName | Target = "onnx",
+    precision: Named | Mapping[str, Chosen] | None = None,
     calibration: Calibration | Iterable[PyTree] | None = None,
-    io: str | None = None,
+    io: Border | None = None,
     fold: Fold = "constants",
-    weights: PyTree = "constants",
+    weights: Weights = "constants",
     state: State = "refuse",
-    functions: Any = None,
+    functions: Functions | None = None,
     constraints: Sequence[str] = (),
     nonfinite: Nonfinite = "runtime",
     checks: Checks = "discard",
     unroll_scans: int | None = None,
     rules: Mapping[str, Rule | PythonFunction] | None = None,
-    passes: Sequence[Any] | None = None,
+    passes: Sequence[Pass] | None = None,
     name: str | None = None,
 ) -> Exported:
     """Export a JAX callable to ONNX.
+
+    The types of the signature: `PyTree` is anything that JAX takes or returns (arrays in tuples, lists, dicts, modules);
+    `Parameters` a mapping from names to values; `PythonFunction` any callable; `Named` the name of a precision, a
+    `jaxport.Int4` or a `jaxport.Int8`; `Chosen` one of these or "float32"; `Weights` and `Functions` what `weights` and
+    `functions` below describe; `Rule` a rule and `Pass` a function of an `onnx_ir.Model` that changes it in place.
 
     Args:
       fn: a function, a Flax NNX module, a bound or partial `apply` of a Flax Linen module, an Equinox module, …
@@ -153,22 +156,7 @@ def to_onnx(
     lowers = opset is None
     chosen, opset = targets.validated(target, opset)
     choice = precisions.validated(precision, calibration, io, chosen, opset, double_precision)
-    if state not in ("refuse", "outputs", "discard"):
-        raise InvalidArgument(
-            f"state={state!r} is unknown", where="`to_onnx(state=...)`", instead='"refuse", "outputs" or "discard"'
-        )
-    if nonfinite not in ("runtime", "exact"):
-        raise InvalidArgument(
-            f"nonfinite={nonfinite!r} is unknown", where="`to_onnx(nonfinite=...)`", instead='"runtime" or "exact"'
-        )
-    if fold not in ("constants", "weights"):
-        raise InvalidArgument(
-            f"fold={fold!r} is unknown", where="`to_onnx(fold=...)`", instead='"constants" or "weights"'
-        )
-    if checks not in ("discard", "refuse"):
-        raise InvalidArgument(
-            f"checks={checks!r} is unknown", where="`to_onnx(checks=...)`", instead='"discard" or "refuse"'
-        )
+    check_choices(state=state, nonfinite=nonfinite, fold=fold, checks=checks)
     name = name or _name_of(fn)
     with phase(f"Exporting {name}"), jax.enable_x64(True) if double_precision else contextlib.nullcontext():
         read = read_inputs(inputs, input_params, constraints, double_precision, fn)
@@ -225,14 +213,14 @@ class Options:
     inputs_as_nchw: Sequence[int]
     outputs_as_nchw: Sequence[int]
     fold: Fold
-    weights: PyTree
+    weights: Weights
     state: State
     wanted: Selector
     nonfinite: Nonfinite
     checks: Checks
     unroll_scans: int | None
     rules: Mapping[str, Rule]
-    passes: Sequence[Any]
+    passes: Sequence[Pass]
 
 
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
@@ -366,12 +354,8 @@ def _trace(
     bound = functools.partial(fn, **static_params) if static_params else fn
     # Functions of this package have their boundary already.
     ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
-    try:
+    with failures.explaining(name, bound, inputs):
         return traced_with_flags(bound, inputs, name=name, state=state, functions=(*ruled, *wanted.boundaries()))
-    except JaxportError:
-        raise
-    except Exception as error:  # anything that the user's function or JAX raises under tracing
-        raise failures.explained(error, name, bound, inputs) from error
 
 
 def _enter(
@@ -483,7 +467,7 @@ def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Dim]], argum
             )
 
 
-def _weight_selector(weights: PyTree) -> Callable[[str], object]:
+def _weight_selector(weights: Weights) -> Callable[[str], object]:
     """Return a predicate on parameter paths: whether a parameter becomes an input of the graph."""
     if callable(weights):
         return weights

@@ -23,7 +23,6 @@ from jaxport.blocks.callables.naming import signature_of
 from jaxport.blocks.callables.places import Types
 from jaxport.errors import InvalidArgument
 from jaxport.export.signature import ports
-from jaxport.frameworks import loaded
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree, dims
 
 BATCH = "batch"
@@ -287,6 +286,8 @@ def read_inputs(
 
 def _declared_dtypes(fn: PythonFunction | None) -> dict[str, np.dtype | None]:
     """Return the dtype of each argument of a callable, as its signature tells: that of an imported model does."""
+    from jaxport.frameworks import loaded
+
     signature = None if fn is None else signature_of(fn, Types(loaded()))
     parameters = {} if signature is None else signature.parameters
     dtypes = {name: parameter.annotation for name, parameter in parameters.items()}

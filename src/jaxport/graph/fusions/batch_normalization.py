@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import constant_of, dims_of, is_op, numpy_dtype
 from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.graph.fusions.normalized import PRODUCT, SUM, Scaled, scalings
+from jaxport.graph.fusions.normalized import PRODUCT, SUM, Scaling, scalings
 from jaxport.graph.matching import Seen
 
 MOST_DEVIATIONS = 30
@@ -52,7 +52,7 @@ class BatchNormalized:
     channel: int
     mean: Seen
     scales: tuple[Seen, ...]
-    scaled: Scaled
+    scaled: Scaling
 
 
 def _find(node: ir.Node, opset: int, known: Known) -> Fusion | str | None:
@@ -70,7 +70,7 @@ def _find(node: ir.Node, opset: int, known: Known) -> Fusion | str | None:
     return hindrance or _fusion(match)
 
 
-def _normalized(scaled: Scaled) -> BatchNormalized | None:
+def _normalized(scaled: Scaling) -> BatchNormalized | None:
     (channel, *more) = [axis for axis in scaled.variance.axes if axis is not None] or [None]
     if more or not isinstance(channel, int):
         return None

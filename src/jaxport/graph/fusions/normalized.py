@@ -19,20 +19,18 @@ from jaxport.graph.axis_groups import expanded_product
 from jaxport.graph.editing import PARAMETER, Dim, is_op, size_in
 from jaxport.graph.fusing import Anchor, same_but_for_ones, same_dims
 from jaxport.graph.matching import Axis, Reduced, Seen, close, over
-from jaxport.onnx_facts import VIEWS
+from jaxport.onnx_facts import ARITHMETIC, VIEWS
 
 #: A product that may have the root as a factor.
 PRODUCT = Anchor(at=("Mul", "Div"), below=("Sqrt", "Pow"), through=(*VIEWS, "Mul", "Div", "Reciprocal"))
 #: A sum whose terms may have it.
-SUM = Anchor(
-    at=("Add", "Sub"), below=("Sqrt", "Pow"), through=(*VIEWS, "Mul", "Div", "Reciprocal", "Neg", "Add", "Sub")
-)
+SUM = Anchor(at=("Add", "Sub"), below=("Sqrt", "Pow"), through=VIEWS | ARITHMETIC | {"Reciprocal", "Neg"})
 #: The most terms of a sum that are looked at: two products and a bias.
 MOST_TERMS = 3
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Scaling:
     """A value, perhaps without its mean, that is divided by `sqrt(variance + epsilon)`, scaled and shifted.
 
     Attributes:
@@ -76,7 +74,7 @@ class Normalized:
     epsilon: float
     scales: tuple[Seen, ...]
     sizes: Mapping[Axis, Dim]
-    scaled: Scaled
+    scaled: Scaling
 
     def is_parameter(self, seen: Seen) -> bool:
         """Whether a value varies along the normalized axes only, in their order."""
@@ -119,16 +117,16 @@ def _entered(x: Seen, result: ir.Value) -> Seen:
     return x
 
 
-def scalings(node: ir.Node | None) -> Iterator[Scaled]:
+def scalings(node: ir.Node | None) -> Iterator[Scaling]:
     """Yield what a product or a sum with one `1 / sqrt(variance + epsilon)` may compute."""
-    if node is None or not is_op(node, "Mul", "Div", "Add", "Sub"):
+    if node is None or not is_op(node, *ARITHMETIC):
         return
     result = node.outputs[0]
     if is_op(node, "Mul", "Div"):
         whole = Seen.whole(result)
         found = None if whole is None else _divided(list(_factors(whole, 1)))
         if found is not None:
-            yield Scaled(result, *found)
+            yield Scaling(result, *found)
         return
     yield from _distributed(result)
     users = [] if result.is_graph_output() else list(result.consumers())
@@ -146,7 +144,7 @@ def _divided(factors: Sequence[tuple[Seen, int]]) -> tuple[Seen, float, tuple[Se
     return None if radicand is None else (*radicand, tuple(others))
 
 
-def _distributed(result: ir.Value) -> Iterator[Scaled]:
+def _distributed(result: ir.Value) -> Iterator[Scaling]:
     """Match `x * f + (bias - mean * f)`, in any order and with any signs that amount to it."""
     whole = Seen.whole(result)
     terms = [] if whole is None else list(itertools.islice(_terms(whole, 1, True), MOST_TERMS + 1))
@@ -160,7 +158,7 @@ def _distributed(result: ir.Value) -> Iterator[Scaled]:
             means = [each for each in other.factors if each != factor]
             found = _divided(list(_factors(factor, 1)) or [(factor, 1)]) if len(means) == 1 else None
             if found is not None:
-                yield Scaled(result, *found, (x, means[0]), biases[0].value if biases else None)
+                yield Scaling(result, *found, (x, means[0]), biases[0].value if biases else None)
 
 
 @dataclass(frozen=True)
