@@ -21,7 +21,7 @@ from jaxport.importer.names import Framework
 from jaxport.importer.program import Program
 from jaxport.importer.traced.tracing import record
 from jaxport.importer.values.host import RuntimeValue
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.variants import in_model_order, with_all_weights
 from jaxport.phases import phase
 
 __all__ = ["FRAMEWORKS", "printed"]
@@ -63,7 +63,9 @@ def printed(
     dialect = _DIALECTS.get(framework)
     with phase("Printing"):
         with phase("Recording"):
+            trained = frozenset(program.weights)
             program = in_model_order(program) if framework == "burn" else program
+            program = with_all_weights(program) if dialect is not None else program
             recorded = record(program, inputs) if framework == "jax" else record_fused(program, inputs, strict=strict)
             recorded = simplified(recorded)
         if framework == "burn":
@@ -72,4 +74,4 @@ def printed(
             return crate_source(
                 crate, comment(program.name) or "model", metadata.version("jaxport"), arrays, recorded.notes
             )
-        return to_source(recorded) if dialect is None else to_modules(recorded, dialect)
+        return to_source(recorded) if dialect is None else to_modules(recorded, dialect, trained)
