@@ -12,6 +12,7 @@ import numpy as np
 from jaxport.codegen.burn.values import (
     TypedValue,
     dtype_name,
+    is_complex,
     kind_of,
     rank_of,
     same,
@@ -46,6 +47,7 @@ class RustBody:
       helpers: the names of the helper functions that are called.
       uses_device: whether a tensor is created.
       copied: the names of numbers, which are copied where they are used.
+      whole: where only one expression is wanted, that of all results, if they come from one call.
     """
 
     taken: set[str]
@@ -56,6 +58,7 @@ class RustBody:
     helpers: set[str] = field(default_factory=set)
     uses_device: bool = False
     copied: set[str] = field(default_factory=set)
+    whole: ast.expr | None = None
 
     # Names and statements ----------------------------------------------------------------------------------------
 
@@ -143,7 +146,7 @@ class RustBody:
         if value.node is not None:
             if not value.is_broadcast:
                 return value.node
-            return self.expanded(value.node, value.shape)
+            return self.expanded(value.node, (*value.shape, 2) if is_complex(value.dtype) else value.shape)
         return self.created(value.known, value.shape, value.dtype)
 
     def expanded(self, node: ast.expr, shape: Sequence[Dim]) -> ast.expr:
@@ -184,6 +187,8 @@ class RustBody:
         short = {0: "zeros", 1: "ones"}.get(number) if not is_dim(number) and not np.signbit(float(number)) else None
         if short:
             return path_call(f"{generics}::{short}", self.shape(shape), where)
+        if dtype == np.uint64 and not is_dim(number) and number >= 2**63:  # Burn fills with signed numbers
+            return Binary(path_call(f"{generics}::zeros", self.shape(shape), where), "+", self.literal(number, dtype))
         return path_call(f"{generics}::full", self.shape(shape), self.literal(number, dtype), where)
 
     def _nested(self, array: np.ndarray, dtype: np.dtype) -> ast.expr:

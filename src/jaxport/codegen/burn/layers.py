@@ -12,6 +12,7 @@ from jaxport.codegen.burn.imports import NAMES
 from jaxport.codegen.rust.nodes import Array, Literal, Method, method, path_call
 from jaxport.codegen.tree import Layer
 from jaxport.codegen.writing.dialect import Constructor, Dialect, Field, constant, keywords
+from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import Attribute, RuntimeValue
 
 __all__ = ["BURN", "accepts", "forward", "layer_type"]
@@ -245,10 +246,11 @@ LAYERS = {
 def accepts(layer: Layer) -> bool:
     """Whether Burn's layer computes what a layer of the file does; all else is printed as operators."""
     config = layer.config
-    if layer.kind not in LAYERS or any(
-        weight.dtype.name not in ("float32", "float16", "bfloat16") for weight in layer.weights.values()
-    ):
+    types = {canonical(weight.dtype).name for weight in layer.weights.values()}
+    if layer.kind not in LAYERS or not types <= {"float64", "float32", "float16", "bfloat16"}:
         return False
+    if "float64" in types and layer.kind in ("RMSNorm", "LSTM", "GRU", "MultiHeadAttention"):
+        return False  # they compute in float32, or begin with it
     match layer.kind:
         case "Conv":
             pads = config["padding"]
