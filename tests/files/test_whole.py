@@ -49,7 +49,7 @@ SAVERS: dict[str, tuple[str, Callable[[Path, float], Any]]] = {
     "program": ("m.onnx", lambda path, number: from_onnx(model_of(number)).save(path)),
     "mox": ("m.json", lambda path, number: jaxport.mox.save(mox_of(number), path)),
     "params": ("p.safetensors", lambda path, number: jaxport.mox.save_params({"w": np.full(5000, number)}, path)),
-    "source": ("model.py", lambda path, number: from_onnx(model_of(number)).to_source(path.parent)),
+    "source": ("model.py", lambda path, number: from_onnx(model_of(number)).to_source(path.parent, framework="jax")),
 }
 
 

@@ -18,6 +18,7 @@ from jaxport.codegen.recorded.simplified import simplified
 from jaxport.codegen.source import Source, to_source
 from jaxport.codegen.writing.literals import comment
 from jaxport.errors import InvalidArgument
+from jaxport.importer.names import Framework
 from jaxport.importer.program import Program
 from jaxport.importer.traced.tracing import record
 from jaxport.importer.values.host import NeedsWideTypes, RuntimeValue
@@ -26,6 +27,8 @@ from jaxport.phases import phase
 
 __all__ = ["FRAMEWORKS", "printed"]
 
+AnySource = Source | ModuleSource | CrateSource
+"""The source of a program, whatever it is printed for."""
 Sample = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
 _DIALECTS = {dialect.name: dialect for dialect in (NNX, EQUINOX)}
 FRAMEWORKS = ("jax", *_DIALECTS, "burn")
@@ -35,9 +38,9 @@ FRAMEWORKS = ("jax", *_DIALECTS, "burn")
 def printed(
     program: Program,
     inputs: Mapping[str, RuntimeValue] | None,
-    framework: str,
+    framework: Framework,
     sample: Callable[[Collection[str]], Sample | None] | None = None,
-) -> Source | ModuleSource | CrateSource:
+) -> AnySource:
     """Return a program as source for a framework.
 
     Args:

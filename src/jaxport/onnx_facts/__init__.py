@@ -10,6 +10,8 @@ from math import inf, pi
 
 #: The metadata of a model that jaxport exported with the roles of its initializers.
 ROLES = "jaxport.roles"
+#: The metadata of a model that `from_torch` made: the names of all entries of the module's state dict, as a list.
+STATE_DICT = "jaxport.state_dict"
 
 #: Elementwise operators of one tensor.
 UNARY = frozenset(

@@ -39,6 +39,14 @@ REDUCTIONS: dict[str, PythonFunction] = {
 }
 AXES_INPUT_SINCE = {"ReduceSum": 13}
 
+PER_ELEMENT: dict[str, PythonFunction] = {
+    "ReduceL1": jnp.abs,
+    "ReduceL2": jnp.abs,
+    "ReduceLogSum": jnp.log,
+    "ReduceSumSquare": lambda x: x * x,
+}
+"""What the reductions over no axis do to each element, if they do anything."""
+
 
 def _over(x: Tensor, axes: Sequence[int] | HostValue | None) -> tuple[int, ...] | None:
     """Return the axes to reduce, or None for all: if none are given, and always for a scalar."""
@@ -56,7 +64,7 @@ def _register(name: str, reduced: PythonFunction) -> None:
     @op(name, since=since)
     def with_input(data, axes: Host | None = None, *, keepdims=1, noop_with_empty_axes=0):
         if noop_with_empty_axes and (axes is None or not axes.size):
-            return data
+            return PER_ELEMENT.get(name, lambda x: x)(data)
         return reduced(data, axis=_over(data, axes), keepdims=bool(keepdims))
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "Key",
     "NeedsWideTypes",
     "RuntimeValue",
+    "SizesDiffer",
     "SizesNeeded",
     "Tensor",
     "Undecided",
@@ -63,6 +64,14 @@ class SizesNeeded(InconclusiveDimensionOperation):
 
 class NeedsWideTypes(ModelError):
     """A program computes with an integer that needs 64 bits, and JAX's types of 64 bits are off."""
+
+
+class SizesDiffer(InconclusiveDimensionOperation):
+    """Two sizes that have to be equal are not, for most values of their names; the texts of both."""
+
+    def __init__(self, left: RuntimeValue, right: RuntimeValue):
+        super().__init__(f"{left} is not {right} for all sizes")
+        self.left, self.right = str(left), str(right)
 
 
 class Undecided(InconclusiveDimensionOperation):
