@@ -70,9 +70,9 @@ def printed(
 def _printed(
     program: Program,
     inputs: Mapping[str, RuntimeValue] | None,
-    framework: str,
+    framework: Framework,
     sample: Callable[[Collection[str]], Sample | None] | None,
-) -> Source | ModuleSource | CrateSource:
+) -> AnySource:
     """Return a program as source, with the types of JAX as they are set."""
     dialect = _DIALECTS.get(framework)
     with phase("Printing"):

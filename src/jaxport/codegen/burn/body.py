@@ -21,7 +21,18 @@ from jaxport.codegen.burn.values import (
     tensor,
     tensor_type,
 )
-from jaxport.codegen.rust.nodes import Array, Binary, Borrow, Invocation, Literal, Method, Unary, method, path_call
+from jaxport.codegen.rust.nodes import (
+    Array,
+    Binary,
+    Borrow,
+    Invocation,
+    Literal,
+    Method,
+    RustRange,
+    Unary,
+    method,
+    path_call,
+)
 from jaxport.codegen.rust.text import number_text
 from jaxport.codegen.writing.literals import LARGEST_LITERAL
 from jaxport.importer.names import unique
@@ -172,10 +183,26 @@ class RustBody:
             made.uniform = lambda: uniform  # type: ignore[attr-defined]  # a function, as sizes cannot be copied
             return made
         assert isinstance(known, np.ndarray)
+        steps = self._steps(known, dtype)
+        if steps is not None:
+            return steps
         if known.size > LARGEST_LITERAL:
             return self.table(known)
         data = self._nested(known.reshape(shape or (1,)), dtype)
         return path_call(f"{generics}::from_data", data, self.options(dtype))
+
+    def _steps(self, known: np.ndarray, dtype: np.dtype) -> ast.expr | None:
+        """Return many integers that grow by the same step as what they are; None if others are known."""
+        if known.ndim != 1 or known.size <= LARGEST_LITERAL or dtype.kind not in "iu" or dtype.itemsize < 4:
+            return None
+        first, second, last = (int(known[at]) for at in (0, 1, -1))
+        step = second - first
+        if step <= 0 or abs(last) + step >= 2**31 or (known != first + step * np.arange(known.size)).any():
+            return None
+        run = RustRange(Literal(str(first)), Literal(str(last + step if step > 1 else last + 1)), 1)
+        if step == 1:
+            return path_call("Tensor::arange", run, self.options(dtype))
+        return path_call("Tensor::arange_step", run, Literal(str(step)), self.options(dtype))
 
     def _uniform(self, number: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype, generics: str) -> ast.expr:
         where = self.options(dtype)
