@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -312,6 +313,8 @@ KEYWORDS = (
     "priv try typeof unsized virtual yield union"
 )
 """Words of Rust that are no names."""
+LONGEST_INITIALS = 2
+"""How many capital letters may stand together as the whole name of a type."""
 NAMES_IN_USE = NAMES | {
     *f"{KEYWORDS} Vec Option Some None Result Ok Err String Box usize f64 f32 i64 i32 u8 bool str Outputs Tensors".split(),
     *"device model load save forward new run helpers burn std core vec assert".split(),
@@ -319,6 +322,18 @@ NAMES_IN_USE = NAMES | {
     *"PartialEq PartialOrd".split(),
 }
 """Names that the source uses otherwise."""
+
+
+def camel_case(name: str) -> str:
+    """Return a name as Rust spells types.
+
+    >>> camel_case("LSTM"), camel_case("GPT2MLP"), camel_case("Self_Attention"), camel_case("FC")
+    ('Lstm', 'Gpt2Mlp', 'SelfAttention', 'FC')
+    """
+    stem = name.replace("_", "")
+    if not stem.isupper() or len(stem) <= LONGEST_INITIALS:
+        return stem
+    return re.sub(r"[A-Z]+", lambda letters: letters[0].capitalize(), stem)
 
 
 def _value(weight: ast.expr) -> ast.expr:

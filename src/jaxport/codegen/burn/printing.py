@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxport.codegen.burn.checks import check_statement
-from jaxport.codegen.burn.layers import CELLS, KEYWORDS, forward, layer_type, without_default_options
+from jaxport.codegen.burn.layers import CELLS, KEYWORDS, camel_case, forward, layer_type, without_default_options
 from jaxport.codegen.burn.parameters import parameter
 from jaxport.codegen.burn.steps import Functions, StepPrinter
 from jaxport.codegen.burn.values import NotPrintable, kind_of, tensor_type
@@ -45,9 +45,6 @@ from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["RustCalls", "Struct", "Structs"]
-
-LONGEST_INITIALS = 2
-"""How many capital letters may stand together as the whole name of a type."""
 
 MOST_TOGETHER = 4
 """Results of a model that are a tuple; more are a structure with names."""
@@ -317,9 +314,7 @@ class Structs(Classes):
         return RustCalls({*taken, "device"}, functions=self.private, refusals=self.refusals, **options)
 
     def _unique(self, wanted: str) -> str:
-        stem, number = wanted.replace("_", ""), 1
-        if stem.isupper() and len(stem) > LONGEST_INITIALS:  # `LSTM` is `Lstm` in Rust, and `GPT2MLP` is `Gpt2Mlp`
-            stem = re.sub(r"[A-Z]+", lambda letters: letters[0].capitalize(), stem)
+        stem, number = camel_case(wanted), 1
         while (chosen := f"{stem}{number if number > 1 else ''}") in self.names:
             number += 1
         return chosen
