@@ -1,6 +1,6 @@
 """What mkdocs runs while it builds the site: addresses, pages of the project, and notebooks as pages.
 
-The address of the repository is that of `pyproject.toml`. Pages that lie outside of `docs` (the changelog, how to contribute)
+The address of the repository is that of `pyproject.toml`. Pages that lie outside `docs` (the changelog, how to contribute)
 are shown as they are, with their links turned; a notebook is shown as text and code, with a link to its file.
 """
 
