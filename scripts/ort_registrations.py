@@ -59,7 +59,7 @@ def kernels(release: str, folder: Path) -> Kernels:
                 continue  # sequences, maps and optional values are never written again
             facts = schema.find(domain, name, version)
             assert facts is not None
-            formals = list(dict.fromkeys(formal.type for formal in facts.inputs))
+            formals = list(dict.fromkeys(formal.type for formal in (*facts.inputs, *facts.outputs)))
             parameters = tuple(p for p in formals if serving and all(p in types for types in serving))
             combinations = frozenset(tuple(tuple(map(dtype, types[p])) for p in parameters) for types in serving)
             if parameters and not _takes_all(facts, parameters, combinations):
@@ -69,7 +69,10 @@ def kernels(release: str, folder: Path) -> Kernels:
 
 def _takes_all(facts: schema.Schema, parameters: tuple[str, ...], combinations: frozenset[Kernel]) -> bool:
     """Whether one kernel takes all types that an operator has."""
-    wanted = [{kind.name for formal in facts.inputs if formal.type == p for kind in formal.dtypes} for p in parameters]
+    wanted = [
+        {kind.name for formal in (*facts.inputs, *facts.outputs) if formal.type == p for kind in formal.dtypes}
+        for p in parameters
+    ]
     return any(all(kinds >= need for kinds, need in zip(map(set, each), wanted, strict=True)) for each in combinations)
 
 

@@ -33,7 +33,7 @@ from jaxport.verify.running import Run
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["from_torch"]
+__all__ = ["from_torch", "tensor_of"]
 
 OPSET = 23
 """The operator set that PyTorch writes: the first in which attention is one operator."""
@@ -178,11 +178,11 @@ class _ModuleCall:
         for leaf, axes in zip(self.leaves, self.open_axes, strict=True):
             for axis, dim in axes.items():
                 name, size = _dim_name(dim), int(leaf.shape[axis])
-                if name and sizes.setdefault(name, size) != size:
+                if name and (sizes.setdefault(name, size) != size or not size):
+                    problem = f"{sizes[name]} and {size}" if size else "0"
+                    instead = "give sizes that differ names that differ" if size else "give an example with elements"
                     raise InvalidArgument(
-                        f"`{name}` is {sizes[name]} and {size} in the example",
-                        where="`dynamic_shapes`",
-                        instead="give sizes that differ names that differ",
+                        f"`{name}` is {problem} in the example", where="`dynamic_shapes`", instead=instead
                     )
         return sizes
 
@@ -201,12 +201,9 @@ class _ModuleCall:
     def others(self) -> Iterator[_ModuleCall]:
         """Yield the same call with other open sizes; PyTorch may refuse them."""
         sizes = self.sizes
-        derived = any(
-            _dim_name(dim) and not _dim_name(dim).isidentifier() for axes in self.open_axes for dim in axes.values()
-        )
-        for change in ((2, 0),) if derived else ((1, 1), (2, 0)):
-            changed = {name: change[0] * size + change[1] for name, size in sizes.items()}
-            limits = {_dim_name(dim): getattr(dim, "max", None) for axes in self.open_axes for dim in axes.values()}
+        limits = {_dim_name(dim): getattr(dim, "max", None) for axes in self.open_axes for dim in axes.values()}
+        for factor, added in ((1, 1), (2, 0)) if all(map(str.isidentifier, sizes)) else ((2, 0),):
+            changed = {name: factor * size + added for name, size in sizes.items()}
             if changed and all(size <= (limits.get(name) or size) for name, size in changed.items()):
                 yield self.resized(changed)
 
@@ -332,16 +329,12 @@ def _exported(call: _ModuleCall) -> ir.Model:
       ExportError: PyTorch cannot export it.
     """
     with _silent():
-        traced = _traced(call)
-    with (
-        _silent(),
-        boundary(f"PyTorch cannot write `{call.name}` as ONNX", where="`torch.onnx.export`", kind=ExportError),
-    ):
-        # Not optimized: PyTorch would fold the transposes of weights into tensors without names, and merge equal ones.
-        program = _torch().onnx.export(
-            traced, (), dynamo=True, optimize=False, verbose=False, opset_version=OPSET,
-            output_names=_output_names(call.outputs()),
-        )  # fmt: skip
+        traced, names = _traced(call), _output_names(call.outputs())
+        with boundary(f"PyTorch cannot write `{call.name}` as ONNX", where="`torch.onnx.export`", kind=ExportError):
+            # Not optimized: PyTorch would fold the transposes of weights into tensors without names, and merge equal ones.
+            program = _torch().onnx.export(
+                traced, (), dynamo=True, optimize=False, verbose=False, opset_version=OPSET, output_names=names
+            )  # fmt: skip
     model: ir.Model = program.model
     model.graph.name = call.name
     for name, value in model.graph.initializers.items():
@@ -494,3 +487,12 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
     from onnx_ir import tensor_adapters
 
     return np.asarray(tensor_adapters.TorchTensor(tensor.detach().cpu()).numpy())
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    """Return an array as a tensor.
+
+    Raises:
+      NotInstalled: PyTorch is not installed.
+    """
+    return _torch().from_numpy(np.ascontiguousarray(array))

@@ -27,6 +27,7 @@ def to_source(
     /,
     *,
     framework: Classes = "nnx",
+    strict: bool = False,
     **options: PyTree,
 ) -> ModuleSource: ...
 @overload
@@ -36,6 +37,7 @@ def to_source(
     *,
     inputs: PyTree = None,
     framework: Classes = "nnx",
+    strict: bool = False,
     **options: PyTree,
 ) -> ModuleSource: ...
 @overload
@@ -46,6 +48,7 @@ def to_source(
     /,
     *,
     framework: Literal["jax"],
+    strict: bool = False,
     **options: PyTree,
 ) -> Source: ...
 @overload
@@ -55,6 +58,7 @@ def to_source(
     *,
     inputs: PyTree = None,
     framework: Literal["jax"],
+    strict: bool = False,
     **options: PyTree,
 ) -> Source: ...
 @overload
@@ -65,6 +69,7 @@ def to_source(
     /,
     *,
     framework: Literal["burn"],
+    strict: bool = False,
     **options: PyTree,
 ) -> CrateSource: ...
 @overload
@@ -74,6 +79,7 @@ def to_source(
     *,
     inputs: PyTree = None,
     framework: Literal["burn"],
+    strict: bool = False,
     **options: PyTree,
 ) -> CrateSource: ...
 def to_source(
@@ -82,6 +88,7 @@ def to_source(
     folder: Folder = None,
     inputs: PyTree = None,
     framework: Framework = "nnx",
+    strict: bool = False,
     **options: PyTree,
 ) -> AnySource:
     """Print a model as source and a weights file, which need only the framework and safetensors.
@@ -97,6 +104,7 @@ def to_source(
       inputs: for a JAX model, the specifications of its arguments, as for `to_onnx`; for a program or file, as for
         `Program.to_source`.
       framework: `"nnx"`, `"equinox"`, `"jax"` for one function, or `"burn"` for a Rust crate.
+      strict: keep guards that act on NaN alone, as for `Program.to_source`.
       options: for a JAX model, further options of `to_onnx`.
 
     Returns:
@@ -131,11 +139,11 @@ def to_source(
                 where="`to_source`",
                 instead="give `inputs` by name, only for those whose values or sizes you want to fix, and no options",
             )
-        return model.to_source(folder, inputs=inputs, framework=framework)
+        return model.to_source(folder, inputs=inputs, framework=framework, strict=strict)
     if inputs is None:
         raise InvalidArgument(
             "the inputs of the model are not known",
             where="`to_source`",
             instead='give a spec for each argument: `inputs=[("batch", 3)]`',
         )
-    return from_onnx(to_onnx(model, inputs, **options).model).to_source(folder, framework=framework)
+    return from_onnx(to_onnx(model, inputs, **options).model).to_source(folder, framework=framework, strict=strict)

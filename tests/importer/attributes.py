@@ -44,7 +44,7 @@ ELEMENTS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 FLOATS = (-1.5, 0.0, 0.3, 1.0, 2.5)
 POSITIVE = {"clip", "scale", "softcap"}
 """Bounds and factors: what a negative one means is left open."""
-ABORTS = {"Shape"}
+ABORTS = {"Shape", "Split"}
 """Operators for whose rows the inference of shapes ends the process."""
 TYPES = ("bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64")
 TYPES = (*TYPES, "float16", "bfloat16", "float32", "float64")

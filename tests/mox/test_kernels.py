@@ -323,3 +323,33 @@ def test_experts_are_kernels_of_their_own(chosen):
     np.testing.assert_allclose(adapted.apply(params, X), of(kernel + update), rtol=1e-3, atol=1e-3)
     merged = mox.with_params(merge_lora(adapted, params))
     np.testing.assert_allclose(merged(X), of(kernel + update), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "onnx"])
+def test_adapters_on_packed_weights(target, tmp_path):
+    module = nnx.Sequential(nnx.Linear(64, 48, rngs=nnx.Rngs(0)), jax.nn.relu, nnx.Linear(48, 32, rngs=nnx.Rngs(1)))
+    path = tmp_path / "int4.onnx"
+    jaxport.to_onnx(module, [("B", 64)], precision="int4", target=target).save(path)
+    x = jnp.asarray(NUMBERS.normal(size=(3, 64)), jnp.float32)
+    mox = jaxport.make_mox(jaxport.from_onnx(path))(x)
+    last = mox.select("//Linear")[1]
+    a, b = NUMBERS.normal(size=(48, 2)), NUMBERS.normal(size=(2, 32))
+    adapted = mox.sub(last.path, lora(2, name="new"), expect=1)
+    hidden = np.asarray(mox.select("//Linear")[0](x)).clip(0)
+    wanted = mox(x) + hidden @ a @ b
+    params = given(adapted, lora_a=a, lora_b=b)
+    np.testing.assert_allclose(adapted.apply(params, x), wanted, rtol=1e-4, atol=1e-4)
+    assert {value.shape for value in adapted.state.values()} >= {value.shape for value in mox.state.values()}
+    jaxport.mox.save_adapter(adapted, "new", tmp_path / "new.safetensors", params)
+    again = jaxport.mox.load_adapter(mox, tmp_path / "new.safetensors")
+    np.testing.assert_allclose(again(x), wanted, rtol=1e-4, atol=1e-4)
+    scaled = mox.sub(last.path, ia3(), expect=1)
+    doubled = scaled.apply(given(scaled, ia3_scale=np.full(32, 2)), x)
+    np.testing.assert_allclose(doubled, 2 * mox(x), rtol=1e-5, atol=1e-5)
+    for edited in (adapted, scaled):
+        with pytest.raises(jaxport.InvalidArgument, match="it computes the weight from others, such as quantized ones"):
+            merge_lora(edited)
+    with pytest.raises(jaxport.InvalidArgument, match=r"the weight of `layers\.2` is computed from"):
+        mox.sub(last.path, dora(2))
+    with pytest.raises(jaxport.InvalidArgument, match="has no weight to quantize"):
+        mox.sub(last.path, quantize())

@@ -147,7 +147,7 @@ def test_what_is_refused():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.cell(x)[0]
 
-    with pytest.raises(jaxport.ExportError, match="`length`"):
+    with pytest.raises(jaxport.ExportError, match="specialized it to be a constant"):
         jaxport.from_torch(Steps(), (torch.ones(2, 5, 3),), dynamic_shapes=[("batch", "length", 3)])
 
     class Branches(nn.Module):
@@ -156,3 +156,18 @@ def test_what_is_refused():
 
     with pytest.raises(jaxport.ExportError, match="PyTorch cannot trace `Branches`"):
         jaxport.from_torch(Branches(), (torch.ones(2),))
+
+
+def test_the_command_imports_a_module(tmp_path: Path):
+    from typer.testing import CliRunner
+
+    from jaxport.cli.app import app
+
+    target = "torch.nn:Linear(3, 4)"
+    result = CliRunner().invoke(
+        app, ["import", target, "--torch", "--input", "batch,3", "-o", str(tmp_path), "--verify"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "nnx.Linear(3, 4" in (tmp_path / "model.py").read_text()
+    refused = CliRunner().invoke(app, ["import", target, "--torch", "-o", str(tmp_path)])
+    assert refused.exit_code != 0

@@ -17,6 +17,7 @@ from rich.text import Text
 from jaxport.cli import specs
 from jaxport.cli.comparing import report_values
 from jaxport.cli.tables import file_size, key_values, table
+from jaxport.cli.targets import torch_program
 from jaxport.cli.terminal.files import STANDARD, model_file, output_file, output_folder
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["import_model", "parse_shapes", "parse_values", "run_model"]
 
 Model = Annotated[Path, typer.Argument(help="An ONNX file; - is the standard input.", metavar="MODEL")]
+Imported = Annotated[
+    Path,
+    typer.Argument(help="An ONNX file; - is the standard input. With --torch, module:attribute.", metavar="MODEL"),
+]
 Values = Annotated[
     list[str],
     typer.Option(
@@ -72,12 +77,14 @@ Inputs = Annotated[
 
 
 def import_model(
-    model: Model,
+    model: Imported,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
     inputs: Inputs,
     values: Values,
     sizes: Sizes,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare with ONNX Runtime before writing.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare with ONNX Runtime, or with the module of PyTorch, before writing.")
+    ] = False,
     dump: Annotated[
         bool, typer.Option("--dump", help="Write the graph after each phase of the import into OUTPUT/phases.")
     ] = False,
@@ -96,14 +103,31 @@ def import_model(
             "--strict", help="Refuse attributes that operators do not define, even where ONNX Runtime ignores them."
         ),
     ] = False,
+    of_torch: Annotated[
+        bool,
+        typer.Option(
+            "--torch", help="MODEL is a module of PyTorch, module:attribute; --input describes its arguments, by name."
+        ),
+    ] = False,
+    ties: Annotated[
+        Literal["auto", "keep", "none"],
+        typer.Option(
+            "--ties",
+            help="Which uses of one tensor are one parameter: what an author may have tied, what the file stores once, none.",
+        ),
+    ] = "auto",
 ) -> None:
     """Turn an ONNX file into JAX source code and a weights file."""
     import jaxport
 
     output_folder(output)
-    program = jaxport.from_onnx(model_file(model), strict=strict)
     known = parse_values(values)
-    described = {**known, **parse_shapes(inputs, program)}
+    if of_torch:
+        program = torch_program(str(model), inputs, known, sizes, ties, verify)
+        known, described, verify = {}, {}, False
+    else:
+        program = jaxport.from_onnx(model_file(model), strict=strict, ties=ties)
+        described = {**known, **parse_shapes(inputs, program)}
     report = None
     if dump:
         folder = output / "phases"

@@ -1,4 +1,4 @@
-"""Resolve `module:attribute` on the command line to the callable to export."""
+"""Resolve `module:attribute` on the command line to the callable to export, or to the module of PyTorch to import."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import ast
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from jaxport.cli import specs
 from jaxport.errors import InvalidArgument, JaxportError
 
 if TYPE_CHECKING:
-    from jaxport.jaxprs import PythonFunction
+    from jaxport.importer.program import Program
+    from jaxport.importer.tensors.ties import Ties
+    from jaxport.jaxprs import Parameters, PythonFunction, PyTree
 
-__all__ = ["load_target"]
+__all__ = ["load_target", "torch_program"]
 
 _INSTEAD = 'write "package.module:attribute", or "package.module:factory(option=3)" to call a factory'
 
@@ -197,3 +202,77 @@ def _near(target: object, name: str) -> str:
 
     near = difflib.get_close_matches(name, [other for other in dir(target) if not other.startswith("_")])
     return f"it has {', '.join(f'`{other}`' for other in near)}" if near else ""
+
+
+SMALLEST = 3
+"""The example size of the first open dim; the next ones are larger by one each."""
+
+
+def torch_program(
+    target: str, inputs: Iterable[str], values: Parameters, sizes: Iterable[str], ties: Ties, verify: bool
+) -> Program:
+    """Import the module of PyTorch that a target names, with examples of the inputs that the options describe.
+
+    Args:
+      target: `module:attribute`.
+      inputs: the `--input` options, by position or by name of the arguments of `forward`.
+      values: the `--value` options: example arguments by name, whose sizes are fixed.
+      sizes: the `--size` options: the example sizes of open dims.
+      ties: see `from_onnx`.
+      verify: whether the program is compared with the module.
+
+    Raises:
+      InvalidArgument: an option is malformed, there is no input, or the target is no module.
+      NotInstalled: PyTorch is not installed.
+    """
+    import jaxport
+
+    module = load_target(target)
+    parsed = [specs.parse_input(text) for text in inputs]
+    if not parsed and not values:
+        raise InvalidArgument(
+            f"the inputs of `{target}` are not known",
+            where="`jaxport import --torch`",
+            instead='describe each: `--input "ids:int64[batch,seq]"`, or give an example: `--value ids=ids.npy`',
+        )
+    named = [dim for spec in parsed for dim in spec.dims if isinstance(dim, str)]
+    wrong = next((dim for dim in named if not dim.isidentifier()), None)
+    if wrong is not None:
+        raise InvalidArgument(
+            f'"{wrong}" is an expression',
+            where="`--input`",
+            instead="give each open size of a module of PyTorch a name",
+        )
+    example = {name: SMALLEST + index for index, name in enumerate(dict.fromkeys(named))}
+    for given in specs.parse_sizes(sizes) or ():
+        example |= given
+    args, shapes, kwargs = [], [], {name: _tensor(np.asarray(value)) for name, value in values.items()}
+    dynamic: dict[str, PyTree] = {}
+    for spec in parsed:
+        tensor = _example(spec.dtype, [example[dim] if isinstance(dim, str) else dim or 1 for dim in spec.dims])
+        if spec.name is None:
+            args.append(tensor)
+            shapes.append(spec.dims)
+        else:
+            kwargs.setdefault(spec.name, tensor)
+            dynamic[spec.name] = spec.dims
+    if args and dynamic:
+        raise InvalidArgument(
+            "some inputs have names and others have none", where="`--input`", instead="name all of them, or none"
+        )
+    return jaxport.from_torch(
+        module, args, kwargs, dynamic_shapes=(shapes or dynamic) if named else None, ties=ties, verify=verify
+    )
+
+
+def _example(dtype: str | None, sizes: Sequence[int]) -> PyTree:
+    """Return an example tensor: normal floats; ones, which are valid as indices and as masks."""
+    kind = np.dtype(dtype or "float32")
+    numbers = np.random.default_rng(0)
+    return _tensor((numbers.standard_normal(sizes) if kind.kind == "f" else np.ones(sizes)).astype(kind))
+
+
+def _tensor(array: np.ndarray) -> PyTree:
+    from jaxport.pytorch import tensor_of
+
+    return tensor_of(array)

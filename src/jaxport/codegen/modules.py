@@ -138,7 +138,8 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
             instead="give the size another name: `inputs={…}`",
         )
     inputs = model_arguments(recorded, {*reserved, *sizes})
-    classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked)
+    fixed = {recorded.inputs[key]: axes for key, axes in recorded.fixed.items() if key in recorded.inputs}
+    classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked, fixed)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
     body = "\n\n\n".join(
         ast.unparse(ast.fix_missing_locations(with_differences(definition))) for definition in classes.definitions

@@ -39,6 +39,8 @@ def printed(
     inputs: Mapping[str, RuntimeValue] | None,
     framework: Framework,
     sample: Callable[[Collection[str]], Sample | None] | None = None,
+    *,
+    strict: bool = False,
 ) -> AnySource:
     """Return a program as source for a framework.
 
@@ -47,6 +49,7 @@ def printed(
       inputs: for `jaxport.importer.traced.tracing.record`: sizes other than the declared ones, and values that decide shapes.
       framework: one of `FRAMEWORKS`.
       sample: of the names of a crate's inputs, returns inputs and outputs by name for the crate's test; or None.
+      strict: whether guards that act on NaN alone stay.
 
     Raises:
       InvalidArgument: there is no such framework.
@@ -61,7 +64,7 @@ def printed(
     with phase("Printing"):
         with phase("Recording"):
             program = in_model_order(program) if framework == "burn" else program
-            recorded = record(program, inputs) if framework == "jax" else record_fused(program, inputs)
+            recorded = record(program, inputs) if framework == "jax" else record_fused(program, inputs, strict=strict)
             recorded = simplified(recorded)
         if framework == "burn":
             crate = to_crate(recorded)

@@ -63,9 +63,8 @@ def from_onnx(
 
     Args:
       source: the path of the model, its bytes, a `ModelProto`, an `onnx_ir.Model`, or what `to_onnx` returned.
-      trainable: the names of the initializers that are parameters. By default, the metadata decides in a file that
-        jaxport exported; in other files, the parameters are the floating-point tensors that no node uses as a
-        constant, such as an exponent, a scale, a statistic or a mask. See `Program.roles`.
+      trainable: the names of the initializers that are parameters. By default, what the metadata of a file of ours says, or
+        the floating-point tensors that no node uses as a constant, such as an exponent or a mask. See `Program.roles`.
       ties: which uses of one tensor are one parameter; exporters write equal tensors once, such as the zeros of all biases.
         `"auto"`: a vector of one repeated value is a parameter of each layer that uses it, unless the file says which
         tensors are parameters; `"keep"`: what the file stores; `"none"`: each use; or names of tensors that stay tied.
@@ -79,8 +78,7 @@ def from_onnx(
         its own size (`jax.vmap`), so the results are those of separate calls. Rows are counted along the first axis; a
         mapping from names of inputs and outputs gives other axes, or None for an input that all rows share.
       shardings: where parameters are placed: a `jax.sharding.Sharding` by name, or a function that returns one (or
-        None) for the name and the `jax.ShapeDtypeStruct` of each. Each device is given its part directly from the
-        file, so a model may be too large for one device. How everything else is split is left to the compiler.
+        None) for the name and the `jax.ShapeDtypeStruct` of each. Each device reads only its part of the file.
       strict: refuse attributes that operators do not define but ONNX Runtime ignores; by default a warning names them.
 
     Returns:
@@ -101,18 +99,13 @@ def from_onnx(
     >>> jax.grad(lambda params: program.apply(params, np.ones((3, 2), np.float32)).sum())(program.params)
     {'bias': Array([3., 3.], dtype=float32)}
     """
-    with (
-        boundary(
-            "the model is malformed",
-            where=f"`{source}`" if isinstance(source, str | os.PathLike) else "",
-            instead="export the model again",
-        ),
-        phase("Importing"),
-    ):
+    where = f"`{source}`" if isinstance(source, str | os.PathLike) else ""
+    with boundary("the model is malformed", where=where, instead="export the model again"), phase("Importing"):
         model = load(source, limits)
         tell_ignored(model, strict)
-        options: dict[str, Any] = {"sizes": sizes, "batch": batch, "limits": limits, "shardings": shardings}
-        return Program(model, trainable=trainable, ties=ties, **options)
+        return Program(
+            model, trainable=trainable, ties=ties, sizes=sizes, batch=batch, limits=limits, shardings=shardings
+        )
 
 
 class Program:
@@ -216,15 +209,25 @@ class Program:
         return self.model.graph.name or ""
 
     @overload
-    def to_source(self, folder: Folder = None, *, inputs: Given = None, framework: Classes = "nnx") -> ModuleSource: ...
+    def to_source(
+        self, folder: Folder = None, *, inputs: Given = None, framework: Classes = "nnx", strict: bool = False
+    ) -> ModuleSource: ...
     @overload
-    def to_source(self, folder: Folder = None, *, inputs: Given = None, framework: Literal["jax"]) -> Source: ...
+    def to_source(
+        self, folder: Folder = None, *, inputs: Given = None, framework: Literal["jax"], strict: bool = False
+    ) -> Source: ...
     @overload
-    def to_source(self, folder: Folder = None, *, inputs: Given = None, framework: Literal["burn"]) -> CrateSource: ...
+    def to_source(
+        self, folder: Folder = None, *, inputs: Given = None, framework: Literal["burn"], strict: bool = False
+    ) -> CrateSource: ...
     @overload
-    def to_source(self, folder: Folder = None, *, inputs: Given = None, framework: Framework) -> AnySource: ...
-    def to_source(self, folder: Folder = None, *, inputs: Given = None, framework: Framework = "nnx") -> AnySource:
-        """Print the program as source and a weights file, which need only JAX, the framework and safetensors.
+    def to_source(
+        self, folder: Folder = None, *, inputs: Given = None, framework: Framework, strict: bool = False
+    ) -> AnySource: ...
+    def to_source(
+        self, folder: Folder = None, *, inputs: Given = None, framework: Framework = "nnx", strict: bool = False
+    ) -> AnySource:
+        """Print the program, with its values for finite inputs, as source that needs only the framework and safetensors.
 
         Args:
           folder: where to write `model.py` and its weights; nothing is written if None.
@@ -233,6 +236,8 @@ class Program:
           framework: `"nnx"` and `"equinox"` print classes: the modules, layers and loops that the file identifies, a function
             `load()`, and `model.safetensors` with module paths as keys. `"jax"` prints one function of the weights and the
             inputs, with `model.py.<digest>.safetensors`; `"burn"` prints a Rust crate with a test of its own.
+          strict: keep guards that act on NaN alone, such as `where(isnan(x), 0, x)`. By default, those of classes and crates
+            go where finite inputs and weights give no NaN.
 
         Returns:
           The source: its text in `code`, its weights in `tensors`.
@@ -252,7 +257,7 @@ class Program:
         from jaxport.verify.importing import sample_of
 
         with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
-            source = printed(self, inputs, framework, lambda names: sample_of(self, names, inputs or {}))
+            source = printed(self, inputs, framework, lambda names: sample_of(self, names, inputs or {}), strict=strict)
             if folder is not None:
                 source.save(folder)
             return source
@@ -265,10 +270,8 @@ class Program:
             values decide shapes. If the program cannot be traced, the last phase names the node at which tracing stops.
 
         >>> import onnx.parser
-        >>> program = from_onnx(
-        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
-        ... )
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> program = from_onnx(onnx.parser.parse_model(text))
         >>> print(program.explain()["resolved"])
         resolved: 1 operation
           operation   served by   since
@@ -294,10 +297,8 @@ class Program:
           RunError: ONNX Runtime refuses the model, or fails.
 
         >>> import onnx.parser
-        >>> program = from_onnx(
-        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
-        ... )
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> program = from_onnx(onnx.parser.parse_model(text))
         >>> program.verify().ok
         True
         """

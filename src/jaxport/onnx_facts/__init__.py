@@ -51,6 +51,8 @@ WITHOUT_ATTRIBUTE_CHECK = frozenset({"LayerNormalization", "SimplifiedLayerNorma
 #: Products of matrices, and of images with kernels.
 MATRIX_PRODUCTS = frozenset({"Einsum", "Gemm", "MatMul"})
 KERNEL_PRODUCTS = frozenset({"Conv", "ConvTranspose"})
+#: Products with weights, and look-ups in them, whose weights are stored in fewer bits.
+QUANTIZED = frozenset({"Conv", "Gather", "Gemm", "MatMul"})
 #: Convolutions by a kernel, which is the second input, and which inputs are images.
 CONVOLUTIONS = {"Conv": (0,), "FusedConv": (0, 3)}
 

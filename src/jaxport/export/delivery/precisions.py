@@ -16,7 +16,7 @@ from jaxport.export import passes as graph_passes
 from jaxport.export.delivery import choosing
 from jaxport.export.delivery.calibration import Calibration, ranges_of, read_calibration
 from jaxport.export.passes.calibrated import calibrated_int8
-from jaxport.export.passes.dense import Int8, NodeFilter, dynamic_int8, everywhere
+from jaxport.export.passes.dense import Int8, NodeFilter, dynamic_int8, everywhere, weights_second
 from jaxport.export.passes.half import half
 from jaxport.export.passes.int4 import MICROSOFT, ROUNDING, Int4, block_int4, quantized, rounding_error
 from jaxport.export.passes.repeated import repeated
@@ -265,9 +265,11 @@ def applied(exported: Exported, choice: Choice, target: Target) -> Exported:
     """
     model, precision = exported.model, choice.precision
     before = _weights(model)
+    if choice.precision.half is None:
+        weights_second(model, convolutions=not choice.precision.calibrated)
     reports = [(name, run(model)) for name, run in _rewritings(exported, choice, target)]
     report = "; ".join(text for _, text in reports)
-    cleaned: tuple[graph_passes.Pass, ...] = (tidy, repeated, common.RemoveUnusedNodesPass())
+    cleaned: tuple[graph_passes.Pass, ...] = (graph_passes.layout, tidy, repeated, common.RemoveUnusedNodesPass())
     graph_passes.run(model, cleaned)
     after = _weights(model)
     if before == after and not choice.border:

@@ -160,8 +160,8 @@ def lack(node: ir.Node, opset: int, release: str) -> str | None:
 def unregistered(node: ir.Node, facts: schema.Schema) -> str | None:
     """Return the dtypes of a node if no kernel takes them, for an operator that no rule emits; else None."""
     dtypes: dict[str, str] = {}
-    for index, value in enumerate(node.inputs):
-        formal = facts.input(index)
+    inputs = ((value, facts.input(index)) for index, value in enumerate(node.inputs))
+    for value, formal in (*inputs, *((value, facts.output(index)) for index, value in enumerate(node.outputs))):
         if value is not None and formal is not None and value.dtype is not None:
             dtypes.setdefault(formal.type, "string" if value.dtype is ir.DataType.STRING else value.dtype.numpy().name)
     return ", ".join(dtypes.values()) if releases.lacks_kernel(node.op_type, facts.since, dtypes) else None

@@ -30,6 +30,7 @@ __all__ = [
     "TARGET",
     "checked_name",
     "checked_scale",
+    "computed_weight",
     "factors",
     "is_adapted",
     "lora",
@@ -114,11 +115,14 @@ def lora(
     scale = checked_scale(rank, alpha, "`lora`")
 
     def make(match: Match) -> Replacement:
-        chosen = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
+        chosen = [kernel for kernel in kernels(match, computed=True) if weights is None or weights(kernel.path)]
         prefix = lambda kernel: before if len(chosen) == 1 else f"{before}{kernel.name}."
         plans = tuple(_Plan.of(kernel, prefix(kernel)) for kernel in chosen)
         if not plans:
             raise no_weight(match, "`lora`")
+        for kernel, plan in zip(chosen, plans, strict=True):
+            if kernel.is_computed and plan.contracted is None and not plan.looked_up:
+                raise computed_weight(match, kernel, "`lora`")
         params: dict[str, Array] = {}
         for kernel, plan in zip(chosen, plans, strict=True):
             params |= factors(match, kernel, plan.prefix, rank, seed)
@@ -127,6 +131,7 @@ def lora(
             "scale": scale,
             "plans": tuple((k.path, p.prefix, p.inputs, p.batch) for k, p in zip(chosen, plans, strict=True)),
             "adapter": name,
+            "mergeable": not any(kernel.is_computed for kernel in chosen),
         }
         trained = frozenset(params)
         gate = f"{before}{GATE}" if name else ""
@@ -169,6 +174,16 @@ def no_weight(match: Match, where: str) -> InvalidArgument:
     )
 
 
+def computed_weight(match: Match, kernel: Kernel, where: str) -> InvalidArgument:
+    """Return the error of a layer whose weight would have to be another one, which no parameter holds."""
+    return InvalidArgument(
+        f"the weight of `{match.shown}` is computed from `{kernel.path}` and others",
+        where=where,
+        why="the layer is not a plain product, or the adapter is not added to its result, so it needs another weight",
+        instead="use `lora` on a plain product, or adapt the model before it is quantized",
+    )
+
+
 def is_adapted(match: Match, weight: str) -> bool:
     """Whether a block is given a weight with the change of an adapter in the place of the weight itself."""
     node = match.node
@@ -192,14 +207,13 @@ def _positions(block: Block) -> dict[str, int]:
 
 def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> dict[str, Array]:
     """Return the two factors of an update of a weight, by name: a random one, and zeros."""
-    aval = match.weight_avals[kernel.path]
-    sizes = lambda axes: tuple(aval.shape[axis] for axis in axes)
+    sizes = lambda axes: tuple(kernel.shape[axis] for axis in axes)
     before = f"{prefix.removesuffix(f'{kernel.name}.')}{kernel.name}"
     numbers = np.random.default_rng([seed, zlib.crc32(f"{match.path}.{before}".encode()), *match.position])
     bound = math.sqrt(3 / math.prod(sizes(kernel.inputs)))
     a = bound * (2 * numbers.random((*sizes(kernel.batch), *sizes(kernel.inputs), rank), np.float32) - 1)
-    b = np.zeros((*sizes(kernel.batch), rank, *sizes(kernel.outputs)), aval.dtype)
-    return {f"{prefix}lora_a": a.astype(aval.dtype), f"{prefix}lora_b": b}
+    b = np.zeros((*sizes(kernel.batch), rank, *sizes(kernel.outputs)), kernel.dtype)
+    return {f"{prefix}lora_a": a.astype(kernel.dtype), f"{prefix}lora_b": b}
 
 
 @cache

@@ -77,9 +77,10 @@ def merge_lora(
     for node in nodes:
         if node.block is not None and not node.block.config.get("mergeable", True):
             raise InvalidArgument(
-                f"the scale of `{node.path}` cannot be merged",
+                f"the adapter of `{node.path}` cannot be merged",
                 where="`merge_lora`",
-                why="the layer is not linear in its weight, or its other parameters are not just added",
+                why="the layer is not linear in its weight, its other parameters are not just added, or it computes the weight "
+                "from others, such as quantized ones",
                 instead="use `mox.params` and `mox.apply` instead",
             )
     held = {weight.path: weight.value for weight in mox.weights}

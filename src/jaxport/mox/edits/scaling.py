@@ -15,7 +15,16 @@ import numpy as np
 
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
-from jaxport.mox.edits.lora import GATE, TARGET, checked_name, checked_scale, factors, no_weight, update_of
+from jaxport.mox.edits.lora import (
+    GATE,
+    TARGET,
+    checked_name,
+    checked_scale,
+    computed_weight,
+    factors,
+    no_weight,
+    update_of,
+)
 from jaxport.mox.querying.kernels import Kernel, kernels, summands
 from jaxport.mox.querying.match import Match
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
@@ -61,6 +70,8 @@ def dora(
         chosen = _found(match, weights, "`dora`")
         plans, params = [], {}
         for kernel in chosen:
+            if kernel.is_computed:
+                raise computed_weight(match, kernel, "`dora`")
             prefix = before if len(chosen) == 1 else f"{before}{kernel.name}."
             params |= factors(match, kernel, prefix, rank, seed)
             value = jnp.asarray(match.param(kernel.name))
@@ -121,8 +132,7 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
                 why=f"it does not have the axes {axes} of `{kernel.path}`",
                 instead="scale it with a `Replacement` of your own",
             )
-        shape = match.weight_avals[kernel.path].shape
-        sizes = tuple(shape[axis] for axis in axes)
+        sizes = tuple(kernel.shape[axis] for axis in axes)
         scaled = _scaled_with(match, kernel, inputs)
         config = {
             "kind": "ia3",
@@ -141,7 +151,7 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
 
 
 def _found(match: Match, weights: Callable[[str], bool] | None, where: str) -> list[Kernel]:
-    chosen = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
+    chosen = [k for k in kernels(match, computed=True) if weights is None or weights(k.path)]
     if not chosen:
         raise no_weight(match, where)
     return chosen
@@ -222,7 +232,7 @@ def _scaled_with(match: Match, kernel: Kernel, inputs: bool) -> list[tuple[str, 
     None unless the layer is linear in its weight, and its other parameters are added.
     """
     block = match.block
-    if block is None or not kernel.is_linear:
+    if block is None or not kernel.is_linear or kernel.is_computed:
         return None
     if inputs:
         return None if kernel.order is None else [(kernel.path, kernel.inputs)]

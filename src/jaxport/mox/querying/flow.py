@@ -11,6 +11,7 @@ from jaxport.jaxprs import Atom, Aval, Dim, JaxprEqn
 from jaxport.jaxprs.walk import bodies, interpret
 from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS, runs_bodies, source_of
 from jaxport.mox.querying.axes import ELEMENTWISE, Axes, AxisPart, arranged, axes_of, cut, unknown
+from jaxport.mox.querying.computed import ComputedWeight
 
 __all__ = ["WEIGHT", "FollowedValue", "ParameterFlow", "Reading"]
 
@@ -73,10 +74,17 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Operand:
-    """What is known of a value, and whether it is computed from parameters and constants alone."""
+    """What is known of a value.
+
+    Attributes:
+      value: where the parameter or an argument is in it.
+      is_constant: whether it is computed from parameters and constants alone.
+      is_mixed: whether it is computed from parameters other than the one that is followed.
+    """
 
     value: FollowedValue | None = None
     is_constant: bool = False
+    is_mixed: bool = False
 
 
 class ParameterFlow:
@@ -86,22 +94,29 @@ class ParameterFlow:
       readings: the operations that combine it with other values, in order.
       strays: whether anything else is computed from it, or from a product, than the results.
       results: what is known of the results.
-      shape: of the parameter.
+      shape, dtype: of the parameter.
       added: the sums that a product is a summand of, or that the parameter itself is one of.
     """
 
-    def __init__(self, jaxpr: jaxprs.Jaxpr, weight: int, constants: Sequence[int], arguments: Sequence[int]):
-        """Follow the input number `weight`; the inputs `constants` are parameters, too."""
+    def __init__(
+        self, jaxpr: jaxprs.Jaxpr, weight: int | ComputedWeight, constants: Sequence[int], arguments: Sequence[int]
+    ):
+        """Follow the input number `weight`, or what an equation computes; the inputs `constants` are parameters, too."""
         self.readings: list[Reading] = []
         self.added: dict[int, Axes] = {}
         self.strays = False
         avals: list[Aval] = [variable.aval for variable in jaxpr.invars]
-        self.shape: Sequence[Dim] = avals[weight].shape
-        inputs = [_Operand(is_constant=index in constants) for index in range(len(avals))]
+        inputs = [_Operand(is_constant=index in constants, is_mixed=index in constants) for index in range(len(avals))]
         for index in arguments:
             if hasattr(avals[index], "shape"):
                 inputs[index] = _Operand(FollowedValue("argument", axes_of(index, avals[index].shape), source=index))
-        inputs[weight] = _Operand(FollowedValue("weight", axes_of(WEIGHT, self.shape)), is_constant=True)
+        self._start = weight.equation if isinstance(weight, ComputedWeight) else None
+        first: Aval = avals[weight] if isinstance(weight, int) else weight.equation.outvars[0].aval
+        self.shape: Sequence[Dim] = first.shape
+        self.dtype = first.dtype
+        self._weight = _Operand(FollowedValue("weight", axes_of(WEIGHT, self.shape)), is_constant=True)
+        if isinstance(weight, int):
+            inputs[weight] = self._weight
         self.results = [known.value for known in self._body(jaxpr, inputs)]
 
     def _body(self, jaxpr: jaxprs.Jaxpr, inputs: Sequence[_Operand]) -> list[_Operand]:
@@ -112,10 +127,15 @@ class ParameterFlow:
         """Return what is known of the results of an equation."""
         if runs_bodies(equation):
             return self._call(equation, operands)
+        if equation is self._start:
+            return [self._weight]
         is_constant = [operand.is_constant for operand in operands]
         known = [operand.value for operand in operands]
+        is_mixed = any(operand.is_mixed for operand in operands)
         made = self._result(equation, known, is_constant) if any(known) else None
-        others = _Operand(is_constant=all(is_constant) and not equation.effects)
+        if made is not None and made.kind == "weight" and is_mixed and equation.primitive.name in ELEMENTWISE:
+            made, self.strays = None, True  # another weight, of several parameters
+        others = _Operand(is_constant=all(is_constant) and not equation.effects, is_mixed=is_mixed)
         return [replace(others, value=made), *[others] * (len(equation.outvars) - 1)][: len(equation.outvars)]
 
     def _call(self, equation: JaxprEqn, operands: Sequence[_Operand]) -> Sequence[_Operand]:

@@ -7,6 +7,7 @@ an axis for heads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Aval, Dim
 from jaxport.mox.querying.axes import AxisPart, joined_parts
+from jaxport.mox.querying.computed import ComputedWeight, computed_weights
 from jaxport.mox.querying.flow import WEIGHT, ParameterFlow, Reading
 from jaxport.mox.querying.tree import name_below
 
@@ -39,6 +41,7 @@ class Kernel:
       inputs: the axes that are contracted with the input of the layer, or that indices select from.
       outputs: the axes that the result has.
       batch: the axes that both have: for each index it is another kernel.
+      shape: its sizes, by axis.
       dtype: that the block takes it in.
       argument: the position of the argument of the call that it meets.
       met: the axes of that argument that meet `inputs`; None if not all are known.
@@ -46,6 +49,7 @@ class Kernel:
       order: of a plain layer, the axes of its result, counted in those of the argument that are left over, and `outputs`.
         None unless it is linear, and a product or a lookup of the argument itself.
       is_lookup: whether indices select from it.
+      is_computed: whether it is no parameter, but computed from several of which this is the largest, as a dequantized one.
       is_linear: whether the only result of the call is the product, or the rows, and what the layer adds to them.
     """
 
@@ -55,6 +59,7 @@ class Kernel:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     batch: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
     dtype: np.dtype | None = None
     argument: int = 0
     met: tuple[int, ...] | None = None
@@ -62,6 +67,7 @@ class Kernel:
     order: tuple[int, ...] | None = None
     is_lookup: bool = False
     is_linear: bool = False
+    is_computed: bool = False
     _flow: _Followed | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -93,19 +99,30 @@ class _Followed:
     flow: ParameterFlow
 
 
-def kernels(match: Match) -> list[Kernel]:
-    """Return the parameters of a block that are multiplied, convolved or looked up in; a bias is none of these."""
+def kernels(match: Match, computed: bool = False) -> list[Kernel]:
+    """Return the parameters of a block that are multiplied, convolved or looked up in; a bias is none of these.
+
+    If asked for, also the weights that the block computes from several parameters, such as packed levels and their scales.
+    """
     block = match.block
     if block is None:
         return []
     jaxpr = ungroup(match.node.equation.params["jaxpr"]).jaxpr
-    used = []
+    used: list[Kernel] = []
     for index in block.named:
         aval: Aval = jaxpr.invars[index].aval
         if aval.ndim >= 2 and jnp.issubdtype(aval.dtype, jnp.floating):
-            kernel = _kernel(match, jaxpr, index)
-            used += [] if kernel is None else [kernel]
+            used += _kernel(match, jaxpr, index, index)
+    known = {kernel.index for kernel in used}
+    for weight in computed_weights(jaxpr, [*block.named]) if computed else ():
+        sizes = {index: _bytes(jaxpr.invars[index].aval) for index in sorted(weight.origins)}
+        if known.isdisjoint(weight.origins):
+            used += _kernel(match, jaxpr, weight, max(sizes, key=sizes.__getitem__))
     return used
+
+
+def _bytes(aval: Aval) -> int:
+    return math.prod(aval.shape) * aval.dtype.itemsize
 
 
 def kernels_to(match: Match, change: str) -> list[Kernel]:
@@ -163,45 +180,47 @@ def _is_returned(jaxpr: jaxprs.Jaxpr, index: int) -> bool:
     return any(atom is jaxpr.invars[index] for atom in jaxpr.outvars)
 
 
-def _flow(match: Match, jaxpr: jaxprs.Jaxpr, index: int) -> ParameterFlow:
+def _flow(match: Match, jaxpr: jaxprs.Jaxpr, weight: int | ComputedWeight) -> ParameterFlow:
     block = match.block
     named = {} if block is None else block.named
     arguments = [] if block is None else [i for i in range(len(block.arguments)) if i not in named]
-    return ParameterFlow(jaxpr, index, [*named], arguments)
+    return ParameterFlow(jaxpr, weight, [*named], arguments)
 
 
-def _kernel(match: Match, jaxpr: jaxprs.Jaxpr, index: int) -> Kernel | None:
-    """Return a parameter as a kernel; None if the block does not multiply by it along whole axes."""
+def _kernel(match: Match, jaxpr: jaxprs.Jaxpr, weight: int | ComputedWeight, index: int) -> list[Kernel]:
+    """Return a parameter, or what is computed from it, as a kernel; none if no product has whole axes of it."""
     block = match.block
-    flow = _flow(match, jaxpr, index)
+    flow = _flow(match, jaxpr, weight)
     reading = _chosen(flow.readings)
     if block is None or reading is None:
-        return None
-    aval: Aval = jaxpr.invars[index].aval
+        return []
     inputs, batch = reading.axes("input"), reading.axes("batch")
-    outputs = tuple(axis for axis in range(aval.ndim) if axis not in (*inputs, *batch))
+    outputs = tuple(axis for axis in range(len(flow.shape)) if axis not in (*inputs, *batch))
     path = block.named[index]
     place = _Place.of(match, jaxpr, flow, reading)
     is_linear = _is_linear(match, flow)
     made = None if place is None else place.made(sorted((*batch, *outputs)))
     met = None if place is None else place.met(reading, inputs)
     is_arranged = place is not None and is_linear and not batch and reading.exact and not reading.is_constant
-    return Kernel(
+    found = Kernel(
         index=index,
         path=path,
         name=name_below(path, block.path),
         inputs=inputs,
         outputs=outputs,
         batch=batch,
-        dtype=aval.dtype,
+        shape=tuple(flow.shape),
+        dtype=flow.dtype,
         argument=0 if place is None else place.argument,
         met=met,
         made=made,
         order=place.order(reading, met, outputs) if place is not None and is_arranged else None,
         is_lookup=reading.kind == "lookup",
         is_linear=is_linear,
+        is_computed=isinstance(weight, ComputedWeight),
         _flow=_Followed(jaxpr, flow),
     )
+    return [found]
 
 
 def _chosen(readings: Sequence[Reading]) -> Reading | None:
