@@ -11,19 +11,20 @@ import jax
 from jaxport.codegen.writing.literals import attribute
 from jaxport.errors import InvalidArgument
 from jaxport.importer.traced.assumptions import Bounds
+from jaxport.importer.traced.tracing import Fixed
 from jaxport.importer.values.host import RuntimeValue, is_dim
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["size_names", "size_statements"]
+__all__ = ["LINEAR", "size_names", "size_statements"]
 
-#: A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`.
-_LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
+LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
+"""A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`."""
 
 
 def size_names(tree: RuntimeValue) -> set[str]:
     """Return the names of the sizes that can be read from the shapes of variables."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable))
-    texts = (_LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
+    texts = (LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
     return {linear["name"] for linear in texts if linear is not None}
 
 
@@ -31,6 +32,7 @@ def size_statements(
     arguments: Mapping[str, RuntimeValue],
     names: Collection[str],
     bounds: Mapping[str, Bounds] | None = None,
+    fixed: Mapping[str, Fixed] | None = None,
 ) -> tuple[list[ast.stmt], set[str]]:
     """`batch, seq = x.shape`, for the sizes that are wanted; and `height = x.shape[2] // 32`.
 
@@ -38,6 +40,7 @@ def size_statements(
       arguments: the variables that the names of arguments stand for.
       names: the sizes.
       bounds: of the model itself, the sizes that it accepts, by name; inside it, inputs are as they have to be.
+      fixed: by argument and axis, the sizes of the model's inputs that have to be a number.
 
     Returns:
       The statements, and the names that no argument has as the size of an axis.
@@ -50,6 +53,10 @@ def size_statements(
         name: [str(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)
     }
     statements: list[ast.stmt] = []
+    for argument, axes in (fixed or {}).items():
+        for axis, (size, number) in axes.items():
+            refusal = f"raise ValueError({f'{size} has to be {number}'!r})"
+            statements += ast.parse(f"if {argument}.shape[{axis}] != {number}:\n    {refusal}").body
     for argument, sizes in shapes.items():
         targets = []
         for size in sizes:
@@ -58,7 +65,7 @@ def size_statements(
         if any(target.id != "_" for target in targets):
             statements.append(ast.Assign([ast.Tuple(targets, ast.Store())], attribute(f"{argument}.shape"), lineno=0))
     for argument, axis, size in [(a, axis, size) for a, sizes in shapes.items() for axis, size in enumerate(sizes)]:
-        linear = _LINEAR.fullmatch(size)
+        linear = LINEAR.fullmatch(size)
         if linear is not None and linear["name"] in wanted:
             wanted -= {linear["name"]}
             statements += _solved(f"{argument}.shape[{axis}]", linear)[0 if bounds is not None else -1 :]

@@ -26,7 +26,9 @@ __all__ = [
     "Attribute",
     "HostValue",
     "Key",
+    "NeedsWideTypes",
     "RuntimeValue",
+    "SizesDiffer",
     "SizesNeeded",
     "Tensor",
     "Undecided",
@@ -58,6 +60,18 @@ class SizesNeeded(InconclusiveDimensionOperation):
     def __init__(self, constraint: str):
         super().__init__(f"whether {constraint} depends on the sizes")
         self.constraint = constraint
+
+
+class NeedsWideTypes(ModelError):
+    """A program computes with an integer that needs 64 bits, and JAX's types of 64 bits are off."""
+
+
+class SizesDiffer(InconclusiveDimensionOperation):
+    """Two sizes that have to be equal are not, for most values of their names; the texts of both."""
+
+    def __init__(self, left: RuntimeValue, right: RuntimeValue):
+        super().__init__(f"{left} is not {right} for all sizes")
+        self.left, self.right = str(left), str(right)
 
 
 class Undecided(InconclusiveDimensionOperation):
@@ -200,7 +214,7 @@ class HostValue:
             if data is not self.data and low >= limits.min and high <= limits.max:
                 return data.astype(dtype)
             if low < limits.min or high > limits.max:
-                raise ModelError(
+                raise NeedsWideTypes(
                     f"{high if high > limits.max else low} does not fit into {dtype}",
                     where=self._place,
                     why="64-bit types are off, and the model computes with this integer",
