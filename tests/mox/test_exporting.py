@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from onnx import helper, numpy_helper
 
 import jaxport
 from jaxport.blocks import boundary
@@ -173,3 +174,17 @@ def test_the_command_takes_functions_and_saved_programs(tmp_path, capsys):
 def test_the_command_refuses(file, capsys, arguments, code, message):
     assert run(*(file if argument == "FILE" else argument for argument in arguments)) == code
     assert message in capsys.readouterr().err
+
+
+def test_the_parameters_of_an_operator_of_an_imported_model():
+    kernel = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)]
+    ends = [helper.make_tensor_value_info(name, 1, [2, 4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(kernel, "w")])
+    x = np.ones((2, 4), np.float32)
+    mox = jaxport.make_mox(jaxport.from_onnx(helper.make_model(graph, ir_version=10)))(x)
+    (gemm,) = mox.select("//Gemm[@params!='']")
+    assert list(gemm.params) == list(mox.params) == ["w"]
+    np.testing.assert_allclose(gemm.apply(gemm.params, x, kernel), x @ kernel.T, rtol=1e-6)
+    with pytest.raises(jaxport.InvalidArgument, match="`w` is an argument of `Gemm`"):
+        gemm.apply({"w": 2 * kernel}, x, kernel)

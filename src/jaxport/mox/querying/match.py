@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Self
 
 import jax
@@ -18,6 +19,7 @@ from jaxport.jaxprs import Array, Aval, Parameters, PyTree, Var
 from jaxport.jaxprs.alike import same_aval
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.original import Site
+from jaxport.mox.programs.parameters import is_parameter
 from jaxport.mox.querying.origins import evaluated, stacking_scans, value_of
 from jaxport.mox.querying.tree import Node, name_below
 
@@ -108,6 +110,29 @@ class Match(Mox):
         """The shape and dtype of each parameter of the block, by path; inside a scan, those of one step."""
         block, invars = self.block, self.node.equation.invars
         return {} if block is None else {path: invars[index].aval for index, path in block.named.items()}
+
+    @cached_property
+    def params(self) -> dict[str, Array]:
+        """The parameters of the block, by path; an operator of an imported model has its own among its arguments."""
+        return {
+            weight.path: weight.value for weight in (*self._arguments_held(), *self.weights) if is_parameter(weight)
+        }
+
+    def apply(self, params: Mapping[str, Array], /, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        """See `Mox.apply`; parameters that are arguments of the call are given as these."""
+        held = {weight.path: weight.value for weight in self._arguments_held()}
+        own = {weight.path for weight in self.weights}
+        for path in held.keys() & params.keys() - own:
+            if params[path] is not held[path]:
+                raise InvalidArgument(
+                    f"`{path}` is an argument of `{self.shown}`",
+                    where="`Match.apply(params, …)`",
+                    why="it would have two values",
+                    instead="give the new value as the argument",
+                )
+        return super().apply(
+            {path: v for path, v in params.items() if path in own or path not in held}, *args, **kwargs
+        )
 
     @property
     def in_avals(self) -> list[Aval]:
