@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from re import _constants as codes, _parser as parser  # the only reader of Python's patterns; a test compares both
+
+# The only reader of Python's patterns is private; a test compares the results with those of `re`.
+from re import _constants as codes, _parser as parser  # pyright: ignore[reportAttributeAccessIssue]
 
 from jaxport.errors import QueryError
 from jaxport.jaxprs import PyTree
@@ -99,7 +101,8 @@ class _Matching:
                     raise self.refused("flags inside it are not supported")
                 return self.ends(argument[3], starts)
             case codes.MAX_REPEAT | codes.MIN_REPEAT:
-                return self.repeated(*argument, starts)
+                least, most, body = argument
+                return self.repeated(least, most, body, starts)
             case codes.AT:
                 return frozenset(start for start in starts if self.is_at(argument, start))
             case codes.ASSERT | codes.ASSERT_NOT if argument[0] > 0:
