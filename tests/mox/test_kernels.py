@@ -16,6 +16,8 @@ import jaxport
 from jaxport.mox import dora, ia3, lora, merge_lora, prune, quantize
 from jaxport.mox.querying.kernels import kernels, summands
 
+pytestmark = pytest.mark.sampled(3)
+
 NUMBERS = np.random.default_rng(0)
 # Columns of very different sizes: a scale for each is needed.
 W = (NUMBERS.normal(size=(8, 12)) * np.logspace(-2, 1, 12)).astype(np.float32)
