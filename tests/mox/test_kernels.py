@@ -16,6 +16,8 @@ import jaxport
 from jaxport.mox import dora, ia3, lora, merge_lora, prune, quantize
 from jaxport.mox.querying.kernels import kernels, summands
 
+pytestmark = pytest.mark.sampled(3)
+
 NUMBERS = np.random.default_rng(0)
 # Columns of very different sizes: a scale for each is needed.
 W = (NUMBERS.normal(size=(8, 12)) * np.logspace(-2, 1, 12)).astype(np.float32)
@@ -353,3 +355,77 @@ def test_adapters_on_packed_weights(target, tmp_path):
         mox.sub(last.path, dora(2))
     with pytest.raises(jaxport.InvalidArgument, match="has no weight to quantize"):
         mox.sub(last.path, quantize())
+
+
+class Around(nnx.Module):
+    """A product inside of something else."""
+
+    def __init__(self, around):
+        self.kernel = nnx.Param(jnp.asarray(NUMBERS.normal(size=(8, 8)), jnp.float32))
+        self.bias, self.around = nnx.Param(jnp.asarray(NUMBERS.normal(size=8), jnp.float32)), around
+
+    def __call__(self, x):
+        return self.around(x, self.kernel[...], self.bias[...])
+
+
+AROUND = {
+    "residual": lambda x, w, b: x + x @ w + b,
+    "a constant": lambda x, w, b: x @ w + b + 1,
+    "a bias that is changed": lambda x, w, b: x @ w + jnp.tanh(b),
+    "twice": lambda x, w, b: sum([x @ w + b] * 2),
+    "scaled": lambda x, w, b: 2 * (x @ w) + b,
+    "reversed": lambda x, w, b: x[:, ::-1] @ w + b,
+    "activated": lambda x, w, b: jnp.tanh(x @ w + b),
+    "read again": lambda x, w, b: x @ w + b + (x @ w).sum(),
+    "two products": lambda x, w, b: x @ w + x @ jnp.ones((8, 8)) + b,
+    "halves": lambda x, w, b: jnp.concatenate(jnp.split(x @ w + b, 2, -1)[::-1], -1),
+}
+
+
+def or_refused(make, text):
+    """What a function returns; None if it is refused with this text."""
+    try:
+        return make()
+    except jaxport.InvalidArgument as error:
+        message = str(error)
+    assert text in message
+    return None
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_what_is_around_a_product_counts(around):
+    """A merged weight computes what the adapter does, or is refused."""
+    module = Around(AROUND[around])
+    mox = jaxport.make_mox(module)(X)
+    w, b, s = np.asarray(module.kernel[...]), np.asarray(module.bias[...]), np.arange(1, 9)
+    low = NUMBERS.normal(size=(8, 2)), NUMBERS.normal(size=(2, 8))
+    of = {
+        lora(2): ({"lora_a": low[0], "lora_b": low[1]}, lambda: AROUND[around](X, w + low[0] @ low[1], b)),
+        ia3(): ({"ia3_scale": s}, lambda: s * AROUND[around](X, w, b)),
+        ia3(inputs=True): ({"ia3_scale": s}, lambda: AROUND[around](X * s, w, b)),
+    }
+    for edit, (values, wanted) in of.items():
+        adapted = or_refused(lambda edit=edit: mox.sub("//Around", edit), "cannot be multiplied")
+        if adapted is None:
+            continue
+        params = given(adapted, **values)
+        np.testing.assert_allclose(adapted.apply(params, X), wanted(), rtol=1e-4, atol=1e-3)
+        merged = or_refused(lambda adapted=adapted, params=params: merge_lora(adapted, params), "cannot be merged")
+        if merged is not None:
+            np.testing.assert_allclose(mox.with_params(merged)(X), wanted(), rtol=1e-4, atol=1e-3)
+
+
+def test_the_updates_of_two_products_are_added():
+    class Sum(nnx.Module):
+        def __init__(self):
+            self.first, self.second = (nnx.Param(jnp.asarray(W)) for _ in range(2))
+
+        def __call__(self, x):
+            return x @ self.first + x @ self.second
+
+    mox = jaxport.make_mox(Sum())(X)
+    adapted = mox.sub("//Sum", lora(2))
+    params = {path: value + 1 if "lora" in path else value for path, value in adapted.params.items()}
+    merged = mox.with_params(merge_lora(adapted, params))
+    np.testing.assert_allclose(adapted.apply(params, X), merged(X), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(adapted.params["first.lora_b"], 0)

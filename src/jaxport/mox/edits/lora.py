@@ -225,24 +225,25 @@ def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> PythonFunction:
     """Return the adapted layer, one function for all layers with these plans, so that it is traced once."""
 
     def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
-        exchanged, added = {}, None
+        exchanged: dict[str, Array] = {}
+        added: list[Array] = []
         factor = scale * params[gate] if gate else scale
         for plan in plans:
             a, b = params[f"{plan.prefix}lora_a"], params[f"{plan.prefix}lora_b"]
             if plan.contracted is not None:
                 x = args[plan.argument].astype(a.dtype)
                 down = jnp.tensordot(x, a, (plan.contracted, tuple(range(a.ndim - 1))))
-                added = jnp.transpose(jnp.tensordot(down, b, 1), plan.order)
+                added.append(jnp.transpose(jnp.tensordot(down, b, 1), plan.order))
             elif plan.looked_up:
-                added = jnp.transpose(jnp.tensordot(_rows(a, args[plan.argument]), b, 1), plan.order)
+                added.append(jnp.transpose(jnp.tensordot(_rows(a, args[plan.argument]), b, 1), plan.order))
             else:
                 w = original.param(plan.weight)
                 exchanged[plan.weight] = (w + factor * update_of(a, b, plan.inputs, plan.batch)).astype(w.dtype)
         result = original(*args, params=exchanged)
-        if added is None:
-            return result
-        added = added if not gate and scale == 1 else factor * added
-        return result + added.reshape(result.shape).astype(result.dtype)
+        for update in added:
+            scaled = update if not gate and scale == 1 else factor * update
+            result = result + scaled.reshape(result.shape).astype(result.dtype)
+        return result
 
     return adapted
 

@@ -232,10 +232,10 @@ def _multiplied(before: str, argument: int | None, places: tuple[int, ...], gate
 def _scaled_with(match: Match, kernel: Kernel, inputs: bool) -> list[tuple[str, tuple[int, ...]]] | None:
     """Return the parameters that may be multiplied in place of what the layer takes or returns, and along which axes.
 
-    None unless the layer is linear in its weight, and its other parameters are added.
+    None unless the result of the layer is the product with its weight, and its other parameters.
     """
     block = match.block
-    if block is None or not kernel.is_linear or kernel.is_computed:
+    if block is None or not kernel.is_alone or kernel.is_computed:
         return None
     if inputs:
         return None if kernel.order is None else [(kernel.path, kernel.inputs)]

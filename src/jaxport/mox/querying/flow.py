@@ -31,6 +31,7 @@ class FollowedValue:
       axes: of the parameter and of the arguments.
       exact: whether it is nothing but the parameter, the argument, or the product and summands.
       linear: of a parameter, whether each element is one of its own or zero.
+      alone: of a product, whether only parameters were added to it.
       selected: of looked-up rows, the axes of the parameter that were indexed.
       source: the number of the argument, -1 of other values.
       size: that was added to an index, if it is negative.
@@ -41,6 +42,7 @@ class FollowedValue:
     axes: Axes
     exact: bool = True
     linear: bool = True
+    alone: bool = True
     selected: frozenset[int] = frozenset()
     source: int = -1
     size: Dim | None = None
@@ -133,6 +135,9 @@ class ParameterFlow:
         known = [operand.value for operand in operands]
         is_mixed = any(operand.is_mixed for operand in operands)
         made = self._result(equation, known, is_constant) if any(known) else None
+        if made is not None and made.kind in ("product", "rows") and equation.primitive.name in ("add", "add_any"):
+            others = [operand for operand in operands if not _is(operand.value, "product", "rows")]
+            made = replace(made, alone=made.alone and all(o.is_constant and o.is_mixed for o in others))
         if made is not None and made.kind == "weight" and is_mixed and equation.primitive.name in ELEMENTWISE:
             made, self.strays = None, True  # another weight, of several parameters
         others = _Operand(is_constant=all(is_constant) and not equation.effects, is_mixed=is_mixed)
@@ -293,7 +298,7 @@ class ParameterFlow:
         result: Aval = equation.outvars[0].aval
         if len(result.shape) != len(first.axes):
             return None
-        if is_sum and len(carriers) == 1:
+        if is_sum and len(carriers) == 1 and (first.exact or first.kind != "weight"):
             self.added[id(equation)] = first.axes
         if first.kind == "weight":
             return replace(first, exact=False, linear=False) if all(is_constant) else None

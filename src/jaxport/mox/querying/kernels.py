@@ -51,6 +51,7 @@ class Kernel:
       is_lookup: whether indices select from it.
       is_computed: whether it is no parameter, but computed from several of which this is the largest, as a dequantized one.
       is_linear: whether the only result of the call is the product, or the rows, and what the layer adds to them.
+      is_alone: whether it adds parameters only, so that arguments reach the result through the product.
     """
 
     index: int
@@ -67,6 +68,7 @@ class Kernel:
     order: tuple[int, ...] | None = None
     is_lookup: bool = False
     is_linear: bool = False
+    is_alone: bool = False
     is_computed: bool = False
     _flow: _Followed | None = field(default=None, repr=False, compare=False)
 
@@ -217,6 +219,7 @@ def _kernel(match: Match, jaxpr: jaxprs.Jaxpr, weight: int | ComputedWeight, ind
         order=place.order(reading, met, outputs) if place is not None and is_arranged else None,
         is_lookup=reading.kind == "lookup",
         is_linear=is_linear,
+        is_alone=is_linear and flow.results[0] is not None and flow.results[0].alone,
         is_computed=isinstance(weight, ComputedWeight),
         _flow=_Followed(jaxpr, flow),
     )
