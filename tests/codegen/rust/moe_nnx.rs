@@ -34,8 +34,11 @@ impl NnxMixture {
 
     /// Computes the module.
     pub fn forward(&self, mut x: Tensor<3>) -> Tensor<3> {
+        let device = x.device();
+        let [b, t, _] = x.dims();
+        let x_2 = Tensor::<3, Int>::full([b, t, 6], 0, &device).equal_elem(1);
         for layer in &self.layers {
-            x = layer.forward(x);
+            x = layer.forward(x, x_2.clone());
         }
         x
     }
@@ -64,14 +67,14 @@ impl NnxExperts {
     }
 
     /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    pub fn forward(&self, x: Tensor<3>, mask: Tensor<3, Bool>) -> Tensor<3> {
         let device = x.device();
         let [b, t, _] = x.dims();
         let norm = self.norm.forward(x.clone());
         let x_2 = activation::silu(self.gate.forward(norm.clone()).reshape([b, t, 6, 24]));
         let x_2 = (x_2 * self.up.forward(norm.clone()).reshape([b, t, 6, 24])).unsqueeze_dim::<5>(4);
         let router = self.router.forward(norm);
-        let x_3 = router.clone().mask_fill(router.clone().not_equal(router.clone()), f32::INFINITY);
+        let x_3 = router.clone().mask_fill(mask, f32::INFINITY);
         let (_, x_3) = top_k_2(x_3.clone().mask_fill(x_3.equal_elem(0.0), 0.0));
         let x_4 = activation::softmax(take_along_axis(router, x_3.clone(), 2, f32::NAN), 2).unsqueeze_dim::<4>(2);
         let x_3 = x_3.unsqueeze_dim::<4>(3).equal(Tensor::<4, Int>::from_data([[[[0, 1, 2, 3, 4, 5]]]], (&device, DType::I32)));
