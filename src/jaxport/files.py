@@ -4,8 +4,8 @@ A model may be two files, one of which names the other. The data file is named b
 it is moved to its place first, the file that names it is then replaced atomically, and unreferenced data is removed
 last. So either the old pair or the new one exists at any time, whichever process is killed.
 
-Files are written in a folder `.jaxport-…` next to the target, locked by its process. An unlocked folder was left by a
-killed process, and is removed by the next save in its parent folder.
+Files are written in a folder `.jaxport-…` next to the target, marked as ours and locked by its process. An unlocked one was
+left by a killed process, and is removed by the next save in its parent folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from jaxport.errors import InvalidArgument, SaveError, boundary
@@ -27,13 +27,13 @@ try:
 except ImportError:  # Windows has no such locks: nothing is cleaned up there
     fcntl = None
 
-__all__ = ["DIGITS", "checked_path", "data_name", "existing_file", "publish", "replace_file"]
+__all__ = ["DIGITS", "checked_path", "data_name", "existing_file", "new_folder", "publish", "publish_all"]
 
 DIGITS = 16
 """Hexadecimal digits of the digest in the name of a data file: enough that no two contents collide by chance."""
 
 _ATTEMPTS = 3
-_PREFIX, _MAIN, _DATA, _PROBE = ".jaxport-", "main", "data", "probe"
+_PREFIX, _MAIN, _DATA, _PROBE, _OURS = ".jaxport-", "main", "data", "probe", ".jaxport"
 
 Write = Callable[[Path], None]
 
@@ -125,6 +125,53 @@ def publish(
     return target
 
 
+def publish_all(folder: str | os.PathLike[str], files: Mapping[str, Write]) -> Path:
+    """Write files to a folder, which are moved there when all of them are complete.
+
+    Args:
+      folder: made if it does not exist, and removed again if the files cannot be written.
+      files: by path in the folder, what writes the file to a path. Existing regular files are replaced.
+
+    Returns:
+      The folder, with links resolved.
+
+    Raises:
+      SaveError: a file cannot be written; existing files stay.
+    """
+    target = Path(os.path.realpath(checked_path(folder, "the folder")))
+    refused, where = f"`{target}` cannot be written", f"`{target}`"
+    instead = "give a folder that exists or can be created, with enough space"
+    with boundary(refused, where=where, instead=instead, kind=SaveError):
+        try:
+            with new_folder(target), _working_folder(target) as made:
+                for name, write in files.items():
+                    (made / name).parent.mkdir(parents=True, exist_ok=True)
+                    write(made / name)
+                    _settled(made / name, _mode_of(target / name))
+                with _locked(target):
+                    for name in files:
+                        (target / name).parent.mkdir(parents=True, exist_ok=True)
+                        os.replace(made / name, target / name)
+                    _reach_disk(target)
+        except OSError as error:
+            raise SaveError(refused, where=where, why=error.strerror or str(error), instead=instead) from error
+    return target
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it; what was made is removed again if the block fails and leaves it empty."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for path in made:
+                path.rmdir()
+        raise
+
+
 def _mode_of(target: Path) -> int | None:
     """Return the permissions of the file to replace, or None if there is none.
 
@@ -160,17 +207,6 @@ def _mode_of_new_files(folder: Path) -> int:
     mode = stat.S_IMODE(probe.stat().st_mode)
     probe.unlink()
     return mode
-
-
-def replace_file(made: Path, target: Path) -> None:
-    """Move a complete file into the place of another, whose permissions it gets, or those of new files.
-
-    Raises:
-      OSError: it cannot be moved, or what is there is not a regular file that may be written.
-    """
-    mode = _mode_of(target)
-    os.chmod(made, _mode_of_new_files(made.parent) if mode is None else mode)
-    os.replace(made, target)
 
 
 def _move(folder: Path, target: Path, name: str, suffix: str) -> None:
@@ -221,6 +257,7 @@ def _working_folder(parent: Path) -> Iterator[Path]:
     else:  # a file system without locks
         folder, lock = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), None
     try:
+        (folder / _OURS).touch()
         yield folder
     finally:
         _remove(folder)
@@ -258,7 +295,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _clean(parent: Path) -> None:
-    """Remove what killed processes left: unlocked folders with our name that contain only our files."""
+    """Remove what killed processes left: unlocked folders with our name that have our mark, or nothing."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(parent)):
             if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
@@ -268,7 +305,9 @@ def _clean(parent: Path) -> None:
             if lock is None:
                 continue
             try:
-                if set(os.listdir(folder)) <= {_MAIN, _DATA, _PROBE}:
+                # Writers of tensors have files of their own names, and a crate has folders.
+                left = {*os.listdir(folder)}
+                if _OURS in left or left <= {_MAIN, _DATA, _PROBE}:
                     _remove(folder)
             finally:
                 os.close(lock)

@@ -24,8 +24,8 @@ from jaxport.codegen.writing.flat import variable_name
 from jaxport.codegen.writing.literals import comment, storable
 from jaxport.codegen.writing.numbers import with_differences
 from jaxport.codegen.writing.sizes import size_names
-from jaxport.errors import InvalidArgument, SaveError, boundary
-from jaxport.files import checked_path, publish
+from jaxport.errors import InvalidArgument, SaveError
+from jaxport.files import checked_path, publish_all
 from jaxport.importer.names import unique
 from jaxport.importer.traced.tracing import RecordedProgram
 from jaxport.importer.values.namespaces import HELPERS
@@ -74,17 +74,16 @@ class ModuleSource:
         from safetensors.numpy import save_file
 
         folder = Path(checked_path(folder, "the folder of the source"))
-        refused = f"`{folder}` cannot be created"
-        with boundary(refused, instead="give a folder that exists or can be created", kind=SaveError):
-            folder.mkdir(parents=True, exist_ok=True)
         self._refuse_foreign(folder)
         arrays = {key: np.asarray(value, order="C") for key, value in self.tensors.items()}
 
-        def write(file: Path, _: str) -> None:
+        def write_code(file: Path) -> None:
             file.write_text(self.code, encoding="utf-8", newline="\n")
 
-        publish(folder / TENSORS, lambda file, _: save_file(arrays, file, metadata=_METADATA))
-        return publish(folder / CODE, write)
+        return (
+            publish_all(folder, {TENSORS: lambda file: save_file(arrays, file, metadata=_METADATA), CODE: write_code})
+            / CODE
+        )
 
     def _refuse_foreign(self, folder: Path) -> None:
         """Refuse a folder with a module or weights that somebody else wrote, trained weights among them."""

@@ -20,7 +20,7 @@ from jaxport.codegen.writing.literals import call, comment, dim_expression, name
 from jaxport.codegen.writing.numbers import with_differences
 from jaxport.codegen.writing.sizes import size_names, size_statements
 from jaxport.errors import NotInstalled, SaveError, boundary
-from jaxport.files import checked_path, publish
+from jaxport.files import checked_path, new_folder, publish
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.traced.tracing import RecordedProgram
 from jaxport.importer.values.dtypes import STRING
@@ -61,8 +61,6 @@ class Source:
 
         folder = Path(checked_path(folder, "the folder of the source"))
         refused = f"`{folder}` cannot be created"
-        with boundary(refused, instead="give a folder that exists or can be created", kind=SaveError):
-            folder.mkdir(parents=True, exist_ok=True)
 
         def write(file: Path, data: str) -> None:
             code = self.code.replace(_BESIDE, f"with_name({json.dumps(data)})") if data else self.code
@@ -71,7 +69,11 @@ class Source:
         def write_tensors(file: Path) -> None:
             save_file({key: np.asarray(value, order="C") for key, value in self.tensors.items()}, file)
 
-        return publish(folder / f"{stem}.py", write, write_tensors if self.tensors else None, ".safetensors")
+        with (
+            boundary(refused, instead="give a folder that exists or can be created", kind=SaveError),
+            new_folder(folder),
+        ):
+            return publish(folder / f"{stem}.py", write, write_tensors if self.tensors else None, ".safetensors")
 
 
 def summary(kind: str, code: str, tensors: Mapping[str, np.ndarray], notes: Sequence[str] = ()) -> str:

@@ -112,7 +112,7 @@ def rounded_down(dim: Dim, divisor: int) -> Dim | None:
         node = nodes.pop()
         nodes += node.parts
         if node.form == "mod" and node.parts[1].value == divisor:
-            whole = whole or {name: symbolic_shape(name, scope=dim.scope)[0] for name in symbols(str(dim))}  # type: ignore[union-attr]
+            whole = whole or {name: symbolic_shape(name, scope=dim.scope)[0] for name in symbols(str(dim))}
             divided = _value(node.parts[0], whole)
             if same(dim, divided - divided % divisor):
                 return divided

@@ -6,7 +6,7 @@ use burn::tensor::{DType, activation, module};
 use std::fs::{File, set_permissions};
 use std::path::PathBuf;
 
-use super::helpers::{check_shape, divide_int, gather_nd};
+use super::helpers::{check_shape, gather_nd, rem_int};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -63,17 +63,12 @@ impl NnxBidirectionalGru {
         let [b, t, _] = x.dims();
         let x_2 = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
         let x_3 = Tensor::arange(0..t as i64, (&device, DType::I32)) * -1 + (t as i64 - 1);
-        let x_3 = x_3.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1);
-        let (x_4, x_5) = (x_3.clone(), Tensor::<2, Int>::full([b, t], t as i64, (&device, DType::I32)));
-        let x_3 = x_3 - divide_int(x_4, x_5) * t as i64;
-        let x_4 = x_3.clone().lower_elem(0).bool_and(x_3.clone().equal_elem(0).bool_not());
-        let x_3 = x_3.clone().mask_where(x_4, x_3 + t as i64).unsqueeze_dim::<3>(2);
-        let x_3 = x_3.clone().mask_where(x_3.clone().lower_elem(0), x_3 + t as i64).squeeze_dim::<2>(2);
-        let x_4 = x_3.clone().clamp_min(0).clamp_max(t as i64 - 1);
-        let x_5 = x_4.clone().unsqueeze_dim::<3>(2);
-        let x_3 = x_3.equal(x_4).unsqueeze_dim::<3>(2);
+        let x_3 = mod_2(x_3.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1)).unsqueeze_dim::<3>(2);
+        let x_3 = x_3.squeeze_dim::<2>(2);
+        let x_4 = x_3.clone().unsqueeze_dim::<3>(2);
+        let x_3 = x_3.clone().equal(x_3).unsqueeze_dim::<3>(2);
         for layer in &self.layers {
-            x = layer.forward(x, x_2.clone(), x_5.clone(), x_3.clone());
+            x = layer.forward(x, x_2.clone(), x_4.clone(), x_3.clone());
         }
         self.head.forward(x)
     }
@@ -198,6 +193,16 @@ fn scan(x0: Tensor<2>, x1: Tensor<3>, x2: Tensor<2>, x3: Tensor<1>, x4: Tensor<2
         carry = x_4;
     }
     (carry, Tensor::stack::<3>(rows, 0))
+}
+
+fn mod_2(x: Tensor<2, Int>) -> Tensor<2, Int> {
+    let device = x.device();
+    let [_, t] = x.dims();
+    let x_2 = Tensor::<1, Int>::full([1], t as i64, (&device, DType::I32)).equal(Tensor::<1, Int>::zeros([1], (&device, DType::I32)));
+    let x_3 = Tensor::<1, Int>::full([1], t as i64, (&device, DType::I32)).mask_where(x_2, Tensor::<1, Int>::ones([1], (&device, DType::I32)));
+    let x_4 = rem_int(x, x_3.clone().unsqueeze::<2>());
+    let x_5 = x_4.clone().lower_elem(0).not_equal(x_3.clone().lower_elem(0).unsqueeze::<2>()).bool_and(x_4.clone().not_equal_elem(0));
+    x_4.clone().mask_where(x_5, x_4 + x_3.unsqueeze::<2>())
 }
 
 // layers.0.forward_rnn.cell.kernel: [48, 16]

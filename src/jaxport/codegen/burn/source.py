@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import string
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files as resources
 from pathlib import Path
@@ -20,8 +18,8 @@ from jaxport.codegen.burn.printing import snake_case
 from jaxport.codegen.modules import GENERIC, is_generated_file
 from jaxport.codegen.rust.text import LAYOUT, formatted
 from jaxport.codegen.source import noted, summary
-from jaxport.errors import SaveError, boundary
-from jaxport.files import checked_path, replace_file
+from jaxport.errors import SaveError
+from jaxport.files import checked_path, publish_all
 from jaxport.importer.tensors.origins import ORIGINS, WeightOrigin, stored
 
 __all__ = ["CrateSource", "crate_source"]
@@ -76,38 +74,28 @@ class CrateSource:
             unchanged.
         """
         target = Path(os.path.realpath(checked_path(folder, "the folder of the crate")))
-        refused = f"`{target}` cannot be written"
-        with boundary(refused, instead="give a folder that exists or can be created", kind=SaveError):
-            target.mkdir(parents=True, exist_ok=True)
-            self._refuse_foreign(target)
-            made = Path(tempfile.mkdtemp(prefix=".jaxport-", dir=target))
-            try:
-                for path in self._write(made):
-                    (target / path).parent.mkdir(parents=True, exist_ok=True)
-                    replace_file(made / path, target / path)
-            finally:
-                shutil.rmtree(made, ignore_errors=True)
-        return target
+        self._refuse_foreign(target)
+        return publish_all(target, {path: self._writer(path) for path in self._paths()})
 
-    def _write(self, folder: Path) -> list[str]:
-        """Write all files to a folder, and return their paths."""
+    def _paths(self) -> list[str]:
+        return [*self.files, WEIGHTS, *(path for path, arrays in zip(SAMPLE, self.sample, strict=True) if arrays)]
+
+    def _writer(self, path: str) -> Callable[[Path], None]:
+        """Return what writes a file of the crate."""
         from safetensors.numpy import save_file
 
-        for path, text in self.files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text, encoding="utf-8", newline="\n")
-        metadata = {"generator": "jaxport", ORIGINS: stored(self.taken_from)}
-        save_file({key: np.ascontiguousarray(value) for key, value in self.tensors.items()}, folder / WEIGHTS, metadata)
-        paths = [*self.files, WEIGHTS]
-        for path, arrays in zip(SAMPLE, self.sample, strict=True):
-            if arrays:
-                save_file(
-                    {key: np.ascontiguousarray(value) for key, value in arrays.items()},
-                    folder / path,
-                    {"generator": "jaxport"},
-                )
-                paths.append(path)
-        return paths
+        def write_text(file: Path) -> None:
+            file.write_text(self.files[path], encoding="utf-8", newline="\n")
+
+        if path in self.files:
+            return write_text
+        metadata = {"generator": "jaxport"}
+        if path == WEIGHTS:
+            arrays, metadata = self.tensors, metadata | {ORIGINS: stored(self.taken_from)}
+        else:
+            arrays = self.sample[SAMPLE.index(path)]
+        made = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
+        return lambda file: save_file(made, file, metadata)
 
     def _refuse_foreign(self, folder: Path) -> None:
         for path in [*self.files, WEIGHTS, *SAMPLE]:

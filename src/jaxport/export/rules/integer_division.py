@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxport.export.emit import intervals
@@ -74,7 +75,7 @@ def _quotient(op: Emitter, condition: Value, changed: Value, plain: Value) -> Va
         signs = sides is not None and _is_computed(sides[0], "Sign", x) and _equals(sides[1], 1)
         if remainder is None or not signs or not _is_same(remainder[0], x) or not _equals(remainder[1], divisor):
             continue
-        if intervals.within(x, 0, np.iinfo(x.dtype).max):
+        if intervals.within(x, 0, int(jnp.iinfo(x.dtype).max)):
             return plain
         return op.Where(op.Less(x, op.Mul(plain, divisor)), changed, plain)
     return None
