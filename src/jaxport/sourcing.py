@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from jaxport.errors import InvalidArgument
 from jaxport.export.api import to_onnx
 from jaxport.importer.loading.load import is_source
+from jaxport.importer.names import Classes, Folder, Framework
 from jaxport.importer.program import Program, from_onnx
 from jaxport.jaxprs import PyTree
+
+if TYPE_CHECKING:
+    from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
 
 __all__ = ["to_source"]
 
@@ -19,32 +23,74 @@ __all__ = ["to_source"]
 def to_source(
     model: PyTree,
     inputs: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     /,
     *,
-    framework: str = "nnx",
+    framework: Classes = "nnx",
     strict: bool = False,
     **options: PyTree,
-) -> PyTree: ...
+) -> ModuleSource: ...
 @overload
 def to_source(
     model: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     *,
     inputs: PyTree = None,
-    framework: str = "nnx",
+    framework: Classes = "nnx",
     strict: bool = False,
     **options: PyTree,
-) -> PyTree: ...
+) -> ModuleSource: ...
+@overload
+def to_source(
+    model: PyTree,
+    inputs: PyTree,
+    folder: Folder = None,
+    /,
+    *,
+    framework: Literal["jax"],
+    strict: bool = False,
+    **options: PyTree,
+) -> Source: ...
+@overload
+def to_source(
+    model: PyTree,
+    folder: Folder = None,
+    *,
+    inputs: PyTree = None,
+    framework: Literal["jax"],
+    strict: bool = False,
+    **options: PyTree,
+) -> Source: ...
+@overload
+def to_source(
+    model: PyTree,
+    inputs: PyTree,
+    folder: Folder = None,
+    /,
+    *,
+    framework: Literal["burn"],
+    strict: bool = False,
+    **options: PyTree,
+) -> CrateSource: ...
+@overload
+def to_source(
+    model: PyTree,
+    folder: Folder = None,
+    *,
+    inputs: PyTree = None,
+    framework: Literal["burn"],
+    strict: bool = False,
+    **options: PyTree,
+) -> CrateSource: ...
 def to_source(
     model: PyTree,
     *places: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     inputs: PyTree = None,
-    framework: str = "nnx",
+    framework: Framework = "nnx",
     strict: bool = False,
     **options: PyTree,
-) -> PyTree:
+) -> AnySource:
     """Print a model as source and a weights file, which need only the framework and safetensors.
 
     A JAX model is exported to ONNX, and the exported model is printed: a Linen model can become an NNX model, an edited Mox

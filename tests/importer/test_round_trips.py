@@ -219,3 +219,89 @@ def test_operators_of_the_backend_suite_come_back(name: str) -> None:
         pytest.skip("ONNX Runtime ends where an integer is divided by zero: it is written out")
     beside = {"Cast", "Identity"}  # where a runtime has no kernel for the dtype
     assert len([each for each in operators(exported) if each not in beside]) <= 3
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        ("(int64[n] x) => (float[n, 4] y) <int64 d = {4}, float[2] v = {0, 1}> { y = OneHot(x, d, v) }", "OneHot"),
+        ("(int64[n] x) => (int64[n, 4] y) <int64 d = {4}, int64[2] v = {0, 1}> { y = OneHot(x, d, v) }", "OneHot"),
+        ("(int32[n] x) => (uint8[n, 4] y) <int32 d = {4}, uint8[2] v = {0, 1}> { y = OneHot(x, d, v) }", ""),
+        ("(int64[n] x) => (float[n, 2] y) { y = ai.onnx.ml.OneHotEncoder<cats_int64s = [1, 2]>(x) }", "OneHotEncoder"),
+        ("(int64[n, 3] x) => (int64[n, 3] y) { y = EyeLike<k = 1>(x) }", "EyeLike"),
+        ("(float[n, 3] x) => (int8[n, 3] y) { y = EyeLike<dtype = 3>(x) }", ""),
+        ("(double[n, 3] x) => (double[n, 1] y) <int64[1] a = {1}> { y = ReduceL1(x, a) }", "ReduceL1"),
+        ("(int64[n, 3] x) => (int64[n, 1] y) <int64[1] a = {1}> { y = ReduceSumSquare(x, a) }", "ReduceSumSquare"),
+        ("(float[1, 2, 6, 6] x, float[k, 4] r, int64[k] b) => (float[k, 2, 1, 1] y) { y = RoiAlign<sampling_ratio = 2>(x, r, b) }", "RoiAlign"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:64-bit types are off")
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_runtime_has_kernels_for_operators_written_again(graph: str, expected: str, wide: bool) -> None:
+    """An operator without a kernel for its types is written with others that hold the values, or as its definition."""
+    made = program(f"g {graph}", domains=', "ai.onnx.ml": 3')
+    scope = jax.export.SymbolicScope()
+    with jax.enable_x64(wide):
+        specs = [
+            jax.ShapeDtypeStruct(
+                jax.export.symbolic_shape(",".join(map(str, value.shape)), scope=scope),
+                jax.dtypes.canonicalize_dtype(value.dtype.numpy()),
+            )
+            for value in made.model.graph.inputs
+        ]
+        exported = jaxport.to_onnx(made, specs, double_precision=wide)
+        assert exported.verify().ok
+    written = {node.op_type for node in exported.model.graph} - {"Cast"}
+    assert written == {expected} if expected else graph.split("y = ")[1].partition("(")[0] not in written
+
+
+def test_a_bare_shape_has_the_type_that_the_program_declares() -> None:
+    made = program("g (int64[n] x, float[4, 3] t) => (float[m, 3] y) { y = Gather(t, x) }")
+    exported = jaxport.to_onnx(made, [("n",), (4, 3)])
+    assert [value.dtype.name for value in exported.model.graph.inputs] == ["INT64", "FLOAT"]
+    assert exported.verify().ok
+
+
+OLDER = [
+    (1, 'y = Cast<to = "INT32">(x)', "Cast"),
+    (7, "y = Upsample<scales = [1.0, 1.0, 2.0, 2.0]>(x)", "Resize"),
+    (9, 'y = Upsample<mode = "linear">(x, twice)', "Resize"),
+    (10, 'y = Resize<mode = "linear">(x, twice)', "Resize"),
+    (10, "y = Resize(x, twice)", "Resize"),
+    (11, "y = Softmax<axis = 3>(x)", "Softmax"),
+    (11, "y = Softmax<axis = 2>(x)", "Reshape Softmax Reshape"),
+    (11, "y = LogSoftmax<axis = -1>(x)", "LogSoftmax"),
+    (11, "y = Hardmax(x)", "Reshape Hardmax Reshape"),
+    (6, "y = PRelu(x, s)", "PRelu"),
+    (1, "y, i = TopK<k = 2>(x)", "TopK"),
+    (16, "g = Slice(x, none, two, last) y = GridSample(x, g)", "Slice GridSample"),
+    (16, 'g = Slice(x, none, two, last) y = GridSample<mode = "bicubic", align_corners = 1>(x, g)', "Slice GridSample"),
+]
+
+
+@pytest.mark.parametrize(("opset", "source", "expected"), OLDER)
+def test_operators_of_older_opsets_come_back_as_one(opset: int, source: str, expected: str) -> None:
+    weights = """<float[4] twice = {1, 1, 2, 2}, float[4] s = {1, 2, 3, 4}, int64[1] none = {0}, int64[1] two = {2},
+        int64[1] last = {3}>"""
+    made = program(f"g (float[2, 4, 6, 6] x) => (float y) {weights} {{ {source} }}", opset)
+    exported = jaxport.to_onnx(made, [(2, 4, 6, 6)])
+    found = [node.op_type for node in exported.model.graph]
+    assert [name for name in found if name != "Cast" or expected == "Cast"] == expected.split()
+    assert exported.verify().ok
+    for target in ("portable", "web"):
+        assert len(jaxport.to_onnx(made, [(2, 4, 6, 6)], target=target).model.graph) <= len(expected.split()) + 1
+
+
+@pytest.mark.parametrize(("name", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+@pytest.mark.parametrize(("opset", "layout"), [(3, None), (14, 1)])
+def test_recurrent_layers_of_other_forms_come_back(name: str, gates: int, opset: int, layout: int | None) -> None:
+    size, attribute = 2 * gates, ", layout = 1" if layout else ""
+    state = "h" if layout else ""
+    source = f"y, z = {name}<hidden_size = 2{attribute}>(x, w, r, , {', ' + state if state else ''}"
+    source = source.rstrip(", ") + ")"
+    graph = f"g (float[4, 5, 3] x, float[1, {size}, 3] w, float[1, {size}, 2] r, float[4, 1, 2] h) => (float y, float z) {{ {source} }}"
+    made = program(graph, opset)
+    exported = jaxport.to_onnx(made, [tuple(value.shape) for value in made.inputs])
+    assert [node.op_type for node in exported.model.graph].count(name) == 1
+    assert {node.op_type for node in exported.model.graph} <= {name, "Transpose", "Reshape"}
+    assert exported.verify().ok

@@ -17,14 +17,17 @@ from jaxport.codegen.recorded.simplified import simplified
 from jaxport.codegen.source import Source, to_source
 from jaxport.codegen.writing.literals import comment
 from jaxport.errors import InvalidArgument
+from jaxport.importer.names import Framework
 from jaxport.importer.program import Program
 from jaxport.importer.traced.tracing import record
 from jaxport.importer.values.host import RuntimeValue
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.variants import in_model_order, with_all_weights
 from jaxport.phases import phase
 
 __all__ = ["FRAMEWORKS", "printed"]
 
+AnySource = Source | ModuleSource | CrateSource
+"""The source of a program, whatever it is printed for."""
 Sample = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
 _DIALECTS = {dialect.name: dialect for dialect in (NNX, EQUINOX)}
 FRAMEWORKS = ("jax", *_DIALECTS, "burn")
@@ -34,11 +37,11 @@ FRAMEWORKS = ("jax", *_DIALECTS, "burn")
 def printed(
     program: Program,
     inputs: Mapping[str, RuntimeValue] | None,
-    framework: str,
+    framework: Framework,
     sample: Callable[[Collection[str]], Sample | None] | None = None,
     *,
     strict: bool = False,
-) -> Source | ModuleSource | CrateSource:
+) -> AnySource:
     """Return a program as source for a framework.
 
     Args:
@@ -60,7 +63,9 @@ def printed(
     dialect = _DIALECTS.get(framework)
     with phase("Printing"):
         with phase("Recording"):
+            trained = frozenset(program.weights)
             program = in_model_order(program) if framework == "burn" else program
+            program = with_all_weights(program) if dialect is not None else program
             recorded = record(program, inputs) if framework == "jax" else record_fused(program, inputs, strict=strict)
             recorded = simplified(recorded)
         if framework == "burn":
@@ -69,4 +74,4 @@ def printed(
             return crate_source(
                 crate, comment(program.name) or "model", metadata.version("jaxport"), arrays, recorded.notes
             )
-        return to_source(recorded) if dialect is None else to_modules(recorded, dialect)
+        return to_source(recorded) if dialect is None else to_modules(recorded, dialect, trained)

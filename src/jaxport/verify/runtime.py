@@ -97,6 +97,11 @@ class Session:
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata of the model."""
+        return dict(self._session.get_modelmeta().custom_metadata_map)
+
     def run(self, inputs: Mapping[str, Array]) -> list[np.ndarray]:
         """Return the outputs for these inputs, by name.
 

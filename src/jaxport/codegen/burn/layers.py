@@ -252,6 +252,8 @@ def accepts(layer: Layer) -> bool:
     match layer.kind:
         case "Conv":
             pads = config["padding"]
+            if pads is None:  # it depends on the size of the image
+                return False
             negative = any(n < 0 for pair in pads for n in pair)
             return len(pads) <= 3 and not negative and (len(pads) < 3 or all(low == high for low, high in pads))
         case "ConvTranspose":
@@ -340,7 +342,6 @@ BURN = Dialect(
     parameter=lambda array: array,
     table=lambda array: array,
     random=_refused,
-    cell=_refused,
     value=_value,
     frozen=_value,
     declared=False,
