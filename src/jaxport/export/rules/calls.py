@@ -59,8 +59,10 @@ DIVISIONS = {"floor_divide": jnp.floor_divide, "remainder": jnp.remainder}
 
 def _divided(op, operands, jaxpr, name):
     """Return quotient or remainder of signed integers by a positive number, of which ONNX rounds down the remainder alone."""
-    x, divisor = operands if len(operands) == 2 else (None, None)
-    if divisor is None or not divisor.is_constant or divisor.constant is None or x.dtype.kind != "i":
+    if len(operands) != 2:
+        return None
+    x, divisor = operands
+    if not divisor.is_constant or divisor.constant is None or x.dtype.kind != "i":
         return None
     avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in jaxpr.in_avals]
     own = jax.make_jaxpr(DIVISIONS[name])(*avals).eqns
