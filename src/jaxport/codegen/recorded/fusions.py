@@ -95,6 +95,8 @@ def _fusion(whole: Attended, known: Knowledge) -> Fusion | str:
         return "it is not in single precision"
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
+    if whole.softcap or whole.sink is not None:
+        return "its scores have a soft cap, or a sink"
     whole = _nearest(_with_masks(whole, known))
     arranged = _arranged(whole)
     size = whole.sizes.get(whole.axes.inner)
