@@ -11,6 +11,7 @@ from jaxport.export.emit.registry import rule
 from jaxport.export.rules import images
 from jaxport.jaxprs import closed_call_p
 from jaxport.jaxprs.releases.names import RESIZE
+from jaxport.jaxprs.walk import equations_within
 
 #: Calls that JAX passes to its compiler or to Python, so that their implementation cannot be traced, and the parameter
 #: that holds the jaxpr. Other primitives that only call a jaxpr need no rule: `prepare.implementations` traces them.
@@ -65,8 +66,8 @@ def _divided(op, operands, jaxpr, name):
     if not divisor.is_constant or divisor.constant is None or x.dtype.kind != "i":
         return None
     avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in jaxpr.in_avals]
-    own = jax.make_jaxpr(DIVISIONS[name])(*avals).eqns
-    is_jax = len(own) == 1 and str(own[0].params.get("jaxpr")) == str(jaxpr)  # and no function of the same name
+    first = next(equations_within(jax.make_jaxpr(DIVISIONS[name])(*avals).jaxpr))
+    is_jax = str(first.params.get("jaxpr")) == str(jaxpr)  # and no function of the same name
     if not is_jax or divisor.dtype != x.dtype or np.min(divisor.constant) < 1:
         return None
     if name == "remainder":
