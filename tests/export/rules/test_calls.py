@@ -132,3 +132,24 @@ def test_custom_root(fn, shape):
 
 def test_what_kernels_say_outside_of_kernels():
     check(lambda x, i: (kernel_reciprocal(x), pallas.multiple_of(i, 2)), f32(B), i32())
+
+
+LEAST, LARGEST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+WHOLE = np.array([LEAST, LEAST + 1, -7, -6, -3, -1, 0, 1, 2, 5, 6, LARGEST - 1, LARGEST], np.int32)
+
+
+@pytest.mark.parametrize("divisor", [1, 3, 7, LARGEST])
+@pytest.mark.parametrize(
+    ("fn", "nodes"), [(lambda x, d: x % d, 1), (lambda x, d: x // d, 5)], ids=["remainder", "floor_divide"]
+)
+def test_division_by_a_positive_number(fn, nodes, divisor):
+    exported = check(lambda x: fn(x, np.int32(divisor)), i32(WHOLE.size), values=[WHOLE])
+    assert len(exported.model.graph) <= nodes or divisor == LARGEST
+
+
+def test_a_function_of_the_name_of_one_of_jax():
+    @jax.jit
+    def remainder(x, d):
+        return x - d
+
+    check(lambda x: remainder(x, np.int32(3)), i32(4))

@@ -136,12 +136,11 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
     shapes = [x.logical_shape or () for x in operands]
     if not all(map(dims.all_static, shapes)):
         return None
-    sizes = [
-        math.prod(shape) * np.dtype(x.dtype).itemsize
-        for x, shape in zip((*avals, *operands), (*(a.shape for a in avals), *shapes), strict=True)
-    ]
-    if max(sizes) > SMALL:
-        return None
+    # Integers and truth values, or numbers: passes that match larger computations inspect larger constants.
+    for value, shape in zip((*avals, *operands), (*(aval.shape for aval in avals), *shapes), strict=True):
+        dtype, count = np.dtype(value.dtype), math.prod(shape)
+        if count > 1 and (dtype.kind not in "iub" or count * dtype.itemsize > SMALL):
+            return None
     # A constant may have one element in place of equal ones.
     arrays = [
         np.reshape(x.constant, shape) if np.size(x.constant) == math.prod(shape) else np.broadcast_to(x.constant, shape)  # pyright: ignore[reportArgumentType, reportCallIssue]

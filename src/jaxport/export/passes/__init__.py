@@ -44,6 +44,7 @@ from jaxport.graph.fusions.log_sum_exp import log_sum_exp
 from jaxport.graph.fusions.means import means
 from jaxport.graph.fusions.normalization import normalization
 from jaxport.graph.fusions.pixel_shuffle import pixel_shuffle, plain_shuffles
+from jaxport.graph.fusions.positions import positions
 from jaxport.graph.fusions.rotary import rotary
 from jaxport.graph.fusions.softmax import softmax
 from jaxport.graph.identities import identities
@@ -68,6 +69,7 @@ DEFAULT: tuple[Pass, ...] = (
     batch_normalization,
     constants,
     simplify,
+    positions,
     hoisting,
     scanned,
     repeated,

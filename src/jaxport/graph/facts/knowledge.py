@@ -21,6 +21,9 @@ __all__ = ["Knowledge"]
 LARGEST = 1 << 22
 """The bytes up to which the elements of a constant are looked at."""
 
+FOLLOWED = VIEWS | ARITHMETIC | {"Cast", "ConstantOfShape", "Neg"} | {"Trilu", "Where"}
+"""Operators whose floats are followed for all inputs: they make masks of positions."""
+
 FINITE = Facts(never_nan=True, never_infinite=True, never_minus_infinite=True)
 
 
@@ -73,7 +76,10 @@ class Knowledge:
         return Facts() if value is None else self._found[value]
 
     def _is_given(self, value: ir.Value) -> bool:
-        return value in self.sizes or constant_of(value) is not None or is_weight(value)
+        if value in self.sizes or constant_of(value) is not None or is_weight(value):
+            return True
+        floats = value.dtype is None or value.dtype.is_floating_point()
+        return not self.are_finite and floats and not is_op(value.producer(), *FOLLOWED)
 
     def _facts(self, value: ir.Value) -> Facts:
         dims, dtype = dims_of(value), value.dtype
@@ -83,6 +89,8 @@ class Knowledge:
         if array is not None:
             facts = of_constant(array) if array.nbytes <= LARGEST else Facts()
             return facts.completed(dtype, array.shape)
+        if not self.are_finite and self._is_given(value) and value not in self.sizes:
+            return Facts()
         if value in self.sizes:
             return _of_sizes(self.sizes[value]).completed(dtype, dims)
         operation = self.operation(value)
@@ -121,7 +129,9 @@ class Knowledge:
 
     def places(self, value: ir.Value) -> Places | None:
         """Return from where in its first operand a value takes its elements, if an operator only moves them."""
-        self.of(value)
+        node = value.producer()
+        for operand in () if node is None else node.inputs[1:]:
+            self.of(operand)
         operation = self.operation(value)
         return None if operation is None else places_of(operation)
 

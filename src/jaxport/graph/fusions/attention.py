@@ -50,7 +50,7 @@ ANCHOR = Anchor(at=("MatMul",), below=("Softmax",), through=(*VIEWS, "Cast", "Sl
 
 def attention(model: ir.Model) -> str:
     """Replace attention by the operator Attention, in the graph, its subgraphs and its functions."""
-    opset, known = model.opset_imports[""], Knowledge(model)
+    opset, known = model.opset_imports[""], Knowledge(model, are_finite=False)
 
     def find(node: ir.Node) -> Fusion | str | None:
         whole = recognized(node)

@@ -50,7 +50,7 @@ TO_THE_END, BEFORE_THE_FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 """Ends of slices."""
 
 
-def positions(model: ir.Model, sizes: Mapping[ir.Value, np.ndarray] | None = None, *, strict: bool = False) -> str:
+def positions(model: ir.Model, sizes: Mapping[ir.Value, np.ndarray] | None = None, *, strict: bool = True) -> str:
     """Replace what is known before the graph runs, in the graph, its subgraphs and its functions; return the report.
 
     Args:
@@ -81,7 +81,7 @@ class _Folding:
         result = node.outputs[0]
         if dims_of(result) is None or result.dtype is None or constant_of(result) is not None:
             return
-        if self.strict and self._is_guard(node):
+        if self.strict and (self._is_guard(node) or not _is_of_positions(node)):
             return
         builder = Builder(self.editor, root, node, {})
         new = self._number(builder, result) or self._chosen(builder, result) or self._gathered(builder, result)
@@ -108,7 +108,10 @@ class _Folding:
     # Numbers
 
     def _number(self, builder: Builder, result: ir.Value) -> ir.Value | None:
-        number, node = self._of(result).number, builder.node
+        node = builder.node
+        if self.strict and numpy_dtype(result).kind == "f":
+            return None
+        number = self._of(result).number
         if number is None or not node.inputs or node.op_type in (*GIVEN, "IsNaN", "IsInf"):
             return None  # what asks whether something is NaN goes with what it guards
         if is_op(node, *VIEWS) and constant_of(source(node)) is not None:
@@ -227,8 +230,11 @@ class _Folding:
 
     def _range(self, builder: Builder, result: ir.Value) -> ir.Value | None:
         """Return positions along one axis as a Range, if they are computed otherwise."""
-        form, node, dims = self._of(result).form, builder.node, dims_of(result) or []
-        if form is None or form.is_uniform or node.op_type in PLAIN or form.constant.number is None:
+        node, dims = builder.node, dims_of(result) or []
+        if node.op_type in PLAIN or numpy_dtype(result).kind not in "iu":
+            return None
+        form = self._of(result).form
+        if form is None or form.is_uniform or form.constant.number is None:
             return None
         axes = [axis for axis, slope in enumerate(form.slopes) if slope != ZERO]
         if len(axes) != 1 or form.slopes[axes[0]].number != 1 or result.dtype is None:
@@ -258,6 +264,12 @@ class _Folding:
         return builder.emit(
             "Add", [size, builder.constant(np.asarray(shift, np.int64), "shift")], [], ir.DataType.INT64
         )
+
+
+def _is_of_positions(node: ir.Node) -> bool:
+    """Whether a node looks up elements, chooses between values, or computes integers or truth values."""
+    dtype = node.outputs[0].dtype
+    return is_op(node, "Where", *LOOKUPS) or (dtype is not None and not dtype.is_floating_point())
 
 
 @dataclass(frozen=True)
