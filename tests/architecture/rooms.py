@@ -14,7 +14,7 @@ ROOMS: dict[str, str] = {
     "codegen/burn": "imports helpers values body rules equations layers steps printing crate source",
     "codegen/structure": "steps modules spelling recognition build",
     "export": "signature emit explain generation passes prepare flags delivery rules walk failures function_graph exported api",
-    "graph": "editing layout axis_groups identities matching positions fusing patterns arranging fusions",
+    "graph": "editing layout axis_groups identities facts matching positions masks fusing patterns arranging fusions",
     "importer": "limits names regular shown values resolving traced batching ops loading modules tensors running "
     "program explain variants",
     "jaxprs": "aliases dim_text releases sizes walk dataflow dims rewrite alike widen taps mapped meshes",

@@ -244,3 +244,51 @@ def test_refusals_say_why(case: Case, text: str) -> None:
 def test_what_depends_on_data_in_its_shape_is_refused_under_jit() -> None:
     with pytest.raises(Unsupported, match="NonZero"):
         jax.jit(from_onnx(case("NonZero", 13, X).model()))(X)
+
+
+def numeric(run: Any, x: np.ndarray) -> np.ndarray:
+    """The gradient of a function by central differences."""
+    steps = np.eye(x.size).reshape(x.size, *x.shape) * 1e-6
+    return np.array([(run(x + step) - run(x - step)) / 2e-6 for step in steps]).reshape(x.shape)
+
+
+DOUBLES = RNG.normal(size=(4, 3))
+TWICE = np.array([[1], [-2], [1]])
+HARD = [
+    *(case("ScatterND", 18, DOUBLES, TWICE, np.array([[2.0, 0, 3], [1, 2, 3], [0, 4, -1]]), reduction=r) for r in ("mul", "max", "min")),
+    *(case("ScatterElements", 18, DOUBLES, TWICE[:, [0, 0]], np.array([[2.0, 0], [1, 2], [0, 4]]), reduction=r) for r in ("mul", "max")),
+    case("MaxPool", 22, RNG.normal(size=(1, 1, 5, 6)), kernel_shape=[2, 3], dilations=[2, 2], pads=[1, 0, 0, 1], strides=[2, 1]),
+    case("MaxPool", 22, RNG.normal(size=(1, 1, 5, 6)), kernel_shape=[2, 2], dilations=[2, 3], auto_pad="SAME_LOWER"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HARD, ids=str)
+def test_gradients_that_jax_lacks(case: Case) -> None:
+    run = from_onnx(case.model())
+    names = [name for name, value in case.samples().items() if value.dtype.kind == "f"]
+    rest = {name: value for name, value in case.samples().items() if name not in names}
+    with jax.enable_x64(True):
+        loss = jax.jit(lambda *floats: jnp.sum(run(**dict(zip(names, floats, strict=True)), **rest) ** 2))
+        floats = [case.samples()[name] for name in names]
+        found = jax.grad(loss, tuple(range(len(names))))(*floats)
+        for place, gradient in enumerate(found):
+            at = lambda x, place=place: loss(*floats[:place], x, *floats[place + 1 :])
+            np.testing.assert_allclose(gradient, numeric(at, floats[place]), rtol=1e-5, atol=1e-6)
+
+
+def test_sums_of_bools_are_alternatives() -> None:
+    data = np.array([True, False, False])
+    index, updates = np.array([0, 1, 1]), np.array([True, False, True])
+    for reduction, wanted in (("add", [True, True, False]), ("mul", [True, False, False])):
+        made = case("ScatterElements", 18, data, index, updates, reduction=reduction).model()
+        assert from_onnx(made)(data, index, updates).tolist() == wanted
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+@pytest.mark.parametrize("bias", [0.5, 1.0, -1.5])
+@pytest.mark.parametrize("lambd", [1.5, -0.5, 0.0])
+def test_shrunk_integers_are_cut_off_towards_zero(dtype: Any, bias: float, lambd: float) -> None:
+    x = np.array([-3, -2, -1, 0, 1, 2, 5] if np.dtype(dtype).kind == "i" else [4, 2, 3, 5, 7], dtype)
+    wanted = [int(v + bias) if v < -lambd else int(v - bias) if v > lambd else 0 for v in x.tolist()]
+    with jax.enable_x64(True):
+        assert from_onnx(case("Shrink", 9, x, lambd=lambd, bias=bias).model())(x).tolist() == wanted

@@ -349,3 +349,50 @@ def test_collections_of_linen_have_roles():
         "params": "parameter",
         "batch_stats": "statistic",
     }
+
+
+TABLE = np.random.default_rng(0).normal(size=(13, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("low", [-np.inf, -1e9, np.finfo(np.float32).min, 0.0])
+@pytest.mark.parametrize("use", ["Add", "Mul"])
+@pytest.mark.parametrize("name", ["spatial_encoder.weight", "onnx::Gather_12"])
+def test_an_embedding_whose_padding_is_minus_infinity_is_trained(low: float, use: str, name: str):
+    graph = f'g (float[1, n, 4] s, int64[1, n] i) => (float[1, n, 4] y) <float[1] "{name}" = {{1}}> {{ e = Gather("{name}", i) y = {use}(s, e) }}'
+    made = model(graph)
+    made.producer_name = "pytorch"
+    made.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.vstack([np.full(4, low, "f4"), TABLE]), name))
+    imported = from_onnx(made)
+    assert imported.roles == {name: "parameter"}
+    if low < 0:
+        assert "nnx.Embed(14, 4" in imported.to_source(framework="nnx").code
+
+
+CAUSAL = np.where(np.tri(4, dtype=bool), 0, -np.inf).astype(np.float32)
+BOXES = np.random.default_rng(0).uniform(size=(1, 4, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "use", "role"),
+    [
+        ("layer.mask", CAUSAL, "y = Add(x, w)", "constant"),
+        ("layer.mask", CAUSAL[None], "i = Cast<to = 7>(x) j = ReduceMin<keepdims = 0>(i) r = Gather(w, j) y = Add(x, r)", "constant"),
+        ("w", CAUSAL - np.arange(4, dtype=np.float32), "y = Add(x, w)", "constant"),
+        ("layer.bias", CAUSAL - np.arange(4, dtype=np.float32), "y = Add(x, w)", "parameter"),
+        ("461", BOXES, "a = Mul(x, w) y = Add(a, w)", "constant"),
+        ("461", BOXES, "y = MatMul(x, w)", "parameter"),
+        ("461", BOXES[0, :1], "y = Mul(x, w)", "parameter"),
+        ("model.anchors", BOXES, "y = Mul(x, w)", "constant"),
+        ("priors", BOXES, "y = Mul(x, w)", "constant"),
+        ("pos_embed", BOXES, "y = Add(x, w)", "parameter"),
+        ("model/positions/Add/ReadVariableOp:0", BOXES, "y = Add(x, w)", "parameter"),
+        ("stft", np.hanning(8).astype(np.float32), "a = Concat<axis = 1>(x, x) y = Mul(a, w)", "constant"),
+    ],
+)  # fmt: skip
+def test_what_no_layer_owns_is_a_constant(name: str, array: np.ndarray, use: str, role: str):
+    made = model(f"g (float[4, 4] x) => (float[a, b] y) <float[1] w = {{1}}> {{ {use} }}")
+    made.producer_name = "pytorch"
+    made.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(array, name))
+    for node in made.graph.node:
+        node.input[:] = [name if each == "w" else each for each in node.input]
+    assert from_onnx(made).roles == {name: role}

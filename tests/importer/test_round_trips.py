@@ -219,3 +219,44 @@ def test_operators_of_the_backend_suite_come_back(name: str) -> None:
         pytest.skip("ONNX Runtime ends where an integer is divided by zero: it is written out")
     beside = {"Cast", "Identity"}  # where a runtime has no kernel for the dtype
     assert len([each for each in operators(exported) if each not in beside]) <= 3
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        ("(int64[n] x) => (float[n, 4] y) <int64 d = {4}, float[2] v = {0, 1}> { y = OneHot(x, d, v) }", "OneHot"),
+        ("(int64[n] x) => (int64[n, 4] y) <int64 d = {4}, int64[2] v = {0, 1}> { y = OneHot(x, d, v) }", "OneHot"),
+        ("(int32[n] x) => (uint8[n, 4] y) <int32 d = {4}, uint8[2] v = {0, 1}> { y = OneHot(x, d, v) }", ""),
+        ("(int64[n] x) => (float[n, 2] y) { y = ai.onnx.ml.OneHotEncoder<cats_int64s = [1, 2]>(x) }", "OneHotEncoder"),
+        ("(int64[n, 3] x) => (int64[n, 3] y) { y = EyeLike<k = 1>(x) }", "EyeLike"),
+        ("(float[n, 3] x) => (int8[n, 3] y) { y = EyeLike<dtype = 3>(x) }", ""),
+        ("(double[n, 3] x) => (double[n, 1] y) <int64[1] a = {1}> { y = ReduceL1(x, a) }", "ReduceL1"),
+        ("(int64[n, 3] x) => (int64[n, 1] y) <int64[1] a = {1}> { y = ReduceSumSquare(x, a) }", "ReduceSumSquare"),
+        ("(float[1, 2, 6, 6] x, float[k, 4] r, int64[k] b) => (float[k, 2, 1, 1] y) { y = RoiAlign<sampling_ratio = 2>(x, r, b) }", "RoiAlign"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:64-bit types are off")
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_runtime_has_kernels_for_operators_written_again(graph: str, expected: str, wide: bool) -> None:
+    """An operator without a kernel for its types is written with others that hold the values, or as its definition."""
+    made = program(f"g {graph}", domains=', "ai.onnx.ml": 3')
+    scope = jax.export.SymbolicScope()
+    with jax.enable_x64(wide):
+        specs = [
+            jax.ShapeDtypeStruct(
+                jax.export.symbolic_shape(",".join(map(str, value.shape)), scope=scope),
+                jax.dtypes.canonicalize_dtype(value.dtype.numpy()),
+            )
+            for value in made.model.graph.inputs
+        ]
+        exported = jaxport.to_onnx(made, specs, double_precision=wide)
+        assert exported.verify().ok
+    written = {node.op_type for node in exported.model.graph} - {"Cast"}
+    assert written == {expected} if expected else graph.split("y = ")[1].partition("(")[0] not in written
+
+
+def test_a_bare_shape_has_the_type_that_the_program_declares() -> None:
+    made = program("g (int64[n] x, float[4, 3] t) => (float[m, 3] y) { y = Gather(t, x) }")
+    exported = jaxport.to_onnx(made, [("n",), (4, 3)])
+    assert [value.dtype.name for value in exported.model.graph.inputs] == ["INT64", "FLOAT"]
+    assert exported.verify().ok

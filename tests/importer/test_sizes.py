@@ -10,6 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+import jaxport
 from jaxport.errors import InvalidArgument, ValueNotKnown
 from jaxport.importer import from_onnx
 from jaxport.importer.traced.assumptions import Assumptions
@@ -149,13 +150,13 @@ def test_sizes_that_fit_both_branches_are_refused(comparison: str):
     text = f"""g (float[n] x) => (float[n] y) {{ k = Constant<value_ints = [3]>() s = Shape(x) c = {comparison}(s, k)
         d = Squeeze(c) y = If(d){BRANCHES} }}"""
     with pytest.raises(ValueNotKnown, match=r"whether n (>|==) 3 depends on the sizes"):
-        from_onnx(model(text)).to_source()
+        from_onnx(model(text)).to_source(framework="jax")
 
 
 def test_a_slice_that_may_be_whole_or_not_is_held_to_the_side_that_fits():
     text = """g (float[n] x) => (float[m] y) <int64[1] zero = {0}, int64[1] four = {4}, float[4] w = {1, 2, 3, 4}> {
         a = Slice(x, zero, four) y = Add(a, w) }"""
-    assert "`n >= 4` has to hold" in repr(from_onnx(model(text)).to_source())
+    assert "`n >= 4` has to hold" in repr(from_onnx(model(text)).to_source(framework="jax"))
 
 
 def test_sizes_are_given_in_the_notation_of_exports(tmp_path):
@@ -164,15 +165,15 @@ def test_sizes_are_given_in_the_notation_of_exports(tmp_path):
     assert not source.notes
     given = arrays(made, (2, 3, 32, 64))
     np.testing.assert_allclose(called(source, given, tmp_path), expected(made, given), rtol=1e-6)
-    assert "32 * rows, 64" in from_onnx(made).to_source(inputs={"x": ("n", 3, "32*rows", 64)}).code
+    assert "32 * rows, 64" in from_onnx(made).to_source(inputs={"x": ("n", 3, "32*rows", 64)}, framework="jax").code
     (rows,) = jax.export.symbolic_shape("rows")
     spec = jax.ShapeDtypeStruct((1, 3, 8 * rows, 16), np.float32)
-    assert "8 * rows, 16" in from_onnx(made).to_source(inputs={"x": spec}).code
+    assert "8 * rows, 16" in from_onnx(made).to_source(inputs={"x": spec}, framework="jax").code
 
 
 def test_a_given_name_stands_for_the_one_of_the_file():
     made = model("g (float[batch, 4] x, float[batch, 4] c) => (float[batch, 4] y) { y = Add(x, c) }")
-    assert "c: float32[2 * n, 4]" in from_onnx(made).to_source(inputs={"x": ("2*n", 4)}).code
+    assert "c: float32[2 * n, 4]" in from_onnx(made).to_source(inputs={"x": ("2*n", 4)}, framework="jax").code
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_what_names_do_not_say_is_refused_with_the_constraint(text: str, constra
 )
 def test_malformed_sizes_are_refused(inputs: dict[str, Any], why: str):
     with pytest.raises(InvalidArgument, match=why):
-        from_onnx(model(ONE_LEVEL)).to_source(inputs=inputs)
+        from_onnx(model(ONE_LEVEL)).to_source(inputs=inputs, framework="jax")
 
 
 def test_an_array_becomes_a_constant_and_the_source_says_so():
@@ -237,3 +238,41 @@ def test_inferred_sizes_are_those_of_verification():
     report = from_onnx(model(THREE_LEVELS)).verify()
     assert report.ok
     assert from_onnx(model(THREE_LEVELS)).verify(sizes=[{"b": 1, "h": 16, "w": 8}]).ok
+
+
+ONE_ROW = {
+    "Reshape": """m = Transpose<perm = [1, 0, 2]>(x) d = Shape<start = 1, end = 2>(x) r = Constant<value_ints = [1, 3, 4]>()
+        s = Concat<axis = 0>(d, r) y = Reshape(m, s)""",
+    "Reshape of -1": """m = Transpose<perm = [1, 0, 2]>(x) s = Constant<value_ints = [-1, 12]>() f = Reshape(m, s)
+        d = Shape<start = 1, end = 2>(x) r = Constant<value_ints = [12]>() t = Concat<axis = 0>(d, r) y = Reshape(f, t)""",
+    "Squeeze": "m = Transpose<perm = [1, 0, 2]>(x) a = Constant<value_ints = [1]>() y = Squeeze(m, a)",
+}
+
+
+@pytest.mark.parametrize("framework", ["jax", "nnx", "equinox"])
+@pytest.mark.parametrize("name", ONE_ROW)
+def test_an_open_size_that_has_to_be_a_number_is_told_and_checked(name: str, framework: str, tmp_path):
+    program = from_onnx(model(f"g (float[batch, seq, 12] x) => (float y) {{ {ONE_ROW[name]} }}"))
+    source = program.to_source(tmp_path, framework=framework)
+    assert [note.partition(",")[0] for note in source.notes] == ["`batch` has to be 1"]
+    assert "if x.shape[0] != 1:\n" in source.code
+    assert "raise ValueError('batch has to be 1')" in source.code.replace('"', "'")
+
+
+@pytest.mark.parametrize("parts", ["a, r, b", "a, b, r", "r, s, a, b", "a, r, r, b"])
+def test_all_parts_of_a_concatenation_have_one_size(parts: str):
+    made = model(
+        f"g (float[n, 4] a, float[m, 4] b) => (float[k, l] y) {{ r = Relu(a) s = Relu(b) y = Concat<axis = 1>({parts}) }}"
+    )
+    assert from_onnx(made).to_source().notes == ("`n` has to be `m`, for the Concat that makes `y`",)
+
+
+def test_a_refusal_of_names_says_what_has_to_hold():
+    made = model("""g (float[b, t, 2] x) => (float y) <float[1, 4, 2] table = {1, 2, 3, 4, 5, 6, 7, 8}> {
+        z = Constant<value_ints = [0]>() e = Shape<start = 1, end = 2>(x) o = Constant<value_ints = [1]>()
+        p = Slice(table, z, e, o) y = Add(x, p) }""")
+    with pytest.raises(jaxport.JaxportError, match=r"`t <= 4` has to hold"):
+        jaxport.to_onnx(from_onnx(made), [("b", "t", 2)])
+    made = model("g (float[n, 4] a, float[m, 4] b) => (float[k, l] y) { y = Concat<axis = 1>(a, b) }")
+    with pytest.raises(jaxport.JaxportError, match=r"`n` has to be `m`"):
+        jaxport.to_onnx(from_onnx(made), [("n", 4), ("m", 4)])

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from jax import export, lax
 
+import jaxport
 from jaxport.export.signature.ports import Port
 from jaxport.testing import f32, i32, spec
-from jaxport.verify.sampling import Range, bounds, sample
+from jaxport.verify.sampling import Range, bounds, ordered, sample
 
 TABLE = jnp.arange(40.0).reshape(10, 4)
 
@@ -104,3 +105,30 @@ def test_symbolic_shapes_get_the_sizes():
     port = Port("x", (2 * batch, 3), np.dtype(np.float32))
     assert sample(port, {"B": 4}, np.random.default_rng(0)).shape == (8, 3)
     assert spec(3).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        lambda edges, x: jnp.searchsorted(edges, x),
+        lambda edges, x: jnp.digitize(x, edges),
+        lambda edges, x: jnp.interp(x, edges, edges * 2),
+        lambda edges, x: jnp.histogram(x, bins=edges)[0],
+        lambda edges, x: jnp.searchsorted(jnp.exp(edges[None] + 1)[0], x, side="right"),
+        lambda edges, x: jax.vmap(jnp.searchsorted, (None, 0))(edges, x[:, None]),
+    ],
+)
+def test_what_is_searched_by_bisection_is_sorted(search):
+    exported = jaxport.to_onnx(search, [(20,), ("N",)])
+    assert exported.verify().ok
+    trace = jax.make_jaxpr(search)(jnp.zeros(20), jnp.zeros(4))
+    assert ordered(trace) == {0}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "shapes"),
+    [("a == b", ["2*a", "2*b"]), ("a == 2*b", ["a", "2*b"]), ("mod(a, 2) == 0", ["a", "a"]), ("c == b", ["b", "b"])],
+)
+def test_sizes_that_equalities_replace_are_chosen(constraint: str, shapes: list[str]):
+    exported = jaxport.to_onnx(lambda x, y: x + y, [(shape,) for shape in shapes], constraints=[constraint])
+    assert exported.verify().ok

@@ -138,7 +138,8 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
             instead="give the size another name: `inputs={…}`",
         )
     inputs = model_arguments(recorded, {*reserved, *sizes})
-    classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked)
+    fixed = {recorded.inputs[key]: axes for key, axes in recorded.fixed.items() if key in recorded.inputs}
+    classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked, fixed)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
     body = "\n\n\n".join(
         ast.unparse(ast.fix_missing_locations(with_differences(definition))) for definition in classes.definitions
@@ -148,7 +149,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     origins = {key: weight.file for key, weight in weights.items() if weight.name}
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
     is_random = any(layer.kind == "Dropout" for layer in layers)
-    loading = [dialect.loading(made, is_random), pytorch_loading(made, weights, entries)]
+    loading = [dialect.loading(made, is_random), pytorch_loading(made, weights, entries, program)]
     parts = [*_definitions(dialect, body), *helper_sources(body), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
     title = "\n".join([f"`{comment(program.name)}`, {MARK}.", *noted(recorded.notes)])
@@ -193,7 +194,7 @@ def _definitions(dialect: Dialect, body: str) -> list[str]:
 
 def _imports(text: str, dialect: Dialect) -> str:
     used = set(re.findall(r"[A-Za-z_]\w*", text))
-    lines = ["import re"] * _uses(text, "re")
+    lines = ["import hashlib"] * _uses(text, "hashlib") + ["import re"] * _uses(text, "re")
     lines.append(f"from collections.abc import {', '.join(name for name in ('Iterator', 'Mapping') if name in used)}")
     lines += ["from pathlib import Path"] + ["from typing import Any"] * ("Any" in used) + [""]
     parts = [part for part in ("lax", "nn", "random") if _uses(text, part)]

@@ -17,6 +17,7 @@ from jaxport.codegen.recorded.simplified import simplified
 from jaxport.codegen.source import Source, to_source
 from jaxport.codegen.writing.literals import comment
 from jaxport.errors import InvalidArgument
+from jaxport.importer.names import Framework
 from jaxport.importer.program import Program
 from jaxport.importer.traced.tracing import record
 from jaxport.importer.values.host import RuntimeValue
@@ -25,6 +26,8 @@ from jaxport.phases import phase
 
 __all__ = ["FRAMEWORKS", "printed"]
 
+AnySource = Source | ModuleSource | CrateSource
+"""The source of a program, whatever it is printed for."""
 Sample = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
 _DIALECTS = {dialect.name: dialect for dialect in (NNX, EQUINOX)}
 FRAMEWORKS = ("jax", *_DIALECTS, "burn")
@@ -34,9 +37,11 @@ FRAMEWORKS = ("jax", *_DIALECTS, "burn")
 def printed(
     program: Program,
     inputs: Mapping[str, RuntimeValue] | None,
-    framework: str,
+    framework: Framework,
     sample: Callable[[Collection[str]], Sample | None] | None = None,
-) -> Source | ModuleSource | CrateSource:
+    *,
+    strict: bool = False,
+) -> AnySource:
     """Return a program as source for a framework.
 
     Args:
@@ -44,6 +49,7 @@ def printed(
       inputs: for `jaxport.importer.traced.tracing.record`: sizes other than the declared ones, and values that decide shapes.
       framework: one of `FRAMEWORKS`.
       sample: of the names of a crate's inputs, returns inputs and outputs by name for the crate's test; or None.
+      strict: whether guards that act on NaN alone stay.
 
     Raises:
       InvalidArgument: there is no such framework.
@@ -58,7 +64,7 @@ def printed(
     with phase("Printing"):
         with phase("Recording"):
             program = in_model_order(program) if framework == "burn" else program
-            recorded = record(program, inputs) if framework == "jax" else record_fused(program, inputs)
+            recorded = record(program, inputs) if framework == "jax" else record_fused(program, inputs, strict=strict)
             recorded = simplified(recorded)
         if framework == "burn":
             crate = to_crate(recorded)

@@ -134,7 +134,8 @@ def to_source(recorded: RecordedProgram) -> Source:
     bounds = recorded.assumed.checked
     wanted = sizes & {*printer.dims, *bounds}
     shaped = {argument: recorded.inputs[key] for key, argument in arguments.items()}
-    prologue, _ = size_statements(shaped, wanted, bounds)
+    fixed = {arguments[key]: axes for key, axes in recorded.fixed.items() if key in arguments}
+    prologue, _ = size_statements(shaped, wanted, bounds, fixed)
     lines = []
     for statement in (*prologue, *body):
         scope = printer.comments.get(id(statement))

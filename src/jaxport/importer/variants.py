@@ -16,15 +16,12 @@ __all__ = ["in_model_order", "rebuilt", "with_params"]
 
 def rebuilt(program: Program, model: ir.Model) -> Program:
     """Return the program of another model that computes the same with the same parameters, under the same options."""
-    options, trainable = program._options, program._trainable
-    return Program(model, trainable=trainable if options["untie"] else list(program.weights), **options)
+    return Program(model, trainable=list(program.weights), **program._options)
 
 
 def in_model_order(program: Program) -> Program:
     """Return the same program with images and kernels in the order of axes that the model has: channels first."""
-    options, trainable = program._options, program._trainable
-    trainable = trainable if options["untie"] else list(program.weights)
-    return Program(program.model, trainable=trainable, **{**options, "keeps_order": True})
+    return Program(program.model, trainable=list(program.weights), **{**program._options, "keeps_order": True})
 
 
 def with_params(program: Program, params: Mapping[str, RuntimeValue] | str | os.PathLike[str]) -> Program:

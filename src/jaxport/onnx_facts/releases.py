@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import ml_dtypes
 import numpy as np
 
 from jaxport.onnx_facts import CONTROL_FLOW, RESHAPING
 from jaxport.onnx_facts.kernels import MISSING, RELEASES
+from jaxport.onnx_facts.registrations import REGISTERED
 
 #: Dtypes with a kernel whose values are not those of the operator (Sign of NaN in half precision is 1), and dtypes
 #: newer than the opset of the table of kernels.
@@ -69,5 +70,51 @@ def _missing(op_type: str, release: str) -> frozenset[np.dtype]:
     entries = (entry.partition("<") for entry in MISSING.get(op_type, "").split())
     names = [name for name, _, since in entries if not since or releases.index(release) < releases.index(since)]
     return frozenset(
-        np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in (*names, *BESIDE.get(op_type, ()))
+        np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+        for name in (*names, *BESIDE.get(op_type, ()), *_unregistered(op_type))
+    )
+
+
+#: The dtypes of tensors that one kernel or another takes. The runtime computes float16 in float32 by itself.
+_ASKED = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 bfloat16 float32 float64".split()
+
+
+def _unregistered(op_type: str) -> Iterator[str]:
+    """Yield the dtypes that no kernel of an operator with one type parameter takes."""
+    since = max((since for name, since in REGISTERED if name == op_type), default=None)
+    parameters, kernels = ((), ()) if since is None else registered(op_type, since)
+    if len(parameters) == 1:
+        yield from (name for name in _ASKED if not any(name in kernel[0] for kernel in kernels))
+
+
+Kernel = tuple[frozenset[str], ...]
+"""The names of the dtypes that a kernel takes, by type parameter."""
+
+
+@functools.lru_cache(maxsize=512)
+def registered(op_type: str, since: int) -> tuple[tuple[str, ...], tuple[Kernel, ...]]:
+    """Return the type parameters of a version of an operator that no rule emits, and its kernels; () if all is served.
+
+    >>> parameters, kernels = registered("RoiAlign", 16)
+    >>> parameters, [tuple(map(sorted, kernel)) for kernel in kernels]
+    (('T1', 'T2'), [(['float32'], ['int64']), (['float64'], ['int64'])])
+    """
+    parameters, kernels = REGISTERED.get((op_type, since), ("", ""))
+    rows = (row.split() for row in kernels.split(", "))
+    return tuple(parameters.split()), tuple(tuple(frozenset(kinds.split("/")) for kinds in row) for row in rows if row)
+
+
+def lacks_kernel(op_type: str, since: int, dtypes: Mapping[str, str]) -> bool:
+    """Whether no kernel takes these dtypes: their names, by type parameter.
+
+    >>> lacks_kernel("OneHot", 11, {"T1": "int32", "T2": "int64", "T3": "float32"})
+    True
+    >>> lacks_kernel("OneHot", 11, {"T1": "int64", "T2": "int64", "T3": "float32"})
+    False
+    """
+    parameters, kernels = registered(op_type, since)
+    named = {"float16": ("float16", "float32")}
+    wanted = [(place, named.get(dtypes[p], (dtypes[p],))) for place, p in enumerate(parameters) if p in dtypes]
+    return bool(parameters) and not any(
+        all(not kernel[place].isdisjoint(names) for place, names in wanted) for kernel in kernels
     )

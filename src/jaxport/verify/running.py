@@ -144,7 +144,9 @@ def arguments(
       InvalidArgument: the sizes do not fit, or there is no such input to avoid integers for.
     """
     bounds, avoided = sampling.bounds(trace), sampling.avoided(avoid, ports)
-    valid = {name: bounds.get(len(trace.in_avals) - len(traced) + index, ()) for index, name in enumerate(traced)}
+    searched = sampling.ordered(trace)
+    place = {name: len(trace.in_avals) - len(traced) + index for index, name in enumerate(traced)}
+    valid = {name: bounds.get(place[name], ()) for name in traced}
     sets = size_choice.sets(size_choice.Conditions(trace), sizes, known, seed)
     sets = decoding.settled(sets) if is_step and not sizes else sets
     runs = [(sets[0], chosen) for chosen in choices]
@@ -159,4 +161,6 @@ def arguments(
                 values[name] = decoding.sampled(port, at)
             if values.get(name) is None:
                 values[name] = sampling.sample(port, at, generator, valid[name], avoided.get(name, ()))
+                if place[name] in searched and np.ndim(values[name]):
+                    values[name] = np.sort(values[name], axis=-1)
         yield at, values

@@ -100,6 +100,11 @@ class Session:
         metadata = self._session.get_modelmeta().custom_metadata_map
         self._shared = buffers.shared(metadata, (self.input_names, self.output_names))
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The metadata of the model."""
+        return dict(self._session.get_modelmeta().custom_metadata_map)
+
     def run(self, inputs: Mapping[str, Array]) -> list[np.ndarray]:
         """Return the outputs for these inputs, by name.
 

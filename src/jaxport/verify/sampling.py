@@ -7,7 +7,7 @@ where it selects from an axis (gather, scatter, dynamic slices) or is compared w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ _CARRIES = frozenset(
     """add broadcast_in_dim clamp concatenate convert_element_type copy div dynamic_slice expand_dims gather max min mul
     optimization_barrier pad rem reshape rev select_n slice sort split squeeze sub transpose""".split()
 )
+#: Primitives whose result is in the order of their operand.
+_INCREASING = frozenset("cbrt ceil cumsum erf exp exp2 expm1 floor log log1p logistic round sqrt tanh".split())
 _EQUALITY, _ORDER = frozenset(("eq", "ne")), frozenset(("lt", "le", "gt", "ge"))
 
 
@@ -75,11 +77,25 @@ def bounds(jaxpr: jaxprs.ClosedJaxpr) -> dict[int, list[Range]]:
     return flow.ranges
 
 
-class _Flow:
-    """Follows integer inputs through a program."""
+def ordered(jaxpr: jaxprs.ClosedJaxpr) -> set[int]:
+    """Return the inputs that have to be sorted, because the program searches them by bisection.
 
-    def __init__(self) -> None:
+    >>> import jax.numpy as jnp
+    >>> ordered(jax.make_jaxpr(lambda edges, x: jnp.searchsorted(2 * edges, x))(jnp.zeros(3), jnp.zeros(2)))
+    {0}
+    """
+    flow = _Flow(_CARRIES | _INCREASING)
+    flow.through(jaxpr.jaxpr, [_ValueOrigin(inputs=frozenset([index])) for index in range(len(jaxpr.in_avals))])
+    return flow.searched
+
+
+class _Flow:
+    """Follows inputs through a program: by default what shows which element an integer selects."""
+
+    def __init__(self, carries: Collection[str] = _CARRIES) -> None:
+        self.carries = carries
         self.ranges: dict[int, list[Range]] = {}
+        self.searched: set[int] = set()
         self._done: dict[tuple[int, tuple[_ValueOrigin, ...]], list[_ValueOrigin]] = {}
 
     def through(self, jaxpr: jaxprs.Jaxpr, origins: Sequence[_ValueOrigin]) -> list[_ValueOrigin]:
@@ -97,13 +113,15 @@ class _Flow:
             return [_ValueOrigin(positions=(equation.params["shape"][equation.params["dimension"]],))]
         if not any(origins):
             return nothing
+        if equation.params.get("name") == "searchsorted":
+            self.searched |= origins[0].inputs
         for origin, valid in _selections(equation, origins):
             for index in origin.inputs:
                 self.ranges.setdefault(index, []).append(valid)
         inner = bodies(equation.params)
         if inner:
             return self.bodies(equation, inner, origins)
-        if name not in _CARRIES:
+        if name not in self.carries:
             return nothing
         return [_merged(equation, origins)] * len(equation.outvars)
 

@@ -39,11 +39,23 @@ class Conditions:
 
     def broken(self, sizes: Mapping[str, int]) -> str:
         """Return a constraint that some sizes violate, or an empty text."""
+        sizes = self._with_replaced(sizes)
         for text in self.constraints:
             left, comparison, right = re.split("(>=|<=|==)", text)
+            if not sizes.keys() >= dims.symbols(left) | dims.symbols(right):
+                continue  # no input has the size
             if not _COMPARISONS[comparison](dims.evaluate(left.strip(), sizes), dims.evaluate(right.strip(), sizes)):
                 return text
         return ""
+
+    def _with_replaced(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return sizes with those of the symbols for which an equality has others: JAX leaves none of them."""
+        found = dict(sizes)
+        for text in self.constraints:
+            left, comparison, right = (part.strip() for part in re.split("(>=|<=|==)", text))
+            if comparison == "==" and left.isidentifier() and dims.symbols(right) <= found.keys():
+                found.setdefault(left, dims.evaluate(right, found))
+        return found
 
     def fulfilled(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes satisfy the constraints and leave no array empty."""

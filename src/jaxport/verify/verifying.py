@@ -15,6 +15,8 @@ import numpy as np
 
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
+from jaxport.export import failures
+from jaxport.export.delivery.precisions import Precision, recorded
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port, is_key, port_of, stored
@@ -121,6 +123,8 @@ def verify_file(
 ) -> Report:
     """Compare a saved model with a JAX callable: see `verify`.
 
+    A file that was exported in a reduced precision says so, and is compared at the tolerance of that precision.
+
     The inputs of the file are matched with those of the function by name, or otherwise by position; outputs are matched
     by position. Inputs that have the names of weights of the callable are given these weights.
 
@@ -140,8 +144,9 @@ def verify_file(
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn
     with jax.enable_x64(double_precision or _x64()):
-        specified = specs.read_inputs(inputs, input_params, constraints, double_precision)
-        traced, flags = traced_with_flags(bound, specified, name=Path(path).name, state=state)
+        specified = specs.read_inputs(inputs, input_params, constraints, double_precision, fn)
+        with failures.explaining(getattr(fn, "__name__", type(fn).__name__), bound, specified):
+            traced, flags = traced_with_flags(bound, specified, name=Path(path).name, state=state)
         x64 = _x64()
     weights = {weight.path: stored(weight.value) for weight in traced.weights if weight.path in session.input_names}
     names = [name for name in session.input_names if name not in weights]
@@ -170,6 +175,7 @@ def verify_file(
         state=state,
         flags=flags,
         x64=x64,
+        precision=recorded(session.metadata.get("jaxport.precision", "")),
     )
     return subject.report(None, sizes, rtol, atol, avoid, seed, check)
 
@@ -211,10 +217,12 @@ class _Subject(Sides[_FunctionRun]):
     flags: frozenset[int]
     x64: bool
     exported: Exported | None = None
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         self.output_names = [port.name for port in self.outputs]
-        self.precision = self.exported.precision if self.exported is not None else None
+        if self.exported is not None:
+            self.precision = self.exported.precision
         self.scaled = self.precision.tolerance if self.precision is not None else None
 
     def report(

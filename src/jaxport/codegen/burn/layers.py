@@ -340,7 +340,6 @@ BURN = Dialect(
     parameter=lambda array: array,
     table=lambda array: array,
     random=_refused,
-    cell=_refused,
     value=_value,
     frozen=_value,
     declared=False,

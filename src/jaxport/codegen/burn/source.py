@@ -21,7 +21,7 @@ from jaxport.codegen.modules import GENERIC, is_generated_file
 from jaxport.codegen.rust.text import LAYOUT, formatted
 from jaxport.codegen.source import noted, summary
 from jaxport.errors import SaveError, boundary
-from jaxport.files import checked_path
+from jaxport.files import checked_path, replace_file
 from jaxport.importer.tensors.origins import ORIGINS, WeightOrigin, stored
 
 __all__ = ["CrateSource", "crate_source"]
@@ -84,7 +84,7 @@ class CrateSource:
             try:
                 for path in self._write(made):
                     (target / path).parent.mkdir(parents=True, exist_ok=True)
-                    os.replace(made / path, target / path)
+                    replace_file(made / path, target / path)
             finally:
                 shutil.rmtree(made, ignore_errors=True)
         return target

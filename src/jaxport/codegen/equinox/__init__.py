@@ -56,11 +56,6 @@ def keys_from(seed: int) -> Iterator[Array]:
 '''
 
 
-def _cell(cell: ast.expr) -> ast.expr:
-    """Return a function that calls a cell: `lax.scan` takes hashable functions only, and modules of arrays are not."""
-    return ast.parse(f"lambda carry, row: {ast.unparse(cell)}(carry, row)", mode="eval").body
-
-
 _SEQUENTIAL = SequenceForm(lambda elements: call("Sequential", listed(elements)), ("layers",))
 
 EQUINOX = Dialect(
@@ -76,7 +71,6 @@ EQUINOX = Dialect(
     parameter=lambda array: array,
     table=lambda array: array,
     random=lambda *sizes: ast.Call(call("nn.initializers.lecun_normal"), [call("next", name("keys")), *sizes], []),
-    cell=_cell,
     value=lambda weight: weight,
     frozen=lambda table: call("lax.stop_gradient", table),
     declared=True,

@@ -76,7 +76,6 @@ NNX = Dialect(
     parameter=lambda array: call("nnx.Param", array),
     table=lambda array: call("Table", array),
     random=lambda *sizes: ast.Call(call("nnx.initializers.lecun_normal"), [call("rngs.params"), *sizes], []),
-    cell=lambda cell: cell,
     value=_value,
     frozen=_value,
     declared=False,

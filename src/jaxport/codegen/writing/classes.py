@@ -31,6 +31,7 @@ from jaxport.codegen.writing.sizes import size_statements
 from jaxport.codegen.writing.starts import Start, begun, filled, starts
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.traced.assumptions import Bounds
+from jaxport.importer.traced.tracing import Fixed
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
 
@@ -116,7 +117,7 @@ class Classes:
       known_sizes: the names of sizes that arguments of the model have.
       result: the values that the model returns.
       outputs: the names of its results.
-      bounds: the sizes that it accepts, where others have other results.
+      bounds, fixed: the sizes that it accepts where others have other results, and those that have to be a number.
     """
 
     dialect: Dialect
@@ -126,6 +127,7 @@ class Classes:
     result: RuntimeValue
     outputs: Mapping[Variable, str]
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    fixed: Mapping[Variable, Fixed] = field(default_factory=dict)
     roles: dict[Variable, str] = field(default_factory=dict)
     starts: dict[str, Start] = field(default_factory=dict)
     drafts: dict[int, Draft] = field(default_factory=dict)
@@ -284,7 +286,8 @@ class Classes:
         bounds = self.bounds if is_root else None
         wanted = {*printer.dims, *(bounds or ())} & {*self.known_sizes}
         shaped = {text: variable for variable, text in arguments.items()}
-        prologue, missing = size_statements(shaped, wanted, bounds)
+        fixed = {text: self.fixed.get(variable, {}) for text, variable in shaped.items() if is_root}
+        prologue, missing = size_statements(shaped, wanted, bounds, fixed)
         sizes = tuple(sorted(missing))
         method = self._method(printer, arguments, sizes, [*prologue, *body], result)
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)

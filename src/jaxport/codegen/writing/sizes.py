@@ -11,6 +11,7 @@ import jax
 from jaxport.codegen.writing.literals import attribute
 from jaxport.errors import InvalidArgument
 from jaxport.importer.traced.assumptions import Bounds
+from jaxport.importer.traced.tracing import Fixed
 from jaxport.importer.values.host import RuntimeValue, is_dim
 from jaxport.importer.values.recording import Variable
 
@@ -31,6 +32,7 @@ def size_statements(
     arguments: Mapping[str, RuntimeValue],
     names: Collection[str],
     bounds: Mapping[str, Bounds] | None = None,
+    fixed: Mapping[str, Fixed] | None = None,
 ) -> tuple[list[ast.stmt], set[str]]:
     """`batch, seq = x.shape`, for the sizes that are wanted; and `height = x.shape[2] // 32`.
 
@@ -38,6 +40,7 @@ def size_statements(
       arguments: the variables that the names of arguments stand for.
       names: the sizes.
       bounds: of the model itself, the sizes that it accepts, by name; inside it, inputs are as they have to be.
+      fixed: by argument and axis, the sizes of the model's inputs that have to be a number.
 
     Returns:
       The statements, and the names that no argument has as the size of an axis.
@@ -50,6 +53,10 @@ def size_statements(
         name: [str(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)
     }
     statements: list[ast.stmt] = []
+    for argument, axes in (fixed or {}).items():
+        for axis, (size, number) in axes.items():
+            refusal = f"raise ValueError({f'{size} has to be {number}'!r})"
+            statements += ast.parse(f"if {argument}.shape[{axis}] != {number}:\n    {refusal}").body
     for argument, sizes in shapes.items():
         targets = []
         for size in sizes:

@@ -141,9 +141,11 @@ def lacking(nodes: Iterable[ir.Node], opset: int, release: str) -> Iterator[str]
 
 def lack(node: ir.Node, opset: int, release: str) -> str | None:
     """Return the dtype or the opset of the kernel that a release lacks for one node, or None."""
-    if node.domain or node.op_type not in MISSING:
+    if node.domain == "com.microsoft":
         return None
-    facts = schema.find("", node.op_type, opset)
+    facts = schema.find(node.domain, node.op_type, opset)
+    if node.op_type not in MISSING:
+        return None if facts is None else unregistered(node, facts)
     if facts is None:
         return f"opset {opset}, where it does not exist"
     if facts.since in _unserved(node.op_type, release):
@@ -153,6 +155,16 @@ def lack(node: ir.Node, opset: int, release: str) -> str | None:
     if missing and (dtype is None or dtype in missing):
         return "an unknown dtype" if dtype is None else dtype.name
     return None
+
+
+def unregistered(node: ir.Node, facts: schema.Schema) -> str | None:
+    """Return the dtypes of a node if no kernel takes them, for an operator that no rule emits; else None."""
+    dtypes: dict[str, str] = {}
+    inputs = ((value, facts.input(index)) for index, value in enumerate(node.inputs))
+    for value, formal in (*inputs, *((value, facts.output(index)) for index, value in enumerate(node.outputs))):
+        if value is not None and formal is not None and value.dtype is not None:
+            dtypes.setdefault(formal.type, "string" if value.dtype is ir.DataType.STRING else value.dtype.numpy().name)
+    return ", ".join(dtypes.values()) if releases.lacks_kernel(node.op_type, facts.since, dtypes) else None
 
 
 def computed_in(node: ir.Node, facts: schema.Schema) -> np.dtype | None:

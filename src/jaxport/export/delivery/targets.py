@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common
@@ -18,6 +19,9 @@ from jaxport.export.passes.tied import tied
 from jaxport.graph.editing import graphs, operator_name
 from jaxport.onnx_facts import releases
 from jaxport.onnx_facts.kernels import RELEASES
+
+TargetName = Literal["onnx", "portable", "web", "openvino", "onnxruntime", "genai"]
+"""The names of `TARGETS`."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ TARGETS: dict[str, Target] = {
 DEFAULT = TARGETS["onnx"]
 
 
-def validated(target: str | Target, opset: int | None) -> tuple[Target, int]:
+def validated(target: TargetName | Target, opset: int | None) -> tuple[Target, int]:
     """The target, and the opset to write.
 
     Raises:

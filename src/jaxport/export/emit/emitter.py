@@ -202,9 +202,11 @@ class Emitter:
         if facts is None:
             return self._append(domain, op_type, values, attributes, results or [], None)
 
+        if self.walker.legalize:
+            values = legalize.for_a_kernel(self.cast, op_type, facts, values)
         wider = legalize.compute_dtype(op_type, facts, values) if self.walker.legalize else None
         if wider is not None:
-            return self._in_wider_dtype(wider, facts, op_type, values, attributes, outputs, results)
+            return self._in_wider_dtype(wider, facts, (domain, op_type), values, attributes, outputs, results)
         dtypes = [self._result_dtype(facts, i, values, attributes) for i in range(outputs)]
         if outputs == 1 and not domain:
             folded = folding.fold(op_type, values, attributes, dtypes[0])
@@ -306,7 +308,7 @@ class Emitter:
         self,
         wider: np.dtype,
         facts: schema.Schema,
-        op_type: str,
+        operator: tuple[str, str],
         values: Sequence[Value | None],
         attributes: dict[str, Any],
         outputs: int,
@@ -321,7 +323,8 @@ class Emitter:
         computed = [facts.output(i).type == parameter for i in range(outputs)]
         if results:
             results = [(wider if c else d, shape) for (d, shape), c in zip(results, computed, strict=True)]
-        emitted = self.emit(op_type, *operands, outputs=outputs, results=results, **attributes)
+        domain, op_type = operator
+        emitted = self.emit(op_type, *operands, domain=domain, outputs=outputs, results=results, **attributes)
         many = emitted if isinstance(emitted, tuple) else (emitted,)
         back = tuple(self.cast(x, narrow) if c else x for x, c in zip(many, computed, strict=True))
         return back if isinstance(emitted, tuple) else back[0]

@@ -8,12 +8,13 @@ if only bits are moved or sums wrap, uint64 may be replaced by int64.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from jaxport.export.emit.value import Value
-from jaxport.onnx_facts.releases import NEWEST, current_release, missing
+from jaxport.onnx_facts.releases import NEWEST, current_release, lacks_kernel, missing, registered
 from jaxport.onnx_facts.schema import Schema
 
 #: Dtypes that hold all values of a dtype, the cheapest first.
@@ -42,14 +43,55 @@ SIGNLESS = frozenset({"CumSum", "ReduceProd", "Where"})
 
 def type_parameter(facts: Schema, values: Sequence[Value | None]) -> tuple[str, np.dtype]:
     """Return the type parameter that an operator computes in, and the dtype that the operands give it."""
-    dtypes = {}
+    dtypes = types_of(facts, values)
+    computed = facts.outputs[0].type
+    parameter = computed if computed in dtypes else next(iter(dtypes), "")
+    return parameter, dtypes.get(parameter, np.dtype(np.float32))
+
+
+def types_of(facts: Schema, values: Sequence[Value | None]) -> dict[str, np.dtype]:
+    """Return the dtypes that the operands give the type parameters of an operator."""
+    dtypes: dict[str, np.dtype] = {}
     for index, value in enumerate(values):
         formal = facts.input(index)
         if value is not None and formal is not None:
             dtypes.setdefault(formal.type, value.dtype)
-    computed = facts.outputs[0].type
-    parameter = computed if computed in dtypes else next(iter(dtypes), "")
-    return parameter, dtypes.get(parameter, np.dtype(np.float32))
+    return dtypes
+
+
+def for_a_kernel(
+    cast: Callable[[Value, np.dtype], Value], op_type: str, facts: Schema, values: list[Value | None]
+) -> list[Value | None]:
+    """Return the operands in dtypes that a kernel takes together, such as indices in int64."""
+    dtypes = _wider_operands(op_type, facts, values)
+    for index, value in enumerate(values):
+        formal = facts.input(index)
+        if value is not None and formal is not None and formal.type in dtypes:
+            values[index] = cast(value, dtypes[formal.type])
+    return values
+
+
+def _wider_operands(op_type: str, facts: Schema, values: Sequence[Value | None]) -> Mapping[str, np.dtype]:
+    """Return the dtypes for operands such as indices, by type parameter, if no kernel takes those that they have.
+
+    Only dtypes that hold the same values are chosen, and only for parameters that are not the type of a result.
+    """
+    dtypes = types_of(facts, values)
+    names = {parameter: dtype.name for parameter, dtype in dtypes.items()}
+    parameters, _ = registered(op_type, facts.since)
+    if len(parameters) < 2 or not lacks_kernel(op_type, facts.since, names):
+        return {}
+    results = {formal.type for formal in facts.outputs}
+    free = [parameter for parameter in parameters if parameter in dtypes and parameter not in results]
+    choices = [(names[parameter], *WIDER.get(names[parameter], ())) for parameter in free]
+    for chosen in sorted(itertools.product(*choices), key=lambda each: sum(map(_cost, choices, each))):
+        if not lacks_kernel(op_type, facts.since, names | dict(zip(free, chosen, strict=True))):
+            return {parameter: np.dtype(name) for parameter, name in zip(free, chosen, strict=True)}
+    return {}
+
+
+def _cost(choice: Sequence[str], name: str) -> int:
+    return choice.index(name)
 
 
 def compute_dtype(op_type: str, facts: Schema, values: Sequence[Value | None]) -> np.dtype | None:

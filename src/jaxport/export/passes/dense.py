@@ -11,15 +11,17 @@ bits, so that processors without dot products of bytes do not saturate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
+from jaxport.export.passes.layout_ops import WAS_PRODUCT
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, operand, permutation, source
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
+from jaxport.onnx_facts import QUANTIZED
 
 NodeFilter = Callable[[ir.Node], bool]
 LARGE = 2**14
@@ -77,16 +79,22 @@ class Dense:
       weights: the right operand, [K, N].
       held: the value that the weights are read from.
       bias: the bias, or None.
+      turned: whether the weights are the transpose of what is held.
     """
 
     x: ir.Value
     weights: np.ndarray
     held: ir.Value
     bias: ir.Value | None = None
+    turned: bool = False
 
     @classmethod
     def of(cls, node: ir.Node) -> Dense | str | None:
         """Return the product that a node computes, why it stays in float32, or None if it is no product."""
+        if is_op(node, "Conv"):
+            return (
+                "it is a convolution, which has a kernel for ranges that are known before: `Int8()` with a calibration"
+            )
         if not is_op(node, "MatMul", "Gemm"):
             return None
         x, held = source(node), source(node, 1)
@@ -97,10 +105,18 @@ class Dense:
             return "no operand on its right is a stored matrix"
         if node.op_type == "MatMul":
             return cls(x, weights, held)
-        factors = [node.attributes[name].as_float() if name in node.attributes else 1.0 for name in ("alpha", "beta")]
-        if integer(node, "transA", 0) or factors != [1.0, 1.0]:
+        if integer(node, "transA", 0) or not _is_plain(node):
             return "it is a Gemm with more than a product and a bias"
-        return cls(x, weights.T if integer(node, "transB", 0) else weights, held, operand(node, 2))
+        turned = bool(integer(node, "transB", 0))
+        return cls(x, weights.T if turned else weights, held, operand(node, 2), turned)
+
+    @property
+    def stored(self) -> tuple[ir.Value, bool]:
+        """Return the stored tensor of the weights, and whether they are its transpose: the same for each use of a weight."""
+        producer = self.held.producer()
+        moved = is_op(producer, "Transpose") and permutation(producer) == (1, 0)
+        base = source(producer) if producer is not None and is_op(producer, "Transpose") else self.held
+        return base, moved != self.turned
 
     @property
     def leaves(self) -> list[ir.Value]:
@@ -118,6 +134,75 @@ def stored_matrix(value: ir.Value) -> np.ndarray | None:
         array = constant_of(value)
     finite = array is not None and array.ndim == 2 and array.size > 0 and np.isfinite(array).all()
     return array if finite else None
+
+
+def weights_second(model: ir.Model, *, convolutions: bool) -> str:
+    """Write products whose first operand is stored as products whose second one is, between two Transposes.
+
+    What stores weights in few bits has operators for these only. `layout` moves the Transposes afterwards: it is the one that
+    turns `x @ w` into `wᵀ @ xᵀ`, or into a convolution of one pixel.
+
+    Args:
+      model: changed in place.
+      convolutions: whether to turn the convolutions of one pixel that were products into products again.
+    """
+    stored: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
+
+    def turned(builder: Builder, x: ir.Value, held: ir.Value, weights: np.ndarray, order: Sequence[int]) -> ir.Value:
+        """Return `x @ weights` for an operand whose axes are taken in some order, and back in their own."""
+        key = held, weights.strides
+        if key not in stored:
+            array = np.ascontiguousarray(weights)
+            stored[key] = builder.editor.constant(builder.root, array, held.name or "weights", held)
+        dims = dims_of(builder.node.outputs[0]) or []
+        moved = builder.transposed(x, order)
+        product = builder.emit("MatMul", [moved, stored[key]], [dims[axis] for axis in order])
+        return builder.transposed(product, np.argsort(order).tolist())
+
+    def find(node: ir.Node) -> Fusion | None:
+        result, dims = node.outputs[0], dims_of(node.outputs[0])
+        if dims is None or result.dtype is not ir.DataType.FLOAT:
+            return None
+        if is_op(node, "Conv"):
+            x, held, kernel = source(node), source(node, 1), constant_of(source(node, 1))
+            if kernel is None or not convolutions or WAS_PRODUCT not in node.meta:
+                return None
+            order = (0, *range(2, len(dims)), 1)
+            weights, bias = kernel.reshape(kernel.shape[:2]).T, operand(node, 2)
+        else:
+            held, x, bias = source(node), source(node, 1), operand(node, 2) if is_op(node, "Gemm") else None
+            matrix = stored_matrix(held)
+            if matrix is None or constant_of(x) is not None or not _is_plain(node):
+                return None
+            order = (*range(len(dims) - 2), len(dims) - 1, len(dims) - 2)
+            weights = matrix if integer(node, "transA", 0) else matrix.T
+        if len(dims_of(x) or ()) != len(dims):
+            return None
+
+        def build(builder: Builder) -> ir.Value:
+            if integer(node, "transB", 0):
+                made = turned(builder, builder.transposed(x, (1, 0)), held, weights, order)
+            else:
+                made = turned(builder, x, held, weights, order)
+            if bias is None:
+                return made
+            array = constant_of(bias)
+            if is_op(node, "Conv") and array is not None:
+                bias_dims = [-1, *[1] * (len(dims) - 2)]
+                return builder.emit(
+                    "Add", [made, builder.constant(array.reshape(bias_dims), bias.name or "bias", bias)], dims
+                )
+            return builder.emit("Add", [made, bias], dims)
+
+        leaves = [x, held, *([bias] if bias is not None else [])]
+        return Fusion("product with its weights second", result, leaves, build)
+
+    return fuse(model, find, Anchor(at=("MatMul", "Gemm", "Conv")))
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Whether a node is a product, perhaps of transposed operands, and a bias, without factors."""
+    return all(node.attributes[name].as_float() == 1 for name in ("alpha", "beta") if name in node.attributes)
 
 
 def everywhere(_: ir.Node) -> bool:
@@ -147,32 +232,48 @@ def dynamic_int8(model: ir.Model, *, form: Int8 = Int8(dynamic=True), where: Nod
             lambda builder: integer_product(builder, dense, tables, dims_of(result)),
         )
 
-    return fuse(model, find, Anchor(at=("MatMul", "Gemm", "Gather")))
+    return fuse(model, find, Anchor(at=QUANTIZED))
 
 
 def integer_product(builder: Builder, dense: Dense, tables: Tables, dims: list | None) -> ir.Value:
     """Emit a product in 8 bits whose left operand is quantized at run time; return its result."""
     levels, scale = tables.columns(builder, dense)
-    name = dense.held.name or "weights"
     stamps = [(ir.DataType.UINT8, dims_of(dense.x)), (ir.DataType.FLOAT, ()), (ir.DataType.UINT8, ())]
     x, x_scale, x_zero = builder.emit_many("DynamicQuantizeLinear", [dense.x], stamps)
     inputs = [x, levels, x_zero]
     total = builder.emit("MatMulInteger", inputs, dims, ir.DataType.INT32)
-    scales = builder.emit(
-        "Mul", [x_scale, builder.constant(scale, f"{name}.scale")], list(scale.shape), ir.DataType.FLOAT
-    )
+    scales = builder.emit("Mul", [x_scale, scale], dims_of(scale), ir.DataType.FLOAT)
     floats = builder.cast(total, ir.DataType.FLOAT)
     result = builder.emit("Mul", [floats, scales], dims, ir.DataType.FLOAT)
     return result if dense.bias is None else builder.emit("Add", [result, dense.bias], dims, ir.DataType.FLOAT)
 
 
+class Stored:
+    """The tensors of few bits that weights became, so that all products with a weight share one."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[ir.Graph, ir.Value, bool], list[ir.Value]] = {}
+
+    def tensors(
+        self, builder: Builder, dense: Dense, make: Callable[[], Iterable[tuple[np.ndarray, str]]]
+    ) -> list[ir.Value]:
+        """Return the tensors of the weights of a product: those that `make` returns with the ends of their names."""
+        key = (builder.root, *dense.stored)
+        if key not in self._made:
+            name = dense.held.name or "weights"
+            self._made[key] = [builder.constant(array, f"{name}.{end}") for array, end in make()]
+        return self._made[key]
+
+
 class Tables:
-    """Lookup tables in 8 bits with a scale per row, which products with the transposed table share."""
+    """Weights in 8 bits: lookup tables with a scale per row, which products with the transposed table share; and others."""
 
     def __init__(self, form: Int8) -> None:
         self._form = form
         self._found: set[ir.Value] = set()
         self._stored: dict[ir.Value, tuple[ir.Value, np.ndarray]] = {}
+        self._scales: dict[tuple[ir.Value, int], ir.Value] = {}
+        self._others = Stored()
 
     def find(self, node: ir.Node, where: NodeFilter) -> Fusion | None:
         """Return the fusion of a node that looks up rows of a large float32 table; None for any other node."""
@@ -190,9 +291,9 @@ class Tables:
 
     def _rows(self, builder: Builder, table: ir.Value, array: np.ndarray, ids: ir.Value, dims: list | None) -> ir.Value:
         levels, scale = self._of(builder, table, array)
-        scales = builder.constant(scale[:, None], f"{table.name}.scale")
+        column = self._constant(builder, scale[:, None], table)
         rows = builder.emit("Gather", [levels, ids], dims, ir.DataType.INT8, axis=0)
-        steps = builder.emit("Gather", [scales, ids], dims and [*dims[:-1], 1], ir.DataType.FLOAT, axis=0)
+        steps = builder.emit("Gather", [column, ids], dims and [*dims[:-1], 1], ir.DataType.FLOAT, axis=0)
         return builder.emit("Mul", [builder.cast(rows, ir.DataType.FLOAT), steps], dims, ir.DataType.FLOAT)
 
     def shares(self, dense: Dense) -> bool:
@@ -200,7 +301,7 @@ class Tables:
         producer = dense.held.producer()
         return is_op(producer, "Transpose") and source(producer) in self._found and permutation(producer) == (1, 0)
 
-    def columns(self, builder: Builder, dense: Dense) -> tuple[ir.Value, np.ndarray]:
+    def columns(self, builder: Builder, dense: Dense) -> tuple[ir.Value, ir.Value]:
         """Return the weights of a product in 8 bits, and the scale of each column."""
         if self.shares(dense):
             producer = dense.held.producer()
@@ -209,15 +310,24 @@ class Tables:
             array = constant_of(table)
             assert array is not None
             levels, scale = self._of(builder, table, array)
-            return builder.transposed(levels, (1, 0)), scale
-        levels, scale = columns_int8(dense.weights, self._form)
-        return builder.constant(levels, f"{dense.held.name or 'weights'}.int8"), scale
+            return builder.transposed(levels, (1, 0)), self._constant(builder, scale, table)
+        levels, scale = self._others.tensors(
+            builder, dense, lambda: zip(columns_int8(dense.weights, self._form), ("int8", "scale"), strict=True)
+        )
+        return levels, scale
 
     def _of(self, builder: Builder, table: ir.Value, array: np.ndarray) -> tuple[ir.Value, np.ndarray]:
         if table not in self._stored:
             levels, scale = columns_int8(array, self._form, axis=0)
             self._stored[table] = builder.editor.constant(builder.root, levels, f"{table.name}.int8"), scale
         return self._stored[table]
+
+    def _constant(self, builder: Builder, scale: np.ndarray, table: ir.Value) -> ir.Value:
+        """Return the scales of a table as a constant, one for all that read them in this shape."""
+        key = table, scale.ndim
+        if key not in self._scales:
+            self._scales[key] = builder.constant(scale, f"{table.name}.scale")
+        return self._scales[key]
 
 
 def columns_int8(

@@ -100,6 +100,10 @@ def _written(op, facts, operation, operands):
     for name in older.attributes.keys() & facts.attributes.keys() - attributes.keys():
         if not operation.domain and older.defaults[name] != facts.defaults[name]:
             attributes[name] = schema.default_of(older, name)
+    if operation.name == "EyeLike":
+        attributes.setdefault(
+            "dtype", ir.DataType.from_numpy(op.outs[0].dtype)
+        )  # else that of the operand, maybe widened
     for name in attributes.keys() & {*DTYPE_ATTRIBUTES}:
         attributes[name] = ir.DataType(attributes[name]).numpy() if attributes[name] else None
     names = [formal.name for formal in facts.inputs]

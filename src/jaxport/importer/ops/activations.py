@@ -108,9 +108,20 @@ def thresholded_relu(X, *, alpha=1.0):
 @op("Shrink", since=9)
 def shrink(input, *, bias=0.0, lambd=0.5):
     if input.dtype.kind in "iu":
-        bias, lambd = int(bias), int(lambd)
-    above = jnp.where(input > lambd, input - bias, 0)
-    return above if input.dtype.kind == "u" else jnp.where(input < -lambd, input + bias, above)
+        return _shrunk_integers(input, bias, lambd)
+    return jnp.where(input < -lambd, input + bias, jnp.where(input > lambd, input - bias, 0))
+
+
+def _shrunk_integers(x: Tensor, bias: float, lambd: float) -> Tensor:
+    """Return `x` shrunk by a bias that may have a fraction: the difference is cut off towards zero."""
+    above = jnp.where(x > lambd, _moved(x, -bias), 0)
+    return jnp.where(x < -lambd, _moved(x, bias), above) if x.dtype.kind == "i" or lambd < 0 else above
+
+
+def _moved(x: Tensor, by: float) -> Tensor:
+    """Return the integers `x` plus a number, cut off towards zero: computed in integers, which float32 does not hold."""
+    least, most = (jnp.asarray(np.array(int(part)).astype(x.dtype)) for part in (np.floor(by), np.ceil(by)))
+    return x + least if by == int(by) else jnp.where(x > -by, x + least, x + most)
 
 
 @op("Clip", since=11)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import jax
 import numpy as np
 
 from jaxport.errors import ModelError, Refusal, Unsupported
@@ -41,18 +42,46 @@ earlier("GatherND", since=11, until=11, without="batch_dims")
 
 
 @helper
+def combined_at(data, index, updates, update):
+    """Return `data` with `updates` combined into it at `index`: "set", "add", "multiply", "max" or "min".
+
+    JAX has no gradient of the last three for positions that may repeat: that of one update after another is taken.
+    """
+
+    def at_once(data, updates, *index):
+        return getattr(data.at[index], update)(updates)
+
+    def one_by_one(data, updates, *index):
+        combine = {"multiply": jnp.multiply, "max": jnp.maximum, "min": jnp.minimum}[update]
+        step = lambda data, row: (data.at[row[1:]].set(combine(data[row[1:]], row[0])), None)
+        updates = updates.reshape(-1, *updates.shape[index[0].ndim :])
+        return lax.scan(step, data, (updates, *(part.reshape(-1) for part in index)))[0]
+
+    data = jnp.asarray(data)
+    if data.dtype == bool:
+        update = {"add": "max", "multiply": "min"}.get(update, update)
+    if update in ("set", "add") or not index or not jnp.issubdtype(data.dtype, jnp.inexact):
+        return at_once(data, updates, *index)
+    combined = jax.custom_jvp(at_once)
+    combined.defjvp(
+        lambda primals, tangents: jax.jvp(lambda *x: one_by_one(*x, *primals[2:]), primals[:2], tangents[:2])
+    )
+    return combined(data, updates, *index)
+
+
+@helper
 def scatter_elements(data, indices, updates, axis, update):
     """Return `data` with each element of `updates` written to its position in `indices` along `axis`."""
     index = [lax.broadcasted_iota(indices.dtype, indices.shape, i) for i in range(indices.ndim)]
     index[axis] = indices
-    return getattr(jnp.asarray(data).at[tuple(index)], update)(updates)
+    return combined_at(data, tuple(index), updates, update)
 
 
 @helper
 def scatter_nd(data, indices, updates, update):
     """Return `data` with `updates` written to the positions in the last axis of `indices`."""
     index = tuple(indices[..., i] for i in range(indices.shape[-1]))
-    return getattr(jnp.asarray(data).at[index], update)(updates)
+    return combined_at(data, index, updates, update)
 
 
 UPDATES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}

@@ -108,7 +108,8 @@ def _batch_normalized(
     layout: ImageLayout, X: Tensor, parameters: Sequence[Tensor], epsilon: float, spatial: int = 1
 ) -> Tensor:
     """Normalize by scale, bias, mean and variance, each per channel, or per element of a sample if not `spatial`."""
-    scale, bias, mean, var = (layout.per_channel(p, X) if spatial else p for p in parameters)
+    precise = (cast(p, X.dtype) if p.dtype.itemsize < X.dtype.itemsize else p for p in parameters)
+    scale, bias, mean, var = (layout.per_channel(p, X) if spatial else p for p in precise)
     return (X - mean) * (scale * lax.rsqrt(var + epsilon)) + bias
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 
 from jaxport.importer.ops.arithmetic import divide
@@ -67,6 +68,34 @@ def _lowest(dtype: np.dtype) -> RuntimeValue:
 
 
 @helper
+def dilated_max_pool(x, window, strides, padding, dilation):
+    """Return the maximum of each window of `x` whose elements are `dilation` apart.
+
+    `lax.reduce_window` has no gradient there; that of the maximum of strided slices is taken.
+    """
+    lowest = jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
+    spans = [(k - 1) * d + 1 for k, d in zip(window, dilation, strict=True)]
+
+    def pooled(x):
+        low = jnp.asarray(lowest, x.dtype)[()]
+        return lax.reduce_window(x, low, lax.max, window, strides, padding, window_dilation=dilation)
+
+    def sliced(x):
+        around = lax.padtype_to_pads(x.shape, spans, strides, padding) if isinstance(padding, str) else padding
+        x = jnp.pad(x, around, constant_values=lowest)
+        lengths = [(n - span) // s * s + 1 for n, span, s in zip(x.shape, spans, strides, strict=True)]
+        parts = []
+        for offset in np.ndindex(*window):
+            first = [o * d for o, d in zip(offset, dilation, strict=True)]
+            parts.append(lax.slice(x, first, [f + n for f, n in zip(first, lengths, strict=True)], strides))
+        return jnp.stack(parts).max(0)
+
+    pool = jax.custom_jvp(pooled)
+    pool.defjvp(lambda primals, tangents: jax.jvp(sliced, primals, tangents))
+    return pool(jnp.asarray(x))
+
+
+@helper
 def max_pool_indices(x, window, strides, padding, dilation, column_major):
     """Return the flat index in `x` of the largest element of each window."""
     spatial = x.shape[2:]
@@ -101,10 +130,13 @@ def max_pool_indices(x, window, strides, padding, dilation, column_major):
 @image_op("MaxPool", since=10)
 def max_pool(layout, X, *, storage_order=0, window: PoolingAttributes, outputs: OutputCount = 1):
     shape, strides, around, options = _windows(layout, X, window)
-    y = lax.reduce_window(X, _lowest(X.dtype), lax.max, shape, strides, around, **options)
+    dilation = options.get("window_dilation", (1,) * X.ndim)
+    if options:
+        y = dilated_max_pool(X, shape, strides, around, dilation)
+    else:
+        y = lax.reduce_window(X, _lowest(X.dtype), lax.max, shape, strides, around)
     if outputs == 1:
         return y
-    dilation = options.get("window_dilation", (1,) * X.ndim)
     return y, max_pool_indices(X, shape, strides, around, dilation, bool(storage_order))
 
 

@@ -29,8 +29,12 @@ REDUCTIONS: dict[str, PythonFunction] = {
     "ReduceSum": jnp.sum,
     "ReduceMean": jnp.mean,
     "ReduceProd": jnp.prod,
-    "ReduceMax": lambda x, **over: jnp.max(x, **over, **_of_nothing(x, "min")),
-    "ReduceMin": lambda x, **over: jnp.min(x, **over, **_of_nothing(x, "max")),
+    "ReduceMax": lambda x, **over: (
+        jnp.any(x, **over) if x.dtype == bool else jnp.max(x, **over, **_of_nothing(x, "min"))
+    ),
+    "ReduceMin": lambda x, **over: (
+        jnp.all(x, **over) if x.dtype == bool else jnp.min(x, **over, **_of_nothing(x, "max"))
+    ),
     "ReduceL1": lambda x, **over: jnp.sum(jnp.abs(x), **over),
     "ReduceL2": lambda x, **over: jnp.sqrt(jnp.sum(x * x, **over)),
     "ReduceLogSum": lambda x, **over: jnp.log(jnp.sum(x, **over)),
@@ -38,6 +42,14 @@ REDUCTIONS: dict[str, PythonFunction] = {
     "ReduceSumSquare": lambda x, **over: jnp.sum(x * x, **over),
 }
 AXES_INPUT_SINCE = {"ReduceSum": 13}
+
+PER_ELEMENT: dict[str, PythonFunction] = {
+    "ReduceL1": jnp.abs,
+    "ReduceL2": jnp.abs,
+    "ReduceLogSum": jnp.log,
+    "ReduceSumSquare": lambda x: x * x,
+}
+"""What the reductions over no axis do to each element, if they do anything."""
 
 
 def _over(x: Tensor, axes: Sequence[int] | HostValue | None) -> tuple[int, ...] | None:
@@ -56,7 +68,7 @@ def _register(name: str, reduced: PythonFunction) -> None:
     @op(name, since=since)
     def with_input(data, axes: Host | None = None, *, keepdims=1, noop_with_empty_axes=0):
         if noop_with_empty_axes and (axes is None or not axes.size):
-            return data
+            return PER_ELEMENT.get(name, lambda x: x)(data)
         return reduced(data, axis=_over(data, axes), keepdims=bool(keepdims))
 
 

@@ -11,7 +11,7 @@ from jaxport.importer.ops.convolution import ConvolutionAttributes
 from jaxport.importer.resolving.registry import Host, earlier, op, variant
 from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.image_layout import ONNX
-from jaxport.importer.values.namespaces import cast, helper, jnp, known, vmap
+from jaxport.importer.values.namespaces import cast, helper, jnp, known, lax, vmap
 from jaxport.jaxprs import Dim
 
 
@@ -43,7 +43,7 @@ def roi_align(x, roi, batch, size, samples, scale, half_pixel, mode):
     row, column = jnp.meshgrid(at_y, at_x, indexing="ij")
     outside = (row < -1) | (row > height) | (column < -1) | (column > width)
     row, column = jnp.clip(row, 0, height - 1), jnp.clip(column, 0, width - 1)
-    terms = [jnp.where(outside, 0, term) for term in corner_terms(x[batch], row, column)]
+    terms = [jnp.where(outside, 0, term) for term in corner_terms(jnp.asarray(x)[batch], row, column)]
     shape = (x.shape[1], size[0], rows, size[1], columns)
     if mode == "max":
         return jnp.stack(terms).max(0).reshape(shape).max((2, 4))
@@ -120,14 +120,14 @@ def roi_max_pool(x, roi, size, scale):
     """Pool one region of interest (batch, x1, y1, x2, y2) of whole pixels of `x`: the maximum of each bin, or zero."""
 
     def bins(first, last, count, length):
-        first, last = jnp.round(first * scale), jnp.round(last * scale)
+        first, last = lax.round(first * scale), lax.round(last * scale)  # halves away from zero
         step = jnp.maximum(last - first + 1, 1) / count
         edges = jnp.arange(count)[:, None] * step
         at = jnp.arange(length)
         return (at >= jnp.floor(edges) + first) & (at < jnp.ceil(edges + step) + first)
 
     rows, columns = bins(roi[2], roi[4], size[0], x.shape[2]), bins(roi[1], roi[3], size[1], x.shape[3])
-    maps = x[roi[0].astype(int)]
+    maps = jnp.asarray(x)[roi[0].astype(int)]
     maps = jnp.where(columns, maps[:, :, None], -jnp.inf).max(-1)
     maps = jnp.where(rows[:, :, None], maps[:, None], -jnp.inf).max(2)
     return jnp.where(rows.any(1)[:, None] & columns.any(1), maps, 0)

@@ -10,10 +10,10 @@ import numpy as np
 from jaxport.errors import ModelError
 from jaxport.importer.resolving.registry import Host, ShapeOnly, earlier, op, renamed
 from jaxport.importer.values.dtypes import dtype_of
-from jaxport.importer.values.host import HostValue, SizesNeeded, Tensor, dims_compare, host, is_dim
+from jaxport.importer.values.host import HostValue, SizesDiffer, SizesNeeded, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import cast, jnp, lax
-from jaxport.jaxprs import Shape
-from jaxport.jaxprs.dims import known
+from jaxport.jaxprs import Dim, Shape
+from jaxport.jaxprs.dims import evaluate, known, symbols
 
 renamed(since=1, Identity=lambda x: x)
 
@@ -34,7 +34,23 @@ def size(data: ShapeOnly):
 @op("Reshape", since=14)
 def reshape(data, shape: Host, *, allowzero=0):
     sizes = shape.tolist()
-    return jnp.reshape(data, [data.shape[i] if size == 0 and not allowzero else size for i, size in enumerate(sizes)])
+    return _reshaped(data, [data.shape[i] if size == 0 and not allowzero else size for i, size in enumerate(sizes)])
+
+
+def _reshaped(data: Tensor, sizes: Sequence[Dim]) -> Tensor:
+    """Return `data` with other sizes, one of which may be -1; JAX does not compare products of names."""
+    whole, wanted = math.prod(data.shape), math.prod(sizes)
+    inferred = any(not is_dim(size) and size == -1 for size in sizes)
+    if not inferred and (is_dim(whole) or is_dim(wanted)) and _differ(str(whole), str(wanted)):
+        raise SizesDiffer(whole, wanted)
+    return jnp.reshape(data, sizes)
+
+
+def _differ(left: str, right: str) -> bool:
+    """Whether two sizes differ, even where all names have many divisors."""
+    names = sorted(symbols(left) | symbols(right))
+    samples = [{name: factor * (at + 2) for at, name in enumerate(names)} for factor in (24, 48)]
+    return left != right and all(evaluate(left, sizes) != evaluate(right, sizes) for sizes in samples)
 
 
 earlier("Reshape", since=5, until=13, without="allowzero")
@@ -64,7 +80,9 @@ def _axes_of_one(sizes: Shape) -> tuple[int, ...]:
 def _squeezed(data: Tensor, axes: Sequence[int] | None) -> Tensor:
     axes = _axes_of_one(data.shape) if axes is None else axes
     for axis in axes:
-        if is_dim(data.shape[axis]) and dims_compare("==", data.shape[axis], 1):
+        if is_dim(data.shape[axis]):
+            if not known(lambda size=data.shape[axis]: size <= 1):
+                raise SizesDiffer(data.shape[axis], 1)
             # Its bounds say that it is 1, its name does not.
             data = lax.slice_in_dim(data, 0, 1, axis=axis)
     return jnp.squeeze(data, axes)

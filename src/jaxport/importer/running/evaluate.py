@@ -32,6 +32,7 @@ from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.running import marking
 from jaxport.importer.running.scope import EvaluationScope
 from jaxport.importer.running.segments import Item, Nested, Segment
+from jaxport.importer.traced.assumptions import demand
 from jaxport.importer.values.dtypes import STRING, canonical
 from jaxport.importer.values.host import Attribute, HostValue, Key, RuntimeValue, is_dim
 from jaxport.importer.values.image_layout import ImageLayout
@@ -197,6 +198,12 @@ _OF_INPUTS = (
 """What JAX, NumPy and Python raise for inputs that an operator cannot take."""
 
 
+def _instead(error: Exception) -> str:
+    """Return what to do about sizes that a program cannot have, if that is what an error is about."""
+    told = demand(error)
+    return f"{told}: give numbers, or say so where the sizes have names, `constraints=[…]`" if told else ""
+
+
 def _explained(error: Exception, node: BoundNode) -> Exception:
     """Return the error to raise for an error of a node: one that names the node, or the same one if it does already."""
     where = describe(node.node)
@@ -214,10 +221,11 @@ def _explained(error: Exception, node: BoundNode) -> Exception:
                 f"`{node.node.op_type}` cannot be computed",
                 where=where,
                 why=f"{error}"[:LONGEST_REASON],
-                instead="check the sizes and types of the inputs",
+                instead=_instead(error) or "check the sizes and types of the inputs",
             )
         case InconclusiveDimensionOperation():
-            refusal = Refusal(node.node.op_type, where, str(error).partition("\n")[0])
+            needs = f"; {told}" if (told := demand(error)) else ""
+            refusal = Refusal(node.node.op_type, where, str(error).partition("\n")[0] + needs)
             return ValueNotKnown("symbolic sizes are not enough here", [refusal])
     noted(error, where)
     return error

@@ -18,13 +18,14 @@ from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.resolving.registry import Operator
 from jaxport.importer.resolving.resolve import tensor_value
-from jaxport.importer.tensors.tables import is_table
+from jaxport.importer.tensors.tables import is_table, is_window
 from jaxport.onnx_facts import (
     ARITHMETIC,
     COMPARISONS,
     CONVOLUTIONS,
     INITIAL_STATES,
     KERNEL_PRODUCTS,
+    LOOKUPS,
     MATRIX_PRODUCTS,
     MOVEMENTS,
     NORMALIZATIONS,
@@ -34,7 +35,7 @@ from jaxport.onnx_facts import (
     WEIGHTS,
 )
 
-__all__ = ["COPY_OF", "TRAINABLE", "Role", "kernels", "roles", "static_values"]
+__all__ = ["TRAINABLE", "Role", "kernels", "roles", "static_values"]
 
 TRAINABLE = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
@@ -98,19 +99,11 @@ def roles(body: Body, static: Collection[ir.Value], model: ir.Model) -> dict[ir.
     """
     claimed = claims(model)
     may_train = {v for v, tensor in body.initializers.items() if tensor.dtype in TRAINABLE and v not in static}
-    told: dict[ir.Value, Role] = {v: claimed[_origin(v).name or ""] for v in may_train if _origin(v).name in claimed}
+    told: dict[ir.Value, Role] = {v: claimed[v.name or ""] for v in may_train if v.name in claimed}
     open_ones = [value for value in body.initializers if value in may_train and value not in told]
     used = _by_use(body, open_ones, model.producer_name == PYTORCH) if open_ones else {}
     constant: Role = "constant"
     return {value: told.get(value) or used.get(value) or constant for value in body.initializers}
-
-
-COPY_OF = "jaxport.copy_of"
-"""Has the initializer that an untied one is a copy of, in the `meta` of its value."""
-
-
-def _origin(value: ir.Value) -> ir.Value:
-    return value.meta.get(COPY_OF, value)
 
 
 PYTORCH = "pytorch"
@@ -122,6 +115,10 @@ _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _OF_PADDLE = re.compile(r"[a-z]\w*_\d+\.[wb]_\d+")
 """The names that PaddlePaddle gives parameters: `conv2d_0.w_0`."""
 _PATH = re.compile(r"(\w+\.)+[A-Za-z_]\w*", re.ASCII)
+_OF_TENSORFLOW = "ReadVariableOp"
+"""What the name of a tensor has in it that was a variable of TensorFlow."""
+_BUFFER = re.compile(r"(?i)(\w+_)?(anchors?|anchor_grid|prior(s|_?box(es)?)?|grid|window|inv_freq)")
+"""The names that authors give constants which no layer trains."""
 
 
 def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[ir.Value, Role]:
@@ -129,8 +126,9 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
 
     PyTorch's newer exporter tells parameters and buffers apart. Elsewhere a tensor is no parameter if a node uses it as a
     constant: as an exponent, a scale, a mask, the frequencies of sines and cosines, the initial state of a loop, or only to
-    compare with; or if it is the table of sines of positions. One number may be anything, so it is one only where operators
-    have their weights.
+    compare with; or if it is the table of sines of positions, or a window. One number may be anything, so it is one only
+    where operators have their weights. What is no weight of an operator needs an owner: a table in which rows are looked up,
+    a name that someone gave it, or a single axis, as a scale has; the boxes of a detector are a constant.
     """
     uses = _uses(body, {})
     angles = _only_for(body, {"Cos", "Sin"}, _MOVED | _TURNED)
@@ -138,10 +136,11 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
     biases = _biases(body, {v: tuple(tensor.shape.numpy()) for v, tensor in body.initializers.items()})
 
     def role(value: ir.Value) -> Role:
-        tensor, kinds, name = body.initializers[value], uses.get(value, set()), _origin(value).name or ""
-        kind = _origin(value).metadata_props.get(_KIND, "")
+        tensor, kinds, name = body.initializers[value], uses.get(value, set()), value.name or ""
+        kind = value.metadata_props.get(_KIND, "")
         is_path = _PATH.fullmatch(name) is not None and bool(given_name(name))
-        named = (of_pytorch and is_path) or _OF_PADDLE.fullmatch(name) is not None
+        named = (of_pytorch and is_path) or _OF_PADDLE.fullmatch(name) is not None or _OF_TENSORFLOW in name
+        looked_up = "rows" in kinds
         if "statistic" in kinds:
             return "statistic"
         if kind:
@@ -156,11 +155,14 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
             return "constant"
         if not kinds.isdisjoint({"weight", "affine"}) or (value in biases and tensor.size == 1):
             return "parameter"
-        if "mask" in kinds and _is_mask(tensor):
+        if "mask" in kinds and _is_mask(tensor, may_train=named or looked_up):
             return "constant"
         if tensor.size <= 1:
             return "parameter" if tensor.size and named else "constant"
-        return "constant" if not is_path and is_table(tensor_value(tensor).data) else "parameter"
+        array = tensor_value(tensor).data
+        if (not is_path and (is_table(array) or is_window(array))) or _BUFFER.fullmatch(given_name(name)):
+            return "constant"
+        return "parameter" if named or looked_up or given_name(name) or _is_vector(tensor) else "constant"
 
     return {value: role(value) for value in values}
 
@@ -213,6 +215,8 @@ def _uses(body: Body, known: dict[Body, dict[ir.Value, set[str]]]) -> dict[ir.Va
             if index == 0 and operator in _MOVED:
                 behind = uses.get(node.outputs[0], set()) if node.outputs[0] is not None else set()
                 kinds |= behind if operator in _WHOLE else behind - {"weight"}
+                if operator in LOOKUPS and node.inputs[1] not in body.initializers:
+                    kinds.add("rows")
             elif called is not None:
                 kinds |= inner_uses[called].get(called.inputs[index], set()) if index < len(called.inputs) else set()
             else:
@@ -278,9 +282,14 @@ def _shape(value: ir.Value | None, shapes: Shapes, made_by: dict[ir.Value | None
     return None if value is None else shapes[value]
 
 
-def _is_mask(tensor: ir.TensorProtocol) -> bool:
-    values = np.abs(tensor_value(tensor).data.astype(np.float64))
-    return not bool((values < OUT_OF_RANGE).all())
+def _is_mask(tensor: ir.TensorProtocol, may_train: bool) -> bool:
+    """Whether a tensor excludes elements by values that no weight has.
+
+    Where it may be a parameter, whose row of padding has such a value, all others have to be equal.
+    """
+    values = tensor_value(tensor).data.astype(np.float64)
+    within = values[np.abs(values) < OUT_OF_RANGE]
+    return within.size < values.size and (not may_train or np.unique(within).size <= 1)
 
 
 def kernels(body: Body, candidates: Iterable[ir.Value]) -> set[ir.Value]:

@@ -1,10 +1,10 @@
-"""Tensors of a file that nobody trains, though nothing but their values says so: tables of sines, and masks."""
+"""Tensors of a file that nobody trains, though nothing but their values says so: tables of sines, masks, and windows."""
 
 from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["is_table"]
+__all__ = ["is_table", "is_window"]
 
 TOLERANCE = 2e-3
 """The largest difference of a table from sines: an angle of a few thousand in float32 is that exact."""
@@ -20,6 +20,23 @@ def is_table(array: np.ndarray) -> bool:
     (True, False, False)
     """
     return array.dtype.kind == "f" and array.ndim > 1 and (_is_mask(array) or _is_sinusoidal(array))
+
+
+def is_window(array: np.ndarray) -> bool:
+    """Whether a tensor is a window of signal processing: Hann's, Hamming's or Blackman's, symmetric or periodic.
+
+    >>> is_window(np.hanning(64)), is_window(np.blackman(9)[None, :]), is_window(np.linspace(0, 1, 64))
+    (True, True, False)
+    """
+    window = array.ravel().astype(np.float64)
+    if array.dtype.kind != "f" or window.size < 8 or max(array.shape) != window.size or np.ptp(window) < 0.5:
+        return False
+    for period in (window.size, window.size - 1):
+        angles = 2 * np.pi / period * np.arange(window.size)[:, None] * np.arange(3)
+        coefficients, *_ = np.linalg.lstsq(np.cos(angles), window, rcond=None)
+        if np.abs(np.cos(angles) @ coefficients - window).max() <= TOLERANCE and coefficients[1] < 0:
+            return True
+    return False
 
 
 def _is_mask(array: np.ndarray) -> bool:

@@ -31,7 +31,7 @@ from jaxport.importer.values.host import Undecided
 from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dims import evaluate, same, solve_linear, symbols
 
-__all__ = ["Assumptions", "Bounds", "example", "place_of", "with_assumptions"]
+__all__ = ["Assumptions", "Bounds", "demand", "example", "place_of", "with_assumptions"]
 
 MOST_ROUNDS = 40
 LARGEST_FACTOR = 64
@@ -375,6 +375,19 @@ def _linear(left: str, right: str, names: Sequence[str]) -> dict[str, str]:
     alone = {one: other for one, other in ((left, right), (right, left)) if one in names and one not in symbols(other)}
     # Of two names that are equal the second stays.
     return dict([*alone.items()][:1])
+
+
+def demand(error: Exception) -> str:
+    """Return what has to hold of the sizes of a program that cannot be traced, if its error is about them.
+
+    >>> demand(TypeError("add got incompatible shapes for broadcasting: (b, t, 8), (1, min(512, t), 8)."))
+    '`t <= 512` has to hold'
+    """
+    conditions = needed(error)
+    stronger = _strengthened(Assumptions(), conditions, "") if conditions else None
+    if stronger is not None:
+        return " and ".join(stronger.lines())
+    return " and ".join(f"`{condition}` has to hold" for condition in conditions)
 
 
 def example(condition: Condition) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import jax
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.values.host import SizesNeeded
+from jaxport.importer.values.host import SizesDiffer, SizesNeeded
 from jaxport.jaxprs.dim_text import parse
 from jaxport.jaxprs.dims import evaluate, same, symbols
 
@@ -66,6 +67,9 @@ def needed(error: Exception) -> list[Condition]:
     asked = [link for link in chain if isinstance(link, SizesNeeded)]
     if asked:
         return [Inequality(asked[-1].constraint, True)]
+    apart = [link for link in chain if isinstance(link, SizesDiffer)]
+    if apart:
+        return [Equality(*_without_factors(apart[-1].left, apart[-1].right), False)]
     return next((found for link in chain[::-1] if (found := _read(str(link)))), [])
 
 
@@ -118,19 +122,37 @@ def _reduced(divided: str, divisor: str) -> tuple[str, str]:
 
 
 def _mismatches(text: str) -> Iterator[Equality]:
-    """Yield the sizes that differ between the first two shapes in a message."""
-    shapes = [*_shapes(text)][:2]
-    if len(shapes) < 2:
-        return
+    """Yield the sizes that differ between the shapes in a message: all of operands, else the first two."""
     broadcasts = _BROADCAST.search(text) is not None
-    if len(shapes[0]) != len(shapes[1]) and not broadcasts:
-        return
     joined = re.search(r"concatenating along dimension (\d+)", text)
-    apart = len(shapes[0]) - 1 - int(joined[1]) if joined else -1
-    for at, (left, right) in enumerate(zip(*(shape[::-1] for shape in shapes), strict=False)):
-        is_one = broadcasts and "1" in (left, right)
-        if left != right and at != apart and not is_one and symbols(left) | symbols(right):
-            yield Equality(left, right, broadcasts)
+    shapes = [*_shapes(text)][: None if broadcasts or joined else 2]
+    found: dict[Equality, None] = {}
+    for pair in itertools.combinations(shapes, 2):
+        if len(pair[0]) != len(pair[1]) and not broadcasts:
+            continue
+        apart = len(pair[0]) - 1 - int(joined[1]) if joined else -1
+        for at, (left, right) in enumerate(zip(*(shape[::-1] for shape in pair), strict=False)):
+            is_one = broadcasts and "1" in (left, right)
+            if left != right and at != apart and not is_one and symbols(left) | symbols(right):
+                found[Equality(left, right, broadcasts)] = None
+    yield from found
+
+
+def _without_factors(left: str, right: str) -> tuple[str, str]:
+    """Return two sizes without the names and the number that are factors of both.
+
+    >>> _without_factors("12*batch*seq", "12*seq")
+    ('batch', '1')
+    """
+    left, right = _reduced(left, right)
+    scope = jax.export.SymbolicScope()
+    values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in sorted(symbols(f"{left} + {right}"))}
+    if right.isdecimal() and left != right:
+        whole = evaluate(left, values)
+        number = int(right)
+        if number and same(whole, whole // number * number):
+            return str(whole // number), "1"
+    return left, right
 
 
 def _shapes(text: str) -> Iterator[list[str]]:

@@ -21,9 +21,13 @@ from jaxport.jaxprs.dims import evaluate, symbols
 if TYPE_CHECKING:
     from jaxport.importer.program import Program
 
-__all__ = ["RecordedProgram", "arguments", "completed", "record", "record_once"]
+__all__ = ["Fixed", "RecordedProgram", "arguments", "completed", "record", "record_once"]
 
 LONGEST_VALUE = 60
+
+
+Fixed = Mapping[int, tuple[str, int]]
+"""By axis, the name of a size and the number that it has to be."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,9 @@ class RecordedProgram:
 
     `inputs` maps the names of the inputs that are arguments to their trees of variables; the others were known, and the
     steps are for their values: `known` has them. `outputs` are trees of variables, host values and None, one for each output.
-    `assumed` is what the sizes have to be.
+    `assumed` is what the sizes have to be, and `fixed` where inputs have an open size that has to be a number: by input and
+    axis, the name of the size and the number. `is_finite` says that guards against NaN, which finite inputs and weights do
+    not need, are left out.
     """
 
     program: Program
@@ -42,6 +48,8 @@ class RecordedProgram:
     outputs: tuple[RuntimeValue, ...]
     assumed: Assumptions = field(default_factory=Assumptions)
     known: Mapping[str, RuntimeValue] = field(default_factory=dict)
+    fixed: Mapping[str, Fixed] = field(default_factory=dict)
+    is_finite: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -49,6 +57,7 @@ class RecordedProgram:
         return (
             *self.assumed.lines(),
             *(f"the input `{name}` is a constant{_shown(value)}" for name, value in self.known.items()),
+            *(["inputs and weights are finite: guards against NaN are left out"] if self.is_finite else []),
         )
 
 
@@ -82,8 +91,10 @@ def completed(
     def tried(assumed: Assumptions) -> RecordedProgram:
         nonlocal latest
         latest = assumed
-        made = attempt(input_specs(program, assumed, specs, values) | values)
-        return replace(made, assumed=assumed.beyond(constraints), known=values)
+        sizes = input_specs(program, assumed, specs, values)
+        made = attempt(sizes | values)
+        fixed = _fixed(input_specs(program, Assumptions(constraints), specs, values), sizes) if assumed.sizes else {}
+        return replace(made, assumed=assumed.beyond(constraints), known=values, fixed=fixed)
 
     try:
         return with_assumptions(tried, latest)
@@ -92,6 +103,19 @@ def completed(
         if not conditions:
             raise
         raise _refused(error, conditions, input_specs(program, latest, specs, values)) from error
+
+
+def _fixed(declared: Mapping[str, RuntimeValue], traced: Mapping[str, RuntimeValue]) -> dict[str, Fixed]:
+    """Return where inputs were traced with a number in place of an open size."""
+    arrays = {name: spec for name, spec in traced.items() if isinstance(spec, jax.ShapeDtypeStruct)}
+    return {
+        name: {
+            axis: (str(size), number)
+            for axis, (size, number) in enumerate(zip(declared[name].shape, spec.shape, strict=True))
+            if isinstance(number, int) and not isinstance(size, int)
+        }
+        for name, spec in arrays.items()
+    }
 
 
 def _refused(error: JaxportError, conditions: Sequence[Condition], specs: Mapping[str, RuntimeValue]) -> ValueNotKnown:

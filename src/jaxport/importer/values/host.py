@@ -27,6 +27,7 @@ __all__ = [
     "HostValue",
     "Key",
     "RuntimeValue",
+    "SizesDiffer",
     "SizesNeeded",
     "Tensor",
     "Undecided",
@@ -58,6 +59,14 @@ class SizesNeeded(InconclusiveDimensionOperation):
     def __init__(self, constraint: str):
         super().__init__(f"whether {constraint} depends on the sizes")
         self.constraint = constraint
+
+
+class SizesDiffer(InconclusiveDimensionOperation):
+    """Two sizes that have to be equal are not, for most values of their names; the texts of both."""
+
+    def __init__(self, left: RuntimeValue, right: RuntimeValue):
+        super().__init__(f"{left} is not {right} for all sizes")
+        self.left, self.right = str(left), str(right)
 
 
 class Undecided(InconclusiveDimensionOperation):

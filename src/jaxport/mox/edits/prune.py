@@ -11,8 +11,8 @@ import numpy as np
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction, PyTree
 from jaxport.jaxprs.meshes import on_host
+from jaxport.mox.querying.kernels import kernels_to
 from jaxport.mox.querying.match import Match
-from jaxport.mox.querying.uses import kernels_to
 from jaxport.mox.sharding import beside
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
 

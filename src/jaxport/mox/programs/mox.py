@@ -10,8 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
-import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.blocks.marking.window import current_recorder
@@ -19,9 +17,9 @@ from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Module, PyTree, dims
-from jaxport.jaxprs.alike import takes_values
 from jaxport.jaxprs.meshes import run_on_mesh
 from jaxport.mox.programs.aliases import Query
+from jaxport.mox.programs.parameters import as_float, check_names, is_parameter, with_values
 
 if TYPE_CHECKING:
     from jaxport.mox.looking.show import Html, Text
@@ -117,16 +115,7 @@ class Mox:
         """
         if type(state) is not bool:
             kwargs, state = {**kwargs, "state": state}, False
-        unknown = sorted(set(params) - set(self.params) - set(self.state))
-        if unknown:
-            raise InvalidArgument(
-                f"`{unknown[0]}` is not a parameter of the Mox",
-                where="`Mox.apply(params, …)`",
-                why=_NESTED
-                if isinstance(params[unknown[0]], Mapping)
-                else f"it has {len(self.params)} parameters and {len(self.state)} arrays of state",
-                instead="start from `mox.params`",
-            )
+        check_names(params, self.weights, "`Mox.apply(params, …)`")
         outputs = self._run(params, args, kwargs)
         return (self._result(outputs), self._new_state(outputs)) if state else self._result(outputs)
 
@@ -143,7 +132,7 @@ class Mox:
             )
         # Parameters may be stored in another type than the program computes in.
         values = [
-            _as_float(params.get(weight.path, weight.value), aval.dtype)
+            as_float(params.get(weight.path, weight.value), aval.dtype)
             for weight, aval in zip(self.weights, self.jaxpr.in_avals, strict=False)
         ]
         operands = [*values, *self._arguments(args, kwargs), *(added[name] for name in self.inputs)]
@@ -454,25 +443,7 @@ class Mox:
         >>> mox.with_params({"kernel": jnp.ones((2, 1))})(jnp.ones(2))
         Array([2.], dtype=float32)
         """
-        from jaxport.mox.querying.names import near
-
-        held = {weight.path: weight for weight in self.weights}
-        for path, value in params.items():
-            if path not in held:
-                raise InvalidArgument(
-                    f"`{path}` is not a parameter of the Mox",
-                    where="`Mox.with_params`",
-                    why=_NESTED if isinstance(value, Mapping) else near(path, held),
-                    instead="`mox.params` and `mox.state` list the existing ones",
-                )
-            wanted, new = jax.typeof(held[path].value), jax.typeof(value)
-            if not takes_values(wanted, new):
-                raise InvalidArgument(
-                    f"`{path}` is given {new.str_short()}",
-                    where="`Mox.with_params`",
-                    why=f"the program has {wanted.str_short()}",
-                )
-        weights = tuple(replace(weight, value=params.get(weight.path, weight.value)) for weight in self.weights)
+        weights = with_values(self.weights, params, "`Mox.with_params`")
         return self.replaced(replace(self.traced, weights=weights))
 
     def __repr__(self) -> str:
@@ -483,18 +454,3 @@ class Mox:
     def replaced(self, traced: Traced, **changes: PyTree) -> Self:
         """Return a Mox with another program and the same names."""
         return replace(self, traced=traced, **changes)
-
-
-def is_parameter(weight: TracedWeight) -> bool:
-    """Whether training changes an array of a program."""
-    return weight.trainable and bool(jnp.issubdtype(weight.value.dtype, jnp.inexact))
-
-
-_NESTED = "it is a dict: parameters are named by full paths here, `layers.0.kernel`, in one dict"
-
-
-def _as_float(value: Array, dtype: DTypeLike) -> Array:
-    """Return a parameter in the type that the program computes in, if it is stored in another floating-point type."""
-    if value.dtype == dtype or not (jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)):
-        return value
-    return jnp.asarray(value).astype(dtype)
