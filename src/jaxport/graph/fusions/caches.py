@@ -42,8 +42,6 @@ PAST = 3
 #: What the size of the operator's vectors is a multiple of.
 WIDTH = 8
 
-_INT32 = ir.DataType.INT32
-
 
 @dataclass(frozen=True)
 class Terms:
@@ -292,7 +290,7 @@ def _both(builder: Builder, op_type: str, one: ir.Value, other: ir.Value) -> ir.
 def _counts(builder: Builder, total: ir.Value, batch: Dim) -> ir.Value:
     """Return the place of the last row of each sequence."""
     one = builder.constant(np.ones(1, np.int32), "one")
-    last = builder.emit("Sub", [total, one], [1], _INT32)
+    last = builder.emit("Sub", [total, one], [1], ir.DataType.INT32)
     return builder.expanded(last, [batch])
 
 
@@ -300,7 +298,7 @@ def _dim(total: Affine) -> Dim:
     return str(total) if total.terms else total.number
 
 
-def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = _INT32) -> ir.Value:
+def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = ir.DataType.INT32) -> ir.Value:
     """Return a sum as a vector of one element."""
     int64 = ir.DataType.INT64
     for value in builder.root.inputs:
