@@ -94,9 +94,9 @@ class Attended:
       biases: what is added to the scores before.
       weights: the dtype of the softmax.
       is_causal: whether keys after a query's own position are hidden, whatever the masks are.
+      is_guarded: whether a row that is masked as a whole gives zeros.
       softcap: the largest size of a score before it is hidden, which a hyperbolic tangent bounds; zero if nothing does.
       sink: a further score for each head, which takes its share of the softmax and has no value.
-      is_guarded: whether a row that is masked as a whole gives zeros.
     """
 
     operands: tuple[Seen, Seen, Seen, Seen]
@@ -107,9 +107,9 @@ class Attended:
     biases: tuple[Seen, ...] = ()
     weights: ir.DataType | None = None
     is_causal: bool = False
+    is_guarded: bool = False
     softcap: float = 0.0
     sink: Seen | None = None
-    is_guarded: bool = False
 
     @property
     def result(self) -> Seen:
@@ -188,12 +188,6 @@ def recognized(node: ir.Node) -> Attended | str | None:
     return None
 
 
-def joined_axes(axes: Axes) -> list[Axis]:
-    """Return the labels of the axis that the heads and their queries are merged into."""
-    both = [axes.heads, axes.group]
-    return [] if None in both else [joined(both)]
-
-
 def _unguarded(weights: Seen) -> tuple[Seen, bool]:
     """Return `x` of `where(isnan(x), 0, x)`, and whether there was such a guard."""
     chosen = weights.operands("Where")
@@ -203,6 +197,12 @@ def _unguarded(weights: Seen) -> tuple[Seen, bool]:
         if tested is not None and (tested[0].value, tested[0].axes) == (other.value, other.axes) and zero.scalar == 0:
             return other, True
     return weights, False
+
+
+def joined_axes(axes: Axes) -> list[Axis]:
+    """Return the labels of the axis that the heads and their queries are merged into."""
+    both = [axes.heads, axes.group]
+    return [] if None in both else [joined(both)]
 
 
 # The scores
