@@ -37,13 +37,10 @@ from jaxport.onnx_facts import CACHED_ATTENTION, RUNTIME_DOMAIN
 NEW = "new rows"
 
 KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+#: The place of the first cache among the operator's inputs.
 PAST = 3
-"""The place of the first cache among the operator's inputs."""
-
+#: What the size of the operator's vectors is a multiple of.
 WIDTH = 8
-"""What the size of the operator's vectors is a multiple of."""
-
-_INT32 = ir.DataType.INT32
 
 
 @dataclass(frozen=True)
@@ -102,12 +99,12 @@ class Cache:
     @property
     def batch(self) -> Dim:
         """The number of sequences."""
-        return (dims_of(self.present) or ())[0]
+        return (dims_of(self.present) or [])[0]
 
     @property
     def count(self) -> Dim:
         """The number of new rows."""
-        return (dims_of(self.new.entry) or ())[2]
+        return (dims_of(self.new.entry) or [])[2]
 
     @classmethod
     def of(cls, seen: Seen, axes: Sequence[Axis], known: Known) -> Cache | str | None:
@@ -143,7 +140,7 @@ def _joined(node: ir.Node, known: Known) -> tuple[ir.Value, ir.Value, Affine] | 
     if first is None or last is None or dims is None or first[0] is not last[0] or not first[0].is_graph_input():
         return None
     (past, begin, start), (_, end, stop) = first, last
-    whole = size((dims_of(past) or ())[2])
+    whole = size((dims_of(past) or [])[2])
     if begin != Affine({}, 0) or start is None or end != start + size(dims[2]) or stop not in (None, whole):
         return None
     return past, new, start
@@ -200,7 +197,7 @@ class CachedStep:
     def dtype(self) -> ir.DataType:
         """The dtype that it is computed in."""
         own = self.whole.operands[0].value.dtype
-        return own if own in KERNELS else ir.DataType.FLOAT
+        return ir.DataType.FLOAT if own is None or own not in KERNELS else own
 
     def fusion(self) -> Fusion:
         """Return the replacement by the operator."""
@@ -293,7 +290,7 @@ def _both(builder: Builder, op_type: str, one: ir.Value, other: ir.Value) -> ir.
 def _counts(builder: Builder, total: ir.Value, batch: Dim) -> ir.Value:
     """Return the place of the last row of each sequence."""
     one = builder.constant(np.ones(1, np.int32), "one")
-    last = builder.emit("Sub", [total, one], [1], _INT32)
+    last = builder.emit("Sub", [total, one], [1], ir.DataType.INT32)
     return builder.expanded(last, [batch])
 
 
@@ -301,7 +298,7 @@ def _dim(total: Affine) -> Dim:
     return str(total) if total.terms else total.number
 
 
-def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = _INT32) -> ir.Value:
+def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = ir.DataType.INT32) -> ir.Value:
     """Return a sum as a vector of one element."""
     int64 = ir.DataType.INT64
     for value in builder.root.inputs:
@@ -343,8 +340,10 @@ def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
     if None in caches:
         return None
     keys, values = caches
-    if isinstance(keys, str) or isinstance(values, str):
-        return keys if isinstance(keys, str) else values
+    if isinstance(keys, str):
+        return keys
+    if isinstance(values, str):
+        return values
     assert keys is not None
     assert values is not None
     hindrance = _hindrance(whole, keys, values, terms)
