@@ -62,7 +62,7 @@ SCRIPTS_INSTALLED := $(if $(NODE),$(SCRIPTS)/node_modules/.package-lock.json)
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test quick test-all test-breadth mutants fuzz-guided test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-runtimes test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean
+.PHONY: help env demo test quick test-all test-breadth mutants fuzz-guided test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-runtimes test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean release-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -225,6 +225,9 @@ format: $(INSTALLED) ## let ruff mend what it can
 
 types: $(INSTALLED) ## pyright
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+release-check: $(INSTALLED) ## build the distributions, install them into empty environments on Python 3.11 and 3.13, run the README there
+	@$(BIN)/python -m scripts.release_check
 
 docs: $(INSTALLED) ## build the documentation strictly into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -11,11 +11,14 @@ import jax
 import numpy as np
 from flax import nnx
 from rich.console import Console
+from rich.text import Text
 
 import jaxport
 from examples.models import Size, build
 from jaxport.cli.summary import summarize
 from jaxport.cli.tables import file_size, key_values, operator_table, shape_text
+from jaxport.columns import counted
+from jaxport.printable import printable
 
 BATCHES = (1, 4)
 
@@ -62,7 +65,7 @@ def main(size: Size = "real", folder: Path = Path("out")) -> None:
     console.print(
         key_values(
             {
-                "weights": f"{summary.element_count:,} elements, {file_size(summary.weight_bytes)}",
+                "weights": f"{counted(summary.element_count, 'element')}, {file_size(summary.weight_bytes)}",
                 "inputs": ", ".join(f"{t.name} {t.dtype}{shape_text(t)}" for t in summary.inputs),
                 "outputs": ", ".join(f"{t.name} {t.dtype}{shape_text(t)}" for t in summary.outputs),
                 "export": f"{export_seconds:.1f} s",
@@ -74,7 +77,8 @@ def main(size: Size = "real", folder: Path = Path("out")) -> None:
     )
     console.print()
     outermost = [line for line in program.modules.lines() if not line.startswith(" ")]
-    console.print(key_values({"modules": "\n".join([program.modules.type, *outermost])}))
+    lines = map(printable, [program.modules.type, *outermost])
+    console.print(key_values({"modules": Text("\n".join(lines))}))
     console.print(f"\nLook into it with [bold].venv/bin/jaxport inspect {path}[/]\n")
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxport import collecting
+from jaxport import collecting, deprecations
 from jaxport.errors import (
     ExportError,
     InvalidArgument,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from jaxport.importer.resolving.registry import op
     from jaxport.mox.programs.tracing import make_mox
     from jaxport.phases import progress
+    from jaxport.pytorch import from_torch
     from jaxport.sourcing import to_source
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "decoder_inputs",
     "encoder_decoder_inputs",
     "from_onnx",
+    "from_torch",
     "make_mox",
     "mox",
     "onnx_function",
@@ -101,6 +103,7 @@ _LAZY = {
     "decoder_inputs": "jaxport.export.generation.decoders",
     "encoder_decoder_inputs": "jaxport.export.generation.decoders",
     "from_onnx": "jaxport.importer",
+    "from_torch": "jaxport.pytorch",
     "onnx_function": "jaxport.export.walk.functions",
     "progress": "jaxport.phases",
     "op": "jaxport.importer",  # our operators are registered before the user's
@@ -118,9 +121,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"jaxport.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module 'jaxport' has no attribute {name!r}")
+    deprecations.warn(f"jaxport.{name}")
     with collecting.paused():
         value = getattr(importlib.import_module(_LAZY[name]), name)
-    globals()[name] = value
+    if f"jaxport.{name}" not in deprecations.DEPRECATED:  # each use of those warns
+        globals()[name] = value
     return value
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jaxport.printable import printable
 
-__all__ = ["aligned", "titled"]
+__all__ = ["aligned", "counted", "titled"]
 
 WIDEST = 200
 """The largest width of a column: a longer cell is shown whole, and moves what follows it in its row."""
@@ -34,6 +34,15 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 2, right: Collection[int] 
         cells = enumerate(zip(row, widths, strict=True))
         padded = [cell.rjust(width) if index in right else cell.ljust(width) for index, (cell, width) in cells]
         yield (" " * gap).join(padded).rstrip()
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "node"), counted(1200, "node"), counted(2, "match", "matches")
+    ('1 node', '1,200 nodes', '2 matches')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def titled(title: str, rows: Sequence[Sequence[str]], gap: int = 2) -> str:

@@ -27,13 +27,13 @@ try:
 except ImportError:  # Windows has no such locks: nothing is cleaned up there
     fcntl = None
 
-__all__ = ["DIGITS", "checked_path", "data_name", "existing_file", "publish"]
+__all__ = ["DIGITS", "checked_path", "data_name", "existing_file", "publish", "replace_file"]
 
 DIGITS = 16
 """Hexadecimal digits of the digest in the name of a data file: enough that no two contents collide by chance."""
 
 _ATTEMPTS = 3
-_PREFIX, _MAIN, _DATA = ".jaxport-", "main", "data"
+_PREFIX, _MAIN, _DATA, _PROBE = ".jaxport-", "main", "data", "probe"
 
 Write = Callable[[Path], None]
 
@@ -92,7 +92,8 @@ def publish(
     """Write a file, and its data file, atomically.
 
     Args:
-      path: the file; a link is followed. It is replaced if it is a regular file, and keeps its permissions.
+      path: the file; a link is followed. It is replaced if it is a regular file, and keeps its permissions; a new one has
+        those that the process gives new files.
       write: writes the file to a path, given the name of the data file ("" without one).
       write_data: writes the data to a path, if there is any.
       suffix: the suffix of the data file's name. Other data files of this file with this suffix are removed in the end.
@@ -147,10 +148,29 @@ def _settled(path: Path, mode: int | None) -> str:
     """Return the digest of a complete file, after it has reached the disk."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
-        if mode is not None:
-            os.chmod(path, mode)
+        os.chmod(path, _mode_of_new_files(path.parent) if mode is None else mode)
         os.fsync(file.fileno())  # some file systems report a full disk only here
     return digest
+
+
+def _mode_of_new_files(folder: Path) -> int:
+    """Return the permissions that the process gives new files; writers of tensors make theirs private."""
+    probe = folder / _PROBE
+    probe.touch()  # the mask itself can only be read by changing it, for other threads, too
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.unlink()
+    return mode
+
+
+def replace_file(made: Path, target: Path) -> None:
+    """Move a complete file into the place of another, whose permissions it gets, or those of new files.
+
+    Raises:
+      OSError: it cannot be moved, or what is there is not a regular file that may be written.
+    """
+    mode = _mode_of(target)
+    os.chmod(made, _mode_of_new_files(made.parent) if mode is None else mode)
+    os.replace(made, target)
 
 
 def _move(folder: Path, target: Path, name: str, suffix: str) -> None:
@@ -248,7 +268,7 @@ def _clean(parent: Path) -> None:
             if lock is None:
                 continue
             try:
-                if set(os.listdir(folder)) <= {_MAIN, _DATA}:
+                if set(os.listdir(folder)) <= {_MAIN, _DATA, _PROBE}:
                     _remove(folder)
             finally:
                 os.close(lock)

@@ -1,11 +1,14 @@
 """The phases of long work, and how far each is: a line in the terminal for those who ask for it.
 
-What takes long says so with `phase`, which costs nothing unless somebody looks.
+What takes long says so with `phase`, which costs nothing unless somebody looks. The logger `jaxport` has the time of each
+phase, at the level of debugging.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,8 +20,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-__all__ = ["phase", "progress"]
+__all__ = ["phase", "progress", "unseen"]
 
+_log = logging.getLogger("jaxport")
 _shown: ContextVar[_Lines | None] = ContextVar("shown", default=None)
 
 
@@ -57,12 +61,28 @@ def phase(title: str, total: int | None = None) -> Iterator[Callable[[int], None
       title: what is done.
       total: the length of the phase in units of the caller's choice, or None if it is not known.
     """
-    lines = _shown.get()
-    if lines is None:
-        yield lambda _: None
-        return
-    with lines.line(title, total) as advance:
-        yield advance
+    lines, begin = _shown.get(), time.perf_counter()
+    try:
+        if lines is None:
+            yield lambda _: None
+        else:
+            with lines.line(title, total) as advance:
+                yield advance
+    finally:
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s: %.2f s", printable(title), time.perf_counter() - begin)
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Show no phases inside the context: what a command looks up for its summary is not what it was asked to do."""
+    token, level = _shown.set(None), _log.level
+    _log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        _log.setLevel(level)
+        _shown.reset(token)
 
 
 class _Lines:

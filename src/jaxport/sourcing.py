@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from jaxport.errors import InvalidArgument
 from jaxport.export.api import to_onnx
 from jaxport.importer.loading.load import is_source
+from jaxport.importer.names import Classes, Folder, Framework
 from jaxport.importer.program import Program, from_onnx
 from jaxport.jaxprs import PyTree
+
+if TYPE_CHECKING:
+    from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
 
 __all__ = ["to_source"]
 
@@ -19,29 +23,74 @@ __all__ = ["to_source"]
 def to_source(
     model: PyTree,
     inputs: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     /,
     *,
-    framework: str = "nnx",
+    framework: Classes = "nnx",
+    strict: bool = False,
     **options: PyTree,
-) -> PyTree: ...
+) -> ModuleSource: ...
 @overload
 def to_source(
     model: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     *,
     inputs: PyTree = None,
-    framework: str = "nnx",
+    framework: Classes = "nnx",
+    strict: bool = False,
     **options: PyTree,
-) -> PyTree: ...
+) -> ModuleSource: ...
+@overload
+def to_source(
+    model: PyTree,
+    inputs: PyTree,
+    folder: Folder = None,
+    /,
+    *,
+    framework: Literal["jax"],
+    strict: bool = False,
+    **options: PyTree,
+) -> Source: ...
+@overload
+def to_source(
+    model: PyTree,
+    folder: Folder = None,
+    *,
+    inputs: PyTree = None,
+    framework: Literal["jax"],
+    strict: bool = False,
+    **options: PyTree,
+) -> Source: ...
+@overload
+def to_source(
+    model: PyTree,
+    inputs: PyTree,
+    folder: Folder = None,
+    /,
+    *,
+    framework: Literal["burn"],
+    strict: bool = False,
+    **options: PyTree,
+) -> CrateSource: ...
+@overload
+def to_source(
+    model: PyTree,
+    folder: Folder = None,
+    *,
+    inputs: PyTree = None,
+    framework: Literal["burn"],
+    strict: bool = False,
+    **options: PyTree,
+) -> CrateSource: ...
 def to_source(
     model: PyTree,
     *places: PyTree,
-    folder: str | os.PathLike[str] | None = None,
+    folder: Folder = None,
     inputs: PyTree = None,
-    framework: str = "nnx",
+    framework: Framework = "nnx",
+    strict: bool = False,
     **options: PyTree,
-) -> PyTree:
+) -> AnySource:
     """Print a model as source and a weights file, which need only the framework and safetensors.
 
     A JAX model is exported to ONNX, and the exported model is printed: a Linen model can become an NNX model, an edited Mox
@@ -55,6 +104,7 @@ def to_source(
       inputs: for a JAX model, the specifications of its arguments, as for `to_onnx`; for a program or file, as for
         `Program.to_source`.
       framework: `"nnx"`, `"equinox"`, `"jax"` for one function, or `"burn"` for a Rust crate.
+      strict: keep guards that act on NaN alone, as for `Program.to_source`.
       options: for a JAX model, further options of `to_onnx`.
 
     Returns:
@@ -89,11 +139,11 @@ def to_source(
                 where="`to_source`",
                 instead="give `inputs` by name, only for those whose values or sizes you want to fix, and no options",
             )
-        return model.to_source(folder, inputs=inputs, framework=framework)
+        return model.to_source(folder, inputs=inputs, framework=framework, strict=strict)
     if inputs is None:
         raise InvalidArgument(
             "the inputs of the model are not known",
             where="`to_source`",
             instead='give a spec for each argument: `inputs=[("batch", 3)]`',
         )
-    return from_onnx(to_onnx(model, inputs, **options).model).to_source(folder, framework=framework)
+    return from_onnx(to_onnx(model, inputs, **options).model).to_source(folder, framework=framework, strict=strict)

@@ -16,6 +16,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "columns": frozenset({"printable"}),
     "errors": frozenset({"columns", "printable"}),
     "collecting": frozenset(),
+    "deprecations": frozenset(),
     "phases": frozenset({"printable"}),
     "onnx_facts": frozenset(),
     "graph": frozenset({"errors", "onnx_facts", "jaxprs"}),
@@ -54,6 +55,7 @@ UPWARD: dict[tuple[str, str], str] = {
     ): "by default, the frameworks that the process has imported are looked at",
     ("export/exported.py", "verify"): "`exported.verify()`, and `exported(x)`, which runs the model",
     ("export/delivery/calibration.py", "verify"): "calibration runs the model on the user's batches",
+    ("export/signature/specs.py", "frameworks"): "the signature of an imported model says the dtypes of its inputs",
     (
         "export/walk/sources.py",
         "frameworks",

@@ -14,9 +14,10 @@ def test_the_version(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out == f"jaxport {jaxport.__version__}\n"
 
 
-@pytest.mark.parametrize(
-    "command", ["", "export", "inspect", "verify", "import", "run", "tree", "view", "query", "sub", "account"]
-)
+COMMANDS = "export inspect verify import run optimize diff extract tree view query sub account".split()
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_is_whole_on_80_columns(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert run(*command.split(), "--help") == 0

@@ -325,7 +325,7 @@ def test_a_refusal_names_every_operation_and_line(capsys: pytest.CaptureFixture[
         (["-i", "B,4", "--function", "flax.nnx.Lineer"], 1, "flax.nnx.Lineer"),
         (["-i", "B,4", "--nchw-input", "0"], 2, "rank 4"),
         (["-i", "B,4", "-i", "B"], 1, "scaled"),
-        (["-i", "B,4", "-o", "nets.py/m.onnx"], 1, "nets.py/m.onnx"),
+        (["-i", "B,4", "-o", "nets.py/m.onnx"], 2, "nets.py/m.onnx"),
     ],
 )
 def test_what_cannot_be_done_is_one_clean_message(

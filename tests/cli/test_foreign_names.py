@@ -196,7 +196,7 @@ REPORTS: dict[str, Callable[[jaxport.Program, jaxport.Mox], object]] = {
     "modules": lambda program, mox: repr(program.modules) + repr(list(program.modules.walk())),
     "phases": lambda program, mox: program.explain(),
     "verify": lambda program, mox: program.verify(check=False),
-    "source": lambda program, mox: program.to_source(),
+    "source": lambda program, mox: program.to_source(framework="jax"),
     "code": lambda program, mox: program.to_source(framework="nnx").code,
     "mox": lambda program, mox: repr(mox),
     "fold": lambda program, mox: mox.fold(depth=3),

@@ -79,7 +79,7 @@ def test_a_model_is_summarized(path: Path):
         roles={"layers.0.kernel": "parameter"},
     )
     assert summarize(path).element_count == 12
-    assert summarize(path).parameters == "1 tensors, 12 elements"
+    assert summarize(path).parameters == "1 tensor, 12 elements"
     assert summarize(path).weight_bytes == 48
 
 
@@ -115,7 +115,7 @@ def test_the_tables_show_everything(path: Path, capsys: pytest.CaptureFixture[st
         "ai.onnx 22, my.pkg 1",
         "somebody 1.2",
         "12 elements, 48 B",
-        "1 tensors, 12 elements",
+        "1 tensor, 12 elements",
         "inputs: 1",
         "[B, 3]",
         "outputs: 1",
@@ -179,9 +179,11 @@ def test_a_truncated_model_is_refused(path: Path):
 
 def test_a_missing_file_is_one_clean_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     missing = tmp_path / ("long" * 40 + ".onnx")
-    assert run("inspect", missing) == 1
+    assert run("inspect", missing) == 2
     assert capsys.readouterr().err == (
-        f"jaxport.ModelError: `{missing}` cannot be read\n  why:     No such file or directory\n"
+        f"jaxport.InvalidArgument: `{missing}` is not an ONNX file\n"
+        "  why:     there is no such file\n"
+        "  instead: give the path of an ONNX file, or `-` for the standard input\n"
     )
 
 
@@ -211,6 +213,6 @@ def test_parameters_are_told_from_statistics_wherever_they_stand(tmp_path, capsy
     assert [(module.path, module.parameters) for module in summary.modules] == [("conv", 4), ("norm", 4)]
     assert run("inspect", tmp_path / "m.onnx") == 0
     shown = capsys.readouterr().out
-    assert "initializers: 4, and 1 tensors in `Constant` nodes" in shown
+    assert "initializers: 4, and 1 tensor in `Constant` nodes" in shown
     assert re.search(r"norm.v .* statistic", shown)
     assert re.search(r"conv.w .* parameter", shown)

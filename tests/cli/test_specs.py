@@ -40,6 +40,7 @@ from jaxport.errors import InvalidArgument
         ("B,max(T, 4),3", None, None, ("B", "max(T, 4)", 3)),
         ("mod(T,2),floordiv(T,(2+1))", None, None, ("mod(T,2)", "floordiv(T,(2+1))")),
         ("T//2,0", None, None, ("T//2", 0)),
+        ("x:int32[None,?]", "x", "int32", (None, None)),
     ],
 )
 def test_an_input_is_read(text: str, name: str | None, dtype: str | None, dims: tuple):

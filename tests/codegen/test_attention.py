@@ -19,6 +19,7 @@ pytestmark = pytest.mark.sampled(2)
 
 QUERIES, KEYS = "float[batch, 2, 5, 4] q", "float[batch, 2, 6, 4] k"
 SCORES = "t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) s = Mul(a, scale)"
+ZEROED = "z = IsNaN(p) g = Where(z, nothing, p) y = MatMul(g, k)"
 WEIGHTED = "p = Softmax<axis=-1>(m) y = MatMul(p, k)"
 MASK = "bool[batch, 1, 5, 6] mask"
 BEHIND = (
@@ -47,6 +48,11 @@ def attention(body: str, *inputs: str, low: str = "-3.4028235e38", opset: int = 
 def masked(masking: str, *inputs: str, low: str = "-3.4028235e38", opset: int = 20) -> onnx.ModelProto:
     """An attention with operators that compute `m` from the scores `s`."""
     return attention(f"{SCORES} {masking} {WEIGHTED}", *inputs, low=low, opset=opset)
+
+
+def guarded(masking: str, *inputs: str, low: str = "-3.4028235e38") -> onnx.ModelProto:
+    """The same, with zeros for weights that are NaN."""
+    return attention(f"{SCORES} {masking} p = Softmax<axis=-1>(m) {ZEROED}", *inputs, low=low)
 
 
 def printed(model: onnx.ModelProto, folder: Path) -> str:
@@ -110,6 +116,58 @@ def test_masks(name: str, tmp_path: Path) -> None:
     assert "nn.dot_product_attention(" in code
 
 
+ZEROS = "jnp.any(mask, axis=3, keepdims=True).transpose(0, 2, 1, 3)"
+GUARDED = {
+    "a low number is added": (guarded("b = Where(mask, nothing, low) m = Add(s, b)", MASK), ""),
+    "infinity is added": (guarded("b = Where(mask, nothing, low) m = Add(s, b)", MASK, low="-inf"), ZEROS),
+    "scores are replaced by infinity": (guarded("m = Where(mask, s, low)", MASK, low="-inf"), ZEROS),
+    "the keys behind, by infinity": (guarded(f"{BEHIND} m = Where(mask, s, low)", *CAUSAL, low="-inf"), ""),
+    "the keys behind, by arithmetic": (
+        guarded(
+            f"{BEHIND} f = Cast<to=1>(mask) u = Constant<value_float = 1.0>() o = Sub(u, f) b = Mul(o, low) m = Add(s, b)",
+            *CAUSAL,
+        ),
+        "",
+    ),
+    "a window behind, by infinity": (
+        guarded(
+            f"{BEHIND} three = Constant<value_int = 3>() f = Sub(column, three) w = Less(f, i) e = And(mask, w) "
+            "m = Where(e, s, low)", *CAUSAL, low="-inf",
+        ),
+        "",
+    ),
+    "the operator": (attention("y = Attention(q, k, k, mask)", QUERIES, KEYS, MASK, opset=23), ZEROS),
+    "the operator, with all heads of keys": (
+        attention(
+            "o = Constant<value_ints = [2]>() e = Unsqueeze(k, o) s = Constant<value_ints = [3, 2, 3, 6, 4]>() "
+            "x = Expand(e, s) r = Constant<value_ints = [0, 6, 6, 4]>() z = Reshape(x, r) y = Attention(q, z, z)",
+            "float[3, 6, 5, 4] q", "float[3, 2, 6, 4] k", opset=23,
+        ),
+        "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_guards(name: str, tmp_path: Path) -> None:
+    """A guard that cannot act is gone; where a row may be masked as a whole, the result is zero there."""
+    model, text = GUARDED[name]
+    code = " ".join(printed(model, tmp_path).split())
+    assert "nn.dot_product_attention(" in code
+    assert not {"isnan", "softmax", "jnp.max"} & {word for word in ("isnan", "softmax", "jnp.max") if word in code}
+    assert (text or "(") in code
+    assert bool(text) == ("jnp.where(" in code)
+
+
+def test_guards_stay_if_asked_for(tmp_path: Path) -> None:
+    model, _ = GUARDED["a low number is added"]
+    program = jaxport.from_onnx(model)
+    assert "isnan" in program.to_source(framework="nnx", strict=True).code
+    plain = program.to_source(framework="nnx")
+    assert "isnan" not in plain.code
+    assert "inputs and weights are finite: guards against NaN are left out" in plain.code
+
+
 FLAT = "v = Attention<q_num_heads=2, kv_num_heads=2{more}>(q, k, k{mask}) y = Identity(v)"
 OPERATORS = {
     "softmax before opset 13": attention(f"{SCORES} p = Softmax<axis=3>(s) y = MatMul(p, k)", opset=12),
@@ -156,9 +214,6 @@ def test_other_operators(name: str, tmp_path: Path) -> None:
 OTHERS = {
     "a row that is masked by infinity is NaN": masked("m = Where(mask, s, low)", MASK, low="-inf"),
     "what is masked is not low": masked("m = Where(mask, s, low)", MASK, low="-1"),
-    "a row that the operator masks is zero": attention(
-        "y = Attention(q, k, k, mask)", QUERIES, KEYS, MASK, opset=23
-    ),
     "the operator bounds its scores": attention("y = Attention<softcap=2.0>(q, k, k)", opset=23),
     "ONNX Runtime's operator has a cache": attention(
         "y, past, present = com.microsoft.MultiHeadAttention<num_heads=2>(q, k, k, , , , c, c)",

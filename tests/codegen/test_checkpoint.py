@@ -137,6 +137,11 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("case", UNKNOWN)
 def test_without_a_known_entry_nothing_is_printed(case: str) -> None:
-    source = jaxport.from_onnx(UNKNOWN[case]).to_source(framework="nnx")
+    source = jaxport.from_onnx(UNKNOWN[case], ties="keep").to_source(framework="nnx")
     assert "def load(" in source.code
     assert "pytorch" not in source.code.lower()
+
+
+def test_merged_vectors_of_one_value_are_entries_of_their_own() -> None:
+    source = jaxport.from_onnx(with_merged_tensors()).to_source(framework="nnx")
+    assert '"layers.{}.norm.scale": ("layers.{}.norm.weight", (0,))' in source.code

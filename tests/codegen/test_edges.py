@@ -49,7 +49,7 @@ def test_printed_source_runs(name: str, framework: str) -> None:
     made = program(graph)
     expected, function = made(*inputs), None
     if framework == "jax":
-        module = load(made.to_source())
+        module = load(made.to_source(framework="jax"))
         function: Any = lambda *given: module.model(module.params, *given)
     else:
         with tempfile.TemporaryDirectory() as folder:

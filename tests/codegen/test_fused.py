@@ -63,7 +63,7 @@ def test_options_of_the_import_stay():
     model = program(SCALED, "float[batch, 8] v", WEIGHTS).model
     assert list(record_fused(jaxport.from_onnx(model, trainable=[])).params) == []
     assert {*record_fused(jaxport.from_onnx(model, trainable=["w", "half"])).params} == {"w", "half"}
-    assert list(record_fused(jaxport.from_onnx(model, untie=True)).params) == ["w"]
+    assert list(record_fused(jaxport.from_onnx(model, ties="none")).params) == ["w"]
 
 
 def test_a_number_that_is_trained_is_no_constant():

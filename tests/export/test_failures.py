@@ -85,7 +85,53 @@ def test_a_product_of_symbols_is_advised_by_one_of_them():
 def test_a_failure_with_sizes_too_is_told_as_it_is():
     text = message(lambda x: jnp.dot(x, jnp.ones(7)), ("T",))
     assert "is the cause" not in text
-    assert "it fails too, by TypeError" in text
+    assert "instead: fix the function at this line, or give it other inputs" in text
+
+
+class Normalized(nnx.Module):
+    def __init__(self):
+        self.norm = nnx.BatchNorm(3, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.norm(x)
+
+
+NORMALIZED = nnx.split(Normalized())
+TABLE = np.arange(12.0)
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs", "options", "advice"),
+    [
+        (lambda x, y: x + y, [("T", 3)], {}, "give it what it takes, `(x, y)`: it was given 1 by position"),
+        (lambda x: x, [("T", 3)], {"static_params": {"y": 1}}, "`(x)`: it was given 1 by position and `y` by name"),
+        (lambda x: x @ jnp.ones((5, 2)), [("T", 3)], {}, "fix the function at this line"),
+        (lambda x: x.colour, [("T", 3)], {}, "fix the function at this line"),
+        (lambda x: TABLE[x], [jax.ShapeDtypeStruct((3,), np.int32)], {}, "`jnp.asarray(table)[index]`"),
+        (lambda x: TABLE[x.argmax(-1)], [("T", 3)], {}, "`jnp.asarray(table)[index]`"),
+        (lambda x: nnx.merge(*NORMALIZED)(x), [("T", 3)], {}, "`nnx.merge(graphdef, state, copy=True)`"),
+    ],
+)
+def test_advice_is_about_the_error_where_sizes_are_not_its_cause(fn, inputs, options, advice):
+    text = message(fn, *inputs, **options)
+    assert advice in text
+    assert "T=" not in text
+    assert "is the cause" not in text
+
+
+def test_the_copy_that_is_advised_can_be_exported():
+    jaxport.to_onnx(lambda x: nnx.merge(*NORMALIZED, copy=True)(x), [("T", 3)], state="discard")
+
+
+def test_symbols_that_have_to_be_equal_are_named():
+    text = message(lambda x, y: x + y, ("B", 3), ("C", 3))
+    assert "`B`, `C` have to be equal: with B=8, C=8 the function is traced" in text
+    assert "use one name, such as `B`" in text
+
+
+def test_sizes_that_were_tried_are_told_where_a_size_is_the_cause():
+    text = message(lambda x: x.reshape(-1, 101), ("T",))
+    assert "give `T` sizes that the function takes: with T=8, TypeError" in text
 
 
 def test_a_value_that_python_needs_is_named_by_its_input():

@@ -105,6 +105,21 @@ def test_the_border_is_in_half_where_that_is_asked_for():
     assert error(exported, sizes=[{"B": 3}]) < 5e-3
 
 
+def test_16_bit_floats_are_float32_at_the_border():
+    weights = jnp.ones((4, 2), jnp.bfloat16)
+    spec = jax.ShapeDtypeStruct(("B", 4), jnp.bfloat16)
+    exported = export(lambda x: (x @ weights, jnp.int32(x.shape[0])), spec, io="float32")
+    assert [port.model_dtype for port in (*exported.inputs, *exported.outputs)] == ["float32", "float32", "int32"]
+    exported.verify()
+    product, _ = exported(np.ones((3, 4), np.float32))
+    assert product.dtype == jnp.bfloat16
+
+
+def test_a_border_that_is_float32_already_is_refused():
+    with pytest.raises(jaxport.InvalidArgument, match="no input or output has floats of 16 bits"):
+        export(jnp.tanh, ("B", 4), io="float32")
+
+
 def test_sums_and_exponentials_stay_in_float32():
     exported = export(lambda x: jax.nn.softmax(x @ DEEP), ("B", 64), precision="float16")
     assert operators(exported, nested=True) == ["Cast", "MatMul", "Cast", "Softmax"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -192,3 +193,70 @@ def test_another_dtype_than_the_declared_one_is_refused():
 def test_nothing_is_narrowed_under_double_precision():
     exported = jaxport.to_onnx(lambda x: x + 1, [jax.ShapeDtypeStruct((3,), np.int64)], double_precision=True)
     assert operators(exported) == ["Add"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [
+        ((None, 30), "(batch, 30)"),
+        ((None, None), "(batch, size_1)"),
+        ((None, 4, None, 3), "(batch, 4, size_1, 3)"),
+        (jax.ShapeDtypeStruct((None, 3), np.float32), "(batch, 3)"),
+        ((3, None), "(3, size_1)"),
+    ],
+)
+def test_none_is_an_open_size(spec, shape):
+    assert str(read(spec).shape) == shape
+
+
+def test_open_sizes_are_told_and_verified():
+    exported = jaxport.to_onnx(lambda x, y: jnp.concatenate([x, y], 1), [(None, 3), (None, None)])
+    assert "x: float32[batch, 3], y: float32[batch, size_1]" in repr(exported)
+    exported.verify()
+    assert exported(np.ones((2, 3), np.float32), np.ones((2, 5), np.float32)).shape == (2, 8)
+
+
+def test_names_of_open_sizes_are_new():
+    tree = SpecReader(np.float32)
+    specs = [(2, None), ("size_1", "batch")]
+    tree.adopt_scope(specs)
+    assert [str(tree.read(spec, "x").shape) for spec in specs] == ["(2, size_2)", "(size_1, batch)"]
+
+
+def test_a_tuple_of_nothing_inside_a_pytree_is_a_part_of_it():
+    tree = read({"x": np.ones(3, np.float32), "caches": (None, None)})
+    assert tree["caches"] == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "notation"),
+    [
+        (("B", "float32"), "jax.ShapeDtypeStruct(('B',), \"float32\")"),
+        ((("B", 3), "int8"), "jax.ShapeDtypeStruct(('B', 3), \"int8\")"),
+        ((("B", 3), jnp.float32), "jax.ShapeDtypeStruct(('B', 3), \"float32\")"),
+        (((None, 3), jnp.bfloat16), 'jax.ShapeDtypeStruct((None, 3), "bfloat16")'),
+        ([3], "(3,)"),
+    ],
+)
+def test_what_is_no_array_is_told_how_to_be_one(spec, notation):
+    with pytest.raises(jaxport.JaxportError) as caught:
+        jaxport.to_onnx(jnp.tanh, [spec])
+    assert f"write `{notation}`" in str(caught.value)
+
+
+def test_a_bare_shape_of_an_imported_input_has_the_declared_dtype():
+    double = jax.ShapeDtypeStruct(("n", 4), np.float16)
+    indices = jax.ShapeDtypeStruct(("k",), np.int64)
+    program = jaxport.from_onnx(jaxport.to_onnx(lambda x, i: x[i], [double, indices]))
+    for exported in (
+        jaxport.to_onnx(program, [("n", 4), ("k",)]),
+        jaxport.to_onnx(functools.partial(program, i=np.zeros(2, np.int64)), [("n", 4)]),
+        jaxport.to_onnx(program, input_params={"i": ("k",), "x": ("n", 4)}),
+    ):
+        dtypes = {port.name: port.model_dtype for port in exported.inputs}
+        assert dtypes == {name: np.dtype({"x": "float16", "i": "int64"}[name]) for name in dtypes}
+
+
+def test_a_shape_for_printing_may_leave_sizes_to_the_model():
+    program = jaxport.from_onnx(jaxport.to_onnx(jnp.tanh, [("rows", 3)]))
+    assert "x: float32[rows, 3]" in program.to_source(inputs={"x": (None, 3)}, framework="jax").code

@@ -49,7 +49,7 @@ SAVERS: dict[str, tuple[str, Callable[[Path, float], Any]]] = {
     "program": ("m.onnx", lambda path, number: from_onnx(model_of(number)).save(path)),
     "mox": ("m.json", lambda path, number: jaxport.mox.save(mox_of(number), path)),
     "params": ("p.safetensors", lambda path, number: jaxport.mox.save_params({"w": np.full(5000, number)}, path)),
-    "source": ("model.py", lambda path, number: from_onnx(model_of(number)).to_source(path.parent)),
+    "source": ("model.py", lambda path, number: from_onnx(model_of(number)).to_source(path.parent, framework="jax")),
 }
 
 
@@ -108,6 +108,31 @@ def test_permissions_are_kept(kind: str, tmp_path: Path):
     os.chmod(tmp_path / name, 0o600)
     save(tmp_path / name, 2.0)
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+def test_new_files_have_the_permissions_of_the_process(kind: str, tmp_path: Path):
+    name, save = SAVERS[kind]
+    mask = os.umask(0o027)
+    try:
+        save(tmp_path / name, 1.0)
+    finally:
+        os.umask(mask)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o640}
+
+
+@pytest.mark.parametrize("framework", ["jax", "nnx", "burn"])
+def test_printed_weights_can_be_read_by_others(framework: str, tmp_path: Path):
+    weights = np.arange(1024, dtype=np.float32).reshape(32, 32)
+    source = jaxport.to_source(lambda x: x @ weights, [(2, 32)], framework=framework)
+    mask = os.umask(0o022)
+    try:
+        source.save(tmp_path)
+    finally:
+        os.umask(mask)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".safetensors" for path in files)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o644}
 
 
 def test_a_file_that_may_not_be_written_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

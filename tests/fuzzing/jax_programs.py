@@ -290,7 +290,7 @@ def compare_printed(program: jaxport.Program, arrays: Mapping[str, np.ndarray]) 
     known = {name: arrays[name] for name in program.static_inputs}
     traced = {name: value for name, value in arrays.items() if name not in known}
     structs = {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in traced.items()}
-    module: Any = load(program.to_source(inputs={**known, **structs}))
+    module: Any = load(program.to_source(inputs={**known, **structs}, framework="jax"))
     run = lambda fn, *args: jax.tree.leaves(jax.jit(fn, compiler_options=QUICKLY)(*args))
     wanted = run(lambda given: program(**known, **given), traced)
     found = run(module.model, module.params, *traced.values())

@@ -179,7 +179,7 @@ def attempt(data: bytes, folder: Path, run: bool = True) -> str:
             }
             program(**arrays)
         str(program.explain())
-        program.to_source()
+        program.to_source(framework="jax")
     except jaxport.JaxportError as error:
         str(error)
         return type(error).__name__

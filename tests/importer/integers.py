@@ -99,7 +99,7 @@ def results(model: onnx.ModelProto, arguments: dict[str, np.ndarray]) -> Iterato
 
 
 def _printed(program: Any, specs: dict[str, Any], arguments: dict[str, np.ndarray]) -> Any:
-    module = load(program.to_source(inputs=specs))
+    module = load(program.to_source(inputs=specs, framework="jax"))
     return jax.jit(lambda: module.model(module.params, *arguments.values()))()
 
 

@@ -42,7 +42,7 @@ def test_a_constant_reshape_to_the_size_of_the_batch() -> None:
 def test_printed_source_for_another_batch() -> None:
     x = GENERATOR.standard_normal((3, 4, 6), np.float32)
     rebatched = program(ATTENTION, batch=True)
-    source = rebatched.to_source(inputs={"x": jax.ShapeDtypeStruct(x.shape, x.dtype)})
+    source = rebatched.to_source(inputs={"x": jax.ShapeDtypeStruct(x.shape, x.dtype)}, framework="jax")
     (result,) = printed.run(printed.load(source), {"x": x})
     np.testing.assert_allclose(result, one_by_one(ATTENTION, x), rtol=1e-5, atol=1e-6)
 

@@ -136,11 +136,13 @@ def test_under_jit_the_error_names_the_branch_and_the_way_out() -> None:
     with pytest.raises(ValueNotKnown, match=told):
         jaxport.to_onnx(model, [(2,), WIDE, WIDE])
     with pytest.raises(ValueNotKnown, match="`rate` decides which branch runs"):
-        model.to_source()
+        model.to_source(framework="jax")
     np.testing.assert_array_equal(jax.jit(lambda x: model(x, WIDE, WIDE))(TWO), [4, 6])
     exported = jaxport.to_onnx(model, [(2,)], static_params={"rate": WIDE, "rank": WIDE})
     np.testing.assert_array_equal(exported.run({"x": TWO})[0], [4, 6])
-    source = model.to_source(inputs={"x": jax.ShapeDtypeStruct((3,), np.float32), "rate": NARROW, "rank": NARROW})
+    source = model.to_source(
+        inputs={"x": jax.ShapeDtypeStruct((3,), np.float32), "rate": NARROW, "rank": NARROW}, framework="jax"
+    )
     assert 'params["w"]' in source.code
 
 

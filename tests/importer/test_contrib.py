@@ -414,7 +414,7 @@ def test_quantized_lstm_is_printed() -> None:
     program = from_onnx(model_of("DynamicQuantizeLSTM", inputs, 3, {"hidden_size": 4, "direction": "reverse"}))
     arguments = {f"x{index}": x for index, x in enumerate(inputs)}
     specs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arguments.items()}
-    module = printed.load(program.to_source(inputs=specs))
+    module = printed.load(program.to_source(inputs=specs, framework="jax"))
     for result, expected in zip(printed.run(module, arguments), jax.jit(program)(**arguments), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 

@@ -108,7 +108,7 @@ def test_a_loop_up_to_a_size_with_a_name_is_printed_as_a_loop() -> None:
         return lax.fori_loop(0, x.shape[0], lambda row, y: y * 0.5 + jnp.asarray(x)[row], jnp.zeros(2))
 
     looping = from_onnx(jaxport.to_onnx(total, [("n", 2)]).model)
-    source = looping.to_source()
+    source = looping.to_source(framework="jax")
     assert "lax.while_loop" in source.code
     module = printed.load(source)
     for count in (1, 5):

@@ -20,7 +20,7 @@ def test_the_phases():
     explanation = program(GRAPH).explain()
     assert [phase.name for phase in explanation.phases] == ["loaded", "resolved", "folded", "finalized"]
     assert explanation["loaded"].title == "7 nodes"
-    assert explanation["resolved"].title == "6 operations; 1 nodes that no output needs are dropped"
+    assert explanation["resolved"].title == "6 operations; 1 node that no output needs is dropped"
     assert rows(explanation, "resolved")["Unsqueeze"] == ("shapes.unsqueeze", "13")
     assert explanation["folded"].title == "3 of 6 operations are known before the program runs"
     assert rows(explanation, "folded")["Size"] == ("", "s: known int64 = 2*n", "from the shape of its input")

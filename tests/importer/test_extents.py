@@ -41,7 +41,7 @@ def test_a_position_may_be_traced(name: str, opset: int) -> None:
     function, arrays = FUNCTIONS[name]
     exported = to_onnx(function, [*arrays, jax.ShapeDtypeStruct((), np.int32)], opset=opset)
     imported = from_onnx(exported.proto)
-    module = load(imported.to_source())
+    module = load(imported.to_source(framework="jax"))
     whole, printed = jax.jit(imported), jax.jit(lambda *given: module.model(module.params, *given))
     for position in (-9, -1, 2, 7):
         given = [*arrays, np.int32(position)]

@@ -292,7 +292,7 @@ def test_a_long_chain_is_resolved_and_evaluated() -> None:
 
 def test_the_representation_names_inputs_outputs_operators_and_parameters() -> None:
     assert str(program(GEMM)).splitlines() == [
-        "Program `g` of 1 operations",
+        "Program `g` of 1 operation",
         "  input   x: FLOAT [N,2]",
         "  output  y: FLOAT [N,3]",
         "  params  2 arrays, 9 elements",

@@ -150,13 +150,13 @@ def test_sizes_that_fit_both_branches_are_refused(comparison: str):
     text = f"""g (float[n] x) => (float[n] y) {{ k = Constant<value_ints = [3]>() s = Shape(x) c = {comparison}(s, k)
         d = Squeeze(c) y = If(d){BRANCHES} }}"""
     with pytest.raises(ValueNotKnown, match=r"whether n (>|==) 3 depends on the sizes"):
-        from_onnx(model(text)).to_source()
+        from_onnx(model(text)).to_source(framework="jax")
 
 
 def test_a_slice_that_may_be_whole_or_not_is_held_to_the_side_that_fits():
     text = """g (float[n] x) => (float[m] y) <int64[1] zero = {0}, int64[1] four = {4}, float[4] w = {1, 2, 3, 4}> {
         a = Slice(x, zero, four) y = Add(a, w) }"""
-    assert "`n >= 4` has to hold" in repr(from_onnx(model(text)).to_source())
+    assert "`n >= 4` has to hold" in repr(from_onnx(model(text)).to_source(framework="jax"))
 
 
 def test_sizes_are_given_in_the_notation_of_exports(tmp_path):
@@ -165,15 +165,15 @@ def test_sizes_are_given_in_the_notation_of_exports(tmp_path):
     assert not source.notes
     given = arrays(made, (2, 3, 32, 64))
     np.testing.assert_allclose(called(source, given, tmp_path), expected(made, given), rtol=1e-6)
-    assert "32 * rows, 64" in from_onnx(made).to_source(inputs={"x": ("n", 3, "32*rows", 64)}).code
+    assert "32 * rows, 64" in from_onnx(made).to_source(inputs={"x": ("n", 3, "32*rows", 64)}, framework="jax").code
     (rows,) = jax.export.symbolic_shape("rows")
     spec = jax.ShapeDtypeStruct((1, 3, 8 * rows, 16), np.float32)
-    assert "8 * rows, 16" in from_onnx(made).to_source(inputs={"x": spec}).code
+    assert "8 * rows, 16" in from_onnx(made).to_source(inputs={"x": spec}, framework="jax").code
 
 
 def test_a_given_name_stands_for_the_one_of_the_file():
     made = model("g (float[batch, 4] x, float[batch, 4] c) => (float[batch, 4] y) { y = Add(x, c) }")
-    assert "c: float32[2 * n, 4]" in from_onnx(made).to_source(inputs={"x": ("2*n", 4)}).code
+    assert "c: float32[2 * n, 4]" in from_onnx(made).to_source(inputs={"x": ("2*n", 4)}, framework="jax").code
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_what_names_do_not_say_is_refused_with_the_constraint(text: str, constra
 )
 def test_malformed_sizes_are_refused(inputs: dict[str, Any], why: str):
     with pytest.raises(InvalidArgument, match=why):
-        from_onnx(model(ONE_LEVEL)).to_source(inputs=inputs)
+        from_onnx(model(ONE_LEVEL)).to_source(inputs=inputs, framework="jax")
 
 
 def test_an_array_becomes_a_constant_and_the_source_says_so():

@@ -48,7 +48,7 @@ def test_constants_of_every_type_are_stored_exactly(dtype: str) -> None:
     made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 25)])
     with jax.enable_x64(True):
         program = from_onnx(made)
-        (printed_array,) = printed.run(printed.load(program.to_source()), {})
+        (printed_array,) = printed.run(printed.load(program.to_source(framework="jax")), {})
         assert np.asarray(program()).tobytes() == np.asarray(printed_array).tobytes() == array.tobytes()
 
 
@@ -81,11 +81,11 @@ def test_constants_of_every_type_are_stored_exactly(dtype: str) -> None:
 )
 def test_snapshots(graph: str, expected: str) -> None:
     graph = graph.replace("value_float = inf", "value = float {inf}")
-    assert body(program(graph).to_source().code) == expected
+    assert body(program(graph).to_source(framework="jax").code) == expected
 
 
 def test_a_branch_is_a_nested_function() -> None:
-    assert body(program(IF).to_source().code) == (
+    assert body(program(IF).to_source(framework="jax").code) == (
         "k = jnp.negative(x)\ndef t():\n    return (k + x,)\ndef e():\n    return (k * x,)\n"
         "y, = lax.cond(jnp.reshape(c, ()), t, e)\nreturn y"
     )
@@ -102,7 +102,7 @@ X3 = {
 def test_control_flow_equals_the_program(name: str) -> None:
     graph, inputs = X3[name]
     original = program(graph)
-    module = printed.load(original.to_source())
+    module = printed.load(original.to_source(framework="jax"))
     with jax.enable_x64(True):
         outputs = original(**inputs)
         for mine, theirs in zip(
@@ -124,7 +124,7 @@ def test_a_size_is_solved_for_its_name(size: str, read: str) -> None:
         two = Constant<value_ints = [2]>() u = Unsqueeze(x, two)
         three = Constant<value_ints = [3]>() t = Concat<axis = 0>(s, three, s) y = Expand(u, t) }""")
     dims = jax.export.symbolic_shape(f"{size}, 3", constraints=["n >= 2"])
-    source = turned.to_source(inputs={"x": jax.ShapeDtypeStruct(dims, np.float32)})
+    source = turned.to_source(inputs={"x": jax.ShapeDtypeStruct(dims, np.float32)}, framework="jax")
     assert body(source.code).count(f"{read}\n") == 1
     x = np.arange(64 * 3, dtype=np.float32).reshape(64, 3) if size == "32*n" else np.ones((7, 3), np.float32)
     module = printed.load(source)
@@ -136,13 +136,13 @@ def test_a_size_is_solved_for_its_name(size: str, read: str) -> None:
 
 def test_what_was_known_is_no_argument() -> None:
     counted = program(loop("Sub(v, k)"))
-    source = counted.to_source(inputs={"n": np.array(50), "c": np.array(True)})
+    source = counted.to_source(inputs={"n": np.array(50), "c": np.array(True)}, framework="jax")
     module = printed.load(source)
     outputs = module.model(module.params, X)
     np.testing.assert_array_equal(outputs.y, X * 51)
     assert outputs.ys.shape == (50, 2)
     with pytest.raises(ValueNotKnown, match="a loop whose length depends on the data"):
-        counted.to_source()
+        counted.to_source(framework="jax")
 
 
 LARGE = np.arange(40, dtype=np.int64)
@@ -153,7 +153,7 @@ MIXED = f"""g (float[batch, 40] x) => (float[batch, 40] y, int64[40] t) <float[4
 def test_weights_constants_and_gradients(tmp_path: Path) -> None:
     """In a process of its own, in which jaxport cannot be imported."""
     original = program(MIXED)
-    original.to_source(tmp_path)
+    original.to_source(tmp_path, framework="jax")
     x = np.ones((2, 40), np.float32)
     with pytest.warns(UserWarning, match="the outputs `t` are 32-bit"):
         original(x)
@@ -209,7 +209,7 @@ def test_names_of_a_model_are_harmless(name: str) -> None:
         node.name = f"/{name}/{node.op_type}"
     original = from_onnx(made)
     x = np.ones((3, 2), np.float32)
-    module = printed.load(original.to_source())
+    module = printed.load(original.to_source(framework="jax"))
     public = {key for key in vars(module) if not key.startswith("__")}
     assert public <= {
         "annotations",
@@ -234,7 +234,7 @@ def test_what_cannot_be_printed_is_refused() -> None:
 
     graph = "g (float[2] x) => (float[2] y) { y = test.source.Raw(x) }"
     with pytest.raises(Exception, match="cannot be computed"):
-        program(graph, domains=', "test.source": 1').to_source()
+        program(graph, domains=', "test.source": 1').to_source(framework="jax")
 
 
 def test_a_recorded_value_does_not_outlive_its_recording() -> None:
@@ -245,7 +245,9 @@ def test_a_recorded_value_does_not_outlive_its_recording() -> None:
         kept.append(x)
         return x + x
 
-    program("g (float[2] x) => (float[2] y) { y = test.source.Keep(x) }", domains=', "test.source": 1').to_source()
+    program("g (float[2] x) => (float[2] y) { y = test.source.Keep(x) }", domains=', "test.source": 1').to_source(
+        framework="jax"
+    )
     with pytest.raises(RuleError, match="a recorded value was used after its recording ended"):
         kept[0] + kept[0]
 
@@ -254,7 +256,7 @@ def test_a_recorded_value_does_not_outlive_its_recording() -> None:
 def test_strings_cannot_be_arguments_of_source(node: str):
     made = program(f"g (string[n] x) => (string[n] y) {{ {node} }}", 20)
     with pytest.raises(ValueNotKnown, match="strings cannot be arguments") as caught:
-        made.to_source()
+        made.to_source(framework="jax")
     assert "the input `x`" in str(caught.value)
     assert "then it stops" in str(made.explain())
-    made.to_source(inputs={"x": np.array(["a", "b"])})
+    made.to_source(inputs={"x": np.array(["a", "b"])}, framework="jax")

@@ -33,7 +33,7 @@ def test_printed_models_equal_their_programs(name: str):
     example = build(name, next(iter(MODELS[name])), "small")
     exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
     program = jaxport.from_onnx(exported.model)
-    module = printed.load(program.to_source())
+    module = printed.load(program.to_source(framework="jax"))
     inputs = exported.flatten(example.sample(np.random.default_rng(0), example.sizes[-1]), {})
     arrays = {key: jnp.asarray(inputs[key]) for key in program.input_names}
     calls = (

@@ -61,7 +61,7 @@ def test_an_expression_of_sizes_lets_a_cache_trace():
     exported = jax.export.export(jax.jit(program))(*specs.values())
     np.testing.assert_array_equal(exported.call(*arrays), np.ones((2, 4, 4)))
     assert program.verify(sizes=[{"batch": 2, "past": 5, "new": 1}]).ok
-    code = program.to_source().code
+    code = program.to_source(framework="jax").code
     assert "mask: float32[batch, past + new]" in code
 
 
@@ -83,7 +83,7 @@ POSITIONS = """g (float[batch, length, 2] x) => (float[batch, length, 2] y) <flo
 
 def test_sizes_are_held_to_the_tables_that_they_cut():
     program = from_onnx(model(POSITIONS))
-    source = program.to_source()
+    source = program.to_source(framework="jax")
     assert 'params["table"][:, :length]' in source.code.replace("'", '"')
     assert program.verify().ok
     assert all(output.shape[1] <= 6 for output in program.verify().outputs)

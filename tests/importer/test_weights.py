@@ -103,9 +103,9 @@ def test_untying_gives_each_node_a_tensor_of_its_own(tmp_path: Path):
     for node, name in zip(made.graph.node, ("/l0/Mul", "/l0/Add", "/l1/Mul", "/l1/Add"), strict=True):
         node.name = name
     x = np.array([2, 3], np.float32)
-    assert set(from_onnx(made).params) == {"one", "b"}
-    assert set(from_onnx(made, untie=["one"]).params) == {"one", "l1.one", "b"}
-    untied = from_onnx(made, untie=True)
+    assert set(from_onnx(made, ties="keep").params) == {"one", "b"}
+    assert set(from_onnx(made, ties=["b"]).params) == {"one", "l1.one", "b"}
+    untied = from_onnx(made, ties="none")
     assert set(untied.params) == {"one", "l1.one", "b", "l1.b"}
     np.testing.assert_array_equal(untied(x), from_onnx(made)(x))
     params = untied.params | {"l1.one": jnp.array([5.0, 7.0])}
@@ -114,7 +114,30 @@ def test_untying_gives_each_node_a_tensor_of_its_own(tmp_path: Path):
     np.testing.assert_array_equal(from_onnx(tmp_path / "untied.onnx")(x), [10, 29])
     assert "l1.b" not in from_onnx(made).params, "the model that was given is as it was"
     with pytest.raises(InvalidArgument, match="`zwei` is not an initializer"):
-        from_onnx(made, untie=["zwei"])
+        from_onnx(made, ties=["zwei"])
+    with pytest.raises(InvalidArgument, match='no kind of ties "all"'):
+        from_onnx(made, ties="all")
+
+
+def test_a_vector_of_one_value_is_a_parameter_of_each_layer_and_a_module_called_twice_keeps_its_own(tmp_path: Path):
+    made = model("""g (float[N, 2] x) => (float[N, 2] y, float[N, 2] z)
+        <float[2, 2] up = {1, 2, 3, 4}, float[2, 2] down = {4, 3, 2, 1}, float[2] zeros = {0, 0}>
+        { a = MatMul(x, up) b = Add(a, zeros) c = MatMul(b, down) d = Add(zeros, c)
+          e = MatMul(d, up) y = Add(e, zeros) z = Gemm(d, down, zeros) }""")
+    imported = from_onnx(made)
+    assert set(imported.params) == {"up", "down", "zeros", "zeros_2"}, "two layers, each called twice"
+    assert imported.untied == {"zeros_2": "zeros"}
+    assert "zeros_2 is stored as zeros" in repr(imported)
+    x = np.array([[1, -2]], np.float32)
+    for was, now in zip(from_onnx(made, ties="keep")(x), imported(x), strict=True):
+        np.testing.assert_array_equal(was, now)
+    changed = imported.with_params({"zeros_2": np.array([1, 1], np.float32)})
+    changed.save(tmp_path / "changed.onnx")
+    for was, now in zip(changed(x), from_onnx(tmp_path / "changed.onnx")(x), strict=True):
+        np.testing.assert_array_equal(was, now)
+    at_first = imported.params["down"]
+    expected = (np.asarray(x @ imported.params["up"] @ at_first) + 1) @ np.asarray(at_first) + 1
+    np.testing.assert_array_equal(changed(x)[1], expected)
 
 
 def convolution(group: int = 1) -> onnx.ModelProto:
@@ -162,7 +185,7 @@ def test_a_kernel_that_has_other_uses_stays_as_it_is(graph: str):
 
 
 def test_printed_source_has_kernels_in_the_same_layout():
-    source = from_onnx(convolution()).to_source()
+    source = from_onnx(convolution()).to_source(framework="jax")
     assert '("NHWC", "HWIO", "NHWC")' in source.code.replace("'", '"')
     assert source.tensors["params/w"].shape == (3, 3, 4, 6)
 

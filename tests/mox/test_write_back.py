@@ -169,3 +169,66 @@ def test_a_function_has_no_fields():
     edited = jaxport.make_mox(function)(X).sub("//Linear", LINEARS["nnx"](3))
     with pytest.raises(jaxport.InvalidArgument, match=r"no place|cannot hold another module"):
         write_back(function, edited)
+
+
+class Tied(nnx.Module):
+    """Two layers that share a kernel, and statistics."""
+
+    def __init__(self, rngs):
+        self.one, self.other = nnx.Linear(4, 4, rngs=rngs), nnx.Linear(4, 4, rngs=rngs)
+        self.other.kernel = self.one.kernel
+        self.norm = nnx.BatchNorm(4, rngs=rngs)
+
+    def __call__(self, x):
+        return self.norm(jnp.tanh(self.one(x))) + 2 * self.other(x)
+
+
+class TiedArrays(eqx.Module):
+    one: eqx.Module
+    other: eqx.Module
+
+    def __call__(self, x):
+        return jnp.tanh(self.one(x)) + 2 * self.other(x)
+
+
+def tied(name):
+    if name == "nnx":
+        return Tied(nnx.Rngs(0)), X
+    layers = [eqx.nn.Linear(4, 4, key=jax.random.key(number)) for number in range(2)]
+    return TiedArrays(layers[0], eqx.tree_at(lambda layer: layer.weight, layers[1], layers[0].weight)), X[0]
+
+
+@each
+@pytest.mark.parametrize("place", ["one", "other"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_module_whose_kernel_is_shared_is_replaced(name, place, bias):
+    model, x = tied(name)
+    edited = jaxport.make_mox(model)(x).sub(place, LINEARS[name](4, bias))
+    values = {**edited.params, **edited.state}
+    edited = edited.with_params({path: value + 0.1 * (1 + i) for i, (path, value) in enumerate(values.items())})
+    np.testing.assert_allclose(write_back(model, edited)(x), edited(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize("edit", [lambda mox: mox, lambda mox: mox.sub("one", lora(rank=2))], ids=["plain", "lora"])
+def test_statistics_are_written(edit):
+    model = Tied(nnx.Rngs(0))
+    model.other = nnx.Linear(4, 4, rngs=nnx.Rngs(1))
+    mox = edit(jaxport.make_mox(model)(X))
+    for _ in range(3):
+        _, state = mox.apply({}, X, state=True)
+        mox = mox.with_params(state)
+    written = write_back(model, mox)
+    for path in ("mean", "var"):
+        np.testing.assert_array_equal(getattr(written.norm, path)[...], mox.state[f"norm.{path}"])
+        assert not np.allclose(getattr(model.norm, path)[...], mox.state[f"norm.{path}"])
+    np.testing.assert_allclose(written(X), mox(X), rtol=1e-6)
+
+
+def test_a_constant_that_was_given_has_no_place():
+    table = jnp.arange(4.0)
+    model = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+    mox = jaxport.make_mox(lambda x: model(x) + table)(X)
+    (path,) = mox.state
+    np.testing.assert_array_equal(write_back(model, mox)(X), model(X))
+    with pytest.raises(jaxport.InvalidArgument, match=f"no place for 1 parameters, `{path}` first"):
+        write_back(model, mox.with_params({path: 2 * table}))

@@ -7,12 +7,17 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import jaxport
+from scripts import release_check
+
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def run(*command: str | Path, folder: Path, timeout: int = 300) -> str:
@@ -94,6 +99,43 @@ def test_the_sdist_has_what_its_tests_need(sdist: Path) -> None:
     missing = {name for name in tracked(*folders) - names if "node_modules" not in name}
     assert not missing
     assert {"LICENSE", "CHANGELOG.md", "Makefile", "conftest.py", "pyproject.toml"} <= names
+
+
+def test_the_metadata_are_those_of_a_release(wheel: Path, sdist: Path) -> None:
+    assert list(release_check.problems_of(wheel, sdist)) == []
+    metadata = release_check.metadata_of(wheel)
+    repository = PROJECT["urls"]["Repository"]
+    assert f"Repository, {repository}" in metadata["Project-URL"]
+    assert f"]({repository}/blob/main/docs/mox.md)" in metadata["Description"]
+    assert metadata["Version"] == jaxport.__version__
+
+
+def test_the_address_of_the_repository_has_one_place() -> None:
+    repository = PROJECT["urls"]["Repository"]
+    assert [url for url in PROJECT["urls"].values() if not url.startswith(repository)] == []
+    pages = [ROOT / "README.md", ROOT / "CITATION.cff", ROOT / "mkdocs.yml", *(ROOT / "docs").glob("*.md")]
+    assert [page.name for page in pages if repository in page.read_text(encoding="utf-8")] == []
+
+
+def test_the_citation_is_of_this_release() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {jaxport.__version__}\n" in citation
+    assert f"\nlicense: {PROJECT['license']}\n" in citation
+
+
+@pytest.mark.parametrize("folder", ["missing", "present"])
+def test_what_a_distribution_lacks_is_found(folder: str, tmp_path: Path) -> None:
+    """The check of the check: a wheel with a relative link and without addresses, and an empty source distribution."""
+    wheel, sdist = tmp_path / "jaxport-1-py3-none-any.whl", tmp_path / "jaxport-1.tar.gz"
+    link = "docs/mox.md" if folder == "missing" else "https://example.org/docs/mox.md"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("jaxport-1.dist-info/METADATA", f"Name: jaxport\nVersion: 1\n\n[Mox]({link})\n")
+    with tarfile.open(sdist, "w:gz"):
+        pass
+    problems = list(release_check.problems_of(wheel, sdist))
+    assert any("relative link docs/mox.md" in problem for problem in problems) == (folder == "missing")
+    assert "jaxport-1-py3-none-any.whl has no Project-URL" in problems
+    assert "jaxport-1.tar.gz lacks LICENSE" in problems
 
 
 def test_the_installed_package_exports_verifies_and_imports(installed: Path, tmp_path: Path) -> None:

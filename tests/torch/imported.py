@@ -121,7 +121,7 @@ class Checks:
     def source(self) -> str:
         """Whether the printed source computes the same, at the second set of sizes, where jaxport cannot be imported."""
         with jax.enable_x64(True):
-            module = printed.load(self.program.to_source(inputs=self.recorded_with()))
+            module = printed.load(self.program.to_source(inputs=self.recorded_with(), framework="jax"))
             call = jax.jit(module.model, compiler_options=QUICKLY)
             found = call(module.params, *(jnp.asarray(value) for value in self.sets[1].values()))
         found = [np.asarray(leaf) for leaf in (found if isinstance(found, tuple) else (found,))]

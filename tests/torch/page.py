@@ -25,7 +25,35 @@ VARIANTS = {
 }
 TITLE = """# PyTorch models
 
-See here which PyTorch models can be imported: {files} files of {models} architectures were imported and compared. They were
+`jaxport.from_torch` imports a module of PyTorch without a file in between. It needs PyTorch beside JAX
+(`pip install "jaxport[torch]"`):
+
+```py
+import torch, transformers, jaxport
+
+config = transformers.LlamaConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100)
+model = transformers.AutoModelForCausalLM.from_config(config)  # or .from_pretrained("…"): a module with weights
+ids = torch.randint(0, 100, (1, 8))
+program = jaxport.from_torch(model, kwargs={{"input_ids": ids}}, dynamic_shapes={{"input_ids": ("batch", "seq")}})
+program.to_source("llama/", framework="nnx")  # model.py, model.safetensors; or "equinox", "burn"
+```
+
+PyTorch traces the module in evaluation mode, and the program is compared with the module: on the example, and with larger open
+sizes. The program has the names, the roles and the ties of the module:
+
+- `program.params` has the parameters that require gradients, under the names of `state_dict()`; buffers and frozen
+  parameters are constants, and the averages of batch normalization statistics;
+- two weights are one if and only if they are one `Parameter` in the module;
+- the printed source has `load_pytorch(state_dict)`, which reads a checkpoint of the module. It refuses one whose buffers
+  differ from those in the code.
+
+A size that an operator of the module makes a number of, such as the steps of a recurrent layer, cannot stay open; an error names it.
+A file that PyTorch's exporters wrote is read by `jaxport.from_onnx("model.onnx")`; `dynamo=True` and `optimize=False`
+keep most of the names.
+
+## Tested models
+
+See here which files of PyTorch models can be imported: {files} files of {models} architectures were imported and compared. They were
 written by both of PyTorch's exporters with dynamic shapes, have few and narrow layers with random weights, and use opsets
 {first} to {last}.{refusals}
 Each column counts the files that pass a check:

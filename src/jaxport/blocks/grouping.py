@@ -57,7 +57,10 @@ class _Context:
 
 @dataclass
 class _Frame:
-    """A call without its exit so far: its equations, with its own arguments in place of the outer values."""
+    """A call without its exit so far: its equations, with its own arguments in place of the outer values.
+
+    `inside` has the arguments that stayed where they are: the call uses the outer values.
+    """
 
     entered: jaxprs.JaxprEqn
     context: _Context
@@ -199,9 +202,10 @@ class _Body:
         # The arguments become the first inputs of the block: inside, they have the names of the marker's results.
         outvars = [jaxprs.Var(v.aval) if isinstance(v, jaxprs.DropVar) else v for v in entered.outvars]
         inside: dict[jaxprs.Var, jaxprs.Var] = {}
-        for atom, inner in zip(entered.invars, outvars, strict=False):
+        for position, (atom, inner) in enumerate(zip(entered.invars, outvars, strict=False)):
             if isinstance(atom, jaxprs.Var):
-                inside.setdefault(atom, inner)
+                if position in call.in_place:
+                    inside.setdefault(atom, inner)
                 self.last_use[atom] = max(self.last_use.get(atom, -1), self.last_use.get(inner, -1))
         self.frames.append(_Frame(entered.replace(outvars=outvars), context, path, inside))
 

@@ -25,6 +25,7 @@ from jaxport.errors import InvalidArgument, StateChanged
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, source_info_util
 from jaxport.jaxprs.dataflow import used_variables
 from jaxport.jaxprs.meshes import is_on_mesh, of_no_mesh, without_explicit_axes, without_meshes
+from jaxport.jaxprs.rewrite import with_values
 from jaxport.phases import phase
 
 __all__ = ["Traced", "TracedWeight", "trace"]
@@ -39,7 +40,8 @@ class TracedWeight:
     """An array that belongs to the traced callable: `path` in its pytree, `value`, and whether training changes it.
 
     The path of an `anonymous` one was generated for this trace; another trace may find other arrays. A module holds
-    those that are `owned`; the others were closed over directly.
+    those that are `owned`; the others were closed over directly. Of one that is given (`is_given`) the value was set
+    after the trace.
     """
 
     path: str
@@ -47,6 +49,7 @@ class TracedWeight:
     trainable: bool = True
     anonymous: bool = False
     owned: bool = True
+    is_given: bool = False
 
     @property
     def is_held(self) -> bool:
@@ -186,16 +189,22 @@ class _Trace:
         jaxpr, constants = hoisted(closed)
         constants = list(map(recorder.original, constants))
         order = sorted(range(len(constants)), key=lambda index: self.models.order_of(constants[index]))
-        weights = self.weights([constants[index] for index in order])
         jaxpr = jaxpr.replace(invars=[*(jaxpr.invars[index] for index in order), *jaxpr.invars[len(constants) :]])
-        paths = [*(weight.path for weight in weights), *self.input_paths]
-        of_models = {len(weights) + index for index, path in enumerate(self.input_paths) if self.in_model(path)}
-        roots = Roots(paths, {*range(len(weights)), *of_models}, self.places)
+        # One weight per array, also of one that had another input for each of its places in a call.
+        arrays = {id(constants[index]): constants[index] for index in order}
+        positions = {identity: position for position, identity in enumerate(arrays)}
+        first = [positions[id(constants[index])] for index in order]
+        weights = self.weights(list(arrays.values()))
+        paths = [*(weights[index].path for index in first), *self.input_paths]
+        of_models = {len(order) + index for index, path in enumerate(self.input_paths) if self.in_model(path)}
+        roots = Roots(paths, {*range(len(order)), *of_models}, self.places)
         grouped = group(jaxpr, roots)
         below = tuple(f"{head}." for head in roots.collections if head)
         weights = [replace(w, trainable=False) if f"{w.path}.".startswith(below) else w for w in weights]
         return self.finished(
-            grouped.jaxpr, [label and label.is_leaf and paths[label.root] for label in grouped.labels], weights
+            _merged(grouped.jaxpr, first),
+            [label and label.is_leaf and paths[label.root] for label in grouped.labels],
+            weights,
         )
 
     def run(self, inputs: list) -> list:
@@ -265,6 +274,17 @@ class _Trace:
             static_inputs=self.static_inputs,
             static_outputs=self.static_outputs,
         )
+
+
+def _merged(jaxpr: jaxprs.Jaxpr, first: Sequence[int]) -> jaxprs.Jaxpr:
+    """Return a jaxpr with one input for the leading inputs of equal numbers, which are in order of their first."""
+    kept: dict[int, jaxprs.Var] = {}
+    values: dict[jaxprs.Var, jaxprs.Atom] = {}
+    for variable, number in zip(jaxpr.invars, first, strict=False):
+        if number in kept:
+            values[variable] = kept[number]
+        kept.setdefault(number, variable)
+    return with_values(jaxpr, values).replace(invars=[*kept.values(), *jaxpr.invars[len(first) :]])
 
 
 def _state_changed(fn: PythonFunction, paths: Sequence[str], state: str) -> StateChanged:

@@ -1,15 +1,13 @@
-"""The `jaxport` command: `export`, `import`, `run`, `inspect` and `verify`.
+"""The `jaxport` command: exports, imports, runs, compares, inspects and edits models.
 
-A refusal of the package is printed as its message, without a traceback, and ends the command with status 1; an error in
-the command line itself ends it with status 2.
+A refusal of the package, and an error in the user's own code, is printed as its message, without a traceback, and ends
+the command with status 1; an error in the command line itself ends it with status 2.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-
-from jaxport.errors import InvalidArgument, JaxportError
 
 __all__ = ["main"]
 
@@ -25,15 +23,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     >>> main(["inspect", "missing.onnx"])
     Traceback (most recent call last):
-    SystemExit: 1
+    SystemExit: 2
     """
-    from jaxport.cli.app import app
+    from jaxport.cli.app import app, options_of
+    from jaxport.cli.terminal import failures, files, output, streams
 
-    try:
-        app(args=None if arguments is None else list(arguments), prog_name="jaxport")
-    except JaxportError as error:
-        from rich.console import Console
-
-        Console(stderr=True).print(f"[bold red]jaxport.{type(error).__name__}:[/]", end=" ")
-        print(error, file=sys.stderr)  # noqa: T201 - as the message lays itself out, whatever the width
-        sys.exit(2 if isinstance(error, InvalidArgument) else 1)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    output.reset(words)
+    with streams.readable():
+        try:
+            app(args=words, prog_name="jaxport")
+        except Exception as error:
+            status = failures.report(error, options_of(words))
+            if status is None:  # a bug in this package: its traceback is what a report needs
+                raise
+            sys.exit(status)
+        finally:
+            files.remove_temporary()
+            output.reset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,19 +11,28 @@ import typer
 
 from jaxport import __version__
 from jaxport.cli import specs
-from jaxport.cli.decoders import parse_decoder
+from jaxport.cli.comparing import report_values, show_difference
+from jaxport.cli.decoders import DecoderOption, parse_decoder
+from jaxport.cli.defaults import declared_inputs, inputs_of_file
+from jaxport.cli.graphs import extract, optimize
 from jaxport.cli.importing import import_model, run_model
 from jaxport.cli.programs import show_account, show_query, show_tree, substitute, view
-from jaxport.cli.summary import summarize
-from jaxport.cli.tables import console, file_size, key_values, summary_view
+from jaxport.cli.reporting import reporting
+from jaxport.cli.summary import load_model, summarize
+from jaxport.cli.tables import file_size, key_values, nodes_of, summary_view
 from jaxport.cli.targets import load_target
-from jaxport.errors import VerificationFailed
-from jaxport.phases import progress
+from jaxport.cli.terminal import completion
+from jaxport.cli.terminal.files import STANDARD, model_file, output_file, output_folder, written
+from jaxport.cli.terminal.output import command, settings, tell
+from jaxport.columns import counted
+from jaxport.errors import InvalidArgument, VerificationFailed
 
 if TYPE_CHECKING:
-    from jaxport.jaxprs import Parameters
+    from jaxport.export.exported import Exported
+    from jaxport.jaxprs import Parameters, PythonFunction, PyTree
+    from jaxport.verify import Report
 
-__all__ = ["app"]
+__all__ = ["app", "options_of"]
 
 # Plain help: the boxes of rich cut words off in a terminal of 80 columns.
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -35,8 +44,8 @@ _TARGET_HELP = (
 _DESTINATION_HELP = 'Where the model will run: "onnx", "portable", "web", "openvino", "onnxruntime" or "genai".'
 _DECODER_HELP = (
     "Export one step of a language model (instead of --input), as a folder for onnxruntime-genai: "
-    '"layers=2,kv_heads=2,head_size=8,…", with context_length and eos_token_id; also cache=static, position_ids=False. '
-    'With --encoder: "layers=2,heads=4,head_size=8,encoder_length=1500,…".'
+    '"layers=2,kv_heads=2,head_size=8", with context_length and eos_token_id; also cache=static, position_ids=False. '
+    'With --encoder: "layers=2,heads=4,head_size=8,encoder_length=1500".'
 )
 _ENCODER_HELP = (
     "The encoder that the decoder attends to, as MODULE:ATTRIBUTE; --input then describes the encoder's input."
@@ -46,7 +55,7 @@ _PRECISION_HELP = (
     '"int8" needs data and is available only from Python.'
 )
 _INPUT_HELP = 'One input, in the order of the arguments: "B,224,224,3", "ids:int32[B,T]", "scale:float32[]".'
-_INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]".'
+_INPUT_PARAM_HELP = 'A keyword argument that becomes an input: "mask:bool[B,T]"; "train:bool" is a Python flag.'
 _FUNCTION_HELP = "A block whose calls become an ONNX function: flax.nnx.Linear."
 _WEIGHTS_HELP = 'How weights are stored: "constants", "inputs", or a pattern such as "layers.*.kernel" for paths that become inputs.'
 _CONSTRAINT_HELP = 'A constraint on the symbolic dims: "T >= 2".'
@@ -61,7 +70,10 @@ def _option(*names: str, metavar: str, text: str) -> Any:
     return typer.Option(*names, default_factory=list, show_default=False, metavar=metavar, help=text)
 
 
-Target = Annotated[str, typer.Argument(help=_TARGET_HELP, metavar="MODULE:ATTRIBUTE")]
+Target = Annotated[
+    str, typer.Argument(help=_TARGET_HELP, metavar="MODULE:ATTRIBUTE", autocompletion=completion.targets)
+]
+Destination = Literal["onnx", "portable", "web", "openvino", "onnxruntime", "genai"]
 Inputs = Annotated[list[str], _option("--input", "-i", metavar="SPEC", text=_INPUT_HELP)]
 InputParams = Annotated[list[str], _option("--input-param", metavar="SPEC", text=_INPUT_PARAM_HELP)]
 Statics = Annotated[list[str], _option("--static", metavar="NAME=VALUE", text="A keyword argument that is baked in.")]
@@ -90,6 +102,9 @@ Checks = Annotated[
     Literal["discard", "refuse"],
     typer.Option(help="How to treat checks that raise Python errors, such as `equinox.error_if`."),
 ]
+PerBlock = Annotated[
+    bool, typer.Option("--per-block", help="Also measure the difference of each block, which exports the model again.")
+]
 RelativeTolerance = Annotated[float | None, typer.Option("--rtol", help=_RTOL_HELP)]
 AbsoluteTolerance = Annotated[float | None, typer.Option("--atol", help=_ATOL_HELP)]
 
@@ -102,19 +117,17 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def jaxport(
-    context: typer.Context,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """The bridge between JAX and ONNX."""
-    context.with_resource(progress())
 
 
-@app.command()
+@command(app, "export")
 def export(
     target: Target,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write; - is the standard output.")],
     inputs: Inputs,
     input_params: InputParams,
     statics: Statics,
@@ -125,13 +138,21 @@ def export(
     functions: Functions,
     sizes: Sizes,
     avoid: Avoid,
-    opset: Annotated[int | None, typer.Option(help="The operator set; by default that of the target.")] = None,
-    destination: Annotated[str, typer.Option("--target", metavar="NAME", help=_DESTINATION_HELP)] = "onnx",
-    decoder: Annotated[str | None, typer.Option(metavar="NAME=VALUE,…", help=_DECODER_HELP)] = None,
-    encoder: Annotated[str | None, typer.Option(metavar="MODULE:ATTRIBUTE", help=_ENCODER_HELP)] = None,
-    precision: Annotated[str | None, typer.Option(metavar="NAME[,OPTION=VALUE…]", help=_PRECISION_HELP)] = None,
+    opset: Annotated[
+        int | None, typer.Option(help="The operator set; by default the lowest that can say what the model means.")
+    ] = None,
+    destination: Annotated[Destination, typer.Option("--target", help=_DESTINATION_HELP)] = "onnx",
+    decoder: Annotated[str | None, typer.Option(metavar="NAME=VALUE[,NAME=VALUE]", help=_DECODER_HELP)] = None,
+    encoder: Annotated[
+        str | None, typer.Option(metavar="MODULE:ATTRIBUTE", help=_ENCODER_HELP, autocompletion=completion.targets)
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(metavar="NAME[,OPTION=VALUE]", help=_PRECISION_HELP, autocompletion=completion.precisions),
+    ] = None,
     border: Annotated[
-        str | None, typer.Option("--io", metavar="DTYPE", help="The dtype that replaces float32 in inputs and outputs.")
+        Literal["float32", "float16", "bfloat16"] | None,
+        typer.Option("--io", help="The dtype that replaces float32 in inputs and outputs."),
     ] = None,
     double_precision: DoublePrecision = False,
     weights: Annotated[str, typer.Option(metavar="WHICH", help=_WEIGHTS_HELP)] = "constants",
@@ -148,16 +169,37 @@ def export(
         ),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Run both sides and compare before writing.")] = False,
+    per_block: PerBlock = False,
     rtol: RelativeTolerance = None,
     atol: AbsoluteTolerance = None,
     explain: Annotated[bool, typer.Option("--explain", help="List each equation with its rule and nodes.")] = False,
+    report_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            metavar="FILE",
+            help="Write what a bug report needs as Markdown, also of a refusal: versions, the program, the error, --explain.",
+        ),
+    ] = None,
 ) -> None:
     """Export a JAX callable to an ONNX file."""
     import jaxport
 
+    settings.file_is_output = output == STANDARD
+    (output_folder if decoder else output_file)(output)
+    if settings.file_is_output and external_data:
+        raise InvalidArgument(
+            "the standard output takes one file",
+            where="`--external-data`",
+            instead="name a file: `--output model.onnx`, or leave `--external-data` out",
+        )
     positional, keywords = specs.parse_inputs(inputs), specs.parse_input_params(input_params)
     step = parse_decoder(decoder, encoder, destination, bool(positional))
+    function = load_target(target)
     shapes, names = [spec.value for spec in positional], specs.input_names(positional, keywords)
+    if not positional and not step:
+        shapes = declared_inputs(function) or []
+    keyword_inputs = {name: spec.value for name, spec in keywords.items()}
     shared: Parameters = {
         "double_precision": double_precision,
         "opset": opset,
@@ -170,74 +212,97 @@ def export(
         "checks": checks,
         "unroll_scans": unroll_scans,
     }
-    exported = jaxport.to_onnx(
-        load_target(target),
-        step.inputs if step else shapes,
-        input_params={name: spec.value for name, spec in keywords.items()},
-        static_params=specs.parse_keyword(statics, "--static"),
-        input_names=None if step else names,
-        output_names=output_names or None,
-        inputs_as_nchw=nchw_inputs,
-        outputs_as_nchw=nchw_outputs,
-        functions=functions or None,
-        constraints=constraints,
-        **shared,
-    )
-    before = None
-    if step and step.encoder:
-        before = jaxport.to_onnx(load_target(step.encoder), shapes, input_names=names, **shared)
-    models = [model for model in (before, exported) if model is not None]
-    if explain:
-        typer.echo("\n\n".join(str(model.explain()) for model in models))
-    if verify:
-        own: Parameters = {"sizes": specs.parse_sizes(sizes), "avoid": specs.parse_avoided(avoid)}
-        for model in models:
-            report = model.verify(rtol=rtol, atol=atol, check=False, **({} if model is before else own))
-            typer.echo(str(report))
-            if not report.ok:
-                raise VerificationFailed(
-                    f"`{output}` was not written", why="the exported model and the function differ"
+    with reporting(report_file, target, function, step.inputs if step else shapes, keyword_inputs) as report:
+        exported = jaxport.to_onnx(
+            function,
+            step.inputs if step else shapes,
+            input_params=keyword_inputs,
+            static_params=specs.parse_keyword(statics, "--static"),
+            input_names=None if step else names,
+            output_names=output_names or None,
+            inputs_as_nchw=nchw_inputs,
+            outputs_as_nchw=nchw_outputs,
+            functions=functions or None,
+            constraints=constraints,
+            **shared,
+        )
+        before = None
+        if step and step.encoder:
+            before = jaxport.to_onnx(load_target(step.encoder), shapes, input_names=names, **shared)
+        models = [model for model in (before, exported) if model is not None]
+        explained = "\n\n".join(str(model.explain()) for model in models)
+        report.explained = explained
+        if explain and not settings.as_json:
+            tell({}, explained)
+        comparisons = []
+        if verify or per_block:
+            own: Parameters = {"sizes": specs.parse_sizes(sizes), "avoid": specs.parse_avoided(avoid)}
+            for model in models:
+                compared = model.verify(
+                    rtol=rtol, atol=atol, check=False, per_block=per_block, **({} if model is before else own)
                 )
-    if step:
-        output = step.save(exported, before, output, external_data)
-    else:
-        exported.save(output, external_data=external_data)
-    summary = summarize(output)
-    nodes = sum(summary.operators.values())
+                comparisons.append(compared)
+                report.compared += f"{compared}\n"
+                if not settings.as_json:
+                    tell({}, str(compared))
+                if not compared.ok:
+                    raise VerificationFailed(
+                        f"`{output}` was not written", why="the exported model and the function differ"
+                    )
+    _save(exported, before, step, output, external_data, comparisons, explained if explain else None)
+
+
+def _save(
+    exported: Exported,
+    before: Exported | None,
+    step: DecoderOption | None,
+    output: Path,
+    external_data: bool | None,
+    comparisons: Sequence[Report],
+    explained: str | None,
+) -> None:
+    """Write what was exported, and print what it is."""
+    with written(output) as file:
+        if step:
+            file = step.save(exported, before, file, external_data)
+        else:
+            exported.save(file, external_data=external_data)
+        summary = summarize(file)
+    name = "standard output" if output == STANDARD else str(file)
     rows = {
-        "written": f"{output} ({file_size(summary.file_bytes)})",
+        "written": f"{name} ({file_size(summary.file_bytes)})",
         "inputs": ", ".join(tensor.name for tensor in summary.inputs),
         "outputs": ", ".join(tensor.name for tensor in summary.outputs),
-        "nodes": f"{nodes:,} of {len(summary.operators)} operators",
-        "weights": f"{summary.element_count:,} elements, {file_size(summary.weight_bytes)}",
+        "nodes": nodes_of(summary),
+        "weights": f"{counted(summary.element_count, 'element')}, {file_size(summary.weight_bytes)}",
         "needs": str(exported.requirements).splitlines()[0],
     }
     if before is not None:
         rows["beside it"] = "encoder_model.onnx, genai_config.json"
-    console().print(key_values(rows))
+    values = {"written": name, **dataclasses.asdict(summary), "file": name, "needs": rows["needs"]}
+    if comparisons:
+        values["compared"] = [report_values(report) for report in comparisons]
+    if explained is not None:
+        values["explained"] = explained
+    tell(values, key_values(rows))
 
 
-@app.command()
+@command(app, "inspect")
 def inspect(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    model: Annotated[Path, typer.Argument(help="An ONNX file; - is the standard input.", metavar="MODEL")],
     everything: Annotated[bool, typer.Option("--all", help="List every initializer.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
 ) -> None:
     """Show the contents of an ONNX file.
 
     These are its inputs, outputs, sizes, operators and modules.
     """
-    summary = summarize(model)
-    if as_json:
-        # JSON's writer escapes all controls but one.
-        typer.echo(json.dumps(dataclasses.asdict(summary), indent=2).replace("\x7f", "\\u007f"))
-    else:
-        console().print(summary_view(summary, everything=everything))
+    summary = summarize(model_file(model))
+    tell(dataclasses.asdict(summary), summary_view(summary, everything=everything))
 
 
-@app.command()
+@command(app, "verify")
 def verify(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    model: Annotated[Path, typer.Argument(help="An ONNX file; - is the standard input.", metavar="MODEL")],
     target: Target,
     inputs: Inputs,
     input_params: InputParams,
@@ -249,43 +314,83 @@ def verify(
     avoid: Avoid,
     double_precision: DoublePrecision = False,
     state: State = "refuse",
+    per_block: PerBlock = False,
     rtol: RelativeTolerance = None,
     atol: AbsoluteTolerance = None,
     seed: Annotated[int, typer.Option(help="The seed of the sampled inputs and sizes.")] = 0,
 ) -> None:
     """Compare an ONNX file with the JAX callable it came from.
 
-    The status is 1 if they differ.
+    Without inputs, they are those that the callable or the file declares. The status is 1 if they differ.
     """
     from jaxport.verify import verify_file
 
-    report = verify_file(
-        model,
-        load_target(target),
-        [spec.value for spec in specs.parse_inputs(inputs)],
-        input_params={name: spec.value for name, spec in specs.parse_input_params(input_params).items()},
-        static_params=specs.parse_keyword(statics, "--static"),
-        constraints=constraints,
-        inputs_as_nchw=nchw_inputs,
-        outputs_as_nchw=nchw_outputs,
-        double_precision=double_precision,
-        state=state,
-        sizes=specs.parse_sizes(sizes),
-        rtol=rtol,
-        atol=atol,
-        avoid=specs.parse_avoided(avoid),
-        seed=seed,
-        check=False,
-    )
-    typer.echo(str(report))
+    path = model_file(model)
+    function = load_target(target)
+    keywords = {name: spec.value for name, spec in specs.parse_input_params(input_params).items()}
+    positional = [spec.value for spec in specs.parse_inputs(inputs)]
+    if not positional and not keywords:
+        positional = declared_inputs(function) or inputs_of_file(path)
+    signature: Parameters = {
+        "input_params": keywords,
+        "static_params": specs.parse_keyword(statics, "--static"),
+        "constraints": constraints,
+        "inputs_as_nchw": nchw_inputs,
+        "outputs_as_nchw": nchw_outputs,
+        "double_precision": double_precision,
+        "state": state,
+    }
+    runs: Parameters = {
+        "sizes": specs.parse_sizes(sizes),
+        "rtol": rtol,
+        "atol": atol,
+        "avoid": specs.parse_avoided(avoid),
+        "seed": seed,
+        "check": False,
+    }
+    report = verify_file(path, function, positional, **signature, **runs)
+    if per_block:
+        again = exported_like(path, function, positional, signature)
+        report = dataclasses.replace(report, blocks=again.verify(per_block=True, **runs).blocks)
+    tell(report_values(report), str(report))
     if not report.ok:
         raise typer.Exit(1)
 
 
-app.command("import")(import_model)
-app.command("run")(run_model)
-app.command("tree")(show_tree)
-app.command("view")(view)
-app.command("query")(show_query)
-app.command("sub")(substitute)
-app.command("account")(show_account)
+def exported_like(path: Path, function: PythonFunction, inputs: list[PyTree], signature: Parameters) -> Exported:
+    """Export a callable as a file was exported: for its target, and in its precision."""
+    import jaxport
+
+    recorded = load_model(path).metadata_props
+    return jaxport.to_onnx(
+        function,
+        inputs,
+        target=recorded.get("jaxport.target", "onnx"),
+        precision=recorded.get("jaxport.precision"),
+        **signature,
+    )
+
+
+command(app, "import")(import_model)
+command(app, "run")(run_model)
+command(app, "optimize")(optimize)
+command(app, "diff")(show_difference)
+command(app, "extract")(extract)
+command(app, "tree")(show_tree)
+command(app, "view")(view)
+command(app, "query")(show_query)
+command(app, "sub")(substitute)
+command(app, "account")(show_account)
+
+
+def options_of(words: Sequence[str]) -> frozenset[str]:
+    """Return the options of the command that a command line runs.
+
+    >>> "--static" in options_of(["export", "m:f"]), "--static" in options_of(["inspect", "m.onnx"])
+    (True, False)
+    """
+    commands: Any = getattr(typer.main.get_command(app), "commands", {})
+    chosen = next((commands[word] for word in words if word in commands), None)
+    if chosen is None:
+        return frozenset()
+    return frozenset(name for parameter in chosen.params for name in (*parameter.opts, *parameter.secondary_opts))

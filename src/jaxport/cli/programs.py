@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jaxport.cli import specs
-from jaxport.cli.tables import console, file_size, key_values, table
+from jaxport.cli.defaults import declared_inputs
+from jaxport.cli.tables import file_size, key_values, table
 from jaxport.cli.targets import load_target
+from jaxport.cli.terminal import completion
+from jaxport.cli.terminal.files import STANDARD, model_file, output_file, written
+from jaxport.cli.terminal.output import settings, tell
+from jaxport.columns import counted
 from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from jaxport.jaxprs import PythonFunction
+    from jaxport.jaxprs import Aval, PythonFunction
     from jaxport.mox import Mox
+    from jaxport.mox.querying.tree import Node
 
 __all__ = ["show_account", "show_query", "show_tree", "substitute", "view"]
 
 Model = Annotated[
     str,
     typer.Argument(
-        help="An ONNX file, a Mox (`.json`, `.yson`, `.xml`), or `module:attribute` with its inputs.",
+        help="An ONNX file, a Mox (.json, .yson, .xml), or module:attribute with its inputs; - is an ONNX file on the "
+        "standard input.",
         metavar="MODEL",
+        autocompletion=completion.targets,
     ),
 ]
-Query = Annotated[str, typer.Argument(help="XPath 1.0: `//MatMul`, `//Linear[@features=10]`.", metavar="XPATH")]
+Query = Annotated[str, typer.Argument(help="XPath 1.0: //MatMul, //Linear[@features=10].", metavar="XPATH")]
 Inputs = Annotated[
     list[str],
     typer.Option(
@@ -41,6 +50,9 @@ Inputs = Annotated[
 Expected = Annotated[
     int | None, typer.Option("--expect", metavar="COUNT", help="The number of matches that the query must have.")
 ]
+Strict = Annotated[
+    bool, typer.Option("--strict/--no-strict", help="Whether a name that the model does not have is an error.")
+]
 
 
 def load_mox(model: str, inputs: list[str]) -> Mox:
@@ -50,52 +62,97 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
       InvalidArgument: there is no such model, or it needs inputs that are not given.
     """
     import jaxport
+    from jaxport.export.failures import explaining
     from jaxport.export.signature.specs import read_inputs
 
     suffix = Path(model).suffix
     if suffix in (".json", ".yson", ".xml"):
         return jaxport.mox.load(model)
-    parsed = specs.parse_inputs(inputs)
-    args = read_inputs([spec.value for spec in parsed]).args
-    if suffix == ".onnx":
+    given = [spec.value for spec in specs.parse_inputs(inputs)]
+    if suffix == ".onnx" or model == "-" or Path(model).exists():
         from jaxport.importer.traced.input_specs import input_specs
 
-        program = jaxport.from_onnx(model)
-        return jaxport.make_mox(program)(*(args or input_specs(program).values()))
-    if not args:
+        program = jaxport.from_onnx(model_file(model))
+        return jaxport.make_mox(program)(*(read_inputs(given).args or input_specs(program).values()))
+    function = load_target(model)
+    read = read_inputs(given or declared_inputs(function) or [])
+    if not read.args:
         raise InvalidArgument(
             f"`{model}` needs inputs", where="the command line", instead='give them in order: `--input "B,3"`'
         )
-    return jaxport.make_mox(load_target(model))(*args)
+    with explaining(model.partition(":")[2], function, read):
+        return jaxport.make_mox(function)(*read.args)
 
 
 def show_tree(model: Model, inputs: Inputs) -> None:
     """Show a model as a tree of modules and equations."""
-    typer.echo(str(load_mox(model, inputs)))
+    mox = load_mox(model, inputs)
+    tell(_tree(mox) if settings.as_json else {}, str(mox))
+
+
+def _tree(mox: Mox) -> dict[str, object]:
+    """Return a Mox as nested values, one per node of its tree."""
+    inside: dict[int, list[object]] = {0: []}
+    for node in mox.tree.nodes:
+        inside[id(node)] = []
+        inside[0 if node.parent is None else id(node.parent)].append({**_values(node), "nodes": inside[id(node)]})
+    return {"name": mox.name, "nodes": inside[0]}
+
+
+def _values(node: Node) -> dict[str, object]:
+    equation = node.equation
+    return {
+        "type": node.type,
+        "path": node.path,
+        "inputs": [_short(variable.aval) for variable in equation.invars],
+        "outputs": [_short(variable.aval) for variable in equation.outvars],
+    }
+
+
+def _short(aval: Aval) -> str:
+    return aval.str_short(short_dtypes=True)
 
 
 def view(
     model: Model,
     inputs: Inputs,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("model.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write; - is the standard output.")] = Path(
+        "model.html"
+    ),
 ) -> None:
     """Write a model as an HTML page.
 
     The page shows a collapsible tree that can be searched by text or XPath.
     """
-    load_mox(model, inputs).show().save(output)
-    typer.echo(f"{output}")
+    settings.file_is_output = output == STANDARD
+    output_file(output)
+    with written(output) as file:
+        load_mox(model, inputs).show().save(file)
+    tell({"written": str(output)}, f"{output}")
 
 
-def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = None) -> None:
+def show_query(model: Model, query: Query, inputs: Inputs, expect: Expected = None, strict: Strict = True) -> None:
     """List the matches of a query.
 
-    Each match is printed with its type, its path, and the shapes of its inputs and outputs.
+    Each match is printed with its type, its path, and the shapes of its inputs and outputs. A name matches modules and
+    operations: the title says how many of each.
     """
-    selection = load_mox(model, inputs).select(query, expect=expect)
-    shapes = lambda avals: ", ".join(aval.str_short(short_dtypes=True) for aval in avals)
-    rows = [(m.type, m.path, shapes(m.in_avals), shapes(m.out_avals)) for m in selection]
-    console().print(table(f"{query}: {len(rows)}", ("type", "path", "inputs", "outputs"), rows))
+    selection = load_mox(model, inputs).select(query, expect=expect, strict=strict)
+    rows = [(m.type, m.path, [*map(_short, m.in_avals)], [*map(_short, m.out_avals)]) for m in selection]
+    modules = sum(match.block is not None and match.block.kind == "module" for match in selection)
+    functions = sum(match.block is not None and match.block.kind != "module" for match in selection)
+    others = len(rows) - modules - functions
+    kinds = [
+        counted(count, noun)
+        for count, noun in ((modules, "module"), (functions, "function"), (others, "operation"))
+        if count
+    ]
+    title = f"{query}: {counted(len(rows), 'match', 'matches')}" + (f" ({', '.join(kinds)})" if kinds else "")
+    keys = ("type", "path", "inputs", "outputs")
+    tell(
+        [dict(zip(keys, row, strict=True)) for row in rows],
+        table(title, keys, [(kind, path, ", ".join(taken), ", ".join(made)) for kind, path, taken, made in rows]),
+    )
 
 
 def show_account(model: Model, inputs: Inputs) -> None:
@@ -104,17 +161,22 @@ def show_account(model: Model, inputs: Inputs) -> None:
     The table lists calls, parameters, bytes, operations and activations.
     """
     from jaxport.mox import account
+    from jaxport.mox.looking.account import Row
 
-    typer.echo(str(account(load_mox(model, inputs))))
+    costs = account(load_mox(model, inputs))
+    names = [field.name for field in fields(Row)]
+    rows = [[getattr(row, name) for name in names] for row in costs.rows]
+    tell(costs.as_dict(), table("", names, rows, right=names[2:]))
 
 
 def substitute(
     model: Model,
     query: Query,
-    replacement: Annotated[str, typer.Argument(help="A function: `jax.nn.gelu`, `my.module:function`.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.")],
+    replacement: Annotated[str, typer.Argument(help="A function: jax.nn.gelu, my.module:function.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write; - is the standard output.")],
     inputs: Inputs,
     expect: Expected = None,
+    strict: Strict = True,
 ) -> None:
     """Replace the matches of a query with a function.
 
@@ -122,19 +184,25 @@ def substitute(
     """
     import jaxport
 
+    settings.file_is_output = output == STANDARD
+    output_file(output)
     mox = load_mox(model, inputs)
-    selection = mox.select(query, expect=expect)
+    selection = mox.select(query, expect=expect, strict=strict)
     edited = selection.sub(_function(replacement))
     exported = jaxport.to_onnx(edited, edited.jaxpr.in_avals[len(edited.weights) :])
-    exported.save(output)
-    console().print(
+    with written(output) as file:
+        exported.save(file)
+        size = file.stat().st_size
+    name = "standard output" if output == STANDARD else str(output)
+    tell(
+        {"replaced": selection.count(), "of": len(mox.tree.nodes), "dropped": list(edited.dropped), "written": name},
         key_values(
             {
-                "replaced": f"{selection.count()} of {len(mox.tree.nodes)} operations",
+                "replaced": f"{selection.count():,} of {counted(len(mox.tree.nodes), 'operation')}",
                 "dropped": ", ".join(edited.dropped) or "no parameters",
-                "written": f"{output} ({file_size(output.stat().st_size)})",
+                "written": f"{name} ({file_size(size)})",
             }
-        )
+        ),
     )
 
 

@@ -7,6 +7,8 @@ them:
     x:B,224,224,3        the same, with a name for the graph input
     ids:int32[B,2*T]     with a dtype; dims may be expressions of other dims
     float32[]            a scalar
+
+`None` or `?` is a dim of any size, which gets a name.
 """
 
 from __future__ import annotations
@@ -38,11 +40,13 @@ __all__ = [
     "parse_sizes",
 ]
 
-Dim = int | str
+Dim = int | str | None
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _INPUT = re.compile(r"(?:(?P<name>[^:\[\]]*):)?(?:(?P<dtype>[^:\[\],]*)\[(?P<bracketed>.*)\]|(?P<bare>[^\[\]]*))")
 _EXPRESSION = re.compile(r"[\w\s+*/%(),-]*[A-Za-z_][\w\s+*/%(),-]*")
+_FLAG = "flag"
+"""Stands for the dtype of a Python flag that the model takes at run time: `--input-param deterministic:bool`."""
 _EXAMPLES = 'write it like "B,224,224,3", "ids:int32[B,T]" or "scale:float32[]"'
 
 
@@ -69,6 +73,8 @@ class InputSpec:
         """
         if self.dtype is None:
             return self.dims
+        if self.dtype == _FLAG:
+            return bool
         import jax
 
         return jax.ShapeDtypeStruct(self.dims, _dtype(self.dtype))
@@ -220,15 +226,21 @@ def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:
 def parse_input_params(texts: Iterable[str]) -> dict[str, InputSpec]:
     """Read the `--input-param` options: inputs that are passed by keyword, and so must have a name.
 
+    `name:bool`, without dims, is a Python flag.
+
     Raises:
       InvalidArgument: one is malformed, has no name, or has the name of another.
 
     >>> parse_input_params(["mask:bool[B,T]"])
     {'mask': InputSpec(name='mask', dtype='bool', dims=('B', 'T'))}
+    >>> parse_input_params(["deterministic:bool"])["deterministic"].value
+    <class 'bool'>
     """
     specs: dict[str, InputSpec] = {}
     for text in texts:
-        spec = parse_input(text)
+        name, _, kind = text.partition(":")
+        flag = kind.strip() == "bool" and _NAME.fullmatch(name.strip())
+        spec = InputSpec(name.strip(), _FLAG, ()) if flag else parse_input(text)
         if spec.name is None:
             raise InvalidArgument(
                 f'"{text}" has no name', where="`--input-param`", instead='write it like "mask:bool[B,T]"'
@@ -280,6 +292,8 @@ def _split(dims: str) -> list[str]:
 def _dim(text: str, dim: str) -> Dim:
     if dim.isdecimal():
         return int(dim)
+    if dim in ("None", "?"):
+        return None
     if not dim:
         raise _malformed(text, "one of its dims is empty")
     if not _EXPRESSION.fullmatch(dim) or dim.count("(") != dim.count(")"):
@@ -304,7 +318,7 @@ def _dtype(name: str) -> Any:
         raise InvalidArgument(
             f"`{name}` is not a dtype",
             where="`--input`",
-            instead="use one of JAX's: float32, bfloat16, int32, bool, …, or `key` for a PRNG key",
+            instead="use one of JAX's: float32, bfloat16, int32, bool, ..., or `key` for a PRNG key",
         )
     return jax.numpy.dtype(name)
 

@@ -13,6 +13,7 @@ from jaxport.errors import JaxportError, ModelError
 from jaxport.export.delivery import lowest
 from jaxport.importer import from_onnx
 from jaxport.importer.loading.load import as_written
+from jaxport.phases import unseen
 
 __all__ = ["NAMESPACE", "ModuleRow", "Summary", "TensorRow", "load_model", "summarize"]
 
@@ -80,7 +81,8 @@ class Summary:
         trained = [
             tensor for tensor in [*self.initializers, *self.in_nodes] if self.roles.get(tensor.name) == "parameter"
         ]
-        return f"{len(trained)} tensors, {sum(map(_elements, trained)):,} elements"
+        elements = sum(map(_elements, trained))
+        return f"{len(trained)} tensor{'s' * (len(trained) != 1)}, {elements:,} element{'s' * (elements != 1)}"
 
     @property
     def weight_bytes(self) -> int:
@@ -153,7 +155,8 @@ def summarize(path: Path) -> Summary:
 def _roles(path: Path) -> tuple[dict[str, str], list[TensorRow]]:
     """Return what `from_onnx` takes tensors for, and the tensors; nothing for a model that it refuses."""
     try:
-        program = from_onnx(path)
+        with unseen():
+            program = from_onnx(path)
     except JaxportError:
         return {}, []
     return dict(program.roles), [_tensor(value, tensor.nbytes) for value, tensor in program.body.initializers.items()]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -11,9 +12,20 @@ from rich.text import Text
 from rich.tree import Tree
 
 from jaxport.cli.summary import ModuleRow, Summary, TensorRow
+from jaxport.columns import counted
 from jaxport.printable import printable
 
-__all__ = ["console", "file_size", "key_values", "operator_table", "shape_text", "summary_view", "table"]
+__all__ = [
+    "console",
+    "counted",
+    "file_size",
+    "key_values",
+    "nodes_of",
+    "operator_table",
+    "shape_text",
+    "summary_view",
+    "table",
+]
 
 
 def file_size(count: int) -> str:
@@ -40,6 +52,12 @@ def key_values(rows: Mapping[str, object]) -> Table:
     return made
 
 
+def nodes_of(summary: Summary) -> str:
+    """Return how many nodes a model has, and of how many types of operators."""
+    types = counted(len(summary.operators), "operator type")
+    return f"{counted(sum(summary.operators.values()), 'node')}, {types}"
+
+
 def operator_table(operators: Mapping[str, int]) -> Table:
     """Return the operators of a model and how often it calls each."""
     return table(f"operators: {sum(operators.values())}", ["operator", "calls"], operators.items())
@@ -56,7 +74,7 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
     shown = tensors if everything else sorted(tensors, key=lambda tensor: -tensor.bytes)[:10]
     title = f"initializers: {len(summary.initializers)}"
     if summary.in_nodes:
-        title += f", and {len(summary.in_nodes)} tensors in `Constant` nodes"
+        title += f", and {counted(len(summary.in_nodes), 'tensor')} in `Constant` nodes"
     if len(shown) < len(tensors):
         title += f", the {len(shown)} largest (`--all` lists every one)"
     required_by = {"opset for": ", ".join(summary.opset_for)} if summary.opset_for else {}
@@ -68,7 +86,7 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
                 **required_by,
                 "IR version": summary.ir_version,
                 "producer": summary.producer or "unknown",
-                "weights": f"{summary.element_count:,} elements, {file_size(summary.weight_bytes)}",
+                "weights": f"{counted(summary.element_count, 'element')}, {file_size(summary.weight_bytes)}",
                 "parameters": summary.parameters,
             }
         ),
@@ -85,17 +103,29 @@ def summary_view(summary: Summary, *, everything: bool = False) -> RenderableTyp
     return Group(*(item for part in parts for item in (part, Text())))
 
 
-def console() -> Console:
-    """Return a console as wide as the terminal; if the output goes elsewhere, wide enough that names stay whole."""
-    plain = Console(highlight=False)
-    return plain if plain.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=160)
+def console(stream: TextIO | None = None) -> Console:
+    """Return a console as wide as the terminal; if the output goes elsewhere, wide enough that names stay whole.
+
+    Args:
+      stream: where it writes; by default the standard output.
+    """
+    plain = Console(highlight=False, file=stream)
+    wide = plain.is_terminal or "COLUMNS" in os.environ
+    return plain if wide else Console(highlight=False, width=160, file=stream)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table with a title and a header; title and cells are shown as they are, but `printable`."""
-    made = Table(title=Text(printable(title)), title_justify="left", title_style="bold")
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> Table:
+    """Return a table with a title and a header; title and cells are shown as they are, but `printable`.
+
+    Args:
+      title: above the table; none if it is empty.
+      columns: the header.
+      rows: the cells.
+      right: the columns that are aligned to the right, besides those of numbers that all tables have.
+    """
+    made = Table(title=Text(printable(title)) if title else None, title_justify="left", title_style="bold")
     for column in columns:
-        numeric = column in ("calls", "size")
+        numeric = column in ("calls", "size", "before", "after", *right)
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         made.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else printable(str(cell))) for cell in row))
@@ -128,11 +158,11 @@ def _module_tree(modules: Sequence[ModuleRow]) -> Tree:
     root = Tree(Text(f"modules: {len(modules)}", style="bold"))
     branches = [root]  # from the root to the block that was added last
     for module in modules:
-        nodes = f"{module.nodes:,} node{'s' * (module.nodes != 1)}"
+        nodes = counted(module.nodes, "node")
         path, kind = printable(module.path) or "(root)", printable(module.type)
         label = Text.assemble((path, "cyan"), f"  {kind}  ", (nodes, "dim"))
         if module.parameters:
-            label.append(f", {module.parameters:,} parameters", style="dim")
+            label.append(f", {counted(module.parameters, 'parameter')}", style="dim")
         del branches[module.level + 1 :]
         branches.append(branches[-1].add(label))
     return root

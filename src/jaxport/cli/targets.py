@@ -1,4 +1,4 @@
-"""Resolve `module:attribute` on the command line to the callable to export."""
+"""Resolve `module:attribute` on the command line to the callable to export, or to the module of PyTorch to import."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import ast
 import importlib
 import inspect
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jaxport.errors import InvalidArgument
+import numpy as np
+
+from jaxport.cli import specs
+from jaxport.errors import InvalidArgument, JaxportError
 
 if TYPE_CHECKING:
-    from jaxport.jaxprs import PythonFunction
+    from jaxport.importer.program import Program
+    from jaxport.importer.tensors.ties import Ties
+    from jaxport.jaxprs import Parameters, PythonFunction, PyTree
 
-__all__ = ["load_target"]
+__all__ = ["load_target", "torch_program"]
 
 _INSTEAD = 'write "package.module:attribute", or "package.module:factory(option=3)" to call a factory'
 
@@ -37,7 +44,8 @@ def load_target(text: str) -> PythonFunction:
       A callable.
 
     Raises:
-      InvalidArgument: the text is malformed, there is no such module or attribute, or it cannot be called.
+      InvalidArgument: the text is malformed, there is no such module or attribute, it cannot be called, or the module or
+        the factory raised an error of its own.
 
     >>> load_target("math:hypot")(3.0, 4.0)
     5.0
@@ -59,15 +67,77 @@ def load_target(text: str) -> PythonFunction:
             )
         target = getattr(target, name)
     if call is not None:
-        target = target(*call[0], **call[1])
+        target = _made(target, text, *call)
     elif inspect.isclass(target) or (inspect.isroutine(target) and _takes_nothing(target)):
-        target = target()
+        target = _made(target, text, [], {})
     if not callable(target):
         raise InvalidArgument(
             f"`{text}` is a `{type(target).__name__}`, which cannot be called",
             instead="name a model object, a function, or a factory that returns one of them",
         )
     return target
+
+
+def _made(factory: PythonFunction, text: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a class or a factory, whose errors are the user's."""
+    name = getattr(factory, "__name__", text)
+    missing = _missing(factory, args, kwargs)
+    if missing:
+        module = text.partition(":")[0]
+        shown = ", ".join(f"{each}={_EXAMPLES.get(each, '...')}" for each in missing)
+        raise InvalidArgument(
+            f"`{text}` needs the argument{'s' * (len(missing) > 1)} {', '.join(f'`{each}`' for each in missing)}",
+            where=f"the target `{text}`",
+            why="what is exported is an object, and the command has to make it",
+            instead=f"add a factory to `{module}`, such as `def make(): return {name}({shown})`, and name it: `{module}:make`",
+        )
+    with _of_the_user(f"`{text}` raised an error while it made the model", f"the target `{text}`"):
+        return factory(*args, **kwargs)
+
+
+_EXAMPLES = {"rngs": "nnx.Rngs(0)", "key": "jax.random.key(0)"}
+"""What stands for arguments that frameworks name."""
+
+
+def _missing(factory: PythonFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the parameters without a default that have no argument; none if a call has others that do not fit."""
+    try:
+        # The metaclasses of frameworks hide the parameters of a class.
+        signature = inspect.signature(factory.__init__ if inspect.isclass(factory) else factory)
+        given = signature.bind_partial(*([factory] * inspect.isclass(factory)), *args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty and parameter.kind not in variadic and name not in given
+    ]
+
+
+@contextmanager
+def _of_the_user(refused: str, where: str) -> Iterator[None]:
+    """Say of an error in the user's code what it is and where; `--verbose` shows its traceback."""
+    from jaxport.export.walk.sources import raised_at
+
+    try:
+        yield
+    except JaxportError:
+        raise
+    except SyntaxError as error:
+        raise _broken(refused, f"{error.filename}:{error.lineno}", f"SyntaxError: {error.msg}") from error
+    except SystemExit as error:
+        why = f"it ends the process (`sys.exit({error.code!r})`)"
+        raise InvalidArgument(
+            refused, where=where, why=why, instead='put what runs as a script under `if __name__ == "__main__":`'
+        ) from error
+    except Exception as error:  # whatever the user's code raises
+        raise _broken(refused, raised_at(error) or where, f"{type(error).__name__}: {error}") from error
+
+
+def _broken(refused: str, where: str, why: str) -> InvalidArgument:
+    instead = "fix it at this line; `--verbose` shows the whole traceback"
+    return InvalidArgument(refused, where=where, why=why.rstrip(": "), instead=instead)
 
 
 def _parsed(expression: str) -> tuple[list[str], Arguments | None]:
@@ -107,15 +177,17 @@ def _module(name: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InvalidArgument(
-            f"`{name}` cannot be imported",
-            where=f"the target, searched from {here}",
-            why=str(error),
-            instead="install its package into this environment, or change to the folder that holds it",
-        ) from error
+    refused = f"`{name}` cannot be imported"
+    with _of_the_user(refused, f"the target, searched from {here}"):
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            raise InvalidArgument(
+                refused,
+                where=f"the target, searched from {here}",
+                why=str(error),
+                instead="install its package into this environment, or change to the folder that holds it",
+            ) from error
 
 
 def _takes_nothing(function: PythonFunction) -> bool:
@@ -130,3 +202,77 @@ def _near(target: object, name: str) -> str:
 
     near = difflib.get_close_matches(name, [other for other in dir(target) if not other.startswith("_")])
     return f"it has {', '.join(f'`{other}`' for other in near)}" if near else ""
+
+
+SMALLEST = 3
+"""The example size of the first open dim; the next ones are larger by one each."""
+
+
+def torch_program(
+    target: str, inputs: Iterable[str], values: Parameters, sizes: Iterable[str], ties: Ties, verify: bool
+) -> Program:
+    """Import the module of PyTorch that a target names, with examples of the inputs that the options describe.
+
+    Args:
+      target: `module:attribute`.
+      inputs: the `--input` options, by position or by name of the arguments of `forward`.
+      values: the `--value` options: example arguments by name, whose sizes are fixed.
+      sizes: the `--size` options: the example sizes of open dims.
+      ties: see `from_onnx`.
+      verify: whether the program is compared with the module.
+
+    Raises:
+      InvalidArgument: an option is malformed, there is no input, or the target is no module.
+      NotInstalled: PyTorch is not installed.
+    """
+    import jaxport
+
+    module = load_target(target)
+    parsed = [specs.parse_input(text) for text in inputs]
+    if not parsed and not values:
+        raise InvalidArgument(
+            f"the inputs of `{target}` are not known",
+            where="`jaxport import --torch`",
+            instead='describe each: `--input "ids:int64[batch,seq]"`, or give an example: `--value ids=ids.npy`',
+        )
+    named = [dim for spec in parsed for dim in spec.dims if isinstance(dim, str)]
+    wrong = next((dim for dim in named if not dim.isidentifier()), None)
+    if wrong is not None:
+        raise InvalidArgument(
+            f'"{wrong}" is an expression',
+            where="`--input`",
+            instead="give each open size of a module of PyTorch a name",
+        )
+    example = {name: SMALLEST + index for index, name in enumerate(dict.fromkeys(named))}
+    for given in specs.parse_sizes(sizes) or ():
+        example |= given
+    args, shapes, kwargs = [], [], {name: _tensor(np.asarray(value)) for name, value in values.items()}
+    dynamic: dict[str, PyTree] = {}
+    for spec in parsed:
+        tensor = _example(spec.dtype, [example[dim] if isinstance(dim, str) else dim or 1 for dim in spec.dims])
+        if spec.name is None:
+            args.append(tensor)
+            shapes.append(spec.dims)
+        else:
+            kwargs.setdefault(spec.name, tensor)
+            dynamic[spec.name] = spec.dims
+    if args and dynamic:
+        raise InvalidArgument(
+            "some inputs have names and others have none", where="`--input`", instead="name all of them, or none"
+        )
+    return jaxport.from_torch(
+        module, args, kwargs, dynamic_shapes=(shapes or dynamic) if named else None, ties=ties, verify=verify
+    )
+
+
+def _example(dtype: str | None, sizes: Sequence[int]) -> PyTree:
+    """Return an example tensor: normal floats; ones, which are valid as indices and as masks."""
+    kind = np.dtype(dtype or "float32")
+    numbers = np.random.default_rng(0)
+    return _tensor((numbers.standard_normal(sizes) if kind.kind == "f" else np.ones(sizes)).astype(kind))
+
+
+def _tensor(array: np.ndarray) -> PyTree:
+    from jaxport.pytorch import tensor_of
+
+    return tensor_of(array)

@@ -6,17 +6,21 @@ weight of a `Linear`, for example. A name is believed only if the nodes that rea
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from jaxport.codegen.structure.modules.scopes import module_paths, nodes_of
 from jaxport.codegen.tree import Weight
+from jaxport.importer.loading.claims import claims, state_dict_names
 from jaxport.importer.names import is_made_up
 from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BoundNode
+from jaxport.importer.resolving.resolve import tensor_value
 
 __all__ = ["pytorch_loading", "state_dict_entries"]
 
@@ -43,13 +47,14 @@ class Entry:
     axes: tuple[int, ...]
 
 
-def pytorch_loading(model: str, weights: Mapping[str, Weight], known: Mapping[str, Entry]) -> str:
+def pytorch_loading(model: str, weights: Mapping[str, Weight], known: Mapping[str, Entry], program: Program) -> str:
     """Return the source of `load_pytorch`; nothing unless it is known for each weight which entry it is.
 
     Args:
       model: the name of the model's class.
       weights: the model's weights by path.
       known: the entries that tensors of the file are (see `state_dict_entries`).
+      program: the program, whose file may name all entries of the state dict.
     """
     entries: dict[str, Entry] = {}
     for path, weight in weights.items():
@@ -64,13 +69,25 @@ def pytorch_loading(model: str, weights: Mapping[str, Weight], known: Mapping[st
     counted = any(path.endswith(".mean") for path in entries)
     has_tables = len(entries) < len(weights)
     lines = "\n".join(f'    "{path}": ("{entry.name}", {entry.axes}),' for path, entry in _templates(entries).items())
+    unread, fixed = _others(program, {entry.name for entry in entries.values()})
+    checked = "" if not fixed and not unread else _CHECKED
     return _LOADING.format(
         model=model,
         entries=lines,
+        others=_OTHERS.format(unread=unread, fixed=fixed) if checked else "",
+        checked=checked,
         tables=_TABLES if has_tables else "{}",
         skipped=_SKIPPED if has_tables else "",
         counters=f' and not name.endswith(".{COUNTER}")' if counted else "",
     )
+
+
+def _others(program: Program, read: Set[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the entries of the state dict that the model does not read, and the digests of those that are in its code."""
+    tensors = {value.name: tensor for value, tensor in program.body.initializers.items()}
+    names = [name for name in state_dict_names(program.model) if name not in read]
+    digest = lambda name: hashlib.sha256(np.ascontiguousarray(tensor_value(tensors[name]).data).tobytes()).hexdigest()
+    return [name for name in names if name not in tensors], {name: digest(name) for name in names if name in tensors}
 
 
 def state_dict_entries(program: Program) -> dict[str, Entry]:
@@ -78,7 +95,7 @@ def state_dict_entries(program: Program) -> dict[str, Entry]:
     if program.model.producer_name != PRODUCER:
         return {}
     places = [*nodes_of(program.places)]
-    paths = module_paths(program)
+    paths, claimed = module_paths(program), claims(program.model)
     readers: dict[ir.Value, list[tuple[BoundNode, str]]] = {}
     for node, chain in places:
         for value in node.inputs:
@@ -89,7 +106,7 @@ def state_dict_entries(program: Program) -> dict[str, Entry]:
     for value, readers_of_value in readers.items():
         name, rank = value.name or "", len(program.body.initializers[value].shape)
         owners = {path for _, path in readers_of_value}
-        if _is_of(name, owners):
+        if name in claimed or _is_of(name, owners):
             entries[name] = Entry(name, tuple(range(rank)))
         elif len(owners) == 1 and rank == 2:
             (path,) = owners
@@ -131,11 +148,20 @@ _TABLES = 'load_file(Path(__file__).with_name("model.safetensors"))'
 _SKIPPED = """        if path not in PYTORCH and template not in PYTORCH:
             continue  # a constant of the program
 """
+_OTHERS = """#: Entries that the model does not read, and the SHA-256 of those whose values are in its code.
+UNREAD, FIXED = {unread}, {fixed}
+"""
+_CHECKED = """    for name, digest in FIXED.items():
+        value = np.ascontiguousarray(state_dict.get(name, ()))
+        if name in state_dict and hashlib.sha256(value.tobytes()).hexdigest() != digest:
+            problems.append(f"`{name}` has other values, and those of this model are in its code")
+    used.update(UNREAD, FIXED)
+"""
 _LOADING = '''#: The entries of PyTorch's state dict by the paths of weights, with the order of their axes.
 PYTORCH: dict[str, tuple[str, tuple[int, ...]]] = {{
 {entries}
 }}
-
+{others}
 
 def load_pytorch(state_dict: Mapping[str, Any]) -> {model}:
     """The model with the weights of a checkpoint of PyTorch: tensors or arrays by the names of its state dict.
@@ -158,7 +184,7 @@ def load_pytorch(state_dict: Mapping[str, Any]) -> {model}:
             problems.append(f"`{{name}}` has shape {{array.shape}}, not {{shape}}")
         else:
             tensors[path] = jnp.asarray(array.transpose(axes), weight.dtype)
-    unexpected = [name for name in state_dict if name not in used{counters}]
+{checked}    unexpected = [name for name in state_dict if name not in used{counters}]
     problems += [f"`{{name}}` has no place in the model" for name in unexpected]
     if problems:
         raise ValueError("the state dict is of another model: " + "; ".join(problems))

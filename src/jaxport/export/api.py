@@ -10,7 +10,7 @@ import fnmatch
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,37 +18,35 @@ import onnx_ir as ir
 
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
-from jaxport.errors import ExportError, InvalidArgument, JaxportError, Unsupported
+from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, prepare
 from jaxport.export.delivery import lowest, precisions, roles, targets
 from jaxport.export.delivery.calibration import Calibration
-from jaxport.export.delivery.precisions import Named
+from jaxport.export.delivery.precisions import Border, Chosen, Named
 from jaxport.export.delivery.requirements import CHECKS
 from jaxport.export.delivery.roles import role_of
 from jaxport.export.delivery.scopes import check_scopes
-from jaxport.export.delivery.targets import Target
+from jaxport.export.delivery.targets import Target, TargetName
 from jaxport.export.emit.emitter import Emitter
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Scope, Value
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
-from jaxport.export.generation import decoders, encoders
+from jaxport.export.generation import buffers, decoders, encoders
+from jaxport.export.passes import Pass
 from jaxport.export.prepare import PreparedProgram
 from jaxport.export.rules import BLOCK_RULES, RULES, imported
 from jaxport.export.rules.refused import CHECK_LEFT_OUT
-from jaxport.export.signature.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, port_of, stored
-from jaxport.export.signature.specs import Inputs, declared_dtypes, read_inputs
+from jaxport.export.signature.choices import Checks, Fold, Nonfinite, Weights, check_choices
+from jaxport.export.signature.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, in_single, port_of, stored
+from jaxport.export.signature.specs import Inputs, read_inputs
 from jaxport.export.walk import plugins
-from jaxport.export.walk.functions import FunctionBuilder, IsWhole, Selector, selector
+from jaxport.export.walk.functions import FunctionBuilder, Functions, IsWhole, Selector, selector
 from jaxport.export.walk.walker import Place, Walker
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import Dim, Parameters, PythonFunction, PyTree
 from jaxport.onnx_facts import releases
 from jaxport.phases import phase
-
-Nonfinite = Literal["runtime", "exact"]
-Fold = Literal["constants", "weights"]
-Checks = Literal["discard", "refuse"]
 
 
 @jaxprs.failures_name_untested_jax()
@@ -65,30 +63,36 @@ def to_onnx(
     outputs_as_nchw: Sequence[int] = (),
     double_precision: bool = False,
     opset: int | None = None,
-    target: str | Target = "onnx",
-    precision: Named | Mapping[str, Named] | None = None,
+    target: TargetName | Target = "onnx",
+    precision: Named | Mapping[str, Chosen] | None = None,
     calibration: Calibration | Iterable[PyTree] | None = None,
-    io: str | None = None,
+    io: Border | None = None,
     fold: Fold = "constants",
-    weights: PyTree = "constants",
+    weights: Weights = "constants",
     state: State = "refuse",
-    functions: Any = None,
+    functions: Functions | None = None,
     constraints: Sequence[str] = (),
     nonfinite: Nonfinite = "runtime",
     checks: Checks = "discard",
     unroll_scans: int | None = None,
     rules: Mapping[str, Rule | PythonFunction] | None = None,
-    passes: Sequence[Any] | None = None,
+    passes: Sequence[Pass] | None = None,
     name: str | None = None,
 ) -> Exported:
     """Export a JAX callable to ONNX.
+
+    The types of the signature: `PyTree` is anything that JAX takes or returns (arrays in tuples, lists, dicts, modules);
+    `Parameters` a mapping from names to values; `PythonFunction` any callable; `Named` the name of a precision, a
+    `jaxport.Int4` or a `jaxport.Int8`; `Chosen` one of these or "float32"; `Weights` and `Functions` what `weights` and
+    `functions` below describe; `Rule` a rule and `Pass` a function of an `onnx_ir.Model` that changes it in place.
 
     Args:
       fn: a function, a Flax NNX module, a bound or partial `apply` of a Flax Linen module, an Equinox module, …
       inputs: one specification per positional argument: a tuple of sizes and names is a shape of the default float
         (`("B", 224, 224, 3)`), anything else a pytree of `jax.ShapeDtypeStruct` and arrays, or of such shapes. Dims are
-        integers, names, or expressions of names such as `"2*B + 1"`. The model's inputs have the dtypes that are
-        declared here, including 64-bit ones that JAX narrows.
+        integers, names, or expressions of names such as `"2*B + 1"`; None is an open size that gets a name (`batch` if it
+        comes first, else `size_1`, …). The model's inputs have the dtypes that are declared here, including 64-bit ones
+        that JAX narrows; a bare shape of an input of an imported model has the dtype that the model declares.
       input_params: keyword arguments that become inputs of the graph, each given by a specification or a value.
         `bool` stands for a Python flag that the model takes at run time (`{"deterministic": bool}`).
       static_params: keyword arguments that are baked in.
@@ -108,7 +112,8 @@ def to_onnx(
         mapping chooses a precision for the modules that queries match: `{"//Linear": "int4", "//head": "float32"}`.
       calibration: for "int8", some representative batches: each is the positional argument of the function, or a
         tuple of several; `jaxport.Calibration(batches, method="percentile")` leaves outliers out of the ranges.
-      io: the dtype that replaces float32 in inputs and outputs: "float16" or "bfloat16"; by default they stay float32.
+      io: the dtype of the inputs and outputs that are floats. "float16" or "bfloat16", with that precision, replaces float32,
+        which they keep by default; "float32" replaces 16-bit floats of the function.
       fold: what is computed in advance. "constants" keeps the parameters and statistics of the model, with their
         paths, and writes computations on them as nodes, which runtimes compute once, while loading. "weights" also
         folds these computations: the graph is smaller, but `from_onnx` cannot recover the parameters (two scales may
@@ -151,25 +156,10 @@ def to_onnx(
     lowers = opset is None
     chosen, opset = targets.validated(target, opset)
     choice = precisions.validated(precision, calibration, io, chosen, opset, double_precision)
-    if state not in ("refuse", "outputs", "discard"):
-        raise InvalidArgument(
-            f"state={state!r} is unknown", where="`to_onnx(state=...)`", instead='"refuse", "outputs" or "discard"'
-        )
-    if nonfinite not in ("runtime", "exact"):
-        raise InvalidArgument(
-            f"nonfinite={nonfinite!r} is unknown", where="`to_onnx(nonfinite=...)`", instead='"runtime" or "exact"'
-        )
-    if fold not in ("constants", "weights"):
-        raise InvalidArgument(
-            f"fold={fold!r} is unknown", where="`to_onnx(fold=...)`", instead='"constants" or "weights"'
-        )
-    if checks not in ("discard", "refuse"):
-        raise InvalidArgument(
-            f"checks={checks!r} is unknown", where="`to_onnx(checks=...)`", instead='"discard" or "refuse"'
-        )
+    check_choices(state=state, nonfinite=nonfinite, fold=fold, checks=checks)
     name = name or _name_of(fn)
     with phase(f"Exporting {name}"), jax.enable_x64(True) if double_precision else contextlib.nullcontext():
-        read = read_inputs(inputs, input_params, constraints, double_precision, declared_dtypes(fn))
+        read = read_inputs(inputs, input_params, constraints, double_precision, fn)
         wanted = selector(functions)
         traced, flags = _trace(fn, read, static_params, state, name, wanted)
         options = Options(
@@ -181,6 +171,7 @@ def to_onnx(
             lowers=lowers,
             target=chosen,
             choice=choice,
+            single=io == "float32",
             input_names=input_names,
             output_names=output_names,
             inputs_as_nchw=inputs_as_nchw,
@@ -193,7 +184,7 @@ def to_onnx(
             checks=checks,
             unroll_scans=unroll_scans,
             rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
-            passes=graph_passes.DEFAULT if passes is None else passes,
+            passes=graph_passes.default(caches=chosen.caches) if passes is None else passes,
         )
         try:
             return export_traced(traced, options)
@@ -206,7 +197,7 @@ def to_onnx(
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `to_onnx`, read and checked."""
+    """The arguments of `to_onnx`, read and checked; `single` is whether inputs and outputs of 16-bit floats become float32."""
 
     fn: PythonFunction
     name: str
@@ -216,25 +207,28 @@ class Options:
     lowers: bool
     target: Target
     choice: precisions.Choice | None
+    single: bool
     input_names: Sequence[str] | None
     output_names: Sequence[str] | None
     inputs_as_nchw: Sequence[int]
     outputs_as_nchw: Sequence[int]
     fold: Fold
-    weights: PyTree
+    weights: Weights
     state: State
     wanted: Selector
     nonfinite: Nonfinite
     checks: Checks
     unroll_scans: int | None
     rules: Mapping[str, Rule]
-    passes: Sequence[Any]
+    passes: Sequence[Pass]
 
 
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     """Export a trace, under the precision that it was traced with."""
     with releases.made_for(options.target.release):
         exported = _export(traced, options)
+        if options.single and options.choice is None:
+            precisions.check_border(exported)
         if options.choice is not None:
             exported = precisions.applied(exported, options.choice, options.target)
         reports = graph_passes.run(exported.model, options.target.passes)
@@ -246,6 +240,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         if options.fold == "constants":
             roles.record(exported.model)
         check_scopes(exported.model)
+        buffers.record(exported.model)
         _check_target(exported, options)
     return exported
 
@@ -360,12 +355,8 @@ def _trace(
     bound = functools.partial(fn, **static_params) if static_params else fn
     # Functions of this package have their boundary already.
     ruled = [target for target in plugins.block_targets() if not target.startswith("jaxport.")]
-    try:
+    with failures.explaining(name, bound, inputs):
         return traced_with_flags(bound, inputs, name=name, state=state, functions=(*ruled, *wanted.boundaries()))
-    except JaxportError:
-        raise
-    except Exception as error:  # anything that the user's function or JAX raises under tracing
-        raise failures.explained(error, name, bound, inputs) from error
 
 
 def _enter(
@@ -381,7 +372,8 @@ def _enter(
     for index, (name, jax_aval, aval) in enumerate(zip(names, jax_avals[count:], avals[count:], strict=True)):
         nchw = index in options.inputs_as_nchw
         shape = [aval.shape[a] for a in _axes(NHWC_TO_NCHW, aval)] if nchw else aval.shape
-        port = port_of(name, jax_aval, nchw, options.declared[index])
+        declared = options.declared[index]
+        port = port_of(name, jax_aval, nchw, in_single(declared) if options.single else declared)
         ports.append(port)
         value = op.scope.add_input(Value(port.model_dtype, shape, name=name))
         if port.declared is not None:
@@ -414,8 +406,11 @@ def _leave(
     for index, (name, value, jax_aval, aval) in enumerate(zip(names, outputs, jax_avals, avals, strict=True)):
         nchw = index in options.outputs_as_nchw
         value = op.expanded(value)
+        port = port_of(name, jax_aval, nchw, in_single(jax_aval.dtype) if options.single else jax_aval.dtype)
+        if port.declared is not None:
+            value = op.cast(value, port.model_dtype)
         values.append(op.transpose(value, _axes(NHWC_TO_NCHW, aval)) if nchw else value)
-        ports.append(Port(name, tuple(jax_aval.shape), jax_aval.dtype, nchw))
+        ports.append(port)
     return values, ports
 
 
@@ -473,7 +468,7 @@ def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Dim]], argum
             )
 
 
-def _weight_selector(weights: PyTree) -> Callable[[str], object]:
+def _weight_selector(weights: Weights) -> Callable[[str], object]:
     """Return a predicate on parameter paths: whether a parameter becomes an input of the graph."""
     if callable(weights):
         return weights

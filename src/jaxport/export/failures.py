@@ -1,19 +1,23 @@
 """Explain why a function cannot be traced: the line, the module, and whether a symbolic size is the cause.
 
 The cause is tested, not guessed: the function is traced again with a size in place of each symbol. The advice is tested
-in the same way: a multiple of the symbol, or a size for one of several.
+in the same way: a multiple of the symbol, one name for several symbols, or a size for one of them. Where sizes are not
+the cause, the advice is about the error itself.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import jax
 
 from jaxport import blocks
 from jaxport.blocks.marking.recorder import calls_left
-from jaxport.errors import ExportError
+from jaxport.errors import ExportError, JaxportError
 from jaxport.export.flags.tracing import input_paths, with_flags
 from jaxport.export.signature.specs import Inputs
 from jaxport.export.walk import sources
@@ -25,6 +29,33 @@ _REMAINDER = re.compile(r"mod\((?P<dim>[^,]+), -? ?(?P<factor>\d+)\)")
 #: Signs that Python or NumPy needed a number.
 _AS_A_NUMBER = ("_DimExpr", "requires a constant", "expected a sequence of integers")
 _VALUE_NEEDED = (jax.errors.ConcretizationTypeError, jax.errors.NonConcreteBooleanIndexError)
+#: What to do instead, by a sign in the message of an error that no size causes.
+_BY_MESSAGE = {
+    "numpy.ndarray conversion method": (
+        "NumPy cannot compute with traced arrays: use `jax.numpy`, and wrap an array of NumPy that is indexed: "
+        "`jnp.asarray(table)[index]`"
+    ),
+    "different trace level": (
+        "make the model that changes inside of the function: `nnx.merge(graphdef, state, copy=True)`, or export the model "
+        "object itself"
+    ),
+}
+_MEND = "fix the function at this line, or give it other inputs"
+
+
+@contextmanager
+def explaining(name: str, fn: PythonFunction, inputs: Inputs) -> Iterator[None]:
+    """Explain what the user's function, or JAX, raises while the function is traced inside the context.
+
+    Raises:
+      ExportError: the function cannot be traced.
+    """
+    try:
+        yield
+    except JaxportError:
+        raise
+    except Exception as error:
+        raise explained(error, name, fn, inputs) from error
 
 
 def explained(error: Exception, name: str, fn: PythonFunction, inputs: Inputs) -> ExportError:
@@ -37,6 +68,8 @@ def explained(error: Exception, name: str, fn: PythonFunction, inputs: Inputs) -
       inputs: its arguments.
     """
     why, instead = _reason(error, _Trial(fn, inputs), fn, inputs)
+    if inputs.instead:
+        instead = f"write `{inputs.instead}` if you mean one array; or {instead}"
     shown = ", ".join(map(_shown, jax.tree.leaves((inputs.args, inputs.kwargs))))
     return ExportError(
         f"`{name}` cannot be traced with these inputs: {type(error).__name__}",
@@ -71,11 +104,21 @@ def _reason(error: Exception, trial: _Trial, fn: PythonFunction, inputs: Inputs)
             "a trace knows shapes and dtypes, not values: choose with `jnp.where` or `jax.lax.cond`, bake the argument in "
             "(`static_params`), or declare a flag as `bool` (`input_params={'deterministic': bool}`)"
         )
-    if not trial.symbols:
-        return message, "give it inputs that it takes, or mend it at this line"
-    sizes = trial.sizes_that_work()
+    call = _unbound(fn, inputs)
+    if call:
+        return message, call
+    sizes = trial.sizes_that_work() if trial.symbols else None
     if sizes is None:
-        return message, f"let the function take sizes first: with {trial.failure}"
+        advice = next((advice for sign, advice in _BY_MESSAGE.items() if sign in message), _MEND)
+        if trial.symbols and _is_of_sizes(error, message):
+            tried = "; ".join(trial.failures)
+            advice = f"give {_listed(trial.symbols)} sizes that the function takes: with {tried}"
+        return message, advice
+    if len(trial.symbols) > 1 and len(set(sizes.values())) == 1:
+        return (
+            f"{_listed(trial.symbols)} have to be equal: with {_given(sizes)} the function is traced\n{message}",
+            f"use one name, such as `{trial.symbols[0]}`, for the sizes that are always equal",
+        )
     culprits = trial.culprits(sizes, error)
     cause = (
         f"the symbolic size {_listed(culprits)} is the cause: with {_given(sizes)} the function is traced\n{message}"
@@ -96,6 +139,28 @@ def _reason(error: Exception, trial: _Trial, fn: PythonFunction, inputs: Inputs)
     return cause, "; or ".join(advice)
 
 
+def _is_of_sizes(error: Exception, message: str) -> bool:
+    """Whether an error says itself that a symbolic size is not known well enough."""
+    return type(error).__name__ == "InconclusiveDimensionOperation" or any(sign in message for sign in _AS_A_NUMBER)
+
+
+def _unbound(fn: PythonFunction, inputs: Inputs) -> str:
+    """Return what to do instead if a function does not take so many arguments, or not by these names; else nothing."""
+    args, kwargs = tuple(inputs.args), dict(inputs.kwargs)
+    while isinstance(fn, functools.partial):
+        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # some builtins have none
+        return ""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        names = f" and {_listed(sorted(kwargs))} by name" if kwargs else ""
+        return f"give it what it takes, `{signature}`: it was given {len(args)} by position{names}"
+    return ""
+
+
 def _constraint(message: str) -> str:
     """Return a constraint that decides the comparison a message is about, or an empty text."""
     comparison = re.search(r"comparison '(.+?)' ([<>=!]+) '(-?\d+)' is inconclusive", message)
@@ -112,7 +177,9 @@ def _without_links(message: str) -> str:
         (
             index
             for index, line in enumerate(lines)
-            if line.startswith(("Please see http", "See http", "This error arises for"))
+            if line.startswith(
+                ("Please see http", "See http", "This error arises for", "The error occurred while tracing")
+            )
         ),
         None,
     )
@@ -136,13 +203,14 @@ class _Trial:
         self._dims = [dim for shape in shapes for dim in shape if not dims.is_static(dim)]
         self.symbols = sorted({name for dim in self._dims for name in dims.symbols(str(dim))})
         self.failure = ""
+        self.failures: list[str] = []
 
     def sizes_that_work(self) -> dict[str, int] | None:
         """Return sizes of all symbols with which the function can be traced, or None if none were found."""
         for sizes in self._candidates():
             if self.succeeds({name: str(size) for name, size in sizes.items()}):
                 return sizes
-            self.failure = f"{_given(sizes)} it fails too, by {self.failure}"
+            self.failures.append(f"{_given(sizes)}, {self.failure}")
         return None
 
     def culprits(self, sizes: Mapping[str, int], error: Exception) -> list[str]:
@@ -177,8 +245,9 @@ class _Trial:
         return jax.ShapeDtypeStruct(tuple(_substituted(dim, replacement) for dim in leaf.shape), leaf.dtype)
 
     def _candidates(self) -> Iterator[dict[str, int]]:
-        for base in _BASES:
-            sizes = {name: base * (index + 1) for index, name in enumerate(self.symbols)}
+        different = [{name: base * (index + 1) for index, name in enumerate(self.symbols)} for base in _BASES]
+        equal = [dict.fromkeys(self.symbols, base) for base in _BASES] if len(self.symbols) > 1 else []
+        for sizes in (*different, *equal):
             if all(dims.evaluate(dim, sizes) >= 1 for dim in self._dims):
                 yield sizes
 

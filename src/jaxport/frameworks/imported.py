@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator
 
 import jax.numpy as jnp
+import onnx_ir as ir
 
 from jaxport.blocks.callables.framework import Framework, Leaf
 from jaxport.importer.modules import NodeModule
@@ -43,11 +44,21 @@ class Imported(Framework):
         return {}
 
     def signature(self, fn: PythonFunction, keywords: Parameters) -> inspect.Signature | None:
-        """Return the inputs of the model, by their names made into identifiers."""
+        """Return the inputs of the model, by their names made into identifiers, each annotated with its dtype."""
         if not isinstance(fn, Program):
             return None
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature([inspect.Parameter(name, kind) for name in fn.keywords if name not in keywords])
+        inputs = [
+            inspect.Parameter(name, kind, annotation=_dtype(value))
+            for name, value in zip(fn.keywords, fn.inputs, strict=True)
+        ]
+        return inspect.Signature([parameter for parameter in inputs if parameter.name not in keywords])
+
+
+def _dtype(value: ir.Value) -> object:
+    """Return the dtype of an input, or nothing if it is no tensor of numbers."""
+    plain = isinstance(value.type, ir.TensorType) and value.dtype not in (None, ir.DataType.STRING)
+    return value.dtype.numpy() if plain and value.dtype is not None else inspect.Parameter.empty
 
 
 framework = Imported()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from jaxport.columns import titled
+from jaxport.columns import counted, titled
 from jaxport.errors import JaxportError
 from jaxport.graph.editing import operator_name
 from jaxport.importer.modules import scopes_of
@@ -121,14 +121,15 @@ def _loaded(graph: ir.Graph) -> Phase:
         )
         for node in graph.all_nodes()
     ]
-    return Phase("loaded", f"{len(rows)} nodes", ("node", "operator", "inputs", "outputs"), tuple(rows))
+    return Phase("loaded", counted(len(rows), "node"), ("node", "operator", "inputs", "outputs"), tuple(rows))
 
 
 def _resolved(program: Program) -> Phase:
     rows = [(_label(node, depth), *_served(node)) for node, depth in _nodes(program.body)]
     whole = sum(1 for _ in program.model.graph)
     dropped = whole - len(program.body.nodes)
-    title = f"{len(rows)} operations" + (f"; {dropped} nodes that no output needs are dropped" if dropped else "")
+    left_out = f"{counted(dropped, 'node')} that no output needs {'is' if dropped == 1 else 'are'} dropped"
+    title = counted(len(rows), "operation") + (f"; {left_out}" if dropped else "")
     ignored = [f"  ignored   `{each.name}` of {each.where}: {each.why}" for each in unknown_attributes(program.model)]
     return Phase("resolved", title, ("operation", "served by", "since"), tuple(rows), "\n".join(ignored))
 
@@ -146,7 +147,7 @@ def _folded(program: Program, seen: Mapping[BoundNode, _Seen], note: str) -> Pha
         folded = all(isinstance(r, HostValue | list) for r in seen[node].outputs if r is not None)
         known += folded
         rows.append((_label(node, depth), _module(node), ", ".join(results), _reason(seen[node]) if folded else ""))
-    title = f"{known} of {len(rows)} operations are known before the program runs"
+    title = f"{known} of {counted(len(rows), 'operation')} {'is' if len(rows) == 1 else 'are'} known before the program runs"
     return Phase("folded", title, ("operation", "module", "result", "why"), tuple(rows), note)
 
 
@@ -163,7 +164,7 @@ def _finalized(program: Program, steps: Sequence[Step]) -> Phase:
     roles = [("parameter", name, f"{spec.dtype}{list(spec.shape)}") for name, spec in weights.specs.items()]
     roles += [("constant", name, f"{array.dtype}{list(array.shape)}") for name, array in program.constants.items()]
     note = "\n".join(printable(f"  {kind:<9} {name}: {text}") for kind, name, text in roles)
-    title = f"{len(steps)} calls, {len(weights)} parameters, {len(program.constants)} constants"
+    title = f"{counted(len(steps), 'call')}, {counted(len(weights), 'parameter')}, {counted(len(program.constants), 'constant')}"
     return Phase("finalized", title, ("operation", "calls"), tuple(rows), note)
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import builtins
 import keyword
+import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
 
 __all__ = ["given_name", "identifier", "is_made_up", "unique", "unique_identifiers"]
 
+Classes = Literal["nnx", "equinox"]
+"""The frameworks for which a program is printed as classes."""
+Framework = Literal["nnx", "equinox", "jax", "burn"]
+"""The names of all that a program is printed for."""
+Folder = str | os.PathLike[str] | None
+"""Where source is written to; None writes nothing."""
+Given = Mapping[str, Any] | None
+"""Sizes and values of inputs, by name."""
 LONGEST = 48
 _RESERVED = {*keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
 

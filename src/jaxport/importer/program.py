@@ -7,7 +7,7 @@ import warnings
 from collections import namedtuple
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from jaxport.importer.batching import Batches
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
-from jaxport.importer.names import unique_identifiers
+from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
 from jaxport.importer.resolving.bounds import set_bounds
 from jaxport.importer.resolving.deciding import set_deciding_inputs
 from jaxport.importer.resolving.foreseeing import bytes_of
@@ -35,24 +35,24 @@ from jaxport.importer.running.segments import Item, segments
 from jaxport.importer.shown import declared, summary
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.roles import Role, static_values
+from jaxport.importer.tensors.ties import Ties, untie
 from jaxport.importer.values.arguments import checked, external
 from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.phases import phase
 
 if TYPE_CHECKING:
+    from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
     from jaxport.importer.explain import GraphExplanation
     from jaxport.verify.report import Report
 
 __all__ = ["Program", "from_onnx"]
-
-AGAIN = "export the model again"
 
 
 def from_onnx(
     source: ModelSource,
     *,
     trainable: Collection[str] | None = None,
-    untie: bool | Collection[str] = False,
+    ties: Ties = "auto",
     sizes: Mapping[str, int] | None = None,
     limits: Limits | None = None,
     batch: bool | Mapping[str, int | None] = False,
@@ -63,11 +63,11 @@ def from_onnx(
 
     Args:
       source: the path of the model, its bytes, a `ModelProto`, an `onnx_ir.Model`, or what `to_onnx` returned.
-      trainable: the names of the initializers that are parameters. By default, the metadata decides in a file that
-        jaxport exported; in other files, the parameters are the floating-point tensors that no node uses as a
-        constant, such as an exponent, a scale, a statistic or a mask. See `Program.roles`.
-      untie: whether each node that uses a tensor gets its own copy, for all parameters or for the named ones.
-        Exporters merge equal tensors, which would otherwise be trained as one.
+      trainable: the names of the initializers that are parameters. By default, what the metadata of a file of ours says, or
+        the floating-point tensors that no node uses as a constant, such as an exponent or a mask. See `Program.roles`.
+      ties: which uses of one tensor are one parameter; exporters write equal tensors once, such as the zeros of all biases.
+        `"auto"`: a vector of one repeated value is a parameter of each layer that uses it, unless the file says which
+        tensors are parameters; `"keep"`: what the file stores; `"none"`: each use; or names of tensors that stay tied.
       sizes: the maximum number of rows of nodes whose size depends on data (NonZero, NonMaxSuppression, Compress,
         Unique, a Loop that stacks outputs), by the name of the node or of its output, so that `jax.jit` can trace them.
         The results are padded to this size: NonZero and NonMaxSuppression with positions outside the array, Unique with
@@ -78,8 +78,7 @@ def from_onnx(
         its own size (`jax.vmap`), so the results are those of separate calls. Rows are counted along the first axis; a
         mapping from names of inputs and outputs gives other axes, or None for an input that all rows share.
       shardings: where parameters are placed: a `jax.sharding.Sharding` by name, or a function that returns one (or
-        None) for the name and the `jax.ShapeDtypeStruct` of each. Each device is given its part directly from the
-        file, so a model may be too large for one device. How everything else is split is left to the compiler.
+        None) for the name and the `jax.ShapeDtypeStruct` of each. Each device reads only its part of the file.
       strict: refuse attributes that operators do not define but ONNX Runtime ignores; by default a warning names them.
 
     Returns:
@@ -100,18 +99,13 @@ def from_onnx(
     >>> jax.grad(lambda params: program.apply(params, np.ones((3, 2), np.float32)).sum())(program.params)
     {'bias': Array([3., 3.], dtype=float32)}
     """
-    with (
-        boundary(
-            "the model is malformed",
-            where=f"`{source}`" if isinstance(source, str | os.PathLike) else "",
-            instead=AGAIN,
-        ),
-        phase("Importing"),
-    ):
+    where = f"`{source}`" if isinstance(source, str | os.PathLike) else ""
+    with boundary("the model is malformed", where=where, instead="export the model again"), phase("Importing"):
         model = load(source, limits)
         tell_ignored(model, strict)
-        options: dict[str, Any] = {"sizes": sizes, "batch": batch, "limits": limits, "shardings": shardings}
-        return Program(model, trainable=trainable, untie=untie, **options)
+        return Program(
+            model, trainable=trainable, ties=ties, sizes=sizes, batch=batch, limits=limits, shardings=shardings
+        )
 
 
 class Program:
@@ -133,22 +127,21 @@ class Program:
         model: ir.Model,
         *,
         trainable: Collection[str] | None = None,
-        untie: bool | Collection[str] = False,
+        ties: Ties = "auto",
         sizes: Mapping[str, int] | None = None,
         limits: Limits | None = None,
         batch: bool | Mapping[str, int | None] = False,
         shardings: weights.Shardings | None = None,
         keeps_order: bool = False,
     ):
+        model, self._untied = untie(model, ties)
         self.model = model
-        self._options = {"untie": untie, "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
+        self._options = {"ties": "keep", "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
         self._options["keeps_order"] = keeps_order
         self._trainable = trainable
         self.limits = limits or Limits()
         self.body: Body = resolve(model, self.limits)
         set_bounds(self.body, sizes or {})
-        if untie:
-            weights.untie(self.body, None if untie is True else untie, model)
         self._static = static_values(self.body)
         self.weights = weights.Weights(self.body, model, self._static, trainable, shardings)
         if keeps_order:
@@ -215,46 +208,56 @@ class Program:
         """The name of the model's graph."""
         return self.model.graph.name or ""
 
+    @overload
     def to_source(
-        self,
-        folder: str | os.PathLike[str] | None = None,
-        *,
-        inputs: Mapping[str, RuntimeValue] | None = None,
-        framework: str = "jax",
-    ) -> RuntimeValue:
-        """Print the program as source and a weights file, which need only JAX, the framework and safetensors.
+        self, folder: Folder = None, *, inputs: Given = None, framework: Classes = "nnx", strict: bool = False
+    ) -> ModuleSource: ...
+    @overload
+    def to_source(
+        self, folder: Folder = None, *, inputs: Given = None, framework: Literal["jax"], strict: bool = False
+    ) -> Source: ...
+    @overload
+    def to_source(
+        self, folder: Folder = None, *, inputs: Given = None, framework: Literal["burn"], strict: bool = False
+    ) -> CrateSource: ...
+    @overload
+    def to_source(
+        self, folder: Folder = None, *, inputs: Given = None, framework: Framework, strict: bool = False
+    ) -> AnySource: ...
+    def to_source(
+        self, folder: Folder = None, *, inputs: Given = None, framework: Framework = "nnx", strict: bool = False
+    ) -> AnySource:
+        """Print the program, with its values for finite inputs, as source that needs only the framework and safetensors.
 
         Args:
           folder: where to write `model.py` and its weights; nothing is written if None.
           inputs: by name, sizes that differ from the declared ones, such as `("b", 3, "32*h", "32*w")`, and arrays for inputs
             whose values decide shapes, which become constants. Constraints on sizes that arithmetic decides are inferred.
-          framework: `"jax"` prints one function of the weights and the inputs, with `model.py.<digest>.safetensors`
-            beside it. `"nnx"` prints Flax NNX classes and `"equinox"` Equinox classes: the modules, layers and loops
-            that the file identifies, a function `load()`, and `model.safetensors` beside it, whose keys are module
-            paths. `"burn"` prints a Rust crate for Burn, with a test of its own.
+          framework: `"nnx"` and `"equinox"` print classes: the modules, layers and loops that the file identifies, a function
+            `load()`, and `model.safetensors` with module paths as keys. `"jax"` prints one function of the weights and the
+            inputs, with `model.py.<digest>.safetensors`; `"burn"` prints a Rust crate with a test of its own.
+          strict: keep guards that act on NaN alone, such as `where(isnan(x), 0, x)`. By default, those of classes and crates
+            go where finite inputs and weights give no NaN.
 
         Returns:
-          The source, with the text in `code` and the weights in `tensors`.
+          The source: its text in `code`, its weights in `tensors`.
 
         Raises:
-          ValueNotKnown: a shape depends on the values of an input that has no array in `inputs`.
-          InvalidArgument: the model does not declare the shape of an input that `inputs` omits, or the framework is
-            unknown.
+          ValueNotKnown: a shape depends on an input that has no array in `inputs`.
+          InvalidArgument: an input has no declared shape and is not in `inputs`, or the framework is unknown.
           SaveError: a file cannot be written, or there is a `model.py` that was not generated.
 
         >>> import onnx.parser
-        >>> program = from_onnx(
-        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
-        ... )
-        >>> print(program.to_source().code.splitlines()[-1])
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> program = from_onnx(onnx.parser.parse_model(text))
+        >>> print(program.to_source(framework="jax").code.splitlines()[-1])
             return nn.relu(x)
         """
         from jaxport.codegen import printed
         from jaxport.verify.importing import sample_of
 
         with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
-            source = printed(self, inputs, framework, lambda names: sample_of(self, names, inputs or {}))
+            source = printed(self, inputs, framework, lambda names: sample_of(self, names, inputs or {}), strict=strict)
             if folder is not None:
                 source.save(folder)
             return source
@@ -267,12 +270,10 @@ class Program:
             values decide shapes. If the program cannot be traced, the last phase names the node at which tracing stops.
 
         >>> import onnx.parser
-        >>> program = from_onnx(
-        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
-        ... )
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> program = from_onnx(onnx.parser.parse_model(text))
         >>> print(program.explain()["resolved"])
-        resolved: 1 operations
+        resolved: 1 operation
           operation   served by   since
           Relu        nn.relu     6
         """
@@ -296,10 +297,8 @@ class Program:
           RunError: ONNX Runtime refuses the model, or fails.
 
         >>> import onnx.parser
-        >>> program = from_onnx(
-        ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
-        ...     agraph (float[n] x) => (float[n] y) { y = Relu(x) }''')
-        ... )
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> program = from_onnx(onnx.parser.parse_model(text))
         >>> program.verify().ok
         True
         """
@@ -377,6 +376,11 @@ class Program:
         {'s': 'parameter', 'b': 'parameter', 'm': 'statistic', 'v': 'statistic'}
         """
         return self.weights.roles
+
+    @property
+    def untied(self) -> dict[str, str]:
+        """The parameters that share a tensor of the file with others, by name, with that tensor's name (see `ties`)."""
+        return {name: tensor for name, tensor in self._untied.items() if name in self.weights}
 
     @cached_property
     def constants(self) -> dict[str, np.ndarray]:

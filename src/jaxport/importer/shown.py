@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from jaxport.columns import counted
 from jaxport.printable import printable
 
 if TYPE_CHECKING:
@@ -25,11 +26,15 @@ def summary(program: Program) -> str:
     """Return the inputs, outputs, parameters, operators and modules of a program."""
     body, weights = program.body, program.weights
     operators = Counter(node.target.label for node in body.nodes)
-    rows = [f"Program `{program.model.graph.name}` of {len(body.nodes)} operations"]
+    rows = [f"Program `{program.model.graph.name}` of {counted(len(body.nodes), 'operation')}"]
     for label, values in (("input", program.inputs), ("output", body.outputs)):
         rows += [f"  {label:<7} {declared(value)}" for value in values]
     count = sum(body.initializers[value].size for value in weights.initializers.values())
-    rows.append(f"  params  {len(weights)} arrays, {count:,} elements")
+    rows.append(f"  params  {counted(len(weights), 'array')}, {counted(count, 'element')}")
+    if program.untied:
+        (name, tensor), *others = program.untied.items()
+        also = f", and {len(others):,} more such" if others else ""
+        rows.append(f"  ties    {name} is stored as {tensor}{also}; each is a parameter")
     rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
     rows.append(f"  calls   {program._calls}")
     if program.modules.children:

@@ -45,6 +45,7 @@ from jaxport.jaxprs.releases.names import (
     known_primitives,
     nameless,
     new_jaxpr_eqn,
+    of_one_trace,
     random_gamma_p,
     reference_of,
     source_info_util,

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 
 from jax.core import max_dim, min_dim
-from jax.export import is_symbolic_dim
+from jax.export import is_symbolic_dim, symbolic_shape
 
 from jaxport.jaxprs.aliases import Dim
 from jaxport.jaxprs.dim_text import FUNCTIONS, Expression, parse, symbols
@@ -27,6 +27,7 @@ __all__ = [
     "known",
     "label",
     "parse",
+    "rounded_down",
     "same",
     "shapes_differ",
     "solve_linear",
@@ -84,20 +85,38 @@ def evaluate(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     >>> evaluate((B + 1) // 2, {"B": 4}), evaluate("2*(N + 1)", {"N": B})
     (2, 2*B + 2)
     """
-    if is_static(dim):
-        return int(dim)
+    return int(dim) if is_static(dim) else _value(parse(str(dim)), values)
 
-    def visit(node: Expression) -> Dim:
-        match node.form:
-            case "number":
-                return node.value
-            case "name":
-                return values[node.name]
-            case "neg":
-                return -visit(node.parts[0])
-        return functools.reduce(_FUNCTIONS[node.form], map(visit, node.parts))
 
-    return visit(parse(str(dim)))
+def _value(node: Expression, values: Mapping[str, Dim]) -> Dim:
+    match node.form:
+        case "number":
+            return node.value
+        case "name":
+            return values[node.name]
+        case "neg":
+            return -_value(node.parts[0], values)
+    return functools.reduce(_FUNCTIONS[node.form], (_value(part, values) for part in node.parts))
+
+
+def rounded_down(dim: Dim, divisor: int) -> Dim | None:
+    """Return `n` if a symbolic dim is `n - n % divisor`, which a graph divides for `n // divisor`; else None.
+
+    >>> from jax import export
+    >>> (n,) = export.symbolic_shape("n")
+    >>> rounded_down(n - 2 - (n - 2) % 4, 4), rounded_down(n, 4)
+    (n - 2, None)
+    """
+    nodes, whole = [parse(str(dim))], {}
+    while nodes:
+        node = nodes.pop()
+        nodes += node.parts
+        if node.form == "mod" and node.parts[1].value == divisor:
+            whole = whole or {name: symbolic_shape(name, scope=dim.scope)[0] for name in symbols(str(dim))}  # type: ignore[union-attr]
+            divided = _value(node.parts[0], whole)
+            if same(dim, divided - divided % divisor):
+                return divided
+    return None
 
 
 class _Linear:

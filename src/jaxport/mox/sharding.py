@@ -14,10 +14,10 @@ from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.meshes import automatic_mesh
+from jaxport.mox.querying.kernels import Kernel, kernels, summands
 from jaxport.mox.querying.match import Match
 from jaxport.mox.querying.selection import Selection
 from jaxport.mox.querying.tree import name_below
-from jaxport.mox.querying.uses import Kernel, kernels
 from jaxport.mox.substitution.replacement import Whole, factory
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _of_params(mox: Mox, match: Match, spec_or_specs: PyTree) -> dict[str, Parti
         for kernel in kernels(match):
             stored = _stored(match, kernel, held)
             wanted |= dict.fromkeys(stored, spec_or_specs)
-            ranks |= dict.fromkeys(stored, len(kernel.inputs) + len(kernel.outputs))
+            ranks |= dict.fromkeys(stored, match.weight_avals[kernel.path].ndim)
             wanted |= _of_others(match, kernel, spec_or_specs) if stored else {}
         if not wanted:
             raise _refused(match.shown, f"`{match.type}` multiplies no parameter that the program holds")
@@ -122,16 +122,13 @@ def _stored(match: Match, kernel: Kernel, held: Mapping[str, Array]) -> list[str
 
 
 def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, PartitionSpec]:
-    """Shard a summand of a product like the output axes of the product."""
-    avals = match.weight_avals
-    parts = [*spec, *[None] * (len(kernel.inputs) + len(kernel.outputs) - len(spec))]
-    sizes = tuple(avals[kernel.path].shape[axis] for axis in kernel.outputs)
-    others = {} if match.block is None else match.block.weights
+    """Shard the summands of a product like its axes."""
+    parts = [*spec, *[None] * (match.weight_avals[kernel.path].ndim - len(spec))]
     held = {weight.path for weight in match.root.weights}
     return {
-        path: PartitionSpec(*[parts[axis] for axis in kernel.outputs])
-        for path in others.values()
-        if path != kernel.path and path in held and avals[path].shape == sizes
+        summand.path: PartitionSpec(*[None if axis is None else parts[axis] for axis in summand.axes])
+        for summand in summands(match, kernel)
+        if summand.path in held
     }
 
 

@@ -10,6 +10,8 @@ from math import inf, pi
 
 #: The metadata of a model that jaxport exported with the roles of its initializers.
 ROLES = "jaxport.roles"
+#: The metadata of a model that `from_torch` made: the names of all entries of the module's state dict, as a list.
+STATE_DICT = "jaxport.state_dict"
 
 #: Elementwise operators of one tensor.
 UNARY = frozenset(
@@ -49,6 +51,8 @@ WITHOUT_ATTRIBUTE_CHECK = frozenset({"LayerNormalization", "SimplifiedLayerNorma
 #: Products of matrices, and of images with kernels.
 MATRIX_PRODUCTS = frozenset({"Einsum", "Gemm", "MatMul"})
 KERNEL_PRODUCTS = frozenset({"Conv", "ConvTranspose"})
+#: Products with weights, and look-ups in them, whose weights are stored in fewer bits.
+QUANTIZED = frozenset({"Conv", "Gather", "Gemm", "MatMul"})
 #: Convolutions by a kernel, which is the second input, and which inputs are images.
 CONVOLUTIONS = {"Conv": (0,), "FusedConv": (0, 3)}
 
@@ -195,3 +199,6 @@ UNSERVED = frozenset((name, "layout", 1) for name in INITIAL_STATES)
 
 #: The operators of the default domain that have subgraphs.
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+#: The domain of ONNX Runtime's own operators, and its attention to a key-value cache.
+RUNTIME_DOMAIN, CACHED_ATTENTION = "com.microsoft", "GroupQueryAttention"

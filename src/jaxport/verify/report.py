@@ -98,6 +98,7 @@ class Report:
       divergence: where the two sides diverge, if they do and the place was found.
       precision: the reduced precision of the model, if any.
       blocks: the difference of each block, the largest first, if requested.
+      runtime: what ran beside JAX.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Report:
     divergence: Divergence | None = None
     precision: str = ""
     blocks: tuple[BlockDifference, ...] = ()
+    runtime: str = "ONNX Runtime"
 
     @property
     def ok(self) -> bool:
@@ -141,7 +143,7 @@ class Report:
         if self.ok and any(output.difference.note for output in self.outputs):
             verdict = "agrees where it is well-conditioned"
         where = f", where it is in {self.precision}" if self.precision else ""
-        text = [f"`{self.name}` {verdict} in JAX and in ONNX Runtime{where}", *(f"  {line}" for line in lines)]
+        text = [f"`{self.name}` {verdict} in JAX and in {self.runtime}{where}", *(f"  {line}" for line in lines)]
         if self.divergence is not None:
             text += ["first divergence:", *(f"  {line}" for line in str(self.divergence).splitlines())]
         if self.blocks:

@@ -15,11 +15,14 @@ import numpy as np
 
 from jaxport import blocks
 from jaxport.errors import InvalidArgument
+from jaxport.export import failures
+from jaxport.export.delivery.precisions import Precision, recorded
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
+from jaxport.verify.decoding import is_counted
 from jaxport.verify.per_block.blockwise import block_differences
 from jaxport.verify.per_block.localizing import Localizer
 from jaxport.verify.precision import narrowest
@@ -120,6 +123,8 @@ def verify_file(
 ) -> Report:
     """Compare a saved model with a JAX callable: see `verify`.
 
+    A file that was exported in a reduced precision says so, and is compared at the tolerance of that precision.
+
     The inputs of the file are matched with those of the function by name, or otherwise by position; outputs are matched
     by position. Inputs that have the names of weights of the callable are given these weights.
 
@@ -139,8 +144,9 @@ def verify_file(
     session = Session(path)
     bound = functools.partial(fn, **static_params) if static_params else fn
     with jax.enable_x64(double_precision or _x64()):
-        specified = specs.read_inputs(inputs, input_params, constraints, double_precision, specs.declared_dtypes(fn))
-        traced, flags = traced_with_flags(bound, specified, name=Path(path).name, state=state)
+        specified = specs.read_inputs(inputs, input_params, constraints, double_precision, fn)
+        with failures.explaining(getattr(fn, "__name__", type(fn).__name__), bound, specified):
+            traced, flags = traced_with_flags(bound, specified, name=Path(path).name, state=state)
         x64 = _x64()
     weights = {weight.path: stored(weight.value) for weight in traced.weights if weight.path in session.input_names}
     names = [name for name in session.input_names if name not in weights]
@@ -169,6 +175,7 @@ def verify_file(
         state=state,
         flags=flags,
         x64=x64,
+        precision=recorded(session.metadata.get("jaxport.precision", "")),
     )
     return subject.report(None, sizes, rtol, atol, avoid, seed, check)
 
@@ -210,10 +217,12 @@ class _Subject(Sides[_FunctionRun]):
     flags: frozenset[int]
     x64: bool
     exported: Exported | None = None
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         self.output_names = [port.name for port in self.outputs]
-        self.precision = self.exported.precision if self.exported is not None else None
+        if self.exported is not None:
+            self.precision = self.exported.precision
         self.scaled = self.precision.tolerance if self.precision is not None else None
 
     def report(
@@ -313,7 +322,11 @@ class _Subject(Sides[_FunctionRun]):
         bools = np.array(list(itertools.product((True, False), repeat=len(flags))))
         choices = [dict(zip(flags, chosen, strict=True)) for chosen in bools]
         trace, inside = self.traced.jaxpr, narrowest(self.traced.jaxpr)
-        for at, values in arguments(trace, list(ports), ports, by_name, known, sizes, avoid, seed, sampler, choices):
+        is_step = self.exported is not None and is_counted(self.exported.model)
+        drawn = arguments(
+            trace, list(ports), ports, by_name, known, sizes, avoid, seed, sampler, choices, is_step=is_step
+        )
+        for at, values in drawn:
             specs.sizes_of(shapes, values)
             arrays = {name: port.to_model(values[name], self.x64) for name, port in ports.items()}
             leaves = [port.to_jax(arrays[name]) for name, port in ports.items()]  # JAX gets the model's inputs

@@ -26,6 +26,8 @@ CASES = {
     "strides": (lambda x, u, how: getattr(x.at[:, 1:5:2], how)(u), CUBE, f32(4, 2, 6)),
     "reversed": (lambda x, u, how: getattr(x.at[::-1], how)(u), CUBE, CUBE),
     "rows": (lambda x, i, u, how: getattr(x.at[i], how)(u), CUBE, i32(2, 3), f32(2, 3, 5, 6)),
+    "rows of one": (lambda x, i, u, how: getattr(x.at[i], how)(u), f32(1, 6), i32(3), f32(3, 6)),
+    "one place": (lambda x, i, u, how: getattr(x.at[i, i], how)(u), f32(1, 1), i32(3), f32(3)),
     "columns": (lambda x, i, u, how: getattr(x.at[:, i], how)(u), CUBE, i32(2, 3), f32(4, 2, 3, 6)),
     "columns, clipped": (lambda x, i, u, how: getattr(x.at[:, i], how)(u, mode="clip"), CUBE, i32(3), f32(4, 3, 6)),
     "separate axes": (lambda x, i, u, how: getattr(x.at[i, :, i], how)(u), CUBE, i32(3), f32(3, 5)),
@@ -220,7 +222,7 @@ def test_what_is_dropped_does_not_matter():
 GRAPHS = {
     "segments": (
         lambda x, i: jax.ops.segment_sum(x, i, num_segments=5), [f32(12, 3), i32(12)],
-        ["Clip -> Equal -> Where -> Unsqueeze -> ScatterND -> Slice", "Cast"],
+        ["Clip -> Unsqueeze -> Cast -> ScatterND -> Slice"],
     ),
     "fewer rows than segments": (
         lambda x, i: jax.ops.segment_sum(x, i, num_segments=50), [f32(12, 3), i32(12)],
@@ -231,6 +233,10 @@ GRAPHS = {
         ["Clip -> Cast -> Where -> ScatterND"],
     ),
     "a constant place": (lambda x, u: x.at[:, 2].set(u), [CUBE, f32(4, 6)], ["Slice", "Reshape", "Slice -> Concat"]),
+    "rows, some of which may be outside": (
+        lambda x, i, u: x.at[i].set(u, wrap_negative_indices=False), [f32(9, 3), i32(4), f32(4, 3)],
+        ["Concat -> ScatterND -> Slice", "Clip -> Unsqueeze -> Cast"],
+    ),
     "constant places": (lambda x, u: x.at[:, ::2].add(u), [CUBE, f32(4, 3, 6)], ["ScatterElements"]),
     "rows": (
         lambda x, i, u: x.at[i].add(u, mode="clip"), [CUBE, i32(3), f32(3, 5, 6)], ["Clip -> Unsqueeze -> Cast -> ScatterND"]

@@ -2,15 +2,18 @@
 
 The callee must see the user's own objects: it may write into a list that it gets, and it may compare by identity. So
 only tuples are flattened and rebuilt; in lists and dicts the arrays are replaced in place, and restored after the call;
-arrays inside any other object are passed to the marker and left in place.
+arrays inside any other object are passed to the marker and left in place, where they are found by their identity.
+
+An array at two places of a call is two arguments, or two results: each place gets an array of its own.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,18 +22,19 @@ import numpy as np
 from jax import core as jax_core
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array, PyTree, TreeDef
 
 __all__ = [
+    "CallPart",
+    "Exchange",
     "NamedArrays",
     "children",
     "collect",
     "contents",
-    "exchange",
     "is_array",
     "is_tracer",
     "is_value",
-    "put_back",
+    "twin",
 ]
 
 _MUTABLE = {list: enumerate, dict: dict.items, OrderedDict: dict.items, defaultdict: dict.items}
@@ -73,41 +77,96 @@ def is_value(aval: object) -> bool:
     return isinstance(aval, jax_core.ShapedArray)
 
 
+@dataclass(frozen=True)
+class CallPart:
+    """A value in the arguments or results of a call, and the places below it.
+
+    Attributes:
+      value: an array, a container, or anything else.
+      position: the position of an array among all arrays of the call, one per place; None for other values.
+      items: the parts of a container, by key.
+    """
+
+    value: PyTree
+    position: int | None = None
+    items: Sequence[tuple[PyTree, CallPart]] = ()
+
+    def positions(self) -> Iterator[int]:
+        """Yield the positions of the arrays at and below this place, in order."""
+        if self.position is not None:
+            yield self.position
+        for _, part in self.items:
+            yield from part.positions()
+
+    def within(self, containers: Container[int]) -> Iterator[int]:
+        """Yield the positions of the arrays in lists and dicts whose ids are among `containers`."""
+        if type(self.value) in _MUTABLE and id(self.value) in containers:
+            yield from self.positions()
+        else:
+            for _, part in self.items:
+                yield from part.within(containers)
+
+
 @dataclass
 class NamedArrays:
-    """The arrays in some values: `arrays[i]` has the path `paths[i]`; `static` has everything else, by path."""
+    """The arrays in some values: `arrays[i]` has the path `paths[i]`; `static` has everything else, by path.
+
+    An array at two places is in `arrays` twice.
+    """
 
     arrays: list[Array] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     static: dict[str, PyTree] = field(default_factory=dict)
+    visits: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def repeated(self) -> set[int]:
+        """The positions of arrays that have an earlier place, too."""
+        first: dict[int, int] = {}
+        return {
+            position for position, array in enumerate(self.arrays) if first.setdefault(id(array), position) != position
+        }
+
+
+# A container has so many places at most: containers in containers, each of which holds the next twice, have 2**n.
+_MOST_PLACES = 1000
 
 
 def _joined(path: str, key: Any) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def collect(value: PyTree, path: str, is_opaque: Callable[[PyTree], bool], into: NamedArrays, seen: set[int]) -> None:
-    """Add the contents of `value`, in a fixed order; modules (`is_opaque`) are skipped."""
+def collect(
+    value: PyTree, path: str, is_opaque: Callable[[PyTree], bool], into: NamedArrays, around: tuple[int, ...] = ()
+) -> CallPart:
+    """Add the contents of `value`, in a fixed order, and return its parts; modules (`is_opaque`) are skipped.
+
+    `around` has the ids of the containers around it: one that contains itself ends there.
+    """
     if is_array(value):
-        if not is_tracer(value) or is_value(jax.typeof(value)):
-            into.arrays.append(value)
-            into.paths.append(path)
-        return
+        if is_tracer(value) and not is_value(jax.typeof(value)):
+            return CallPart(value)
+        into.arrays.append(value)
+        into.paths.append(path)
+        return CallPart(value, len(into.arrays) - 1)
     if is_opaque(value):
-        return
+        return CallPart(value)
     items = _MUTABLE.get(type(value)) or (enumerate if issubclass(type(value), tuple) else None)
     if items is None:
         children = _pytree_children(value)
         if children is None:
             into.static[path] = value
-            return
+            return CallPart(value)
     else:
         children = _named_items(value) if issubclass(type(value), tuple) else items(value)
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    for key, item in list(children):
-        collect(item, _joined(path, key), is_opaque, into, seen)
+    if id(value) in around or into.visits[id(value)] == _MOST_PLACES:
+        return CallPart(value)
+    into.visits[id(value)] += 1
+    around = (*around, id(value))
+    return CallPart(
+        value,
+        items=[(key, collect(item, _joined(path, key), is_opaque, into, around)) for key, item in list(children)],
+    )
 
 
 def _named_items(value: tuple) -> Iterator[tuple[PyTree, PyTree]]:
@@ -132,9 +191,32 @@ def children(tree: PyTree) -> list[tuple[PyTree, PyTree]] | None:
     >>> children({"w": [1, 2]})
     [((DictKey(key='w'),), [1, 2])]
     """
-    asked = itertools.count()  # the tree itself is the first
-    below = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda _: next(asked) > 0)[0]
+    below = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_below())[0]
     return None if len(below) == 1 and below[0][0] == () else below
+
+
+def _is_below() -> Callable[[PyTree], bool]:
+    asked = itertools.count()  # the tree itself is the first
+    return lambda _: next(asked) > 0
+
+
+def _structure(tree: PyTree) -> TreeDef:
+    """Return the structure of a pytree whose children are leaves."""
+    return jax.tree.structure(tree, is_leaf=_is_below())
+
+
+def twin(array: Array) -> Array:
+    """Return another object for a stored array, of the same memory if that is possible.
+
+    >>> array = jax.numpy.ones(3)
+    >>> other = twin(array)
+    >>> other is array, other.unsafe_buffer_pointer() == array.unsafe_buffer_pointer()
+    (False, True)
+    """
+    if not isinstance(array, jax.Array):
+        return np.asarray(array).view()
+    parts = [shard.data for shard in array.addressable_shards]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
 
 
 def contents(tree: PyTree, is_leaf: Callable[[PyTree], bool]) -> list[tuple[list[PyTree], PyTree]]:
@@ -176,45 +258,87 @@ def _keys(path: PyTree) -> list[PyTree]:
     return [key for keys in reversed(links) for key in keys]
 
 
-def exchange(
-    value: PyTree,
-    new: Callable[[PyTree, bool], PyTree],
-    is_opaque: Callable[[PyTree], bool],
-    undo: list,
-    seen: set[int],
-    shared: bool = False,
-) -> PyTree:
-    """Return `value` with `new(tracer, shared)` for each reachable tracer; record each change of a container in `undo`.
+class Exchange:
+    """Puts other values at the places of arrays, by their position; all others stay.
 
-    `shared` tells whether the tracer is in a container that others may hold too. An entry of `undo` is (container, key,
-    the value before, the value after); it keeps these values alive.
+    Tuples are rebuilt and other containers changed in place, which `undo` reverts. A container at a second place is
+    copied there, and so is a pytree of another kind, if it has an array at one of the places to keep `apart`: places whose
+    array cannot be found by its identity.
+
+    >>> x, named = jax.numpy.ones(2), NamedArrays()
+    >>> part = collect([x, x], "", lambda _: False, named)
+    >>> Exchange({0: "first", 1: "second"}).value(part)
+    ['first', 'second']
     """
-    if is_tracer(value):
-        return new(value, shared)
-    if is_opaque(value):
-        return value
-    if issubclass(type(value), tuple):
-        items = [exchange(item, new, is_opaque, undo, seen, shared) for item in value]
-        if all(after is before for after, before in zip(items, value, strict=True)):
+
+    def __init__(self, new: Mapping[int, PyTree], apart: Container[int] = ()):
+        self.new = new
+        self.apart = apart
+        #: The positions whose array has been exchanged.
+        self.exchanged: set[int] = set()
+        self._undo: list[tuple[PyTree, PyTree, PyTree]] = []
+        self._changed: dict[int, PyTree] = {}
+        self._copies: list[tuple[PyTree, list[PyTree]]] = []
+
+    def value(self, part: CallPart) -> PyTree:
+        """Return the value of a part with others in the places of its arrays."""
+        value = part.value
+        if part.position is not None:
+            if part.position not in self.new:
+                return value
+            self.exchanged.add(part.position)
+            return self.new[part.position]
+        if not part.items:
             return value
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    items = _MUTABLE.get(type(value))
-    if items is not None and id(value) not in seen:
-        seen.add(id(value))
-        for key, before in list(items(value)):
-            after = exchange(before, new, is_opaque, undo, seen, True)
-            if after is not before:
-                value[key] = after
-                undo.append((value, key, before, after))
-    return value
+        if issubclass(type(value), tuple):
+            items = [self.value(below) for _, below in part.items]
+            if all(after is below.value for after, (_, below) in zip(items, part.items, strict=True)):
+                return value
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        if type(value) in _MUTABLE:
+            return self._mutable(part)
+        return self._rebuilt(part) if any(position in self.apart for position in part.positions()) else value
 
+    def _mutable(self, part: CallPart) -> PyTree:
+        value = part.value
+        is_first = id(value) not in self._changed
+        self._changed[id(value)] = value
+        after = [(key, below.value, self.value(below)) for key, below in part.items]
+        if is_first:
+            for key, before, new in after:
+                if new is not before:
+                    value[key] = new
+                    self._undo.append((value, before, new))
+            return value
+        if all(new is before for _, before, new in after):
+            return value
+        made = copy.copy(value)
+        for key, _, new in after:
+            made[key] = new
+        self._copies.append((made, [new for _, _, new in after]))
+        return made
 
-def put_back(undo: list) -> None:
-    """Revert what `exchange` changed, wherever in its container the callee may have moved it."""
-    before_by_container: dict[int, tuple[PyTree, dict[int, PyTree]]] = {}
-    for container, _, before, after in undo:
-        before_by_container.setdefault(id(container), (container, {}))[1][id(after)] = before
-    for container, before_by_id in before_by_container.values():
-        for key, item in list(_MUTABLE[type(container)](container)):
-            if id(item) in before_by_id:
-                container[key] = before_by_id[id(item)]
+    def _rebuilt(self, part: CallPart) -> PyTree:
+        items = [self.value(below) for _, below in part.items]
+        made = jax.tree.unflatten(_structure(part.value), items)
+        self._copies.append((made, items))
+        return made
+
+    def changed_copies(self) -> list[PyTree]:
+        """Return the copies whose contents have been changed since."""
+        changed = []
+        for made, items in self._copies:
+            now = [item for _, item in (_MUTABLE[type(made)](made) if type(made) in _MUTABLE else children(made) or [])]
+            if len(now) != len(items) or any(one is not other for one, other in zip(now, items, strict=True)):
+                changed.append(made)
+        return changed
+
+    def undo(self) -> None:
+        """Revert the changes, wherever in its container the callee may have moved a value."""
+        before_by_container: dict[int, tuple[PyTree, dict[int, PyTree]]] = {}
+        for container, before, after in self._undo:
+            before_by_container.setdefault(id(container), (container, {}))[1][id(after)] = before
+        for container, before_by_id in before_by_container.values():
+            for key, item in list(_MUTABLE[type(container)](container)):
+                if id(item) in before_by_id:
+                    container[key] = before_by_id[id(item)]

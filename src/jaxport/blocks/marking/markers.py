@@ -63,6 +63,8 @@ class BlockCall:
     returns: tuple[str, ...] = ("",)
     short_name: str = ""
     finished: Block | None = None
+    # The arguments that stay where they are during the call, by position: inside, their operand is the argument.
+    in_place: frozenset[int] = frozenset()
     # After the arguments the enter marker takes the arrays of `anchored`, if this is the first call of an anchored
     # module, and then arrays that are known to be parameters though they reach the trace as arguments.
     anchored: EnclosingModule | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -18,9 +18,10 @@ from jaxport.blocks.block import FrozenMapping, freeze
 from jaxport.blocks.callables.framework import Framework, public_name
 from jaxport.blocks.callables.models import Models
 from jaxport.blocks.callables.places import Places, Types, kind_of
-from jaxport.blocks.callables.values import NamedArrays, collect, exchange, put_back
+from jaxport.blocks.callables.values import Exchange, NamedArrays, collect, is_tracer, twin
 from jaxport.blocks.marking.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
-from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, source_info_util
+from jaxport.errors import InvalidArgument
+from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, of_one_trace, source_info_util
 from jaxport.jaxprs.meshes import explicit_mesh, on_automatic_axes
 
 __all__ = ["Boundary", "Operators", "Recorder", "calls_left"]
@@ -103,7 +104,7 @@ class Recorder:
         self._anchored: dict[int, tuple[PyTree, EnclosingModule, str]] = {}
         self._bodies: dict[int, tuple[PyTree, EnclosingModule]] = {}
         self._automatic: dict[int, tuple[PyTree, PyTree]] = {}
-        self._explicit: dict[int, tuple[PyTree, PyTree]] = {}
+        self._originals: dict[int, tuple[PyTree, PyTree]] = {}
 
     def stand_in(self, value: PyTree) -> PyTree:
         """Return the running trace's copy of a module, or of another object with state."""
@@ -117,12 +118,12 @@ class Recorder:
             else:
                 if id(value) not in self._automatic:
                     made = on_automatic_axes(value)
-                    self._automatic[id(value)], self._explicit[id(made)] = (made, value), (value, made)
+                    self._automatic[id(value)], self._originals[id(made)] = (made, value), (value, made)
                 yield self._automatic[id(value)][0]
 
     def original(self, value: PyTree) -> PyTree:
-        """Return the array that another one is of automatic axes."""
-        return self._explicit.get(id(value), (value,))[0]
+        """Return the array that another one stands for: of automatic axes, or at a second place of a call."""
+        return self._originals.get(id(value), (value,))[0]
 
     def _origin(self, framework: Framework, module: Module) -> _Origin:
         own = framework.own_place(module)
@@ -228,48 +229,69 @@ class Recorder:
         named_by: Callable | None = None,
     ) -> PyTree:
         call.around = self._frames[-1].key if self._frames else None
-        passed, seen = NamedArrays(), set()
-        for name, value in self._named(named_by or function, args, kwargs):
-            collect(value, name, self.types.is_opaque, passed, seen)
+        passed = NamedArrays()
+        named = self._named(named_by or function, args, kwargs)
+        parts = [collect(value, name, self.types.is_opaque, passed) for name, value in named]
         # If a static argument is not given, the module's own field applies.
         config |= {name: freeze(value) for name, value in passed.static.items() if value is not None}
         call.config, call.arguments = FrozenMapping(config), tuple(passed.paths)
 
-        entered = block_enter_p.bind(*passed.arrays, *extra, call=call, extra=len(extra), axes=())
-        inside = {id(before): after for before, after in reversed(list(zip(passed.arrays, entered, strict=True)))}
-        self._carry(passed.arrays, entered)
-        undo: list = []
-        seen = set()
-        args, kwargs = (
-            tuple(exchange(a, lambda v, _: inside.get(id(v), v), self.types.is_opaque, undo, seen) for a in args),
-            {
-                k: exchange(a, lambda v, _: inside.get(id(v), v), self.types.is_opaque, undo, seen)
-                for k, a in kwargs.items()
-            },
-        )
+        repeated = passed.repeated
+        arrays, twins = self._apart(passed.arrays, repeated, frame.owner)
+        entered = block_enter_p.bind(*arrays, *extra, call=call, extra=len(extra), axes=())
+        self._carry(arrays, entered)
+        traced = {position: entered[position] for position, array in enumerate(arrays) if is_tracer(array)}
+        exchange = Exchange(traced | twins, repeated)
+        args = tuple(exchange.value(part) for part in parts[: len(args)])
+        count = len(args)
+        kwargs = {name: exchange.value(part) for (name, _), part in zip(named[count:], parts[count:], strict=True)}
+        call.in_place = frozenset(range(len(arrays))) - (exchange.exchanged & traced.keys())
         self._frames.append(frame)
+        results = NamedArrays()
         try:
             result = function(*args, **kwargs)
+            returned = collect(result, "", self.types.is_opaque, results)
         except Exception as error:
             self._note(error, call)
             raise
         finally:
             self._frames.pop()
-            put_back(undo)
+            exchange.undo()
+        if exchange.changed_copies():
+            raise _changed_twice(call, exchange.changed_copies()[0])
 
-        results = NamedArrays()
-        collect(result, "", self.types.is_opaque, results, set())
         call.returns = tuple(results.paths)
         left = block_exit_p.bind(*results.arrays, call=call, extra=0, axes=())
-        outside = {id(before): after for before, after in zip(results.arrays, left, strict=True)}
         self._carry(results.arrays, left)
-        arguments = {id(array) for array in (*passed.arrays, *entered)}
+        # Where an object keeps its arrays, those that were made inside are found by their identity.
+        known = {id(array) for array in (*arrays, *passed.arrays, *entered)}
+        passed_on = {position for position, array in enumerate(results.arrays) if id(array) in known}
+        outside = {position: left[position] for position, array in enumerate(results.arrays) if is_tracer(array)}
+        # A container from outside of the running trace keeps an argument: it would hold a value that means nothing there.
+        given = {id(after): before for before, after in zip(arrays, entered, strict=True) if is_tracer(before)}
+        for position in passed_on & outside.keys() & set(returned.within(passed.visits)):
+            before = given.get(id(results.arrays[position]))
+            if before is not None and not of_one_trace(before, outside[position]):
+                del outside[position]
+        return Exchange(outside, results.repeated | passed_on).value(returned)
 
-        def leave(value: PyTree, shared: bool) -> PyTree:
-            # In a container that the caller holds too, an argument stays the value that the caller put there.
-            return value if shared and id(value) in arguments else outside.get(id(value), value)
+    def _apart(
+        self, arrays: Sequence[Array], repeated: Container[int], owner: Module
+    ) -> tuple[list[Array], dict[int, Array]]:
+        """Return the arguments of a call, and those of them that are other objects for stored arrays, by position.
 
-        return exchange(result, leave, self.types.is_opaque, [], set())
+        Callees need the values of stored arrays, so no tracer takes their place. One at a second place, or one that the
+        module holds, too, would be one value.
+        """
+        stored = [i for i, x in enumerate(arrays) if isinstance(x, jax.Array) and not is_tracer(x) and x.ndim]
+        held: set[int] = set()
+        framework = self.types.framework_of(owner) if stored else None
+        if framework is not None:
+            held = {id(leaf.value) for leaf in framework.leaves(owner)}
+        twins = {i: twin(arrays[i]) for i in stored if i in repeated or id(arrays[i]) in held}
+        for position, made in twins.items():
+            self._originals[id(made)] = self.original(arrays[position]), made
+        return [twins.get(position, array) for position, array in enumerate(arrays)], twins
 
     def _carry(self, before: Sequence[PyTree], after: Sequence[PyTree]) -> None:
         for carry in self._carriers:
@@ -303,6 +325,16 @@ class Recorder:
         if bound not in known:
             known[bound] = _ParameterNames.of(function)
         return known[bound].of_call(args, kwargs)
+
+
+def _changed_twice(call: BlockCall, value: PyTree) -> InvalidArgument:
+    return InvalidArgument(
+        f"the call of `{call.short_name}` changes a `{type(value).__name__}` that it is given at two places, or that holds one "
+        "array twice",
+        where="the arguments of the call",
+        why="each place of an argument is a value of its own in a block, so the call was made with a copy",
+        instead="give each place an object, and each of its arrays, of its own, or return the new values",
+    )
 
 
 @dataclass(frozen=True)

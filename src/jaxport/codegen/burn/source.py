@@ -21,7 +21,7 @@ from jaxport.codegen.modules import GENERIC, is_generated_file
 from jaxport.codegen.rust.text import LAYOUT, formatted
 from jaxport.codegen.source import noted, summary
 from jaxport.errors import SaveError, boundary
-from jaxport.files import checked_path
+from jaxport.files import checked_path, replace_file
 from jaxport.importer.tensors.origins import ORIGINS, WeightOrigin, stored
 
 __all__ = ["CrateSource", "crate_source"]
@@ -84,7 +84,7 @@ class CrateSource:
             try:
                 for path in self._write(made):
                     (target / path).parent.mkdir(parents=True, exist_ok=True)
-                    os.replace(made / path, target / path)
+                    replace_file(made / path, target / path)
             finally:
                 shutil.rmtree(made, ignore_errors=True)
         return target
@@ -191,12 +191,7 @@ _EMBEDDED = """
 impl {root} {{
     /// The model with the weights that are part of the program.
     pub fn embedded(device: &Device) -> Result<Self, SafetensorsStoreError> {{
-        use burn::store::{{ModuleSnapshot, SafetensorsStore}};
-
-        let mut model = Self::new(device);
-        let weights = include_bytes!("../model.safetensors").to_vec();
-        model.load_from(&mut SafetensorsStore::from_bytes(Some(weights)))?;
-        Ok(model)
+        Self::from_bytes(include_bytes!("../model.safetensors").to_vec(), device)
     }}
 }}
 """

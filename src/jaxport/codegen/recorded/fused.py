@@ -2,25 +2,30 @@
 
 Exporters write GELU, normalizations and the like with the operators that their opset has. The fusions of
 `jaxport.graph` recognise them in a copy of the graph, whatever opset the file has, so that the printers only see
-operators. Their values are those of the file: fusions that other passes need for speed and that change a value (a row
-that is masked as a whole) are not among them.
+operators. Their values are those of the file for all finite inputs and weights: fusions that other passes need for speed and
+that change a value (a row that is masked as a whole) are not among them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated, products, unmerged
-from jaxport.graph.editing import graphs, nodes_of, numpy_dtype
+from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated
+from jaxport.codegen.recorded.merged import products, unmerged
+from jaxport.codegen.recorded.turned import weights_second
+from jaxport.graph.editing import graphs, is_op, nodes_of, numpy_dtype
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.group_normalization import group_normalization
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
 from jaxport.graph.fusions.normalization import normalization
+from jaxport.graph.fusions.positions import positions
 from jaxport.graph.fusions.rotary import rotary
 from jaxport.graph.fusions.softmax import softmax
 from jaxport.graph.identities import identities
@@ -28,6 +33,7 @@ from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BodyFunction, BoundNode
 from jaxport.importer.running.evaluate import observing
 from jaxport.importer.traced.tracing import RecordedProgram, arguments, completed, record_once
+from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.variants import rebuilt
 
@@ -43,7 +49,7 @@ FUSIONS = (
     rotary,
     products,
     unmerged,
-    attention,
+    weights_second,
 )
 IN_ANY_PRECISION = (gated,)
 """Fusions to operators that round where their parts do."""
@@ -55,8 +61,12 @@ SMALL = 64
 """Elements up to which a value that is computed from sizes alone counts as a constant."""
 
 
-def record_fused(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -> RecordedProgram:
+def record_fused(
+    program: Program, inputs: Mapping[str, RuntimeValue] | None = None, *, strict: bool = False
+) -> RecordedProgram:
     """Record a program as `jaxport.importer.traced.tracing.record` does, after the fusions.
+
+    Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none.
 
     >>> import onnx.parser
     >>> from jaxport.importer.program import from_onnx
@@ -69,9 +79,15 @@ def record_fused(program: Program, inputs: Mapping[str, RuntimeValue] | None = N
     """
 
     def attempt(inputs: dict[str, RuntimeValue]) -> RecordedProgram:
-        return record_once(_fused(program, _seen(program, inputs)), inputs)
+        fused = _fused(program, _seen(program, inputs), strict=strict)
+        return replace(record_once(fused, inputs), is_finite=_guards(fused.model) < _guards(program.model))
 
     return completed(program, inputs, attempt)
+
+
+def _guards(model: ir.Model) -> int:
+    """Return how often a model asks whether something is NaN."""
+    return len(nodes_of(model, "IsNaN"))
 
 
 def _seen(program: Program, inputs: Mapping[str, RuntimeValue]) -> dict[ir.Value, list[RuntimeValue]]:
@@ -126,7 +142,16 @@ def _constant(results: Sequence[RuntimeValue]) -> np.ndarray | None:
     return first.data if all(alike) else None
 
 
-def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]]) -> Program:
+def _is_of_sizes(results: Sequence[RuntimeValue]) -> bool:
+    """Whether a value is known, depends on sizes alone, and is the same in each call."""
+    first, *others = results
+    if not isinstance(first, HostValue) or not first.symbolic or first.size > SMALL:
+        return False
+    texts = [*map(str, first.data.ravel())]
+    return all(isinstance(other, HostValue) and texts == [*map(str, other.data.ravel())] for other in others)
+
+
+def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]], *, strict: bool = False) -> Program:
     """Return the program with operators instead of what spells them out; the program itself if nothing does."""
     model = program.model.clone()
     for root in (model, *model.functions.values()):
@@ -139,17 +164,26 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]]) ->
     for node in nodes_of(model):
         if not node.outputs and node.graph is not None:  # it computes nothing, and fusions read results
             node.graph.remove(node, safe=True)
+    count = len(nodes_of(model))
     parameters = [model.graph.initializers[name] for name in program.weights if name in model.graph.initializers]
     copies = dict(zip(_values(program.model), _values(model), strict=True))
     known = {copies[value]: results for value, results in seen.items() if value in copies}
     names = [value.name for value in model.graph.outputs]
-    for fusions, is_admitted in ((FUSIONS, _is_exact), (IN_ANY_PRECISION, _is_declared)):
+    sizes = {value: results[0].data for value, results in known.items() if _is_of_sizes(results)}
+    folding = partial(positions, sizes=sizes, strict=strict)
+    rounds = (
+        ((folding,), _is_declared),
+        ((*FUSIONS, folding, partial(attention, strict=strict)), _is_exact),
+        (IN_ANY_PRECISION, _is_declared),
+    )
+    for fusions, is_admitted in rounds:
         with _annotated(known, [*copies.values()], parameters, is_admitted):
             for fusion in fusions:
                 fusion(model)
     for value, name in zip(model.graph.outputs, names, strict=True):
         value.name = name
-    is_changed = any(node.version is None and node.domain in ("", DOMAIN) for graph in graphs(model) for node in graph)
+    nodes = nodes_of(model)
+    is_changed = len(nodes) < count or any(node.version is None and node.domain in ("", DOMAIN) for node in nodes)
     return rebuilt(program, model) if is_changed else program
 
 
@@ -184,13 +218,25 @@ def _annotated(
         dtype, sizes = kind
         value.shape = ir.Shape(sizes)
         if value.dtype is None:
-            value.type = ir.TensorType(ir.DataType.from_numpy(dtype))
+            value.type = ir.TensorType(_undeclared(value, dtype))
         constant = None if value.producer() is None else _constant(results)
         if constant is not None:
             value.const_value = ir.Tensor(constant.astype(numpy_dtype(value)), name=value.name)
     yield
     for value, kind, shape, constant in declared:
         value.type, value.shape, value.const_value = kind, shape, constant
+
+
+def _undeclared(value: ir.Value, traced: np.dtype) -> ir.DataType:
+    """Return the dtype of a value that the file does not declare: JAX may have computed it with 32 bits instead of 64."""
+    node = value.producer()
+    if is_op(node, "Cast"):
+        return ir.DataType(node.attributes["to"].as_int())
+    operands = (
+        [] if node is None else [operand.dtype for operand in node.inputs if operand is not None and operand.dtype]
+    )
+    wide = [dtype for dtype in operands if not dtype.is_string() and canonical(dtype.numpy()) == traced]
+    return max(wide, key=lambda dtype: dtype.bitwidth, default=ir.DataType.from_numpy(traced))
 
 
 def _is_exact(declared: ir.DataType | None, dtype: np.dtype) -> bool:

@@ -9,42 +9,34 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.arranging import Arrangement, reshaped, sizes_of
+from jaxport.graph.arranging import Arrangement, atoms, reshaped, sizes_of
+from jaxport.graph.axis_groups import product
 from jaxport.graph.editing import (
     Dim,
     constant_of,
     dims_of,
+    is_op,
     numpy_dtype,
     operand,
-    operator_name,
     source,
-    sources,
     static_dims,
 )
+from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.activations import GATED, activations
-from jaxport.graph.fusions.attention import (
-    ANCHOR,
-    HIDDEN,
-    Attended,
-    Axes,
-    Mask,
-    additive,
-    heads_first,
-    heads_merged,
-    recognized,
-)
-from jaxport.graph.matching import Axis, Seen, joined, look
+from jaxport.graph.fusions.attention import ANCHOR, Attended, Groups, heads_first, heads_merged, recognized
+from jaxport.graph.masks import HIDDEN, Axes, Mask, additive
+from jaxport.graph.matching import Axis, Joined, Seen, joined, look
 from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.namespaces import nn
 
-__all__ = ["DOMAIN", "attention", "gated", "products", "unmerged"]
+__all__ = ["DOMAIN", "attention", "gated"]
 
 DOMAIN = "jaxport"
 """The domain of the operators that files do not have."""
@@ -75,140 +67,15 @@ def dot_product_attention(
     return nn.dot_product_attention(query, key, value, **options)
 
 
-def attention(model: ir.Model) -> str:
-    """Replace attention in single precision by DotProductAttention: what is spelled out, and the operators."""
-    return fuse(model, _find, ANCHOR, Anchor(at=("Attention",)), Anchor(at=("MultiHeadAttention",), domain=RUNTIME))
+def attention(model: ir.Model, *, strict: bool = False) -> str:
+    """Replace attention in single precision by DotProductAttention: what is spelled out, and the operators.
 
-
-def products(model: ir.Model) -> str:
-    """Replace ONNX Runtime's FusedMatMul of activations by what it fuses, which the other fusions know."""
-    return fuse(model, _product)
-
-
-def _product(node: ir.Node) -> Fusion | None:
-    result, dims = node.outputs[0], [dims_of(value) or () for value in node.inputs]
-    options = {name: attribute.value for name, attribute in node.attributes.items()}
-    if operator_name(node) != f"{RUNTIME}.FusedMatMul" or min(map(len, dims)) < 3:
-        return None
-    if options.get("transBatchA") or options.get("transBatchB") or result.dtype is not ir.DataType.FLOAT:
-        return None
-
-    def build(builder: Builder) -> ir.Value:
-        def operand(place: int, name: str) -> ir.Value:
-            *batch, row, column = range(len(dims[place]))
-            order = [*batch, column, row] if options.get(name) else [*batch, row, column]
-            return builder.transposed(source(node, place), order)
-
-        product = builder.emit("MatMul", [operand(0, "transA"), operand(1, "transB")], dims_of(result))
-        alpha = builder.constant(np.asarray(options.get("alpha", 1), np.float32), "alpha")
-        return builder.emit("Mul", [product, alpha], dims_of(result))
-
-    return Fusion("MatMul", result, sources(node), build)
-
-
-def unmerged(model: ir.Model) -> str:
-    """Replace what ONNX Runtime merges into its attention by operators: projections, biases, and masks of keys.
-
-    What is left is its MultiHeadAttention of queries, keys, values, and perhaps a term of the scores.
+    Args:
+      model: changed in place.
+      strict: whether a spelled-out guard against NaN stays, and with it what it guards.
     """
-    return fuse(model, _unmerged, Anchor(at=("Attention", "MultiHeadAttention"), domain=RUNTIME))
-
-
-def _unmerged(node: ir.Node) -> Fusion | None:
-    merged = Merged.of(node)
-    if merged is None:
-        return None
-    return Fusion("MultiHeadAttention", node.outputs[0], [value for value in node.inputs if value], merged.emit)
-
-
-@dataclass(frozen=True)
-class Merged:
-    """An attention of ONNX Runtime.
-
-    Attributes:
-      operands: the queries, the keys and the values; or the one value that they are projected from.
-      kernel: the matrix of the projection, if there is one.
-      widths: the sizes of queries, keys and values along the last axis.
-      bias: one vector for all of them.
-      mask: a number for each key of a batch, positive if it is visible.
-      term: what is added to the scores.
-      hidden: what is added to the scores of hidden keys.
-    """
-
-    operands: Sequence[ir.Value]
-    kernel: ir.Value | None
-    widths: Sequence[int]
-    bias: ir.Value | None
-    mask: ir.Value | None
-    term: ir.Value | None
-    hidden: float
-
-    @classmethod
-    def of(cls, node: ir.Node) -> Merged | None:
-        """Return the attention that a node computes; None if nothing is merged into it, or more than this."""
-        options = {name: attribute.value for name, attribute in node.attributes.items()}
-        first, second, third, fourth, fifth, term = (operand(node, place) for place in range(6))
-        if node.op_type == "Attention":  # the fifth is a cache
-            operands, kernel, bias, mask, is_cached = [first], second, third, fourth, fifth is not None
-            widths = options.get("qkv_hidden_sizes") or [_last_size(kernel) // 3] * 3
-        else:
-            operands, kernel, bias, mask, is_cached = [first, second, third], None, fourth, fifth, False
-            widths = [*map(_last_size, operands)]
-        if is_cached or any(node.inputs[6:]) or options.get("do_rotary") or 0 in widths:
-            return None
-        if node.outputs[0].dtype is not ir.DataType.FLOAT or not (kernel or bias or mask):
-            return None
-        sequences = [value for value in operands if value is not None and len(dims_of(value) or ()) == 3]
-        low = max(options.get("mask_filter_value", -10000.0), float(np.finfo(np.float32).min))
-        merged = cls(sequences, kernel, widths, bias, mask, term, low)
-        if len(sequences) < len(operands) or (mask is not None and dims_of(mask) != merged.over_keys[::3]):
-            return None
-        return merged
-
-    @property
-    def over_keys(self) -> list[Dim]:
-        """The shape of a mask of keys that broadcasts to the scores."""
-        batch, keys = ((dims_of(value) or ())[axis] for value, axis in ((self.operands[0], 0), (self.operands[-1], 1)))
-        return [batch, 1, 1, keys]
-
-    def emit(self, builder: Builder) -> ir.Value:
-        """Emit the operators and ONNX Runtime's MultiHeadAttention of what they compute; return the result."""
-        attributes = builder.node.attributes
-        kept = {name: attributes[name].value for name in ("num_heads", "scale", "unidirectional") if name in attributes}
-        terms = [value for value in (self.term, self._emit_mask(builder)) if value is not None]
-        inputs = [*self._emit_operands(builder), None, None, _combined(builder, "Add", terms)]
-        dims = dims_of(builder.node.outputs[0])
-        return builder.emit("MultiHeadAttention", inputs, dims, domain=RUNTIME, **kept)
-
-    def _emit_operands(self, builder: Builder) -> Sequence[ir.Value]:
-        def split(value: ir.Value) -> list[ir.Value]:
-            outer = (dims_of(value) or ())[:-1]
-            stamps = [(value.dtype, [*outer, width]) for width in self.widths]
-            return builder.emit_many("Split", [value, builder.integers(self.widths, "widths")], stamps, axis=len(outer))
-
-        def added(value: ir.Value, bias: ir.Value | None) -> ir.Value:
-            return value if bias is None else builder.emit("Add", [value, bias], dims_of(value))
-
-        if self.kernel is not None:
-            dims = [*(dims_of(self.operands[0]) or ())[:2], sum(self.widths)]
-            return split(added(builder.emit("MatMul", [self.operands[0], self.kernel], dims), self.bias))
-        biases = [None] * 3 if self.bias is None else split(self.bias)
-        return [*map(added, self.operands, biases)]
-
-    def _emit_mask(self, builder: Builder) -> ir.Value | None:
-        if self.mask is None:
-            return None
-        numbers = [builder.constant(np.asarray(number, np.float32), "number") for number in (0, self.hidden)]
-        zero = builder.constant(np.zeros((), numpy_dtype(self.mask)), "zero")
-        mask = builder.viewed(self.mask, self.over_keys)
-        visible = builder.emit("Greater", [mask, zero], self.over_keys, ir.DataType.BOOL)
-        return builder.emit("Where", [visible, *numbers], self.over_keys)
-
-
-def _last_size(value: ir.Value | None) -> int:
-    """Return the size of the last axis; zero if it is not known."""
-    (size,) = static_dims((dims_of(value) or [None])[-1:]) or [0]
-    return size
+    find = partial(_find, known=Knowledge(model), strict=strict)
+    return fuse(model, find, ANCHOR, Anchor(at=("Attention",)), Anchor(at=("MultiHeadAttention",), domain=RUNTIME))
 
 
 def gated(model: ir.Model) -> str:
@@ -216,24 +83,28 @@ def gated(model: ir.Model) -> str:
     return activations(model, GATED)
 
 
-def _find(node: ir.Node) -> Fusion | str | None:
-    whole = recognized(node) if node.op_type in ANCHOR.at else _of_operator(node)
-    return _fusion(whole) if isinstance(whole, Attended) else whole
+def _find(node: ir.Node, known: Knowledge, *, strict: bool) -> Fusion | str | None:
+    whole = recognized(node) if node.op_type in ANCHOR.at else _of_operator(node, known)
+    if strict and isinstance(whole, Attended) and whole.is_guarded and node.op_type in ANCHOR.at:
+        return "it has a guard against NaN"
+    return _fusion(whole, known) if isinstance(whole, Attended) else whole
 
 
-def _fusion(whole: Attended) -> Fusion | str:
+def _fusion(whole: Attended, known: Knowledge) -> Fusion | str:
     if any(seen.value.dtype is not ir.DataType.FLOAT for seen in (*whole.operands, *whole.biases)):
         return "it is not in single precision"
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
-    whole = _nearest(_with_masks(whole))
+    if whole.softcap or whole.sink is not None:
+        return "its scores have a soft cap, or a sink"
+    whole = _nearest(_with_masks(whole, known))
     arranged = _arranged(whole)
     size = whole.sizes.get(whole.axes.inner)
     if whole.heads is None or arranged is None or not isinstance(size, int):
         return "its shapes cannot be told before it runs"
     if size != whole.sizes[whole.axes.outer]:
         return "its keys and values are of different sizes"
-    masking = Masking.of(whole)
+    masking = Masking.of(whole, known)
     if isinstance(masking, str):
         return masking
     attributes: dict[str, RuntimeValue] = (
@@ -249,7 +120,7 @@ def _fusion(whole: Attended) -> Fusion | str:
         node = result.producer()
         assert node is not None
         node.domain = DOMAIN
-        return arranged[3].revert(builder, result)
+        return arranged[3].revert(builder, masking.emit_zeros(builder, operands[-1], result))
 
     return Fusion("DotProductAttention", whole.result.value, whole.leaves, build)
 
@@ -263,8 +134,16 @@ def _arranged(whole: Attended) -> list[Arrangement] | None:
     arranged = []
     for seen, own in zip(whole.operands, whole.axes.operands, strict=True):
         groups = _positions_first(whole.axes.batch, *own)
-        groups = [[label] if (label := _label(group)) in seen.axes else group for group in groups]
-        arranged.append(Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, whole.sizes))
+        labels, own_axes, sizes = [*map(_label, groups)], seen.axes, dict(whole.sizes)
+        for place, label in enumerate(labels):
+            if label not in seen.axes:
+                continue
+            groups[place] = [label]
+            if isinstance(label, Joined):  # all heads are one axis already, which is not split
+                groups[place] = ["heads of queries"]
+                own_axes = tuple("heads of queries" if axis == label else axis for axis in own_axes)
+                sizes["heads of queries"] = sizes.get(label) or product([sizes[part] for part in label.parts])
+        arranged.append(Arrangement.of(dims_of(seen.value) or (), own_axes, groups, sizes))
     return None if None in arranged else arranged
 
 
@@ -282,17 +161,25 @@ def _nearest(whole: Attended) -> Attended:
         operands=tuple(operands),
         axes=axes,
         sizes=sizes,
-        masks=tuple(replace(mask, seen=_nearest_view(mask.seen, axes.scores, sizes)) for mask in whole.masks),
-        biases=tuple(_nearest_view(bias, axes.scores, sizes) for bias in whole.biases),
+        masks=tuple(
+            replace(mask, seen=_nearest_view(mask.seen, axes.scores, sizes, broadcasts=True)) for mask in whole.masks
+        ),
+        biases=tuple(_nearest_view(bias, axes.scores, sizes, broadcasts=True) for bias in whole.biases),
     )
 
 
-def _nearest_view(seen: Seen, groups: Sequence[Sequence[Axis]], sizes: Mapping[Axis, Dim]) -> Seen:
-    """Return the first view of a value that has an axis for each group, in any order; the value itself if none has."""
+def _nearest_view(
+    seen: Seen, groups: Sequence[Sequence[Axis]], sizes: Mapping[Axis, Dim], *, broadcasts: bool = False
+) -> Seen:
+    """Return the first view of a value that has an axis for each group, in any order; the value itself if none has.
+
+    It is the one behind an Expand if it `broadcasts` anyway.
+    """
     wanted, value = [_label(group) for group in groups], seen.entry
     for labels, _ in seen.along:
         present = [label for label in labels if label is not None]
-        if len(labels) == len(wanted) and {*present} <= {*wanted}:
+        is_expanded = broadcasts and is_op(value.producer(), "Expand") and value is not seen.value
+        if len(labels) == len(wanted) and {*present} <= {*wanted} and not is_expanded:
             absent = iter([label for label in wanted if label not in present and sizes.get(label) == 1])
             axes = tuple(next(absent, None) if label is None else label for label in labels)
             return Seen(value, axes, seen.entry, seen.along)
@@ -310,19 +197,32 @@ class Masking:
       conditions: what holds for visible scores, and how it gets these axes.
       negated: the conditions that hold for hidden scores instead.
       is_causal: whether the keys after each query are hidden.
+      is_zeroing: whether the result is zero for a query that sees no key.
     """
 
     biases: Sequence[tuple[Seen, Arrangement]]
     conditions: Sequence[tuple[Seen, Arrangement]]
     negated: Sequence[Seen]
     is_causal: bool
+    is_zeroing: bool = False
 
     @classmethod
-    def of(cls, whole: Attended) -> Masking | str:
+    def of(cls, whole: Attended, known: Knowledge) -> Masking | str:
         """Return the masking of an attention; or why JAX's function does not compute it."""
-        chosen = [mask for mask in whole.masks if not mask.is_causal(whole.axes) and not _hides_nothing(mask)]
-        if any(not all(map(math.isfinite, mask.numbers or ())) and not mask.keeps_some(whole.axes) for mask in chosen):
+        causal = [mask for mask in whole.masks if mask.is_causal(whole.axes, known)]
+        chosen = [mask for mask in whole.masks if mask not in causal and not _hides_nothing(mask, known)]
+        is_causal = whole.is_causal or bool(causal)
+        hiding = [mask for mask in chosen if not all(map(math.isfinite, mask.numbers or ()))]
+        # Each of several masks may keep a key that another one hides.
+        may_hide_all = bool(hiding) and (
+            is_causal or len(chosen) > 1 or not all(mask.keeps_some(whole.axes, known) for mask in hiding)
+        )
+        if may_hide_all and not whole.is_guarded:
             return "a row that is masked with -inf as a whole would not be NaN"
+        if whole.is_guarded and not all(_is_finite(bias, known) for bias in whole.biases):
+            return "the bias that is added may hide all keys"
+        if may_hide_all and (len(hiding) < len(chosen) or is_causal):
+            return "its masks hide keys in several ways"
         conditions = [mask.seen for mask in chosen]
         arranged = {seen: how for seen in (*whole.biases, *conditions) if (how := whole.over_scores(seen)) is not None}
         if len(arranged) < len({*whole.biases, *conditions}):
@@ -331,7 +231,8 @@ class Masking:
             [(seen, arranged[seen]) for seen in whole.biases],
             [(seen, arranged[seen]) for seen in conditions],
             [mask.seen for mask in chosen if mask.numbers is not None and mask.numbers[0] != 0],
-            whole.is_causal or any(mask.is_causal(whole.axes) for mask in whole.masks),
+            is_causal,
+            may_hide_all,
         )
 
     def emit(self, builder: Builder) -> list[ir.Value | None]:
@@ -345,28 +246,48 @@ class Masking:
 
         biases = [_broadcastable(builder, seen, how) for seen, how in self.biases]
         conditions = [visible(seen, how) for seen, how in self.conditions]
-        return [_combined(builder, "Add", biases), _combined(builder, "And", conditions)]
+        return [combined(builder, "Add", biases), combined(builder, "And", conditions)]
+
+    def emit_zeros(self, builder: Builder, mask: ir.Value | None, result: ir.Value) -> ir.Value:
+        """Emit zeros for the queries that see no key, if there may be some."""
+        dims = dims_of(mask)
+        if not self.is_zeroing or mask is None or dims is None:
+            return result
+        kinds = ir.DataType.BOOL
+        seen = builder.emit("ReduceMax", [mask, builder.integers([3], "axes")], [*dims[:3], 1], kinds, keepdims=1)
+        zero = builder.constant(np.zeros((), numpy_dtype(result)), "zero")
+        return builder.emit("Where", [builder.transposed(seen, (0, 2, 1, 3)), result, zero], dims_of(result))
 
 
-def _with_masks(whole: Attended) -> Attended:
+def _with_masks(whole: Attended, known: Knowledge) -> Attended:
     """Return an attention with masks in place of what is added to scores for nothing but to hide some."""
     added = {bias: additive(bias) for bias in whole.biases}
     hiding = {
-        bias: mask for bias, mask in added.items() if mask is not None and (_hides(mask) or mask.is_causal(whole.axes))
+        bias: mask
+        for bias, mask in added.items()
+        if mask is not None and (_hides(mask, whole) or mask.is_causal(whole.axes, known))
     }
-    biases = tuple(bias for bias in whole.biases if bias not in hiding)
+    biases = tuple(bias for bias in whole.biases if bias not in hiding and known.of(bias.value).number != 0)
     return replace(whole, masks=(*whole.masks, *hiding.values()), biases=biases)
 
 
-def _hides(mask: Mask) -> bool:
+def _hides(mask: Mask, whole: Attended) -> bool:
     """Whether the sum with a mask of two numbers does not depend on the scores that it hides."""
-    return mask.numbers is not None and max(mask.numbers) == 0 and -math.inf < min(mask.numbers) <= HIDDEN
+    if mask.numbers is None or max(mask.numbers) != 0:
+        return False
+    return min(mask.numbers) <= HIDDEN and (whole.is_guarded or min(mask.numbers) > -math.inf)
 
 
-def _hides_nothing(mask: Mask) -> bool:
+def _hides_nothing(mask: Mask, known: Knowledge) -> bool:
     """Whether the condition of a mask is known to hold for all visible scores, or for none."""
-    condition = constant_of(mask.seen.value)
+    condition, band = constant_of(mask.seen.value), mask.visible(known)
+    if band is not None and band.is_always:
+        return True
     return condition is not None and mask.numbers is not None and bool((condition == (mask.numbers[0] == 0)).all())
+
+
+def _is_finite(seen: Seen, known: Knowledge) -> bool:
+    return known.of(seen.value).is_finite
 
 
 def _broadcastable(builder: Builder, seen: Seen, how: Arrangement) -> ir.Value:
@@ -376,7 +297,7 @@ def _broadcastable(builder: Builder, seen: Seen, how: Arrangement) -> ir.Value:
     return how.apply(builder, builder.now(seen.value))
 
 
-def _combined(builder: Builder, op_type: str, terms: Sequence[ir.Value]) -> ir.Value | None:
+def combined(builder: Builder, op_type: str, terms: Sequence[ir.Value]) -> ir.Value | None:
     """Return the sum or the conjunction of values, with all axes of the scores; None of none."""
 
     def wide(value: ir.Value) -> list[Dim]:
@@ -394,10 +315,11 @@ def _combined(builder: Builder, op_type: str, terms: Sequence[ir.Value]) -> ir.V
     return reshaped(builder, total, wide(total))
 
 
-def _of_operator(node: ir.Node) -> Attended | str | None:
-    """Return the attention that an operator computes, unless it has a cache, or a mask that may hide a whole row.
+def _of_operator(node: ir.Node, known: Knowledge) -> Attended | str | None:
+    """Return the attention that an operator computes, unless it has a cache, or a bias that may hide a whole row.
 
-    The operators are those of ONNX, and of ONNX Runtime, whose masks are always added.
+    The operators are those of ONNX, which gives zeros for a row that is masked as a whole, and of ONNX Runtime, whose masks
+    are always added.
     """
     options = {name: attribute.value for name, attribute in node.attributes.items()}
     is_flat, is_runtime = "q_num_heads" in options or "num_heads" in options, bool(node.domain)
@@ -413,18 +335,26 @@ def _of_operator(node: ir.Node) -> Attended | str | None:
         heads = [options.get(name, options.get("num_heads")) for name in ("q_num_heads", "kv_num_heads")]
     else:
         heads = [dims[1] for dims in shapes[:2]]
-    known = static_dims([*heads, *(dims[-1] for dims in shapes)])
-    if known is None:
+    counts = static_dims([*heads, *(dims[-1] for dims in shapes)])
+    if counts is None:
         return "its shapes cannot be told before it runs"
-    many, few, *widths = known
+    many, few, *widths = counts
     inner, outer = (widths[0] // many, widths[3] // many) if is_flat else (widths[0], widths[3])
-    axes = AXES if many > few else replace(AXES, group=None)
     groups = heads_merged if is_flat else heads_first
+    expanded = _before_expansion(values[1:3], groups) if many == few else []
+    sizes_before = {each.sizes.get(AXES.heads) for each in expanded}
+    if len(sizes_before) == 1 and isinstance(size := sizes_before.pop(), int):
+        few = size
+    axes = AXES if many > few else replace(AXES, group=None)
     seen = [_labelled(value, groups(axes.batch, *own)) for value, own in zip(values, axes.operands, strict=True)]
+    if many > few and expanded:
+        seen[1:3] = expanded
     biases = () if mask is None else (_labelled(mask, axes.scores[4 - len(dims_of(mask) or ()) :]),)
-    if not is_runtime and any(additive(bias) is None or bias.entry.dtype is ir.DataType.BOOL for bias in biases):
-        return "its mask may hide a whole row"
-    sizes = sizes_of(*seen, *biases) | {
+    conditions = tuple(Mask(bias, (0.0, -math.inf)) for bias in biases if bias.entry.dtype is ir.DataType.BOOL)
+    biases = biases if not conditions else ()
+    if not is_runtime and any(additive(bias) is None and not _is_finite(bias, known) for bias in biases):
+        return "its bias may hide a whole row"
+    sizes = sizes_of(*seen, *biases, *(mask.seen for mask in conditions)) | {
         None: 1,
         axes.heads: few,
         axes.group: many // few,
@@ -435,7 +365,19 @@ def _of_operator(node: ir.Node) -> Attended | str | None:
     if is_runtime:  # whose default is written as zero, too
         scale = scale or inner**-0.5
     is_causal = bool(options.get("is_causal") or options.get("unidirectional"))
-    return Attended((seen[0], seen[1], seen[2], seen[3]), axes, sizes, scale, biases=biases, is_causal=is_causal)
+    return Attended(
+        (seen[0], seen[1], seen[2], seen[3]), axes, sizes, scale, conditions, biases, is_causal=is_causal,
+        is_guarded=not is_runtime,
+    )  # fmt: skip
+
+
+def _before_expansion(values: Sequence[ir.Value], groups: Groups) -> list[Seen]:
+    """Return keys and values as they are before they are expanded to all heads of queries; [] if they are not."""
+    sides = zip(values, AXES.operands[1:3], strict=True)
+    seen = [
+        _labelled(one, groups(AXES.batch, along, [AXES.heads, AXES.group], size)) for one, (along, _, size) in sides
+    ]
+    return [] if any(AXES.group in atoms(each.axes) for each in seen) else seen
 
 
 def _labelled(value: ir.Value, groups: Sequence[Sequence[Axis]]) -> Seen:

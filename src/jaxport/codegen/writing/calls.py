@@ -23,7 +23,7 @@ from jaxport.codegen.writing.statements import (
     LONGEST_DISTANT,
     METHODS,
     WEAK,
-    PartText,
+    CellText,
     SizeName,
     begin_in,
     direct_operands,
@@ -192,7 +192,7 @@ class CallPrinter(Printer):
         """Return an item as a call: of a layer, of a module, or of the function that computes an operator."""
         if isinstance(item, Layer) and "carry" in item.config:
             options = {"reverse": True} if item.config["reverse"] else {}
-            args = (PartText(self.fields.text(item)), item.config["carry"], item.inputs[0])
+            args = (CellText(self.fields.text(item)), item.config["carry"], item.inputs[0])
             return Step("call", "lax.scan", args, options, item.config["outputs"], item)
         if isinstance(item, Layer):
             keywords = item.config.get("keywords", ())
@@ -293,8 +293,8 @@ class CallPrinter(Printer):
         """Return any argument as an expression."""
         if isinstance(value, SizeName):
             return self.size(name(value))
-        if isinstance(value, PartText) and self.dialect is not None:
-            return self.dialect.cell(ast.parse(value, mode="eval").body)
+        if isinstance(value, CellText):
+            return value.function()
         if isinstance(value, tuple | list) and not hasattr(value, "_asdict"):
             for chosen, made in self.lists.items():
                 begin = begin_in(value, made)

@@ -92,12 +92,12 @@ class Dialect:
       sequential: how a sequence is made, by the name of the list in which it keeps its elements; empty if it is the list.
       parameter: makes a parameter of the expression of an array, `table` a tensor that is not trained.
       random: makes a random array of the expressions of its sizes, and of its dtype if that is not the usual one.
-      cell: a cell as `lax.scan` takes it.
       value: the array behind a weight.
       frozen: the array behind a tensor that is not trained.
       declared: whether fields are declared in the body of the class.
       definitions: the source of classes that the module may need, by name.
-      loading: makes the source of `load` of the name of the model's class, and of whether its layers draw random numbers.
+      loading: makes the source of `load` of the name of the model's class, whether its layers draw random numbers, and the
+        paths of what is trained, if not all parameters are.
       reserved: names that the framework's modules have already.
     """
 
@@ -113,12 +113,11 @@ class Dialect:
     parameter: Callable[[ast.expr], ast.expr]
     table: Callable[[ast.expr], ast.expr]
     random: Callable[..., ast.expr]
-    cell: Callable[[ast.expr], ast.expr]
     value: Callable[[ast.expr], ast.expr]
     frozen: Callable[[ast.expr], ast.expr]
     declared: bool
     definitions: Mapping[str, str]
-    loading: Callable[[str, bool], str]
+    loading: Callable[[str, bool, Sequence[str] | None], str]
     reserved: frozenset[str]
 
 

@@ -21,7 +21,7 @@ __all__ = [
     "LONGEST_DISTANT",
     "METHODS",
     "WEAK",
-    "PartText",
+    "CellText",
     "SizeName",
     "begin_in",
     "direct_operands",
@@ -196,10 +196,18 @@ class SizeName(str):
     __slots__ = ()
 
 
-class PartText(str):
-    """A part of the module that is an argument."""
+class CellText(str):
+    """A cell of the module that `lax.scan` runs.
+
+    It is printed as a function that each call makes anew. JAX keeps what it traced of a callable, with the weights of that time
+    as constants, for as long as the callable lives: `lax.scan(self.cell, …)` would not see weights that change in place.
+    """
 
     __slots__ = ()
+
+    def function(self) -> ast.expr:
+        """Return the function: `lambda carry, row: self.cell(carry, row)`."""
+        return ast.parse(f"lambda carry, row: {self}(carry, row)", mode="eval").body
 
 
 LONGEST_DISTANT = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from jaxport.export import passes as graph_passes
 from jaxport.export.delivery import choosing
 from jaxport.export.delivery.calibration import Calibration, ranges_of, read_calibration
 from jaxport.export.passes.calibrated import calibrated_int8
-from jaxport.export.passes.dense import Int8, NodeFilter, dynamic_int8, everywhere
+from jaxport.export.passes.dense import Int8, NodeFilter, dynamic_int8, everywhere, weights_second
 from jaxport.export.passes.half import half
 from jaxport.export.passes.int4 import MICROSOFT, ROUNDING, Int4, block_int4, quantized, rounding_error
 from jaxport.export.passes.repeated import repeated
@@ -72,9 +72,15 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
-Named = str | Int4 | Int8
+PrecisionName = Literal["float16", "bfloat16", "int8-dynamic", "int8", "int4"]
+"""The names of `PRECISIONS`."""
+Border = Literal["float32", "float16", "bfloat16"]
+"""The dtype of inputs and outputs that are float32 in JAX."""
+Named = PrecisionName | Int4 | Int8
 """What stands for a precision in the arguments of `to_onnx`."""
-FLOAT32 = "float32"
+Chosen = Named | Literal["float32"]
+"""What a mapping chooses for the modules of a query."""
+FLOAT32: Literal["float32"] = "float32"
 """The name that leaves the modules of a query unchanged."""
 
 
@@ -124,9 +130,9 @@ def _normal_rounding(form: Int4) -> float:
 
 
 def validated(
-    precision: Named | Mapping[str, Named] | None,
+    precision: Named | Mapping[str, Chosen] | None,
     calibration: Calibration | Iterable[PyTree] | None,
-    io: str | None,
+    io: Border | None,
     target: Target,
     opset: int,
     double: bool,
@@ -137,7 +143,7 @@ def validated(
       InvalidArgument: the name is unknown, the arguments contradict each other, or the target cannot run the precision.
     """
     if precision is None:
-        for name, value in (("calibration", calibration), ("io", io)):
+        for name, value in (("calibration", calibration), ("io", None if io == FLOAT32 else io)):
             if value is not None:
                 _refuse(
                     f"`{name}` is given without a precision",
@@ -163,10 +169,24 @@ def validated(
     return Choice(chosen, None if calibration is None else read_calibration(calibration), border=io == precision)
 
 
+def check_border(exported: Exported) -> None:
+    """Refuse `io="float32"` without a precision if it changes nothing.
+
+    Raises:
+      InvalidArgument: no input or output of the function is a float of 16 bits.
+    """
+    if all(port.declared != np.float32 for port in (*exported.inputs, *exported.outputs)):
+        _refuse(
+            "no input or output has floats of 16 bits",
+            'to_onnx(io="float32")',
+            "leave `io` out, or give `precision`, whose inputs and outputs stay float32",
+        )
+
+
 def _by_queries(
-    precision: Mapping[str, Named],
+    precision: Mapping[str, Chosen],
     calibration: Calibration | Iterable[PyTree] | None,
-    io: str | None,
+    io: Border | None,
     target: Target,
     opset: int,
     double: bool,
@@ -184,7 +204,7 @@ def _by_queries(
                 f"{allowed}, a `jaxport.Int4` or a `jaxport.Int8`",
             )
         queries.append((query, single))
-    used = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
+    used: list[Named] = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
     if not used:
         _refuse("no query has a precision of fewer bits", where, "leave `precision` out")
     parts: list[Choice] = []
@@ -200,6 +220,19 @@ def _by_queries(
     both = replace(coarsest, name=" and ".join(one.name for one in precisions), form=form)
     read = next((part.calibration for part in parts if part.calibration is not None), None)
     return Choice(both, read, queries=tuple(queries))
+
+
+def recorded(name: str) -> Precision | None:
+    """Return the precision that a file records; the one with the largest tolerance if there are several, None for none.
+
+    >>> recorded("int4 and float16").name, recorded("")
+    ('int4', None)
+    """
+    parts = name.split(" and ")
+    known = [
+        precision for key, precision in PRECISIONS.items() if any(key == part.split("(")[0].strip() for part in parts)
+    ]
+    return max(known, key=lambda precision: precision.tolerance, default=None)
 
 
 def _check_target(chosen: Precision, target: Target, opset: int) -> None:
@@ -232,9 +265,11 @@ def applied(exported: Exported, choice: Choice, target: Target) -> Exported:
     """
     model, precision = exported.model, choice.precision
     before = _weights(model)
+    if choice.precision.half is None:
+        weights_second(model, convolutions=not choice.precision.calibrated)
     reports = [(name, run(model)) for name, run in _rewritings(exported, choice, target)]
     report = "; ".join(text for _, text in reports)
-    cleaned: tuple[graph_passes.Pass, ...] = (tidy, repeated, common.RemoveUnusedNodesPass())
+    cleaned: tuple[graph_passes.Pass, ...] = (graph_passes.layout, tidy, repeated, common.RemoveUnusedNodesPass())
     graph_passes.run(model, cleaned)
     after = _weights(model)
     if before == after and not choice.border:

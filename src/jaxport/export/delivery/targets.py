@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common
@@ -18,6 +19,9 @@ from jaxport.export.passes.tied import tied
 from jaxport.graph.editing import graphs, operator_name
 from jaxport.onnx_facts import releases
 from jaxport.onnx_facts.kernels import RELEASES
+
+TargetName = Literal["onnx", "portable", "web", "openvino", "onnxruntime", "genai"]
+"""The names of `TARGETS`."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Target:
       passes: graph passes that run after all others.
       decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs` or
         `jaxport.encoder_decoder_inputs`.
+      caches: whether attention to a key-value cache becomes ONNX Runtime's GroupQueryAttention.
       signs_uint32: whether the runtime treats uint32 as signed, which makes comparisons and conversions of large values
         wrong.
     """
@@ -60,6 +65,7 @@ class Target:
     without_dtypes: frozenset[str] = frozenset()
     passes: tuple[Pass, ...] = ()
     decoder: bool = False
+    caches: bool = False
     signs_uint32: bool = False
 
     def __post_init__(self) -> None:
@@ -116,13 +122,20 @@ TARGETS: dict[str, Target] = {
             domains=_MICROSOFT,
             without_dtypes=_NARROW | {"complex64", "complex128"},
         ),
-        Target("onnxruntime", newest_opset=RELEASES[releases.OLDEST], runtime=releases.OLDEST, domains=_MICROSOFT),
+        Target(
+            "onnxruntime",
+            newest_opset=RELEASES[releases.OLDEST],
+            runtime=releases.OLDEST,
+            domains=_MICROSOFT,
+            caches=True,
+        ),
         Target(
             "genai",
             newest_opset=RELEASES[releases.OLDEST],
             runtime=releases.OLDEST,
             domains=_MICROSOFT,
             decoder=True,
+            caches=True,
         ),
         Target("onnx"),
     )
@@ -130,7 +143,7 @@ TARGETS: dict[str, Target] = {
 DEFAULT = TARGETS["onnx"]
 
 
-def validated(target: str | Target, opset: int | None) -> tuple[Target, int]:
+def validated(target: TargetName | Target, opset: int | None) -> tuple[Target, int]:
     """The target, and the opset to write.
 
     Raises:

@@ -50,7 +50,7 @@ def validated(opset: int | None) -> int:
             f"opset {opset!r} is out of range",
             where="`to_onnx(opset=...)`",
             why=f"opsets {OLDEST} to {NEWEST} can be written",
-            instead=f"leave it out for opset {DEFAULT}",
+            instead="leave it out: then the model has the lowest opset, 18 or newer, that can say what it means",
         )
     if number > CHECKED:
         warnings.warn(unchecked(number), stacklevel=4)

@@ -97,13 +97,14 @@ def calibrated_int8(model: ir.Model, ranges: Mapping[str, Range], *, form: Int8,
     by_value = {value: ranges[value.name or ""] for value in observed(model, where)}
     widened: dict[ir.Value, ir.Value] = {}
     scales: dict[ir.Value, float] = {}
+    stored: Tensors = {}
     for layer in quantizable:
         node, x, end = layer.node, source(layer.node), layer.end
         if x not in scales:  # it is not quantized as the result of another convolution
             if x not in widened:
                 widened[x], scales[widened[x]] = _around(editor, x, by_value[x], [node])
             node.replace_input_with(0, widened[x])
-        _store(editor, layer, scales[source(node)], form)
+        _store(editor, layer, scales[source(node)], form, stored)
         if end is not None:
             widened[end], scales[widened[end]] = _around(editor, end, by_value[end], list(end.consumers()))
     made = {
@@ -137,7 +138,11 @@ def _around(editor: Editor, value: ir.Value, extremes: Range, users: Sequence[ir
     return result, float(scale)
 
 
-def _store(editor: Editor, layer: CalibratedLayer, x_scale: float, form: Int8) -> None:
+# The tensors that constants became, by their scales: all layers with a weight share them.
+Tensors = dict[tuple[ir.Value, int, bytes], list[ir.Value]]
+
+
+def _store(editor: Editor, layer: CalibratedLayer, x_scale: float, form: Int8, stored: Tensors) -> None:
     """Store the weights in 8 bits, and the bias of a convolution in 32."""
     node, name = layer.node, source(layer.node, 1).name or "weights"
     bias = constant_of(operand(node, 2))
@@ -145,24 +150,32 @@ def _store(editor: Editor, layer: CalibratedLayer, x_scale: float, form: Int8) -
     least = 0.0 if bias is None else np.abs(bias.astype(np.float64)) / (2**30 * x_scale)
     levels, scale = columns_int8(layer.weights, form, layer.axis, least)
     zero = np.zeros(scale.shape, np.int8)
-    _replace(editor, node, 1, f"{name}.int8", (levels, scale, zero), layer.axis)
+    _replace(editor, node, 1, f"{name}.int8", (levels, scale, zero), layer.axis, stored)
     if bias is not None:
         both = (scale * np.float32(x_scale)).astype(np.float32)
         steps = np.rint(bias / both.astype(np.float64)).astype(np.int32)
-        _replace(editor, node, 2, f"{source(node, 2).name}.int32", (steps, both, np.zeros(both.shape, np.int32)), 0)
+        _replace(
+            editor, node, 2, f"{source(node, 2).name}.int32", (steps, both, np.zeros(both.shape, np.int32)), 0, stored
+        )
 
 
 def _replace(
-    editor: Editor, node: ir.Node, index: int, name: str, parts: tuple[np.ndarray, np.ndarray, np.ndarray], axis: int
+    editor: Editor,
+    node: ir.Node,
+    index: int,
+    name: str,
+    parts: tuple[np.ndarray, np.ndarray, np.ndarray],
+    axis: int,
+    stored: Tensors,
 ) -> None:
     """Replace a constant operand by integers, a scale and a zero point."""
     levels, scale, zero = parts
-    inputs = [
-        editor.constant(node.graph, array, f"{name}{suffix}")
-        for array, suffix in ((levels, ""), (scale, ".scale"), (zero, ".zero_point"))
-    ]
+    key = source(node, index), axis, scale.tobytes()
+    if key not in stored:
+        named = ((levels, ""), (scale, ".scale"), (zero, ".zero_point"))
+        stored[key] = [editor.constant(node.graph, array, f"{name}{suffix}") for array, suffix in named]
     result = editor.insert(
-        node.graph, "DequantizeLinear", inputs, before=node, like=source(node, index), shape=list(levels.shape),
+        node.graph, "DequantizeLinear", stored[key], before=node, like=source(node, index), shape=list(levels.shape),
         dtype=FLOAT, axis=axis,
     )  # fmt: skip
     node.replace_input_with(index, result)

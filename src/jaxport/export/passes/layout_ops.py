@@ -40,6 +40,8 @@ class Carry:
     adapt: Callable[[Editor], None]
 
 
+WAS_PRODUCT = "jaxport.was_product"
+"""The key of the mark of a convolution that was a product of the channels of each pixel with a matrix."""
 CarryFunction = Callable[[ir.Node, ir.Value, Layout], Carry | None]
 CARRIES: dict[str, CarryFunction] = {}
 
@@ -287,6 +289,7 @@ def _as_convolution(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | N
         kernel = array.T.reshape(*array.T.shape, *[1] * (len(layout) - 2))
         editor.replace_constant(node, 1, kernel)
         node.op_type = "Conv"
+        node.meta[WAS_PRODUCT] = True
 
     return _together([x, node.outputs[0]], layout, adapt)
 

@@ -1,8 +1,8 @@
 """Writing parts of an array: scatters in full generality, and dynamic updates.
 
 A scatter writes one window into the operand for each element of the indices, combined with the old elements. JAX drops
-a window that does not lie wholly inside, while ONNX fails: such an update is replaced by a neutral one, removed, or
-written to a spare row that is cut off. A single window is cut out, changed and put back; many are written by
+a window that does not lie wholly inside, while ONNX fails: such an update is replaced by a neutral one, or written to
+spare rows that are cut off, so that all sizes are known. A single window is cut out, changed and put back; many are written by
 ScatterElements or ScatterND.
 """
 
@@ -120,9 +120,16 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     check = mode != GatherScatterMode.CLIP
     rows = check and not single and not shared and are_rows(x, sizes, batch, columns)
     number = filling(x) if rows and combination.reduces(op.opset) else None
-    # From the end of a longer array, the spare row would be counted.
-    negative = counts_from_end(op, x, sizes) if single else number is None
-    starts = window_starts.of(op, x.shape, sizes, columns, batch, check=check, negative=negative)
+    alone = combination.neutral is None and len(shared) == len(batch)  # no two windows overlap
+    spares = not single and (number is not None or (combination.neutral is None and not alone))
+    mark = op.scope.mark()
+    starts = window_starts.of(
+        op, x.shape, sizes, columns, batch, check=check, negative=counts_from_end(op, x, sizes) if single else True
+    )
+    overflows = spares and starts.inside is not None
+    if overflows:
+        op.scope.undo(mark)
+        starts = starts_with_a_spare(op, x, sizes, columns, batch)
     if single:
         starts = window_starts.of_one_window(op, starts)
         return one_update(op, x, op.reshape(updates, sizes), starts, combination)
@@ -131,22 +138,30 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     for axis, position in zip(windows, numbers.update_window_dims, strict=True):
         labels[position] = ("window", axis)
     many = Updates(updates, labels, sizes, starts, shared)
-    if number is not None and starts.inside is not None and list(starts.at) == [0]:
-        return many.rows_with_a_spare(op, x, number, combination, unique)
+    if overflows:
+        return many.with_a_spare(op, x, next(iter((*starts.at, *columns))), number, combination, unique)
     if starts.inside is not None and combination.neutral is not None:
         neutral = op.const(combination.neutral(x.dtype), x.dtype)
         many.settle(op.Where(many.inside(op), updates, neutral))
-    elif combination.neutral is None and len(shared) == len(batch):  # no two windows overlap: each is a single one
+    elif alone:  # each window is a single one
         if starts.inside is not None or combination is not REPLACE:
             old = arranged(op, *many_windows(op, x, starts, shared, sizes), labels, updates.shape)
             new = combination.apply(op, old, updates)
             many.settle(new if starts.inside is None else elementwise.where(op, many.inside(op), new, old))
-        combination = REPLACE
         if starts.inside is None and many.has_long_rows():
-            return many.rows(op, x, combination, unique, list(range(max((*shared, *starts.at), default=-1) + 1)))
-    if many.along_one_axis() and starts.inside is None and combination.reduces(op.opset):
-        return many.elements(op, x, combination)
-    return many.rows(op, x, combination, unique)
+            return many.rows(op, x, REPLACE, unique, list(range(max((*shared, *starts.at), default=-1) + 1)))
+        combination = REPLACE
+    return many.written(op, x, combination, unique)
+
+
+def starts_with_a_spare(op, x, sizes, columns, batch):
+    """Return starts of windows in an array that is longer by one, or those of whole windows, and which are inside."""
+    ((axis, column), *others) = columns.items()
+    if others or not dims.same(sizes[axis], 1):  # a negative start would be counted from the end of a longer array
+        return window_starts.of(op, x.shape, sizes, columns, batch, check=True, negative=False)
+    count = x.shape[axis]
+    column = column if dims.is_static(count) else op.cast(column, INT64)
+    return window_starts.Starts(tuple(batch), {axis: op.Clip(column, -1, count)})  # -1 is the last row, too
 
 
 def filling(x):
@@ -280,14 +295,38 @@ class Updates:
             and all(dims.same(size, 1) for axis, size in enumerate(self.sizes) if axis in self.starts.at)
         )
 
-    def rows_with_a_spare(self, op: Emitter, x: Any, number: Value, combination: Combination, unique: bool) -> Any:
-        """Scatter rows into an array filled with a number; those that lie outside go into a row that is cut off."""
-        count, *rest = x.shape
-        longer = op.expand(number, (count + 1, *rest))
-        self.starts.at[0] = op.Where(self.starts.inside, op.cast(self.starts.at[0], INT64), op.dim(count))
+    def written(self, op: Emitter, x: Any, combination: Combination, unique: bool) -> Value:
+        """Combine updates that all lie inside."""
+        if self.along_one_axis() and combination.reduces(op.opset):
+            return self.elements(op, x, combination)
+        return self.rows(op, x, combination, unique)
+
+    def with_a_spare(
+        self, op: Emitter, x: Value, first: int, number: Value | None, combination: Combination, unique: bool
+    ) -> Value:
+        """Combine updates, of which those that lie outside go into rows that are cut off.
+
+        Args:
+          op: the emitter.
+          x: the operand.
+          first: the axis that gets more rows.
+          number: the number that it is filled with, if it is.
+          combination: how updates are combined with it.
+          unique: whether no two windows overlap.
+        """
+        count, size = x.shape[first], self.sizes[first]
+        shape = [count + size if axis == first else d for axis, d in enumerate(x.shape)]
+        if number is None:
+            spare = op.expand(op.const(0, x.dtype), [size if axis == first else d for axis, d in enumerate(x.shape)])
+            longer = op.emit("Concat", x, spare, axis=first, results=[(x.dtype, shape)])
+        else:
+            longer = op.expand(number, shape)
+        for axis in {} if self.starts.inside is None else {first: None, **self.starts.at}:
+            outside, zero = op.dim(count) if axis == first else op.const(0, INT64), op.const(0, INT64)
+            self.starts.at[axis] = op.Where(self.starts.inside, op.cast(self.starts.at.get(axis, zero), INT64), outside)
         self.starts.inside = None
-        rows = self.rows(op, longer, combination, unique)
-        return op.emit("Slice", rows, (0,), op.dims((count,)), (0,), results=[(x.dtype, x.shape)])
+        written = self.written(op, longer, combination, unique)
+        return op.emit("Slice", written, (0,), op.dims((count,)), (first,), results=[(x.dtype, x.shape)])
 
     def elements(self, op: Emitter, x: Any, combination: Combination) -> Any:
         """Scatter along the only axis that has an index."""
@@ -322,8 +361,7 @@ class Updates:
         if not lead:  # every window is the whole operand: a row of a matrix with one row
             data, columns = op.unsqueeze(data, (0,)), [op.expand(op.const(0, INT64), batch)]
         index = stacked(op, columns, lead or [-1], self.sizes, wide)
-        kept = None if starts.inside is None else op.expand(starts.inside, batch)
-        result = scattered_rows(op, data, index, updates, len(batch), kept, combination, unique)
+        result = scattered_rows(op, data, index, updates, len(batch), combination, unique)
         result = result if lead else op.squeeze(result, (0,))
         order = (*lead, *rest)
         return op.transpose(result, [order.index(a) for a in range(x.rank)])
@@ -338,20 +376,14 @@ class Updates:
         return self.starts.at.get(axis, op.const(0, INT64))
 
 
-def scattered_rows(op, x, index, updates, batch_rank, kept, combination, unique):
-    """Combine rows into `x` at the places in `index`, as ScatterND takes it; only rows with `kept` set, if given."""
+def scattered_rows(op, x, index, updates, batch_rank, combination, unique):
+    """Combine rows into `x` at the places in `index`, as ScatterND takes it."""
     if combination.reduction is None and unique:
         updates, combination = combination.apply(op, op.GatherND(x, index), updates), REPLACE
-    in_turn = not combination.reduces(op.opset)
-    index_row, row = index.shape[batch_rank:], updates.shape[batch_rank:]
-    if kept is not None or in_turn:  # one axis for the whole batch
+    if not combination.reduces(op.opset):  # one axis for the whole batch
+        index_row, row = index.shape[batch_rank:], updates.shape[batch_rank:]
         count = math.prod(index.shape[:batch_rank])
         index, updates = op.reshape(index, (count, *index_row)), op.reshape(updates, (count, *row))
-        if kept is not None:
-            kept = op.reshape(kept, (count,))
-            index = op.emit("Compress", index, kept, axis=0, results=[(INT64, None)])
-            updates = op.emit("Compress", updates, kept, axis=0, results=[(x.dtype, None)])
-    if in_turn:
         return one_by_one(op, x, (index, index_row), (updates, row), combination)
     return reduced(op, lambda x, u, how: op.ScatterND(x, index, u, reduction=how), x, updates, combination)
 

@@ -1,7 +1,7 @@
 """The border of a model: how an argument or a result of the JAX function is stored in the model.
 
-Most arrays are stored unchanged. Five kinds are not: an input declared with 64 bits, which JAX narrows, keeps them in
-the model; an image may be NHWC in JAX and NCHW in the model; a complex array is stored as a float array with a trailing
+Most arrays are stored unchanged. Six kinds are not: an input declared with 64 bits, which JAX narrows, keeps them in
+the model; floats of 16 bits may be float32 in the model (`to_onnx(io="float32")`); an image may be NHWC in JAX and NCHW in the model; a complex array is stored as a float array with a trailing
 axis of two, the real and the imaginary part; an array of PRNG keys as the uint32 array of their data
 (`jax.random.key_data`); and the derivative of an integer (`float0`), which has no values, as booleans.
 """
@@ -33,7 +33,7 @@ class Port:
       dtype: its dtype in JAX: NumPy's, or that of PRNG keys.
       nchw: whether it is NHWC in JAX and NCHW in the model.
       weight: whether it is a parameter that has a default.
-      declared: the dtype that the user gave an input, if JAX computes in a narrower one; else None.
+      declared: the dtype that it has in the model, if JAX computes in a narrower one; else None.
     """
 
     name: str
@@ -140,6 +140,16 @@ def port_of(name: str, aval: Any, nchw: bool, declared: Any) -> Port:
     return Port(
         name, tuple(aval.shape), aval.dtype, nchw, declared=None if declared == aval.dtype else np.dtype(declared)
     )
+
+
+def in_single(dtype: Any) -> Any:
+    """Return the dtype of an input or output whose floats have 32 bits: float32 for 16 bits, else the same.
+
+    >>> in_single(np.dtype("bfloat16")), in_single(np.dtype("int8"))
+    (dtype('float32'), dtype('int8'))
+    """
+    is_half = not is_key(dtype) and jax.dtypes.issubdtype(dtype, np.floating) and np.dtype(dtype).itemsize == 2
+    return np.dtype(np.float32) if is_half else dtype
 
 
 def _weaker(dtype: np.dtype, other: np.dtype) -> bool:

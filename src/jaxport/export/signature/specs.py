@@ -8,31 +8,51 @@ are parts of the pytree, as they are for JAX.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-import onnx_ir as ir
 from jax import export
 from jax.typing import DTypeLike
 
+from jaxport.blocks.callables.naming import signature_of
+from jaxport.blocks.callables.places import Types
 from jaxport.errors import InvalidArgument
 from jaxport.export.signature import ports
-from jaxport.jaxprs import Array, Dim, Parameters, PyTree, dims
+from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree, dims
+
+BATCH = "batch"
+"""The name of a first dim that is None: such dims are one, as in Keras."""
+
+_DTYPE = re.compile(r"bool|(b?float|bfloat|u?int|complex)\d+(_\w+)?")
+"""What is meant as a dtype, not as the name of a dim."""
 
 
 def is_shape(spec: PyTree) -> bool:
     """Whether a specification is a bare shape: a plain tuple, not a named tuple, which is a pytree.
 
-    >>> is_shape(("B", 3)), is_shape(((2, 3), (2,)))
-    (True, False)
+    A tuple of nothing but None is one only if it is a whole argument.
+
+    >>> is_shape(("B", 3)), is_shape((None, 3)), is_shape(((2, 3), (2,))), is_shape((None, None))
+    (True, True, False, False)
     """
-    return type(spec) is tuple and all(isinstance(d, (int, str, np.integer)) or _is_symbolic(d) for d in spec)
+    return type(spec) is tuple and all(map(_is_dim, spec)) and (not spec or any(d is not None for d in spec))
 
 
-def _is_symbolic(dim: Dim) -> bool:
+def _is_dim(dim: object) -> bool:
+    return dim is None or isinstance(dim, (int, str, np.integer)) or _is_symbolic(dim)
+
+
+def _is_open(spec: PyTree) -> bool:
+    """Whether a specification is a tuple of nothing but None."""
+    return type(spec) is tuple and len(spec) > 0 and all(dim is None for dim in spec)
+
+
+def _is_symbolic(dim: object) -> bool:
     return not isinstance(dim, (int, str, np.integer)) and hasattr(dim, "scope")
 
 
@@ -52,6 +72,8 @@ def flatten(spec: PyTree) -> tuple[list[PyTree], Any]:
     >>> flatten({"count": np.zeros(3), "empty": (), "axes": (0, 1)})[0]
     [0, 1, array([0., 0., 0.])]
     """
+    if _is_open(spec):
+        return [spec], jax.tree.structure(0)
     leaves, tree = jax.tree.flatten(spec, is_leaf=_is_spec)
     if is_shape(spec) or _describes(leaves):
         return leaves, tree
@@ -87,15 +109,17 @@ class SpecReader:
         self.default_dtype = np.dtype(default_dtype)
         self.constraints = tuple(constraints)
         self.scope: Any = None
+        self._names: set[str] = set()
 
     def adopt_scope(self, specs: Iterable[PyTree]) -> None:
-        """Use the scope of the symbolic dims that the user made with `jax.export.symbolic_shape`, if there are any.
+        """Note the names in use, and use the scope of the dims that `jax.export.symbolic_shape` made, if there are any.
 
         Args:
           specs: the specification of each argument.
         """
         for leaf in (leaf for spec in specs for leaf in flatten(spec)[0]):
             for dim in leaf if isinstance(leaf, tuple) else getattr(leaf, "shape", ()):
+                self._names |= {*re.findall(r"[A-Za-z_]\w*", str(dim))}
                 if _is_symbolic(dim):
                     if self.scope is not None and self.scope is not dim.scope:
                         raise InvalidArgument(
@@ -105,30 +129,34 @@ class SpecReader:
                         )
                     self.scope = dim.scope
 
-    def read(self, spec: PyTree, where: str, dtype: DTypeLike | None = None) -> PyTree:
+    def read(self, spec: PyTree, where: str, dtype: np.dtype | None = None) -> PyTree:
         """Return the pytree of abstract values that the specification of an argument describes, in its dtypes.
 
-        `dtype` is that of an argument that is a bare shape, instead of the default.
+        Args:
+          spec: the specification.
+          where: which argument it is of, for errors.
+          dtype: the dtype of bare shapes, if not the default one.
 
         Raises:
           InvalidArgument: a dim is not a name, expression or size, or a leaf is not a specification.
         """
+        pair = _pair_of_shape_and_dtype(spec)
+        if pair is not None and isinstance(pair[1], str):
+            raise InvalidArgument(f"{spec!r} is not a shape", where=where, instead=f"write `{_notation(*pair)}`")
         leaves, tree = flatten(spec)
-        if dtype is not None and is_shape(spec):
-            return jax.ShapeDtypeStruct(self._shape(spec, where), np.dtype(dtype))
-        return jax.tree.unflatten(tree, [self._leaf(leaf, where) for leaf in leaves])
+        return jax.tree.unflatten(tree, [self._leaf(leaf, where, dtype or self.default_dtype) for leaf in leaves])
 
-    def _leaf(self, leaf: PyTree, where: str) -> jax.ShapeDtypeStruct:
-        if is_shape(leaf):
-            return jax.ShapeDtypeStruct(self._shape(leaf, where), self.default_dtype)
+    def _leaf(self, leaf: PyTree, where: str, dtype: np.dtype) -> jax.ShapeDtypeStruct:
+        if is_shape(leaf) or _is_open(leaf):
+            return jax.ShapeDtypeStruct(self._shape(leaf, where), dtype)
         if isinstance(leaf, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(self._shape(leaf.shape, where), leaf.dtype)
         if _is_scalar_type(leaf):
             python = leaf in (bool, int, float, complex)
-            dtype = narrowed(leaf) if python else np.dtype(leaf)
-            return jax.ShapeDtypeStruct((), self.default_dtype if leaf is float else dtype)
+            own = narrowed(leaf) if python else np.dtype(leaf)
+            return jax.ShapeDtypeStruct((), self.default_dtype if leaf is float else own)
         if not isinstance(leaf, type) and hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-            return jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype)
+            return jax.ShapeDtypeStruct(self._shape(leaf.shape, where), leaf.dtype)
         if isinstance(leaf, (bool, int, float, complex)):
             return jax.ShapeDtypeStruct((), narrowed(np.asarray(leaf).dtype))
         raise InvalidArgument(
@@ -138,7 +166,21 @@ class SpecReader:
         )
 
     def _shape(self, shape: Sequence[Dim], where: str) -> tuple[dims.Dim, ...]:
-        return tuple(self._dim(d, where) for d in shape)
+        named = next((d for d in shape if isinstance(d, str) and _DTYPE.fullmatch(d.strip())), None)
+        if named is not None:
+            others = tuple(d for d in shape if d is not named)
+            raise InvalidArgument(
+                f"the dim {named!r} is the name of a dtype", where=where, instead=f"write `{_notation(others, named)}`"
+            )
+        return tuple(self._dim(self._named(axis) if d is None else d, where) for axis, d in enumerate(shape))
+
+    def _named(self, axis: int) -> str:
+        """Return a name for a dim that is None."""
+        if axis == 0:
+            return BATCH
+        name = next(name for index in itertools.count(1) if (name := f"size_{index}") not in self._names)
+        self._names.add(name)
+        return name
 
     def _dim(self, dim: Dim, where: str) -> dims.Dim:
         if isinstance(dim, (int, np.integer)):
@@ -183,12 +225,14 @@ class Inputs:
       args, kwargs: abstract values, in the dtypes that JAX computes in.
       declared: the dtype that the user gave for each of their leaves, which the model's input has.
       flags: the positions of the leaves that are Python's `bool`: the function is traced for both values of each.
+      instead: what an argument that was read as a pytree of scalars may have been meant as, if there is one.
     """
 
     args: tuple[PyTree, ...]
     kwargs: dict[str, PyTree]
     declared: tuple[Any, ...]
     flags: frozenset[int] = frozenset()
+    instead: str = ""
 
 
 def read_inputs(
@@ -196,11 +240,13 @@ def read_inputs(
     input_params: Parameters | None = None,
     constraints: Sequence[str] = (),
     double_precision: bool = False,
-    declared: Sequence[DTypeLike | None] = (),
+    fn: PythonFunction | None = None,
 ) -> Inputs:
     """Read the specifications of positional and keyword arguments; their symbolic dims share a scope.
 
-    `declared` has the dtypes of positional arguments that are bare shapes, if the callable says them.
+    Args:
+      inputs, input_params, constraints, double_precision: as `to_onnx` takes them.
+      fn: the function. A bare shape of an input of an imported model has the dtype that the model declares.
 
     Raises:
       InvalidArgument: one of them is malformed.
@@ -216,9 +262,15 @@ def read_inputs(
     params = dict(input_params or {})
     reader = SpecReader(np.float64 if double_precision else np.float32, constraints)
     reader.adopt_scope([*inputs, *params.values()])
-    dtypes = [*declared, *[None] * len(inputs)]
-    args = tuple(reader.read(spec, f"`inputs[{i}]` of `to_onnx`", dtypes[i]) for i, spec in enumerate(inputs))
-    kwargs = {key: reader.read(spec, f"`input_params[{key!r}]` of `to_onnx`") for key, spec in params.items()}
+    dtypes = _declared_dtypes(fn)
+    positional = [*dtypes.values()]
+    args = tuple(
+        reader.read(spec, f"`inputs[{i}]` of `to_onnx`", positional[i] if i < len(positional) else None)
+        for i, spec in enumerate(inputs)
+    )
+    kwargs = {
+        key: reader.read(spec, f"`input_params[{key!r}]` of `to_onnx`", dtypes.get(key)) for key, spec in params.items()
+    }
     leaves, tree = jax.tree.flatten((args, kwargs))
     structs = [jax.ShapeDtypeStruct(leaf.shape, narrowed(leaf.dtype)) for leaf in leaves]
     flags = jax.tree.leaves((tuple(map(_flags, inputs)), {key: _flags(spec) for key, spec in params.items()}))
@@ -228,17 +280,44 @@ def read_inputs(
         kwargs,
         tuple(leaf.dtype for leaf in leaves),
         frozenset(index for index, is_flag in enumerate(flags) if is_flag),
+        next((text for spec in (*inputs, *params.values()) if (text := _misread(spec))), ""),
     )
 
 
-def declared_dtypes(fn: Callable[..., PyTree]) -> tuple[np.dtype | None, ...]:
-    """Return the dtypes that a callable declares for its arguments, as an imported program does; () for others."""
-    values = getattr(fn, "inputs", ())
-    if not isinstance(values, (list, tuple)) or not all(isinstance(value, ir.Value) for value in values):
-        return ()
-    kept = [value.dtype for value in values]
-    unknown = (None, ir.DataType.UNDEFINED, ir.DataType.STRING)
-    return tuple(None if dtype in unknown else np.dtype(dtype.numpy()) for dtype in kept)
+def _declared_dtypes(fn: PythonFunction | None) -> dict[str, np.dtype | None]:
+    """Return the dtype of each argument of a callable, as its signature tells: that of an imported model does."""
+    from jaxport.frameworks import loaded
+
+    signature = None if fn is None else signature_of(fn, Types(loaded()))
+    parameters = {} if signature is None else signature.parameters
+    dtypes = {name: parameter.annotation for name, parameter in parameters.items()}
+    return {name: dtype if isinstance(dtype, np.dtype) else None for name, dtype in dtypes.items()}
+
+
+def _pair_of_shape_and_dtype(spec: PyTree) -> tuple[Sequence[Dim], Any] | None:
+    """Return the parts of `((B, 3), "float32")` or `((B, 3), jnp.float32)`; None if it is neither."""
+    if type(spec) is not tuple or len(spec) != 2 or not (is_shape(spec[0]) or _is_open(spec[0])):
+        return None
+    is_dtype = isinstance(spec[1], str) and _DTYPE.fullmatch(spec[1])
+    return spec if is_dtype or (_is_scalar_type(spec[1]) and spec[1] is not bool) else None
+
+
+def _misread(spec: PyTree) -> str:
+    """Return what a specification that is read as a pytree of scalars may have been meant as; empty if it is none.
+
+    >>> _misread([3]), _misread(((2, 3), np.int32))
+    ('(3,)', 'jax.ShapeDtypeStruct((2, 3), "int32")')
+    """
+    pair = _pair_of_shape_and_dtype(spec)
+    if pair is not None:
+        return _notation(*pair)
+    is_listed = type(spec) is list and bool(spec) and all(map(_is_dim, spec))
+    return repr(tuple(spec)) if is_listed else ""
+
+
+def _notation(shape: Sequence[Dim], dtype: Any) -> str:
+    """Return the notation of a shape with a dtype."""
+    return f'jax.ShapeDtypeStruct({tuple(shape)!r}, "{dtype if isinstance(dtype, str) else np.dtype(dtype).name}")'
 
 
 def _flags(spec: PyTree) -> PyTree:

@@ -116,7 +116,12 @@ class Selector:
         return tuple(target for target in self.targets if _is_function(target))
 
 
-def selector(functions: Any) -> Selector:
+Chosen = str | type | Callable[["Block"], bool]
+"""What selects blocks: a qualified name, a class, or a predicate."""
+Functions = Chosen | Iterable[Chosen]
+
+
+def selector(functions: Functions | None) -> Selector:
     """Return the selector for the argument `to_onnx(functions=...)`.
 
     Raises:

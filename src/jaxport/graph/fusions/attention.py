@@ -18,7 +18,6 @@ Scores are assumed to be smaller than 1e9 in magnitude, so that adding the low n
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,119 +31,32 @@ from jaxport.graph.editing import (
     Dim,
     constant_of,
     dims_of,
-    integer,
-    is_op,
     is_weight,
-    source,
     static_dims,
 )
+from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.graph.matching import Axis, Reduced, Seen, look
-from jaxport.onnx_facts import SELECTIONS, VIEWS
-
-#: The bias that hides a score, and the largest number that counts as hiding it.
-HIDDEN, LOW = -1e30, -1e9
-
-
-HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-
-#: The opset from which on a Softmax is over a single axis.
-SINGLE_AXIS = 13
+from jaxport.graph.fusions.scores import uncapped, uncast, unscaled, weighed_by
+from jaxport.graph.masks import HIDDEN, LOW, Axes, Mask, additive
+from jaxport.graph.matching import Axis, Reduced, Seen, joined
+from jaxport.onnx_facts import VIEWS
 
 Groups = Callable[[Axis, Axis, list[Axis], Axis], Sequence[Sequence[Axis]]]
 """Returns the axes of an operand, given its axes of batches, positions, heads and vectors."""
 
 #: The product that ends an attention.
-ANCHOR = Anchor(at=("MatMul",), below=("Softmax",), through=(*VIEWS, "Cast"))
+ANCHOR = Anchor(at=("MatMul",), below=("Softmax",), through=(*VIEWS, "Cast", "Slice", "Where"))
 
 
 def attention(model: ir.Model) -> str:
     """Replace attention by the operator Attention, in the graph, its subgraphs and its functions."""
-    opset = model.opset_imports[""]
+    opset, known = model.opset_imports[""], Knowledge(model)
 
     def find(node: ir.Node) -> Fusion | str | None:
         whole = recognized(node)
-        return _fusion(whole, opset) if isinstance(whole, Attended) else whole
+        return _fusion(whole, opset, known) if isinstance(whole, Attended) else whole
 
     return fuse(model, find, ANCHOR)
-
-
-@dataclass(frozen=True)
-class Axes:
-    """The labels of the axes of an attention; None for an absent axis.
-
-    Attributes:
-      batch, heads, group: the batch, the heads of keys and values, and the queries that share one of these heads.
-      queries, keys: the sequences.
-      inner, outer: the vectors of queries and keys, which are multiplied, and those of values, which are averaged.
-    """
-
-    batch: Axis
-    heads: Axis
-    group: Axis
-    queries: Axis
-    keys: Axis
-    inner: Axis
-    outer: Axis
-
-    @property
-    def operands(self) -> list[tuple[Axis, list[Axis], Axis]]:
-        """The sequence, the heads and the vectors of the queries, the keys, the values and the result."""
-        many, few = [self.heads, self.group], [self.heads]
-        return [
-            (self.queries, many, self.inner),
-            (self.keys, few, self.inner),
-            (self.keys, few, self.outer),
-            (self.queries, many, self.outer),
-        ]
-
-    @property
-    def scores(self) -> list[list[Axis]]:
-        """The axes of the scores."""
-        return [[self.batch], [self.heads, self.group], [self.queries], [self.keys]]
-
-
-@dataclass(frozen=True)
-class Mask:
-    """A mask of the scores: `seen` is a bias, or a condition that selects one of two numbers to be added."""
-
-    seen: Seen
-    numbers: tuple[float, float] | None
-
-    def is_causal(self, axes: Axes) -> bool:
-        """Whether it hides exactly the keys after a query's own position."""
-        if self.kept is not None:
-            return self._is_lower_triangle(axes)
-        operands = self.seen.operands("GreaterOrEqual") or (self.seen.operands("LessOrEqual") or [])[::-1]
-        if len(operands) != 2 or self.numbers is None or not self.numbers[1] <= LOW < self.numbers[0] == 0:
-            return False
-        along = [[axis for axis in operand.axes if axis is not None] for operand in operands]
-        return along == [[axes.queries], [axes.keys]] and all(map(_are_positions, operands))
-
-    @functools.cached_property
-    def kept(self) -> np.ndarray | None:
-        """Which scores it does not hide, along its axes; None if that is not known before the model runs."""
-        array = constant_of(self.seen.value)
-        if array is None or self.numbers is None:
-            return None if array is None else array > LOW
-        return np.where(array, *self.numbers) > LOW
-
-    def _is_lower_triangle(self, axes: Axes) -> bool:
-        array = constant_of(self.seen.value)
-        if array is None or self.kept is None or None in (axes.queries, axes.keys):
-            return False
-        if not {axes.queries, axes.keys} <= {*self.seen.axes}:
-            return False
-        added = np.where(array, *self.numbers) if self.numbers is not None else array
-        places = [self.seen.axes.index(axis) for axis in (axes.queries, axes.keys)]
-        kept = np.moveaxis(self.kept, places, (-2, -1))
-        return bool((kept == np.tri(*kept.shape[-2:], dtype=bool)).all()) and not added[self.kept].any()
-
-    def keeps_some(self, axes: Axes) -> bool:
-        """Whether each query is known to keep a key."""
-        if self.kept is None or axes.keys not in self.seen.axes:
-            return False
-        return bool(self.kept.any(axis=self.seen.axes.index(axes.keys)).all())
 
 
 @dataclass(frozen=True)
@@ -157,6 +69,7 @@ class Scores:
       scale: the factor.
       masks: the conditions that replace scores by low numbers.
       biases: what is added to the scores before.
+      softcap: the largest size of a score before that, which a hyperbolic tangent bounds; zero if nothing does.
     """
 
     product: Seen
@@ -165,6 +78,7 @@ class Scores:
     scale: float
     masks: tuple[Mask, ...]
     biases: tuple[Seen, ...]
+    softcap: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -180,6 +94,9 @@ class Attended:
       biases: what is added to the scores before.
       weights: the dtype of the softmax.
       is_causal: whether keys after a query's own position are hidden, whatever the masks are.
+      is_guarded: whether a row that is masked as a whole gives zeros.
+      softcap: the largest size of a score before it is hidden, which a hyperbolic tangent bounds; zero if nothing does.
+      sink: a further score for each head, which takes its share of the softmax and has no value.
     """
 
     operands: tuple[Seen, Seen, Seen, Seen]
@@ -190,6 +107,9 @@ class Attended:
     biases: tuple[Seen, ...] = ()
     weights: ir.DataType | None = None
     is_causal: bool = False
+    is_guarded: bool = False
+    softcap: float = 0.0
+    sink: Seen | None = None
 
     @property
     def result(self) -> Seen:
@@ -199,7 +119,8 @@ class Attended:
     @property
     def leaves(self) -> list[ir.Value]:
         """The values that it is computed from."""
-        return [seen.value for seen in (*self.operands[:3], *(mask.seen for mask in self.masks), *self.biases)]
+        sink = () if self.sink is None else (self.sink,)
+        return [seen.value for seen in (*self.operands[:3], *(mask.seen for mask in self.masks), *self.biases, *sink)]
 
     @property
     def heads(self) -> tuple[int, int] | None:
@@ -232,13 +153,15 @@ def recognized(node: ir.Node) -> Attended | str | None:
     if result is None or operands is None:
         return None
     for weights, value in (operands, operands[::-1]):
-        weights, value = _uncast(weights, narrowed=True), _uncast(value)
-        if not weights.is_op("Softmax") or weights.node.graph is not node.graph:
+        weights, value = uncast(weights, narrowed=True), uncast(value)
+        weights, is_guarded = _unguarded(weights)
+        weighed = weighed_by(weights)
+        if weighed is None or weighed.node.graph is not node.graph:
             continue
-        keys = _softmax_axis(weights)
+        keys = weighed.keys
         if keys not in value.axes or keys in result.axes or keys is None:
             continue
-        scores = _scores(look(source(weights.node), weights.axes), keys)
+        scores = _scores(weighed.scores, keys)
         if isinstance(scores, str) or scores is None:
             return scores
         sizes = sizes_of(scores.product, *(scores.product.contracted() or ()), scores.query, scores.key)
@@ -247,16 +170,39 @@ def recognized(node: ir.Node) -> Attended | str | None:
             return "its axes are not those of batches, heads, queries and keys"
         sizes = sizes | sizes_of(result, weights, value) | {None: 1}
         sides, scale, dtype = (scores.query, scores.key, value, result), scores.scale, weights.value.dtype
-        return Attended(sides, axes, sizes, scale, scores.masks, scores.biases, dtype)
+        sink = weighed.sink
+        if sink is not None and not {*sink.axes} <= {axes.heads, axes.group, None, *joined_axes(axes)}:
+            return "its sinks differ between positions"
+        return Attended(
+            sides,
+            axes,
+            sizes,
+            scale,
+            scores.masks,
+            scores.biases,
+            dtype,
+            is_guarded=is_guarded,
+            softcap=scores.softcap,
+            sink=sink,
+        )
     return None
 
 
-def _softmax_axis(weights: Seen) -> Axis:
-    """Return the axis of a Softmax; None if it is over several, as it may be before opset 13."""
-    node, rank = weights.node, len(weights.axes)
-    if node.version is not None and node.version < SINGLE_AXIS:
-        return weights.axes[-1] if integer(node, "axis", 1) % rank == rank - 1 else None
-    return weights.axes[integer(node, "axis", -1)]
+def _unguarded(weights: Seen) -> tuple[Seen, bool]:
+    """Return `x` of `where(isnan(x), 0, x)`, and whether there was such a guard."""
+    chosen = weights.operands("Where")
+    if chosen is not None:
+        condition, zero, other = chosen
+        tested = condition.operands("IsNaN")
+        if tested is not None and (tested[0].value, tested[0].axes) == (other.value, other.axes) and zero.scalar == 0:
+            return other, True
+    return weights, False
+
+
+def joined_axes(axes: Axes) -> list[Axis]:
+    """Return the labels of the axis that the heads and their queries are merged into."""
+    both = [axes.heads, axes.group]
+    return [] if None in both else [joined(both)]
 
 
 # The scores
@@ -271,44 +217,23 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
             return "what is masked is not a low number"
         masks.append(Mask(condition, (0.0, low) if seen is one else (low, 0.0)))
     plain, biases = _unbiased(seen) or (seen, ())
-    product, scale = _unscaled(plain)
+    bounded, softcap = uncapped(plain)
+    product, scale = unscaled(bounded)
+    scale *= softcap or 1.0
     operands = product.contracted()
     if operands is None:
         return None
     sides = operands if keys in atoms(operands[1].axes) else operands[::-1]
-    (query, left), (key, right) = (_unscaled(_uncast(one)) for one in sides)
+    (query, left), (key, right) = (unscaled(uncast(one)) for one in sides)
     scale *= left * right
-    return Scores(product, query, key, scale, tuple(masks), biases) if scale > 0 else "its scale is not positive"
-
-
-def _uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
-    """Return a half-precision value before its cast to float32, also if it was in float32 before being `narrowed`."""
-    while seen.is_op("Cast"):
-        before, after = source(seen.node).dtype, seen.value.dtype
-        widens = before in HALVES and after == ir.DataType.FLOAT
-        if not widens and not (narrowed and before == ir.DataType.FLOAT and after in HALVES):
-            break
-        seen = look(source(seen.node), seen.axes)
-    return seen
-
-
-def _unscaled(seen: Seen) -> tuple[Seen, float]:
-    """Return a value without its constant factors and divisors, and their product."""
-    scale = 1.0
-    while len(seen.value.uses()) == 1 and not seen.value.is_graph_output():
-        divided, factor = seen.operands("Div"), seen.commuted("Mul", lambda operand: operand.scalar)
-        if divided is not None and divided[1].scalar:
-            seen, scale = divided[0], scale / divided[1].scalar
-        elif factor is not None:
-            seen, scale = factor[1], scale * factor[0]
-        else:
-            break
-    return seen, scale
+    if scale <= 0:
+        return "its scale is not positive"
+    return Scores(product, query, key, scale, tuple(masks), biases, softcap)
 
 
 def _unbiased(seen: Seen) -> tuple[Seen, tuple[Seen, ...]] | None:
     """Return the product that a value is a sum with, perhaps scaled, and the other terms; None if it has no product."""
-    if _unscaled(seen)[0].is_op("MatMul"):
+    if unscaled(uncapped(seen)[0])[0].is_op("MatMul"):
         return seen, ()
     terms = seen.operands("Add") or []
     for term, bias in zip(terms, terms[::-1], strict=True):
@@ -316,36 +241,6 @@ def _unbiased(seen: Seen) -> tuple[Seen, tuple[Seen, ...]] | None:
         if inner is not None:
             return inner[0], (*inner[1], bias)
     return None
-
-
-def additive(bias: Seen) -> Mask | None:
-    """Return the mask that a bias is if it is known to be moderate, or to choose between two numbers."""
-    chosen = bias.operands("Where")
-    if chosen is not None:
-        condition, one, other = chosen[0], chosen[1].scalar, chosen[2].scalar
-        if one is not None and other is not None:
-            return Mask(condition, (one, other))
-    return Mask(bias, None) if _is_bounded(bias.value) else None
-
-
-def _is_bounded(value: ir.Value) -> bool:
-    """Whether a value is a constant of moderate numbers, or gathered from one."""
-    while is_op(node := value.producer(), *SELECTIONS):
-        value = source(node)
-    array = constant_of(value)
-    return array is not None and array.dtype.kind == "f" and float(np.abs(array).max(initial=0)) < -HIDDEN
-
-
-def _are_positions(seen: Seen) -> bool:
-    while seen.is_op("Cast"):
-        seen = (seen.operands("Cast") or [seen])[0]
-    array = constant_of(seen.value)
-    if array is not None:
-        return array.ndim > 0 and bool((array.ravel() == np.arange(array.size)).all())
-    if not seen.is_op("Range"):
-        return False
-    start, _, step = map(constant_of, seen.node.inputs)
-    return start is not None and step is not None and float(start) == 0 and float(step) == 1
 
 
 # The axes
@@ -374,6 +269,10 @@ def _axes(scores: Scores, sizes: Mapping[Axis, Dim], value: Seen, keys: Axis) ->
         group = next(
             (axis for axis in alone if heads is not None and query.index(axis) == query.index(heads) + 1), None
         )
+        if heads is None:  # all share the only head of keys: positions have a mask, or a size with a name
+            masked = {axis for mask in scores.masks for axis in atoms(mask.seen.axes)}
+            shared_by = [axis for axis in alone if isinstance(sizes.get(axis), int) and axis not in masked]
+            group = shared_by[0] if len(shared_by) == 1 else None
         if group is None:
             return None
     elif len(alone) == 1 and _are_merged(scores.query, heads, alone[0]):  # a single query
@@ -401,12 +300,16 @@ def heads_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> li
     return [[batch], heads, [along], [vector]]
 
 
-def _fusion(whole: Attended, opset: int) -> Fusion | str:
+def _fusion(whole: Attended, opset: int, known: Knowledge) -> Fusion | str:
+    if whole.is_guarded:
+        return "a row that is masked as a whole gives zeros"
     dtype = whole.result.value.dtype
     if whole.weights == ir.DataType.FLOAT:
         dtype = whole.weights
     if dtype is ir.DataType.DOUBLE:
         return "the runtime's Attention of DOUBLE computes in single precision"
+    if whole.softcap or whole.sink is not None:
+        return "it has a sink, or a soft cap, which the operator applies behind a mask"
     mask = _only_mask(whole)
     hindrance = mask if isinstance(mask, str) else obstacle("Attention", dtype, opset)
     if hindrance is not None:
@@ -422,8 +325,8 @@ def _fusion(whole: Attended, opset: int) -> Fusion | str:
             turned = goes_into_transpose(whole.result.value)
             moves = sum(a.moves for a in arranged[:3]) + (arranged[3].moves != turned)
             options.append((moves, groups is heads_first, arranged))
-    causal = mask is not None and mask.is_causal(whole.axes)
-    hindrance = None if mask is None or causal else _mask_hindrance(mask, whole, dtype)
+    causal = mask is not None and mask.is_causal(whole.axes, known)
+    hindrance = None if mask is None or causal else _mask_hindrance(mask, whole, dtype, known)
     if not options or hindrance is not None:
         return hindrance or "its shapes cannot be told before it runs"
     _, _, arranged = min(options, key=lambda option: option[:2])
@@ -460,12 +363,12 @@ def _only_mask(whole: Attended) -> Mask | str | None:
     return additive(bias) or (Mask(bias, None) if is_hiding else "the bias that is added may hide all keys")
 
 
-def _mask_hindrance(mask: Mask, whole: Attended, dtype: ir.DataType | None) -> str | None:
+def _mask_hindrance(mask: Mask, whole: Attended, dtype: ir.DataType | None, known: Knowledge) -> str | None:
     """Return why the operator cannot take a mask, or None."""
     if dtype is not ir.DataType.FLOAT:
         return "a row that is masked as a whole is known to be right in single precision alone"
     added = mask.numbers if mask.numbers is not None else constant_of(mask.seen.value)
-    if added is not None and not np.isfinite(added).all() and not mask.keeps_some(whole.axes):
+    if added is not None and not np.isfinite(added).all() and not mask.keeps_some(whole.axes, known):
         return "a row that is masked with -inf as a whole would not be NaN"
     return None if whole.over_scores(mask.seen) is not None else "the axes of its mask are others"
 

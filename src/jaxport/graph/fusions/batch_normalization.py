@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import constant_of, dims_of, is_op, numpy_dtype
 from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_dims
-from jaxport.graph.fusions.normalized import PRODUCT, deviation_and_factors, with_bias
+from jaxport.graph.fusions.normalized import PRODUCT, SUM, Scaling, scalings
 from jaxport.graph.matching import Seen
 
 MOST_DEVIATIONS = 30
@@ -33,7 +33,7 @@ Known = Callable[[ir.Value], np.ndarray | None]
 def batch_normalization(model: ir.Model, known: Known = constant_of) -> str:
     """Recognise BatchNorm that uses its running statistics, in the graph, its subgraphs and its functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset, known), PRODUCT)
+    return fuse(model, lambda node: _find(node, opset, known), PRODUCT, SUM)
 
 
 @dataclass(frozen=True)
@@ -43,47 +43,49 @@ class BatchNormalized:
     Attributes:
       x: the value.
       channel: the axis along which the statistics vary.
-      mean, variance: the statistics.
-      epsilon: the number added to the variance.
+      mean: the mean; the variance is `scaled.variance`.
       scales: the other factors, at most one.
+      scaled: all factors, and the result.
     """
 
     x: Seen
     channel: int
     mean: Seen
-    variance: Seen
-    epsilon: float
     scales: tuple[Seen, ...]
+    scaled: Scaling
 
 
 def _find(node: ir.Node, opset: int, known: Known) -> Fusion | str | None:
-    match, result = _normalized(node), node.outputs[0]
+    match = next((match for scaled in scalings(node) if (match := _normalized(scaled)) is not None), None)
     if match is None:
         return None
+    result = match.scaled.result
     if not same_dims(match.x.entry, result):
         return f"`{match.x.entry.name}` is broadcast to the shape of the result"
     if not _is_worth_moving(match.x.entry, match.channel):
         return "the channels are not the second axis"
-    hindrance = obstacle("BatchNormalization", match.x.value.dtype, opset, [match.epsilon]) or _imprecision(
+    hindrance = obstacle("BatchNormalization", match.x.value.dtype, opset, [match.scaled.epsilon]) or _imprecision(
         match, known
     )
-    return hindrance or _fusion(match, result)
+    return hindrance or _fusion(match)
 
 
-def _normalized(node: ir.Node) -> BatchNormalized | None:
-    deviation, factors = deviation_and_factors(node) or (None, [])
-    if deviation is None:
-        return None
-    variance, epsilon = deviation
-    (channel, *more) = [axis for axis in variance.axes if axis is not None] or [None]
+def _normalized(scaled: Scaling) -> BatchNormalized | None:
+    (channel, *more) = [axis for axis in scaled.variance.axes if axis is not None] or [None]
     if more or not isinstance(channel, int):
         return None
-    centered = [(seen, difference) for seen in factors if (difference := _centered(seen, channel)) is not None]
-    scales = tuple(seen for seen in factors if not centered or seen is not centered[0][0])
-    if len(centered) != 1 or len(scales) > 1 or not all(_is_parameter(seen, channel) for seen in scales):
+    factors, bias = scaled.factors, [] if scaled.bias is None else [scaled.bias]
+    if scaled.centered is not None:
+        (x, mean), scales = scaled.centered, factors
+    else:
+        centered = [(seen, difference) for seen in factors if (difference := _centered(seen, channel)) is not None]
+        if len(centered) != 1:
+            return None
+        scales = tuple(seen for seen in factors if seen is not centered[0][0])
+        ((_, (x, mean)),) = centered
+    if len(scales) > 1 or not all(_is_parameter(seen, channel) for seen in (mean, *scales, *bias)):
         return None
-    ((_, (x, mean)),) = centered
-    return BatchNormalized(x, channel, mean, variance, epsilon, scales)
+    return BatchNormalized(x, channel, mean, scales, scaled)
 
 
 def _centered(seen: Seen, channel: int) -> tuple[Seen, Seen] | None:
@@ -99,13 +101,13 @@ def _is_parameter(seen: Seen, channel: int) -> bool:
 
 def _imprecision(match: BatchNormalized, known: Known) -> str | None:
     """Return why scaling before shifting would be less exact than the program, or None."""
-    mean, variance = known(match.mean.value), known(match.variance.value)
+    mean, variance = known(match.mean.value), known(match.scaled.variance.value)
     if mean is None or variance is None:
         return "its mean and variance are not known"
     if match.x.value.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
         return "it is in half precision"
     with np.errstate(invalid="ignore", divide="ignore"):
-        away = np.abs(mean.ravel()) / np.sqrt(variance.ravel() + match.epsilon)
+        away = np.abs(mean.ravel()) / np.sqrt(variance.ravel() + match.scaled.epsilon)
     return None if (away <= MOST_DEVIATIONS).all() else "its mean is many deviations away from zero"
 
 
@@ -113,9 +115,10 @@ def _is_worth_moving(x: ir.Value, channel: int) -> bool:
     return channel == 1 or (channel > 1 and (len(dims_of(x) or []) > 3 or is_op(x.producer(), "Transpose")))
 
 
-def _fusion(match: BatchNormalized, product: ir.Value) -> Fusion | str:
-    result, bias = with_bias(product, lambda seen: _is_parameter(seen, match.channel))
-    parameters = [*match.scales, match.mean, match.variance, *([bias] if bias else [])]
+def _fusion(match: BatchNormalized) -> Fusion | str:
+    product, variance = match.scaled.result, match.scaled.variance
+    result, bias = match.scaled.with_bias(lambda seen: _is_parameter(seen, match.channel))
+    parameters = [*match.scales, match.mean, variance, *([bias] if bias else [])]
     dims, x = dims_of(product) or [], match.x.entry
     order = [0, match.channel, *(axis for axis in range(1, len(dims)) if axis != match.channel)]
     channels = dims[match.channel]
@@ -130,10 +133,10 @@ def _fusion(match: BatchNormalized, product: ir.Value) -> Fusion | str:
             return builder.expanded(builder.viewed(seen.value, [own]), [channels])
 
         scale = match.scales[0] if match.scales else None
-        vectors = [vector(scale, 1), vector(bias, 0), vector(match.mean, 0), vector(match.variance, 1)]
+        vectors = [vector(scale, 1), vector(bias, 0), vector(match.mean, 0), vector(variance, 1)]
         first = [dims[axis] for axis in order]
         normal = builder.emit(
-            "BatchNormalization", [builder.transposed(x, order), *vectors], first, epsilon=match.epsilon
+            "BatchNormalization", [builder.transposed(x, order), *vectors], first, epsilon=match.scaled.epsilon
         )
         return builder.transposed(normal, np.argsort(order).tolist())
 

@@ -20,10 +20,10 @@ import onnx_ir as ir
 
 from jaxport.graph.arranging import reshaped, target
 from jaxport.graph.axis_groups import product
-from jaxport.graph.editing import Dim, dims_of, is_op, numpy_dtype, source, sources
+from jaxport.graph.editing import Dim, constant_of, dims_of, is_op, numpy_dtype, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_but_for_ones, same_dims
-from jaxport.graph.fusions.normalized import Normalized, with_bias
-from jaxport.graph.matching import Part, Seen
+from jaxport.graph.fusions.normalized import Normalized
+from jaxport.graph.matching import Part, Seen, joined
 from jaxport.onnx_facts import VIEWS
 
 
@@ -42,8 +42,9 @@ class Grouping:
     whole: bool
 
     def is_parameter(self, seen: Seen) -> bool:
-        """Whether a value varies along the channels only."""
-        return [axis for axis in seen.axes if axis is not None] in ([], [self.channel])
+        """Whether a value varies along the channels only, perhaps divided into groups."""
+        axes = [axis for axis in seen.axes if axis is not None]
+        return not axes or joined(axes) == self.channel or axes == [self.channel]
 
 
 def group_normalization(model: ir.Model) -> str:
@@ -96,14 +97,16 @@ def _per_channel(seen: Seen) -> Seen | None:
     return seen if [axis for axis in seen.axes if axis is not None] == [1] else None
 
 
-def grouped(match: Normalized, result: ir.Value, opset: int) -> Fusion | str | None:
+def grouped(match: Normalized, opset: int) -> Fusion | str | None:
     """Return the fusion of a normalization over positions, why it is declined, or None if it is none."""
+    result = match.scaled.result
     grouping = _grouping(match, dims_of(result) or [])
-    if grouping is None or not all(map(grouping.is_parameter, match.scales)):
+    bias = [] if match.scaled.bias is None else [match.scaled.bias]
+    if grouping is None or not all(map(grouping.is_parameter, [*match.scales, *bias])):
         return None
     if not same_but_for_ones(match.x.entry, result):
         return f"`{match.x.entry.name}` is broadcast to the shape of the result"
-    return obstacle("InstanceNormalization", match.x.value.dtype, opset) or _fusion(match, result, grouping)
+    return obstacle("InstanceNormalization", match.x.value.dtype, opset) or _fusion(match, grouping)
 
 
 def _grouping(match: Normalized, dims: list[Dim]) -> Grouping | None:
@@ -125,8 +128,8 @@ def _grouping(match: Normalized, dims: list[Dim]) -> Grouping | None:
     return Grouping(channel, groups, whole=not parts)
 
 
-def _fusion(match: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | str:
-    result, bias = with_bias(value, grouping.is_parameter)
+def _fusion(match: Normalized, grouping: Grouping) -> Fusion | str:
+    value, (result, bias) = match.scaled.result, match.scaled.with_bias(grouping.is_parameter)
     parameters = [*match.scales, *([bias] if bias else [])]
     dims, x = dims_of(value) or [], match.x.entry
     order = [0, grouping.channel, *(axis for axis in range(1, len(dims)) if axis != grouping.channel)]
@@ -150,10 +153,29 @@ def _fusion(match: Normalized, value: ir.Value, grouping: Grouping) -> Fusion | 
             normal = builder.emit("Reshape", [normal, shape], first)
         normal = builder.transposed(normal, np.argsort(order).tolist())
         for scale in match.scales:
-            normal = builder.emit("Mul", [normal, scale.entry], dims)
-        return builder.emit("Add", [normal, bias.entry], dims) if bias else normal
+            normal = builder.emit("Mul", [normal, _beside(builder, scale, dims, grouping)], dims)
+        return builder.emit("Add", [normal, _beside(builder, bias, dims, grouping)], dims) if bias else normal
 
     return Fusion("InstanceNormalization", result, [match.x.value, *(seen.value for seen in parameters)], build)
+
+
+def _beside(builder: Builder, seen: Seen, dims: list[Dim], grouping: Grouping) -> ir.Value:
+    """Return a value that varies along the channels, as it broadcasts to some dims."""
+    own = dims_of(seen.entry)
+    if (
+        own is not None
+        and len(own) <= len(dims)
+        and all(d in (1, e) for d, e in zip(own[::-1], dims[::-1], strict=False))
+    ):
+        return seen.entry
+    channels = dims[grouping.channel]
+    if all(axis is None for axis in seen.axes) or not isinstance(channels, int):
+        return builder.viewed(builder.owned(seen.value), [1])
+    wanted = [channels, *(1 for _ in dims[grouping.channel + 1 :])]
+    array = constant_of(seen.value)
+    if array is not None:
+        return builder.constant(array.reshape(wanted), seen.value.name or "parameter", seen.value)
+    return builder.viewed(_vector(builder, seen.value, channels), wanted)
 
 
 def _row(dims: list[Dim], groups: int) -> Dim:

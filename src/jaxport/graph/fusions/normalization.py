@@ -26,7 +26,7 @@ from jaxport.graph.editing import (
 )
 from jaxport.graph.fusing import Builder, Fusion, fuse, obstacle, same_but_for_ones
 from jaxport.graph.fusions.group_normalization import grouped
-from jaxport.graph.fusions.normalized import PRODUCT, Normalized, normalized, with_bias
+from jaxport.graph.fusions.normalized import PRODUCT, SUM, Normalized, normalized
 from jaxport.graph.fusions.softmax import axis_attribute
 from jaxport.graph.matching import Seen
 
@@ -34,21 +34,25 @@ from jaxport.graph.matching import Seen
 def normalization(model: ir.Model) -> str:
     """Recognise LayerNormalization, RMSNormalization, GroupNorm and InstanceNorm, in the graph, its subgraphs and functions."""
     opset = model.opset_imports[""]
-    return fuse(model, lambda node: _find(node, opset), PRODUCT)
+    return fuse(model, lambda node: _find(node, opset), PRODUCT, SUM)
 
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
-    match, result = normalized(node), node.outputs[0]
-    if match is None:
-        return None
-    fusion = grouped(match, result, opset)
+    first: Fusion | str | None = None
+    for match in normalized(node):
+        fusion = _of(match, opset)
+        if isinstance(fusion, Fusion):
+            return fusion
+        first = first or fusion
+    inside = (value.producer() for value in node.inputs if value is not None)
+    return None if first is None or any(any(normalized(each)) for each in inside) else first  # a factor is the match
+
+
+def _of(match: Normalized, opset: int) -> Fusion | str:
+    fusion = grouped(match, opset)
     if isinstance(fusion, Fusion):
         return fusion
-    hindrance = _hindrance(match, result, opset)
-    if hindrance is None:
-        return _fusion(match, result)
-    inside = (value.producer() for value in node.inputs if value is not None)
-    return None if any(map(normalized, inside)) else fusion or hindrance  # a factor of it is the match
+    return fusion or _hindrance(match, match.scaled.result, opset) or _fusion(match)
 
 
 def _hindrance(match: Normalized, product: ir.Value, opset: int) -> str | None:
@@ -63,15 +67,17 @@ def _hindrance(match: Normalized, product: ir.Value, opset: int) -> str | None:
         return "the sizes of the normalized axes are open"
     if not same_but_for_ones(x, product):
         return f"`{x.name}` is broadcast to the shape of the result"
-    if len(match.scales) > 1 or not all(map(match.is_parameter, match.scales)):
+    bias = [] if match.scaled.bias is None else [match.scaled.bias]
+    if len(match.scales) > 1 or not all(map(match.is_parameter, [*match.scales, *bias])):
         return "it is scaled along other axes than the normalized ones"
     return obstacle(match.op_type, x.dtype, opset, [match.epsilon])
 
 
-def _fusion(match: Normalized, product: ir.Value) -> Fusion:
-    result, bias = product, None
+def _fusion(match: Normalized) -> Fusion:
+    result = product = match.scaled.result
+    bias = None
     if match.op_type == "LayerNormalization":
-        result, bias = with_bias(product, match.is_parameter)
+        result, bias = match.scaled.with_bias(match.is_parameter)
     leaves = [match.x, *match.scales, *([bias] if bias else [])]
     dims = dims_of(product) or []
     first = min(axis for axis in match.axes if isinstance(axis, int))

@@ -3,23 +3,55 @@
 The factors come in any order: the root, `x - mean(x)` or `x`, and a scale that varies along some axes only; then a bias
 may be added. The variance is `mean((x - mean(x))²)`, or `mean(x²) - mean(x)²`, perhaps clamped to be non-negative;
 without a mean it is `mean(x²)`.
+
+TensorFlow and Keras distribute the product: with `f` for the root and the scale, they write `x * f + (bias - mean * f)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
 from jaxport.graph.axis_groups import expanded_product
 from jaxport.graph.editing import PARAMETER, Dim, is_op, size_in
-from jaxport.graph.fusing import Anchor, same_dims
+from jaxport.graph.fusing import Anchor, same_but_for_ones, same_dims
 from jaxport.graph.matching import Axis, Reduced, Seen, close, over
-from jaxport.onnx_facts import VIEWS
+from jaxport.onnx_facts import ARITHMETIC, VIEWS
 
 #: A product that may have the root as a factor.
 PRODUCT = Anchor(at=("Mul", "Div"), below=("Sqrt", "Pow"), through=(*VIEWS, "Mul", "Div", "Reciprocal"))
+#: A sum whose terms may have it.
+SUM = Anchor(at=("Add", "Sub"), below=("Sqrt", "Pow"), through=VIEWS | ARITHMETIC | {"Reciprocal", "Neg"})
+#: The most terms of a sum that are looked at: two products and a bias.
+MOST_TERMS = 3
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A value, perhaps without its mean, that is divided by `sqrt(variance + epsilon)`, scaled and shifted.
+
+    Attributes:
+      result: what is computed.
+      variance: the variance.
+      epsilon: the number added to it.
+      factors: the other factors; if `centered` is absent, one of them is the value.
+      centered: the value and its mean, if the product is distributed.
+      bias: what is added, if the product is distributed.
+    """
+
+    result: ir.Value
+    variance: Seen
+    epsilon: float
+    factors: tuple[Seen, ...]
+    centered: tuple[Seen, Seen] | None = None
+    bias: Seen | None = None
+
+    def with_bias(self, is_parameter: Callable[[Seen], bool]) -> tuple[ir.Value, Seen | None]:
+        """Return the sum of the result and a bias, and the bias; the result itself and None if no bias is added."""
+        return (self.result, self.bias) if self.bias is not None else with_bias(self.result, is_parameter)
 
 
 @dataclass(frozen=True)
@@ -33,6 +65,7 @@ class Normalized:
       epsilon: the number added to the variance.
       scales: the other factors.
       sizes: the size along each axis that a mean goes over or keeps.
+      scaled: all factors, and the result.
     """
 
     op_type: str
@@ -41,6 +74,7 @@ class Normalized:
     epsilon: float
     scales: tuple[Seen, ...]
     sizes: Mapping[Axis, Dim]
+    scaled: Scaling
 
     def is_parameter(self, seen: Seen) -> bool:
         """Whether a value varies along the normalized axes only, in their order."""
@@ -48,35 +82,108 @@ class Normalized:
         return along == [axis for axis in self.axes if axis in along]
 
 
-def normalized(node: ir.Node | None) -> Normalized | None:
-    """Return the normalization that a product computes."""
-    deviation, others = deviation_and_factors(node) or (None, [])
-    if deviation is None:
-        return None
-    variance, epsilon = deviation
-    squared = _mean_square(variance)
-    for index, seen in enumerate(others):
-        scales = tuple(others[:index] + others[index + 1 :])
-        centered = _centered(seen)
-        if centered is not None and _is_variance(variance, seen, *centered[:2]):
-            x, axes, sizes = centered
-            return Normalized("LayerNormalization", x, axes, epsilon, scales, sizes)
-        axes = None if squared is None else over(squared, seen)
-        if squared is not None and axes is not None:
-            return Normalized("RMSNormalization", seen, axes, epsilon, scales, squared.sizes)
-    return None
+def normalized(node: ir.Node | None) -> Iterator[Normalized]:
+    """Yield the normalizations that a product or a sum may compute, seen from it and from the Reshape behind it."""
+    for scaled in scalings(node):
+        variance, epsilon, factors = scaled.variance, scaled.epsilon, scaled.factors
+        if scaled.centered is not None:
+            x, mean = scaled.centered
+            averaged = mean_of(mean)
+            axes = None if averaged is None else over(averaged, x)
+            if averaged is not None and axes is not None and _is_variance(variance, x, x, axes):
+                x = _entered(x, scaled.result)
+                yield Normalized("LayerNormalization", x, axes, epsilon, factors, averaged.sizes, scaled)
+            continue
+        squared = _mean_square(variance)
+        for index, seen in enumerate(factors):
+            scales = (*factors[:index], *factors[index + 1 :])
+            centered = _centered(seen)
+            if centered is not None and _is_variance(variance, seen, *centered[:2]):
+                x, axes, sizes = centered
+                yield Normalized("LayerNormalization", x, axes, epsilon, scales, sizes, scaled)
+                break
+            axes = None if squared is None else over(squared, seen)
+            if squared is not None and axes is not None:
+                yield Normalized("RMSNormalization", seen, axes, epsilon, scales, squared.sizes, scaled)
+                break
 
 
-def deviation_and_factors(node: ir.Node | None) -> tuple[tuple[Seen, float], list[Seen]] | None:
-    """Return the variance and epsilon of a product with one `1 / sqrt(variance + epsilon)`, and its other factors."""
-    whole = Seen.whole(node.outputs[0]) if node is not None and is_op(node, "Mul", "Div") else None
-    factors = [] if whole is None else list(_factors(whole, 1))
+def _entered(x: Seen, result: ir.Value) -> Seen:
+    """Return a value as it is where it has the shape of the result: before it was divided into groups, for example."""
+    axes = [axis for axis in x.axes if axis is not None]
+    in_order = all(isinstance(axis, int) for axis in axes) and axes == sorted(axes, key=str)
+    if in_order and not same_but_for_ones(x.entry, result) and same_but_for_ones(x.value, result):
+        return replace(x, entry=x.value)
+    return x
+
+
+def scalings(node: ir.Node | None) -> Iterator[Scaling]:
+    """Yield what a product or a sum with one `1 / sqrt(variance + epsilon)` may compute."""
+    if node is None or not is_op(node, *ARITHMETIC):
+        return
+    result = node.outputs[0]
+    if is_op(node, "Mul", "Div"):
+        whole = Seen.whole(result)
+        found = None if whole is None else _divided(list(_factors(whole, 1)))
+        if found is not None:
+            yield Scaling(result, *found)
+        return
+    yield from _distributed(result)
+    users = [] if result.is_graph_output() else list(result.consumers())
+    if len(users) == 1 and is_op(users[0], "Reshape"):
+        yield from _distributed(users[0].outputs[0])
+
+
+def _divided(factors: Sequence[tuple[Seen, int]]) -> tuple[Seen, float, tuple[Seen, ...]] | None:
+    """Return the variance and epsilon of the only root among factors that divides, and the other factors."""
     deviations = [(seen, exponent) for seen, exponent in factors if _is_deviation(seen, exponent)]
     if len(deviations) != 1:
         return None
     others = [seen for seen, exponent in factors if exponent == 1 and (seen, exponent) != deviations[0]]
     radicand = _radicand(deviations[0][0]) if len(others) == len(factors) - 1 else None
-    return None if radicand is None else (radicand, others)
+    return None if radicand is None else (*radicand, tuple(others))
+
+
+def _distributed(result: ir.Value) -> Iterator[Scaling]:
+    """Match `x * f + (bias - mean * f)`, in any order and with any signs that amount to it."""
+    whole = Seen.whole(result)
+    terms = [] if whole is None else list(itertools.islice(_terms(whole, 1, True), MOST_TERMS + 1))
+    if not 2 <= len(terms) <= MOST_TERMS:
+        return
+    for one, other in itertools.permutations(terms, 2):
+        biases = [term for term in terms if term is not one and term is not other]
+        if any(term.sign < 0 for term in (one, *biases)) or other.sign > 0:
+            continue
+        for x, factor in itertools.permutations(one.factors, 2):
+            means = [each for each in other.factors if each != factor]
+            found = _divided(list(_factors(factor, 1)) or [(factor, 1)]) if len(means) == 1 else None
+            if found is not None:
+                yield Scaling(result, *found, (x, means[0]), biases[0].value if biases else None)
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A term of a sum, with its sign; `factors` are two if it is a product."""
+
+    sign: int
+    value: Seen
+    factors: tuple[Seen, ...] = ()
+
+
+def _terms(seen: Seen, sign: int, is_whole: bool = False) -> Iterator[_Term]:
+    """Yield the terms of a sum; a sum that is also used elsewhere is one term."""
+    alone = is_whole or len(seen.value.uses()) == len(seen.entry.uses()) == 1
+    operands = (seen.operands("Add", "Sub", "Neg") or []) if alone else []
+    for index, operand in enumerate(operands):
+        yield from _terms(operand, -sign if seen.is_op("Neg") or (seen.is_op("Sub") and index) else sign)
+    if operands:
+        return
+    factors: list[Seen] = []
+    for factor in seen.operands("Mul") or []:
+        negated, *_ = factor.operands("Neg") or [None]
+        sign, factor = (sign, factor) if negated is None else (-sign, negated)
+        factors.append(factor)
+    yield _Term(sign, seen, tuple(factors))
 
 
 def _factors(seen: Seen, exponent: int) -> Iterator[tuple[Seen, int]]:

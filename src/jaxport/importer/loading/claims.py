@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Literal
 
 import onnx_ir as ir
 
-from jaxport.onnx_facts import ROLES
+from jaxport.onnx_facts import ROLES, STATE_DICT
 
-__all__ = ["Role", "claims"]
+__all__ = ["Role", "claims", "state_dict_names", "with_claims"]
 
 Role = Literal["parameter", "statistic", "constant"]
 """What an initializer is: training changes a parameter, calls in training change a statistic, nothing changes a constant."""
@@ -20,11 +21,7 @@ MOST_CLAIMS = 2**24
 
 def claims(model: ir.Model) -> dict[str, Role]:
     """Return the roles that the file claims for tensors, by name; what is malformed claims nothing."""
-    text = model.metadata_props.get(ROLES, "")
-    try:
-        entries = json.loads(text) if text and len(text) <= MOST_CLAIMS else {}
-    except (ValueError, RecursionError):
-        return {}
+    entries = _json(model, ROLES)
     claimed: dict[str, Role] = {}
     kinds: tuple[Role, ...] = ("parameter", "statistic", "constant")
     for role in kinds:
@@ -33,3 +30,28 @@ def claims(model: ir.Model) -> dict[str, Role]:
             if isinstance(name, str):
                 claimed[name] = role  # of contradictory claims, the one that trains least
     return claimed
+
+
+def state_dict_names(model: ir.Model) -> list[str]:
+    """Return the names of the state dict of the module that a model was made of, if it says them."""
+    names = _json(model, STATE_DICT)
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _json(model: ir.Model, key: str) -> object:
+    """Return an entry of the metadata that is JSON; None if it is malformed or absent."""
+    text = model.metadata_props.get(key, "")
+    try:
+        return json.loads(text) if text and len(text) <= MOST_CLAIMS else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def with_claims(model: ir.Model, copies: Mapping[str, str]) -> None:
+    """Claim for tensors of a model, in place, what the file claims for the tensors that they are copies of."""
+    claimed = claims(model)
+    roles: dict[str, list[str]] = {}
+    for name, role in {**claimed, **{name: claimed[of] for name, of in copies.items() if of in claimed}}.items():
+        roles.setdefault(role, []).append(name)
+    if roles:
+        model.metadata_props[ROLES] = json.dumps(roles)

@@ -24,7 +24,7 @@ from jaxport.importer.loading.lifting import has_hidden, lift
 from jaxport.importer.loading.mapping import Buffer
 from jaxport.importer.loading.ordering import in_order
 
-__all__ = ["ModelSource", "as_written", "is_source", "load"]
+__all__ = ["ModelSource", "as_written", "is_source", "load", "unreadable"]
 
 
 class HasModel(Protocol):
@@ -75,6 +75,24 @@ def load(source: ModelSource, limits: Limits | None = None) -> ir.Model:
         where="`from_onnx`",
         instead="give a path, bytes, a `ModelProto`, an `onnx_ir.Model`, or what `to_onnx` returned",
     )
+
+
+def unreadable(path: str | os.PathLike[str]) -> str:
+    """Return why the file at a path is no ONNX model at all; an empty text if it is one, sound or not.
+
+    >>> unreadable("missing.onnx")
+    'there is no such file'
+    """
+    path = Path(path)
+    if not path.exists():
+        return "there is no such file"
+    if not path.is_file():
+        return "it is a folder" if path.is_dir() else "it is not a regular file"
+    try:
+        proto = _parse(Buffer(path), f"`{path}`")
+    except (ModelError, OSError) as error:
+        return error.why if isinstance(error, ModelError) else error.strerror or str(error)
+    return "" if proto.HasField("graph") else "it has no graph: it is truncated, or something else"
 
 
 def _own_tensors(model: ir.Model, limits: Limits) -> ir.Model:

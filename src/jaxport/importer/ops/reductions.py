@@ -29,8 +29,12 @@ REDUCTIONS: dict[str, PythonFunction] = {
     "ReduceSum": jnp.sum,
     "ReduceMean": jnp.mean,
     "ReduceProd": jnp.prod,
-    "ReduceMax": lambda x, **over: jnp.max(x, **over, **_of_nothing(x, "min")),
-    "ReduceMin": lambda x, **over: jnp.min(x, **over, **_of_nothing(x, "max")),
+    "ReduceMax": lambda x, **over: (
+        jnp.any(x, **over) if x.dtype == bool else jnp.max(x, **over, **_of_nothing(x, "min"))
+    ),
+    "ReduceMin": lambda x, **over: (
+        jnp.all(x, **over) if x.dtype == bool else jnp.min(x, **over, **_of_nothing(x, "max"))
+    ),
     "ReduceL1": lambda x, **over: jnp.sum(jnp.abs(x), **over),
     "ReduceL2": lambda x, **over: jnp.sqrt(jnp.sum(x * x, **over)),
     "ReduceLogSum": lambda x, **over: jnp.log(jnp.sum(x, **over)),

@@ -147,7 +147,7 @@ def _write(whole: np.ndarray, written: np.ndarray, value: np.ndarray, origin: We
         return f"it has {math.prod(value.shape)} elements, not {last - first}"
     target, given = whole.reshape(-1)[first:last], value.reshape(-1).astype(whole.dtype)
     if written[first:last].any() and not np.array_equal(target, given, equal_nan=True):
-        return f"`{other}` comes from the same tensor, and they were trained apart: print `from_onnx(…, untie=True)`"
+        return f'`{other}` comes from the same tensor, and they were trained apart: print `from_onnx(…, ties="none")`'
     target[...] = given
     written[first:last] = True
     return ""

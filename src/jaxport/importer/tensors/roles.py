@@ -35,7 +35,7 @@ from jaxport.onnx_facts import (
     WEIGHTS,
 )
 
-__all__ = ["COPY_OF", "TRAINABLE", "Role", "kernels", "roles", "static_values"]
+__all__ = ["TRAINABLE", "Role", "kernels", "roles", "static_values"]
 
 TRAINABLE = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 
@@ -99,19 +99,11 @@ def roles(body: Body, static: Collection[ir.Value], model: ir.Model) -> dict[ir.
     """
     claimed = claims(model)
     may_train = {v for v, tensor in body.initializers.items() if tensor.dtype in TRAINABLE and v not in static}
-    told: dict[ir.Value, Role] = {v: claimed[_origin(v).name or ""] for v in may_train if _origin(v).name in claimed}
+    told: dict[ir.Value, Role] = {v: claimed[v.name or ""] for v in may_train if v.name in claimed}
     open_ones = [value for value in body.initializers if value in may_train and value not in told]
     used = _by_use(body, open_ones, model.producer_name == PYTORCH) if open_ones else {}
     constant: Role = "constant"
     return {value: told.get(value) or used.get(value) or constant for value in body.initializers}
-
-
-COPY_OF = "jaxport.copy_of"
-"""Has the initializer that an untied one is a copy of, in the `meta` of its value."""
-
-
-def _origin(value: ir.Value) -> ir.Value:
-    return value.meta.get(COPY_OF, value)
 
 
 PYTORCH = "pytorch"
@@ -144,8 +136,8 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
     biases = _biases(body, {v: tuple(tensor.shape.numpy()) for v, tensor in body.initializers.items()})
 
     def role(value: ir.Value) -> Role:
-        tensor, kinds, name = body.initializers[value], uses.get(value, set()), _origin(value).name or ""
-        kind = _origin(value).metadata_props.get(_KIND, "")
+        tensor, kinds, name = body.initializers[value], uses.get(value, set()), value.name or ""
+        kind = value.metadata_props.get(_KIND, "")
         is_path = _PATH.fullmatch(name) is not None and bool(given_name(name))
         named = (of_pytorch and is_path) or _OF_PADDLE.fullmatch(name) is not None or _OF_TENSORFLOW in name
         looked_up = "rows" in kinds

@@ -14,18 +14,16 @@ from jax.sharding import NamedSharding, Sharding
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.loading.mapping import MappedTensor
-from jaxport.importer.modules import scopes_of
-from jaxport.importer.names import unique
-from jaxport.importer.resolving.graph import Body, BoundNode
+from jaxport.importer.resolving.graph import Body
 from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.tensors.parameters import Params
-from jaxport.importer.tensors.roles import COPY_OF, TRAINABLE, Role, kernels, roles, static_values
+from jaxport.importer.tensors.roles import TRAINABLE, Role, kernels, roles
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.image_layout import HWIO, OIHW, order
 from jaxport.jaxprs.meshes import on_host
 
-__all__ = ["Shardings", "Weights", "untie"]
+__all__ = ["Shardings", "Weights"]
 
 Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Sharding | None]
 """Where parameters live: by name, or as a function of the name and the shape and dtype of each."""
@@ -238,7 +236,6 @@ class Weights(Mapping[str, jax.Array]):
     def filled(self, model: ir.Model, tensors: Mapping[str, np.ndarray]) -> ir.Model:
         """Return a copy of the model with other values of initializers, in the model's own order of axes."""
         copy = model.clone()
-        copies = dict(zip(model.graph, copy.graph, strict=True))
         for value, known in self.body.initializers.items():
             name = value.name or ""
             if name not in tensors:
@@ -248,11 +245,6 @@ class Weights(Mapping[str, jax.Array]):
                 new = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
                 copy.graph.register_initializer(new)
             copy.graph.initializers[name].const_value = tensor
-        for node in self.body.nodes:
-            for index, value in enumerate(node.inputs):
-                name = (value.name or "") if value in self.body.initializers else None
-                if name is not None and name in tensors and node.node.inputs[index] is not value:  # untied
-                    copies[node.node].replace_input_with(index, copy.graph.initializers[name])
         return copy
 
 
@@ -309,46 +301,3 @@ def _named(body: Body, static: set[ir.Value], names: Collection[str]) -> list[ir
                 instead="name floating point initializers of the model",
             )
     return [known[name] for name in names]
-
-
-def untie(body: Body, names: Collection[str] | None, model: ir.Model) -> None:
-    """Give each node that uses a shared tensor a tensor of its own, named after the module of the node.
-
-    Exporters merge equal tensors, such as the scales of all new normalizations, which have to differ after training.
-
-    Args:
-      body: the graph.
-      names: the initializers to untie, or None for all parameters.
-      model: the model, whose metadata may say what its initializers are.
-
-    Raises:
-      InvalidArgument: no initializer has a given name.
-    """
-    taken = {value.name or "" for value in body.initializers}
-    unknown = [name for name in names or () if name not in taken]
-    if unknown:
-        raise InvalidArgument(
-            f"`{unknown[0]}` is not an initializer of the model",
-            where="`from_onnx(untie=…)`",
-            instead="name initializers, or untie all: `untie=True`",
-        )
-    users: dict[ir.Value, list[tuple[BoundNode, int]]] = {}
-    for node in body.nodes:
-        for index, value in enumerate(node.inputs):
-            if value is not None and value in body.initializers:
-                users.setdefault(value, []).append((node, index))
-    roles_of = roles(body, static_values(body), model) if names is None else {}
-    for value, uses in users.items():
-        tensor = body.initializers[value]
-        wanted = value.name in names if names is not None else roles_of[value] == "parameter"
-        if not wanted:
-            continue
-        for node, index in uses[1:]:
-            scope = (scopes_of(node.node) or [("", "")])[-1][0]
-            last = (value.name or "").rpartition(".")[2]
-            name = unique(f"{scope}.{last}" if scope else value.name or "", taken)
-            taken.add(name)
-            own = ir.Value(name=name, shape=value.shape, type=value.type)
-            own.meta[COPY_OF] = value
-            body.initializers[own] = tensor
-            node.inputs = (*node.inputs[:index], own, *node.inputs[index + 1 :])

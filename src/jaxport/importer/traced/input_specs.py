@@ -106,7 +106,7 @@ def read_specs(
 ) -> tuple[dict[str, RuntimeValue], dict[str, RuntimeValue], tuple[str, ...]]:
     """Return the inputs that a user describes by their sizes, the values of the others, and constraints on the sizes.
 
-    A tuple is a shape, as `to_onnx` takes it: `("batch", 3, "32*h", "32*w")`. One of numbers only is a value if the model
+    A tuple is a shape, as `to_onnx` takes it: `("batch", 3, "32*h", "32*w")`; None stands for what the model declares. One of numbers only is a value if the model
     declares another rank, or if the input's values decide shapes.
 
     Args:
@@ -138,7 +138,10 @@ def read_specs(
             dims = [size for leaf in jax.tree.leaves(given) for size in leaf.shape]
             constraints |= {text: None for size in dims if is_dim(size) for text in constraints_of(size)}
             specs[name] = jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct(tuple(map(_size, leaf.shape)), canonical(np.dtype(leaf.dtype))), given
+                lambda leaf, value=declared[name]: jax.ShapeDtypeStruct(
+                    tuple(map(_size, _with_declared(value, leaf.shape))), canonical(np.dtype(leaf.dtype))
+                ),
+                given,
             )
         else:
             values[name] = given
@@ -155,7 +158,9 @@ def is_spec(value: object) -> bool:
 
 
 def _is_shape(given: object, declared: ir.Value, decides_shapes: bool) -> bool:
-    if type(given) is not tuple or not all(isinstance(size, int | np.integer | str) or is_dim(size) for size in given):
+    if type(given) is not tuple:
+        return False
+    if not all(size is None or isinstance(size, int | np.integer | str) or is_dim(size) for size in given):
         return False
     if any(not isinstance(size, int | np.integer) for size in given):
         return declared.dtype is not None and declared.dtype != ir.DataType.STRING
@@ -170,7 +175,16 @@ def _spec_of(declared: ir.Value, shape: tuple[RuntimeValue, ...]) -> jax.ShapeDt
             instead="give a size, or a name, for each of its axes",
         )
     assert declared.dtype is not None
-    return jax.ShapeDtypeStruct(tuple(map(_size, shape)), canonical(np.dtype(declared.dtype.numpy())))
+    return jax.ShapeDtypeStruct(
+        tuple(map(_size, _with_declared(declared, shape))), canonical(np.dtype(declared.dtype.numpy()))
+    )
+
+
+def _with_declared(value: ir.Value, shape: Sequence[RuntimeValue]) -> list[RuntimeValue]:
+    """Return the sizes of an input, with those that the model declares, or names, in place of None."""
+    declared = value.shape.dims if value.shape is not None and len(value.shape) == len(shape) else [None] * len(shape)
+    names = [size.value if isinstance(size, ir.SymbolicDim) else size for size in declared]
+    return [names[axis] or f"{value.name}_{axis}" if size is None else size for axis, size in enumerate(shape)]
 
 
 def _size(size: RuntimeValue) -> int | str:

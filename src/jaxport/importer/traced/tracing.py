@@ -37,7 +37,8 @@ class RecordedProgram:
     `inputs` maps the names of the inputs that are arguments to their trees of variables; the others were known, and the
     steps are for their values: `known` has them. `outputs` are trees of variables, host values and None, one for each output.
     `assumed` is what the sizes have to be, and `fixed` where inputs have an open size that has to be a number: by input and
-    axis, the name of the size and the number.
+    axis, the name of the size and the number. `is_finite` says that guards against NaN, which finite inputs and weights do
+    not need, are left out.
     """
 
     program: Program
@@ -48,6 +49,7 @@ class RecordedProgram:
     assumed: Assumptions = field(default_factory=Assumptions)
     known: Mapping[str, RuntimeValue] = field(default_factory=dict)
     fixed: Mapping[str, Fixed] = field(default_factory=dict)
+    is_finite: bool = False
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -55,6 +57,7 @@ class RecordedProgram:
         return (
             *self.assumed.lines(),
             *(f"the input `{name}` is a constant{_shown(value)}" for name, value in self.known.items()),
+            *(["inputs and weights are finite: guards against NaN are left out"] if self.is_finite else []),
         )
 
 

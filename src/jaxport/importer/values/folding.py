@@ -15,6 +15,7 @@ from jaxport.importer.limits import budget_in_force
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue, dims_compare, is_dim
 from jaxport.jaxprs import Dim, PythonFunction
+from jaxport.jaxprs.dims import rounded_down
 from jaxport.onnx_facts.integers import quotient
 
 __all__ = ["LARGEST_CREATED", "fold"]
@@ -174,6 +175,9 @@ def _truncated_dim(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
     if not is_dim(left) and not is_dim(right):
         whole = abs(int(left)) // abs(int(right))
         return whole if (left < 0) == (right < 0) else -whole
+    divided = rounded_down(left, right) if is_dim(left) and isinstance(right, int) and right > 0 else None
+    if divided is not None:  # nothing is left to round
+        return divided // right
     if dims_compare(">=", left, 0) and dims_compare(">", right, 0):
         return left // right
     return -(-left // right) if dims_compare("<=", left, 0) and dims_compare(">", right, 0) else -(left // -right)

@@ -67,6 +67,15 @@ def closed(jaxpr: Jaxpr, consts: Sequence[Array]) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, consts)
 
 
+def of_one_trace(one: PyTree, other: PyTree) -> bool:
+    """Whether two tracers belong to the same trace.
+
+    >>> jax.jit(lambda x: x if of_one_trace(x, x + 1) else 0 * x)(3)
+    Array(3, dtype=int32, weak_type=True)
+    """
+    return one._trace is other._trace
+
+
 def nameless(jaxpr: Jaxpr) -> DebugInfo:
     """Return the debug information for a jaxpr made from this one with other inputs and outputs."""
     return jaxpr.debug_info._replace(arg_names=None, result_paths=None)

@@ -1,8 +1,9 @@
 """LoRA: low-rank updates of the weights of selected layers, as new parameters.
 
-A weight W of a layer gets two factors: A (its input axes, and the rank) and B (the rank, and its output axes). Where
-the layer is a plain product, the input goes through A and B itself; anywhere else (convolutions, recurrent cells,
-layers that do more) the layer runs with W + scale · A·B, which is the same for every layer.
+A weight W of a layer gets two factors: A (its input axes, and the rank) and B (the rank, and its output axes), for each
+index of its batch axes if it has any (experts). Where the layer is a plain product or lookup, the input goes through A and
+B itself; anywhere else (convolutions, recurrent cells, layers that do more) the layer runs with W + scale · A·B, which is
+the same for every layer.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Aval, PythonFunction, PyTree, Var
-from jaxport.jaxprs.dataflow import producers
+from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.mox.edits.checks import check_number, check_predicate, check_whole
+from jaxport.mox.querying.kernels import Kernel, kernels
 from jaxport.mox.querying.match import Match
-from jaxport.mox.querying.uses import Kernel, Use, cast_of, is_passed_on, kernels, plain_body, uses
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
 
 __all__ = [
@@ -30,7 +31,7 @@ __all__ = [
     "TARGET",
     "checked_name",
     "checked_scale",
-    "contracted",
+    "computed_weight",
     "factors",
     "is_adapted",
     "lora",
@@ -52,15 +53,31 @@ class _Plan:
       weight: its name below the block.
       prefix: of the names of its factors.
       inputs: which of its axes the input meets.
-      contracted: if the layer is a plain product, the axes of the input that meet them.
-      looked_up: the layer looks up rows of the weight.
+      batch: which of its axes tell kernels apart; each has factors of its own.
+      argument: the position of the argument that it meets.
+      contracted: if the layer is a plain product, the axes of the argument that meet them.
+      looked_up: if the layer is a plain lookup of rows.
+      order: of a plain layer, the axes of the result, counted in the other axes of the argument, and the outputs.
     """
 
     weight: str
     prefix: str
     inputs: tuple[int, ...]
+    batch: tuple[int, ...] = ()
+    argument: int = 0
     contracted: tuple[int, ...] | None = None
     looked_up: bool = False
+    order: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, kernel: Kernel, prefix: str) -> _Plan:
+        """Return the plan for a kernel."""
+        plan = cls(kernel.name, prefix, kernel.inputs, kernel.batch, kernel.argument)
+        if kernel.order is None:
+            return plan
+        if kernel.is_lookup:
+            return replace(plan, looked_up=True, order=kernel.order)
+        return replace(plan, contracted=kernel.met, order=kernel.order)
 
 
 def lora(
@@ -96,22 +113,28 @@ def lora(
     {'weight': (4, 3), 'bias': (4,), 'lora_a': (3, 2), 'lora_b': (2, 4)}
     """
     before = checked_name(name, "`lora`")
+    check_predicate(weights, "weights", "`lora`")
+    check_whole(seed, "seed", "`lora`", least=0)
     scale = checked_scale(rank, alpha, "`lora`")
 
     def make(match: Match) -> Replacement:
-        chosen = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
+        chosen = [kernel for kernel in kernels(match, computed=True) if weights is None or weights(kernel.path)]
         prefix = lambda kernel: before if len(chosen) == 1 else f"{before}{kernel.name}."
-        plans = tuple(_plan(match, kernel, prefix(kernel)) for kernel in chosen)
+        plans = tuple(_Plan.of(kernel, prefix(kernel)) for kernel in chosen)
         if not plans:
             raise no_weight(match, "`lora`")
+        for kernel, plan in zip(chosen, plans, strict=True):
+            if kernel.is_computed and plan.contracted is None and not plan.looked_up:
+                raise computed_weight(match, kernel, "`lora`")
         params: dict[str, Array] = {}
         for kernel, plan in zip(chosen, plans, strict=True):
             params |= factors(match, kernel, plan.prefix, rank, seed)
         config = {
             "rank": rank,
             "scale": scale,
-            "plans": tuple((k.path, p.prefix, p.inputs) for k, p in zip(chosen, plans, strict=True)),
+            "plans": tuple((k.path, p.prefix, p.inputs, p.batch) for k, p in zip(chosen, plans, strict=True)),
             "adapter": name,
+            "mergeable": not any(kernel.is_computed for kernel in chosen),
         }
         trained = frozenset(params)
         gate = f"{before}{GATE}" if name else ""
@@ -126,10 +149,11 @@ def checked_scale(rank: int, alpha: float | None, where: str) -> float:
     """Return the factor of an update of a rank.
 
     Raises:
-      InvalidArgument: `rank` is not positive.
+      InvalidArgument: `rank` is not a positive whole number, or `alpha` not a number.
     """
-    if rank < 1:
-        raise InvalidArgument(f"rank={rank} is not a valid rank", where=where, instead="give a positive number")
+    check_whole(rank, "rank", where)
+    if alpha is not None:
+        check_number(alpha, "alpha", where)
     return 1.0 if alpha is None else alpha / rank
 
 
@@ -139,7 +163,7 @@ def checked_name(name: str, where: str) -> str:
     Raises:
       InvalidArgument: the adapter's own name is not a word.
     """
-    if name and not name.isidentifier():
+    if not isinstance(name, str) or (name and not name.isidentifier()):
         raise InvalidArgument(f"`{name}` is not a valid name for an adapter", where=where, instead="give one word")
     return f"{name}." if name else ""
 
@@ -151,6 +175,16 @@ def no_weight(match: Match, where: str) -> InvalidArgument:
         where=where,
         why=f"`{match.type}` has {', '.join(f'`{p}`' for p in match.weight_avals) or 'no parameters'}",
         instead="select layers with a kernel",
+    )
+
+
+def computed_weight(match: Match, kernel: Kernel, where: str) -> InvalidArgument:
+    """Return the error of a layer whose weight would have to be another one, which no parameter holds."""
+    return InvalidArgument(
+        f"the weight of `{match.shown}` is computed from `{kernel.path}` and others",
+        where=where,
+        why="the layer is not a plain product, or the adapter is not added to its result, so it needs another weight",
+        instead="use `lora` on a plain product, or adapt the model before it is quantized",
     )
 
 
@@ -177,76 +211,13 @@ def _positions(block: Block) -> dict[str, int]:
 
 def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> dict[str, Array]:
     """Return the two factors of an update of a weight, by name: a random one, and zeros."""
-    aval = match.weight_avals[kernel.path]
-    in_sizes, made = _split(aval.shape, kernel.inputs)
+    sizes = lambda axes: tuple(kernel.shape[axis] for axis in axes)
     before = f"{prefix.removesuffix(f'{kernel.name}.')}{kernel.name}"
     numbers = np.random.default_rng([seed, zlib.crc32(f"{match.path}.{before}".encode()), *match.position])
-    bound = math.sqrt(3 / math.prod(in_sizes))
-    a = bound * (2 * numbers.random((*in_sizes, rank), np.float32) - 1)
-    return {f"{prefix}lora_a": a.astype(aval.dtype), f"{prefix}lora_b": np.zeros((rank, *made), aval.dtype)}
-
-
-def _split(shape: tuple, inputs: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    return [shape[axis] for axis in inputs], [size for axis, size in enumerate(shape) if axis not in inputs]
-
-
-# What a plain layer does with the product: it adds a bias, and arranges the result.
-_TAIL = frozenset({"add", "reshape", "transpose"})
-
-
-def _plan(match: Match, kernel: Kernel, prefix: str) -> _Plan:
-    """Return how a weight is updated."""
-    jaxpr = plain_body(match)
-    variable = jaxpr.invars[kernel.index]
-    readers = list(uses(jaxpr, variable))
-    plan = _Plan(kernel.name, prefix, kernel.inputs)
-    if len(readers) != 1:
-        return plan
-    (use,) = readers
-    if use.equation.primitive.name == "dot_general" and use.depth == 0:
-        contracted, batch = use.equation.params["dimension_numbers"]
-        theirs = tuple(contracted[1 - use.position])
-        return plan if batch[0] else replace(plan, contracted=_contracted(match, jaxpr, use, theirs))
-    looked_up = use.equation.primitive.name == "gather" and use.position == 0 and _is_lookup(match, variable)
-    return replace(plan, looked_up=looked_up)
-
-
-def _contracted(match: Match, jaxpr: jaxprs.Jaxpr, use: Use, theirs: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the axes of the block's first argument that meet the weight, None unless the block is a plain product."""
-    block = match.block
-    other = cast_of(jaxpr, use.equation.invars[1 - use.position])
-    if block is None or block.axes is None or len(block.arguments) < 1 or other is not jaxpr.invars[0]:
-        return None
-    if len(block.returns) != 1 or not is_passed_on(jaxpr, use.equation.outvars[0], _TAIL):
-        return None
-    operand: Aval = other.aval
-    axes, rank = list(theirs), operand.ndim
-    for in_axes, _ in reversed(block.axes):
-        if in_axes[0] is None or in_axes[0] in axes:
-            return None
-        axes = [axis - (axis > in_axes[0]) for axis in axes]
-        rank -= 1
-    moved = any(equation.primitive.name == "transpose" for equation in producers(jaxpr).values())
-    # With axes of the input left over, the order of the result's axes must be that of a product with the weight last.
-    if rank > len(axes) and (moved or use.position == 0):
-        return None
-    return tuple(axes)
-
-
-def _is_lookup(match: Match, variable: Var) -> bool:
-    """Whether the block gives the rows of a table that its first argument, whole numbers, asks for."""
-    block = match.block
-    if block is None or block.batched or len(match.in_avals) != 1 or len(match.out_avals) != 1:
-        return False
-    table: Aval = variable.aval
-    (indices,), (made,) = match.in_avals, match.out_avals
-    whole = jnp.issubdtype(indices.dtype, jnp.integer)
-    return whole and table.ndim == 2 and made.shape == (*indices.shape, table.shape[1])
-
-
-def contracted(match: Match, kernel: Kernel) -> tuple[int, ...] | None:
-    """Return the axes of a layer's first argument that meet its weight, None unless the layer is a plain product."""
-    return _plan(match, kernel, "").contracted
+    bound = math.sqrt(3 / math.prod(sizes(kernel.inputs)))
+    a = bound * (2 * numbers.random((*sizes(kernel.batch), *sizes(kernel.inputs), rank), np.float32) - 1)
+    b = np.zeros((*sizes(kernel.batch), rank, *sizes(kernel.outputs)), kernel.dtype)
+    return {f"{prefix}lora_a": a.astype(kernel.dtype), f"{prefix}lora_b": b}
 
 
 @cache
@@ -259,14 +230,14 @@ def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> PythonFunction:
         for plan in plans:
             a, b = params[f"{plan.prefix}lora_a"], params[f"{plan.prefix}lora_b"]
             if plan.contracted is not None:
-                x = args[0].astype(a.dtype)
+                x = args[plan.argument].astype(a.dtype)
                 down = jnp.tensordot(x, a, (plan.contracted, tuple(range(a.ndim - 1))))
-                added = jnp.tensordot(down, b, 1)
+                added = jnp.transpose(jnp.tensordot(down, b, 1), plan.order)
             elif plan.looked_up:
-                added = jnp.tensordot(jnp.take(a, args[0], axis=0), b, 1)
+                added = jnp.transpose(jnp.tensordot(_rows(a, args[plan.argument]), b, 1), plan.order)
             else:
                 w = original.param(plan.weight)
-                exchanged[plan.weight] = (w + factor * update_of(a, b, plan.inputs)).astype(w.dtype)
+                exchanged[plan.weight] = (w + factor * update_of(a, b, plan.inputs, plan.batch)).astype(w.dtype)
         result = original(*args, params=exchanged)
         if added is None:
             return result
@@ -276,7 +247,23 @@ def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> PythonFunction:
     return adapted
 
 
-def update_of(a: Array, b: Array, inputs: tuple[int, ...]) -> Array:
-    """Return A·B with its axes in the order of the weight's."""
-    product = jnp.tensordot(a, b, 1)
-    return jnp.moveaxis(product, range(len(inputs)), inputs)
+def _rows(table: Array, index: Array) -> Array:
+    """Return rows of a factor; an index outside gives that of the nearest end, whatever the layer gives there."""
+    if jnp.issubdtype(index.dtype, jnp.signedinteger):
+        index = jnp.where(index < 0, index + table.shape[0], index)
+    return jnp.take(table, index, axis=0, mode="clip")
+
+
+def update_of(a: Array, b: Array, inputs: tuple[int, ...], batch: tuple[int, ...] = ()) -> Array:
+    """Return A·B with its axes in the order of the weight's.
+
+    >>> update_of(jnp.ones((5, 3, 2)), jnp.ones((5, 2, 4)), inputs=(2,), batch=(0,)).shape
+    (5, 4, 3)
+    """
+    if not batch:
+        return jnp.moveaxis(jnp.tensordot(a, b, 1), range(len(inputs)), inputs)
+    shared = tuple(range(len(batch)))
+    product = jax.lax.dot_general(a, b, (((a.ndim - 1,), (len(batch),)), (shared, shared)))
+    given = (*batch, *inputs)
+    outputs = (axis for axis in range(product.ndim) if axis not in given)
+    return jnp.transpose(product, np.argsort((*given, *outputs)).tolist())

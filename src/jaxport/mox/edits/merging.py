@@ -49,7 +49,7 @@ def merge_lora(
     Raises:
       InvalidArgument: there are no adapters; an argument that contains a weight is not given; a weight is also used
         without the adapters, or with others (tied weights), so no merged weight would give the same results; it has
-        several adapters, not all of them LoRA; a layer that is scaled is not a plain product.
+        several adapters, not all of them LoRA; a layer that is scaled is not linear in its weight.
 
     >>> import jax, jax.numpy as jnp, jaxport, equinox as eqx
     >>> mox = jaxport.make_mox(eqx.nn.Linear(3, 4, key=jax.random.key(0)))(jnp.ones(3))
@@ -77,9 +77,10 @@ def merge_lora(
     for node in nodes:
         if node.block is not None and not node.block.config.get("mergeable", True):
             raise InvalidArgument(
-                f"the scale of `{node.path}` cannot be merged",
+                f"the adapter of `{node.path}` cannot be merged",
                 where="`merge_lora`",
-                why="the layer is not a plain product to which its other parameters are added",
+                why="the layer is not linear in its weight, its other parameters are not just added, or it computes the weight "
+                "from others, such as quantized ones",
                 instead="use `mox.params` and `mox.apply` instead",
             )
     held = {weight.path: weight.value for weight in mox.weights}
@@ -159,18 +160,21 @@ def _refused(weight: str, why: str, instead: str) -> InvalidArgument:
 class _Adapter:
     """A change of a weight: its kind, and the paths of its parameters by their roles.
 
-    `axes` are those that the input meets; of IA³, those that are scaled.
+    `axes` are those that the input meets; of IA³, those that are scaled. Each index of `batch` has its own factors.
     """
 
     weight: str
     kind: str
     parts: tuple[tuple[str, str], ...]
     axes: tuple[int, ...]
+    batch: tuple[int, ...]
     scale: float
 
     def merged(self, weight: Array, parts: Mapping[str, Array]) -> Array:
         """Return the weight with the change; of a stack of layers, with a change for each."""
-        first, own = ("ia3_scale", len(self.axes)) if self.kind == "ia3" else ("lora_a", len(self.axes) + 1)
+        first, own = (
+            ("ia3_scale", len(self.axes)) if self.kind == "ia3" else ("lora_a", len(self.batch) + len(self.axes) + 1)
+        )
         merge = self._of_layer
         for _ in range(parts[first].ndim - own):
             merge = jax.vmap(merge)
@@ -183,9 +187,9 @@ class _Adapter:
             return (w * along(factor, self.axes, w.ndim)).astype(w.dtype)
         a, b = parts["lora_a"], parts["lora_b"]
         if self.kind == "dora":
-            return directed(w, a, b, parts["lora_m"], self.axes, self.scale, gate)
+            return directed(w, a, b, parts["lora_m"], (self.axes, self.batch), self.scale, gate)
         factor = self.scale if gate is None else self.scale * gate
-        return (w + factor * update_of(a, b, self.axes)).astype(w.dtype)
+        return (w + factor * update_of(a, b, self.axes, self.batch)).astype(w.dtype)
 
 
 def _adapters(equation: jaxprs.JaxprEqn) -> list[_Adapter]:
@@ -195,12 +199,14 @@ def _adapters(equation: jaxprs.JaxprEqn) -> list[_Adapter]:
         return []
     kind, new = block.config.get("kind", "lora"), block.config["new_params"]
     adapters = []
-    for weight, prefix, axes in block.config["plans"]:
+    for weight, prefix, axes, *batch in block.config["plans"]:
         parts = [(own.removeprefix(prefix), path) for own, path in new.items()]
         known = {part: path for part, path in parts if part in _PARTS}
         gate = next((path for own, path in new.items() if own.endswith(GATE)), None)
         known |= {} if gate is None else {GATE: gate}
-        adapters.append(_Adapter(weight, kind, tuple(sorted(known.items())), tuple(axes), block.config["scale"]))
+        adapters.append(
+            _Adapter(weight, kind, tuple(sorted(known.items())), tuple(axes), tuple(*batch), block.config["scale"])
+        )
     return adapters
 
 

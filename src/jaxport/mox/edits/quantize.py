@@ -18,10 +18,11 @@ from jaxport.blocks import boundary
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction, PyTree
 from jaxport.jaxprs.meshes import on_host
+from jaxport.mox.edits.checks import check_number
 from jaxport.mox.edits.lora import is_adapted
 from jaxport.mox.programs.aliases import Query
+from jaxport.mox.querying.kernels import kernels_to
 from jaxport.mox.querying.match import Match
-from jaxport.mox.querying.uses import kernels_to
 from jaxport.mox.sharding import beside
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
 
@@ -68,11 +69,11 @@ def quantize(
 ) -> Factory:
     """Quantize weights only: store each weight that the selected layers multiply by in few bits, with scales.
 
-    There is one scale per output channel (the last axis that is not contracted) or per index of `axis`; with `group`, one
-    for each group of weights along the contracted axis. The stored arrays are in `Mox.state`: training does not change them.
+    There is one scale per output channel (each index of all axes that are not contracted) or per index of `axis`; with
+    `group`, one for each group of weights along the contracted axis. The stored arrays are in `Mox.state`: training does not change them.
 
     Args:
-      axis: the axis of the weights that has a scale for each index; by default their last output axis.
+      axis: the axis of the weights that has a scale for each index; by default all that are not contracted.
       dtype: "int8", "int4", "float8_e4m3fn" or "float8_e5m2".
       group: how many weights along the last input axis share a scale; it need not divide their number.
       symmetric: whether zero is stored as zero; otherwise the levels span the range from the smallest to the largest
@@ -97,7 +98,7 @@ def quantize(
     def make(match: Match) -> Replacement:
         chosen = kernels_to(match, "quantize")
         params: dict[str, Array] = {}
-        axes: list[tuple[str, int, int]] = []
+        axes: list[tuple[str, tuple[int, ...], int]] = []
         for kernel in chosen:
             if is_adapted(match, kernel.path):
                 raise InvalidArgument(
@@ -108,8 +109,15 @@ def quantize(
                 )
             weight = match.param(kernel.name)
             value = on_host(weight).astype(kernel.dtype)
-            made = kernel.outputs[-1] if axis is None and kernel.outputs else (axis or 0) % value.ndim
-            made = made if group is None else kernel.inputs[-1]
+            if axis is not None and not -value.ndim <= axis < value.ndim:
+                raise InvalidArgument(
+                    f"axis={axis} is out of range",
+                    where="`quantize`",
+                    why=f"`{kernel.path}` of `{match.shown}` has {value.ndim} axes",
+                    instead="leave `axis` out, for one scale per output channel",
+                )
+            made = kernel.channels if axis is None else (axis % value.ndim,)
+            made = made if group is None else kernel.inputs[-1:]
             axes.append((kernel.name, made, group or 0))
             stored = _stored(value, made, dtype, group, symmetric)
             params |= {f"{kernel.name}.{part}": beside(array, weight) for part, array in stored}
@@ -120,28 +128,34 @@ def quantize(
 
 def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bool) -> None:
     why = ""
-    if dtype not in _RANGES:
+    if axis is not None and type(axis) is not int:
+        why = f"axis={axis!r} is not the number of an axis"
+    elif dtype not in _RANGES:
         why = f"`{dtype}` is not one of {', '.join(f'`{known}`' for known in _RANGES)}"
     elif dtype.startswith("float") and not symmetric:
         why = f"`{dtype}` has no zero point: it is floating-point"
-    elif group is not None and (group < 1 or axis is not None):
-        why = "groups are along the contracted axis" if group >= 1 else f"group={group} is not a size"
+    elif group is not None and (type(group) is not int or group < 1 or axis is not None):
+        why = (
+            "groups are along the contracted axis"
+            if type(group) is int and group >= 1
+            else f"group={group!r} is not a size"
+        )
     if why:
         raise InvalidArgument("the weights cannot be stored in this way", where="`quantize`", why=why)
 
 
 def _stored(
-    value: np.ndarray, axis: int, dtype: str, group: int | None, symmetric: bool
+    value: np.ndarray, axes: tuple[int, ...], dtype: str, group: int | None, symmetric: bool
 ) -> Sequence[tuple[str, Array]]:
     """Return the stored form of a weight: the values in few bits, the scale, and the zero point if it is not zero."""
     wide = value.astype(np.float32)
     least, greatest = _RANGES[dtype]
+    others = tuple(a for a in range(wide.ndim) if a not in axes)
     if group is None:
-        others = tuple(a for a in range(wide.ndim) if a != axis)
         low, high = wide.min(axis=others), wide.max(axis=others)
     else:
-        starts = np.arange(0, wide.shape[axis], group)
-        low, high = np.minimum.reduceat(wide, starts, axis=axis), np.maximum.reduceat(wide, starts, axis=axis)
+        starts = np.arange(0, wide.shape[axes[0]], group)
+        low, high = np.minimum.reduceat(wide, starts, axis=axes[0]), np.maximum.reduceat(wide, starts, axis=axes[0])
     tiny = np.finfo(np.float32).tiny
     if symmetric:
         scale = np.maximum(np.maximum(np.abs(low), np.abs(high)) / greatest, tiny).astype(value.dtype)
@@ -150,7 +164,10 @@ def _stored(
         low, high = np.minimum(low, 0), np.maximum(high, 0)
         scale = np.maximum((high - low) / (greatest - least), tiny).astype(value.dtype)
         zero = np.clip(np.rint(least - low / np.maximum(scale.astype(np.float32), tiny)), least, greatest)
-    spread = lambda parts: np.asarray(_along(parts, wide.shape, axis, group or 0))
+    if group is None:
+        spread = lambda parts: np.expand_dims(parts, others)
+    else:
+        spread = lambda parts: np.asarray(_along(parts, wide.shape, axes[0], group))
     levels = wide / np.maximum(spread(scale.astype(np.float32)), tiny)
     levels = levels if zero is None else levels + spread(zero)
     levels = levels if dtype.startswith("float") else np.rint(levels)
@@ -161,20 +178,36 @@ def _stored(
 
 
 @cache
-def _apply(axes: tuple[tuple[str, int, int], ...]) -> PythonFunction:
+def _apply(plans: tuple[tuple[str, tuple[int, ...], int], ...]) -> PythonFunction:
     """Return the quantized layer, one function for all layers with these weights, so that it is traced once."""
 
     def quantized(original: Original, parts: Mapping[str, Array], *args: PyTree) -> PyTree:
         params = {}
-        for name, axis, block in axes:
+        for name, axes, block in plans:
             stored = [
                 parts[f"{name}.{part}"] for part in ("quantized", "scale", "zero_point") if f"{name}.{part}" in parts
             ]
-            options = {"axis": axis, "block": block} if block else {"axis": axis}
-            params[name] = dequantize_linear(*stored, **options)
+            params[name] = _dequantized(stored, axes, block)
         return original(*args, params=params)
 
     return quantized
+
+
+def _dequantized(stored: Sequence[Array], axes: tuple[int, ...], block: int) -> Array:
+    """Return a weight from its stored form, with a scale for each index of `axes`, or for each block along the only one.
+
+    ONNX has scales along one axis: several are one meanwhile.
+    """
+    q, *factors = stored
+    if block:
+        return dequantize_linear(*stored, axis=axes[0], block=block)
+    if len(axes) < 2:
+        return dequantize_linear(*stored, axis=axes[0] if axes else -1)
+    order = (*(axis for axis in range(q.ndim) if axis not in axes), *axes)
+    moved = jnp.transpose(q, order)
+    flat = moved.reshape(*moved.shape[: q.ndim - len(axes)], -1)
+    made = dequantize_linear(flat, *(jnp.reshape(factor, -1) for factor in factors), axis=-1)
+    return jnp.transpose(made.reshape(moved.shape), np.argsort(order).tolist())
 
 
 def qdq(scales: Mapping[str, float] | float) -> Factory:
@@ -186,13 +219,15 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
       scales: the size of one int8 step: one number, or one per path (see `calibrate`).
 
     Raises:
-      InvalidArgument: a block has no scale, or does not return exactly one floating-point array.
+      InvalidArgument: a scale is not a positive number; a block has no scale, or does not return exactly one floating-point array.
 
     >>> import jaxport
     >>> mox = jaxport.make_mox(jnp.tanh)(jnp.ones(2))
     >>> mox.sub("//tanh", jaxport.mox.qdq(0.25))(jnp.asarray([0.1, 2.0]))
     Array([0., 1.], dtype=float32)
     """
+    for scale in scales.values() if isinstance(scales, Mapping) else (scales,):
+        check_number(scale, "scale", "`qdq`", positive=True)
 
     def make(match: Match) -> PythonFunction:
         avals = match.out_avals

@@ -14,10 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Aval, Parameters, PythonFunction, PyTree
-from jaxport.mox.edits.lora import GATE, TARGET, checked_name, checked_scale, contracted, factors, no_weight, update_of
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
+from jaxport.mox.edits.checks import check_predicate
+from jaxport.mox.edits.lora import (
+    GATE,
+    TARGET,
+    checked_name,
+    checked_scale,
+    computed_weight,
+    factors,
+    no_weight,
+    update_of,
+)
+from jaxport.mox.querying.kernels import Kernel, kernels, summands
 from jaxport.mox.querying.match import Match
-from jaxport.mox.querying.uses import Kernel, is_passed_on, kernels, plain_body
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
 
 __all__ = ["along", "directed", "dora", "ia3"]
@@ -55,22 +65,25 @@ def dora(
     {'lora_a': (3, 2), 'lora_b': (2, 4), 'lora_m': (4,)}
     """
     before = checked_name(name, "`dora`")
+    check_predicate(weights, "weights", "`dora`")
     scale = checked_scale(rank, alpha, "`dora`")
 
     def make(match: Match) -> Replacement:
         chosen = _found(match, weights, "`dora`")
         plans, params = [], {}
         for kernel in chosen:
+            if kernel.is_computed:
+                raise computed_weight(match, kernel, "`dora`")
             prefix = before if len(chosen) == 1 else f"{before}{kernel.name}."
             params |= factors(match, kernel, prefix, rank, seed)
             value = jnp.asarray(match.param(kernel.name))
             params[f"{prefix}lora_m"] = _norm(value, kernel.inputs).astype(kernel.dtype)
-            plans.append((kernel.name, prefix, kernel.inputs))
+            plans.append((kernel.name, prefix, kernel.inputs, kernel.batch))
         config = {
             "kind": "dora",
             "rank": rank,
             "scale": scale,
-            "plans": tuple((k.path, prefix, k.inputs) for k, (_, prefix, _) in zip(chosen, plans, strict=True)),
+            "plans": tuple((k.path, *plan) for k, (_, *plan) in zip(chosen, plans, strict=True)),
             "adapter": name,
         }
         return _replacement(_turned(tuple(plans), scale, _gate(before, name)), params, config, before)
@@ -100,6 +113,7 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
     Array([1., 1., 1., 1.], dtype=float32)
     """
     before = checked_name(name, "`ia3`")
+    check_predicate(weights, "weights", "`ia3`")
 
     def make(match: Match) -> Replacement:
         chosen = _found(match, weights, "`ia3`")
@@ -111,10 +125,18 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
                 instead="choose one: `ia3(weights=lambda path: ...)`",
             )
         (kernel,) = chosen
-        axes = kernel.inputs if inputs else kernel.outputs
-        shape = match.weight_avals[kernel.path].shape
-        sizes = tuple(shape[axis] for axis in axes)
-        scaled = _scaled_with(match, kernel, inputs, sizes)
+        axes = kernel.inputs if inputs else kernel.channels
+        places = kernel.met if inputs else kernel.made
+        if places is None:
+            what = "argument" if inputs else "result"
+            raise InvalidArgument(
+                f"the {what} of `{match.shown}` cannot be multiplied",
+                where="`ia3`",
+                why=f"it does not have the axes {axes} of `{kernel.path}`",
+                instead="scale it with a `Replacement` of your own",
+            )
+        sizes = tuple(kernel.shape[axis] for axis in axes)
+        scaled = _scaled_with(match, kernel, inputs)
         config = {
             "kind": "ia3",
             "rank": 0,
@@ -125,13 +147,14 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
             "mergeable": scaled is not None,
         }
         params: dict[str, Array] = {f"{before}ia3_scale": np.ones(sizes, kernel.dtype)}
-        return _replacement(_multiplied(before, inputs, sizes, _gate(before, name)), params, config, before)
+        argument = kernel.argument if inputs else None
+        return _replacement(_multiplied(before, argument, places, _gate(before, name)), params, config, before)
 
     return factory(make)
 
 
 def _found(match: Match, weights: Callable[[str], bool] | None, where: str) -> list[Kernel]:
-    chosen = [kernel for kernel in kernels(match) if weights is None or weights(kernel.path)]
+    chosen = [k for k in kernels(match, computed=True) if weights is None or weights(k.path)]
     if not chosen:
         raise no_weight(match, where)
     return chosen
@@ -149,30 +172,39 @@ def _replacement(apply: PythonFunction, params: dict[str, Array], config: Parame
 
 
 @cache
-def _turned(plans: tuple[tuple[str, str, tuple[int, ...]], ...], scale: float, gate: str) -> PythonFunction:
+def _turned(
+    plans: tuple[tuple[str, str, tuple[int, ...], tuple[int, ...]], ...], scale: float, gate: str
+) -> PythonFunction:
     """Return the layer with other directions and lengths of its columns."""
 
     def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
         exchanged = {}
-        for weight, prefix, inputs in plans:
+        for weight, prefix, inputs, batch in plans:
             a, b, m = (params[f"{prefix}lora_{part}"] for part in "abm")
             active = params[gate] if gate else None
-            exchanged[weight] = directed(original.param(weight), a, b, m, inputs, scale, active)
+            exchanged[weight] = directed(original.param(weight), a, b, m, (inputs, batch), scale, active)
         return original(*args, params=exchanged)
 
     return adapted
 
 
 def directed(
-    w: Array, a: Array, b: Array, m: Array, inputs: Sequence[int], scale: float, gate: Array | None = None
+    w: Array,
+    a: Array,
+    b: Array,
+    m: Array,
+    axes: tuple[tuple[int, ...], tuple[int, ...]],
+    scale: float,
+    gate: Array | None = None,
 ) -> Array:
     """Return the weight with the direction of its low-rank update, and the lengths `m`.
 
-    It is the weight itself if the `gate` is 0.
+    `axes` are those that the input meets, and those of the batch. It is the weight itself if the `gate` is 0.
     """
-    direction = w + scale * update_of(a, b, tuple(inputs))
-    norm = jax.lax.stop_gradient(jnp.expand_dims(_norm(direction, inputs), tuple(inputs)))
-    made = jnp.expand_dims(m, tuple(inputs)) * direction / jnp.where(norm == 0, 1, norm)
+    inputs, batch = axes
+    direction = w + scale * update_of(a, b, inputs, batch)
+    norm = jax.lax.stop_gradient(jnp.expand_dims(_norm(direction, inputs), inputs))
+    made = jnp.expand_dims(m, inputs) * direction / jnp.where(norm == 0, 1, norm)
     return (made if gate is None else w + gate * (made - w)).astype(w.dtype)
 
 
@@ -181,55 +213,40 @@ def _norm(w: Array, inputs: Sequence[int]) -> Array:
 
 
 @cache
-def _multiplied(before: str, inputs: bool, sizes: tuple[int, ...], gate: str) -> PythonFunction:
-    """Return the layer with its argument or its result multiplied."""
+def _multiplied(before: str, argument: int | None, places: tuple[int, ...], gate: str) -> PythonFunction:
+    """Return the layer with an argument or its result multiplied, along some of its axes."""
 
     def scaled(value: Array, params: Mapping[str, Array]) -> Array:
-        if value.shape[value.ndim - len(sizes) :] != sizes:
-            raise InvalidArgument(
-                f"the {'argument' if inputs else 'result'} of the layer is {jax.typeof(value).str_short()}",
-                where="`ia3`",
-                why=f"it does not end in the axes {sizes} of the weight",
-                instead="scale it with a `Replacement` of your own",
-            )
         factor = params[f"{before}ia3_scale"]
         factor = 1 + params[gate] * (factor - 1) if gate else factor
-        return (value * factor).astype(value.dtype)
+        return (value * along(factor, places, value.ndim)).astype(value.dtype)
 
     def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
-        if inputs:
-            return original(scaled(args[0], params), *args[1:])
+        if argument is not None:
+            return original(*args[:argument], scaled(args[argument], params), *args[argument + 1 :])
         return scaled(original(*args), params)
 
     return adapted
 
 
-def _scaled_with(
-    match: Match, kernel: Kernel, inputs: bool, sizes: tuple[int, ...]
-) -> list[tuple[str, tuple[int, ...]]] | None:
+def _scaled_with(match: Match, kernel: Kernel, inputs: bool) -> list[tuple[str, tuple[int, ...]]] | None:
     """Return the parameters that may be multiplied in place of what the layer takes or returns, and along which axes.
 
-    None unless the layer is a plain product to which its other parameters are added.
+    None unless the layer is linear in its weight, and its other parameters are added.
     """
-    block, jaxpr = match.block, plain_body(match)
-    if block is None or contracted(match, kernel) is None:
+    block = match.block
+    if block is None or not kernel.is_linear or kernel.is_computed:
         return None
     if inputs:
-        return [(kernel.path, kernel.inputs)]
-    scaled = [(kernel.path, kernel.outputs)]
-    for index, path in block.named.items():
-        if index == kernel.index:
-            continue
-        variable = jaxpr.invars[index]
-        aval: Aval = variable.aval
-        if aval.shape != sizes or not is_passed_on(jaxpr, variable, _ADDED):
-            return None
-        scaled.append((path, tuple(range(len(sizes)))))
+        return None if kernel.order is None else [(kernel.path, kernel.inputs)]
+    added = {summand.path: summand for summand in summands(match, kernel) if summand.is_only_added}
+    scaled = [(kernel.path, kernel.channels)]
+    for path in block.named.values():
+        if path != kernel.path:
+            if path not in added or not set(kernel.channels) <= set(added[path].axes):
+                return None
+            scaled.append((path, tuple(map(added[path].axes.index, kernel.channels))))
     return scaled
-
-
-# How a bias reaches the result.
-_ADDED = frozenset({"add", "broadcast_in_dim", "reshape", "transpose"})
 
 
 def along(factor: Array, axes: Sequence[int], ndim: int) -> Array:

@@ -18,7 +18,7 @@ from jaxport.jaxprs import Array, Aval
 from jaxport.jaxprs.walk import bodies
 from jaxport.jaxprs.widen import body_names, runs_bodies
 from jaxport.mox.looking.show import count, text, title
-from jaxport.mox.querying.tree import name_below, short_name, value_text
+from jaxport.mox.querying.tree import joined, name_below, short_name, value_text
 from jaxport.printable import printable
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Rows:
 
     def about(self, equation: jaxprs.JaxprEqn, block: Block) -> Iterator[str]:
         """Yield the config of a block, folded, and its own parameters, each at the first block that has it."""
-        lines = [f"{key} = {value_text(value)}" for key, value in block.config.items() if value is not None]
+        lines = [f"{key} = {value_text(value)}" for key, value in joined(block.config).items() if value is not None]
         if lines:
             yield f"<details class='body note'><summary>config</summary>{'<br>'.join(map(escape, lines))}</details>"
         for index, path in block.weights.items():

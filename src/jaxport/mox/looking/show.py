@@ -13,7 +13,7 @@ from jaxport.blocks.block import Block
 from jaxport.errors import SaveError
 from jaxport.jaxprs.walk import bodies
 from jaxport.jaxprs.widen import body_names, runs_bodies
-from jaxport.mox.querying.tree import name_below, short_name, value_text
+from jaxport.mox.querying.tree import joined, name_below, short_name, value_text
 from jaxport.printable import printable
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def title(equation: jaxprs.JaxprEqn) -> str:
         return f"{equation.primitive.name}{f'[{name}]' if isinstance(name, str) else ''}  {made}"
     config = ", ".join(
         f"{key}={value_text(value)}"
-        for key, value in block.config.items()
+        for key, value in joined(block.config).items()
         if value is not None and not callable(value) and len(value_text(value)) <= _WIDTH
     )
     method = f".{block.method}" if block.method not in ("", "__call__") else ""

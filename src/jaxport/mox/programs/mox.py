@@ -10,8 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
-import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.blocks.marking.window import current_recorder
@@ -19,9 +17,9 @@ from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Module, PyTree, dims
-from jaxport.jaxprs.alike import takes_values
 from jaxport.jaxprs.meshes import run_on_mesh
 from jaxport.mox.programs.aliases import Query
+from jaxport.mox.programs.parameters import as_float, check_names, is_parameter, with_values
 
 if TYPE_CHECKING:
     from jaxport.mox.looking.show import Html, Text
@@ -63,6 +61,11 @@ class Mox:
     inputs: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     modules: Mapping[str, Module] | None = field(default_factory=dict)
+
+    @property
+    def base(self) -> str:
+        """The path that other paths in the program may be relative to: of a block, its own."""
+        return ""
 
     # -- contents --------------------------------------------------------------------------------------------------
 
@@ -117,16 +120,7 @@ class Mox:
         """
         if type(state) is not bool:
             kwargs, state = {**kwargs, "state": state}, False
-        unknown = sorted(set(params) - set(self.params) - set(self.state))
-        if unknown:
-            raise InvalidArgument(
-                f"`{unknown[0]}` is not a parameter of the Mox",
-                where="`Mox.apply(params, …)`",
-                why=_NESTED
-                if isinstance(params[unknown[0]], Mapping)
-                else f"it has {len(self.params)} parameters and {len(self.state)} arrays of state",
-                instead="start from `mox.params`",
-            )
+        check_names(params, self.weights, "`Mox.apply(params, …)`")
         outputs = self._run(params, args, kwargs)
         return (self._result(outputs), self._new_state(outputs)) if state else self._result(outputs)
 
@@ -143,7 +137,7 @@ class Mox:
             )
         # Parameters may be stored in another type than the program computes in.
         values = [
-            _as_float(params.get(weight.path, weight.value), aval.dtype)
+            as_float(params.get(weight.path, weight.value), aval.dtype)
             for weight, aval in zip(self.weights, self.jaxpr.in_avals, strict=False)
         ]
         operands = [*values, *self._arguments(args, kwargs), *(added[name] for name in self.inputs)]
@@ -251,7 +245,8 @@ class Mox:
 
         Args:
           query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which includes derived classes, or a
-            predicate on matches.
+            predicate on matches. What `Selection.paths` and `capture` return is a path, whatever characters it has; that of
+            a block (``mox["blocks.1"]``) may be relative to it.
           expect: the number of matches that the query must have.
           strict: whether names and attributes that nothing in the tree has are refused, rather than matching nothing.
 
@@ -374,6 +369,8 @@ class Mox:
     ) -> Callable[..., dict[str, PyTree]]:
         """Return a function of the model's arguments that returns the results of the selected blocks, by path.
 
+        They are in an `OrderedDict`, in the order of execution, as are `Selection.paths()`.
+
         Args:
           query: selects the blocks.
           expect: the number of blocks that the query must match.
@@ -386,7 +383,7 @@ class Mox:
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.cos(x)))(jnp.zeros(3))
-        >>> mox.capture("//cos")(jnp.zeros(3))
+        >>> dict(mox.capture("//cos")(jnp.zeros(3)))
         {'cos': Array([1., 1., 1.], dtype=float32)}
         >>> mox.capture("//cos", grads=lambda y: y.sum())(jnp.zeros(3))["cos"].grad
         Array([0.5403023, 0.5403023, 0.5403023], dtype=float32)
@@ -407,6 +404,18 @@ class Mox:
         from jaxport.mox.serialize.files import save
 
         save(self, path)
+
+    def __reduce__(self) -> tuple:
+        """Pickle the Mox as `save` writes it: what a file cannot contain is refused."""
+        from jaxport.mox.serialize.files import pickled, unpickled
+
+        return unpickled, pickled(self)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _: dict[int, PyTree]) -> Self:
+        return self
 
     def fold(self, depth: int) -> Text:
         """Return the first `depth` levels of the tree as text.
@@ -454,25 +463,7 @@ class Mox:
         >>> mox.with_params({"kernel": jnp.ones((2, 1))})(jnp.ones(2))
         Array([2.], dtype=float32)
         """
-        from jaxport.mox.querying.names import near
-
-        held = {weight.path: weight for weight in self.weights}
-        for path, value in params.items():
-            if path not in held:
-                raise InvalidArgument(
-                    f"`{path}` is not a parameter of the Mox",
-                    where="`Mox.with_params`",
-                    why=_NESTED if isinstance(value, Mapping) else near(path, held),
-                    instead="`mox.params` and `mox.state` list the existing ones",
-                )
-            wanted, new = jax.typeof(held[path].value), jax.typeof(value)
-            if not takes_values(wanted, new):
-                raise InvalidArgument(
-                    f"`{path}` is given {new.str_short()}",
-                    where="`Mox.with_params`",
-                    why=f"the program has {wanted.str_short()}",
-                )
-        weights = tuple(replace(weight, value=params.get(weight.path, weight.value)) for weight in self.weights)
+        weights = with_values(self.weights, params, "`Mox.with_params`")
         return self.replaced(replace(self.traced, weights=weights))
 
     def __repr__(self) -> str:
@@ -483,18 +474,3 @@ class Mox:
     def replaced(self, traced: Traced, **changes: PyTree) -> Self:
         """Return a Mox with another program and the same names."""
         return replace(self, traced=traced, **changes)
-
-
-def is_parameter(weight: TracedWeight) -> bool:
-    """Whether training changes an array of a program."""
-    return weight.trainable and bool(jnp.issubdtype(weight.value.dtype, jnp.inexact))
-
-
-_NESTED = "it is a dict: parameters are named by full paths here, `layers.0.kernel`, in one dict"
-
-
-def _as_float(value: Array, dtype: DTypeLike) -> Array:
-    """Return a parameter in the type that the program computes in, if it is stored in another floating-point type."""
-    if value.dtype == dtype or not (jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)):
-        return value
-    return jnp.asarray(value).astype(dtype)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from jaxport.mox.programs.mox import Mox
 
-__all__ = ["Node", "Tree", "name_below", "shape_text", "short_name", "value_text"]
+__all__ = ["Node", "Tree", "joined", "name_below", "shape_text", "short_name", "value_text"]
 
 #: Names that a query may use for a primitive, besides its own.
 SPELLINGS = {"pjit": "jit", "remat": "checkpoint", "remat2": "checkpoint", "cond_p": "cond"}
@@ -336,6 +336,28 @@ _SCALARS = frozenset({str, int, float, bool})
 _PLAIN = _SCALARS | {tuple, np.dtype}
 
 
+def joined(config: Mapping[str, object]) -> dict[str, object]:
+    """Return a config as it is shown: lists, whose elements are fields of their own, in one piece.
+
+    >>> joined({"pads.0": 1, "pads.1": 2, "group": 1, "padding.1": 0})
+    {'pads': [1, 2], 'group': 1, 'padding.1': 0}
+    """
+    elements: dict[str, list[str]] = {}
+    for key in config:
+        name, _, index = key.rpartition(".")
+        if name and index.isdecimal():
+            elements.setdefault(name, []).append(index)
+    lists = {name for name, found in elements.items() if found == [*map(str, range(len(found)))] and name not in config}
+    shown: dict[str, object] = {}
+    for key, value in config.items():
+        name, _, index = key.rpartition(".")
+        if name not in lists or not index.isdecimal():
+            shown[key] = value
+        elif name not in shown:
+            shown[name] = [config[f"{name}.{each}"] for each in elements[name]]
+    return shown
+
+
 def value_text(value: object) -> str:
     """Return a config field or a param as the text of an attribute: functions and types by their names.
 
@@ -354,9 +376,23 @@ def value_text(value: object) -> str:
         return _value_text(value)
 
 
+def _float_text(value: float) -> str:
+    """Return a number as it was written: what comes from a file in single precision has that type's digits.
+
+    >>> _float_text(9.999999747378752e-06), _float_text(0.1), _float_text(1e300)
+    ('1e-05', '0.1', '1e+300')
+    """
+    if abs(value) > float(np.finfo(np.float32).max):
+        return str(value)
+    narrow = np.float32(value)
+    return str(narrow) if float(narrow) == value else str(value)
+
+
 def _value_text(value: object) -> str:
     if type(value) is tuple:
         return _tuple_text(value)
+    if type(value) is float:
+        return _float_text(value)
     if type(value) in _SCALARS:
         return str(value)
     if isinstance(value, type) and issubclass(value, np.generic):

@@ -427,7 +427,7 @@ def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[PyTree, ...]:
 def _checked(result: PyTree, match: Match, site: Site, made: Replacement | PythonFunction) -> list[Array]:
     """Return the arrays of a result in the order of the original's, of the same shapes and dtypes."""
     nested_arrays = NamedArrays()
-    collect(result, "", lambda _: False, nested_arrays, set())
+    collect(result, "", lambda _: False, nested_arrays)
     wanted, paths = site.out_avals(len(site.axes)), returns_of(match.node)
     arrays = nested_arrays.arrays
     if set(nested_arrays.paths) == set(paths):

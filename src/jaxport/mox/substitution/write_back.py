@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -11,6 +12,7 @@ from jaxport.blocks.callables.naming import leaf_paths
 from jaxport.blocks.callables.places import Types
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Module, PyTree
+from jaxport.mox.programs.mox import is_parameter
 from jaxport.mox.querying.tree import Node
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str 
 
     Args:
       model: an NNX module, an Equinox module, or a pytree such as the variables of a Linen module.
-      params: the new values by path, as in `Mox.params` and `Mox.state`; or a Mox, whose adapters (`lora`, `dora`, `ia3`) are
-        merged, and whose replacement modules take the places of the model's own.
+      params: the new values by path, as in `Mox.params` and `Mox.state`; or a Mox, whose parameters and state are written,
+        whose adapters (`lora`, `dora`, `ia3`) are merged, and whose replacement modules take the places of the model's own.
       prefix: what the paths begin with if the model was an argument, such as ``"variables"``; it is removed.
 
     Raises:
@@ -38,26 +40,27 @@ def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str 
     >>> write_back(linear, {"bias": jnp.full(1, 5.0)})(jnp.zeros(2))
     Array([5.], dtype=float32)
     """
-    from jaxport.frameworks import loaded
-
     if not isinstance(params, Mapping):
         return _written(model, params, prefix)
     values = {path.removeprefix(f"{prefix}.") if prefix else path: value for path, value in params.items()}
-    types = Types(loaded())
-    framework = types.root_framework_of(model)
-    lifted = framework.lift(model) if framework is not None else None
-    if lifted is not None:
-        paths = [leaf.path for leaf in lifted.leaves]
-        old = [leaf.value for leaf in lifted.leaves]
-        rebuild = lifted.rebuild
-    else:
-        old, tree = jax.tree.flatten(model)
-        paths = leaf_paths([("", model)], types.is_variable)
-        rebuild = lambda leaves: jax.tree.unflatten(tree, leaves)
+    paths, old, rebuild = _taken_apart(model)
     _check(dict(zip(paths, old, strict=True)), values, type(model).__name__)
     # An array that lies in several places is one parameter of the Mox, at the first of its paths.
     shared = {id(value): values[path] for path, value in zip(paths, old, strict=True) if path in values}
     return rebuild([values.get(path, shared.get(id(value), value)) for path, value in zip(paths, old, strict=True)])
+
+
+def _taken_apart(model: PyTree) -> tuple[list[str], list[Array], Callable[[list[Array]], PyTree]]:
+    """Return the paths and the values of the arrays of a model, and what makes a model of other values."""
+    from jaxport.frameworks import loaded
+
+    types = Types(loaded())
+    framework = types.root_framework_of(model)
+    lifted = framework.lift(model) if framework is not None else None
+    if lifted is not None:
+        return [leaf.path for leaf in lifted.leaves], [leaf.value for leaf in lifted.leaves], lifted.rebuild
+    leaves, tree = jax.tree.flatten(model)
+    return leaf_paths([("", model)], types.is_variable), leaves, lambda new: jax.tree.unflatten(tree, new)
 
 
 def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
@@ -69,22 +72,63 @@ def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
     nodes = [node for node in mox.tree.nodes if node.block is not None]
     _check_edits(mox, type(model).__name__, nodes)
     adapted = any(node.block is not None and node.block.target == TARGET for node in nodes)
-    values = merge_lora(mox) if adapted else mox.params
+    below = lambda path: path.removeprefix(f"{prefix}.") if prefix else path
+    held = {*_taken_apart(model)[0]}
+    # Statistics and counts are written, too. Other arrays that no module holds are part of the code, unless they were given.
+    state = {
+        weight.path: weight.value
+        for weight in mox.weights
+        if not is_parameter(weight) and (weight.is_held or weight.is_given or below(weight.path) in held)
+    }
+    values = {**state, **(merge_lora(mox) if adapted else mox.params)}
     modules = mox.modules or {}
-    if modules:
-        framework = Types(loaded()).root_framework_of(model)
-        is_changed = framework is not None and framework.lift(model) is not None
-        model = (
-            write_back(model, {}) if is_changed else model
-        )  # those that cannot change keep the identity of their parts
+    if not modules:
+        return write_back(model, values, prefix=prefix)
+    framework = Types(loaded()).root_framework_of(model)
+    if framework is not None and framework.lift(model) is not None:
+        model = write_back(model, {})  # those that cannot change keep the identity of their parts
+    paths, arrays, _ = _taken_apart(model)
+    old = {id(array): path for path, array in reversed(list(zip(paths, arrays, strict=True)))}
+    names: dict[str, str] = {}
     for path, module in modules.items():
-        at = path.removeprefix(f"{prefix}.") if prefix else path
-        model = _with_module(model, at.split("."), write_back(module, {}))
-        own = Types(loaded()).root_framework_of(module)
-        paths = {f"{path}.{leaf.path}" for leaf in own.leaves(module)} if own is not None else set()
-        below = {weight.path: weight.value for weight in mox.weights if weight.path in paths}
-        values = {**below, **values}
-    return write_back(model, values, prefix=prefix)
+        model = _with_module(model, below(path).split("."), write_back(module, {}))
+        names |= _names_of_new(mox, path, module)
+    # An array of a module that is gone may lie in another, too: it has kept its name, which is that of its first place.
+    paths, arrays, _ = _taken_apart(model)
+    head = f"{prefix}." if prefix else ""
+    for path, array in zip(paths, arrays, strict=True):
+        if not any(f"{head}{path}".startswith(f"{new}.") for new in modules) and id(array) in old:
+            names[f"{head}{path}"] = f"{head}{old[id(array)]}"
+    moved = {path: values[name] for path, name in names.items() if name in values}
+    rest = {name: value for name, value in values.items() if name not in names.values()}
+    return write_back(model, {**rest, **moved}, prefix=prefix)
+
+
+def _names_of_new(mox: Mox, path: str, module: Module) -> dict[str, str]:
+    """Return the name in the Mox of each array of a module that has taken the place of another, by its path.
+
+    It is the path, with a number behind it if an array that is still in use has that name.
+    """
+    from jaxport.frameworks import loaded
+
+    framework = Types(loaded()).root_framework_of(module)
+    leaves = [f"{path}.{leaf.path}" for leaf in framework.leaves(module)] if framework is not None else []
+    blocks = [node.block for node in mox.tree.nodes if _is_new(node, path)]
+    named = sorted({name for block in blocks if block is not None for name in block.named.values()})
+    names: dict[str, str] = {}
+    for leaf in leaves:
+        numbered = (name for name in named if name not in leaves and re.fullmatch(rf"{re.escape(leaf)}_\d+", name))
+        name = leaf if leaf in named else next(numbered, None)
+        if name is not None:
+            names[leaf] = name
+    return names
+
+
+def _is_new(node: Node, path: str) -> bool:
+    """Whether a node is the block of a module that has taken the place of another at a path."""
+    from jaxport.mox.querying.match import REPLACED
+
+    return node.block is not None and node.block.path == path and REPLACED in node.block.options
 
 
 def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:

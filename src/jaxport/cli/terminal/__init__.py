@@ -1,0 +1,1 @@
+"""What all commands have in common: streams, output options, files, and the errors of a command line."""

@@ -1,0 +1,110 @@
+"""The files that a command reads and writes: checked before the work, with one text for each thing that is wrong.
+
+`-` is the standard input, or the standard output, of a single file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from jaxport.errors import InvalidArgument
+
+__all__ = ["STANDARD", "model_file", "output_file", "output_folder", "written"]
+
+STANDARD = Path("-")
+"""What stands for the standard input or output."""
+
+
+def model_file(path: Path | str) -> Path:
+    """Return the path of an ONNX file that exists; `-` is read into a temporary file.
+
+    Raises:
+      InvalidArgument: there is no such file, it is a folder, or it is no ONNX file.
+    """
+    from jaxport.importer.loading.load import unreadable
+
+    path = _from_standard_input() if Path(path) == STANDARD else Path(path)
+    reason = unreadable(path)
+    if reason:
+        raise InvalidArgument(
+            f"`{path}` is not an ONNX file",
+            why=reason,
+            instead="give the path of an ONNX file, or `-` for the standard input",
+        )
+    return path
+
+
+def _from_standard_input() -> Path:
+    with tempfile.NamedTemporaryFile(prefix="jaxport-", suffix=".onnx", delete=False) as file:
+        _temporary.append(Path(file.name))
+        file.write(sys.stdin.buffer.read())
+    return Path(file.name)
+
+
+_temporary: list[Path] = []
+
+
+def remove_temporary() -> None:
+    """Remove what was read from the standard input."""
+    while _temporary:
+        _temporary.pop().unlink(missing_ok=True)
+
+
+def output_file(path: Path, option: str = "--output") -> Path:
+    """Return the path of a file that can be written, or `-`.
+
+    Raises:
+      InvalidArgument: its folder does not exist or may not be written, or something else is in its place.
+    """
+    if path == STANDARD:
+        return path
+    if path.is_dir():
+        raise _refused(path, option, "it is a folder", "give the name of a file in it")
+    return _writable(path, option)
+
+
+def output_folder(path: Path, option: str = "--output") -> Path:
+    """Return the path of a folder that exists or can be made.
+
+    Raises:
+      InvalidArgument: its parent does not exist or may not be written, or a file is in its place.
+    """
+    if path == STANDARD:
+        raise _refused(path, option, "a folder is written, which the standard output cannot take", "name a folder")
+    if path.exists() and not path.is_dir():
+        raise _refused(path, option, "it is a file", "name a folder")
+    return path if path.is_dir() else _writable(path, option)
+
+
+def _writable(path: Path, option: str) -> Path:
+    parent = path.parent
+    if not parent.is_dir():
+        raise _refused(path, option, f"there is no folder `{parent}`", "make the folder first, or give another one")
+    if path.exists() and not path.is_file():
+        raise _refused(path, option, "it is not a regular file", "give another name")
+    if not os.access(path if path.exists() else parent, os.W_OK):
+        raise _refused(path, option, "permission denied", "give a path that you may write")
+    return path
+
+
+def _refused(path: Path, option: str, why: str, instead: str) -> InvalidArgument:
+    return InvalidArgument(f"`{path}` cannot be written", where=f"`{option}`", why=why, instead=instead)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """Give a path to write to: `path`, or for `-` a temporary file that goes to the standard output in the end."""
+    if path != STANDARD:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="jaxport-") as folder:
+        file = Path(folder) / "output"
+        yield file
+        sys.stdout.flush()
+        sys.stdout.buffer.write(file.read_bytes())
+        sys.stdout.buffer.flush()

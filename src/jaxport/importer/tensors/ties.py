@@ -1,0 +1,168 @@
+"""Ties: which uses of one tensor of a file are one parameter.
+
+Exporters write equal tensors once. An author ties a table of embeddings to the product at the end, or calls a module twice;
+nobody ties the zeros with which the biases of all layers begin. So, in a file whose exporter did not say it,
+
+    MatMul(x, up)    Add(·, zeros)      becomes      MatMul(x, up)    Add(·, up.zeros)
+    MatMul(y, down)  Add(·, zeros)                   MatMul(y, down)  Add(·, down.zeros)
+
+while a kernel that two products read stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from typing import Literal
+
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument
+from jaxport.importer.loading.claims import claims, with_claims
+from jaxport.importer.modules import scopes_of
+from jaxport.importer.names import given_name, unique
+from jaxport.importer.resolving.resolve import tensor_value
+from jaxport.importer.tensors.roles import TRAINABLE
+from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS, VIEWS
+
+__all__ = ["Ties", "untie"]
+
+Ties = Literal["auto", "keep", "none"] | Collection[str]
+"""What is tied: what an author may have tied, what the file stores once, nothing, or only the tensors of these names."""
+
+_KINDS = ("auto", "keep", "none")
+_PASSED = VIEWS | {"Cast"}
+_PRODUCTS = MATRIX_PRODUCTS | KERNEL_PRODUCTS
+Use = tuple[ir.Node, int]
+
+
+def untie(model: ir.Model, ties: Ties) -> tuple[ir.Model, dict[str, str]]:
+    """Give the uses of a tensor that are not tied tensors of their own, named after the modules of the nodes that read them.
+
+    Args:
+      model: the model; it is not changed.
+      ties: see `from_onnx`.
+
+    Returns:
+      The model, a copy of it if a tensor is untied; and the names of the new tensors, each with the name of the tensor
+      that it was. The data of a tensor is shared, not copied.
+
+    Raises:
+      InvalidArgument: `ties` is no such word, or no initializer has a given name.
+    """
+    _check(ties, model.graph.initializers)
+    split = {} if ties == "keep" else _split(model, ties)
+    if not split:
+        return model, {}
+    copy = model.clone()
+    positions = {node: at for at, node in enumerate(model.graph)}
+    nodes, taken = list(copy.graph), {*copy.graph.initializers, *(value.name or "" for value in copy.graph.inputs)}
+    copies: dict[str, str] = {}
+    for name, groups in split.items():
+        value = copy.graph.initializers[name]
+        for own_name, uses in groups:
+            own_name = unique(own_name or name, taken)
+            taken.add(own_name)
+            copies[own_name] = name
+            own = ir.Value(
+                name=own_name, shape=value.shape, type=value.type, const_value=value.const_value,
+                metadata_props=dict(value.metadata_props),
+            )  # fmt: skip
+            copy.graph.register_initializer(own)
+            for node, index in uses:
+                nodes[positions[node]].replace_input_with(index, own)
+    with_claims(copy, copies)
+    return copy, copies
+
+
+def _check(ties: Ties, names: Collection[str]) -> None:
+    if isinstance(ties, str):
+        if ties not in _KINDS:
+            kinds = ", ".join(f'"{kind}"' for kind in _KINDS)
+            raise InvalidArgument(
+                f'there is no kind of ties "{ties}"',
+                where="`ties=…`",
+                instead=f"give {kinds}, or the names of tensors that stay tied",
+            )
+        return
+    for name in ties:
+        if name not in names:
+            raise InvalidArgument(
+                f"`{name}` is not an initializer of the model",
+                where="`ties=…`",
+                instead='name initializers that stay tied, or say `ties="keep"`',
+            )
+
+
+def _split(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[Use]]]]:
+    """Return the groups of uses that get a tensor of their own, each with its name, by the name of the shared tensor."""
+    claimed = claims(model) if ties == "auto" else {}
+    split = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        uses = [(use.node, use.idx) for use in value.uses() if use.node.graph is model.graph]
+        if len(uses) < 2 or tensor is None or tensor.dtype not in TRAINABLE or name in claimed:
+            continue
+        if not _is_uniform(tensor) if ties == "auto" else ties != "none" and name in ties:
+            continue
+        groups: dict[Hashable, list[Use]] = {}
+        for node, index in uses:
+            groups.setdefault(_owner(value, node) if ties == "auto" else (node, index), []).append((node, index))
+        named = {key: _own_name(value, group[0][0]) for key, group in groups.items()}
+        original = next((key for key, own_name in named.items() if own_name == name), next(iter(groups)))
+        if len(groups) > 1:
+            split[name] = [(named[key], group) for key, group in groups.items() if key != original]
+    return split
+
+
+def _is_uniform(tensor: ir.TensorProtocol) -> bool:
+    """Whether a tensor is a vector of one repeated value, such as the zeros and ones that parameters begin with."""
+    shape = tensor.shape.numpy()
+    if not tensor.size or max(shape, default=1) != tensor.size:
+        return False
+    values = tensor_value(tensor).data.reshape(-1)
+    return bool((values == values[0]).all())
+
+
+def _scope(node: ir.Node) -> str:
+    return (scopes_of(node) or [("", "")])[-1][0]
+
+
+def _own_name(value: ir.Value, node: ir.Node) -> str:
+    """Return the name of a tensor that a node reads, by the module of the node; nothing if it has none."""
+    if node.op_type == "Identity" and given_name(renamed := node.outputs[0].name or ""):
+        return renamed  # PyTorch's older exporter: the name that the tensor had before equal ones were merged
+    last = (value.name or "").rpartition(".")[2]
+    return f"{scope}.{last}" if (scope := _scope(node)) else ""
+
+
+def _owner(value: ir.Value, node: ir.Node) -> Hashable:
+    """Return what a use of a vector belongs to: a name of its own, the kernel of its layer, the module, or the node.
+
+    A module that is called twice reads its kernel twice, so that its bias stays one.
+    """
+    if node.op_type == "Identity" and given_name(renamed := node.outputs[0].name or ""):
+        return renamed
+    while node.op_type in _PASSED and len(following := list(node.outputs[0].uses())) == 1:
+        node = following[0].node
+    kernels = _kernels(node, value)
+    if not kernels and node.op_type in ("Add", "Sum"):
+        for operand in node.inputs:
+            maker = _origin(operand).producer() if operand is not None else None
+            if maker is not None and maker.op_type in _PRODUCTS:
+                kernels = _kernels(maker, value)
+    return kernels or _scope(node) or node
+
+
+def _origin(value: ir.Value) -> ir.Value:
+    """Return the value that another is a movement or a cast of."""
+    while (maker := value.producer()) is not None and maker.op_type in _PASSED and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+    return value
+
+
+def _kernels(node: ir.Node, value: ir.Value) -> tuple[ir.Value, ...]:
+    """Return the matrices and kernels that a node reads beside a vector."""
+    origins = [_origin(operand) for operand in node.inputs if operand is not None]
+    return tuple(
+        o for o in origins if o is not value and o.is_initializer() and o.shape is not None and len(o.shape) > 1
+    )
