@@ -130,7 +130,7 @@ test-matrix: ## all tests with every supported release of JAX and with the lower
 	@failed=; for row in $(MATRIX); do echo "== $$row"; $(MAKE) --no-print-directory test-matrix-$$row || failed="$$failed $$row"; done; \
 	test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
-quick: $(INSTALLED) ## the tests closest to the files that differ from main, within a minute
+quick: $(INSTALLED) ## the architecture, then the tests closest to what differs from main, within a minute or two
 	@$(BIN)/python -m tests.quick --jobs $(JOBS) $(ARGS)
 
 test-slow: $(INSTALLED) ## the cases that `make test` leaves out, gradients of models, random programs, benchmarks' own checks
@@ -140,9 +140,9 @@ test-slow: $(INSTALLED) ## the cases that `make test` leaves out, gradients of m
 test-all: $(INSTALLED) ## `make test` and `make test-slow`, with all variants of each case
 	@$(BIN)/python -m pytest -n $(JOBS) -q -m "not real and not torch and not clients and not burn" --all-variants $(ARGS)
 
-# In the order that a seed draws, until the time is over: `make test-breadth SEED=7 WITHIN=600`.
+# In random order, for a limited time: `make test-breadth SEED=7 WITHIN=600`.
 WITHIN ?= 180
-test-breadth: $(INSTALLED) ## some of what `make test` leaves out, drawn by SEED, for WITHIN seconds
+test-breadth: $(INSTALLED) ## some of what `make test` leaves out, in random order (SEED), for up to WITHIN seconds
 	@echo "make test-breadth SEED=$(SEED) WITHIN=$(WITHIN)"
 	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow --all-variants --order $(SEED) --within $(WITHIN) \
 		--ignore=tests/fuzzing --ignore=tests/importer/test_older_onnx.py $(ARGS)
@@ -223,8 +223,10 @@ format: $(INSTALLED) ## let ruff mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-types: $(INSTALLED) ## pyright
-	@$(BIN)/pyright --pythonpath $(BIN)/python
+# pyright says nothing until it is done.
+types: $(INSTALLED) ## pyright, about a minute
+	@echo "pyright is checking $$(find src examples -name '*.py' | wc -l) files: about a minute"
+	@$(BIN)/pyright --pythonpath $(BIN)/python --stats | grep -v "^ \|^$$"
 
 release-check: $(INSTALLED) ## build the distributions, install them into empty environments on Python 3.11 and 3.13, run the README there
 	@$(BIN)/python -m scripts.release_check

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from pathlib import Path
 
-from tests.architecture.imports import SOURCE, imports_of, part_of
+from tests.architecture.imports import imports_of, part_of
+from tests.architecture.sources import SOURCE
 
 TARGET = Path(__file__).parents[1] / "docs" / "architecture.svg"
 #: One line on each part that the picture shows: all but the files of the package itself, on which much rests.

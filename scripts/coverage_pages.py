@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from jaxport.columns import counted
 from jaxport.export.emit import opsets
 from jaxport.export.rules.refused import REASONS
 from jaxport.onnx_facts import schema
@@ -72,10 +73,16 @@ def _extent(results: Sequence[Mapping[str, Any]]) -> list[str]:
     statuses = Counter(status for r in results for status, _ in r["cells"].values())
     minutes = sum(r["seconds"] for r in results) / 60
     versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "flax", "equinox", "onnx", "onnxruntime"))
-    said = f"""Of these {every} functions, the last run tested {full} in all cells, {covered} in the covering cells (every dtype,
-    every gradient, and, in one dtype of each kind, every pair of dims and transform), and the others in a sample or not yet.
-    It compared {statuses["exported"]:,} cells in {minutes:.0f} minutes on one core; another {statuses["unaccepted"]} cells are
-    combinations that JAX can trace but not compile for a CPU. Measured with {versions}."""
+    covering = "every dtype, every gradient, and, in one dtype of each kind, every pair of dims and transform"
+    ways = [
+        (full, "in every cell"),
+        (covered, f"in a covering set of cells: {covering}"),
+        (every - full - covered, "in a sample of cells, or not yet"),
+    ]
+    tested = "; ".join(f"{count} {'was' if count == 1 else 'were'} tested {how}" for count, how in ways if count)
+    said = f"""Of these {every} functions, {tested}. The last run compared {counted(statuses["exported"], "cell")} in {minutes:.0f} minutes
+    on one core; another {statuses["unaccepted"]} cells are combinations that JAX can trace but not compile for a CPU. Measured
+    with {versions}."""
     return textwrap.wrap(" ".join(said.split()), 118)
 
 

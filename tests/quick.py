@@ -10,16 +10,25 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+#: Those of them that only read files, for each commit.
+FOR_COMMITS = tuple(f"tests/architecture/test_{name}.py" for name in ("private_names", "rooms", "source", "versions"))
+#: The status of pytest where there is nothing to run.
+NO_TESTS = 5
 #: So many test files are collected; others that could see the change are only counted.
 FILES = 12
-#: What looks at all files of the package: it is quick.
-ALWAYS = ("tests/architecture/test_source.py", "tests/architecture/test_imports.py")
+#: What looks at all files of the package, and at what a new operator, rule, pass or page still lacks. It runs first, and always
+#: to the end.
+ALWAYS = tuple(
+    f"tests/architecture/test_{name}.py"
+    for name in ("completeness", "deprecations", "imports", "interface", "private_names", "rooms", "source", "versions")
+)
 
 
 def changed(base: str) -> list[str]:
@@ -105,8 +114,23 @@ def chosen(files: Iterable[str]) -> tuple[list[str], int]:
         filter(is_test, near), key=lambda file: (near[file], -len(folders.intersection(Path(file).parts)), file)
     )
     doctests = [file for file in near if file.startswith("src/") and near[file] == 0]
-    first = [*dict.fromkeys([*doctests, *tests[:FILES]])]
-    return [*first, *(file for file in ALWAYS if file not in first and files)], max(0, len(tests) - FILES)
+    first = [file for file in dict.fromkeys([*doctests, *tests[:FILES]]) if file not in ALWAYS]
+    return first, max(0, len(tests) - FILES)
+
+
+def verdict(architecture: int, closest: int, late: int, more: int) -> str:
+    """What is said in the end: green, red, or not finished.
+
+    Args:
+      architecture, closest: the statuses of pytest for the two runs.
+      late: how many tests of the second had no time.
+      more: how many test files that can see the change were not chosen.
+    """
+    if {architecture, closest} - {0, NO_TESTS}:
+        return "red"
+    left = [f"{late} tests had no time" if late else "", f"{more} more test files can see the change" if more else ""]
+    said = ", ".join(filter(None, left))
+    return f"not finished: {said}; `make test` runs them" if said else "green"
 
 
 def main() -> int:
@@ -115,16 +139,39 @@ def main() -> int:
     parser.add_argument("--base", default="main")
     parser.add_argument("--within", type=float, default=40, help="seconds after which no further test begins")
     parser.add_argument("--jobs", default="2")
+    parser.add_argument("--architecture", action="store_true", help="only the tests that look at all files")
     parser.add_argument("--list", action="store_true", help="only print the test files")
     given = parser.parse_args()
+    if given.architecture:  # in one process: it takes seconds
+        return subprocess.run([sys.executable, "-m", "pytest", "-q", *FOR_COMMITS], cwd=ROOT, check=False).returncode
     files = [file for file in given.files or changed(given.base) if file.endswith(".py")]
     tests, more = chosen(files)
-    print(*tests, sep="\n")
-    print(f"{len(files)} changed files; {more} more test files can see them: `make test` runs those", flush=True)
-    if given.list or not tests:
+    print(
+        f"{len(files)} changed files; the architecture first, then these, for {given.within:g} seconds:",
+        *tests,
+        sep="\n",
+    )
+    if given.list:
         return 0
-    command = [sys.executable, "-m", "pytest", "-q", "-n", given.jobs, "--within", str(given.within), *tests]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "pytest", "-q", "-n", given.jobs]
+    architecture, _ = streamed([*command, "--all-cases", *ALWAYS])
+    closest, late = streamed([*command, "--within", str(given.within), *tests]) if tests else (0, 0)
+    said = verdict(architecture, closest, late, more)
+    print(f"make quick: {said}")
+    return 1 if said == "red" else 0
+
+
+def streamed(command: list[str]) -> tuple[int, int]:
+    """Run pytest and show what it prints; return its status, and how many tests had no time."""
+    late = 0
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            found = re.match(r"(\d+) more tests were chosen, for which no time was left", line)
+            late = int(found[1]) if found else late
+    return process.returncode, late
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-SOURCE = Path(__file__).parents[2] / "src"
+from tests.architecture.sources import tree_of
 
 # A part of the package may import itself and the parts named here. Parts that are not listed may see all.
 MAY_SEE: dict[str, frozenset[str]] = {
@@ -87,13 +87,19 @@ def imports_of(package: Path) -> Sequence[Import]:
 
 def _imports_of(package: Path) -> Iterator[Import]:
     for path in sorted(package.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        late = {
-            id(inner) for node in ast.walk(tree) if _runs_late(node) for inner in ast.walk(node) if inner is not node
-        }
-        for node in ast.walk(tree):
+        for node, late in _with_time(tree_of(path), False):
             for module in _modules(node):
-                yield Import(path.relative_to(package).as_posix(), node.lineno, module, id(node) not in late)
+                yield Import(path.relative_to(package).as_posix(), node.lineno, module, not late)
+
+
+def _with_time(node: ast.AST, late: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield the statements in a node, with whether they run after the file was imported."""
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.stmt):
+            yield inner, late
+            yield from _with_time(inner, late or _runs_late(inner))
+        elif isinstance(inner, ast.ExceptHandler | ast.match_case):
+            yield from _with_time(inner, late)
 
 
 def _runs_late(node: ast.AST) -> bool:

@@ -11,10 +11,12 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
+from jaxport.codegen.burn.rules.registry import CALLS, PRIMITIVES
 from jaxport.codegen.recorded.fused import FUSIONS
 from jaxport.export import passes
 from jaxport.graph import fusions
 from jaxport.importer.resolving.registry import operators
+from tests.architecture.sources import text_of
 
 TESTS = Path(__file__).parents[1]
 #: Passes that a caller adds to `passes.DEFAULT` or gets by a target, and where the documentation has the word for it.
@@ -59,6 +61,51 @@ def test_a_pass_runs_or_is_documented(name: str) -> None:
 
 def test_what_is_on_request_exists() -> None:
     assert set(ON_REQUEST) <= set(defined_passes())
+
+
+def words(*folders: str) -> set[str]:
+    """The words in the tests of some folders."""
+    return {
+        word
+        for folder in folders
+        for path in (TESTS / folder).rglob("*.py")
+        for word in re.findall(r"[\w-]+", text_of(path))
+    }
+
+
+@pytest.mark.parametrize("name", sorted({passes.pass_name(graph_pass) for graph_pass in passes.DEFAULT}))
+def test_a_pass_that_always_runs_has_a_test(name: str) -> None:
+    """By its name, or in the test file of the file that defines it."""
+    graph_pass = next(each for each in passes.DEFAULT if passes.pass_name(each) == name)
+    file = graph_pass.__module__.rpartition(".")[2]
+    tests = [*(TESTS / "export" / "passes").glob(f"test_{file}*.py"), *(TESTS / "graph").glob(f"test_{file}*.py")]
+    assert tests or name in words("export", "graph"), (
+        f"no test of the pass `{name}`: add tests/export/passes/test_{file}.py or tests/graph/test_{file}.py"
+    )
+
+
+# What the cases of ONNX's backend suite and the small models become, which `tests/burn` compiles and compares.
+BY_THE_SUITE = frozenset(
+    """
+    log log1p tan sinh cosh asin acos atan asinh acosh atanh ceil is_finite erfc cbrt exp2 neg logistic one_minus_square
+    integer_pow reduce_precision convert_element_type mul add_any atan2 pow eq ne lt le gt ge xor population_count clz
+    select_n clamp dim_as_value platform_index broadcast_in_dim rev iota reduce_sum reduce_prod reduce_max reduce_min
+    reduce_or reduce_and argmin cumsum cumprod cummax cummin sort dot_general gather scatter scatter-add scatter-sub
+    scatter-mul scatter-min scatter-max reduce_window_sum reduce_window_max reduce_window_min swish soft_sign matmul resized
+    """.split()
+)
+
+
+def test_an_entry_of_burn_has_a_test() -> None:
+    """Each rule that prints Rust is named in a test, by one of its names, or runs in the suite."""
+    importlib.import_module("jaxport.codegen.burn.equations")
+    importlib.import_module("jaxport.codegen.burn.steps")
+    known = words("burn", "codegen") | BY_THE_SUITE
+    rules: dict[object, list[str]] = {}
+    for name, rule in {**PRIMITIVES, **CALLS}.items():
+        rules.setdefault(rule, []).append(name)
+    missing = [names for names in rules.values() if not any(name.rpartition(".")[2] in known for name in names)]
+    assert not missing, "add a case to tests/codegen/test_rust_operators.py or tests/burn that names it"
 
 
 def test_an_operator_has_a_case() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from scripts import architecture_picture
-from tests.architecture.imports import SOURCE, UPWARD, imports_of, part_of, wrong_directions
+from tests.architecture.imports import UPWARD, imports_of, part_of, wrong_directions
+from tests.architecture.sources import SOURCE
 
 PACKAGE = SOURCE / "jaxport"
 # Loaded only when they are needed: the user pays for them, or has not installed them.

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from jaxport import jaxprs
-from tests.architecture.imports import SOURCE, part_of
+from tests.architecture.imports import part_of
+from tests.architecture.sources import SOURCE, nodes_of
 
 PACKAGE = SOURCE / "jaxport"
 # Private, or public with the reservation that it may change in any release.
@@ -57,7 +58,7 @@ def touched(package: Path) -> Iterator[tuple[str, str]]:
     """Each file below `package` with each name of `MODULES` that it imports or reaches by its full name."""
     for path in sorted(package.rglob("*.py")):
         file = path.relative_to(package).as_posix()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             for name in _names(node):
                 if name.startswith(tuple(f"{module}." for module in MODULES)) or name in MODULES:
                     yield file, name
@@ -68,9 +69,13 @@ def _names(node: ast.AST) -> list[str]:
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
         return [f"{node.module}.{alias.name}" for alias in node.names]
-    if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("jax."):
-        return [ast.unparse(node)]
-    return []
+    return [ast.unparse(node)] if isinstance(node, ast.Attribute) and _root(node) == "jax" else []
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def test_private_names_are_touched_in_one_place():

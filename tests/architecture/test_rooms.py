@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.imports import SOURCE
 from tests.architecture.rooms import LATER, ROOMS, against_the_order, crowded, inside
+from tests.architecture.sources import SOURCE
 
 PACKAGE = SOURCE / "jaxport"
 

@@ -13,7 +13,7 @@ import onnx.defs
 import pytest
 
 import jaxport
-from tests.architecture.imports import SOURCE
+from tests.architecture.sources import SOURCE, nodes_of, text_of, tree_of
 
 PACKAGE = SOURCE / "jaxport"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -72,19 +72,9 @@ def unfinished_marks(source: str) -> list[str]:
     return re.findall(r"\b(?:TODO|FIXME|XXX|HACK)\b", source)
 
 
-@functools.cache
-def source_of(path: Path) -> str:
-    return path.read_text()
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(source_of(path))
-
-
 # One test looks at all files: hundreds of tests of a millisecond each take pytest many times as long.
 def test_a_file_is_short():
-    lines = {name(path): len(source_of(path).splitlines()) for path in FILES}
+    lines = {name(path): len(text_of(path).splitlines()) for path in FILES}
     long = {file: count for file, count in lines.items() if count > LONGEST and file not in LONG}
     assert not long, "split them by meaning"
 
@@ -94,7 +84,7 @@ def test_the_list_of_long_files_is_not_stale():
 
 
 def test_a_file_has_no_unfinished_marks():
-    assert not {name(path): marks for path in FILES if (marks := unfinished_marks(source_of(path)))}
+    assert not {name(path): marks for path in FILES if (marks := unfinished_marks(text_of(path)))}
 
 
 def test_protobuf_stays_in_the_files_that_load_and_save():
@@ -146,6 +136,7 @@ MOST_ANY = {
 }
 
 
+@functools.cache
 def code_lines(source: str) -> int:
     """The lines with code: neither empty, nor comments or docstrings."""
     lines: set[int] = set()
@@ -161,13 +152,14 @@ def code_lines(source: str) -> int:
     return len(lines)
 
 
+@functools.cache
 def uses_of_any(source: str) -> int:
     return sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(ast.parse(source)))
 
 
 @pytest.mark.parametrize("part", MOST_ANY)
 def test_types_have_names(part: str) -> None:
-    sources = [source_of(path) for path in FILES if part in ("package", name(path).split("/")[0])]
+    sources = [text_of(path) for path in FILES if part in ("package", name(path).split("/")[0])]
     share = 1000 * sum(map(uses_of_any, sources)) / sum(map(code_lines, sources))
     assert share <= MOST_ANY[part], f"`Any` stands {share:.1f} times in 1,000 lines of code: name the type"
 
@@ -211,7 +203,7 @@ def test_walks_through_programs_stand_in_one_place() -> None:
         name(path)
         for path in FILES
         if not name(path).startswith("jaxprs/")
-        and any(isinstance(node, ast.Attribute) and node.attr == "eqns" for node in ast.walk(tree_of(path)))
+        and any(isinstance(node, ast.Attribute) and node.attr == "eqns" for node in nodes_of(path))
     ]
     assert len(reading) <= MOST_WALKS, f"use or extend `jaxprs/walk.py`: {len(reading)} files read `.eqns`: {reading}"
 
@@ -220,7 +212,7 @@ def test_every_class_has_a_name_of_its_own() -> None:
     """A reader who meets a class need not ask which one it is."""
     places: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(f"{name(path)}:{node.lineno}")
     assert not {cls: found for cls, found in places.items() if len(found) > 1}

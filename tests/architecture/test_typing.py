@@ -15,7 +15,7 @@ from jaxport.export.api import Checks, Fold
 from jaxport.export.delivery.precisions import PRECISIONS, PrecisionName
 from jaxport.export.delivery.targets import TARGETS, TargetName
 from jaxport.importer.names import Framework
-from tests.architecture.imports import SOURCE
+from tests.architecture.sources import SOURCE
 
 ROOT = SOURCE.parent
 CLIENT = Path(__file__).with_name("typed_client.py")

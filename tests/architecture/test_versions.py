@@ -6,7 +6,7 @@ import re
 import tomllib
 
 from jaxport import jaxprs
-from tests.architecture.imports import SOURCE
+from tests.architecture.sources import SOURCE
 
 ROOT = SOURCE.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

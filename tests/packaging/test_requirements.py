@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.imports import SOURCE, imports_of
+from tests.architecture.imports import imports_of
+from tests.architecture.sources import SOURCE
 
 ROOT = SOURCE.parent
 PACKAGE = SOURCE / "jaxport"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import jax
 
 from jaxport.errors import InvalidArgument
+from jaxport.export.signature.specs import BATCH
 
 if TYPE_CHECKING:
     from jaxport.jaxprs import PythonFunction, PyTree
@@ -39,10 +40,10 @@ def declared_inputs(target: PythonFunction) -> list[PyTree] | None:
 
 
 def _spec(leaf: PyTree) -> PyTree:
-    """Return a specification; sizes that are open (None) are the batch `B` in front, and names of their own elsewhere."""
+    """Return a specification; sizes that are open (None) are the batch in front, and names of their own elsewhere."""
     name = "".join(character if character.isalnum() else "_" for character in getattr(leaf, "name", "") or "dim")
     sizes = tuple(
-        size if size is not None else ("B" if axis == 0 else f"{name}_{axis}") for axis, size in enumerate(leaf.shape)
+        size if size is not None else (BATCH if axis == 0 else f"{name}_{axis}") for axis, size in enumerate(leaf.shape)
     )
     return jax.ShapeDtypeStruct(sizes, leaf.dtype)
 

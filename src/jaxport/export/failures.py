@@ -36,7 +36,7 @@ _BY_MESSAGE = {
         "`jnp.asarray(table)[index]`"
     ),
     "different trace level": (
-        "make the model that changes inside of the function: `nnx.merge(graphdef, state, copy=True)`, or export the model "
+        "make the model that changes inside the function: `nnx.merge(graphdef, state, copy=True)`, or export the model "
         "object itself"
     ),
 }
@@ -134,7 +134,7 @@ def _reason(error: Exception, trial: _Trial, fn: PythonFunction, inputs: Inputs)
     advice.append(f"give `{first}` a size, such as {sizes[first]}, where it may be fixed")
     if any(sign in message for sign in _AS_A_NUMBER):
         advice.append(
-            "compute with `jnp.asarray(x.shape[0])`, which the model can: it is no number for Python and NumPy"
+            "compute with `jnp.asarray(x.shape[0])`, which the model can do: for Python and NumPy it is not a number"
         )
     return cause, "; or ".join(advice)
 

@@ -1,4 +1,4 @@
-"""Statements of a method that come again with other values, numbers or parameters, as a function that is called each time.
+"""Repeated statements of a method, which differ in values, numbers or parameters, become a function that is called each time.
 
 Only the text is compared: what runs is the same. It is done when all classes are settled, so that no class differs by it.
 """
@@ -125,7 +125,7 @@ def _is_attribute(node: ast.AST) -> bool:
 
 
 def outlined(method: ast.FunctionDef, taken: Iterable[str]) -> Outlined:
-    r"""Return a method with calls in place of statements that come again.
+    r"""Return a method with calls in place of repeated statements.
 
     >>> lines = [
     ...     f"y = lax.conv_general_dilated(x, self.w[...], (1, {n}), ((0, 0), (0, 0)), {'1, ' * 40})" for n in range(5)
@@ -155,7 +155,7 @@ def outlined(method: ast.FunctionDef, taken: Iterable[str]) -> Outlined:
 
 @dataclass(eq=False)
 class _Search:
-    """Looks for statements that come again in the body of a method; `functions` are those that were found already."""
+    """Looks for repeated statements in the body of a method; `functions` are those that were found already."""
 
     method: ast.FunctionDef
     body: list[ast.stmt]
@@ -233,7 +233,7 @@ def _called(statement: ast.Assign) -> str:
 
 
 class _Repeated:
-    """Statements that come again, and what differs."""
+    """Repeated statements, and what differs."""
 
     def __init__(self, search: _Search, runs: Sequence[_Run], length: int):
         self.search, self.runs, self.length = search, runs, length

@@ -17,7 +17,7 @@ _UNREAD = object()
 class Params(dict[str, Any]):
     """A dict of arrays by name, which are read one by one, when they are looked up first.
 
-    For JAX it is a tree like a dict, of a type of its own: what is mapped together with it has to be one, too, as its
+    For JAX it is a custom pytree type, much like a dict: what is mapped together with it has to be one, too, as its
     gradients are. `dict(parameters)` is a plain one, and reads all of them.
 
     Args:

@@ -1,1 +1,1 @@
-"""From a query to what it hits: the tree, XPath, and selections."""
+"""From a query to its matches: the tree, XPath, and selections."""

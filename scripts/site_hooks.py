@@ -1,0 +1,79 @@
+"""What mkdocs runs while it builds the site: addresses, pages of the project, and notebooks as pages.
+
+The address of the repository is that of `pyproject.toml`. Pages that lie outside `docs` (the changelog, how to contribute)
+are shown as they are, with their links turned; a notebook is shown as text and code, with a link to its file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    "changelog.md": "CHANGELOG.md",
+    "citation.md": "CITATION.cff",
+    "conduct.md": "CODE_OF_CONDUCT.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
+}
+"""The pages of the site that are files of the repository."""
+
+
+def repository() -> str:
+    """Return the address of the repository."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Set the addresses of the repository and of the link for editing a page."""
+    config.repo_url = repository()
+    config.repo_name = "jaxport"
+    config.edit_uri = "edit/main/docs/"
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are not in `docs`."""
+    for page, source in PAGES.items():
+        files.append(File.generated(config, page, content=project_page(ROOT / source)))
+    for notebook in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=notebook_page(notebook)))
+    return files
+
+
+def project_page(path: Path) -> str:
+    """Return a file of the repository as a page: links into `docs` stay on the site, others lead to the repository."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".cff":
+        return f"# Citation\n\nIf you use jaxport in your work, please cite it:\n\n```yaml\n{text}```\n"
+    known = {source: page for page, source in PAGES.items()}
+
+    def turned(link: re.Match[str]) -> str:
+        target = link[1]
+        if re.match(r"https?://|#|mailto:", target):
+            return link[0]
+        if target.startswith("docs/"):
+            return f"]({target.removeprefix('docs/')})"
+        return f"]({known.get(target, f'{repository()}/blob/main/{target}')})"
+
+    return re.sub(r"\]\(([^)\s]+)\)", turned, text)
+
+
+def notebook_page(path: Path) -> str:
+    """Return a notebook as a page, with a link to its file."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    texts = [_cell(cell) for cell in cells]
+    note = f"[Download this notebook]({path.name}){{ .md-button download }}"
+    return "\n\n".join([texts[0], note, *texts[1:]]) + "\n"
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    source = "".join(cell["source"]).strip()
+    return source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"
