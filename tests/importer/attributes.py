@@ -143,7 +143,9 @@ def _values(declared: OpSchema.Attribute, given: Any) -> Iterator[Any]:
             quoted = re.findall(r"""['"`]([A-Za-z_]{2,})['"`]""", declared.description)
             texts = {*quoted, *TEXTS.get(declared.name, ())} - {declared.name}
             yield from sorted(text for text in texts if given is None or text != given.decode())
-        case kind.INTS if given:
+        case kind.INTS if given and not re.match(
+            "nodes_|leaf_|tree_|ngram_|pool_", declared.name
+        ):  # they index each other
             yield from ([*reversed(given)], [-value for value in given], [1] * len(given), [2] * len(given))
         case kind.FLOATS if given:
             yield from ([*reversed(given)], [-value for value in given])

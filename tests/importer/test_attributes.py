@@ -27,6 +27,8 @@ DIFFERENT: dict[str, str] = {
     "^Resize-.* coordinate_transformation_mode=tf_crop_and_resize": "the mode needs `roi`, which the row lacks",
     "^Resize-.* T1=u?int": "interpolated integers are cut off, as by ONNX Runtime where it has the type; the reference rounds",
     "^GridSample-.* T1=u?int": "the reference casts the weights to the integers, too",
+    "^LpNormalization-.* p=3": "ONNX defines the orders 1 and 2; any other one is refused",
+    "^MaxUnpool-.* (kernel_shape|strides)=": "the positions are those of a larger result",
     "^PRelu-[16] ": "versions before 7 have a slope for each channel, the row has one for each element",
     "^QuantizeLinear-.* (T1=int32|precision=)": "quotients of integers are halves in one precision only",
     "^ReverseSequence-.* (batch|time)_axis=": "both axes are the same one, or the lengths are for another",

@@ -228,6 +228,7 @@ def test_gradients_are_finite(case: Case) -> None:
 
 
 REFUSED = [
+    (case("LpNormalization", 22, X, p=3), "`p` is 3; it has to be one of 1, 2"),
     (case("Split", 1, X, split=[1, 1], outputs=2), "version 1 has no default for `axis`"),
     (case("ScatterND", 16, X, np.array([[0]]), X[:1], reduction="mean"), "`reduction` is 'mean'; it has to be one of"),
     (case("Pad", 11, X, [0, 0, 0, 0, 0, 1], mode="mirror"), "`mode` is 'mirror'; it has to be one of constant"),

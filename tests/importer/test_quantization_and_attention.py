@@ -393,3 +393,19 @@ def test_attention_of_symbolic_sizes_is_exported() -> None:
     q, k = f(2, 3, 8), f(2, 5, 4)
     exported = jax.export.export(jax.jit(attending))(*specs)
     np.testing.assert_allclose(exported.call(q, k), attending(q, k), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("channels", "largest", "count"), [(64, 60, 1), (512, 8, 1), (512, 127, 2)])
+def test_kernels_of_small_integers_are_convolved_once(channels: int, largest: int, count: int) -> None:
+    """Float32 is exact if no sum exceeds 2**24; which kernel does is known."""
+    kernel = np.random.default_rng(0).integers(-largest, largest + 1, (4, channels, 3, 3)).astype(np.int8)
+    made = model(
+        f"g (uint8[1, {channels}, 5, 5] x, uint8 z) => (int32[a, b, c, d] y) <int8[1] w = {{1}}> {{ y = ConvInteger(x, w, z) }}"
+    )
+    made.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(kernel, "w"))
+    program = from_onnx(made)
+    x, zero = np.random.default_rng(1).integers(0, 256, (1, channels, 5, 5)).astype(np.uint8), np.array(9, np.uint8)
+    assert str(jax.make_jaxpr(program)(x, zero)).count("conv_general_dilated") == count
+    windows = np.lib.stride_tricks.sliding_window_view(x[0].astype(np.int64) - 9, (3, 3), axis=(1, 2))
+    expected = np.einsum("cijhw,ochw->oij", windows, kernel.astype(np.int64))
+    np.testing.assert_array_equal(program(x, zero)[0], expected)

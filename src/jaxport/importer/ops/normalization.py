@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.resolving.registry import REQUIRED, OutputCount, earlier, image_op, op
 from jaxport.importer.values.dtypes import dtype_of
@@ -90,6 +91,11 @@ def mean_variance_normalization(X, *, axes=(0, 2, 3)):
 
 @op("LpNormalization", since=1)
 def lp_normalization(input, *, axis=-1, p=2):
+    if p not in (1, 2):
+        raise Unsupported(
+            "an attribute has a value that ONNX does not define",
+            [Refusal("LpNormalization", "", f"`p` is {p}; it has to be one of 1, 2")],
+        )
     total = jnp.sum(jnp.abs(input) if p == 1 else input * input, axis=axis, keepdims=True)
     total = jnp.where(total == 0, 1, total)
     return divide(input, total if p == 1 else jnp.sqrt(total))

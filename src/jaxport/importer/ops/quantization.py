@@ -13,7 +13,7 @@ from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
 from jaxport.importer.resolving.registry import earlier, op, variant
 from jaxport.importer.values.dtypes import dtype_of
-from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.host import RuntimeValue, Tensor, host
 from jaxport.importer.values.image_layout import ONNX
 from jaxport.importer.values.namespaces import cast, helper, jnp, known, lax
 from jaxport.jaxprs import PythonFunction
@@ -192,17 +192,27 @@ def _largest(x: Tensor, zero_point: Tensor | None) -> int:
     return 128 if x.dtype.kind == "i" and is_zero(zero_point) else 255
 
 
+def _largest_sum(w: Tensor, zero_point: Tensor | None) -> int:
+    """Return the most that a kernel less its zero point makes of a window whose elements are 1 or -1."""
+    kernel, offset = known(w), host(0) if is_zero(zero_point) else known(zero_point)
+    if kernel is None or offset is None or kernel.symbolic or offset.symbolic:
+        return math.prod(w.shape[1:]) * _largest(w, zero_point)
+    zeros = offset.data.astype(np.int64).reshape(-1, *[1] * (w.ndim - 1))
+    sums = np.abs(kernel.data.astype(np.int64) - zeros).reshape(w.shape[0], -1).sum(axis=1)
+    return max(int(sums.max(initial=0)), 1)
+
+
 def whole_conv(
     x: Tensor, w: Tensor, x_zero_point: Tensor | None, w_zero_point: Tensor | None, window: ConvolutionAttributes
 ) -> RuntimeValue:
     """Convolve 8-bit integers less their zero points, exactly, as int32.
 
-    XLA convolves integers slowly. In float32 integers are exact up to 2**24: `x` is split into digits so small that no
-    sum exceeds that; bfloat16, in which some devices multiply, holds all of them.
+    XLA convolves integers slowly. In float32 integers are exact up to 2**24: unless the kernel is so small that no sum
+    exceeds that, `x` is split into digits; bfloat16, in which some devices multiply, holds all of them.
     """
     values, kernel = centered(x, x_zero_point, 1), centered(w, w_zero_point, 0)
     largest = _largest(x, x_zero_point)
-    room = 2**24 // (math.prod(w.shape[1:]) * _largest(w, w_zero_point))
+    room = 2**24 // _largest_sum(w, w_zero_point)
     bits = largest.bit_length() if room >= largest else room.bit_length() - 1
     if bits < 3:  # too many terms: more than three convolutions of digits
         return conv(ONNX, values, kernel, window=window)
