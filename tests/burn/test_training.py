@@ -35,13 +35,12 @@ RATE = 1024.0
 STEP = """
 pub fn run(model: &ROOT, inputs: &Tensors, device: &Device) -> Result<Tensors, TensorsError> {
     use burn::optim::{GradientsParams, SgdConfig};
-    use burn::store::{ModuleSnapshot, SafetensorsStore};
 
     let device = &device.clone().autodiff();
     FORWARD
     let gradients = GradientsParams::from_grads((LOSS).backward(), model);
     let model = SgdConfig::new().init().step(RATE, model.clone(), gradients);
-    model.save_into(&mut SafetensorsStore::from_file("TRAINED").overwrite(true)).unwrap();
+    model.save("TRAINED").unwrap();
     Ok(Tensors::default())
 }
 """
