@@ -11,15 +11,15 @@ from tests.architecture.imports import Import, imports_of
 ROOMS: dict[str, str] = {
     "blocks": "constants block labels liveness callables marking grouping ungrouping tracing",
     "codegen": "tree rust structure recorded writing checkpoint flax equinox source modules burn printing",
-    "codegen/burn": "imports helpers values body rules equations layers steps printing crate source",
+    "codegen/burn": "imports helpers values body rules equations layers checks parameters steps printing crate source",
     "codegen/structure": "steps modules spelling recognition build",
     "export": "signature emit explain generation passes prepare flags delivery rules walk failures function_graph exported api",
-    "graph": "editing layout axis_groups identities facts matching masks fusing patterns arranging fusions",
+    "graph": "editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
     "importer": "limits names regular shown values resolving traced batching ops loading modules tensors running "
     "program explain variants",
     "jaxprs": "aliases dim_text releases sizes walk dataflow dims rewrite alike widen taps mapped meshes",
     "mox": "programs querying substitution serialize looking sharding edits",
-    "verify": "comparing precision runtime sampling sizes conditioning report running per_block importing verifying",
+    "verify": "comparing precision runtime decoding sampling sizes conditioning report running per_block importing verifying",
 }
 
 # Annotations and convenience methods that look at a later room, each with its reason.

@@ -83,7 +83,7 @@ def selected(request: pytest.FixtureRequest, parameter: str) -> list[str]:
     """Return the values of a parameter in the tests of a module that run: what is left out is not compiled."""
     items = [item for item in request.session.items if getattr(item, "module", None) is request.node.obj]
     parameters = [getattr(item, "callspec", None) for item in items]
-    return [*dict.fromkeys(one.params[parameter] for one in parameters if one is not None)]
+    return [*dict.fromkeys(one.params[parameter] for one in parameters if one is not None and parameter in one.params)]
 
 
 def case_of(crate: Crate, name: str) -> Case:

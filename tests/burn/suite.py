@@ -212,6 +212,8 @@ def _compared(name: str, outputs: list[np.ndarray], expected: list[Any]) -> Resu
     case = backend.cases()[name]
     if any(getattr(value, "dtype", None) == np.float16 for value in expected):
         case = case._replace(test=replace(case.test, rtol=max(case.test.rtol, 2**-9)))  # two units in the last place
+    if "dft_inverse" in name:  # what is expected has the rounding of a transform in single precision where parts are 0
+        case = case._replace(test=replace(case.test, atol=max(case.test.atol, 1e-5)))
     try:
         case.compare(outputs, expected)
     except AssertionError as error:

@@ -79,6 +79,31 @@ GRU = """g (float[t, b, 4] x, float[2, b, 3] h) => (float[t, 2, b, 3] y, float[2
     { y, hn = GRU<hidden_size = 3, direction = "bidirectional", linear_before_reset = 1>(x, w, r, bias, , h) }"""
 
 
+CELL = "g (float[5, 2, 4] x) => (float[5, 1, 2, 3] y) { y = @<hidden_size = 3@>(x, w, r, bias, , h#) }"
+GATHER = (
+    "g (int64[n] i) => (float[n, 4] y, float[m, 4] z) { y = Gather(w, i) p = Range(zero, five, one) z = Gather(w, p) }"
+)
+WIDE = "g (float[n, 4] x) => (float[n, 3] y) { v = Cast<to = 1>(w) y = MatMul(x, v) }"
+AVERAGED = """g (float[n, 3, 9, 8] x) => (float[n, 3, a, b] y, float[n, 3, c, d] z, float[n, 3, e, f] v) {
+    y = AveragePool<kernel_shape = [3, 3], strides = [2, 2]>(x) z = AveragePool<kernel_shape = [2, 3], pads = [1, 1, 0, 1]>(x)
+    v = AveragePool<kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1>(x) }"""
+GREATEST = "g (float[n, 4] x) => (float[2, 4] y, int64[2, 4] at) { y, at = TopK<axis = 0>(x, two) }"
+SPECTRUM = """g (float[n, 90, 1] x) => (float[n, 46, 2] y, float[n, 90, 2] z, float[n, 45, 2] w) {
+    y = DFT<onesided = 1>(x) z = DFT<inverse = 1>(q) q = DFT(x) w = DFT(x, short) }""".replace(
+    "z = DFT<inverse = 1>(q) q = DFT(x)", "q = DFT(x) z = DFT<inverse = 1>(q)"
+)
+FRAMES = "g (float[n, 128, 1] x) => (float[n, f, 9, 2] y) { y = STFT(x, step, window) }"
+
+
+def constant_cell(kind: str, gates: int, options: str = "") -> onnx.ModelProto:
+    """A cell whose states begin as constants of the file."""
+    text = CELL.replace("@<", f"{kind}<").replace("@>", f"{options}>").replace("#", ", c" * (kind == "LSTM"))
+    states = {"h": some(1, 2, 3, seed=3), **({"c": np.zeros((1, 2, 3), np.float32)} if kind == "LSTM" else {})}
+    return model(
+        text, w=some(1, 3 * gates, 4), r=some(1, 3 * gates, 3, seed=1), bias=some(1, 6 * gates, seed=2), **states
+    )
+
+
 def cell(kind: str, gates: int) -> onnx.ModelProto:
     w, r, bias = some(2, 3 * gates, 4), some(2, 3 * gates, 3, seed=1), some(2, 6 * gates, seed=2)
     return model(kind, w=w, r=r, bias=bias)
@@ -106,6 +131,14 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     "rotary": (lambda: model(ROTARY, 23, cos=np.cos(ANGLES), sin=np.sin(ANGLES)), (positions(2, 3), positions(1, 5))),
     "lstm": (lambda: cell(LSTM, 4), (sequences(5, 2, "h", "c"), sequences(3, 1, "h", "c"))),
     "gru": (lambda: cell(GRU, 3), (sequences(5, 2, "h"), sequences(3, 1, "h"))),
+    "lstm of constant states": (lambda: constant_cell("LSTM", 4), ({"x": some(5, 2, 4)},)),
+    "gru of constant states": (lambda: constant_cell("GRU", 3, ", linear_before_reset = 1"), ({"x": some(5, 2, 4)},)),
+    "embedding": (lambda: model(GATHER, w=some(5, 4), zero=np.array(0), five=np.array(5), one=np.array(1)), ({"i": np.array([0, -1, 4, -5])},)),
+    "weight of float64": (lambda: model(WIDE, w=np.arange(12.0).reshape(4, 3)), (rows(3), rows(5))),
+    "average pools": (lambda: model(AVERAGED), ({"x": some(2, 3, 9, 8)}, {"x": some(1, 3, 9, 8)})),
+    "greatest of columns": (lambda: model(GREATEST, two=np.array([2])), (rows(3), rows(5))),
+    "spectrum": (lambda: model(SPECTRUM, 17, short=np.array(45)), ({"x": some(2, 90, 1)},)),
+    "frames": (lambda: model(FRAMES, 17, step=np.array(4), window=np.hanning(16).astype(np.float32)), ({"x": some(2, 128, 1)},)),
     "greedy search": (lambda: searching("GreedySearch", greedy(), decoder=decoder(1)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
     "beam search": (lambda: searching("BeamSearch", beams(3, 2), outputs=2, decoder=decoder(3)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
 }  # fmt: skip
@@ -144,7 +177,7 @@ def program_of(name: str) -> jaxport.Program:
 @pytest.fixture(scope="module")
 def compiled(request: pytest.FixtureRequest) -> Built:
     """All models of the tests that were selected, in one binary."""
-    names = [*selected(request, "name"), *EXTRA]
+    names = dict.fromkeys([*selected(request, "name"), "embedding", *EXTRA])
     cases: dict[str, Case] = {}
     for name in names:
         cases[name] = case_of(
@@ -178,6 +211,28 @@ def test_a_gap_is_closed(name: str, compiled: Built) -> None:
         for key, expected in in_runtime(make(), inputs).items():
             assert outputs[key].shape == expected.shape
             np.testing.assert_allclose(outputs[key], expected, atol=LIMIT * np.abs(expected).max(), rtol=0)
+
+
+REFUSED = {
+    "einsum": ({"x": np.zeros((0, 4), np.float32)}, "`x` has the shape [0, 4], but no size of [n, 4] may be 0"),
+    "scan": ({"x": some(3, 5)}, "`x` has the shape [3, 5], but needs [n, 4], such as [3, 4]"),
+    "rotary": (
+        {"x": some(2, 2, 3, 8), "at": np.zeros((2, 4), np.int64)},
+        "`at` has the shape [2, 4], but needs [b, t], such as [2, 3]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_sizes_are_refused(name: str, compiled: Built) -> None:
+    inputs, text = REFUSED[name]
+    assert compiled.run(name, inputs) == RunError(f"error: {text}")
+
+
+def test_indices_outside_are_not_numbers(compiled: Built) -> None:
+    found = run(compiled, "embedding", {"i": np.array([5, -6, 1])})["y"]
+    assert np.isnan(found[:2]).all()
+    np.testing.assert_array_equal(found[2], some(5, 4)[1])
 
 
 def test_boxes_are_chosen(compiled: Built) -> None:

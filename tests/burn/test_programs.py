@@ -24,10 +24,6 @@ from tests.programs import checker
 pytestmark = pytest.mark.burn
 
 FILES = ("equinox", "functions", "linen", "nnx", "reported", "training")
-COMPLEX = {f"functions.{name}" for name in (
-    "filter_of_complex_numbers", "low_pass_of_images", "mel_features_of_a_short_time_fourier_transform", "spectrogram",
-)}  # fmt: skip
-"""Programs that are refused, because Burn has no complex numbers."""
 LIMIT = 1e-4
 """Relative to the largest element: programs compute decompositions and sums in another order."""
 
@@ -99,10 +95,7 @@ def compiled(request: pytest.FixtureRequest) -> Built:
 @pytest.mark.parametrize("name", TESTS)
 def test_a_program_computes_the_same_in_rust(name: str, compiled: Built) -> None:
     program = printed(name)
-    assert (program.case is None) == (name in COMPLEX), program.why
-    if program.case is None:
-        assert "complex" in program.why
-        return
+    assert program.case is not None, program.why
     assert name not in compiled.errors, compiled.errors[name][0]
     assert name not in compiled.warnings, compiled.warnings[name][0]
     for inputs, wanted in program.samples:

@@ -118,6 +118,11 @@ def test_its_program_runs(crate: Path) -> None:
     for name, array in read_tensors(crate / "out.safetensors").items():
         assert array.shape == stored[name].shape
         np.testing.assert_allclose(array, stored[name], rtol=1e-6)
+    new = crate / "new"
+    new.touch()
+    assert (
+        crate / "out.safetensors"
+    ).stat().st_mode == new.stat().st_mode  # others may read what they may read of new files
     assert "tests/none.safetensors: No such file" in run(crate, "run", "--", "tests/none.safetensors", "out").stderr
     assert "expected: input.safetensors" in run(crate, "run").stderr
 

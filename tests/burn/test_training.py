@@ -126,6 +126,7 @@ def test_a_step_of_descent_is_the_same_as_in_jax(cell: str, compiled: Built) -> 
     file.unlink(missing_ok=True)
     ran = built.run(cell, inputs)
     assert not isinstance(ran, RunError), ran
+    assert file.stat().st_mode == file.with_name("Cargo.toml").stat().st_mode  # others may read it, too
     after = program.with_params(file).params
     gradients = jax.jit(jax.grad(partial(loss, program)), compiler_options=QUICKLY)(program.params, inputs)
     assert gradients.keys() == after.keys()

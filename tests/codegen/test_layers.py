@@ -18,7 +18,7 @@ from tests.codegen.test_structured import FRAMEWORKS, blocks, check_model, sampl
 
 pytestmark = pytest.mark.sampled(2)
 
-SIZES = {"batch": 3, "length": 5}
+SIZES = {"batch": 3, "length": 5, "h": 7, "w": 8}
 
 
 def layer_model(
@@ -51,6 +51,20 @@ LAYERS: dict[str, tuple[onnx.ModelProto, str]] = {
     "conv 1-d": (layer_model("Conv", [(6, 4, 3), (6,)], ("batch", 4, 9), {"pads": [1, 1], "strides": [2]}), "Conv("),
     "conv 1-d of groups": (layer_model("Conv", [(4, 1, 3)], ("batch", 4, 9), {"group": 4, "dilations": [2]}), "Conv("),
     "conv 3-d": (layer_model("Conv", [(3, 2, 2, 2, 2), (3,)], ("batch", 2, 4, 5, 6)), "Conv("),
+    "conv of the same size": (
+        layer_model(
+            "Conv", [(6, 4, 5, 4), (6,)], ("batch", 4, "h", "w"), {"auto_pad": "SAME_UPPER", "dilations": [1, 2]}
+        ),
+        'Conv(4, 6, (5, 4), padding="SAME", ',
+    ),
+    "conv of half the size": (
+        layer_model("Conv", [(6, 4, 3, 3)], ("batch", 4, "h", "w"), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+        'Conv(4, 6, (3, 3), padding="SAME_LOWER", ',
+    ),
+    "conv of valid windows": (
+        layer_model("Conv", [(6, 4, 3, 3)], ("batch", 4, 7, 8), {"auto_pad": "VALID", "strides": [2, 1]}),
+        "Conv(4, 6, (3, 3), padding=0, ",
+    ),
     "transposed 2-d": (
         layer_model(
             "ConvTranspose", [(4, 3, 2, 3), (3,)], ("batch", 4, 5, 6), {"strides": [2, 2], "pads": [0, 1, 1, 0]}
@@ -90,7 +104,8 @@ LAYERS: dict[str, tuple[onnx.ModelProto, str]] = {
 def test_an_operator_is_a_layer(name: str, framework: str, tmp_path: Path) -> None:
     model, layer = LAYERS[name]
     code = check(model, sampled(jaxport.from_onnx(model), SIZES), tmp_path, framework)
-    assert layer in code.partition("\nclass One(")[2].partition("def __call__")[0]
+    made = code.partition("\nclass One(")[2].partition("def __call__")[0]
+    assert layer in " ".join(made.split()).replace("( ", "(")
 
 
 def test_statistics_follow_the_batches_in_training(tmp_path: Path) -> None:

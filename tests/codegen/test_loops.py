@@ -207,6 +207,25 @@ def a_cell() -> onnx.ModelProto:
     return graph.model(y=graph.node("Sub", sums))
 
 
+def without_scopes(operator: str, shape: list[int], **attributes: object) -> onnx.ModelProto:
+    """A layer that two inputs go through, in a file that has no modules: only the names of weights tell."""
+    size = [4, 8, 6, 6] if operator == "Conv" else ["batch", 8]
+    inputs = [onnx.helper.make_tensor_value_info(name, 1, size) for name in "ab"]
+    random = np.random.default_rng(0)
+    tensors = {"fc.weight": random.standard_normal(shape), "fc.bias": random.standard_normal(8)}
+    made = [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in tensors.items()]
+    nodes = []
+    for name in "ab":
+        weights = ["fc.weight"] if operator == "MatMul" else [*tensors]
+        nodes.append(onnx.helper.make_node(operator, [name, *weights], [f"{name}_product"], **attributes))
+        bias = "fc.bias" if operator == "MatMul" else f"{name}_product"
+        nodes.append(onnx.helper.make_node("Add", [bias, f"{name}_product"], [f"{name}_made"]))
+    nodes.append(onnx.helper.make_node("Sub", ["a_made", "b_made"], ["y"]))
+    outputs = [onnx.helper.make_tensor_value_info("y", 1, None)]
+    graph = onnx.helper.make_graph(nodes, "shared", inputs, outputs, made)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
 REPEATED = {
     "a layer": (one_layer(), "self.shared(", 2),
     "a block": (a_block(), "self.shared(", 2),
@@ -215,6 +234,9 @@ REPEATED = {
     "around others": (around_others(), "self.shared(", 2),
     "transposed once": (transposed_once(), "self.shared(", 2),
     "a cell": (a_cell(), "lax.scan(", 2),
+    "products": (without_scopes("MatMul", [8, 8]), "self.fc(", 2),
+    "products with a matrix the other way": (without_scopes("Gemm", [8, 8], transB=1), "self.fc(", 2),
+    "convolutions": (without_scopes("Conv", [8, 8, 3, 3]), "self.fc(", 2),
 }
 
 

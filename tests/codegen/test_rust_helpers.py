@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import jaxport.codegen.burn as package
+from jaxport.codegen.burn.checks import CHECK_HELPERS
 from jaxport.codegen.burn.helpers import names, source
 from jaxport.codegen.burn.rules import elementwise
 
@@ -15,8 +16,9 @@ CALLED = {
     *re.findall(r'helper\(\s*"(\w+)"', TEXT),
     *re.findall(r'_helper_of_two\("(\w+)"\)', TEXT),
     *elementwise.HELPERS,
-    *(name + kind for name in re.findall(r'_of_kind\("(\w+)"', TEXT) for kind in ("", "_int")),
+    *(name + kind for name in re.findall(r'of_kind\("(\w+)"', TEXT) for kind in ("", "_int")),
     *("maximum", "minimum"),
+    *CHECK_HELPERS,
     *re.findall(r'_dynamic\(body, "(\w+)"', TEXT),
 }
 """The names of the helpers that rules call."""

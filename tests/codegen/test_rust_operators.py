@@ -36,11 +36,34 @@ def crate(text: str):
             "(float[2, 0] x) => (float[2] y) <int64[1] a = {1}> { y = ReduceMax<keepdims = 0>(x, a) }",
             "f32::NEG_INFINITY",
         ),
-        ("(float[2] x, float[2] z) => (float[2] y) { y = Exp(x) }", "_z: Tensor<1>"),
+        ("(float[2] x, float[2] z) => (float[2] y) { y = Exp(x) }", "self.check(&x, &z)"),
         ("(int32[3] x) => (int32[3] y) <int32[3] a = {5, 5, 5}> { b = Neg(x) y = Min(b, a) }", "clamp_max(5)"),
         (
             "(float[n, m] x, int64[n, 1] i, int64[n, 1] j) => (float[n] y) { ij = Concat<axis = 1>(i, j) y = GatherND(x, ij) }",
             "gather_nd::<2, 2, 1, _>(x, ",
+        ),
+        ("(float[2] x) => (float[2] y) <float a = {-1.5}> { y = Add(x, a) }", "x - 1.5"),
+        ("(float[2] x) => (bool[2] y) { y = IsNaN(x) }", "x.is_nan()"),
+        (
+            "(int64[2] x) => (int64[2] y) <int64 a = {-3}, int64 b = {5}> { z = Max(x, a) y = Min(z, b) }",
+            ".clamp(-3, 5)",
+        ),
+        ("(float[5, 9] x) => (float[5, 3] y, int64[5, 3] z) <int64[1] k = {3}> { y, z = TopK(x, k) }", "top_k(x"),
+        (
+            "(float[5, 9] x) => (float[3, 9] y, int64[3, 9] z) <int64[1] k = {3}> { y, z = TopK<axis = 0>(x, k) }",
+            "transpose()",
+        ),
+        (
+            "(float[1, 2, 8, 8] x) => (float[1, 2, 3, 3] y) { y = AveragePool<kernel_shape = [3, 3], strides = [2, 2]>(x) }",
+            "avg_pool2d(x, AvgPoolOptions::new([3, 3]).with_stride([2, 2]))",
+        ),
+        (
+            f"(int64[1] x) => (int64[20] y) <int64[20] a = {{{', '.join(map(str, range(3, 43, 2)))}}}> {{ y = Mul(a, x) }}",
+            "Tensor::arange_step(3..43, 2, (&device, DType::I32))",
+        ),
+        (
+            "(int64[n] i) => (float[n, 2] y) <float[2, 2] w = {1.0, 2.0, 3.0, 4.0}> { y = Gather(w, i) }",
+            "embed::<1, 2>(&self.embed, i)",
         ),
         ("(float[2] x, float p) => (float[4] y) <int64[2] a = {1, 1}> { y = Pad(x, a, p) }", ".mask_where("),
     ],

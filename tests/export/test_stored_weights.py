@@ -103,3 +103,35 @@ def test_convolutions_of_one_pixel_stay_convolutions():
     exported = export(fn, f32("B", 8, 8, 16), precision="int8-dynamic")
     assert operators(exported).count("Conv") == 1
     assert operators(exported).count("MatMulInteger") == 1
+
+
+EXPERTS, BACK = (GENERATOR.normal(size=shape).astype(np.float32) / 8 for shape in ((4, 64, 96), (4, 96, 64)))
+CHOICE = jnp.asarray([3, 0, 3])
+MIXTURES = {
+    "all": (lambda x: jnp.einsum("bei,eio->beo", jnp.tanh(jnp.einsum("bi,eio->beo", x, EXPERTS)), BACK), 0.21, 0.27),
+    "one each": (lambda x: jnp.einsum("ebi,eio->ebo", jnp.stack([x, -x, jnp.tanh(x), x]), EXPERTS), 0.21, 0.27),
+    "chosen": (
+        lambda x: jnp.einsum("bi,bio->bo", x[:3], jnp.asarray(EXPERTS)[(x[:3, 0] > 0).astype(int)]),
+        0.27,
+        0.27,
+    ),
+}
+
+
+@pytest.mark.parametrize("precision", [name for name in PRECISIONS if name != "int8"])
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_experts(mixture, precision):
+    fn, *shares = MIXTURES[mixture]
+    share = shares["int8" in precision]
+    plain, exported = export(fn, f32(8, 64)), converted(fn, (8, 64), precision, None)
+    assert exported.verify().ok
+    assert weight_bytes(exported) < share * weight_bytes(plain) + 512
+
+
+@pytest.mark.parametrize("precision", ["int8-dynamic", "int4"])
+def test_a_tied_table_whose_head_is_the_first_operand(precision):
+    table = GENERATOR.normal(size=(400, 64)).astype(np.float32) / 8
+    head = lambda ids: table @ jnp.tanh(jnp.asarray(table)[ids].T)
+    exported = export(head, jax.ShapeDtypeStruct((5,), np.int32), precision=precision)
+    assert exported.verify().ok
+    assert weight_bytes(exported) < 0.3 * table.nbytes

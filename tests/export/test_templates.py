@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from flax import nnx
+from onnx import helper, numpy_helper
 
 import jaxport
 from jaxport.export.walk import templates, walker
@@ -349,3 +350,24 @@ def test_the_namespace_of_nodes_is_their_own():
     paths = {node.metadata_props["namespace"].split("/")[1].split(":")[0] for node in exported.model.graph}
     assert paths == {f"layers.{index}" for index in range(5)}
     assert isinstance(exported.records[0], walker.Record)
+
+
+def test_values_that_are_known_compare_by_their_elements():
+    """Shapes that are computed from sizes are in the configuration of the operators of an imported program."""
+    nodes = [helper.make_node("Shape", ["x"], ["shape"])]
+    nodes += [helper.make_node("Slice", ["shape", *bounds], [name]) for name, bounds in (("b", "01"), ("c", "12"))]
+    value = "x"
+    for index in range(3):
+        nodes += [
+            helper.make_node("Concat", ["c", "b"], [f"s{index}"], axis=0),
+            helper.make_node("Reshape", [value, f"s{index}"], [f"r{index}"]),
+            helper.make_node("Transpose", [f"r{index}"], [f"y{index}"], perm=[1, 0]),
+        ]
+        value = f"y{index}"
+    stored = [numpy_helper.from_array(np.array([int(name)]), name) for name in "012"]
+    ends = [helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", ["n", "m"]), (value, None))]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], stored), ir_version=10)
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    program = jaxport.from_onnx(model)
+    exported = jaxport.to_onnx(jaxport.make_mox(program)(x), [x])
+    np.testing.assert_array_equal(exported(x), program(x))

@@ -149,7 +149,7 @@ def transposed_causal(s):
         (lambda q, k, v, m: attend(q, k, v, lambda s: jnp.where(m, s, -100.0)), [Q, K, K, boolean("B", 1, 1, "S")],
          "what is masked is not a low number"),
         (lambda q, k, v: attend(q, k, v, lambda s: s * -2.0), [Q, K, K], "its scale is not positive"),
-        (lambda q, k, v: attend(q, k, v, lambda s: 3 * jnp.tanh(s / 3)), [Q, K, K], "nothing to do"),
+        (lambda q, k, v: attend(q, k, v, lambda s: 3 * jnp.tanh(s / 3)), [Q, K, K], "it has a sink, or a soft cap"),
         (lambda q, k, v: jnp.einsum("bhts,bthd->bshd", jax.nn.softmax(scores(q, k)), v), [Q, K, Q], "nothing to do"),
         (lambda q, k, v: jnp.einsum("bhts,bshd->bthd", jax.nn.softmax(scores(q, k), axis=1), v), [Q, K, K], "nothing to do"),
         (lambda q, k, v: (attend(q, k, v), jax.nn.softmax(scores(q, k))), [Q, K, K], "in it is used elsewhere too"),

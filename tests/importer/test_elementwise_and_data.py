@@ -292,3 +292,15 @@ def test_shrunk_integers_are_cut_off_towards_zero(dtype: Any, bias: float, lambd
     wanted = [int(v + bias) if v < -lambd else int(v - bias) if v > lambd else 0 for v in x.tolist()]
     with jax.enable_x64(True):
         assert from_onnx(case("Shrink", 9, x, lambd=lambd, bias=bias).model())(x).tolist() == wanted
+
+
+def test_conditions_beyond_an_axis_select_nothing() -> None:
+    x, condition = np.arange(6, dtype=np.float32).reshape(3, 2), np.array([False, True, True])
+    made = from_onnx(case("Compress", 11, x, condition, axis=1).model())
+    assert made(x, condition).tolist() == [[1], [3], [5]]
+    graph = "g (float[n, 2] x) => (float[m, 2] y) <bool[3] c = {1, 0, 1}> { y = Compress<axis = 0>(x, c) }"
+    opened = from_onnx(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {graph}'))
+    assert opened(x[:2]).tolist() == [[0, 1]]
+    source = opened.to_source()
+    assert source.notes == ("`n >= 3` has to hold, for the Compress that makes `y`",)
+    assert "n has to be at least 3" in source.code

@@ -181,3 +181,23 @@ def test_functions_that_double_are_refused() -> None:
     functions += ' <domain: "d", opset_import: ["": 18]> f17 (x) => (y) { y = Neg(x) }'
     with pytest.raises(ModelError, match="more than 100,000 operations"):
         program("g (float[2] x) => (float[2] y) { y = d.f0(x) }", 18, functions, ', "d": 1')
+
+
+@pytest.mark.parametrize("goes_on", ["Identity(go)", "Constant<value = bool {1}>()"])
+def test_a_counted_loop_that_cannot_be_unrolled_is_refused_at_once(goes_on: str) -> None:
+    graph = f"""g (float[2] x, seq(float[2]) s) => (seq(float[2]) r) {{ n = Constant<value = int64 {{10000000}}>()
+        yes = Constant<value = bool {{1}}>() r = Loop(n, yes, s) <body = f (int64 i, bool go, seq(float[2]) v)
+        => (bool next, seq(float[2]) w) {{ w = SequenceInsert(v, x) next = {goes_on} }}> }}"""
+    start = time.process_time()
+    with pytest.raises(ModelError, match=r"more than 5,000 iterations"):
+        program(graph)(np.ones(2, np.float32), [])
+    assert time.process_time() - start < 2
+
+
+def test_leaves_of_many_targets_are_refused_before_their_table_is_made() -> None:
+    numbers = ", ".join(f"nodes_{name} = [0]" for name in "treeids nodeids featureids truenodeids falsenodeids".split())
+    graph = f"""g (float[n, 2] x) => (float[n, m] y) {{ y = ai.onnx.ml.TreeEnsembleRegressor<n_targets = 1000000000, {numbers},
+        nodes_values = [0.0], nodes_modes = ["LEAF"], target_ids = [0], target_nodeids = [0], target_treeids = [0],
+        target_weights = [1.0]>(x) }}"""
+    with pytest.raises(ModelError, match=r"the table of the leaves' weights has 12,000,000,000 bytes"):
+        program(graph, domains=', "ai.onnx.ml": 3')(np.ones((1, 2), np.float32))

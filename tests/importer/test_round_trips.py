@@ -260,3 +260,48 @@ def test_a_bare_shape_has_the_type_that_the_program_declares() -> None:
     exported = jaxport.to_onnx(made, [("n",), (4, 3)])
     assert [value.dtype.name for value in exported.model.graph.inputs] == ["INT64", "FLOAT"]
     assert exported.verify().ok
+
+
+OLDER = [
+    (1, 'y = Cast<to = "INT32">(x)', "Cast"),
+    (7, "y = Upsample<scales = [1.0, 1.0, 2.0, 2.0]>(x)", "Resize"),
+    (9, 'y = Upsample<mode = "linear">(x, twice)', "Resize"),
+    (10, 'y = Resize<mode = "linear">(x, twice)', "Resize"),
+    (10, "y = Resize(x, twice)", "Resize"),
+    (11, "y = Softmax<axis = 3>(x)", "Softmax"),
+    (11, "y = Softmax<axis = 2>(x)", "Reshape Softmax Reshape"),
+    (11, "y = LogSoftmax<axis = -1>(x)", "LogSoftmax"),
+    (11, "y = Hardmax(x)", "Reshape Hardmax Reshape"),
+    (6, "y = PRelu(x, s)", "PRelu"),
+    (1, "y, i = TopK<k = 2>(x)", "TopK"),
+    (16, "g = Slice(x, none, two, last) y = GridSample(x, g)", "Slice GridSample"),
+    (16, 'g = Slice(x, none, two, last) y = GridSample<mode = "bicubic", align_corners = 1>(x, g)', "Slice GridSample"),
+]
+
+
+@pytest.mark.parametrize(("opset", "source", "expected"), OLDER)
+def test_operators_of_older_opsets_come_back_as_one(opset: int, source: str, expected: str) -> None:
+    weights = """<float[4] twice = {1, 1, 2, 2}, float[4] s = {1, 2, 3, 4}, int64[1] none = {0}, int64[1] two = {2},
+        int64[1] last = {3}>"""
+    made = program(f"g (float[2, 4, 6, 6] x) => (float y) {weights} {{ {source} }}", opset)
+    exported = jaxport.to_onnx(made, [(2, 4, 6, 6)])
+    found = [node.op_type for node in exported.model.graph]
+    assert [name for name in found if name != "Cast" or expected == "Cast"] == expected.split()
+    assert exported.verify().ok
+    for target in ("portable", "web"):
+        assert len(jaxport.to_onnx(made, [(2, 4, 6, 6)], target=target).model.graph) <= len(expected.split()) + 1
+
+
+@pytest.mark.parametrize(("name", "gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+@pytest.mark.parametrize(("opset", "layout"), [(3, None), (14, 1)])
+def test_recurrent_layers_of_other_forms_come_back(name: str, gates: int, opset: int, layout: int | None) -> None:
+    size, attribute = 2 * gates, ", layout = 1" if layout else ""
+    state = "h" if layout else ""
+    source = f"y, z = {name}<hidden_size = 2{attribute}>(x, w, r, , {', ' + state if state else ''}"
+    source = source.rstrip(", ") + ")"
+    graph = f"g (float[4, 5, 3] x, float[1, {size}, 3] w, float[1, {size}, 2] r, float[4, 1, 2] h) => (float y, float z) {{ {source} }}"
+    made = program(graph, opset)
+    exported = jaxport.to_onnx(made, [tuple(value.shape) for value in made.inputs])
+    assert [node.op_type for node in exported.model.graph].count(name) == 1
+    assert {node.op_type for node in exported.model.graph} <= {name, "Transpose", "Reshape"}
+    assert exported.verify().ok

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
+import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
 import jaxport
-from jaxport.mox import dora, ia3, lora, merge_lora, quantize, write_back
+from jaxport.mox import cast, dora, ia3, lora, merge_lora, prune, qdq, quantize, write_back
 
 X = jnp.ones((2, 4))
 
@@ -73,3 +77,58 @@ def test_a_class_that_is_nearly_there(mox):
 def test_nothing_to_unroll(mox):
     with pytest.raises(jaxport.QueryError, match="nothing would be unrolled"):
         mox.unroll()
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda mox: lora("2"), "rank='2' is not a valid rank"),
+        (lambda mox: lora(2.5), "rank=2.5"),
+        (lambda mox: lora(True), "rank=True"),
+        (lambda mox: dora(0), "rank=0"),
+        (lambda mox: lora(alpha="x"), "alpha='x'"),
+        (lambda mox: lora(alpha=float("nan")), "alpha=nan"),
+        (lambda mox: lora(seed="x"), "seed='x'"),
+        (lambda mox: lora(name=3), "`3` is not a valid name"),
+        (lambda mox: lora(weights="kernel"), "weights='kernel' is not a function"),
+        (lambda mox: dora(weights="kernel"), "weights='kernel' is not a function"),
+        (lambda mox: ia3(weights=["kernel"]), "is not a function"),
+        (lambda mox: cast("float33"), "'float33' is not a dtype"),
+        (lambda mox: cast(None), "None is not a dtype"),
+        (lambda mox: prune("x"), "fraction='x'"),
+        (lambda mox: mox.sub("//Linear", quantize(axis=7)), "axis=7 is out of range"),
+        (lambda mox: mox.sub("//Linear", quantize(axis=-3)), "axis=-3 is out of range"),
+        (lambda mox: quantize(axis="x"), "axis='x'"),
+        (lambda mox: quantize(group="x"), "group='x'"),
+        (lambda mox: qdq("x"), "scale='x'"),
+        (lambda mox: qdq(0), "scale=0"),
+        (lambda mox: qdq({"": -1.0}), "scale=-1.0"),
+        (lambda mox: qdq(jnp.zeros(())), "scale="),
+        (lambda mox: mox.with_params([1]), "the parameters are a `list`"),
+        (lambda mox: mox.with_params({"kernel": "x"}), "`kernel` is given a `str`"),
+        (lambda mox: mox.apply([1], X), "the parameters are a `list`"),
+        (lambda mox: mox[3], "3 is not the path of a block"),
+        (lambda mox: mox[""][3], "3 is not the path of a block"),
+    ],
+)
+def test_arguments_of_other_kinds(mox, use, text):
+    with pytest.raises(jaxport.InvalidArgument, match=text):
+        use(mox)
+
+
+def test_pickling(mox):
+    keyed = jaxport.make_mox(nnx.Dropout(0.5, rngs=nnx.Rngs(0)))(X)
+    for one in (mox, mox.sub("//Linear", lora(2)), mox[""], keyed):
+        again = pickle.loads(pickle.dumps(one))
+        assert jnp.array_equal(again(X), one(X))
+        assert again.params.keys() == one.params.keys()
+    assert copy.deepcopy(mox) is mox
+    assert copy.copy(mox) is mox
+
+
+def test_what_cannot_be_pickled():
+    def program(x):
+        return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    with pytest.raises(jaxport.Unsupported, match="pure_callback"):
+        pickle.dumps(jaxport.make_mox(program)(X))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -298,3 +299,61 @@ def test_a_model_of_twelve_layers_is_printed_on_a_page():
     assert mox._repr_html_() == mox.show().data
     with pytest.raises(jaxport.InvalidArgument, match="depth=0 is too small"):
         mox.fold(depth=0)
+
+
+ODD_NAMES = ["a b", "x.y", "é", "0", "it's", "a/b", "a-b", 'q"q', "a[0]", "//x", "*", "a|b", "@x", "a:b", "(x)"]
+
+
+def test_paths_of_any_characters_are_paths():
+    class Odd(nnx.Module):
+        def __init__(self, rngs):
+            self.d = nnx.Dict({name: nnx.Linear(4, 4, rngs=rngs) for name in ODD_NAMES})
+
+        def __call__(self, x):
+            for name in ODD_NAMES:
+                x = self.d[name](x)
+            return x
+
+    x = jnp.ones((2, 4))
+    mox = jaxport.make_mox(Odd(nnx.Rngs(0)))(x)
+    captured = mox.capture("//Linear")(x)
+    assert list(captured) == mox.select("//Linear").paths() == [f"d.{name}" for name in ODD_NAMES]
+    for path in captured:
+        assert mox.select(path, expect=1).paths() == mox.select("//Odd").select(path).paths() == [path]
+        assert list(mox.capture(path)(x)) == [path]
+        assert mox.sub(path, jaxport.mox.lora(1), expect=1).params.keys() > mox.params.keys()
+    np.testing.assert_allclose(mox.patch(captured)(0 * x), mox(x))
+
+
+def test_paths_relative_to_a_block_and_the_order_of_execution():
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.up = nnx.Linear(4, 4, rngs=rngs)
+
+        def __call__(self, x):
+            return x + self.up(x)
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.blocks = nnx.List([Block(rngs) for _ in range(12)])
+
+        def __call__(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    x = jnp.ones((2, 4))
+    mox = jaxport.make_mox(Net(nnx.Rngs(0)))(x)
+    paths = [f"blocks.{index}" for index in range(12)]
+    for captured in (
+        mox.capture("//Block"), jax.jit(mox.capture("//Block")), mox.capture("//Block", grads=lambda y: y.sum()),
+        lambda x: mox.select("//Block").tap()(x)[1],
+    ):  # fmt: skip
+        assert list(captured(x)) == paths == mox.select("//Block").paths()
+    tapped = mox.select("//Block").tap()
+    assert list(jaxport.mox.loads(jaxport.mox.dumps(tapped), {**mox.params})(x)[1]) == paths
+    block = mox["blocks.10"]
+    assert block.select("up").paths() == block.select("blocks.10.up").paths() == ["blocks.10.up"]
+    assert "blocks.10.up.lora_a" in block.sub("up", jaxport.mox.lora(1)).params
+    assert list(block.capture("up")(x)) == ["blocks.10.up"]
+    np.testing.assert_allclose(block.patch({"up": 0.0})(x), x)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,7 @@ __all__ = ["GENERIC", "ModuleSource", "is_generated_file", "model_arguments", "t
 
 _RESERVED = (
     "Array Any Path Iterator Mapping Table annotations self jax jnp lax nn nnx eqx random np re "
-    "load load_pytorch save filled named abstract is_tensor keys_from load_file save_file PYTORCH"
+    "load load_pytorch save filled named abstract is_tensor keys_from load_file save_file PYTORCH TRAINED Frozen frozen is_trained"
 )
 GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
 MARK = "imported from ONNX"
@@ -112,8 +113,13 @@ def is_generated_file(path: Path) -> bool:
         return False
 
 
-def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
+def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[str] | None = None) -> ModuleSource:
     """Return the program as classes of a framework.
+
+    Args:
+      recorded: the program.
+      dialect: the framework.
+      trained: the names of the parameters that are trained; all of them if None. The others stay in their layers.
 
     Raises:
       InvalidArgument: an input is not an array, or a size cannot be read from the inputs.
@@ -149,13 +155,30 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect) -> ModuleSource:
     origins = {key: weight.file for key, weight in weights.items() if weight.name}
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
     is_random = any(layer.kind == "Dropout" for layer in layers)
-    loading = [dialect.loading(made, is_random), pytorch_loading(made, weights, entries, program)]
+    parameters = {key for key, weight in weights.items() if weight.trained}
+    fixed = {key for key in parameters if trained is not None and weights[key].name not in trained}
+    parts_trained = prefixes(parameters - fixed, fixed) if fixed else None
+    loading = [dialect.loading(made, is_random, parts_trained), pytorch_loading(made, weights, entries, program)]
     parts = [*_definitions(dialect, body), *helper_sources(body), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
     title = "\n".join([f"`{comment(program.name)}`, {MARK}.", *noted(recorded.notes)])
     title = f'"""{title}{chr(10) * bool(recorded.notes)}"""\n\nfrom __future__ import annotations\n'
     code = formatted(f"{title}\n{_imports(text, dialect)}\n\n\n{text}\n")
     return ModuleSource(code, tensors, origins, recorded.notes)
+
+
+def prefixes(paths: Collection[str], others: Collection[str]) -> list[str]:
+    """Return the shortest beginnings of paths, part by part, that no other path has.
+
+    >>> prefixes({"head.bias", "head.kernel", "body.bias"}, {"body.kernel"})
+    ['body.bias', 'head']
+    """
+    taken = {part for path in others for part in _beginnings(path)}
+    return sorted({next(part for part in _beginnings(path) if part not in taken) for path in paths})
+
+
+def _beginnings(path: str) -> list[str]:
+    return list(itertools.accumulate(path.split("."), lambda one, other: f"{one}.{other}"))
 
 
 def _root_name(type_name: str, graph: str) -> str:

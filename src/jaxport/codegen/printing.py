@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
 
+import jax
 import numpy as np
 
 from jaxport.codegen.burn.crate import to_crate
@@ -20,8 +21,8 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.names import Framework
 from jaxport.importer.program import Program
 from jaxport.importer.traced.tracing import record
-from jaxport.importer.values.host import RuntimeValue
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.values.host import NeedsWideTypes, RuntimeValue
+from jaxport.importer.variants import in_model_order, with_all_weights
 from jaxport.phases import phase
 
 __all__ = ["FRAMEWORKS", "printed"]
@@ -60,10 +61,29 @@ def printed(
             where="`to_source`",
             instead=f"give one of {', '.join(f'`{name}`' for name in FRAMEWORKS)}",
         )
+    try:
+        return _printed(program, inputs, framework, sample, strict)
+    except NeedsWideTypes:
+        if framework != "burn":
+            raise
+        with jax.enable_x64(True):  # Rust has such integers, whatever JAX is told
+            return _printed(program, inputs, framework, sample, strict)
+
+
+def _printed(
+    program: Program,
+    inputs: Mapping[str, RuntimeValue] | None,
+    framework: Framework,
+    sample: Callable[[Collection[str]], Sample | None] | None,
+    strict: bool,
+) -> AnySource:
+    """Return a program as source, with the types of JAX as they are set."""
     dialect = _DIALECTS.get(framework)
     with phase("Printing"):
         with phase("Recording"):
+            trained = frozenset(program.weights)
             program = in_model_order(program) if framework == "burn" else program
+            program = with_all_weights(program) if dialect is not None else program
             recorded = record(program, inputs) if framework == "jax" else record_fused(program, inputs, strict=strict)
             recorded = simplified(recorded)
         if framework == "burn":
@@ -72,4 +92,4 @@ def printed(
             return crate_source(
                 crate, comment(program.name) or "model", metadata.version("jaxport"), arrays, recorded.notes
             )
-        return to_source(recorded) if dialect is None else to_modules(recorded, dialect)
+        return to_source(recorded) if dialect is None else to_modules(recorded, dialect, trained)

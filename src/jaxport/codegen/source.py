@@ -7,9 +7,7 @@ import inspect
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from jaxport.codegen.writing.flat import Printer, variable_name
 from jaxport.codegen.writing.literals import call, comment, dim_expression, name, sentence, storable
 from jaxport.codegen.writing.numbers import with_differences
 from jaxport.codegen.writing.sizes import size_names, size_statements
-from jaxport.errors import SaveError, boundary
+from jaxport.errors import NotInstalled, SaveError, boundary
 from jaxport.files import checked_path, publish
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.traced.tracing import RecordedProgram
@@ -256,15 +254,19 @@ def helper_sources(code: str) -> list[str]:
 
 
 def formatted(code: str) -> str:
-    """Return the code formatted by ruff if that is installed; it is valid Python either way."""
-    ruff = shutil.which("ruff", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
-    if ruff is None:
-        return code
-    done = subprocess.run(
-        [ruff, "format", "--line-length", "100", "--isolated", "-"],
-        input=code,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Return the code as ruff formats it, in lines of at most 100 characters.
+
+    Raises:
+      NotInstalled: ruff, which is installed with this package, has been removed.
+    """
+    try:
+        from ruff import find_ruff_bin
+
+        ruff = find_ruff_bin()
+    except (ImportError, FileNotFoundError) as error:
+        raise NotInstalled(
+            "source is formatted by ruff, which is not installed", where="`to_source`", instead="`pip install ruff`"
+        ) from error
+    command = [ruff, "format", "--line-length", "100", "--isolated", "-"]
+    done = subprocess.run(command, input=code, capture_output=True, encoding="utf-8", check=False)
     return done.stdout if done.returncode == 0 else code

@@ -32,7 +32,7 @@ from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Scope, Value
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing import traced_with_flags
-from jaxport.export.generation import decoders, encoders
+from jaxport.export.generation import buffers, decoders, encoders
 from jaxport.export.passes import Pass
 from jaxport.export.prepare import PreparedProgram
 from jaxport.export.rules import BLOCK_RULES, RULES, imported
@@ -184,7 +184,7 @@ def to_onnx(
             checks=checks,
             unroll_scans=unroll_scans,
             rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
-            passes=graph_passes.DEFAULT if passes is None else passes,
+            passes=graph_passes.default(caches=chosen.caches) if passes is None else passes,
         )
         try:
             return export_traced(traced, options)
@@ -240,6 +240,7 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
         if options.fold == "constants":
             roles.record(exported.model)
         check_scopes(exported.model)
+        buffers.record(exported.model)
         _check_target(exported, options)
     return exported
 

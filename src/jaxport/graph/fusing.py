@@ -82,6 +82,13 @@ class Builder:
             value = self._replaced[value]
         return value
 
+    def replace(self, old: ir.Value, new: ir.Value) -> None:
+        """Replace another value than the result: one that the inserted nodes compute, too."""
+        if old.name and old.is_graph_output():
+            new.name = self.editor.unique(old.name)
+        substitute(old, new)
+        self._replaced[old] = new
+
     def owned(self, value: ir.Value) -> ir.Value:
         """Return the current replacement of a matched value; a constant that is in no graph is added to this one."""
         array = constant_of(value)

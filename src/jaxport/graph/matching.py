@@ -317,6 +317,8 @@ def between(result: ir.Value, leaves: Iterable[ir.Value]) -> list[ir.Node] | Non
         node = value.producer()
         if node is None:
             return None
+        if is_op(node, "Shape"):
+            continue
         if node not in nodes:
             nodes[node] = None
             data = node.inputs[:1] if is_op(node, *VIEWS) else node.inputs

@@ -86,7 +86,15 @@ class Budget:
           ModelError: there were more than the limits allow.
         """
         self.iterations += 1
-        if self.iterations > self.limits.iterations:
+        self.check_iterations(self.iterations)
+
+    def check_iterations(self, count: int) -> None:
+        """Refuse a loop of so many iterations.
+
+        Raises:
+          ModelError: the limits allow fewer.
+        """
+        if count > self.limits.iterations:
             raise ModelError(
                 f"the loop has more than {self.limits.iterations:,} iterations",
                 why="its values change shape, or it does not end",

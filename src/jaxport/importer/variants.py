@@ -11,7 +11,7 @@ from jaxport.importer.program import Program
 from jaxport.importer.tensors.origins import read_back
 from jaxport.importer.values.host import RuntimeValue
 
-__all__ = ["in_model_order", "rebuilt", "with_params"]
+__all__ = ["in_model_order", "rebuilt", "with_all_weights", "with_params"]
 
 
 def rebuilt(program: Program, model: ir.Model) -> Program:
@@ -22,6 +22,16 @@ def rebuilt(program: Program, model: ir.Model) -> Program:
 def in_model_order(program: Program) -> Program:
     """Return the same program with images and kernels in the order of axes that the model has: channels first."""
     return Program(program.model, trainable=list(program.weights), **{**program._options, "keeps_order": True})
+
+
+def with_all_weights(program: Program) -> Program:
+    """Return the same program with the weights as parameters, too, that `trainable` leaves out; itself if there are none."""
+    if program._trainable is None:
+        return program
+    weights = dict.fromkeys([*Program(program.model, **program._options).weights, *program.weights])
+    if len(weights) == len(program.weights):
+        return program
+    return Program(program.model, trainable=[*weights], **program._options)
 
 
 def with_params(program: Program, params: Mapping[str, RuntimeValue] | str | os.PathLike[str]) -> Program:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -79,16 +80,27 @@ def same_value(a: PyTree, b: PyTree) -> bool:
         return _same_program(a, b)
     if isinstance(a, tuple | list) and type(a) is type(b):
         return len(a) == len(b) and all(map(same_value, a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(same_value(a[key], b[key]) for key in a)
     if isinstance(a, np.ndarray | np.generic | jax.Array) or isinstance(b, np.ndarray | np.generic | jax.Array):
         return _same_array(a, b)
-    return type(a) is type(b) and bool(a == b)
+    if type(a) is not type(b):
+        return False
+    if dataclasses.is_dataclass(a) and not isinstance(a, type):
+        return all(same_value(getattr(a, x.name), getattr(b, x.name)) for x in dataclasses.fields(a) if x.compare)
+    # Values that are known while JAX traces compare element by element, as arrays do.
+    data = getattr(a, "data", None)
+    if isinstance(data, np.ndarray):
+        return getattr(a, "dtype", None) == getattr(b, "dtype", None) and _same_array(data, b.data)
+    equal = a == b
+    return isinstance(equal, bool | np.bool_) and bool(equal)
 
 
 def _same_array(a: PyTree, b: PyTree) -> bool:
     a, b = np.asarray(a), np.asarray(b)
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return a.tolist() == b.tolist() if a.dtype == object else a.tobytes() == b.tobytes()
 
 
 def _same_program(a: Jaxpr, b: Jaxpr) -> bool:

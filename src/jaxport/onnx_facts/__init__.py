@@ -199,3 +199,6 @@ UNSERVED = frozenset((name, "layout", 1) for name in INITIAL_STATES)
 
 #: The operators of the default domain that have subgraphs.
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+#: The domain of ONNX Runtime's own operators, and its attention to a key-value cache.
+RUNTIME_DOMAIN, CACHED_ATTENTION = "com.microsoft", "GroupQueryAttention"

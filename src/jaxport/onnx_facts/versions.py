@@ -14,6 +14,7 @@ COMPARED = 28
 #: The versions of operators that gave nodes another meaning, though their attributes and inputs may look the same.
 REDEFINED = {
     "BatchNormalization": (6, 7, 9),
+    "Cast": (6,),
     "GRU": (3, 7),
     "Gemm": (7,),
     "GridSample": (20,),

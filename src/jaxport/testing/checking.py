@@ -13,7 +13,7 @@ import onnx.shape_inference
 from jax.typing import DTypeLike
 
 from jaxport import blocks
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.export.api import to_onnx
 from jaxport.export.emit import opsets
 from jaxport.export.exported import Exported
@@ -39,7 +39,11 @@ VARIANTS: Mapping[str, str] = {
     "float64": "float32 specifications read as float64, unless 64-bit types are enabled already",
     "empty": "each name replaced by zero, where JAX accepts that",
     "imported": "the model imported back, and run by JAX",
+    "printed": "the model imported back, and printed for the names of its sizes, in a framework that the case chooses",
 }
+
+#: The frameworks in which models are printed.
+_FRAMEWORKS = ("jax", "nnx", "equinox", "burn")
 
 #: Variants that no case runs now, each with its reason; a case that names opsets runs those nevertheless.
 LEFT_OUT: dict[str, str] = {}
@@ -72,7 +76,8 @@ def check(
     symbolic dims, also with fixed sizes, at an opset chosen by a seed from the case, and with empty axes; if they are
     float32, also as float64. Every model has to pass ONNX's checker, and the shapes that it declares have to agree
     with ONNX's shape inference and with the values at run time. The export of the case as specified is also imported
-    back, and the imported program is compared with the function.
+    back, the imported program is compared with the function, and printed: a model that can be exported can be traced
+    again, with open sizes.
 
     Args:
       fn: the function.
@@ -112,6 +117,8 @@ def check(
     exported = case.run(first)
     if "imported" not in left_out:
         case.run_imported(first, exported)
+    if "printed" not in left_out:
+        case.print_imported(exported)
     if shapes is not None:
         declared = [tuple(map(dims.label, port.shape)) for port in exported.outputs]
         assert declared == [tuple(shape) for shape in shapes], f"the outputs have the shapes {declared}, not {shapes}"
@@ -184,6 +191,16 @@ class _Case:
         expected = self._expected[_key(exported, sizes)]
         for port, wanted, result in zip(exported.outputs, expected, results, strict=True):
             self._compare(_plain(wanted), _plain(port.to_jax(result)), f"`{port.name}` (imported back)")
+
+    def print_imported(self, exported: Exported) -> None:
+        """Import an exported model, and print it for sizes that are names where its own are."""
+        program = from_onnx(exported.model)
+        framework = _FRAMEWORKS[zlib.crc32(str(exported.traced.jaxpr).encode()) % len(_FRAMEWORKS)]
+        try:
+            program.to_source(framework=framework)
+        except JaxportError:  # integers that need 64 bits
+            with jax.enable_x64(True):
+                program.to_source(framework=framework)
 
     def _arguments(
         self, exported: Exported, variant: _Variant, sizes: Mapping[str, int]

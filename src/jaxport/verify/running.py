@@ -21,7 +21,7 @@ from jaxport.export.signature.ports import Port
 from jaxport.jaxprs import Array, Parameters, PyTree, dims
 from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.phases import phase
-from jaxport.verify import sampling, sizes as size_choice
+from jaxport.verify import decoding, sampling, sizes as size_choice
 from jaxport.verify.comparing import compared_results
 from jaxport.verify.report import Output, compared_outputs
 
@@ -125,6 +125,7 @@ def arguments(
     seed: int,
     sampler: Sampler | None = None,
     choices: Sequence[Parameters] = ({},),
+    is_step: bool = False,
 ) -> Iterator[tuple[dict[str, int], dict[str, PyTree]]]:
     """Yield the sizes of each run with an argument for each input: the given ones, and sampled ones.
 
@@ -137,6 +138,7 @@ def arguments(
       sizes, avoid, seed: as `verify` takes them.
       sampler: makes arguments, if the user has one.
       choices: further arguments. At the first sizes there is a run for each, and one at each of the others.
+      is_step: whether the program is a step of a decoder, with a mask of padding and positions that follow from it.
 
     Raises:
       InvalidArgument: the sizes do not fit, or there is no such input to avoid integers for.
@@ -146,6 +148,7 @@ def arguments(
     place = {name: len(trace.in_avals) - len(traced) + index for index, name in enumerate(traced)}
     valid = {name: bounds.get(place[name], ()) for name in traced}
     sets = size_choice.sets(size_choice.Conditions(trace), sizes, known, seed)
+    sets = decoding.settled(sets) if is_step and not sizes else sets
     runs = [(sets[0], chosen) for chosen in choices]
     runs += [(at, choices[number % len(choices)]) for number, at in enumerate(sets[1:], 1)]
     for number, (at, chosen) in enumerate(runs):
@@ -154,6 +157,8 @@ def arguments(
         for name, port in ports.items():
             if name not in values and sampler is not None:
                 values[name] = sampler(port, at, generator)
+            if values.get(name) is None and is_step:
+                values[name] = decoding.sampled(port, at)
             if values.get(name) is None:
                 values[name] = sampling.sample(port, at, generator, valid[name], avoided.get(name, ()))
                 if place[name] in searched and np.ndim(values[name]):

@@ -16,6 +16,7 @@ from jaxport import saving
 from jaxport.errors import NotInstalled, RunError
 from jaxport.export.delivery.requirements import SLOW_ON_CPUS
 from jaxport.export.emit import opsets
+from jaxport.export.generation import buffers
 from jaxport.jaxprs import Array, PyTree
 from jaxport.onnx_facts import QUANTIZING
 
@@ -96,6 +97,8 @@ class Session:
             ) from error
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        self._shared = buffers.shared(metadata, (self.input_names, self.output_names))
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -113,10 +116,28 @@ class Session:
         """
         values = {name: self._ort_value(np.asarray(value)) for name, value in inputs.items()}
         try:
-            results = self._session.run_with_ort_values(self.output_names, values)
+            return self._run(values)
         except _failures() as error:
             raise RunError("ONNX Runtime cannot run the model", why=_message(error)) from error
-        return [_array(result) for result in results]
+
+    def _run(self, values: PyTree) -> list[np.ndarray]:
+        """Run with one buffer for each static cache, as the past and the present: a copy of the input."""
+        if not self._shared:
+            return [_array(result) for result in self._session.run_with_ort_values(self.output_names, values)]
+        binding = self._session.io_binding()
+        # These arrays own the memory, and get the results.
+        copies = {output: _array(values[past]).copy() for output, past in self._shared.items()}
+        shared = {output: self._ort_value(array) for output, array in copies.items()}
+        for name, value in {**values, **{past: shared[output] for output, past in self._shared.items()}}.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in self.output_names:
+            if name in shared:
+                binding.bind_ortvalue_output(name, shared[name])
+            else:
+                binding.bind_output(name)
+        self._session.run_with_iobinding(binding)
+        results = dict(zip(self.output_names, binding.get_outputs(), strict=True))
+        return [copies[name] if name in copies else _array(result) for name, result in results.items()]
 
     def _in_memory(self, model: ir.Model, options: PyTree) -> bytes:
         """Return the model as bytes that refer to weights, which `options` take from the model's arrays."""

@@ -22,6 +22,7 @@ from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
+from jaxport.verify.decoding import is_counted
 from jaxport.verify.per_block.blockwise import block_differences
 from jaxport.verify.per_block.localizing import Localizer
 from jaxport.verify.precision import narrowest
@@ -321,7 +322,11 @@ class _Subject(Sides[_FunctionRun]):
         bools = np.array(list(itertools.product((True, False), repeat=len(flags))))
         choices = [dict(zip(flags, chosen, strict=True)) for chosen in bools]
         trace, inside = self.traced.jaxpr, narrowest(self.traced.jaxpr)
-        for at, values in arguments(trace, list(ports), ports, by_name, known, sizes, avoid, seed, sampler, choices):
+        is_step = self.exported is not None and is_counted(self.exported.model)
+        drawn = arguments(
+            trace, list(ports), ports, by_name, known, sizes, avoid, seed, sampler, choices, is_step=is_step
+        )
+        for at, values in drawn:
             specs.sizes_of(shapes, values)
             arrays = {name: port.to_model(values[name], self.x64) for name, port in ports.items()}
             leaves = [port.to_jax(arrays[name]) for name, port in ports.items()]  # JAX gets the model's inputs

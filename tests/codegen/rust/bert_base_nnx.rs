@@ -1,10 +1,11 @@
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, activation};
+use std::fs::{File, set_permissions};
 use std::path::PathBuf;
 
-use super::helpers::dot_product_attention;
+use super::helpers::{check_shape, dot_product_attention, embed};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -32,23 +33,46 @@ impl NnxBert {
 
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
+    }
+
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
         Ok(model)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
+    pub fn check(&self, input_ids: &Tensor<2, Int>, attention_mask: &Tensor<2, Int>, token_type_ids: &Tensor<2, Int>) -> Result<(), String> {
+        let [b, t] = input_ids.dims();
+        check_shape("input_ids", input_ids.dims(), [b, t], "[B, T]")?;
+        check_shape("attention_mask", attention_mask.dims(), [b, t], "[B, T]")?;
+        check_shape("token_type_ids", token_type_ids.dims(), [b, t], "[B, T]")
     }
 
     /// Computes the module.
     pub fn forward(&self, input_ids: Tensor<2, Int>, attention_mask: Tensor<2, Int>, token_type_ids: Tensor<2, Int>) -> (Tensor<3>, Tensor<2>) {
+        self.check(&input_ids, &attention_mask, &token_type_ids).unwrap_or_else(|error| panic!("{error}"));
         let device = input_ids.device();
         let [_, t] = input_ids.dims();
-        let positions = self.positions.weight.val().select(0, Tensor::arange(0..t as i64, (&device, DType::I32)));
-        let x = self.words.forward(input_ids) + positions.unsqueeze::<3>();
-        let mut x = self.norm.forward(x + self.segments.forward(token_type_ids));
+        let words = embed::<2, 3>(&self.words, input_ids);
+        let positions = embed::<1, 2>(&self.positions, Tensor::arange(0..t as i64, (&device, DType::I32)));
+        let x = words + positions.unsqueeze::<3>();
+        let mut x = self.norm.forward(x + embed::<2, 3>(&self.segments, token_type_ids));
         let mask = attention_mask.unsqueeze_dims::<4>(&[1, 2]).not_equal_elem(0);
         for layer in &self.layers {
             x = layer.forward(x, mask.clone());

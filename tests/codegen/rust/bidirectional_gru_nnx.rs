@@ -1,11 +1,12 @@
 use burn::module::{Initializer, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, activation, module};
+use std::fs::{File, set_permissions};
 use std::path::PathBuf;
 
-use super::helpers::{divide_int, gather_nd};
+use super::helpers::{check_shape, divide_int, gather_nd};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -25,18 +26,39 @@ impl NnxBidirectionalGru {
 
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
+    }
+
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
         Ok(model)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
+    pub fn check(&self, x: &Tensor<3>, lengths: &Tensor<1, Int>) -> Result<(), String> {
+        let [b, t, _] = x.dims();
+        check_shape("x", x.dims(), [b, t, 6], "[B, T, 6]")?;
+        check_shape("lengths", lengths.dims(), [b], "[B]")
     }
 
     /// Computes the module.
     pub fn forward(&self, mut x: Tensor<3>, lengths: Tensor<1, Int>) -> Tensor<3> {
+        self.check(&x, &lengths).unwrap_or_else(|error| panic!("{error}"));
         let device = x.device();
         let [b, t, _] = x.dims();
         let x_2 = Tensor::<2>::zeros([b, 16], (&device, DType::F32));

@@ -1,10 +1,13 @@
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::prelude::*;
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::ops::{MaxPoolOptions, PadMode};
-use burn::tensor::{activation, module};
+use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::tensor::ops::{AvgPoolOptions, MaxPoolOptions};
+use burn::tensor::{DType, activation, module};
+use std::fs::{File, set_permissions};
 use std::path::PathBuf;
+
+use super::helpers::check_shape;
 
 /// The model.
 #[derive(Module, Debug)]
@@ -26,19 +29,39 @@ impl NnxCnn {
 
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
+    }
+
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
         Ok(model)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
+    pub fn check(&self, x: &Tensor<4>) -> Result<(), String> {
+        let [b, _, _, _] = x.dims();
+        check_shape("x", x.dims(), [b, 12, 12, 3], "[B, 12, 12, 3]")
     }
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<2> {
-        let x = self.stages_1.forward(self.stages_0.forward(x)).pad([(0, 0), (0, 0), (0, 1), (0, 1)], PadMode::Constant(0.0)).unfold::<5, _>(2, 2, 1).unfold::<6, _>(3, 2, 1).sum_dims(&[4, 5]).squeeze_dims::<4>(&[4, 5]) / 4.0;
+        self.check(&x).unwrap_or_else(|error| panic!("{error}"));
+        let x = module::avg_pool2d(self.stages_1.forward(self.stages_0.forward(x)), AvgPoolOptions::new([2, 2]).with_stride([1, 1]).with_padding_pairs([(0, 1), (0, 1)]));
         self.head.forward(x.mean_dims(&[2, 3]).squeeze_dims::<2>(&[2, 3]))
     }
 }

@@ -1,12 +1,13 @@
 use burn::module::{Initializer, Param};
 use burn::nn::{Embedding, EmbeddingConfig};
 use burn::prelude::*;
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::ops::PadMode;
 use burn::tensor::{DType, IndexingUpdateOp, IntDType};
+use std::fs::{File, set_permissions};
 use std::path::PathBuf;
 
-use super::helpers::{scattered, wrapped};
+use super::helpers::{check_shape, embed, scattered, wrapped};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -94,25 +95,45 @@ impl NnxGpt2 {
 
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
+    }
+
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
         Ok(model)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
+    pub fn check(&self, prompt: &Tensor<2, Int>) -> Result<(), String> {
+        let [b, t] = prompt.dims();
+        check_shape("prompt", prompt.dims(), [b, t], "[B, T]")
     }
 
     /// Computes the module.
     pub fn forward(&self, prompt: Tensor<2, Int>) -> Tensor<2, Int> {
+        self.check(&prompt).unwrap_or_else(|error| panic!("{error}"));
         let device = prompt.device();
         let [b, t] = prompt.dims();
         let x = Tensor::<1, Int>::zeros([1], (&device, DType::I32));
         let x_2 = Tensor::<1, Int>::full([b], 0, &device).equal_elem(1);
         let x_3 = x_2.clone().cast(IntDType::U8).min().not_equal_elem(0).bool_not();
         let x_4 = prompt.pad([(0, 0), (0, 5)], PadMode::Constant(38.0));
-        let positions = self.positions.weight.val().select(0, Tensor::arange(0..t as i64 + 5, (&device, DType::I32)));
+        let positions = embed::<1, 2>(&self.positions, Tensor::arange(0..t as i64 + 5, (&device, DType::I32)));
         let x_5 = self.words.weight.val().transpose();
         let x_6 = Tensor::arange(0..b as i64, (&device, DType::I32));
         let x_6 = Tensor::stack::<2>(vec![x_6, Tensor::<1, Int>::zeros([b], (&device, DType::I32))], 1);
@@ -132,7 +153,7 @@ fn while_loop(x0: Tensor<1, Int>, x1: Tensor<1, Bool>, x2: Tensor<2, Int>, x3: T
     let mut carry_4 = x2;
     let mut carry_5 = x3;
     while carry_2.clone().into_scalar::<bool>() {
-        let x = carry_4.clone().clamp_min(-40).clamp_max(39);
+        let x = carry_4.clone().clamp(-40, 39);
         let indices = x.clone().mask_where(x.clone().lower_elem(0), x.clone() + 40).reshape([b * t + 5 * b]);
         let x_2 = x4.clone().select(0, indices.clone().clamp(0, 39)).mask_fill(indices.clone().greater_equal_elem(0).bool_and(indices.lower_equal_elem(39)).unsqueeze_dim::<2>(1).bool_not(), f32::NAN).reshape([b, t + 5, 32]);
         let x_3 = x_2.mask_fill(carry_4.clone().equal(x).unsqueeze_dim::<3>(2).bool_not(), f32::NAN) + x5.clone().unsqueeze::<3>();
@@ -179,7 +200,7 @@ fn while_loop(x0: Tensor<1, Int>, x1: Tensor<1, Bool>, x2: Tensor<2, Int>, x3: T
         let x_44 = (carry_3.clone() - 1).clamp_min(0 - t as i64 - 5).clamp_max(t as i64 + 4);
         let indices_2 = x_44.clone().mask_where(x_44.clone().lower_elem(0), x_44 + (t as i64 + 5));
         let x_45 = x_43.reshape([b * t + 5 * b, 32]).matmul(x40.clone()).reshape([b, t + 5, 40]).select(1, indices_2.clone().clamp(0, t as i64 + 4)).mask_fill(indices_2.clone().greater_equal_elem(0).bool_and(indices_2.lower_equal_elem(t as i64 + 4)).unsqueeze_dims::<3>(&[0, 2]).bool_not(), f32::NAN).reshape([b, 40]);
-        let x_46 = x_45.clone().not_equal(x_45.clone()).cast(IntDType::U8);
+        let x_46 = x_45.clone().is_nan().cast(IntDType::U8);
         let x_47 = x_45.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32).mask_where(x_46.clone().max_dim(1).squeeze_dim::<1>(1).not_equal_elem(0), x_46.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32));
         let x_48 = x_47.mask_fill(carry_5.clone(), 38);
         let x_49 = x41.clone().mask_where(Tensor::<1, Bool>::from_data([false, true], &device).unsqueeze::<3>(), carry_3.clone().clamp_min(0 - t as i64 - 5).clamp_max(t as i64 + 4).unsqueeze::<3>());

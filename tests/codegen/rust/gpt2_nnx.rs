@@ -1,11 +1,12 @@
 use burn::nn::attention::{MultiHeadAttention, MultiHeadAttentionConfig};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, activation, module};
+use std::fs::{File, set_permissions};
 use std::path::PathBuf;
 
-use super::helpers::causal_attention;
+use super::helpers::{causal_attention, check_shape, embed};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -29,22 +30,42 @@ impl NnxGpt2 {
 
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
+    }
+
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
         Ok(model)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
+    pub fn check(&self, ids: &Tensor<2, Int>) -> Result<(), String> {
+        let [b, t] = ids.dims();
+        check_shape("ids", ids.dims(), [b, t], "[B, T]")
     }
 
     /// Computes the module.
     pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
+        self.check(&ids).unwrap_or_else(|error| panic!("{error}"));
         let device = ids.device();
         let [_, t] = ids.dims();
-        let positions = self.positions.weight.val().select(0, Tensor::arange(0..t as i64, (&device, DType::I32)));
-        let mut x = self.words.forward(ids) + positions.unsqueeze::<3>();
+        let positions = embed::<1, 2>(&self.positions, Tensor::arange(0..t as i64, (&device, DType::I32)));
+        let mut x = embed::<2, 3>(&self.words, ids) + positions.unsqueeze::<3>();
         for block in &self.blocks {
             x = block.forward(x);
         }

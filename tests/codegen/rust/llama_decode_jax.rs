@@ -1,10 +1,11 @@
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, FloatDType, IndexingUpdateOp, activation, module};
+use std::fs::{File, set_permissions};
 use std::path::PathBuf;
 
-use super::helpers::{rotary, scatter_nd};
+use super::helpers::{check_shape, embed, rotary, scatter_nd};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -26,22 +27,46 @@ impl Decode {
 
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
+    }
+
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
         Ok(model)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
+    pub fn check(&self, token: &Tensor<1, Int>, position: &Tensor<1, Int>, cache_key: &Tensor<5>, cache_value: &Tensor<5>) -> Result<(), String> {
+        let [b] = token.dims();
+        let [_, _, s_2, _, _] = cache_key.dims();
+        check_shape("token", token.dims(), [b], "[B]")?;
+        check_shape("position", position.dims(), [b], "[B]")?;
+        check_shape("cache.key", cache_key.dims(), [2, b, s_2, 2, 8], "[2, B, S, 2, 8]")?;
+        check_shape("cache.value", cache_value.dims(), [2, b, s_2, 2, 8], "[2, B, S, 2, 8]")
     }
 
     /// Computes the module.
     pub fn forward(&self, token: Tensor<1, Int>, position: Tensor<1, Int>, cache_key: Tensor<5>, cache_value: Tensor<5>) -> (Tensor<2>, Tensor<5>, Tensor<5>) {
+        self.check(&token, &position, &cache_key, &cache_value).unwrap_or_else(|error| panic!("{error}"));
         let device = token.device();
         let [b] = token.dims();
         let [_, _, s_2, _, _] = cache_key.dims();
-        let mut x = self.words.weight.val().select(0, token.clamp(-40, 39)).unsqueeze_dim::<3>(1);
+        let mut x = embed::<1, 2>(&self.words, token.clamp(-40, 39)).unsqueeze_dim::<3>(1);
         let x_2 = position.clone().unsqueeze_dims::<3>(&[1, 2]).cast(FloatDType::F32) * Tensor::<3>::from_data([[[1.0, 0.1, 0.01, 0.001]]], (&device, DType::F32));
         let x_2 = x_2.unsqueeze_dim::<4>(2);
         let cos = x_2.clone().cos();

@@ -1,10 +1,11 @@
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, FloatDType, activation, module};
+use std::fs::{File, set_permissions};
 use std::path::PathBuf;
 
-use super::helpers::{causal_mask, dot_product_attention, rotary};
+use super::helpers::{causal_mask, check_shape, dot_product_attention, embed, rotary};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -26,21 +27,41 @@ impl NnxLlama {
 
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
+    }
+
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
         Ok(model)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
+    pub fn check(&self, ids: &Tensor<2, Int>) -> Result<(), String> {
+        let [b, t] = ids.dims();
+        check_shape("ids", ids.dims(), [b, t], "[B, T]")
     }
 
     /// Computes the module.
     pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {
+        self.check(&ids).unwrap_or_else(|error| panic!("{error}"));
         let device = ids.device();
         let [b, t] = ids.dims();
-        let mut x = self.words.forward(ids);
+        let mut x = embed::<2, 3>(&self.words, ids);
         let x_2 = Tensor::arange(0..t as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1).cast(FloatDType::F32);
         let x_2 = x_2 * Tensor::<2>::from_data([[1.0, 0.1, 0.01, 0.001]], (&device, DType::F32));
         let x_2 = x_2.unsqueeze_dim::<3>(1);

@@ -1,9 +1,12 @@
 use burn::module::{Initializer, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::prelude::*;
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, activation, module};
+use std::fs::{File, set_permissions};
 use std::path::PathBuf;
+
+use super::helpers::{check_shape, embed};
 
 /// The results of the model.
 #[derive(Debug)]
@@ -37,22 +40,43 @@ impl LinenLstm {
 
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
+    }
+
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
         Ok(model)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
+    pub fn check(&self, ids: &Tensor<2, Int>) -> Result<(), String> {
+        let [b, t] = ids.dims();
+        check_shape("ids", ids.dims(), [b, t], "[B, T]")
     }
 
     /// Computes the module.
     pub fn forward(&self, ids: Tensor<2, Int>) -> Outputs {
+        self.check(&ids).unwrap_or_else(|error| panic!("{error}"));
         let device = ids.device();
         let [b, _] = ids.dims();
+        let embed_0 = embed::<2, 3>(&self.embed_0, ids);
         let x = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
-        let (x_2, x_3, x_4) = self.rnn_0.forward(self.embed_0.forward(ids), x.clone());
+        let (x_2, x_3, x_4) = self.rnn_0.forward(embed_0, x.clone());
         let (x, x_2, x_5) = self.rnn_1.forward(x_2, x);
         Outputs { output_0: self.dense_0.forward(x_5), output_1_0_0: x_4, output_1_0_1: x_3, output_1_1_0: x_2, output_1_1_1: x }
     }

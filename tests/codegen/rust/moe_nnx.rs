@@ -1,10 +1,11 @@
 use burn::nn::{Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, FloatDType, activation};
+use std::fs::{File, set_permissions};
 use std::path::PathBuf;
 
-use super::helpers::{take_along_axis, top_k};
+use super::helpers::{check_shape, take_along_axis, top_k};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -22,18 +23,38 @@ impl NnxMixture {
 
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
+    }
+
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
         Ok(model)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
+    pub fn check(&self, x: &Tensor<3>) -> Result<(), String> {
+        let [b, t, _] = x.dims();
+        check_shape("x", x.dims(), [b, t, 16], "[B, T, 16]")
     }
 
     /// Computes the module.
     pub fn forward(&self, mut x: Tensor<3>) -> Tensor<3> {
+        self.check(&x).unwrap_or_else(|error| panic!("{error}"));
         for layer in &self.layers {
             x = layer.forward(x);
         }
@@ -71,17 +92,13 @@ impl NnxExperts {
         let x_2 = activation::silu(self.gate.forward(norm.clone()).reshape([b, t, 6, 24]));
         let x_2 = (x_2 * self.up.forward(norm.clone()).reshape([b, t, 6, 24])).unsqueeze_dim::<5>(4);
         let router = self.router.forward(norm);
-        let x_3 = router.clone().mask_fill(router.clone().not_equal(router.clone()), f32::INFINITY);
-        let (_, x_3) = top_k_2(x_3.clone().mask_fill(x_3.equal_elem(0.0), 0.0));
+        let x_3 = router.clone().mask_fill(router.clone().is_nan(), f32::INFINITY);
+        let (_, x_3) = top_k(x_3.clone().mask_fill(x_3.equal_elem(0.0), 0.0), 2);
         let x_4 = activation::softmax(take_along_axis(router, x_3.clone(), 2, f32::NAN), 2).unsqueeze_dim::<4>(2);
         let x_3 = x_3.unsqueeze_dim::<4>(3).equal(Tensor::<4, Int>::from_data([[[[0, 1, 2, 3, 4, 5]]]], (&device, DType::I32)));
         let x_3 = x_4.matmul(x_3.cast(FloatDType::F32)).squeeze_dim::<3>(2).unsqueeze_dims::<5>(&[3, 4]);
         x + self.down.forward(x_2.matmul(x_3).reshape([b, t, 144]))
     }
-}
-
-fn top_k_2(x: Tensor<3>) -> (Tensor<3>, Tensor<3, Int>) {
-    top_k(x, 2)
 }
 
 // layers.0.norm.gamma: [16]

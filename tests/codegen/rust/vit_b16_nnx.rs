@@ -3,9 +3,12 @@ use burn::nn::attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
-use burn::store::{ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
-use burn::tensor::activation;
+use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
+use burn::tensor::{DType, activation};
+use std::fs::{File, set_permissions};
 use std::path::PathBuf;
+
+use super::helpers::check_shape;
 
 /// The model.
 #[derive(Module, Debug)]
@@ -33,18 +36,38 @@ impl NnxViT {
 
     /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
+    }
+
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
+    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
         let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
+        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
         Ok(model)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+    /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
+    pub fn check(&self, images: &Tensor<4>) -> Result<(), String> {
+        let [b, _, _, _] = images.dims();
+        check_shape("images", images.dims(), [b, 16, 16, 3], "[B, 16, 16, 3]")
     }
 
     /// Computes the module.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        self.check(&images).unwrap_or_else(|error| panic!("{error}"));
         let [b, _, _, _] = images.dims();
         let x = self.class_token.val().expand([b, 1, 32]);
         let patches = self.patches.forward(images.permute([0, 3, 1, 2])).permute([0, 2, 3, 1]).reshape([b, 4, 32]);

@@ -12,6 +12,7 @@ import numpy as np
 from jaxport.codegen.burn.values import (
     TypedValue,
     dtype_name,
+    is_complex,
     kind_of,
     rank_of,
     same,
@@ -20,7 +21,18 @@ from jaxport.codegen.burn.values import (
     tensor,
     tensor_type,
 )
-from jaxport.codegen.rust.nodes import Array, Binary, Borrow, Invocation, Literal, Method, Unary, method, path_call
+from jaxport.codegen.rust.nodes import (
+    Array,
+    Binary,
+    Borrow,
+    Invocation,
+    Literal,
+    Method,
+    RustRange,
+    Unary,
+    method,
+    path_call,
+)
 from jaxport.codegen.rust.text import number_text
 from jaxport.codegen.writing.literals import LARGEST_LITERAL
 from jaxport.importer.names import unique
@@ -46,6 +58,7 @@ class RustBody:
       helpers: the names of the helper functions that are called.
       uses_device: whether a tensor is created.
       copied: the names of numbers, which are copied where they are used.
+      whole: where only one expression is wanted, that of all results, if they come from one call.
     """
 
     taken: set[str]
@@ -56,6 +69,7 @@ class RustBody:
     helpers: set[str] = field(default_factory=set)
     uses_device: bool = False
     copied: set[str] = field(default_factory=set)
+    whole: ast.expr | None = None
 
     # Names and statements ----------------------------------------------------------------------------------------
 
@@ -143,7 +157,7 @@ class RustBody:
         if value.node is not None:
             if not value.is_broadcast:
                 return value.node
-            return self.expanded(value.node, value.shape)
+            return self.expanded(value.node, (*value.shape, 2) if is_complex(value.dtype) else value.shape)
         return self.created(value.known, value.shape, value.dtype)
 
     def expanded(self, node: ast.expr, shape: Sequence[Dim]) -> ast.expr:
@@ -169,10 +183,26 @@ class RustBody:
             made.uniform = lambda: uniform  # type: ignore[attr-defined]  # a function, as sizes cannot be copied
             return made
         assert isinstance(known, np.ndarray)
+        steps = self._steps(known, dtype)
+        if steps is not None:
+            return steps
         if known.size > LARGEST_LITERAL:
             return self.table(known)
         data = self._nested(known.reshape(shape or (1,)), dtype)
         return path_call(f"{generics}::from_data", data, self.options(dtype))
+
+    def _steps(self, known: np.ndarray, dtype: np.dtype) -> ast.expr | None:
+        """Return many integers that grow by the same step as what they are; None if others are known."""
+        if known.ndim != 1 or known.size <= LARGEST_LITERAL or dtype.kind not in "iu" or dtype.itemsize < 4:
+            return None
+        first, second, last = (int(known[at]) for at in (0, 1, -1))
+        step = second - first
+        if step <= 0 or abs(last) + step >= 2**31 or (known != first + step * np.arange(known.size)).any():
+            return None
+        run = RustRange(Literal(str(first)), Literal(str(last + step if step > 1 else last + 1)), 1)
+        if step == 1:
+            return path_call("Tensor::arange", run, self.options(dtype))
+        return path_call("Tensor::arange_step", run, Literal(str(step)), self.options(dtype))
 
     def _uniform(self, number: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype, generics: str) -> ast.expr:
         where = self.options(dtype)
@@ -184,6 +214,8 @@ class RustBody:
         short = {0: "zeros", 1: "ones"}.get(number) if not is_dim(number) and not np.signbit(float(number)) else None
         if short:
             return path_call(f"{generics}::{short}", self.shape(shape), where)
+        if dtype == np.uint64 and not is_dim(number) and number >= 2**63:  # Burn fills with signed numbers
+            return Binary(path_call(f"{generics}::zeros", self.shape(shape), where), "+", self.literal(number, dtype))
         return path_call(f"{generics}::full", self.shape(shape), self.literal(number, dtype), where)
 
     def _nested(self, array: np.ndarray, dtype: np.dtype) -> ast.expr:

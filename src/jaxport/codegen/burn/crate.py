@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.helpers import names as helper_names, source
 from jaxport.codegen.burn.imports import imports
 from jaxport.codegen.burn.layers import BURN, LAYERS, NAMES_IN_USE
@@ -103,14 +104,12 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     result = result[0] if len(result) == 1 else tuple(result)
     sizes = size_names(recorded.inputs)
     reserved = {*NAMES_IN_USE}
-    inputs = model_arguments(recorded, {*reserved, *sizes})
+    inputs = model_arguments(recorded, {*reserved, *sizes, "inputs", "outputs"})
     spelled: dict[str, str] = {}
     for size in sorted(sizes):
         spelled[size] = unique(snake_case(size), {*reserved, *inputs.values(), *spelled.values(), *(sizes - {size})})
     private = Functions({*reserved, *sizes, *spelled.values(), *inputs.values(), *helper_names()}, sizes=spelled)
-    structs = Structs(
-        BURN, reserved, inputs, private.size_names, result, outputs, recorded.assumed.checked, private=private
-    )
+    structs = Structs(BURN, reserved, inputs, private.size_names, result, outputs, {}, private=private)
     structs.output_names = program.output_names
     root = structs.print(tree, root_name(program.modules.type, program.name))
     if structs.refusals:
@@ -123,12 +122,20 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     for key, weight in tensors_of(tree, structs, BURN):
         count = math.prod(weight.shape) if weight.trained else 0
         total, inside = total + count, inside + count * (id(weight) in in_layers)
-        tensors[key] = _stored(weight.read())
+        tensors[key] = _stored(np.asarray(HostValue(np.asarray(weight.read()), name=weight.name).to_jax()))
         origin = _origin(weight, known)
         if origin is not None:
             origins[key] = origin
     definitions = [one for one in structs.definitions if isinstance(one, Struct)]
-    definitions[-1].further = _LOADING
+    types = {dtype_name(value.dtype) for value in tensors.values() if kind_of(value.dtype) == "Float"}
+    cast = _CASTING.format(dtype=min(types)) if len(types) == 1 else ""
+    loading = _LOADING.replace("@CAST@", cast)
+    definitions[-1].further = loading if cast else loading.replace("(store:", "(mut store:")
+    if inputs:
+        labels = {id(variable): label for label, variable in recorded.inputs.items()}
+        named = {key: (labels[id(variable)], variable) for variable, key in inputs.items()}
+        definitions[-1].further += "\n\n" + check_text(named, recorded.assumed.checked, spelled)
+        private.helpers |= {name for name in CHECK_HELPERS if f"{name}(" in definitions[-1].further}
     parts = [one.text() for one in reversed(definitions)]
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
         parts.insert(0, _outputs(structs, result))
@@ -190,15 +197,17 @@ def _glue(
     recorded: RecordedProgram, root: str, inputs: Mapping[Variable, str], result: RuntimeValue, structs: Structs
 ) -> tuple[str, str]:
     """Return what `load` and `run` use, and the two."""
-    lines = []
     names = {id(tree): key for key, tree in recorded.inputs.items()}
-    arguments = []
-    for variable in inputs:
+    declared = {value.name: value.dtype for value in recorded.program.model.graph.outputs}
+    arguments, lines = [*inputs.values()], []
+    for variable, argument in inputs.items():
         kind = {"Float": "float", "Int": "int", "Bool": "bool"}[kind_of(variable.dtype)]
         read = f"inputs.{kind}({quoted(names[id(variable)])}, device)?"
         if kind != "bool":
             read += f".cast({'Float' if kind == 'float' else 'Int'}DType::{dtype_name(variable.dtype)})"
-        arguments.append(read)
+        lines.append(f"    let {argument} = {read};")
+    if arguments:
+        lines.append(f"    model.check({', '.join(f'&{argument}' for argument in arguments)})?;")
     results = result if isinstance(result, tuple) else (result,)
     if len(results) == 1:
         pattern, places = "y", ["y"]
@@ -211,7 +220,9 @@ def _glue(
     lines.append("    let mut outputs = Tensors::default();")
     for key, place, value in zip(recorded.program.output_names, places, results, strict=True):
         insert = "insert_scalar" if not value.shape else "insert"
-        lines.append(f"    outputs.{insert}({quoted(key)}, {place});")
+        said = getattr(declared.get(key), "name", "").lower()
+        note = f" // {said} in the file" if said in ("int64", "uint64") and said != np.dtype(value.dtype).name else ""
+        lines.append(f"    outputs.{insert}({quoted(key)}, {place});{note}")
     types = ["Device", *(kind for kind in ("FloatDType", "IntDType") if any(kind in line for line in lines))]
     filled = _GLUE.format(
         root=root,
@@ -224,15 +235,30 @@ def _glue(
 
 _LOADING = """    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
     pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        let mut model = Self::new(device);
-        model.load_from(&mut SafetensorsStore::from_file(path.into()))?;
-        Ok(model)
+        Self::from_store(SafetensorsStore::from_file(path.into()), device)
     }
 
-    /// Writes the weights, as `load` reads them; a file that is there is replaced.
+    /// Reads the weights of the bytes of such a file.
+    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
+    }
+
+    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
     pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        self.save_into(&mut SafetensorsStore::from_file(path.into()).overwrite(true))
+        let path = path.into();
+        let file = File::options().append(true).create(true).open(&path)?;
+        let permissions = file.metadata()?.permissions(); // the store makes a private file
+        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
+        Ok(set_permissions(path, permissions)?)
+    }
+
+    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
+        let mut model = Self::new(device);
+        model.load_from(&mut store@CAST@)?;
+        Ok(model)
     }"""
+_CASTING = ".with_from_adapter(FloatCastAdapter::to(DType::{dtype}))"
+"""Casts floats to the type that the model computes in, if there is one."""
 _GLUE = """/// Reads the weights of a file.
 pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<{root}, SafetensorsStoreError> {{
     {root}::load(path, device)

@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules import control, elementwise, indexing, reductions, shapes, spectral, windows  # noqa: F401  they register their rules
+from jaxport.codegen.burn.rules import complexes, control, elementwise, indexing, reductions, shapes, spectral, windows  # noqa: F401  they register their rules
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, WITHOUT_EFFECT
-from jaxport.codegen.burn.values import NotPrintable, TypedValue, kind_of
+from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_complex, kind_of
 from jaxport.codegen.rust.text import expression_text
 from jaxport.importer.values.host import RuntimeValue, is_dim
 from jaxport.jaxprs.walk import interpret
@@ -162,13 +162,17 @@ def _printed(body: RustBody, equation: RuntimeValue, operands: Sequence[TypedVal
     if rule is None:
         raise NotPrintable(f"the primitive `{name}`", "Burn has no such operation; compute it outside of the model")
     outs = [variable.aval for variable in equation.outvars]
-    for out in outs:
+    params = {key: value for key, value in jaxprs.parameters(equation).items() if key not in WITHOUT_EFFECT}
+    if any(is_complex(value.dtype) for value in (*outs, *operands)) and rule is not control.called:
+        if name not in complexes.OF_PARTS:
+            return [complexes.of_pairs(body, name, operands, outs, params)]
+        return [rule(body, *operands, outs=outs, **params)]
+    for out in outs if rule is not control.called else ():
         kind_of(out.dtype)
     if name in elementwise.BROADCASTING:
         operands = elementwise.spread_scalars(operands, tuple(outs[0].shape))
     if name == "select_n":
         operands = [operands[0], *elementwise.spread_scalars(operands[1:], tuple(outs[0].shape))]
-    params = {key: value for key, value in jaxprs.parameters(equation).items() if key not in WITHOUT_EFFECT}
     made = rule(body, *operands, outs=outs, **params)
     return [made] if isinstance(made, TypedValue) else list(made)
 

@@ -23,16 +23,17 @@ PATHS = {
     "burn::nn::attention": f"{_layers('Multi.*')} MhaInput generate_autoregressive_mask",
     "burn::nn::conv": _layers("Conv.*"),
     "burn::prelude": "",
-    "burn::store": "ModuleSnapshot SafetensorsStore SafetensorsStoreError",
+    "burn::store": "FloatCastAdapter ModuleSnapshot SafetensorsStore SafetensorsStoreError",
     "burn::tensor": "DType FloatDType IndexingUpdateOp IntDType Slice activation module",
     "burn::tensor::activation": "softmax",
     "burn::tensor::kind": "Basic Numeric Ordered",
     "burn::tensor::module": "linear",
     "burn::tensor::ops": (
-        "ConvOptions ConvTransposeOptions GridSampleOptions GridSamplePaddingMode InterpolateMode InterpolateOptions "
+        "AvgPoolOptions ConvOptions ConvTransposeOptions GridSampleOptions GridSamplePaddingMode InterpolateMode InterpolateOptions "
         "MaxPoolOptions PadMode"
     ),
     "std::cmp": "Ordering",
+    "std::fs": "File set_permissions",
     "std::path": "PathBuf",
 }
 """The names by the module that has them."""

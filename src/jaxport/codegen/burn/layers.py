@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from jaxport.codegen.burn.imports import NAMES
 from jaxport.codegen.rust.nodes import Array, Literal, Method, method, path_call
 from jaxport.codegen.tree import Layer
 from jaxport.codegen.writing.dialect import Constructor, Dialect, Field, constant, keywords
+from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import Attribute, RuntimeValue
 
 __all__ = ["BURN", "accepts", "forward", "layer_type"]
@@ -245,13 +247,16 @@ LAYERS = {
 def accepts(layer: Layer) -> bool:
     """Whether Burn's layer computes what a layer of the file does; all else is printed as operators."""
     config = layer.config
-    if layer.kind not in LAYERS or any(
-        weight.dtype.name not in ("float32", "float16", "bfloat16") for weight in layer.weights.values()
-    ):
+    types = {canonical(weight.dtype).name for weight in layer.weights.values()}
+    if layer.kind not in LAYERS or not types <= {"float64", "float32", "float16", "bfloat16"}:
         return False
+    if "float64" in types and layer.kind in ("RMSNorm", "LSTM", "GRU", "MultiHeadAttention"):
+        return False  # they compute in float32, or begin with it
     match layer.kind:
         case "Conv":
             pads = config["padding"]
+            if pads is None:  # it depends on the size of the image
+                return False
             negative = any(n < 0 for pair in pads for n in pair)
             return len(pads) <= 3 and not negative and (len(pads) < 3 or all(low == high for low, high in pads))
         case "ConvTranspose":
@@ -310,6 +315,8 @@ KEYWORDS = (
     "priv try typeof unsized virtual yield union"
 )
 """Words of Rust that are no names."""
+LONGEST_INITIALS = 2
+"""How many capital letters may stand together as the whole name of a type."""
 NAMES_IN_USE = NAMES | {
     *f"{KEYWORDS} Vec Option Some None Result Ok Err String Box usize f64 f32 i64 i32 u8 bool str Outputs Tensors".split(),
     *"device model load save forward new run helpers burn std core vec assert".split(),
@@ -317,6 +324,18 @@ NAMES_IN_USE = NAMES | {
     *"PartialEq PartialOrd".split(),
 }
 """Names that the source uses otherwise."""
+
+
+def camel_case(name: str) -> str:
+    """Return a name as Rust spells types.
+
+    >>> camel_case("LSTM"), camel_case("GPT2MLP"), camel_case("Self_Attention"), camel_case("FC")
+    ('Lstm', 'Gpt2Mlp', 'SelfAttention', 'FC')
+    """
+    stem = name.replace("_", "")
+    if not stem.isupper() or len(stem) <= LONGEST_INITIALS:
+        return stem
+    return re.sub(r"[A-Z]+", lambda letters: letters[0].capitalize(), stem)
 
 
 def _value(weight: ast.expr) -> ast.expr:

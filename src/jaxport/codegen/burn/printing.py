@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from jaxport.codegen.burn.layers import CELLS, KEYWORDS, forward, layer_type, without_default_options
+from jaxport.codegen.burn.checks import check_statement
+from jaxport.codegen.burn.layers import CELLS, KEYWORDS, camel_case, forward, layer_type, without_default_options
+from jaxport.codegen.burn.parameters import parameter
 from jaxport.codegen.burn.steps import Functions, StepPrinter
-from jaxport.codegen.burn.values import NotPrintable, kind_of, rank_of, tensor_type
+from jaxport.codegen.burn.values import NotPrintable, kind_of, tensor_type
 from jaxport.codegen.rust.nodes import (
     Array,
     Borrow,
@@ -38,15 +40,11 @@ from jaxport.codegen.writing.classes import Classes, Draft
 from jaxport.codegen.writing.dialect import constant
 from jaxport.codegen.writing.fields import Entry, Fields, fields_of, key_of
 from jaxport.codegen.writing.literals import attribute, name, storable
-from jaxport.codegen.writing.starts import Start
 from jaxport.errors import Refusal
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["RustCalls", "Struct", "Structs"]
-
-LONGEST_INITIALS = 2
-"""How many capital letters may stand together as the whole name of a type."""
 
 MOST_TOGETHER = 4
 """Results of a model that are a tuple; more are a structure with names."""
@@ -85,6 +83,8 @@ class RustCalls(CallPrinter):
             inputs = [self.value(value) for value in step.args]
             if step.node.config.get("is_causal"):
                 return self.functions.helper("causal_attention", Borrow(self._part(step)), inputs[0])
+            if step.node.kind == "Embed" and not _is_inside(step.node, step.args[0]):
+                return self._embedded(self._part(step), inputs[0], len(step.node.inputs[0].shape))
             return forward(step.node, self._part(step), inputs)
         if isinstance(step.node, Call):
             return self.invoked(self._part(step), [self.value(value) for value in step.args], [*step.kwargs])
@@ -110,7 +110,10 @@ class RustCalls(CallPrinter):
         _, carry, x = step.args
         carry = carry if isinstance(carry, tuple) else (carry,)
         states = [self.value(state) for state in carry]
-        is_new = all(state in self.zeros or _is_zeros(made) for state, made in zip(carry, states, strict=True))
+        is_new = all(
+            _is_zeros(made) or (isinstance(state, Variable) and state in self.zeros)
+            for state, made in zip(carry, states, strict=True)
+        )
         if layer.kind == "LSTM":
             states = [path_call("LstmState::new", *states)]
         state = Literal("None") if is_new else path_call("Some", *states)
@@ -134,6 +137,12 @@ class RustCalls(CallPrinter):
             cut = method(cut, "squeeze_dim", Literal("0"), generics="2")
             statements.append(ast.Assign([self.target(last, uses, "hidden")], cut, lineno=0))
         return statements
+
+    def _embedded(self, part: ast.expr, indices: ast.expr, rank: int) -> ast.expr:
+        """Return the rows of an embedding at indices that may be negative, or outside."""
+        own = max(1, rank)
+        called = self.functions.helper("embed", Borrow(part), indices, generics=f"{own}, {own + 1}")
+        return called if rank else method(called, "squeeze_dim", Literal("0"), generics="1")
 
     def _part(self, step: Step) -> ast.expr:
         return self.function_name(step.name)
@@ -204,6 +213,15 @@ class RustCalls(CallPrinter):
         if isinstance(made, ast.Name) and isinstance(tree, Variable):
             made.type = tensor_type(tree.shape, tree.dtype)  # type: ignore[attr-defined]
         return made
+
+
+def _is_inside(layer: Layer, indices: RuntimeValue) -> bool:
+    """Whether indices are known to be rows of an embedding: their type has no others, or their values are known."""
+    rows = layer.config["num_embeddings"]
+    if isinstance(indices, HostValue) and not indices.symbolic:
+        return bool(((indices.data >= 0) & (indices.data < rows)).all())
+    dtype = np.dtype(layer.inputs[0].dtype)
+    return dtype.kind == "u" and np.iinfo(dtype).max < rows
 
 
 def _is_zeros(node: ast.expr | None) -> bool:
@@ -296,9 +314,7 @@ class Structs(Classes):
         return RustCalls({*taken, "device"}, functions=self.private, refusals=self.refusals, **options)
 
     def _unique(self, wanted: str) -> str:
-        stem, number = wanted.replace("_", ""), 1
-        if stem.isupper() and len(stem) > LONGEST_INITIALS:  # `LSTM` is `Lstm` in Rust
-            stem = stem.capitalize()
+        stem, number = camel_case(wanted), 1
         while (chosen := f"{stem}{number if number > 1 else ''}") in self.names:
             number += 1
         return chosen
@@ -336,6 +352,9 @@ class Structs(Classes):
         assert isinstance(printer, RustCalls)
         is_root = arguments.keys() == self.inputs.keys() and result is self.result
         parameters, types = [*arguments.values()], [kind_of_value(variable, self) for variable in arguments]
+        if is_root and arguments:  # `check` refuses sizes
+            checked = check_statement(parameters)
+            body = [checked, *(statement for statement in body if not isinstance(statement, ast.If))]
         statements = returned_at_once(body)
         kinds = [kind_of_value(one, self) for one in (result if isinstance(result, tuple | list) else [result])]
         returned = kinds[0] if not isinstance(result, tuple | list) else f"({', '.join(kinds)})"
@@ -346,7 +365,7 @@ class Structs(Classes):
             statements[-1] = ast.Return(Structure("Outputs", [*self.result_names], last.value.elts))
             returned = "Outputs"
         if printer.uses_device:
-            statements.insert(0, self._device(parameters, printer))
+            statements.insert(int(is_root and bool(parameters)), self._device(parameters, printer))
         parameters += sizes
         types += ["usize"] * len(sizes)
         return RustFunction("forward", parameters, types, returned, statements, "", True, True, "Computes the module.")
@@ -379,10 +398,10 @@ class Structs(Classes):
             weight = module.weights[variable]
             assert isinstance(weight, Weight)
             start = self.starts[weight.name] if weight.trained else "zeros"
-            init[key] = _parameter(weight.shape, weight.dtype, weight.trained, start)
+            init[key] = parameter(weight.shape, weight.dtype, weight.trained, start)
         for key, value in tables.items():
             array, _ = storable(value.data)
-            init[key] = _parameter(array.shape, array.dtype, False)
+            init[key] = parameter(array.shape, array.dtype, False)
         return init
 
     def _made(self, child: Entry) -> ast.expr:
@@ -465,26 +484,3 @@ def _flat(entries: Sequence[Entry], path: tuple[int, ...]) -> Iterator[tuple[Mod
             yield from _flat(entry, (*path, number))
         else:
             yield entry, (*path, number)
-
-
-def _parameter(shape: Sequence[int], dtype: np.dtype, is_trained: bool, start: Start = "zeros") -> ast.expr:
-    """Return a parameter as it begins, before a file fills it."""
-    sizes = Array([constant(int(size), "size") for size in shape or (1,)])
-    kind = kind_of(dtype)
-    made: ast.expr
-    if kind == "Float":
-        normal = Structure("Initializer::Normal", ["mean", "std"], [Literal("0.0"), Literal("0.02")])
-        initializer = normal if start == "random" else name(f"Initializer::{start.title()}")
-        made = method(initializer, "init", sizes, name("device"))
-        made = made if is_trained else method(made, "set_require_grad", Literal("false"))
-    elif kind == "Int":
-        made = path_call(
-            "Param::initialized",
-            path_call("ParamId::new"),
-            path_call(f"Tensor::<{rank_of(shape)}, Int>::zeros", sizes, name("device")),
-        )
-    else:
-        empty = path_call(f"Tensor::<{rank_of(shape)}, Int>::zeros", sizes, name("device"))
-        made = path_call("Param::initialized", path_call("ParamId::new"), method(empty, "bool"))
-    made.type = tensor_type(tuple(shape), dtype)  # type: ignore[attr-defined]
-    return made

@@ -191,12 +191,7 @@ _EMBEDDED = """
 impl {root} {{
     /// The model with the weights that are part of the program.
     pub fn embedded(device: &Device) -> Result<Self, SafetensorsStoreError> {{
-        use burn::store::{{ModuleSnapshot, SafetensorsStore}};
-
-        let mut model = Self::new(device);
-        let weights = include_bytes!("../model.safetensors").to_vec();
-        model.load_from(&mut SafetensorsStore::from_bytes(Some(weights)))?;
-        Ok(model)
+        Self::from_bytes(include_bytes!("../model.safetensors").to_vec(), device)
     }}
 }}
 """

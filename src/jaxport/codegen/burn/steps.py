@@ -64,10 +64,10 @@ class Functions:
         """The names of sizes, as recorded and as Rust spells them: no variable may hide one."""
         return {*self.sizes, *self.sizes.values()}
 
-    def helper(self, name: str, *arguments: ast.expr) -> ast.expr:
+    def helper(self, name: str, *arguments: ast.expr, generics: str = "") -> ast.expr:
         """Return the call of a helper function."""
         self.helpers.add(name)
-        return path_call(name, *arguments)
+        return path_call(f"{name}::<{generics}>" if generics else name, *arguments)
 
     def add(self, wanted: str, make: Callable[[str], str]) -> str:
         """Return the name of a function; `make` returns its text under a name."""
@@ -113,7 +113,7 @@ class StepPrinter:
         self._note(body)
         nodes = [body.tensor(value) for value in results]
         self._note(body)
-        return together(nodes)
+        return together(nodes) if body.whole is None else body.whole
 
     def _note(self, body: RustBody) -> None:
         self.sizes |= body.sizes

@@ -24,6 +24,7 @@ __all__ = [
     "NotPrintable",
     "TypedValue",
     "dtype_name",
+    "is_complex",
     "kind_of",
     "rank_of",
     "size_node",
@@ -74,6 +75,15 @@ def kind_of(dtype: np.dtype) -> str:
     return "Float" if jnp.issubdtype(dtype, jnp.floating) else "Int"
 
 
+def is_complex(dtype: np.dtype) -> bool:
+    """Whether elements are complex numbers: tensors have them as pairs, in an axis behind the others.
+
+    >>> is_complex(np.dtype("complex64")), tensor_type((2, 3), np.dtype("complex64"))
+    (True, 'Tensor<3>')
+    """
+    return isinstance(dtype, np.dtype) and dtype.kind == "c"
+
+
 def dtype_name(dtype: np.dtype) -> str:
     """Return the name of an element type: `F32`."""
     kind_of(dtype)
@@ -91,6 +101,8 @@ def tensor_type(shape: Sequence[Dim], dtype: np.dtype) -> str:
     >>> tensor_type((2, 3), np.dtype("float32")), tensor_type((), np.dtype("int32"))
     ('Tensor<2>', 'Tensor<1, Int>')
     """
+    if is_complex(dtype):
+        return f"Tensor<{len(shape) + 1}>"
     kind = kind_of(dtype)
     return f"Tensor<{rank_of(shape)}>" if kind == "Float" else f"Tensor<{rank_of(shape)}, {kind}>"
 
@@ -148,7 +160,8 @@ def same(sizes: Sequence[Dim], others: Sequence[Dim]) -> bool:
 
 def tensor(node: ast.expr, shape: Sequence[Dim], dtype: np.dtype) -> TypedValue:
     """Return the value of a whole tensor."""
-    kind_of(dtype)
+    if not is_complex(dtype):
+        kind_of(dtype)
     return TypedValue(tuple(shape), np.dtype(dtype), node, tuple(shape))
 
 

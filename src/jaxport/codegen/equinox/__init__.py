@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from jaxport.codegen.equinox.layers import DEFINITIONS, LAYERS
 from jaxport.codegen.writing.dialect import Dialect, SequenceForm, listed
@@ -56,6 +57,30 @@ def keys_from(seed: int) -> Iterator[Array]:
 '''
 
 
+_FREEZING = '''TRAINED = {trained}
+"""The modules and weights that are trained."""
+
+
+def is_trained(model: {model}) -> {model}:
+    """Whether each leaf is trained, for `eqx.partition` and the filters of optimizers: a weight inside of `TRAINED`."""
+
+    def is_inside(keys: tuple, leaf: Any) -> bool:
+        path = ".".join(str(getattr(key, "name", getattr(key, "idx", key))) for key in keys)
+        return is_tensor(leaf) and any(f"{{path}}.".startswith(f"{{part}}.") for part in TRAINED)
+
+    return jax.tree_util.tree_map_with_path(is_inside, model)
+
+
+'''
+
+
+def _loading(model: str, is_random: bool, trained: Sequence[str] | None) -> str:
+    """Return the source of `load`, and that of the filter of what is trained."""
+    del is_random
+    freezing = "" if trained is None else _FREEZING.format(model=model, trained=repr(tuple(trained)))
+    return freezing + _LOADING.format(model=model)
+
+
 _SEQUENTIAL = SequenceForm(lambda elements: call("Sequential", listed(elements)), ("layers",))
 
 EQUINOX = Dialect(
@@ -75,7 +100,7 @@ EQUINOX = Dialect(
     frozen=lambda table: call("lax.stop_gradient", table),
     declared=True,
     definitions=DEFINITIONS,
-    loading=lambda model, _: _LOADING.format(model=model),
+    loading=_loading,
     reserved=frozenset({"keys", "key"}),
 )
 """Equinox."""

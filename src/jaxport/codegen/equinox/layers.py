@@ -109,7 +109,7 @@ DEFINITIONS = {
     kernel: Array
     bias: Array | None
     strides: tuple[int, ...] = eqx.field(static=True)
-    padding: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    padding: str | tuple[tuple[int, int], ...] = eqx.field(static=True)
     dilation: tuple[int, ...] = eqx.field(static=True)
     groups: int = eqx.field(static=True)
 
@@ -310,8 +310,10 @@ def _grouped_linear(layer: Layer) -> ast.expr:
 
 
 def _windows(layer: Layer) -> dict[str, Attribute]:
-    names = {"padding": "padding", "strides": "strides", "kernel_dilation": "dilation"}
-    return {option: for_all_axes(layer.config[key]) for key, option in names.items()}
+    named = layer.config.get("named_padding")
+    padding = for_all_axes(layer.config["padding"]) if named is None else named
+    names = {"strides": "strides", "kernel_dilation": "dilation"}
+    return {"padding": padding} | {option: for_all_axes(layer.config[key]) for key, option in names.items()}
 
 
 def _conv(layer: Layer) -> ast.expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from jaxport.codegen.flax.functions import FUNCTIONS
 from jaxport.codegen.flax.layers import DEFINITIONS, LAYERS, accepts
@@ -42,15 +43,37 @@ def named(model: {model}) -> dict[str, nnx.Variable]:
 
 def abstract() -> {model}:
     """The model with shapes in place of its weights."""
-    return nnx.eval_shape(lambda: {model}(rngs=nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: {made})
+'''
+_FREEZING = '''TRAINED = {trained}
+"""The modules and weights that are trained. All other weights are `Frozen`."""
+
+
+class Frozen(nnx.Variable):
+    """A weight that is not trained: optimizers and `nnx.grad` select `nnx.Param`."""
+
+
+def frozen(model: {model}) -> {model}:
+    """The model, whose weights outside of `TRAINED` are no longer parameters."""
+    for path, module in nnx.iter_modules(model):
+        for name, weight in list(vars(module).items()):
+            place = ".".join(map(str, (*path, name)))
+            if isinstance(weight, nnx.Param) and not any(f"{{place}}.".startswith(f"{{part}}.") for part in TRAINED):
+                setattr(module, name, Frozen(weight[...]))
+    return model
+
+
 '''
 
 
-def _loading(model: str, is_random: bool) -> str:
+def _loading(model: str, is_random: bool, trained: Sequence[str] | None) -> str:
     """Return the source of `load`; the keys of random numbers are no weights, and begin with a seed."""
     weights = "nnx.state(model, nnx.Not(nnx.RngState))" if is_random else "nnx.state(model)"
     seeded = "\n    nnx.reseed(model, default=0)" if is_random else ""
-    return _LOADING.format(model=model, weights=weights, seeded=seeded)
+    made = f"{model}(rngs=nnx.Rngs(0))"
+    freezing = "" if trained is None else _FREEZING.format(model=model, trained=repr(tuple(trained)))
+    made = made if trained is None else f"frozen({made})"
+    return freezing + _LOADING.format(model=model, weights=weights, seeded=seeded, made=made)
 
 
 _RESERVED = "train eval sow perturb set_attributes iter_modules iter_children init rngs"

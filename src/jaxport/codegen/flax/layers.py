@@ -87,7 +87,9 @@ def _grouped_linear(layer: Layer) -> ast.expr:
 
 
 def _windows(layer: Layer) -> dict[str, Attribute]:
-    return {key: for_all_axes(layer.config[key]) for key in ("padding", "strides", "kernel_dilation")}
+    named = layer.config.get("named_padding")
+    padding = for_all_axes(layer.config["padding"]) if named is None else named
+    return {"padding": padding} | {key: for_all_axes(layer.config[key]) for key in ("strides", "kernel_dilation")}
 
 
 def _conv(layer: Layer) -> ast.expr:

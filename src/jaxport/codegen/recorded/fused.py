@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated
 from jaxport.codegen.recorded.merged import products, unmerged
+from jaxport.codegen.recorded.turned import weights_second
 from jaxport.graph.editing import graphs, is_op, nodes_of, numpy_dtype
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.group_normalization import group_normalization
@@ -48,6 +49,7 @@ FUSIONS = (
     rotary,
     products,
     unmerged,
+    weights_second,
 )
 IN_ANY_PRECISION = (gated,)
 """Fusions to operators that round where their parts do."""

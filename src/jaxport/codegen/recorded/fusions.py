@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.arranging import Arrangement, atoms, reshaped, sizes_of
+from jaxport.graph.axis_groups import product
 from jaxport.graph.editing import (
     Dim,
     constant_of,
@@ -28,9 +29,9 @@ from jaxport.graph.editing import (
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.activations import GATED, activations
-from jaxport.graph.fusions.attention import ANCHOR, Attended, heads_first, heads_merged, recognized
+from jaxport.graph.fusions.attention import ANCHOR, Attended, Groups, heads_first, heads_merged, recognized
 from jaxport.graph.masks import HIDDEN, Axes, Mask, additive
-from jaxport.graph.matching import Axis, Seen, joined, look
+from jaxport.graph.matching import Axis, Joined, Seen, joined, look
 from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.namespaces import nn
@@ -94,6 +95,8 @@ def _fusion(whole: Attended, known: Knowledge) -> Fusion | str:
         return "it is not in single precision"
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
+    if whole.softcap or whole.sink is not None:
+        return "its scores have a soft cap, or a sink"
     whole = _nearest(_with_masks(whole, known))
     arranged = _arranged(whole)
     size = whole.sizes.get(whole.axes.inner)
@@ -131,8 +134,16 @@ def _arranged(whole: Attended) -> list[Arrangement] | None:
     arranged = []
     for seen, own in zip(whole.operands, whole.axes.operands, strict=True):
         groups = _positions_first(whole.axes.batch, *own)
-        groups = [[label] if (label := _label(group)) in seen.axes else group for group in groups]
-        arranged.append(Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, whole.sizes))
+        labels, own_axes, sizes = [*map(_label, groups)], seen.axes, dict(whole.sizes)
+        for place, label in enumerate(labels):
+            if label not in seen.axes:
+                continue
+            groups[place] = [label]
+            if isinstance(label, Joined):  # all heads are one axis already, which is not split
+                groups[place] = ["heads of queries"]
+                own_axes = tuple("heads of queries" if axis == label else axis for axis in own_axes)
+                sizes["heads of queries"] = sizes.get(label) or product([sizes[part] for part in label.parts])
+        arranged.append(Arrangement.of(dims_of(seen.value) or (), own_axes, groups, sizes))
     return None if None in arranged else arranged
 
 
@@ -324,24 +335,16 @@ def _of_operator(node: ir.Node, known: Knowledge) -> Attended | str | None:
         heads = [options.get(name, options.get("num_heads")) for name in ("q_num_heads", "kv_num_heads")]
     else:
         heads = [dims[1] for dims in shapes[:2]]
-    known = static_dims([*heads, *(dims[-1] for dims in shapes)])
-    if known is None:
+    counts = static_dims([*heads, *(dims[-1] for dims in shapes)])
+    if counts is None:
         return "its shapes cannot be told before it runs"
-    many, few, *widths = known
+    many, few, *widths = counts
     inner, outer = (widths[0] // many, widths[3] // many) if is_flat else (widths[0], widths[3])
     groups = heads_merged if is_flat else heads_first
-    own_axes = AXES.operands
-    if many == few:  # unless keys and values were expanded to all heads
-        (_, every, _), *_ = own_axes
-        expanded = [_labelled(value, groups(AXES.batch, along, every, size)) for value, (along, _, size) in
-                    zip(values[1:3], own_axes[1:3], strict=True)]  # fmt: skip
-        before = {each.sizes.get(AXES.heads) for each in expanded if AXES.group not in atoms(each.axes)}
-        if len(before) == 1 and isinstance(size := before.pop(), int) and all(
-            AXES.group not in atoms(each.axes) for each in expanded
-        ):  # fmt: skip
-            few = size
-    else:
-        expanded = []
+    expanded = _before_expansion(values[1:3], groups) if many == few else []
+    sizes_before = {each.sizes.get(AXES.heads) for each in expanded}
+    if len(sizes_before) == 1 and isinstance(size := sizes_before.pop(), int):
+        few = size
     axes = AXES if many > few else replace(AXES, group=None)
     seen = [_labelled(value, groups(axes.batch, *own)) for value, own in zip(values, axes.operands, strict=True)]
     if many > few and expanded:
@@ -366,6 +369,15 @@ def _of_operator(node: ir.Node, known: Knowledge) -> Attended | str | None:
         (seen[0], seen[1], seen[2], seen[3]), axes, sizes, scale, conditions, biases, is_causal=is_causal,
         is_guarded=not is_runtime,
     )  # fmt: skip
+
+
+def _before_expansion(values: Sequence[ir.Value], groups: Groups) -> list[Seen]:
+    """Return keys and values as they are before they are expanded to all heads of queries; [] if they are not."""
+    sides = zip(values, AXES.operands[1:3], strict=True)
+    seen = [
+        _labelled(one, groups(AXES.batch, along, [AXES.heads, AXES.group], size)) for one, (along, _, size) in sides
+    ]
+    return [] if any(AXES.group in atoms(each.axes) for each in seen) else seen
 
 
 def _labelled(value: ir.Value, groups: Sequence[Sequence[Axis]]) -> Seen:

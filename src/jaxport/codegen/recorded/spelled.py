@@ -118,7 +118,7 @@ class Spelled:
         return compared is not None and {*map(id, compared.args)} == {id(index), id(at)}
 
     def converted(self, step: Step) -> Step | None:
-        """`clip(where(isnan(x), 0, x), -128, 127).astype(int8)` is `x.astype(int8)`: XLA's conversion saturates."""
+        """`clip(x, -128, 127).astype(int8)` is `x.astype(int8)`: XLA's conversion saturates."""
         limits = _limits(step.args[1]) if len(step.args) == 2 and not step.kwargs else None
         clipped = self.spellings.step(step.args[0], "jnp.clip")
         if limits is None or clipped is None or clipped.kwargs or len(clipped.args) != 3:
@@ -147,14 +147,12 @@ class Spelled:
         return Step("method", "astype", (x, converted.args[1]), {}, step.outputs, step.node)
 
     def _without_nan(self, value: RuntimeValue) -> Variable | None:
-        """Return `x` of `where(isnan(x), 0, x)`, of floats in single precision."""
+        """Return `x` of `where(isnan(x), 0, x)`, or of `x`, of floats in single precision: XLA converts NaN to zero."""
         chosen = self.spellings.step(value, "jnp.where")
-        if chosen is None or len(chosen.args) != 3 or not is_number(chosen.args[1], 0):
-            return None
-        told, x = self.spellings.step(chosen.args[0], "jnp.isnan"), chosen.args[2]
-        return (
-            x if told is not None and told.args[0] is x and isinstance(x, Variable) and x.dtype == np.float32 else None
-        )
+        if chosen is not None and len(chosen.args) == 3 and is_number(chosen.args[1], 0):
+            told = self.spellings.step(chosen.args[0], "jnp.isnan")
+            value = chosen.args[2] if told is not None and told.args[0] is chosen.args[2] else value
+        return value if isinstance(value, Variable) and value.dtype == np.float32 else None
 
     def largest(self, step: Step) -> Step | None:
         """`where(any(isnan(x)), nan, max(x))` is `max(x)`: ONNX Runtime's maximum may ignore NaN, JAX's does not."""

@@ -25,6 +25,7 @@ __all__ = [
     "RustRange",
     "Slices",
     "Structure",
+    "Try",
     "Unary",
     "Vector",
     "While",
@@ -85,6 +86,13 @@ class Vector(RustExpression):
 
 class Borrow(RustExpression):
     """`&value`."""
+
+    _fields = ("value",)
+    value: ast.expr
+
+
+class Try(RustExpression):
+    """`value?`."""
 
     _fields = ("value",)
     value: ast.expr

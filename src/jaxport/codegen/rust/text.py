@@ -26,6 +26,7 @@ from jaxport.codegen.rust.nodes import (
     RustRange,
     Slices,
     Structure,
+    Try,
     Unary,
     Vector,
     While,
@@ -91,6 +92,8 @@ def _parts(node: ast.AST | None) -> tuple[str, int]:
             return ("Vec::new()" if not node.elts else f"vec![{_list(node.elts)}]"), 20
         case Borrow():
             return f"&{_text(node.value, 14)}", 14
+        case Try():
+            return f"{_text(node.value, 15)}?", 20
         case Unary():
             return f"{node.symbol}{_text(node.value, 14)}", 14
         case ast.UnaryOp():

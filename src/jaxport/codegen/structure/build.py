@@ -26,7 +26,7 @@ from jaxport.codegen.structure.modules.scopes import (
     places_of,
 )
 from jaxport.codegen.structure.modules.stacks import with_rounds
-from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned_by_elements, shared
+from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned_by_elements, place_shared, shared
 from jaxport.codegen.structure.modules.wrappers import without_wrappers
 from jaxport.codegen.structure.recognition.heads import with_attention_layers
 from jaxport.codegen.structure.recognition.layers import LayerWeights, recognised
@@ -71,7 +71,8 @@ def build(
     uniform = {variable for variable in names if element_of_all(program, names[variable]) is not None}
     own = names.keys() - uniform
     placed = {id(op): node_chain.get(op.step.node, ()) for op in ops}
-    move_unplaced(ops, placed, nodes)
+    place_shared(ops, placed, names, own)
+    move_unplaced(ops, placed, nodes, *separated(ops, dict(placed), own, ()))
     files = names
     placed, names, types = with_rounds(ops, placed, files, types)
     kept: set[str] = set()

@@ -96,7 +96,8 @@ class Dialect:
       frozen: the array behind a tensor that is not trained.
       declared: whether fields are declared in the body of the class.
       definitions: the source of classes that the module may need, by name.
-      loading: makes the source of `load` of the name of the model's class, and of whether its layers draw random numbers.
+      loading: makes the source of `load` of the name of the model's class, whether its layers draw random numbers, and the
+        paths of what is trained, if not all parameters are.
       reserved: names that the framework's modules have already.
     """
 
@@ -116,7 +117,7 @@ class Dialect:
     frozen: Callable[[ast.expr], ast.expr]
     declared: bool
     definitions: Mapping[str, str]
-    loading: Callable[[str, bool], str]
+    loading: Callable[[str, bool, Sequence[str] | None], str]
     reserved: frozenset[str]
 
 

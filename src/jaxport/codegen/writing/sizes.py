@@ -15,16 +15,16 @@ from jaxport.importer.traced.tracing import Fixed
 from jaxport.importer.values.host import RuntimeValue, is_dim
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["size_names", "size_statements"]
+__all__ = ["LINEAR", "size_names", "size_statements"]
 
-#: A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`.
-_LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
+LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
+"""A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`."""
 
 
 def size_names(tree: RuntimeValue) -> set[str]:
     """Return the names of the sizes that can be read from the shapes of variables."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable))
-    texts = (_LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
+    texts = (LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
     return {linear["name"] for linear in texts if linear is not None}
 
 
@@ -65,7 +65,7 @@ def size_statements(
         if any(target.id != "_" for target in targets):
             statements.append(ast.Assign([ast.Tuple(targets, ast.Store())], attribute(f"{argument}.shape"), lineno=0))
     for argument, axis, size in [(a, axis, size) for a, sizes in shapes.items() for axis, size in enumerate(sizes)]:
-        linear = _LINEAR.fullmatch(size)
+        linear = LINEAR.fullmatch(size)
         if linear is not None and linear["name"] in wanted:
             wanted -= {linear["name"]}
             statements += _solved(f"{argument}.shape[{axis}]", linear)[0 if bounds is not None else -1 :]

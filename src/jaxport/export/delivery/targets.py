@@ -50,6 +50,7 @@ class Target:
       passes: graph passes that run after all others.
       decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs` or
         `jaxport.encoder_decoder_inputs`.
+      caches: whether attention to a key-value cache becomes ONNX Runtime's GroupQueryAttention.
       signs_uint32: whether the runtime treats uint32 as signed, which makes comparisons and conversions of large values
         wrong.
     """
@@ -64,6 +65,7 @@ class Target:
     without_dtypes: frozenset[str] = frozenset()
     passes: tuple[Pass, ...] = ()
     decoder: bool = False
+    caches: bool = False
     signs_uint32: bool = False
 
     def __post_init__(self) -> None:
@@ -120,13 +122,20 @@ TARGETS: dict[str, Target] = {
             domains=_MICROSOFT,
             without_dtypes=_NARROW | {"complex64", "complex128"},
         ),
-        Target("onnxruntime", newest_opset=RELEASES[releases.OLDEST], runtime=releases.OLDEST, domains=_MICROSOFT),
+        Target(
+            "onnxruntime",
+            newest_opset=RELEASES[releases.OLDEST],
+            runtime=releases.OLDEST,
+            domains=_MICROSOFT,
+            caches=True,
+        ),
         Target(
             "genai",
             newest_opset=RELEASES[releases.OLDEST],
             runtime=releases.OLDEST,
             domains=_MICROSOFT,
             decoder=True,
+            caches=True,
         ),
         Target("onnx"),
     )

@@ -117,24 +117,36 @@ def fold(
 
 
 def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | None:
-    """Return the results of a primitive on constant numbers, computed by JAX; None if that is left to the graph.
+    """Return the results of a primitive on small constants, computed by JAX; None if that is left to the graph.
 
-    Values that depend on a parameter, which has a name, are left to the pass `constants`.
+    Values that depend on a parameter, which has a name, are left to the pass `constants`. Positions along an axis stay a Range,
+    which passes recognise.
 
     >>> equation = jax.make_jaxpr(lambda x: jnp.exp(x))(np.float32(0)).eqns[0]
     >>> [value.constant.tolist() for value in computed(equation, [Value(np.float32, (), constant=np.float32(0))])]
     [1.0]
     """
     avals: list[Any] = [variable.aval for variable in equation.outvars]
-    if not operands or equation.effects or any(not x.is_constant or x.name for x in operands):
+    if equation.effects or any(not x.is_constant or x.name for x in operands):
+        return None
+    if not operands and equation.primitive.name != "jit":  # of which nothing but positions comes from nothing
         return None
     if not all(hasattr(aval, "dtype") and dims.all_static(aval.shape) for aval in avals):
         return None
     shapes = [x.logical_shape or () for x in operands]
-    # Numbers only: passes that match larger computations inspect larger constants.
-    if not all(dims.all_static(shape) and math.prod(shape) == 1 for shape in (*(a.shape for a in avals), *shapes)):
+    if not all(map(dims.all_static, shapes)):
         return None
-    arrays = [np.reshape(x.constant, shape) for x, shape in zip(operands, shapes, strict=True)]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    sizes = [
+        math.prod(shape) * np.dtype(x.dtype).itemsize
+        for x, shape in zip((*avals, *operands), (*(a.shape for a in avals), *shapes), strict=True)
+    ]
+    if max(sizes) > SMALL:
+        return None
+    # A constant may have one element in place of equal ones.
+    arrays = [
+        np.reshape(x.constant, shape) if np.size(x.constant) == math.prod(shape) else np.broadcast_to(x.constant, shape)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        for x, shape in zip(operands, shapes, strict=True)
+    ]
     try:
         with jax.enable_x64(True):  # the operands keep their dtypes
             made = equation.primitive.bind(*map(jnp.asarray, arrays), **equation.params)

@@ -12,7 +12,7 @@ Its own keys are `past_key_values.N.decoder.key`, those of the encoder `past_key
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from jax.typing import DTypeLike
 
 from jaxport.errors import InvalidArgument
 from jaxport.export.signature.ports import Port
+from jaxport.graph.fusions.caches import is_cached_attention
 from jaxport.jaxprs import Parameters, PyTree, dims
 from jaxport.onnx_facts import SCATTERS
 
@@ -36,6 +37,9 @@ BATCH, SEQUENCE, TOTAL, PAST, LONGEST = (
     "max_sequence_length",
 )
 """The dims: the batch, the new tokens, all tokens so far, the tokens in the cache, and the length of a static cache."""
+
+BOUNDS = ((TOTAL, SEQUENCE), (LONGEST, TOTAL))
+"""Pairs of dims: the first one is at least as large as the second one."""
 
 _IDS = {"input_ids": SEQUENCE, "attention_mask": TOTAL, "position_ids": SEQUENCE}
 _OPTIONAL = frozenset({"position_ids"})
@@ -265,6 +269,12 @@ def name_dims(model: ir.Model) -> None:
                 value.shape = ir.Shape([known.get(size, size) if isinstance(size, str) else size for size in sizes])
 
 
+def is_step(names: Iterable[str | None]) -> bool:
+    """Whether inputs of these names are those of a decoder's step, with their own cache."""
+    known = {name for name in names if name is not None}
+    return "input_ids" in known and any(_PAST.fullmatch(name) for name in known)
+
+
 def ports_named(pattern: re.Pattern[str], ports: Mapping[str, Port]) -> list[Port]:
     """Return the ports whose whole names match a pattern."""
     return [port for name, port in ports.items() if pattern.fullmatch(name)]
@@ -357,6 +367,8 @@ def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
             continue
         result = results[(value.name or "").replace("past_key_values", "present")]
         writer = result.producer()
+        if is_cached_attention(writer) and set(value.consumers()) <= {writer, *_measuring(value)}:
+            continue
         if writer is None or writer.op_type not in (*SCATTERS, "Concat"):
             yield f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, .at[].set)"
             continue
@@ -365,6 +377,10 @@ def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
             in_place = user is writer and writer.op_type in SCATTERS and _places(value, writer) == [0]
             if not (copied or in_place or user.op_type == "Shape"):
                 yield f"`{value.name}` is read by {user.op_type} besides being updated to `{result.name}`"
+
+
+def _measuring(value: ir.Value) -> list[ir.Node]:
+    return [user for user in value.consumers() if user.op_type == "Shape"]
 
 
 def _places(value: ir.Value, node: ir.Node) -> list[int]:

@@ -21,6 +21,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from jaxport.errors import ExportError
+from jaxport.export.passes.caches import cached_attention
 from jaxport.export.passes.channel_factors import channel_factors as channel_factors
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.convolution import average_pools, convolution_biases, global_pools, padded_pools
@@ -95,6 +96,16 @@ DEFAULT: tuple[Pass, ...] = (
     sizes,
     common.RemoveUnusedNodesPass(),
 )
+
+
+def default(*, caches: bool) -> tuple[Pass, ...]:
+    """Return the passes of an export.
+
+    Args:
+      caches: whether the runtime's operator for attention to a key-value cache may be used.
+    """
+    at = DEFAULT.index(attention)
+    return (*DEFAULT[:at], cached_attention, *DEFAULT[at:]) if caches else DEFAULT
 
 
 def pass_name(graph_pass: Pass) -> str:

@@ -76,10 +76,11 @@ class Dense:
 
     Attributes:
       x: the left operand, in float32.
-      weights: the right operand, [K, N].
+      weights: the right operand, [K, N], or a stack of these.
       held: the value that the weights are read from.
       bias: the bias, or None.
       turned: whether the weights are the transpose of what is held.
+      index: which matrix of a stack the weights are, if they are one.
     """
 
     x: ir.Value
@@ -87,10 +88,14 @@ class Dense:
     held: ir.Value
     bias: ir.Value | None = None
     turned: bool = False
+    index: int | None = None
 
     @classmethod
-    def of(cls, node: ir.Node) -> Dense | str | None:
-        """Return the product that a node computes, why it stays in float32, or None if it is no product."""
+    def of(cls, node: ir.Node, stacks: bool = False) -> Dense | str | None:
+        """Return the product that a node computes, why it stays in float32, or None if it is no product.
+
+        With `stacks`, the weights may be a stack of matrices, as those of experts.
+        """
         if is_op(node, "Conv"):
             return (
                 "it is a convolution, which has a kernel for ranges that are known before: `Int8()` with a calibration"
@@ -100,7 +105,7 @@ class Dense:
         x, held = source(node), source(node, 1)
         if x.dtype is not ir.DataType.FLOAT:
             return "it is not in float32"
-        weights = stored_matrix(held)
+        weights = stored_matrix(held, stacks)
         if weights is None:
             return "no operand on its right is a stored matrix"
         if node.op_type == "MatMul":
@@ -111,12 +116,15 @@ class Dense:
         return cls(x, weights.T if turned else weights, held, operand(node, 2), turned)
 
     @property
-    def stored(self) -> tuple[ir.Value, bool]:
-        """Return the stored tensor of the weights, and whether they are its transpose: the same for each use of a weight."""
+    def stored(self) -> tuple[ir.Value, bool, int | None]:
+        """Return the stored tensor of the weights, whether they are its transpose, and their index in it.
+
+        It is the same for each use of a weight.
+        """
         producer = self.held.producer()
         moved = is_op(producer, "Transpose") and permutation(producer) == (1, 0)
-        base = source(producer) if producer is not None and is_op(producer, "Transpose") else self.held
-        return base, moved != self.turned
+        base = source(producer) if producer is not None and moved else self.held
+        return base, moved != self.turned, self.index
 
     @property
     def leaves(self) -> list[ir.Value]:
@@ -124,16 +132,20 @@ class Dense:
         return [self.x, self.held, *([self.bias] if self.bias is not None else [])]
 
 
-def stored_matrix(value: ir.Value) -> np.ndarray | None:
-    """Return a stored matrix or the transpose of one; None if the value is neither, or not finite."""
+def stored_matrix(value: ir.Value, stacks: bool = False) -> np.ndarray | None:
+    """Return a stored matrix or the transpose of one; None if the value is neither, or not finite.
+
+    With `stacks`, it may be a stack of matrices.
+    """
     producer = value.producer()
     if is_op(producer, "Transpose"):
         inner = constant_of(source(producer))
         array = None if inner is None else inner.transpose(permutation(producer))
     else:
         array = constant_of(value)
-    finite = array is not None and array.ndim == 2 and array.size > 0 and np.isfinite(array).all()
-    return array if finite else None
+    if array is None or not (array.ndim == 2 or (stacks and array.ndim > 2)):
+        return None
+    return array if array.size > 0 and np.isfinite(array).all() else None
 
 
 def weights_second(model: ir.Model, *, convolutions: bool) -> str:
@@ -150,6 +162,13 @@ def weights_second(model: ir.Model, *, convolutions: bool) -> str:
 
     def turned(builder: Builder, x: ir.Value, held: ir.Value, weights: np.ndarray, order: Sequence[int]) -> ir.Value:
         """Return `x @ weights` for an operand whose axes are taken in some order, and back in their own."""
+        if any(
+            is_op(user, "Gather") for user in held.consumers()
+        ):  # a table: its transpose shares what is stored of it
+            second = builder.transposed(held, (1, 0))
+            dims = dims_of(builder.node.outputs[0]) or []
+            product = builder.emit("MatMul", [builder.transposed(x, order), second], [dims[axis] for axis in order])
+            return builder.transposed(product, np.argsort(order).tolist())
         key = held, weights.strides
         if key not in stored:
             array = np.ascontiguousarray(weights)
@@ -171,11 +190,11 @@ def weights_second(model: ir.Model, *, convolutions: bool) -> str:
             weights, bias = kernel.reshape(kernel.shape[:2]).T, operand(node, 2)
         else:
             held, x, bias = source(node), source(node, 1), operand(node, 2) if is_op(node, "Gemm") else None
-            matrix = stored_matrix(held)
+            matrix = stored_matrix(held, stacks=True)
             if matrix is None or constant_of(x) is not None or not _is_plain(node):
                 return None
             order = (*range(len(dims) - 2), len(dims) - 1, len(dims) - 2)
-            weights = matrix if integer(node, "transA", 0) else matrix.T
+            weights = matrix if integer(node, "transA", 0) else np.swapaxes(matrix, -1, -2)
         if len(dims_of(x) or ()) != len(dims):
             return None
 
@@ -221,7 +240,7 @@ def dynamic_int8(model: ir.Model, *, form: Int8 = Int8(dynamic=True), where: Nod
     tables = Tables(form)
 
     def find(node: ir.Node) -> Fusion | str | None:
-        dense = Dense.of(node) if where(node) else None
+        dense = Dense.of(node, stacks=True) if where(node) else None
         if not isinstance(dense, Dense):
             return dense or tables.find(node, where)
         result = node.outputs[0]
@@ -252,7 +271,7 @@ class Stored:
     """The tensors of few bits that weights became, so that all products with a weight share one."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[ir.Graph, ir.Value, bool], list[ir.Value]] = {}
+        self._made: dict[tuple[ir.Graph, ir.Value, bool, int | None], list[ir.Value]] = {}
 
     def tensors(
         self, builder: Builder, dense: Dense, make: Callable[[], Iterable[tuple[np.ndarray, str]]]
@@ -261,12 +280,16 @@ class Stored:
         key = (builder.root, *dense.stored)
         if key not in self._made:
             name = dense.held.name or "weights"
+            name = name if dense.index is None else f"{name}.{dense.index}"
             self._made[key] = [builder.constant(array, f"{name}.{end}") for array, end in make()]
         return self._made[key]
 
 
 class Tables:
-    """Weights in 8 bits: lookup tables with a scale per row, which products with the transposed table share; and others."""
+    """Weights in 8 bits: lookup tables with a scale per row, which products with the transposed table share; and others.
+
+    Stacks of matrices that are looked up in, as those of experts, have a scale for each column of each.
+    """
 
     def __init__(self, form: Int8) -> None:
         self._form = form
@@ -281,7 +304,7 @@ class Tables:
             return None
         table, ids = source(node), source(node, 1)
         array = constant_of(table) if table.is_initializer() and table.dtype is ir.DataType.FLOAT else None
-        if array is None or array.ndim != 2 or array.size < LARGE or not np.isfinite(array).all():
+        if array is None or array.ndim < 2 or array.size < LARGE or not np.isfinite(array).all():
             return None
         self._found.add(table)
         dims = dims_of(node.outputs[0])
@@ -291,9 +314,11 @@ class Tables:
 
     def _rows(self, builder: Builder, table: ir.Value, array: np.ndarray, ids: ir.Value, dims: list | None) -> ir.Value:
         levels, scale = self._of(builder, table, array)
-        column = self._constant(builder, scale[:, None], table)
+        axis = -1 if array.ndim == 2 else -2
+        column = self._constant(builder, np.expand_dims(scale, axis), table)
+        one = dims and [1 if i == len(dims) + axis else dim for i, dim in enumerate(dims)]
         rows = builder.emit("Gather", [levels, ids], dims, ir.DataType.INT8, axis=0)
-        steps = builder.emit("Gather", [column, ids], dims and [*dims[:-1], 1], ir.DataType.FLOAT, axis=0)
+        steps = builder.emit("Gather", [column, ids], one, ir.DataType.FLOAT, axis=0)
         return builder.emit("Mul", [builder.cast(rows, ir.DataType.FLOAT), steps], dims, ir.DataType.FLOAT)
 
     def shares(self, dense: Dense) -> bool:
@@ -311,14 +336,17 @@ class Tables:
             assert array is not None
             levels, scale = self._of(builder, table, array)
             return builder.transposed(levels, (1, 0)), self._constant(builder, scale, table)
-        levels, scale = self._others.tensors(
-            builder, dense, lambda: zip(columns_int8(dense.weights, self._form), ("int8", "scale"), strict=True)
-        )
+
+        def make() -> list[tuple[np.ndarray, str]]:
+            levels, scale = columns_int8(dense.weights, self._form)
+            return [(levels, "int8"), (scale if scale.ndim == 1 else np.expand_dims(scale, -2), "scale")]
+
+        levels, scale = self._others.tensors(builder, dense, make)
         return levels, scale
 
     def _of(self, builder: Builder, table: ir.Value, array: np.ndarray) -> tuple[ir.Value, np.ndarray]:
         if table not in self._stored:
-            levels, scale = columns_int8(array, self._form, axis=0)
+            levels, scale = columns_int8(array, self._form, axis=0 if array.ndim == 2 else -1)
             self._stored[table] = builder.editor.constant(builder.root, levels, f"{table.name}.int8"), scale
         return self._stored[table]
 
@@ -331,17 +359,18 @@ class Tables:
 
 
 def columns_int8(
-    weights: np.ndarray, form: Int8, axis: int = 1, least: np.ndarray | float = 0.0
+    weights: np.ndarray, form: Int8, axis: int = -1, least: np.ndarray | float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return weights as signed bytes, and the scale of each slice along `axis`, which is at least `least`.
+
+    A scale is for all other axes; with the last axis, for that before it, so that each matrix of a stack has scales of its own.
 
     >>> levels, scale = columns_int8(np.float32([[1, 0], [-0.5, 0]]), Int8())
     >>> levels.tolist(), (scale * 64).tolist()
     ([[64, 0], [-32, 0]], [1.0, 64.0])
     """
-    others = tuple(i for i in range(weights.ndim) if i != axis)
+    others = (weights.ndim - 2,) if axis == -1 else tuple(i for i in range(weights.ndim) if i != axis)
     scale = np.maximum(np.abs(weights).max(others) / form.levels, least).astype(np.float32)
     scale[scale == 0] = 1
-    shape = [-1 if i == axis else 1 for i in range(weights.ndim)]
-    levels = np.clip(np.rint(weights / scale.reshape(shape)), -form.levels, form.levels)
+    levels = np.clip(np.rint(weights / np.expand_dims(scale, others)), -form.levels, form.levels)
     return levels.astype(np.int8), scale

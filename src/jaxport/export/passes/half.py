@@ -3,6 +3,7 @@
 1. Weights are stored in half, except those that half cannot represent: too large, or nearly zero.
 2. Products, convolutions, attention and normalizations are computed in half if there is a kernel; normalizations and
    attention keep their statistics in float32, as their operators say.
+   Attention to a cache has the dtype of the cache.
 3. What moves or combines values in half is computed in half, too.
 4. Sums, softmax, exponentials and whatever has subgraphs or a function's body are computed in float32, behind casts.
 5. A `Concat` that gives an output in float32 is computed in float32: a cache with new rows is not cast and cast back.
@@ -18,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.editing import Editor, constant_of, dims_of, is_op, set_dtype, source, subgraphs
+from jaxport.graph.fusions.caches import KERNELS, PAST, is_cached_attention
 from jaxport.onnx_facts import (
     ACTIVATIONS,
     ARITHMETIC,
@@ -135,6 +137,8 @@ class _Halving:
     def _fits(self, node: ir.Node) -> bool:
         """Whether a node should be computed in half, and can be."""
         floats = [value for value in node.inputs if value is not None and self._is_float(value)]
+        if is_cached_attention(node):  # which follows its cache, since that is one buffer for past and present
+            return self.dtype in KERNELS and source(node, PAST) in self.halves
         if not floats or not is_op(node, *HEAVY, *FOLLOWING):
             return False
         moved = source(node) in self.halves and node.op_type in LOOKUPS
@@ -152,6 +156,14 @@ class _Halving:
 
     def _narrow(self, node: ir.Node) -> None:
         """Compute a node in half."""
+        if is_cached_attention(node):
+            for index, value in enumerate(node.inputs):
+                if value is not None and self._is_float(value):
+                    node.replace_input_with(index, self._as_half(value))
+            for value in node.outputs:
+                set_dtype(value, self.dtype)
+                self.halves.add(value)
+            return
         facts = schema.find("", node.op_type, self.model.opset_imports[""])
         assert facts is not None
         parameters = set()

@@ -8,7 +8,7 @@ further from float32.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +23,8 @@ from jaxport.onnx_facts import QUANTIZED
 MICROSOFT = "com.microsoft"
 GROUPS = (16, 32, 64, 128, 256)
 """The sizes of groups that runtimes have kernels for."""
+MOST_MATRICES = 256
+"""The number of matrices of a stack up to which each gets a product of its own."""
 ACCURACY = 4
 """The accuracy level of MatMulNBits: the runtime may round the other operand to 8 bits, by its own groups. One token of
 GPT-2 takes two thirds of the time, and its error is the same."""
@@ -124,24 +126,54 @@ def block_int4(model: ir.Model, *, contrib: bool, form: Int4 = Int4(), where: No
     tables, groups = Tables(Int8()), _Groups(form)
 
     def find(node: ir.Node) -> Fusion | str | None:
-        dense = Dense.of(node) if where(node) else None
+        dense = Dense.of(node, stacks=True) if where(node) else None
         if not isinstance(dense, Dense):
             return dense or tables.find(node, where)
         dims = dims_of(node.outputs[0])
         if tables.shares(dense):
             operator, build = "MatMulInteger", lambda builder: integer_product(builder, dense, tables, dims)
-        elif form.bits(len(dense.weights)) >= 32 * len(dense.weights):
+        elif form.bits(depth := dense.weights.shape[-2]) >= 32 * depth:
             return "its weights are too few to be smaller in 4 bits"
-        elif contrib:
-            operator, build = "MatMulNBits", lambda builder: groups.by_operator(builder, dense, dims)
+        elif dense.weights.ndim > 2 and not _is_separable(dense, dims):
+            return "it multiplies by a stack of matrices that are not one for each of the first axis"
         else:
-            operator, build = "MatMul of 4 bits", lambda builder: groups.by_blocks(builder, dense, dims)
+            operator = "MatMulNBits" if contrib else "MatMul of 4 bits"
+            one = groups.by_operator if contrib else groups.by_blocks
+            build = lambda builder: _for_each(builder, dense, dims, one)
         return Fusion(operator, node.outputs[0], dense.leaves, build)
 
     report = fuse(model, find, Anchor(at=QUANTIZED))
     if contrib and any(node.domain == MICROSOFT for node in model.graph.all_nodes()):
         model.opset_imports[MICROSOFT] = 1
     return report
+
+
+Product = Callable[[Builder, Dense, "list | None"], ir.Value]
+
+
+def _is_separable(dense: Dense, dims: list | None) -> bool:
+    """Whether a product with a stack of matrices is one product for each of them."""
+    of_x = dims_of(dense.x)
+    if dims is None or of_x is None or dense.weights.ndim != 3 or len(dims) != 3 or not 2 <= len(of_x) <= 3:
+        return False
+    return len(dense.weights) <= MOST_MATRICES and (len(of_x) == 2 or of_x[0] in (1, len(dense.weights)))
+
+
+def _for_each(builder: Builder, dense: Dense, dims: list | None, product: Product) -> ir.Value:
+    """Emit a product, or one for each matrix of a stack, side by side: there are kernels for single matrices."""
+    if dense.weights.ndim == 2 or dims is None:
+        return product(builder, dense, dims)
+    of_x, results = dims_of(dense.x) or [], []
+    for index, weights in enumerate(dense.weights):
+        x = dense.x
+        if len(of_x) == 3 and of_x[0] == 1:
+            x = builder.viewed(x, of_x[1:])
+        elif len(of_x) == 3:
+            place = builder.constant(np.array(index, np.int64), "index")
+            x = builder.emit("Gather", [x, place], of_x[1:], ir.DataType.FLOAT, axis=0)
+        made = product(builder, replace(dense, x=x, weights=weights, index=index), dims[1:])
+        results.append(builder.viewed(made, [1, *dims[1:]]))
+    return builder.emit("Concat", results, dims, ir.DataType.FLOAT, axis=0)
 
 
 class _Groups:

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.emit.registry import renamed, rule
+from jaxport.export.rules import integer_division
 from jaxport.onnx_facts import releases
 
 elementwise = functools.partial(rule, broadcasts=True)
@@ -222,7 +223,9 @@ def saturating_cast(op, x, dtype):
 @elementwise("select_n")
 def select_n(op, which, *cases):
     if which.dtype == bool:
-        return where(op, which, cases[1], cases[0]) if len(cases) == 2 else cases[0]
+        if len(cases) == 1:
+            return cases[0]
+        return integer_division.corrected(op, which, cases[1], cases[0]) or where(op, which, cases[1], cases[0])
     result = cases[-1]
     for index in range(len(cases) - 2, -1, -1):
         result = where(op, op.LessOrEqual(which, index), cases[index], result)

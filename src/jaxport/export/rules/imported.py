@@ -9,6 +9,7 @@ import onnx_ir as ir
 from jaxport.export.delivery import requirements
 from jaxport.export.emit.emitter import DTYPE_ATTRIBUTES
 from jaxport.export.emit.registry import Rule
+from jaxport.export.rules.older import Renewed, renewed
 from jaxport.graph.editing import Held, operator_name
 from jaxport.onnx_facts import DECODERS, OPEN_ON_INTEGERS, STATISTICS, UNSERVED, releases, schema
 from jaxport.onnx_facts.operation import ArrayOperand, KnownOperand
@@ -23,9 +24,13 @@ def operator(op, *operands, block, jaxpr, operation):
     """Emit the operator of a block; its body is exported instead where that would not be the same."""
     if block.batched:
         op.decline("under `vmap` it computes something else")
+    newer = (
+        Renewed(operation) if _is_written_as_it_is(op, operation) else renewed(operation, _rank(operation, operands))
+    )
+    operation = newer.operation
     if operation.domain not in DOMAINS or not op.walker.offers(operation.domain, operation.name):
         op.decline("the target has no such operator")
-    if any((operation.name, *attribute) in UNSERVED for attribute in operation.attributes if attribute[0] == "layout"):
+    if _is_unserved(operation):
         op.decline("ONNX Runtime computes it in another layout only")
     if op.walker.exact_nonfinite:
         op.decline("NaN has to be treated as JAX does")
@@ -45,6 +50,7 @@ def operator(op, *operands, block, jaxpr, operation):
     if facts is not None and not all(facts.output(place).dtypes for place in places):
         op.decline("a result is no tensor")
     values, attributes = _written(op, facts, operation, operands)
+    values = [x if x is None else newer.operand(op, place, x, x.shape) for place, x in enumerate(values)]
     types = {} if facts is None else _typed(op, facts, values)
     if operation.name in OPEN_ON_INTEGERS and values[0].dtype.kind in "iu":
         op.decline("for integers ONNX leaves some results open, and ONNX Runtime ends where one is divided by zero")
@@ -54,6 +60,7 @@ def operator(op, *operands, block, jaxpr, operation):
     stated = next((attributes[name] for name in ("to", "dtype", "output_dtype") if attributes.get(name)), None)
     count = operation.outputs if facts is None else max(facts.least_outputs, *(place + 1 for place in places))
     stamps = [_stamp(facts, types, place, avals.get(place), stated) for place in range(count)]
+    stamps = [(kind, shape and newer.shape(place, shape)) for place, (kind, shape) in enumerate(stamps)]
     start = len(op.scope.nodes)
     made = op.emit(operation.name, *values, domain=operation.domain, outputs=len(stamps), results=stamps, **attributes)
     for node in op.scope.nodes[start:]:
@@ -61,7 +68,27 @@ def operator(op, *operands, block, jaxpr, operation):
         if kernel is not None:
             op.decline(f"ONNX Runtime has no {operator_name(node)} of {kernel}")
     made = made if isinstance(made, tuple) else (made,)
-    return [op.cast(made[place], aval.dtype) for place, aval in avals.items()]
+    results = {place: newer.result(op, place, made[place], aval.shape) for place, aval in avals.items()}
+    return [op.cast(results[place], aval.dtype) for place, aval in avals.items()]
+
+
+def _is_unserved(operation):
+    return any((operation.name, *each) in UNSERVED for each in operation.attributes if each[0] == "layout")
+
+
+def _is_written_as_it_is(op, operation):
+    """Whether the operator means the same at this opset, and ONNX Runtime computes it."""
+    names = [name for name, _ in operation.attributes]
+    differs = not operation.domain and means_the_same(operation.name, names, operation.version, op.opset)
+    return not differs and not _is_unserved(operation)
+
+
+def _rank(operation, operands):
+    """Return the number of axes of the first operand; 0 if there is none."""
+    first = operation.operands[0] if operation.operands else None
+    if isinstance(first, ArrayOperand):
+        return len(operands[first.index].shape)
+    return 0 if first is None else first.data.ndim
 
 
 def _has_int32(values):

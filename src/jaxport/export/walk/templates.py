@@ -170,7 +170,7 @@ class _Comparison:
             return False
         path = self.renamed(block.path)
         expected = replace(block, path=path, weights=theirs.weights, exchanged=theirs.exchanged)
-        return expected == theirs and self._same_values(one["jaxpr"], other["jaxpr"])
+        return same_value(expected, theirs) and self._same_values(one["jaxpr"], other["jaxpr"])
 
     def _same_values(self, one: PyTree, other: PyTree) -> bool:
         """Whether two parameters are equal. Results need no look: equal operations on equal operands have equal ones."""

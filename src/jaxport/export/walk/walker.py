@@ -188,16 +188,18 @@ class Walker:
             for dtype in (*(x.dtype for x in operands), *map(_dtype, op.outs)):
                 if not has_data_type(dtype):
                     op.refuse(f"computes with {dtype}, which ONNX does not have; use another dtype")
-            mark, records = op.scope.mark(), len(self.records)
-            results = self.apply(rule, op, parameters(equation), operands)
-            if op.scope.mark() != mark and rule is RULES.get(rule.name):
+            mark, records, is_ours = op.scope.mark(), len(self.records), rule is RULES.get(rule.name)
+            # Calls first: their equations are computed together, and none of them is refused.
+            computed = folding.computed(equation, operands) if is_ours and rule.name == "jit" else None
+            results = computed or self.apply(rule, op, parameters(equation), operands)
+            if op.scope.mark() != mark and is_ours:
                 computed = folding.computed(equation, operands)
-                if computed is not None:
-                    op.scope.undo(mark)
-                    del self.records[records:]
-                    self.records.append(Record(op.place, "a constant", (), "computed here, by JAX"))
-                    return computed
-            return results
+            if computed is None:
+                return results
+            op.scope.undo(mark)
+            del self.records[records:]
+            self.records.append(Record(op.place, "a constant", (), "computed here, by JAX"))
+            return computed
         except Refused as refusal:
             name = equation.primitive.name if block is None else block.target
             self.refusals.append(Refusal(name, op.place.source, str(refusal)))

@@ -126,7 +126,7 @@ class Facts:
 
     def _of_integers(self, dtype: ir.DataType, dims: Sequence[Dim]) -> Facts:
         form, band, choice = self.form, self.band, self.choice
-        low, high = (None if isinstance(end, float) else end for end in (self.low, self.high))
+        low, high = (end if isinstance(end, SizePolynomial) else None for end in (self.low, self.high))
         if dtype is ir.DataType.BOOL:
             if choice is not None and band is None:
                 of, one, other = choice
@@ -142,13 +142,13 @@ class Facts:
             if form is not None:
                 ones = (polynomial(0) if dim == 1 else slope for slope, dim in zip(form.slopes, dims, strict=True))
                 form = replace(form, slopes=tuple(ones))
-                ends = form.bounds(dims)
-                low, high = (end if own is None else own for own, end in zip(ends, (low, high), strict=True))
+                least, greatest = form.bounds(dims)
+                low, high = (low if least is None else least), (high if greatest is None else greatest)
                 if form.number is not None:
                     choice = (ALWAYS, form.number, form.number)
             if low is None and dtype.numpy().kind == "u":
                 low = polynomial(0)
-            if not all(_fits(end, dtype) for end in (low, high)):  # it wraps
+            if not _fits(low, dtype) or not _fits(high, dtype):  # it wraps
                 form = low = high = None
         return replace(
             self, form=form, band=band, choice=choice, low=low, high=high, is_integral=True, never_nan=True,

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import constant_of, dims_of, size_in
+from jaxport.graph.editing import constant_of, dims_of, is_op, is_weight, size_in
 from jaxport.graph.facts.facts import Facts, Operand, SeenNode, of_constant
 from jaxport.graph.facts.forms import Form, uniform
 from jaxport.graph.facts.moves import Places, places_of
 from jaxport.graph.facts.operators import RULES
 from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
+from jaxport.onnx_facts import ARITHMETIC, COMPARISONS, VIEWS
 
 __all__ = ["Knowledge"]
 
@@ -28,7 +29,9 @@ class Knowledge:
     """What is known of values, asked one by one; what was found is kept, since a value never becomes another.
 
     Args:
-      model: the model, whose inputs and weights are taken to be finite.
+      model: the model.
+      are_finite: whether inputs and weights are taken to be finite, but for masks, which may be minus infinity. If not, what is known holds for all of them, and nothing is
+        known of comparisons of floats.
       sizes: by value, its elements as texts of sizes, if they depend on sizes alone.
 
     >>> import onnx.parser
@@ -48,6 +51,7 @@ class Knowledge:
 
     model: ir.Model
     sizes: Mapping[ir.Value, np.ndarray] = field(default_factory=dict)
+    are_finite: bool = True
     _found: dict[ir.Value, Facts] = field(default_factory=dict)
 
     def of(self, value: ir.Value | None) -> Facts:
@@ -69,21 +73,24 @@ class Knowledge:
         return Facts() if value is None else self._found[value]
 
     def _is_given(self, value: ir.Value) -> bool:
-        return value in self.sizes or constant_of(value) is not None
+        return value in self.sizes or constant_of(value) is not None or is_weight(value)
 
     def _facts(self, value: ir.Value) -> Facts:
         dims, dtype = dims_of(value), value.dtype
         array = constant_of(value)
+        if is_weight(value):
+            return (FINITE if self.are_finite else Facts()).completed(dtype, dims)
         if array is not None:
             facts = of_constant(array) if array.nbytes <= LARGEST else Facts()
             return facts.completed(dtype, array.shape)
         if value in self.sizes:
             return _of_sizes(self.sizes[value]).completed(dtype, dims)
         operation = self.operation(value)
-        rule = None if operation is None else RULES.get(operation.op_type)
+        rule = None if operation is None or self._is_of_floats(operation) else RULES.get(operation.op_type)
         if operation is None or rule is None:
-            is_whole = value.producer() is None and self._is_whole(value)
-            return (FINITE if is_whole else Facts()).completed(dtype, dims)
+            is_whole = self.are_finite and value.producer() is None and self._is_whole(value)
+            hides = is_whole and value.is_graph_input() and _may_hide(value)
+            return (replace(FINITE, never_minus_infinite=not hides) if is_whole else Facts()).completed(dtype, dims)
         size = size_in(value)
         facts = rule(operation)
         if size is not None and facts.form is None:
@@ -93,6 +100,12 @@ class Knowledge:
     def _is_whole(self, value: ir.Value) -> bool:
         """Whether a value is an input or a weight of the model."""
         return value.is_initializer() or (value.is_graph_input() and value.graph is self.model.graph)
+
+    def _is_of_floats(self, operation: SeenNode) -> bool:
+        """Whether a node compares floats, which may be NaN."""
+        first = operation.operand(0)
+        floats = first is None or first.dtype is None or first.dtype.is_floating_point()
+        return not self.are_finite and floats and operation.op_type in COMPARISONS | {"Clip", "Max", "Min"}
 
     def operation(self, value: ir.Value) -> SeenNode | None:
         """Return the node that computes a value as rules see it; None if its operator or its shape is unknown."""
@@ -114,6 +127,20 @@ class Knowledge:
 
     def _operand(self, value: ir.Value) -> Operand:
         return Operand(self._found.get(value, Facts()), dims_of(value), value.dtype, constant_of(value), value)
+
+
+def _may_hide(value: ir.Value) -> bool:
+    """Whether an input is added to the scores of a softmax, as it is or scaled: it is a mask, which may be minus infinity."""
+    stack, seen = [value], set[ir.Value]()
+    while stack:
+        last = stack.pop()
+        for user in last.consumers():
+            if is_op(user, "Softmax"):
+                return True
+            if is_op(user, *VIEWS, *ARITHMETIC, "Cast") and user.outputs[0] not in seen:
+                seen.add(user.outputs[0])
+                stack.append(user.outputs[0])
+    return False
 
 
 def _of_sizes(array: np.ndarray) -> Facts:

@@ -6,12 +6,13 @@ of the operand holds for those of the result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from jaxport.graph.axis_groups import axis_groups
+from jaxport.graph.axis_groups import Groups, axis_groups
 from jaxport.graph.editing import Dim
 from jaxport.graph.facts.facts import LONGEST, Facts, Operand, SeenNode
 from jaxport.graph.facts.forms import ZERO, Band, Form, uniform, unit
@@ -62,6 +63,12 @@ def _reshaped(operation: SeenNode, dims: Sequence[Dim]) -> Places | None:
                 place, stride = place + unit(axis, rank) * stride, stride * polynomial(operation.dims[axis])
             places[wide[0]] = place
     return places
+
+
+def whole_group(old: Sequence[Dim], new: Sequence[Dim]) -> Groups | None:
+    """Return all axes of two shapes as one group if they have as many elements, also if sizes are sums; None otherwise."""
+    counts = (math.prod(map(polynomial, dims), start=polynomial(1)) for dims in (old, new))
+    return [(range(len(old)), range(len(new)))] if next(counts) == next(counts) else None
 
 
 def merged(form: Form, before: Sequence[Dim], after: Sequence[Dim]) -> Form | None:
@@ -281,8 +288,11 @@ def _joined(operation: SeenNode) -> Facts:
         choice=first.choice if is_same else None,
         elements=elements,
         columns=columns,
-        **{name: all(getattr(fact, name) for fact in facts)
-           for name in ("never_nan", "never_infinite", "never_minus_infinite", "never_negative_zero", "is_integral")},
+        never_nan=all(fact.never_nan for fact in facts),
+        never_infinite=all(fact.never_infinite for fact in facts),
+        never_minus_infinite=all(fact.never_minus_infinite for fact in facts),
+        never_negative_zero=all(fact.never_negative_zero for fact in facts),
+        is_integral=all(fact.is_integral for fact in facts),
     )  # fmt: skip
 
 

@@ -84,19 +84,24 @@ class SizePolynomial:
     __radd__, __rmul__ = __add__, __mul__
 
     def divided(self, divisor: SizePolynomial) -> tuple[SizePolynomial, SizePolynomial]:
-        """Return the terms that a product of sizes divides, divided, and the other terms."""
-        ((atoms, factor), *others) = divisor.terms or [((), 0)]
-        if others or not factor:
-            return polynomial(0), self
-        quotient: dict[Product, int] = {}
-        rest: dict[Product, int] = {}
-        for own, number in self.terms:
-            left = _without(own, atoms)
-            if left is None or number % factor:
-                rest[own] = number
-            else:
-                quotient[left] = number // factor
-        return SizePolynomial.of(quotient), SizePolynomial.of(rest)
+        """Return a quotient and the rest: what is a multiple of the divisor, and what is not.
+
+        >>> n = polynomial("n + k")
+        >>> (n * polynomial("b") + 3).divided(n)
+        (SizePolynomial(1*b), SizePolynomial(3))
+        """
+        quotient, rest = polynomial(0), self
+        for atoms, factor in divisor.terms:
+            multiples = {
+                left: number // factor
+                for own, number in rest.terms
+                if (left := _without(own, atoms)) is not None and number % factor == 0
+            }
+            part = SizePolynomial.of(multiples)
+            less = rest - part * divisor
+            if len(less.terms) < len(rest.terms):
+                quotient, rest = quotient + part, less
+        return quotient, rest
 
     def is_at_least(self, bound: SizePolynomial | int) -> bool:
         """Whether it is known not to be less than another one, whatever the sizes are."""

@@ -31,27 +31,21 @@ from jaxport.graph.editing import (
     Dim,
     constant_of,
     dims_of,
-    integer,
     is_weight,
-    source,
     static_dims,
 )
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
+from jaxport.graph.fusions.scores import uncapped, uncast, unscaled, weighed_by
 from jaxport.graph.masks import HIDDEN, LOW, Axes, Mask, additive
-from jaxport.graph.matching import Axis, Reduced, Seen, look
+from jaxport.graph.matching import Axis, Reduced, Seen, joined
 from jaxport.onnx_facts import VIEWS
-
-HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-
-#: The opset from which on a Softmax is over a single axis.
-SINGLE_AXIS = 13
 
 Groups = Callable[[Axis, Axis, list[Axis], Axis], Sequence[Sequence[Axis]]]
 """Returns the axes of an operand, given its axes of batches, positions, heads and vectors."""
 
 #: The product that ends an attention.
-ANCHOR = Anchor(at=("MatMul",), below=("Softmax",), through=(*VIEWS, "Cast", "Where"))
+ANCHOR = Anchor(at=("MatMul",), below=("Softmax",), through=(*VIEWS, "Cast", "Slice", "Where"))
 
 
 def attention(model: ir.Model) -> str:
@@ -75,6 +69,7 @@ class Scores:
       scale: the factor.
       masks: the conditions that replace scores by low numbers.
       biases: what is added to the scores before.
+      softcap: the largest size of a score before that, which a hyperbolic tangent bounds; zero if nothing does.
     """
 
     product: Seen
@@ -83,6 +78,7 @@ class Scores:
     scale: float
     masks: tuple[Mask, ...]
     biases: tuple[Seen, ...]
+    softcap: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +95,8 @@ class Attended:
       weights: the dtype of the softmax.
       is_causal: whether keys after a query's own position are hidden, whatever the masks are.
       is_guarded: whether a row that is masked as a whole gives zeros.
+      softcap: the largest size of a score before it is hidden, which a hyperbolic tangent bounds; zero if nothing does.
+      sink: a further score for each head, which takes its share of the softmax and has no value.
     """
 
     operands: tuple[Seen, Seen, Seen, Seen]
@@ -110,6 +108,8 @@ class Attended:
     weights: ir.DataType | None = None
     is_causal: bool = False
     is_guarded: bool = False
+    softcap: float = 0.0
+    sink: Seen | None = None
 
     @property
     def result(self) -> Seen:
@@ -119,7 +119,8 @@ class Attended:
     @property
     def leaves(self) -> list[ir.Value]:
         """The values that it is computed from."""
-        return [seen.value for seen in (*self.operands[:3], *(mask.seen for mask in self.masks), *self.biases)]
+        sink = () if self.sink is None else (self.sink,)
+        return [seen.value for seen in (*self.operands[:3], *(mask.seen for mask in self.masks), *self.biases, *sink)]
 
     @property
     def heads(self) -> tuple[int, int] | None:
@@ -152,14 +153,15 @@ def recognized(node: ir.Node) -> Attended | str | None:
     if result is None or operands is None:
         return None
     for weights, value in (operands, operands[::-1]):
-        weights, value = _uncast(weights, narrowed=True), _uncast(value)
+        weights, value = uncast(weights, narrowed=True), uncast(value)
         weights, is_guarded = _unguarded(weights)
-        if not weights.is_op("Softmax") or weights.node.graph is not node.graph:
+        weighed = weighed_by(weights)
+        if weighed is None or weighed.node.graph is not node.graph:
             continue
-        keys = _softmax_axis(weights)
+        keys = weighed.keys
         if keys not in value.axes or keys in result.axes or keys is None:
             continue
-        scores = _scores(look(source(weights.node), weights.axes), keys)
+        scores = _scores(weighed.scores, keys)
         if isinstance(scores, str) or scores is None:
             return scores
         sizes = sizes_of(scores.product, *(scores.product.contracted() or ()), scores.query, scores.key)
@@ -168,7 +170,21 @@ def recognized(node: ir.Node) -> Attended | str | None:
             return "its axes are not those of batches, heads, queries and keys"
         sizes = sizes | sizes_of(result, weights, value) | {None: 1}
         sides, scale, dtype = (scores.query, scores.key, value, result), scores.scale, weights.value.dtype
-        return Attended(sides, axes, sizes, scale, scores.masks, scores.biases, dtype, is_guarded=is_guarded)
+        sink = weighed.sink
+        if sink is not None and not {*sink.axes} <= {axes.heads, axes.group, None, *joined_axes(axes)}:
+            return "its sinks differ between positions"
+        return Attended(
+            sides,
+            axes,
+            sizes,
+            scale,
+            scores.masks,
+            scores.biases,
+            dtype,
+            is_guarded=is_guarded,
+            softcap=scores.softcap,
+            sink=sink,
+        )
     return None
 
 
@@ -183,12 +199,10 @@ def _unguarded(weights: Seen) -> tuple[Seen, bool]:
     return weights, False
 
 
-def _softmax_axis(weights: Seen) -> Axis:
-    """Return the axis of a Softmax; None if it is over several, as it may be before opset 13."""
-    node, rank = weights.node, len(weights.axes)
-    if node.version is not None and node.version < SINGLE_AXIS:
-        return weights.axes[-1] if integer(node, "axis", 1) % rank == rank - 1 else None
-    return weights.axes[integer(node, "axis", -1)]
+def joined_axes(axes: Axes) -> list[Axis]:
+    """Return the labels of the axis that the heads and their queries are merged into."""
+    both = [axes.heads, axes.group]
+    return [] if None in both else [joined(both)]
 
 
 # The scores
@@ -203,44 +217,23 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
             return "what is masked is not a low number"
         masks.append(Mask(condition, (0.0, low) if seen is one else (low, 0.0)))
     plain, biases = _unbiased(seen) or (seen, ())
-    product, scale = _unscaled(plain)
+    bounded, softcap = uncapped(plain)
+    product, scale = unscaled(bounded)
+    scale *= softcap or 1.0
     operands = product.contracted()
     if operands is None:
         return None
     sides = operands if keys in atoms(operands[1].axes) else operands[::-1]
-    (query, left), (key, right) = (_unscaled(_uncast(one)) for one in sides)
+    (query, left), (key, right) = (unscaled(uncast(one)) for one in sides)
     scale *= left * right
-    return Scores(product, query, key, scale, tuple(masks), biases) if scale > 0 else "its scale is not positive"
-
-
-def _uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
-    """Return a half-precision value before its cast to float32, also if it was in float32 before being `narrowed`."""
-    while seen.is_op("Cast"):
-        before, after = source(seen.node).dtype, seen.value.dtype
-        widens = before in HALVES and after == ir.DataType.FLOAT
-        if not widens and not (narrowed and before == ir.DataType.FLOAT and after in HALVES):
-            break
-        seen = look(source(seen.node), seen.axes)
-    return seen
-
-
-def _unscaled(seen: Seen) -> tuple[Seen, float]:
-    """Return a value without its constant factors and divisors, and their product."""
-    scale = 1.0
-    while len(seen.value.uses()) == 1 and not seen.value.is_graph_output():
-        divided, factor = seen.operands("Div"), seen.commuted("Mul", lambda operand: operand.scalar)
-        if divided is not None and divided[1].scalar:
-            seen, scale = divided[0], scale / divided[1].scalar
-        elif factor is not None:
-            seen, scale = factor[1], scale * factor[0]
-        else:
-            break
-    return seen, scale
+    if scale <= 0:
+        return "its scale is not positive"
+    return Scores(product, query, key, scale, tuple(masks), biases, softcap)
 
 
 def _unbiased(seen: Seen) -> tuple[Seen, tuple[Seen, ...]] | None:
     """Return the product that a value is a sum with, perhaps scaled, and the other terms; None if it has no product."""
-    if _unscaled(seen)[0].is_op("MatMul"):
+    if unscaled(uncapped(seen)[0])[0].is_op("MatMul"):
         return seen, ()
     terms = seen.operands("Add") or []
     for term, bias in zip(terms, terms[::-1], strict=True):
@@ -276,6 +269,10 @@ def _axes(scores: Scores, sizes: Mapping[Axis, Dim], value: Seen, keys: Axis) ->
         group = next(
             (axis for axis in alone if heads is not None and query.index(axis) == query.index(heads) + 1), None
         )
+        if heads is None:  # all share the only head of keys: positions have a mask, or a size with a name
+            masked = {axis for mask in scores.masks for axis in atoms(mask.seen.axes)}
+            shared_by = [axis for axis in alone if isinstance(sizes.get(axis), int) and axis not in masked]
+            group = shared_by[0] if len(shared_by) == 1 else None
         if group is None:
             return None
     elif len(alone) == 1 and _are_merged(scores.query, heads, alone[0]):  # a single query
@@ -311,6 +308,8 @@ def _fusion(whole: Attended, opset: int, known: Knowledge) -> Fusion | str:
         dtype = whole.weights
     if dtype is ir.DataType.DOUBLE:
         return "the runtime's Attention of DOUBLE computes in single precision"
+    if whole.softcap or whole.sink is not None:
+        return "it has a sink, or a soft cap, which the operator applies behind a mask"
     mask = _only_mask(whole)
     hindrance = mask if isinstance(mask, str) else obstacle("Attention", dtype, opset)
     if hindrance is not None:

@@ -35,7 +35,7 @@ from jaxport.graph.facts.bounds import at_least
 from jaxport.graph.facts.facts import Facts
 from jaxport.graph.facts.forms import ZERO, Form, divided, uniform
 from jaxport.graph.facts.knowledge import Knowledge
-from jaxport.graph.facts.moves import Places
+from jaxport.graph.facts.moves import Places, whole_group
 from jaxport.graph.facts.polynomials import polynomial
 from jaxport.graph.fusing import Builder, report
 from jaxport.onnx_facts import ARITHMETIC, LOOKUPS, RESHAPING, VIEWS
@@ -46,7 +46,8 @@ PLAIN = VIEWS | ARITHMETIC | {"Cast", "Neg"} | {"Range"}
 """Operators that compute positions as a person would."""
 GIVEN = ("ConstantOfShape", "Shape", "Size")
 """Operators whose results are numbers as they are."""
-TO_THE_END = np.iinfo(np.int64).max
+TO_THE_END, BEFORE_THE_FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+"""Ends of slices."""
 
 
 def positions(model: ir.Model, sizes: Mapping[ir.Value, np.ndarray] | None = None, *, strict: bool = False) -> str:
@@ -55,9 +56,9 @@ def positions(model: ir.Model, sizes: Mapping[ir.Value, np.ndarray] | None = Non
     Args:
       model: changed in place.
       sizes: by value, its elements as texts of sizes, if they depend on sizes alone.
-      strict: whether guards that act on NaN alone stay.
+      strict: whether guards that act on NaN alone stay, and what is known has to hold for all inputs and weights.
     """
-    rewriting = _Folding(Knowledge(model, sizes or {}), Editor(model), strict)
+    rewriting = _Folding(Knowledge(model, sizes or {}, are_finite=not strict), Editor(model), strict)
     for root in roots(model):
         for graph in [root, *subgraphs(root)]:
             for node in list(graph):
@@ -108,8 +109,8 @@ class _Folding:
 
     def _number(self, builder: Builder, result: ir.Value) -> ir.Value | None:
         number, node = self._of(result).number, builder.node
-        if number is None or not node.inputs or node.op_type in GIVEN:
-            return None
+        if number is None or not node.inputs or node.op_type in (*GIVEN, "IsNaN", "IsInf"):
+            return None  # what asks whether something is NaN goes with what it guards
         if is_op(node, *VIEWS) and constant_of(source(node)) is not None:
             return None
         constant = builder.constant(np.asarray(number, numpy_dtype(result)), f"{result.name}/value")
@@ -181,13 +182,13 @@ class _Folding:
     def _behind(self, places: Places, before: ir.Value, after: ir.Value, result: ir.Value) -> Places | None:
         """Return places in a reshaped value as places in the value before."""
         old, new, dims = dims_of(before), dims_of(after), dims_of(result) or []
-        groups = None if old is None or new is None else axis_groups(old, new)
+        groups = None if old is None or new is None else axis_groups(old, new) or whole_group(old, new)
         if groups is None or old is None or new is None:
             return None
         made: list[Form | None] = [uniform(ZERO, len(dims)) for _ in old]
         for own, others in groups:
             flat, stride = uniform(ZERO, len(dims)), polynomial(1)
-            for axis in reversed(others):
+            for axis in reversed([axis for axis in others if new[axis] != 1]):
                 place = places[axis]
                 if place is None:
                     return None
@@ -281,9 +282,11 @@ class _Along:
             number = place.constant.number
             return cls(number if number is not None else -1) if number is not None or is_last else None
         start, step = place.constant.number, place.slopes[axes[0]].number
+        length = polynomial(dims[axes[0]])
+        if step == -1 and place.constant == whole - 1 and length == whole and len(axes) == 1:
+            return cls(-1, axes[0], -1)
         if len(axes) > 1 or start is None or step is None or step < 1:
             return None
-        length = polynomial(dims[axes[0]])
         is_whole = (start, step) == (0, 1) and length == whole
         is_last = step == 1 and length + start == whole
         if not is_whole and not is_last and length.number is None:
@@ -300,6 +303,9 @@ class _Along:
         if self.is_whole:
             return value
         length = polynomial(dims[self.axis]).number
+        if self.step < 0:
+            bounds = [builder.integers([number], "bound") for number in (-1, BEFORE_THE_FIRST, at, -1)]
+            return builder.emit("Slice", [value, *bounds], own, value.dtype)
         end = TO_THE_END if self.is_last or length is None else (self.start or 0) + (length - 1) * self.step + 1
         own[at] = dims[self.axis]
         bounds = [builder.integers([number], "bound") for number in (self.start or 0, end, at, self.step)]

@@ -77,6 +77,8 @@ def _padded(data: Tensor, pads: Sequence[Dim], axes: Sequence[int], mode: str, v
     if any(part != slice(None) for part in crop):
         data = data[tuple(crop)]
         widths = [(max(before, 0), max(after, 0)) for before, after in widths]
+    if isinstance(value, int) and value.bit_length() > 31:
+        value = jnp.asarray(value, dtype=data.dtype)  # JAX takes no such Python number
     zero = mode != "constant" or (isinstance(value, int | float) and value == 0)
     return jnp.pad(data, widths, mode=mode) if zero else jnp.pad(data, widths, mode=mode, constant_values=value)
 

@@ -57,6 +57,7 @@ class _Iteration:
 
     def __init__(self, body: Attribute):
         self.body, self.output_count, self.empty_output = body, body.output_count, body.empty_output
+        self.is_counted = body.is_counted
 
     def __call__(self, iteration: Tensor, go: RuntimeValue, *state: RuntimeValue) -> Tensor:
         declared = [(1,) if len(self.body.input_sizes(index) or ()) == 1 else () for index in range(2)]
@@ -187,6 +188,8 @@ def _unrolled(
             # As in `while i < n`, of a size with a name: from here on the counter is an array.
             return _ended(bound, trips, go, state, body, iteration)
         go = known(goes_on)
+        if iteration == 0 and trips is not None and go is not None and go and body.is_counted:
+            budget_in_force().check_iterations(int(trips))  # not one by one: each may be slow
         state, iteration = results[: len(state)], iteration + 1
         budget_in_force().iterate()
         if go is None and not scans:  # only the first iterations had a known condition

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxport.errors import ModelError
+from jaxport.importer.limits import budget_in_force
 from jaxport.importer.ops.ml_scores import DOMAIN, labelled, transformed, two_classes
 from jaxport.importer.resolving.registry import earlier, op
 from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host
@@ -98,6 +99,16 @@ def _scores(X: Tensor, trees: Trees, aggregate: str, base: Tensor | HostValue | 
     return y if base is None else y + base
 
 
+def _no_weights(nodes: int, targets: int, dtype: np.dtype) -> np.ndarray:
+    """Return a table for the weights of nodes, without any: NaN.
+
+    Raises:
+      ModelError: the limits do not allow it, and what is computed from it.
+    """
+    budget_in_force().spend(3 * nodes * targets * dtype.itemsize, "", "the table of the leaves' weights")
+    return np.full((nodes, targets), np.nan, dtype)
+
+
 def _numbers(values: Sequence[float] | None, tensor: HostValue | None) -> np.ndarray:
     """Return an attribute that is either a list of numbers or a tensor."""
     return tensor.data if tensor is not None else np.array(values if values is not None else (), np.float32)
@@ -153,7 +164,7 @@ class EnsembleAttributes:
         yes, no = children(self.nodes_truenodeids), children(self.nodes_falsenodeids)
         tracks = self.nodes_missing_value_tracks_true or [0] * len(modes)
         scores = _numbers(leaves.weights, leaves.weights_as_tensor)
-        weights = np.full((len(modes), targets), np.nan, scores.dtype)
+        weights = _no_weights(len(modes), targets, scores.dtype)
         at = ([row_of[leaf] for leaf in zip(leaves.treeids, leaves.nodeids, strict=True)], list(leaves.ids))
         weights[at] = 0
         np.add.at(weights, at, scores)
@@ -237,7 +248,7 @@ def _unrolled(trees: Trees, sets: Sequence[np.ndarray]) -> Trees:
             if k:
                 for name, column in columns.items():
                     column.append(columns[name][row])
-                weights.append(np.full((1, trees.weights.shape[1]), np.nan, trees.weights.dtype))
+                weights.append(_no_weights(1, trees.weights.shape[1], trees.weights.dtype))
             columns["modes"][at], columns["thresholds"][at] = equal, value
             columns["no"][at] = otherwise if k == len(values) - 1 else len(columns["modes"])
     arrays = {name: np.array(column) for name, column in columns.items()}
@@ -274,7 +285,7 @@ def tree_ensemble(
         return np.concatenate([np.array(ids) + nodes * np.array(is_leaf), nodes + np.arange(leaves)])
 
     targets = n_targets or 1 + max(leaf_targetids)
-    weights = np.full((nodes + leaves, targets), np.nan, leaf_weights.dtype)
+    weights = _no_weights(nodes + leaves, targets, leaf_weights.dtype)
     weights[nodes + np.arange(leaves), list(leaf_targetids)] = leaf_weights.data
     modes = joined(np.asarray(nodes_modes.data, np.int64), LEAF)
     splits = np.concatenate([nodes_splits.data, np.zeros(leaves, nodes_splits.dtype)])

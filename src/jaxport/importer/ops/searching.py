@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from jaxport.importer.resolving.registry import Host, Known, SizeBound, earlier, op
-from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host
+from jaxport.importer.values.host import HostValue, RuntimeValue, SizesNeeded, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import jnp, lax
-from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs import Dim, PythonFunction
+from jaxport.jaxprs.dims import known
 
 
 def _position(search: PythonFunction, data: Tensor, axis: int, keepdims: int, last: int) -> Tensor:
@@ -79,13 +80,24 @@ def nonzero(X: Known, *, bound: SizeBound = None):
     return host(np.array(X.data.nonzero(), np.int64))
 
 
+def at_least(size: Dim, least: int) -> bool:
+    """Whether a size with a name is known to be as large."""
+    return known(lambda: size >= least)
+
+
 @op("Compress", since=9)
 def compress(input, condition: Known, *, axis=None, bound: SizeBound = None):
     data = jnp.reshape(input, (-1,)) if axis is None else input
+    size = data.shape[axis or 0]
+    if not is_dim(size) and not is_dim(condition.shape[0]) and condition.shape[0] > size:
+        condition = condition[:size]  # what is beyond the axis selects nothing
     if bound is not None:
         chosen = jnp.flatnonzero(condition, size=bound, fill_value=data.shape[axis or 0])
         return jnp.take(data, chosen, axis=axis or 0, mode="fill", fill_value=0)
-    return jnp.take(data, host(np.flatnonzero(condition.data)), axis=axis or 0)
+    chosen = np.flatnonzero(condition.data)
+    if is_dim(size) and chosen.size and not at_least(size, int(chosen[-1]) + 1):
+        raise SizesNeeded(f"{size} >= {chosen[-1] + 1}")
+    return jnp.take(data, host(chosen), axis=axis or 0)
 
 
 @op("Unique", since=11)

@@ -100,6 +100,16 @@ class Subgraph:
         )
         return HostValue(np.zeros((0, *sizes), declared.dtype.numpy() if declared.dtype is not None else np.float32))
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the condition that this body of a loop returns is the one that it takes, or a constant."""
+        made_by = {value: node for node in self.body.nodes for value in node.outputs}
+        value = self.body.outputs[0]
+        while value in made_by and made_by[value].node.op_type == "Identity":
+            value = made_by[value].inputs[0]
+        others = (*self.body.inputs[:1], *self.body.inputs[2:])
+        return value not in others and (value not in made_by or made_by[value].node.op_type == "Constant")
+
     def __call__(self, *inputs: RuntimeValue) -> tuple[RuntimeValue, ...]:
         _suggest_names(self.body.inputs, inputs)
         values: dict[ir.Value, RuntimeValue] = dict(zip(self.body.inputs, inputs, strict=True))

@@ -26,6 +26,7 @@ __all__ = [
     "Attribute",
     "HostValue",
     "Key",
+    "NeedsWideTypes",
     "RuntimeValue",
     "SizesDiffer",
     "SizesNeeded",
@@ -59,6 +60,10 @@ class SizesNeeded(InconclusiveDimensionOperation):
     def __init__(self, constraint: str):
         super().__init__(f"whether {constraint} depends on the sizes")
         self.constraint = constraint
+
+
+class NeedsWideTypes(ModelError):
+    """A program computes with an integer that needs 64 bits, and JAX's types of 64 bits are off."""
 
 
 class SizesDiffer(InconclusiveDimensionOperation):
@@ -209,7 +214,7 @@ class HostValue:
             if data is not self.data and low >= limits.min and high <= limits.max:
                 return data.astype(dtype)
             if low < limits.min or high > limits.max:
-                raise ModelError(
+                raise NeedsWideTypes(
                     f"{high if high > limits.max else low} does not fit into {dtype}",
                     where=self._place,
                     why="64-bit types are off, and the model computes with this integer",

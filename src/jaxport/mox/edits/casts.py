@@ -37,7 +37,10 @@ def cast(dtype: DTypeLike) -> Rewrite:
     >>> print(mox.sub("//Linear", jaxport.mox.cast(jnp.bfloat16)).select("//dot_general")[0].out_avals)
     [ShapedArray(bfloat16[1,4])]
     """
-    wanted = np.dtype(dtype)
+    try:
+        wanted = jnp.dtype("none" if dtype is None else dtype)  # NumPy takes None for float64
+    except TypeError as error:
+        raise InvalidArgument(f"{dtype!r} is not a dtype", where="`cast`", instead="bfloat16, float16, …") from error
     if not jnp.issubdtype(wanted, jnp.floating):
         raise InvalidArgument(
             f"`{wanted}` is not a floating-point type", where="`cast`", instead="bfloat16, float16, …"

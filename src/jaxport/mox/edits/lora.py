@@ -21,6 +21,7 @@ import numpy as np
 from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.mox.edits.checks import check_number, check_predicate, check_whole
 from jaxport.mox.querying.kernels import Kernel, kernels
 from jaxport.mox.querying.match import Match
 from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
@@ -112,6 +113,8 @@ def lora(
     {'weight': (4, 3), 'bias': (4,), 'lora_a': (3, 2), 'lora_b': (2, 4)}
     """
     before = checked_name(name, "`lora`")
+    check_predicate(weights, "weights", "`lora`")
+    check_whole(seed, "seed", "`lora`", least=0)
     scale = checked_scale(rank, alpha, "`lora`")
 
     def make(match: Match) -> Replacement:
@@ -146,10 +149,11 @@ def checked_scale(rank: int, alpha: float | None, where: str) -> float:
     """Return the factor of an update of a rank.
 
     Raises:
-      InvalidArgument: `rank` is not positive.
+      InvalidArgument: `rank` is not a positive whole number, or `alpha` not a number.
     """
-    if rank < 1:
-        raise InvalidArgument(f"rank={rank} is not a valid rank", where=where, instead="give a positive number")
+    check_whole(rank, "rank", where)
+    if alpha is not None:
+        check_number(alpha, "alpha", where)
     return 1.0 if alpha is None else alpha / rank
 
 
@@ -159,7 +163,7 @@ def checked_name(name: str, where: str) -> str:
     Raises:
       InvalidArgument: the adapter's own name is not a word.
     """
-    if name and not name.isidentifier():
+    if not isinstance(name, str) or (name and not name.isidentifier()):
         raise InvalidArgument(f"`{name}` is not a valid name for an adapter", where=where, instead="give one word")
     return f"{name}." if name else ""
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction, PyTree
 from jaxport.jaxprs.meshes import on_host
+from jaxport.mox.edits.checks import check_number
 from jaxport.mox.querying.kernels import kernels_to
 from jaxport.mox.querying.match import Match
 from jaxport.mox.sharding import beside
@@ -37,6 +38,7 @@ def prune(fraction: float) -> Factory:
     >>> int(pruned.state["kernel.mask"].sum())
     4
     """
+    check_number(fraction, "fraction", "`prune`")
     if not 0 <= fraction < 1:
         raise InvalidArgument(f"fraction={fraction} is out of range", where="`prune`", instead="0 ≤ fraction < 1")
 

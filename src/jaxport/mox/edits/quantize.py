@@ -18,6 +18,7 @@ from jaxport.blocks import boundary
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction, PyTree
 from jaxport.jaxprs.meshes import on_host
+from jaxport.mox.edits.checks import check_number
 from jaxport.mox.edits.lora import is_adapted
 from jaxport.mox.programs.aliases import Query
 from jaxport.mox.querying.kernels import kernels_to
@@ -108,6 +109,13 @@ def quantize(
                 )
             weight = match.param(kernel.name)
             value = on_host(weight).astype(kernel.dtype)
+            if axis is not None and not -value.ndim <= axis < value.ndim:
+                raise InvalidArgument(
+                    f"axis={axis} is out of range",
+                    where="`quantize`",
+                    why=f"`{kernel.path}` of `{match.shown}` has {value.ndim} axes",
+                    instead="leave `axis` out, for one scale per output channel",
+                )
             made = kernel.channels if axis is None else (axis % value.ndim,)
             made = made if group is None else kernel.inputs[-1:]
             axes.append((kernel.name, made, group or 0))
@@ -120,12 +128,18 @@ def quantize(
 
 def _check_format(axis: int | None, dtype: str, group: int | None, symmetric: bool) -> None:
     why = ""
-    if dtype not in _RANGES:
+    if axis is not None and type(axis) is not int:
+        why = f"axis={axis!r} is not the number of an axis"
+    elif dtype not in _RANGES:
         why = f"`{dtype}` is not one of {', '.join(f'`{known}`' for known in _RANGES)}"
     elif dtype.startswith("float") and not symmetric:
         why = f"`{dtype}` has no zero point: it is floating-point"
-    elif group is not None and (group < 1 or axis is not None):
-        why = "groups are along the contracted axis" if group >= 1 else f"group={group} is not a size"
+    elif group is not None and (type(group) is not int or group < 1 or axis is not None):
+        why = (
+            "groups are along the contracted axis"
+            if type(group) is int and group >= 1
+            else f"group={group!r} is not a size"
+        )
     if why:
         raise InvalidArgument("the weights cannot be stored in this way", where="`quantize`", why=why)
 
@@ -205,13 +219,15 @@ def qdq(scales: Mapping[str, float] | float) -> Factory:
       scales: the size of one int8 step: one number, or one per path (see `calibrate`).
 
     Raises:
-      InvalidArgument: a block has no scale, or does not return exactly one floating-point array.
+      InvalidArgument: a scale is not a positive number; a block has no scale, or does not return exactly one floating-point array.
 
     >>> import jaxport
     >>> mox = jaxport.make_mox(jnp.tanh)(jnp.ones(2))
     >>> mox.sub("//tanh", jaxport.mox.qdq(0.25))(jnp.asarray([0.1, 2.0]))
     Array([0., 1.], dtype=float32)
     """
+    for scale in scales.values() if isinstance(scales, Mapping) else (scales,):
+        check_number(scale, "scale", "`qdq`", positive=True)
 
     def make(match: Match) -> PythonFunction:
         avals = match.out_avals

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
+from jaxport.mox.edits.checks import check_predicate
 from jaxport.mox.edits.lora import (
     GATE,
     TARGET,
@@ -64,6 +65,7 @@ def dora(
     {'lora_a': (3, 2), 'lora_b': (2, 4), 'lora_m': (4,)}
     """
     before = checked_name(name, "`dora`")
+    check_predicate(weights, "weights", "`dora`")
     scale = checked_scale(rank, alpha, "`dora`")
 
     def make(match: Match) -> Replacement:
@@ -111,6 +113,7 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
     Array([1., 1., 1., 1.], dtype=float32)
     """
     before = checked_name(name, "`ia3`")
+    check_predicate(weights, "weights", "`ia3`")
 
     def make(match: Match) -> Replacement:
         chosen = _found(match, weights, "`ia3`")

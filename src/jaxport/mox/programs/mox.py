@@ -62,6 +62,11 @@ class Mox:
     dropped: tuple[str, ...] = ()
     modules: Mapping[str, Module] | None = field(default_factory=dict)
 
+    @property
+    def base(self) -> str:
+        """The path that other paths in the program may be relative to: of a block, its own."""
+        return ""
+
     # -- contents --------------------------------------------------------------------------------------------------
 
     @property
@@ -240,7 +245,8 @@ class Mox:
 
         Args:
           query: an XPath 1.0 expression, a path (``blocks.1.mlp``), a module class, which includes derived classes, or a
-            predicate on matches.
+            predicate on matches. What `Selection.paths` and `capture` return is a path, whatever characters it has; that of
+            a block (``mox["blocks.1"]``) may be relative to it.
           expect: the number of matches that the query must have.
           strict: whether names and attributes that nothing in the tree has are refused, rather than matching nothing.
 
@@ -363,6 +369,8 @@ class Mox:
     ) -> Callable[..., dict[str, PyTree]]:
         """Return a function of the model's arguments that returns the results of the selected blocks, by path.
 
+        They are in an `OrderedDict`, in the order of execution, as are `Selection.paths()`.
+
         Args:
           query: selects the blocks.
           expect: the number of blocks that the query must match.
@@ -375,7 +383,7 @@ class Mox:
 
         >>> import jax.numpy as jnp, jaxport
         >>> mox = jaxport.make_mox(lambda x: jnp.sin(jnp.cos(x)))(jnp.zeros(3))
-        >>> mox.capture("//cos")(jnp.zeros(3))
+        >>> dict(mox.capture("//cos")(jnp.zeros(3)))
         {'cos': Array([1., 1., 1.], dtype=float32)}
         >>> mox.capture("//cos", grads=lambda y: y.sum())(jnp.zeros(3))["cos"].grad
         Array([0.5403023, 0.5403023, 0.5403023], dtype=float32)
@@ -396,6 +404,18 @@ class Mox:
         from jaxport.mox.serialize.files import save
 
         save(self, path)
+
+    def __reduce__(self) -> tuple:
+        """Pickle the Mox as `save` writes it: what a file cannot contain is refused."""
+        from jaxport.mox.serialize.files import pickled, unpickled
+
+        return unpickled, pickled(self)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _: dict[int, PyTree]) -> Self:
+        return self
 
     def fold(self, depth: int) -> Text:
         """Return the first `depth` levels of the tree as text.

@@ -89,6 +89,11 @@ class Match(Mox):
         return self.node.path
 
     @property
+    def base(self) -> str:
+        """See `Mox.base`."""
+        return self.node.path if self.block is not None else ""
+
+    @property
     def shown(self) -> str:
         """Its name in messages: its path, or at the root its type."""
         return self.path or self.type
@@ -137,7 +142,7 @@ class Match(Mox):
         Raises:
           QueryError: there is none, or it is called several times.
         """
-        below = f"{self.path}.{path}" if self.path else path
+        below = f"{self.path}.{path}" if self.path and isinstance(path, str) else path
         return super().__getitem__(below if below in self.tree.paths else path)
 
     def __call__(self, *args: PyTree, params: Mapping[str, Array] | None = None, **kwargs: PyTree) -> PyTree:

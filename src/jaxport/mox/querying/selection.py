@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument, QueryError
 from jaxport.jaxprs import PythonFunction, PyTree
 from jaxport.mox.programs.aliases import Query
@@ -132,10 +133,9 @@ class Selection:
 
     def _inside(self, query: str, strict: bool) -> tuple[tuple[Node, ...], bool]:
         """Return the nodes that an expression, or a path below a member, matches, and whether it is a path."""
-        if _PATH.fullmatch(query):
-            at_paths = [self.mox.tree.paths.get(f"{node.path}.{query}", ()) for node in self.nodes]
-            if any(at_paths):
-                return _in_order({node for nodes in at_paths for node in nodes}), True
+        at_paths = [self.mox.tree.paths.get(joined(node.path, query), ()) for node in self.nodes]
+        if query and any(at_paths):
+            return _in_order({node for nodes in at_paths for node in nodes}), True
         elements = [self.mox.tree.element_of[node] for node in self.nodes]
         return _by_xpath(self.mox, query, elements, strict), False
 
@@ -242,7 +242,7 @@ class Selection:
         return self.sub(factory(passing))
 
     def tap(self) -> Mox:
-        """Return a new Mox that returns a pair: the result, and the outputs of the members by path."""
+        """Return a new Mox that returns a pair: the result, and the outputs of the members by path, in their order."""
         from jaxport.mox.substitution.capture import tapped
 
         return tapped(self)
@@ -278,6 +278,13 @@ def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = Tru
 
 def at_path(mox: Mox, path: str) -> Match:
     """See `Mox.__getitem__`."""
+    if not isinstance(path, str):
+        raise InvalidArgument(
+            f"{path!r} is not the path of a block",
+            where=f"`{mox.name}[...]`",
+            why=f"it is a `{type(path).__name__}`, and paths are text",
+            instead='give a path, such as "layers.0"; `mox.select(query)[0]` is the first block that matches',
+        )
     nodes = mox.tree.paths.get(path, ())
     if len(nodes) != 1:
         raise QueryError(
@@ -315,12 +322,15 @@ _PATH = re.compile(r"\w+(\.[\w-]+)*")
 
 
 def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
-    """Return the nodes at a bare path, such as ``blocks.1.mlp``; None for other queries."""
-    if not _PATH.fullmatch(query):
-        return None
-    nodes = mox.tree.paths.get(query)
+    """Return the nodes at a bare path, such as ``blocks.1.mlp``; None for other queries.
+
+    A path that there is may have any characters.
+    """
+    nodes = (mox.tree.paths.get(joined(mox.base, query)) or mox.tree.paths.get(query)) if query else None
     if nodes is not None:
         return tuple(nodes)
+    if not _PATH.fullmatch(query):
+        return None
     names = mox.tree.names("target") | mox.tree.names("tag")
     if query in names or not ("." in query or query[0].isdecimal()):
         return None

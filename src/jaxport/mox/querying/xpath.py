@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from jaxport.errors import QueryError
 from jaxport.jaxprs import PyTree
+from jaxport.mox.querying.regex import matches
 from jaxport.mox.querying.tree import SPELLINGS
 from jaxport.printable import printable
 
@@ -87,7 +88,7 @@ def compiled(query: str) -> Compiled:
     parser = _QueryParser(query)
     text = parser.rewritten()
     try:
-        return Compiled(etree.XPath(text, namespaces=_NAMESPACES), tuple(parser.names))
+        return Compiled(etree.XPath(text, namespaces=_NAMESPACES, extensions=_EXTENSIONS), tuple(parser.names))
     except etree.XPathSyntaxError as error:
         raise QueryError(f"`{query}` is not a valid XPath expression", why=str(error)) from error
 
@@ -360,6 +361,7 @@ _BOOLEANS = {"true()": "'True'", "false()": "'False'"}
 # Functions of XPath 2.0, in terms of those that there are.
 _NEWER = {
     "ends-with": "(substring({0}, string-length({0}) - string-length({1}) + 1) = {1})",
-    "matches": "re:test(string({0}), {1})",
+    "matches": "jaxport:matches(string({0}), string({1}))",
 }
-_NAMESPACES = {"re": "http://exslt.org/regular-expressions"}
+_NAMESPACES = {"jaxport": "https://jaxport"}
+_EXTENSIONS = {(_NAMESPACES["jaxport"], "matches"): lambda _, text, pattern: matches(text, str(pattern))}

@@ -23,7 +23,7 @@ from jaxport.mox.serialize.reading import mox_from
 from jaxport.mox.serialize.values import dtype_of
 from jaxport.mox.serialize.writing import document
 
-__all__ = ["dumps", "load", "load_params", "loads", "metadata_of", "save", "save_params"]
+__all__ = ["dumps", "load", "load_params", "loads", "metadata_of", "pickled", "save", "save_params", "unpickled"]
 
 WEIGHTS = "weights_file"
 """The key of a document that names the file of its weights."""
@@ -82,6 +82,25 @@ def _loaded(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
     else:
         jax.eval_shape(program, *avals)
     return mox
+
+
+def pickled(mox: Mox) -> tuple[str, dict[str, tuple[str, np.ndarray]]]:
+    """Return what `unpickled` makes a Mox of: its text, and the dtype and the bytes of each weight.
+
+    Raises:
+      Unsupported: it contains something that could not be read back.
+    """
+    arrays = {path: (str(value.dtype), _raw(value)) for path, value in {**mox.params, **mox.state}.items()}
+    return dumps(mox), arrays
+
+
+def unpickled(text: str, arrays: Mapping[str, tuple[str, np.ndarray]]) -> Mox:
+    """Return the Mox of `pickled`.
+
+    Raises:
+      ModelError: it is malformed.
+    """
+    return loads(text, {path: _restored(raw, dtype) for path, (dtype, raw) in arrays.items()})
 
 
 def save(mox: Mox, path: str | os.PathLike[str]) -> None:

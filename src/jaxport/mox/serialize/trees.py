@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 
 import jax
 
@@ -35,8 +35,8 @@ def tree_data(tree: TreeDef) -> JsonValue:
     children = [tree_data(child) for child in tree.children()]
     if kind is tuple or kind is list:
         return [kind.__name__, children]
-    if kind is dict and all(isinstance(key, str) for key in meta):
-        return ["dict", list(meta), children]
+    if kind in (dict, OrderedDict) and all(isinstance(key, str) for key in meta):
+        return ["dict" if kind is dict else "ordered", list(meta), children]
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return ["namedtuple", kind.__name__, list(vars(kind)["_fields"]), children]
     raise Unwritable(f"a container of type `{kind.__module__}.{kind.__qualname__}`")
@@ -69,6 +69,8 @@ def _made(data: JsonValue, depth: int) -> PyTree:
             return children
         case "dict":
             return dict(zip(data[1], children, strict=True))
+        case "ordered":
+            return OrderedDict(zip(data[1], children, strict=True))
         case "namedtuple":
             return namedtuple(data[1], data[2])(*children)
         case kind:

@@ -6,6 +6,7 @@ that is not taken, zeros.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -55,7 +56,7 @@ def capture(
 
     def captured(*args: PyTree, **kwargs: PyTree) -> dict[str, PyTree]:
         outputs, moved = mox(*args, **kwargs)[1], of_loss(*args, **kwargs)
-        made = {}
+        made: OrderedDict[str, PyTree] = OrderedDict()
         for path, one in outputs.items():
             calls_made = [one] if isinstance(one, Captured) else one
             grouped = tuple(
@@ -161,7 +162,7 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
     for tap, value in zip(taps, outvars[len(outvars) - len(taps) :], strict=True):
         values[tap.location].append(value)
     # Leaves are numbered, so that the tree tells their order.
-    groups: dict[str, list[PyTree]] = {}
+    groups: OrderedDict[str, list[PyTree]] = OrderedDict()
     arrays: list[Atom] = []
     for location, node in nodes.items():
         numbers = []
@@ -173,7 +174,8 @@ def tapped(selection: Selection, inputs: bool = False) -> Mox:
         if inputs:
             made = Captured(call_arguments(node, numbers[count:]), made)
         groups.setdefault(node.path, []).append(made)
-    captured = {path: values[0] if len(values) == 1 else tuple(values) for path, values in groups.items()}
+    # JAX sorts the keys of a dict; those of an ordered one stay in the order of execution, also under `jit`.
+    captured = OrderedDict((path, made[0] if len(made) == 1 else tuple(made)) for path, made in groups.items())
     leaves, _ = jax.tree.flatten(captured)
     result = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
     jaxpr = body.replace(outvars=[*outvars[:results], *(arrays[leaf] for leaf in leaves), *outvars[results:count]])

@@ -86,6 +86,47 @@ pub fn shift_right_logical<const D: usize>(
     shift_right(x.cast(unsigned), count).cast(dtype)
 }
 
+/// The remainder of floats with the dividend's sign, exact for all quotients: `lax.rem`. It is computed on the host, as
+/// `x - trunc(x / y) * y` has no digit left where the quotient is large.
+pub fn fmod<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
+    let shape = std::array::from_fn::<_, D, _>(|axis| match (x.dims()[axis], y.dims()[axis]) {
+        (1, size) => size,
+        (size, _) => size,
+    });
+    let (x, y) = (x.expand::<D, _>(Shape::new(shape)), y.expand::<D, _>(Shape::new(shape)));
+    let (device, dtype) = (x.device(), x.dtype());
+    let divisors = y.clone().detach().into_data();
+    let numbers = x.clone().detach().into_data();
+    let rest: Vec<f64> =
+        numbers.iter::<f64>().zip(divisors.iter::<f64>()).map(|(x, y)| x % y).collect();
+    let rest = Tensor::<D>::from_data(TensorData::new(rest, shape), (&device, dtype));
+    let quotient = (x.clone() / y.clone()).detach().trunc();
+    let [dx, dy] = [x, y].map(|tensor| {
+        let change = tensor.clone() - tensor.detach(); // zeros, with a gradient
+        let defined = change.clone().is_nan();
+        change.mask_fill(defined, 0.0)
+    });
+    let slope = dy * quotient.clone().mask_fill(quotient.is_finite().bool_not(), 0.0);
+    rest + dx - slope
+}
+
+/// The inverse of `sinh`, also where a square would overflow: `lax.asinh`.
+pub fn asinh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let most = if x.dtype() == DType::F64 { 1e9 } else { 1e4 };
+    let size = x.clone().abs();
+    let large = size.clone().greater_elem(most);
+    let far = (size.clamp_min(most).log() + std::f64::consts::LN_2) * x.clone().sign();
+    x.clamp(-most, most).asinh().mask_where(large, far)
+}
+
+/// The inverse of `cosh`, also where a square would overflow: `lax.acosh`.
+pub fn acosh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let most = if x.dtype() == DType::F64 { 1e9 } else { 1e4 };
+    let large = x.clone().greater_elem(most);
+    let far = x.clone().clamp_min(most).log() + std::f64::consts::LN_2;
+    x.clamp_max(most).acosh().mask_where(large, far)
+}
+
 /// `exp(x) - 1` without losing the digits of a small `x`: `jnp.expm1`.
 pub fn expm1<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let large = x.clone().abs().greater_elem(0.5);

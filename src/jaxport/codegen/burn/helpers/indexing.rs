@@ -40,6 +40,14 @@ pub fn take_filled<const D: usize, const DI: usize, const DO: usize, K: Numeric>
     x.take::<DI, DO>(axis, clipped(indices, size)).mask_fill(missing, fill)
 }
 
+/// The rows of an embedding: negative indices count from the end, and what is outside is NaN, as `jnp.take` has it.
+pub fn embed<const D: usize, const DO: usize>(
+    embedding: &Embedding,
+    indices: Tensor<D, Int>,
+) -> Tensor<DO> {
+    take_filled(embedding.weight.val(), 0, indices, f32::NAN)
+}
+
 /// `jnp.take_along_axis(x, indices, axis)`: axes of size 1 repeat, negative indices count from the end, outside is
 /// `fill`.
 pub fn take_along_axis<const D: usize, K: Numeric>(

@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.indexing import INDEX, fill_of
-from jaxport.codegen.burn.rules.reductions import reduced
+from jaxport.codegen.burn.rules.reductions import of_kind, reduced
 from jaxport.codegen.burn.rules.registry import call
 from jaxport.codegen.burn.rules.shapes import added_axes, stack as stacked
 from jaxport.codegen.burn.values import TypedValue, same, tensor
@@ -82,6 +82,17 @@ def mean(
     if not all(isinstance(one, int) for one in axes):
         return None
     return reduced(body, x, [*axes], "mean", step.outputs.shape, keeps=keepdims)
+
+
+@call("lax.top_k")
+def top_k(body: RustBody, step: Step, x: TypedValue, k: RuntimeValue, axis: int = -1) -> list[TypedValue] | None:
+    """Where one expression is wanted, the call of the helper is that of both results."""
+    values, indices = step.outputs
+    last = len(x.shape) - 1
+    if not body.is_inline or x.node is None or x.kind == "Bool" or axis % (last + 1) != last or indices.dtype != INDEX:
+        return None
+    body.whole = body.helper(of_kind("top_k", x), body.tensor(x), body.size(values.shape[last]))
+    return [tensor(body.whole, out.shape, out.dtype) for out in (values, indices)]
 
 
 @call("jnp.stack")

@@ -13,9 +13,11 @@ from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, ki
 from jaxport.codegen.rust.nodes import Binary, Invocation, Literal, Method, Unary, method, path_call
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 
-METHODS = "exp log log1p sqrt tanh sin cos tan sinh cosh asin acos atan asinh acosh atanh abs floor ceil erf is_finite square".split()
+METHODS = (
+    "exp log log1p sqrt tanh sin cos tan sinh cosh asin acos atan atanh abs floor ceil erf is_finite square".split()
+)
 """Primitives of one operand that are methods of tensors."""
-HELPERS = ("expm1", "erf_inv", "erfc", "cbrt", "exp2")
+HELPERS = ("expm1", "erf_inv", "erfc", "cbrt", "exp2", "asinh", "acosh")
 """Primitives of one operand that are helper functions."""
 One = Callable[[RustBody, TypedValue, ast.expr], ast.expr]
 UNARY: dict[str, One] = {
@@ -169,6 +171,8 @@ def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
             if number is not None and other.node is not None and _has_no_effect(symbol, number, other, is_second):
                 return TypedValue(tuple(outs[0].shape), other.dtype, other.node, other.sizes)
         if y is not None and a.node is not None:
+            if symbol == "+" and b.kind == "Float" and not is_dim(y) and float(y) < 0:
+                return result(Binary(a.node, "-", body.literal(-y, b.dtype)), outs[0], a.sizes)
             return result(Binary(a.node, symbol, body.literal(y, b.dtype)), outs[0], a.sizes)
         if x is not None and b.node is not None and symbol in "+*-":
             number = body.literal(x, a.dtype)
@@ -215,6 +219,10 @@ def div(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedVal
         return joined(body, outs, lambda left, right: body.helper("divide_int", left, right), a, b)
     divisor = scalar_of(b)
     if divisor is not None and a.node is not None:
+        elements = getattr(a.node, "elements", None)  # of the windows that are summed
+        if elements is not None and not is_dim(divisor) and float(divisor) == elements:
+            assert isinstance(a.node, Binary)
+            return result(a.node.left, outs[0], a.sizes)
         return result(Binary(a.node, "/", body.literal(divisor, b.dtype)), outs[0], a.sizes)
     if scalar_of(a) is not None and not is_dim(scalar_of(a)) and float(scalar_of(a)) == 1.0 and b.node is not None:
         return result(method(b.node, "recip"), outs[0], b.sizes)
@@ -231,7 +239,7 @@ def _helper_of_two(name: str) -> Callable[..., TypedValue]:
 @primitive("rem")
 def rem(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
     if a.kind == "Float":
-        return joined(body, outs, lambda left, right: method(left, "fmod", right), a, b)
+        return joined(body, outs, lambda left, right: body.helper("fmod", left, right), a, b)
     return joined(body, outs, lambda left, right: body.helper("rem_int", left, right), a, b)
 
 
@@ -269,13 +277,26 @@ def _extreme(name: str, clamp: str, logic: str) -> Callable[..., TypedValue]:
             if number is not None and other.node is not None and _is_neutral(name, number, other):
                 return TypedValue(tuple(outs[0].shape), other.dtype, other.node, other.sizes)
             if number is not None and other.node is not None and not (not is_dim(number) and number != number):
-                return result(method(other.node, clamp, body.literal(number, other.dtype)), outs[0], other.sizes)
+                return result(_clamped(body, other, clamp, number), outs[0], other.sizes)
         if a.kind == "Float":
             return joined(body, outs, lambda left, right: body.helper(name, left, right), a, b)
         of_pairs = "max_pair" if name == "maximum" else "min_pair"
         return joined(body, outs, lambda left, right: method(left, of_pairs, right), a, b)
 
     return rule
+
+
+def _clamped(body: RustBody, x: TypedValue, name: str, number: RuntimeValue) -> ast.expr:
+    """Return a tensor with a bound; two bounds, the upper one last, are one call."""
+    node = x.node
+    assert node is not None
+    limit, low = body.literal(number, x.dtype), getattr(node, "least", None)
+    if isinstance(node, Method) and name == "clamp_max" and low is not None and not is_dim(number) and low <= number:
+        return method(node.receiver, "clamp", node.arguments[0], limit)
+    made = method(node, name, limit)
+    if name == "clamp_min" and not is_dim(number):
+        made.least = number  # type: ignore[attr-defined]
+    return made
 
 
 primitive("max")(_extreme("maximum", "clamp_min", "bool_or"))
@@ -292,8 +313,16 @@ _COMPARED = {
 _SWAPPED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
+def _is_one_name(a: TypedValue, b: TypedValue) -> bool:
+    return isinstance(a.node, ast.Name) and isinstance(b.node, ast.Name) and a.node.id == b.node.id
+
+
 def _comparison(name: str) -> Callable[..., TypedValue]:
     def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
+        if a.kind == "Float" and name in ("eq", "ne") and _is_one_name(a, b):
+            assert a.node is not None
+            undefined = method(a.node, "is_nan")
+            return result(undefined if name == "ne" else negated(undefined), outs[0], a.sizes)
         if a.kind == "Bool" and name not in ("eq", "ne"):
             a, b = (converted(body, value, np.dtype("int32")) for value in (a, b))
         for value, other, key in ((b, a, name), (a, b, _SWAPPED[name])):

@@ -136,7 +136,7 @@ def sort(
     first = converted(body, first, np.dtype("int32")) if first.kind == "Bool" else first
     key = body.bound(tensor(body.tensor(first), first.shape, first.dtype))
     order = body.let(
-        body.helper(_of_kind("argsort", key), body.tensor(key), axis, Literal("false")),
+        body.helper(of_kind("argsort", key), body.tensor(key), axis, Literal("false")),
         "order",
         f"Tensor<{key.rank}, Int>",
     )
@@ -146,7 +146,7 @@ def sort(
     return sorted_
 
 
-def _of_kind(name: str, x: TypedValue) -> str:
+def of_kind(name: str, x: TypedValue) -> str:
     """Return the name of a helper for numbers or for integers."""
     return name if x.kind == "Float" else f"{name}_int"
 
@@ -167,18 +167,18 @@ def on_numbers(body: RustBody, x: TypedValue, make: Callable[[ast.expr], ast.exp
 def top_k(
     body: RustBody, x: TypedValue, *, outs: Outs, k: RuntimeValue = None, axis: int = -1, **_: RuntimeValue
 ) -> list[TypedValue]:
-    axis = axis % len(x.shape)
+    axis, last = axis % len(x.shape), len(x.shape) - 1
+    order = [*range(len(x.shape))]
+    order[axis], order[last] = last, axis
     x = body.bound(x)
     size = body.size(outs[0].shape[axis])
     if body.is_inline:
         body.let(Literal(""))
     names = [body.fresh(wanted) for wanted in ("values", "indices")]
     pair = ast.Tuple([ast.Name(one, ast.Store()) for one in names], ast.Store())
-    if axis != len(x.shape) - 1:
-        raise NotPrintable("the greatest elements along another axis than the last", "transpose before")
-    called = body.helper(_of_kind("top_k", x), body.tensor(x), size)
+    called = body.helper(of_kind("top_k", x), permuted(body.tensor(x), order), size)
     body.statements.append(ast.Assign([pair], called, lineno=0))
-    values, indices = (ast.Name(one, ast.Load()) for one in names)
+    values, indices = (permuted(ast.Name(one, ast.Load()), order) for one in names)
     return [
         tensor(values, outs[0].shape, x.dtype),
         converted(body, tensor(indices, outs[1].shape, np.dtype("int32")), np.dtype(outs[1].dtype)),
@@ -193,8 +193,9 @@ def dot_general(
     (a_axes, b_axes), (a_batch, b_batch) = dimension_numbers
     out = outs[0]
     wanted = np.dtype(preferred_element_type or out.dtype)
-    if a.kind == "Int" and wanted.name not in ("int32", "int64"):
-        a, b = (converted(body, value, np.dtype("int32")) for value in (a, b))
+    if a.kind == "Int" and wanted.name not in ("int32", "int64"):  # the lower bits are those of any width
+        wide = np.dtype("int32" if wanted.itemsize <= 4 else "int64")
+        a, b = (converted(body, value, wide) for value in (a, b))
     elif a.dtype != wanted or b.dtype != wanted:
         a, b = converted(body, a, wanted), converted(body, b, wanted)
     a_free = [axis for axis in range(len(a.shape)) if axis not in (*a_axes, *a_batch)]

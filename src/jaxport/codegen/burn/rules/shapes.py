@@ -11,7 +11,18 @@ from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.elementwise import converted, spread
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, dtype_name, kind_of, same, tensor
-from jaxport.codegen.rust.nodes import Array, Borrow, Literal, Method, RustRange, Slices, Vector, method, path_call
+from jaxport.codegen.rust.nodes import (
+    Array,
+    Binary,
+    Borrow,
+    Literal,
+    Method,
+    RustRange,
+    Slices,
+    Vector,
+    method,
+    path_call,
+)
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 
 
@@ -292,6 +303,11 @@ def pad(
         return _padded_by_computed(body, x, value, shape, padding_config)
     if x.known is not None and x.number is not None and not is_dim(number) and x.number == number:
         return TypedValue(shape, x.dtype, known=number)
+    if x.dtype == np.uint64 and not is_dim(number) and number >= 2**63:  # Burn fills with signed numbers
+        limit, zero = body.literal(number, x.dtype), TypedValue((), x.dtype, known=x.dtype.type(0))
+        moved = tensor(Binary(body.tensor(x), "-", limit), x.shape, x.dtype)
+        around = pad(body, moved, zero, outs=outs, padding_config=padding_config)
+        return tensor(Binary(body.tensor(around), "+", limit), shape, x.dtype)
     ends = [(low, high) for low, high, _ in padding_config]
     whole = tensor(body.tensor(x), x.shape, x.dtype)
     if not any(is_dim(n) or n for row in padding_config for n in row):
@@ -336,7 +352,19 @@ def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], numbe
             method(node, "int"), "pad", pairs, path_call("PadMode::Constant", Literal("1.0" if number else "0.0"))
         )
         return method(whole, "equal_elem", Literal("1"))
+    if not _is_single(number, x.dtype):  # Burn's mode has numbers of float32
+        rows = [ast.Tuple([body.signed(low), body.signed(high), Literal("0")], ast.Load()) for low, high in pads]
+        return body.helper("lax_pad", node, Array([*rows]), body.literal(number, x.dtype))
     mode = path_call(
         "PadMode::Constant", body.literal(float(number) if x.kind == "Int" else number, np.dtype("float32"))
     )
     return method(node, "pad", pairs, mode)
+
+
+def _is_single(number: RuntimeValue, dtype: np.dtype) -> bool:
+    """Whether a number of a type is one of float32."""
+    value = np.asarray(number).astype(dtype)
+    with np.errstate(over="ignore"):
+        return bool(value != value) or bool(
+            value.astype(np.float32).astype(np.longdouble) == value.astype(np.longdouble)
+        )

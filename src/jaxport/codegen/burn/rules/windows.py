@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from jaxport.codegen.burn.rules.reductions import highest, lowest
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.rules.shapes import axes_node, permuted
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor
-from jaxport.codegen.rust.nodes import Array, Borrow, Literal, RustRange, Slices, method, path_call
+from jaxport.codegen.rust.nodes import Array, Binary, Borrow, Literal, RustRange, Slices, method, path_call
 from jaxport.importer.values.host import RuntimeValue, is_dim
 from jaxport.jaxprs.walk import equations_run
 
@@ -89,13 +90,18 @@ def _window(name: str, identity: RuntimeValue) -> RuntimeValue:
     return rule
 
 
-def _max_pool(
+def _pool(
     x: TypedValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[RuntimeValue],
     base_dilation: Sequence[int] | None, window_dilation: Sequence[int] | None,
 ) -> Callable[[ast.expr], ast.expr] | None:  # fmt: skip
-    """Return what makes the maximum of windows over two axes of images, in whatever order these are; None if Burn does not."""
+    """Return what makes the maximum, or the sum, of windows over two axes of images, in whatever order these are.
+
+    Returns:
+      None if Burn has no pool that does so.
+    """
     rank, ends = len(x.shape), [n for pair in padding for n in pair]
-    if name != "max" or x.kind != "Float" or rank != 4 or not np.isneginf(np.float64(identity)):
+    start = {"max": -np.inf, "sum": 0.0}.get(name)
+    if start is None or x.kind != "Float" or rank != 4 or np.float64(identity) != start:
         return None
     if any(is_dim(n) or n < 0 for n in ends) or any(step != 1 for step in base_dilation or ()):
         return None
@@ -105,16 +111,27 @@ def _max_pool(
         return None
     order = [*(at for at in range(rank) if at not in moving), *moving]
     sizes, pads = [window[at] for at in moving], [padding[at] for at in moving]
-    options = path_call("MaxPoolOptions::new", numbers(sizes))
+    dilation = [window_dilation[at] for at in moving] if window_dilation is not None else [1, 1]
+    if name == "sum" and dilation != [1, 1]:
+        return None
+    options = path_call("MaxPoolOptions::new" if name == "max" else "AvgPoolOptions::new", numbers(sizes))
     options = method(options, "with_stride", numbers([strides[at] for at in moving]))
     if any(map(any, pads)):
         pairs = Array([ast.Tuple([Literal(str(low)), Literal(str(high))], ast.Load()) for low, high in pads])
         options = method(options, "with_padding_pairs", pairs)
-    dilation = [window_dilation[at] for at in moving] if window_dilation is not None else [1, 1]
     if dilation != [1, 1]:
         options = method(options, "with_dilation", numbers(dilation))
     back = [order.index(at) for at in range(rank)]
-    return lambda node: permuted(path_call("module::max_pool2d", permuted(node, order), options), back)
+
+    def pooled(node: ast.expr) -> ast.expr:
+        if name == "max":
+            return permuted(path_call("module::max_pool2d", permuted(node, order), options), back)
+        mean = permuted(path_call("module::avg_pool2d", permuted(node, order), options), back)
+        total = Binary(mean, "*", Literal(f"{math.prod(sizes)}.0"))
+        total.elements = math.prod(sizes)  # type: ignore[attr-defined]
+        return total
+
+    return pooled
 
 
 def sliding(
@@ -122,7 +139,7 @@ def sliding(
     base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
 ) -> TypedValue:  # fmt: skip
     """Return the reduction of each window that slides over an array: as Burn's pool, or axis by axis."""
-    pooled = _max_pool(x, name, identity, window, strides, padding, base_dilation, window_dilation)
+    pooled = _pool(x, name, identity, window, strides, padding, base_dilation, window_dilation)
     if pooled is not None:
         return tensor(pooled(body.tensor(x)), out.shape, x.dtype)
     rank = len(x.shape)

@@ -21,6 +21,12 @@ impl fmt::Display for TensorsError {
 
 impl std::error::Error for TensorsError {}
 
+impl From<String> for TensorsError {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
 /// Tensors by name.
 #[derive(Debug, Default)]
 pub struct Tensors(BTreeMap<String, TensorData>);
@@ -62,7 +68,8 @@ impl Tensors {
                 .map_err(|error| failed(format!("`{name}`: {error}")))?;
             views.push((name, view));
         }
-        safetensors::serialize_to_file(views, None, path).map_err(|error| failed(error.to_string()))
+        let bytes = safetensors::serialize(views, None).map_err(|error| failed(error.to_string()))?;
+        std::fs::write(path, bytes).map_err(|error| failed(error.to_string()))
     }
 
     /// The data of all tensors, by name.

@@ -16,6 +16,7 @@ from jaxport.importer.values.recording import Variable
 __all__ = [
     "Chain",
     "called",
+    "chain_of_path",
     "common",
     "containers",
     "element_of",
@@ -127,22 +128,40 @@ def _chain_of(leaf: Leaf, chain: Chain, is_movable: bool) -> Chain:
         return chain
     if not all(part.isidentifier() or part.isdigit() for part in path.split(".")):
         return chain
+    return (*chain, *chain_of_path(path.removeprefix(begin), around))
+
+
+def chain_of_path(path: str, around: str = "") -> Chain:
+    """Return the modules that a path below another goes through; a number belongs to the list before it.
+
+    >>> chain_of_path("layers.0.attn", around="encoder")
+    ('encoder.layers.0', 'encoder.layers.0.attn')
+    """
     steps: list[str] = []
-    parts = path.removeprefix(begin).split(".")
+    parts = path.split(".")
     for index, part in enumerate(parts):
         whole = ".".join([*([around] if around else []), *parts[: index + 1]])
         if part.isdigit() and steps:
             steps[-1] = whole
         else:
             steps.append(whole)
-    return (*chain, *steps)
+    return tuple(steps)
 
 
-def move_unplaced(ops: Sequence[Op], chains: dict[int, Chain], nodes: Mapping[Hashable, BoundNode]) -> None:
+def move_unplaced(
+    ops: Sequence[Op],
+    chains: dict[int, Chain],
+    nodes: Mapping[Hashable, BoundNode],
+    calls: dict[int, Chain],
+    repeated: Collection[str],
+) -> None:
     """Move operators that the file has no place for into the modules around their operands, or into those of their readers.
 
-    Fewer values cross the border of a module so: parts of one value into the module that reads them.
+    Fewer values cross the border of a module so: parts of one value into the module that reads them. What combines the
+    results of two calls of a module, or is computed of the last one only, stays outside of it: `calls` has the chains that
+    tell calls apart, and `repeated` the modules that are called several times.
     """
+    around = lambda made: common(calls[id(op)] for op in made)
     has_no_place = {key for key, node in nodes.items() if not has_place(node.node)}
     makers = {variable: op for op in ops for variable in op.outputs}
     readers: dict[Variable, list[Op]] = {}
@@ -155,9 +174,14 @@ def move_unplaced(ops: Sequence[Op], chains: dict[int, Chain], nodes: Mapping[Ha
         operands = [variable for variable in op.inputs if variable in makers]
         read = [variable for variable in op.outputs if variable in readers]
         if len(operands) < len(read):
-            chains[id(op)] = common(chains[id(reader)] for variable in read for reader in readers[variable])
+            moved = around(reader for variable in read for reader in readers[variable])
         elif len(read) < len(operands):
-            chains[id(op)] = common(chains[id(makers[variable])] for variable in operands)
+            moved = around(makers[variable] for variable in operands)
+            if not read and any(called(path) in repeated for path in moved):
+                continue
+        else:
+            continue
+        calls[id(op)], chains[id(op)] = moved, tuple(map(called, moved))
 
 
 def module_paths(program: Program) -> dict[str, str]:

@@ -8,14 +8,14 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from jaxport.codegen.structure.modules.scopes import Chain, called
+from jaxport.codegen.structure.modules.scopes import Chain, called, chain_of_path
 from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.tree import Op
 from jaxport.importer.names import given_name
 from jaxport.importer.program import Program
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["copies", "element_of_all", "owned_by_elements", "shared"]
+__all__ = ["copies", "element_of_all", "owned_by_elements", "place_shared", "shared"]
 
 
 def copies(
@@ -44,6 +44,64 @@ def copies(
         else:
             originals[variable] = same
     return originals
+
+
+#: Operators that a layer with a kernel is, and the position of the kernel.
+_PRODUCTS = {"@": 1, "jnp.matmul": 1, "lax.conv_general_dilated": 1}
+
+
+def place_shared(
+    ops: Sequence[Op], chains: dict[int, Chain], names: Mapping[Variable, str], own: Collection[Variable]
+) -> None:
+    """Give the products with one kernel, and the additions of one bias to them, a module of their own, in place.
+
+    Where the file has no modules, a kernel that several products read is a layer that is called several times:
+
+        p @ fc1.weight + fc1.bias,  q @ fc1.weight + fc1.bias      both in the module `fc1`
+
+    Args:
+      ops: the operators.
+      chains: the modules around each, by identity.
+      names: the names of the tensors.
+      own: the tensors whose elements differ, so that no exporter has merged them.
+    """
+    readers: dict[Variable, list[Op]] = {}
+    for op in ops:
+        for variable in dict.fromkeys(op.inputs):
+            readers.setdefault(variable, []).append(op)
+    for kernel in (variable for variable in names if variable in own):
+        path = names[kernel].rpartition(".")[0]
+        if len(kernel.shape) < 2 or not path or not all(p.isidentifier() or p.isdigit() for p in path.split(".")):
+            continue
+        calls = [_layer_of(kernel, op, readers, names) for op in readers.get(kernel, [])]
+        whole = [call for call in calls if call is not None]
+        if len(whole) < 2 or len(whole) < len(calls) or len({bias for _, bias in whole}) > 1:
+            continue
+        placed = [op for call, _ in whole for op in call]
+        if not any(chains[id(op)] for op in placed):
+            chains |= {id(op): chain_of_path(path) for op in placed}
+
+
+def _layer_of(
+    kernel: Variable, op: Op, readers: Mapping[Variable, list[Op]], names: Mapping[Variable, str]
+) -> tuple[list[Op], Variable | None] | None:
+    """Return the operators of a call of the layer with a kernel, and its bias; None if the kernel is read otherwise."""
+    call, value = [op], kernel
+    if op.step.name in ("T", "jnp.transpose"):
+        value = op.outputs[0]
+        if len(readers.get(value, ())) != 1:
+            return None
+        (op,) = readers[value]
+        call.append(op)
+    place = _PRODUCTS.get(op.step.name)
+    if place is None or op.step.form == "vmap" or op.step.args[place] is not value or op.inputs.count(value) != 1:
+        return None
+    after = readers.get(op.outputs[0], [])
+    if len(after) == 1 and after[0].step.name == "+":
+        added = [term for term in after[0].inputs if term is not op.outputs[0]]
+        if len(added) == 1 and added[0] in names and len(added[0].shape) == 1:
+            return [*call, after[0]], added[0]
+    return None if op.step.args[0] in names else (call, None)
 
 
 def shared(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from jax import lax
+
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
 from jaxport.codegen.structure.recognition.quantization import dequantized
 from jaxport.codegen.structure.spelling.channels import LAYOUTS
 from jaxport.codegen.tree import Layer, Op, Weight
-from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.host import Attribute, RuntimeValue
 from jaxport.importer.values.recording import Variable
+from jaxport.jaxprs import Dim
 
 __all__ = ["convolution"]
 
@@ -24,10 +29,10 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
     step = product.step
     if step.name.rpartition(".")[2] not in CONVOLUTIONS or product.outputs[0].shape != out.shape:
         return None
-    if len(step.args) != 4 or not isinstance(step.args[0], Variable) or isinstance(step.args[3], str):
+    if len(step.args) != 4 or not isinstance(step.args[0], Variable):
         return None
     if "lhs_dilation" in step.kwargs:
-        return _transposed(op, product, bias, matcher)
+        return None if isinstance(step.args[3], str) else _transposed(op, product, bias, matcher)
     if not matcher.weights.channels_last:
         return _first(op, product, bias, matcher)
     x, kernel, strides, pads = step.args
@@ -47,10 +52,10 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
         "out_features": weight.shape[-1],
         "kernel_size": weight.shape[:rank],
         "strides": _sizes(strides, rank),
-        "padding": tuple(tuple(int(n) for n in pair) for pair in pads),
         "kernel_dilation": _sizes(step.kwargs.get("rhs_dilation"), rank),
         "feature_group_count": groups,
     }
+    config |= _padding(pads, x.shape[1:-1], config)
     return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
 
 
@@ -71,11 +76,31 @@ def _first(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer 
         "out_features": weight.shape[0],
         "kernel_size": weight.shape[2:],
         "strides": _sizes(strides, rank),
-        "padding": tuple(tuple(int(n) for n in pair) for pair in pads),
         "kernel_dilation": _sizes(step.kwargs.get("rhs_dilation"), rank),
         "feature_group_count": groups,
     }
+    config |= _padding(pads, x.shape[2:], config)
     return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
+
+
+def _padding(pads: RuntimeValue, sizes: Sequence[Dim], config: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """Return the padding at both ends of each axis, if it is known, and its name if it has one: "SAME" or "SAME_LOWER".
+
+    That of steps depends on the sizes of the image.
+    """
+    if not isinstance(pads, str):
+        return {"padding": tuple(tuple(int(n) for n in pair) for pair in pads)}
+    kernel, strides = config["kernel_size"], config["strides"]
+    whole = [(size - 1) * gap + 1 for size, gap in zip(kernel, config["kernel_dilation"], strict=True)]
+    if all(stride == 1 for stride in strides):
+        known: Sequence[Dim] = whole  # the same padding, whatever the size
+    else:
+        known = sizes
+    if pads != "VALID" and not all(isinstance(size, int) for size in known):
+        return {"padding": None, "named_padding": pads}
+    pairs = lax.padtype_to_pads(known, whole, strides, pads) if pads != "VALID" else [(0, 0)] * len(whole)
+    padding = tuple((int(low), int(high)) for low, high in pairs)
+    return {"padding": padding} | ({"named_padding": pads} if pads != "VALID" else {})
 
 
 def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer | None:
@@ -119,4 +144,4 @@ def _sizes(sizes: RuntimeValue, rank: int) -> tuple[int, ...]:
 
 
 def _are_known(pads: RuntimeValue) -> bool:
-    return all(isinstance(n, int) for pair in pads for n in pair)
+    return isinstance(pads, str) or all(isinstance(n, int) for pair in pads for n in pair)

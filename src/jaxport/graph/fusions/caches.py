@@ -1,0 +1,500 @@
+"""Recognise attention to a key-value cache: ONNX Runtime's GroupQueryAttention writes the new rows and attends to all.
+
+The keys and the values are what was cached with new rows: behind it (`concatenate`), or in place of some of its rows
+(`dynamic_update_slice`). The conditions on scores are read as inequalities of positions:
+
+1. A key is seen from its own position on. The operator always hides the others, so this has to be known.
+2. A key is seen for a number of positions: the window of the operator.
+3. What holds for all of these keys is left out.
+4. Everything else, such as padding, is a bias of the operator.
+
+The operator takes float32 and float16. It counts the rows of a cache; those behind the last one it leaves alone if past
+and present are one buffer, and zeros otherwise. A row of scores that conditions hide as a whole is averaged over the
+keys up to its position, where the program averages over all. Several new rows behind a cache need a batch of one
+sequence. So only steps of decoders, whose callers keep to these terms, have static caches, padding and any batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.graph.arranging import Arrangement
+from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source
+from jaxport.graph.fusing import Builder, Fusion, fuse
+from jaxport.graph.fusions.attention import ANCHOR, HIDDEN, LOW, Attended, additive, heads_merged, recognized
+from jaxport.graph.matching import Axis, Seen, between, look
+from jaxport.graph.positions import NOTHING, Affine, Condition, Known, Position, affine, conjunction, size
+from jaxport.onnx_facts import CACHED_ATTENTION, RUNTIME_DOMAIN
+
+#: The label of the axis of new rows.
+NEW = "new rows"
+
+KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+PAST = 3
+"""The place of the first cache among the operator's inputs."""
+
+WIDTH = 8
+"""What the size of the operator's vectors is a multiple of."""
+
+_INT32 = ir.DataType.INT32
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the callers of a graph keep to.
+
+    Attributes:
+      known: what is known of its sizes.
+      is_step: whether it is a step of a decoder.
+      positions: an input with the positions of tokens, which are at most the rows of the cache before them.
+    """
+
+    known: Known = NOTHING
+    is_step: bool = False
+    positions: ir.Value | None = None
+
+
+def cached_attention(model: ir.Model, terms: Terms) -> str:
+    """Replace attention to caches by GroupQueryAttention, in the main graph."""
+
+    def find(node: ir.Node) -> Fusion | str | None:
+        whole = recognized(node)
+        if node.graph is not model.graph or not isinstance(whole, Attended):
+            return None
+        step = _step(whole, terms)
+        return step.fusion() if isinstance(step, CachedStep) else step
+
+    report = fuse(model, find, ANCHOR)
+    if any(is_cached_attention(node) for node in model.graph):
+        model.opset_imports[RUNTIME_DOMAIN] = 1
+    return report
+
+
+def is_cached_attention(node: ir.Node | None) -> bool:
+    """Whether a node is a GroupQueryAttention of ONNX Runtime."""
+    return node is not None and (node.domain, node.op_type) == (RUNTIME_DOMAIN, CACHED_ATTENTION)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Rows with new ones.
+
+    Attributes:
+      past, present: the rows before and after.
+      new: the new rows, with the labels of the axes.
+      start: the place of the first new one.
+      is_static: whether they replace others.
+    """
+
+    past: ir.Value
+    present: ir.Value
+    new: Seen
+    start: Affine
+    is_static: bool
+
+    @property
+    def batch(self) -> Dim:
+        """The number of sequences."""
+        return (dims_of(self.present) or ())[0]
+
+    @property
+    def count(self) -> Dim:
+        """The number of new rows."""
+        return (dims_of(self.new.entry) or ())[2]
+
+    @classmethod
+    def of(cls, seen: Seen, axes: Sequence[Axis], known: Known) -> Cache | str | None:
+        """Return the cache that keys or values are, whose axes are those of `axes`: batch, heads, rows and vectors."""
+        node, value = seen.value.producer(), seen.value
+        dims = dims_of(value)
+        if dims is None or len(dims) != len(axes) or not is_op(node, "Concat", "TensorScatter"):
+            return None
+        rows = axes[2]
+        own = [axis for axis in seen.axes if axis is not None]
+        if rows not in own or seen.axes[integer(node, "axis", -2)] != rows:
+            return None
+        if any(axis not in (None, wanted) for axis, wanted in zip(seen.axes, axes, strict=True)):
+            return "the axes of its cache are not those of batches, heads, positions and vectors"
+        found = _scattered(node, known) if node.op_type == "TensorScatter" else _joined(node, known)
+        if found is None:
+            return None
+        past, new, start = found
+        labels = [NEW if axis == rows else axis for axis in seen.axes]
+        return cls(past, value, look(new, labels), start, len(node.inputs) > 2)
+
+
+def _joined(node: ir.Node, known: Known) -> tuple[ir.Value, ir.Value, Affine] | None:
+    """Return the old rows, the new ones, and the place of the first of these, if old rows surround the new ones."""
+    if len(node.inputs) == 2:
+        past, new = source(node), source(node, 1)
+        dims = dims_of(past)
+        return (past, new, size(dims[2])) if dims is not None and past.is_graph_input() else None
+    if len(node.inputs) != 3:
+        return None
+    before, new, after = (source(node, place) for place in range(3))
+    first, last, dims = _sliced(before, known), _sliced(after, known), dims_of(new)
+    if first is None or last is None or dims is None or first[0] is not last[0] or not first[0].is_graph_input():
+        return None
+    (past, begin, start), (_, end, stop) = first, last
+    whole = size((dims_of(past) or ())[2])
+    if begin != Affine({}, 0) or start is None or end != start + size(dims[2]) or stop not in (None, whole):
+        return None
+    return past, new, start
+
+
+def _sliced(value: ir.Value, known: Known) -> tuple[ir.Value, Affine, Affine | None] | None:
+    """Return what rows are taken from, the first one, and the one after the last; None for the end."""
+    node = value.producer()
+    if not is_op(node, "Slice"):
+        return None
+    begin, end, axes, *step = (source(node, place) for place in range(1, len(node.inputs)))
+    along = constant_of(axes)
+    if (
+        along is None
+        or along.tolist() != [2]
+        or any(number is None or number.tolist() != [1] for number in map(constant_of, step))
+    ):
+        return None
+    limit = constant_of(end)
+    unlimited = limit is not None and limit.tolist() == [np.iinfo(np.int64).max]
+    return source(node), affine(look(begin, [None]), known), None if unlimited else affine(look(end, [None]), known)
+
+
+def _scattered(node: ir.Node, known: Known) -> tuple[ir.Value, ir.Value, Affine] | None:
+    """Do the same for rows that replace others, at one place for all batches."""
+    past, new, places = (source(node, place) for place in range(3))
+    seen = look(places, ["batch"])
+    start = affine(seen, known)
+    return (past, new, start) if past.is_graph_input() and seen.axes == (None,) else None
+
+
+@dataclass(frozen=True)
+class CachedStep:
+    """An attention to a cache.
+
+    Attributes:
+      whole: the attention.
+      keys, values: the cache.
+      window: how many keys are seen; None for all.
+      conditions: what hides further keys.
+      added: what is added to scores.
+      arranged: how the queries, the new keys and values, and the result have three axes.
+    """
+
+    whole: Attended
+    keys: Cache
+    values: Cache
+    window: int | None
+    conditions: Sequence[Condition]
+    added: Sequence[Seen]
+    arranged: Sequence[Arrangement]
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The dtype that it is computed in."""
+        own = self.whole.operands[0].value.dtype
+        return own if own in KERNELS else ir.DataType.FLOAT
+
+    def fusion(self) -> Fusion:
+        """Return the replacement by the operator."""
+        return Fusion(CACHED_ATTENTION, self.whole.result.value, self.whole.leaves, self._emit)
+
+    def _emit(self, builder: Builder) -> ir.Value:
+        whole, dtype, result = self.whole, self.dtype, self.arranged[3]
+        sides = (whole.operands[0], self.keys.new, self.values.new)
+        arranging = zip(self.arranged[:3], sides, strict=True)
+        rows = [builder.cast(how.apply(builder, builder.now(one.value)), dtype) for how, one in arranging]
+        past = [builder.cast(builder.now(cache.past), dtype) for cache in (self.keys, self.values)]
+        total = _emitted(builder, self.keys.start + size(self.keys.count))
+        heads = whole.heads
+        assert heads is not None
+        attributes: dict[str, Any] = {"num_heads": heads[0], "kv_num_heads": heads[1], "scale": whole.scale}
+        attributes |= {} if self.window is None else {"local_window_size": self.window}
+        attributes |= {"softcap": whole.softcap} if whole.softcap else {}
+        operands = [*rows, *past, _counts(builder, total, result.merged[0]), total, None, None, None]
+        operands += [self._bias(builder), self._sink(builder)]
+        while operands[-1] is None:
+            operands.pop()
+        stamps = [(dtype, result.merged), *((dtype, dims_of(cache.present)) for cache in (self.keys, self.values))]
+        attended, *present = builder.emit_many(CACHED_ATTENTION, operands, stamps, RUNTIME_DOMAIN, **attributes)
+        for cache, value in zip((self.keys, self.values), present, strict=True):
+            builder.replace(cache.present, builder.cast(value, cache.present.dtype))
+        return result.revert(builder, builder.cast(attended, whole.result.value.dtype))
+
+    def _sink(self, builder: Builder) -> ir.Value | None:
+        sink = self.whole.sink
+        if sink is None:
+            return None
+        own = Arrangement.of(
+            dims_of(sink.value) or (), sink.axes, [[self.whole.axes.heads, self.whole.axes.group]], self.whole.sizes
+        )
+        assert own is not None
+        return builder.cast(own.apply(builder, builder.owned(sink.value)), self.dtype)
+
+    def _bias(self, builder: Builder) -> ir.Value | None:
+        """Return what the operator adds to the scores: a row for each query, a column for each key."""
+        terms = [
+            *(self._hiding(builder, one) for one in self.conditions),
+            *(self._shown(builder, seen) for seen in self.added),
+        ]
+        if not terms:
+            return None
+
+        # A sum of two hidden numbers hides, too; in half precision it would not be finite.
+        conditions = terms[: len(self.conditions)]
+        hiding = [_where_all(builder, conditions, self.dtype)] if conditions else []
+        bias = reduce(partial(_both, builder, "Add"), [*hiding, *terms[len(self.conditions) :]])
+        keys = self.keys.start + size(self.keys.count)
+        return builder.expanded(bias, [*(dims_of(bias) or ())[:2], self.keys.count, _dim(keys)])
+
+    def _shown(self, builder: Builder, seen: Seen) -> ir.Value:
+        """Return a value with the axes of the scores, without the columns behind the last row."""
+        how = self.whole.over_scores(seen)
+        assert how is not None
+        value = how.apply(builder, builder.owned(seen.value))
+        if self.keys.is_static and how.merged[3] != 1:
+            total = self.keys.start + size(self.keys.count)
+            bounds = [
+                builder.integers([0], "start"),
+                _emitted(builder, total, ir.DataType.INT64),
+                builder.integers([3], "axis"),
+            ]
+            value = builder.emit("Slice", [value, *bounds], [*how.merged[:3], _dim(total)], value.dtype)
+        return value if value.dtype is ir.DataType.BOOL else builder.cast(value, self.dtype)
+
+    def _hiding(self, builder: Builder, condition: Condition) -> ir.Value:
+        """Return where a condition holds."""
+        value = self._shown(builder, condition.seen)
+        return value if condition.holds else builder.emit("Not", [value], dims_of(value), ir.DataType.BOOL)
+
+
+def _where_all(builder: Builder, conditions: Sequence[ir.Value], dtype: ir.DataType) -> ir.Value:
+    """Return zero where conditions hold, and a number that hides elsewhere."""
+    visible = reduce(partial(_both, builder, "And"), conditions)
+    low = max(HIDDEN, float(np.finfo(dtype.numpy()).min))
+    zero, hidden = (
+        builder.constant(np.asarray(number, dtype.numpy()), name) for number, name in ((0, "seen"), (low, "hidden"))
+    )
+    return builder.emit("Where", [visible, zero, hidden], dims_of(visible), dtype)
+
+
+def _both(builder: Builder, op_type: str, one: ir.Value, other: ir.Value) -> ir.Value:
+    dims = [b if a == 1 else a for a, b in zip(dims_of(one) or (), dims_of(other) or (), strict=True)]
+    return builder.emit(op_type, [one, other], dims, one.dtype)
+
+
+def _counts(builder: Builder, total: ir.Value, batch: Dim) -> ir.Value:
+    """Return the place of the last row of each sequence."""
+    one = builder.constant(np.ones(1, np.int32), "one")
+    last = builder.emit("Sub", [total, one], [1], _INT32)
+    return builder.expanded(last, [batch])
+
+
+def _dim(total: Affine) -> Dim:
+    return str(total) if total.terms else total.number
+
+
+def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = _INT32) -> ir.Value:
+    """Return a sum as a vector of one element."""
+    int64 = ir.DataType.INT64
+    for value in builder.root.inputs:
+        for axis, dim in enumerate(dims_of(value) or ()):
+            if total.terms and size(dim) == total:
+                shape = builder.emit("Shape", [value], [1], int64, start=axis, end=axis + 1)
+                return builder.cast(shape, dtype)
+    sizes = [size(dim) for value in builder.root.inputs for dim in dims_of(value) or ()]
+    for one, other in itertools.combinations_with_replacement(sizes, 2):
+        if total.terms and one + other == total and one.terms and other.terms:
+            pair = [_emitted(builder, part, int64) for part in (one, other)]
+            return builder.cast(builder.emit("Add", pair, [1], int64), dtype)
+    parts = []
+    for key, factor in total.terms.items():
+        if isinstance(key, Seen):
+            part = builder.cast(builder.viewed(key.value, [1]), int64)
+        else:
+            part = builder.shape([str(key)])
+        if factor != 1:
+            part = builder.emit("Mul", [part, builder.integers([factor], "factor")], [1], int64)
+        parts.append(part)
+    if total.number or not parts:
+        parts.append(builder.integers([total.number], "size"))
+    whole = reduce(lambda one, other: builder.emit("Add", [one, other], [1], int64), parts)
+    if not total.terms:
+        return builder.constant(np.array([total.number], dtype.numpy()), "size")
+    return builder.cast(whole, dtype)
+
+
+# Which attention it is
+
+
+def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
+    """Return the attention to a cache that an attention is, why the operator cannot compute it, or None if it has none."""
+    whole = _with_roles_of_cache(whole)
+    axes, known = whole.axes, terms.known
+    pairs = ((whole.operands[1], axes.inner), (whole.operands[2], axes.outer))
+    caches = [Cache.of(seen, (axes.batch, axes.heads, axes.keys, vector), known) for seen, vector in pairs]
+    if None in caches:
+        return None
+    keys, values = caches
+    if isinstance(keys, str) or isinstance(values, str):
+        return keys if isinstance(keys, str) else values
+    assert keys is not None
+    assert values is not None
+    hindrance = _hindrance(whole, keys, values, terms)
+    if hindrance is not None:
+        return hindrance
+    sizes = {**whole.sizes, NEW: keys.count}
+    rows = (axes.queries, NEW, NEW, axes.queries)
+    sides = (whole.operands[0], keys.new, values.new, whole.result)
+    arranged = [
+        Arrangement.of(dims_of(seen.value) or (), seen.axes, heads_merged(axes.batch, along, heads, vector), sizes)
+        for seen, along, (_, heads, vector) in zip(sides, rows, axes.operands, strict=True)
+    ]
+    if None in arranged:
+        return "its shapes cannot be told before it runs"
+    visible = _Visible(whole, keys, terms)
+    hindrance = visible.read()
+    if hindrance is not None:
+        return hindrance
+    conditions, added = visible.conditions, visible.added
+    if (conditions or added) and not terms.is_step:
+        return "a row of its mask may hide all keys, which the operator would average up to the position of the query"
+    if any(whole.over_scores(one) is None for one in (*(one.seen for one in conditions), *added)):
+        return "the axes of its mask are others"
+    return CachedStep(
+        whole, keys, values, visible.window, conditions, added, [how for how in arranged if how is not None]
+    )
+
+
+def _with_roles_of_cache(whole: Attended) -> Attended:
+    """Return an attention whose batch and heads are the first two axes of its keys: one of them may have a single element."""
+    labels, axes = whole.operands[1].axes, whole.axes
+    if len(labels) != len(axes.scores) or {*labels[:2]} - {None} != {axes.batch, axes.heads} - {None}:
+        return whole
+    return replace(whole, axes=replace(axes, batch=labels[0], heads=labels[1]))
+
+
+def _hindrance(whole: Attended, keys: Cache, values: Cache, terms: Terms) -> str | None:
+    """Return why the operator cannot attend to a cache, or None."""
+    dtypes = {one.value.dtype for one in whole.operands[:3]}
+    widths = whole.sizes.get(whole.axes.inner), whole.sizes.get(whole.axes.outer)
+    if len(dtypes) > 1 or dtypes & {ir.DataType.DOUBLE, None}:
+        return "its cache is of another dtype than its queries, or of one that the operator lacks"
+    if whole.heads is None or not isinstance(widths[0], int):
+        return "the number or size of its heads is not known"
+    if widths[0] != widths[1] or widths[0] % WIDTH:
+        return f"the operator takes vectors of one size, a multiple of {WIDTH}, not {widths[0]} and {widths[1]}"
+    if keys.start != values.start or keys.is_static != values.is_static:
+        return "keys and values are written in different places"
+    if keys.is_static and not (terms.is_step and dtypes <= {*KERNELS}):
+        return "a static cache is one buffer for past and present, as callers of a decoder step have it, in float32 or float16"
+    if not terms.is_step and keys.batch != 1 and keys.count != 1:
+        return "the operator takes several new rows behind a cache for a batch of one sequence"
+    inner = {*(between(whole.result.value, whole.leaves) or ())}
+    if any(user not in inner for cache in (keys, values) for user in cache.present.consumers()):
+        return "its cache is read elsewhere, too"
+    return None
+
+
+@dataclass
+class _Visible:
+    """Which keys the queries of an attention see, read condition by condition.
+
+    Attributes:
+      whole: the attention.
+      keys: its cache.
+      terms: what the callers of the graph keep to.
+      window: how many keys a query sees, up to its own position; None for all.
+      conditions: what hides further keys.
+      added: what is added to the scores.
+      is_causal: whether the keys after the position of a query are known to be hidden.
+    """
+
+    whole: Attended
+    keys: Cache
+    terms: Terms
+    window: int | None = None
+    conditions: list[Condition] = field(default_factory=list)
+    added: list[Seen] = field(default_factory=list)
+    is_causal: bool = False
+
+    def read(self) -> str | None:
+        """Read all masks and biases; return why the operator has none like these, or None."""
+        if self.whole.is_causal:
+            return "its mask counts the positions of queries from the first key"
+        for mask in (*self.whole.masks, *(additive(bias) or bias for bias in self.whole.biases)):
+            if isinstance(mask, Seen):
+                self.added.append(mask)
+            elif mask.numbers is None:
+                self.added.append(mask.seen)
+            elif max(mask.numbers) == 0 and min(mask.numbers) <= LOW:
+                for condition in conjunction(mask.seen, self.terms.known, mask.numbers[0] == 0):
+                    self._add(condition)
+            else:
+                return "its mask does not choose between a score and a low number"
+        return None if self.is_causal else "its mask is not known to hide the keys after the position of a query"
+
+    def _add(self, condition: Condition) -> None:
+        total = condition.sum
+        query, key = Position(self.whole.axes.queries), Position(self.whole.axes.keys)
+        moved = None if total is None else self._beside_own(total)
+        if total is None or moved is None:
+            if total is not None and self._follows_positions(total):
+                self.is_causal = True
+            self.conditions.append(condition)
+            return
+        rest, factor = moved.without(query, key), total.factor(key)
+        if factor == -1 and rest == Affine({}):  # a key is at most at the position of the query
+            self.is_causal = True
+        elif factor == 1 and not rest.terms and rest.number >= 0:
+            width = rest.number + 1
+            self.window = width if self.window is None else min(width, self.window)
+        elif not self._holds_for_all(moved, factor):
+            self.conditions.append(condition)
+
+    def _beside_own(self, total: Affine) -> Affine | None:
+        """Return a sum with the place of a key counted from that of the query; None if it depends on anything else.
+
+        The place of a query is that of its new row: the first one's, and its position among the new ones.
+        """
+        query, key = Position(self.whole.axes.queries), Position(self.whole.axes.keys)
+        is_single = self.keys.count == 1
+        factor = total.factor(key)
+        if abs(factor) != 1 or any(isinstance(one, Position) and one not in (query, key) for one in total.terms):
+            return None
+        if total.factor(query) != -factor and not is_single:
+            return None
+        return total.without(query) + self.keys.start * factor
+
+    def _holds_for_all(self, moved: Affine, factor: int) -> bool:
+        """Whether what is left of a sum is not negative for any key up to the position of a query."""
+        query, key = Position(self.whole.axes.queries), Position(self.whole.axes.keys)
+        rest = moved.without(query, key)
+        if factor == -1:  # at most a number of positions ahead of the query
+            return self.terms.known.is_positive_or_zero(rest)
+        return self.terms.known.is_positive_or_zero(rest - self.keys.start - size(self.keys.count) + 1)
+
+    def _follows_positions(self, total: Affine) -> bool:
+        """Whether a key is at most at the position of the query's token, as its caller counts: before its row."""
+        key, (value, *others) = Position(self.whole.axes.keys), total.values or [None]
+        if value is None or others or self.terms.positions is None or _uncast(value.value) is not self.terms.positions:
+            return False
+        along = [axis for axis in value.axes if axis is not None]
+        own = [axis for axis in (self.whole.axes.batch, self.whole.axes.queries) if axis is not None]
+        ahead = total.without(value, key)
+        return along == [axis for axis in own if axis in along] and (
+            total.factor(value), total.factor(key)
+        ) == (1, -1) and not ahead.terms and ahead.number <= 0  # fmt: skip
+
+
+def _uncast(value: ir.Value) -> ir.Value:
+    while is_op(node := value.producer(), "Cast"):
+        value = source(node)
+    return value

@@ -1,0 +1,180 @@
+"""Attention to key-value caches as GroupQueryAttention: what is recognised, what is declined, and that values agree."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxport
+from jaxport.export.generation.decoders import decoder_inputs
+from jaxport.testing import spec
+
+HEADS, GROUPS, SIZE = 4, 2, 8
+LOW = -1e30
+STEPS = [
+    {"batch_size": 2, "sequence_length": 3, "total_sequence_length": 3},
+    {"batch_size": 2, "sequence_length": 1, "total_sequence_length": 6},
+    {"batch_size": 1, "sequence_length": 3, "total_sequence_length": 7},
+]
+
+
+def written(past, rows, at):
+    if at is None:
+        return jnp.concatenate([past, rows], axis=2)
+    return jax.lax.dynamic_update_slice(past, rows, (0, 0, at, 0))
+
+
+def step(
+    *,
+    window=None,
+    cap=None,
+    sinks=False,
+    padded=True,
+    scores_dtype=np.float32,
+    groups=GROUPS,
+    repeat=False,
+    see=lambda keys, queries, ids: keys <= queries,
+    read=lambda rows: rows,
+):
+    """A decoder's step of one layer, whose attention is spelled out."""
+    rng = np.random.default_rng(0)
+    kernels = {
+        name: rng.normal(size=(16, heads * SIZE)).astype(np.float32) / 4
+        for name, heads in (("query", HEADS), ("key", groups), ("value", groups))
+    }
+    output, words = (rng.normal(size=shape).astype(np.float32) / 4 for shape in ((HEADS * SIZE, 11), (11, 16)))
+    sink = rng.normal(size=(HEADS,)).astype(np.float32)
+
+    def decode(input_ids, attention_mask, position_ids, past_key_values):
+        (past,) = past_key_values
+        dtype = past["key"].dtype
+        x = jnp.asarray(words)[input_ids].astype(dtype)
+        batch, length = input_ids.shape
+        total, rows = attention_mask.shape[1], past["key"].shape[2]
+        at = None if rows == total - length else total - length
+
+        def heads(name, count):
+            return (x @ kernels[name].astype(dtype)).reshape(batch, length, count, SIZE).swapaxes(1, 2)
+
+        present = {name: written(past[name], heads(name, groups), at) for name in ("key", "value")}
+        key, value = (read(present[name]) for name in ("key", "value"))
+        query = heads("query", HEADS).reshape(batch, groups, HEADS // groups, length, SIZE)
+        if repeat:
+            key, value = (jnp.repeat(side, HEADS // groups, axis=1)[:, :, None] for side in (key, value))
+            query = query.reshape(batch, HEADS, 1, length, SIZE)
+        scores = jnp.einsum("bgrqd,bgrkd->bgrqk" if repeat else "bgrqd,bgkd->bgrqk", query, key)
+        scores = scores.astype(scores_dtype) * SIZE**-0.5
+        if cap is not None:
+            scores = cap * jnp.tanh(scores / cap)
+        queries, keys = jnp.arange(total - length, total)[:, None], jnp.arange(key.shape[-2])
+        seen = see(keys, queries, position_ids)
+        if window is not None:
+            seen &= keys > queries - window
+        if padded:
+            mask = attention_mask if at is None else jnp.pad(attention_mask, ((0, 0), (0, rows - total)))
+            seen = seen & (mask[:, None, :] != 0)
+        scores = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], scores, LOW)
+        if sinks:
+            column = jnp.broadcast_to(sink.reshape(groups, -1)[:, :, None, None], (*scores.shape[:-1], 1))
+            scores = jnp.concatenate([scores, column.astype(scores.dtype)], axis=-1)
+        weights = jax.nn.softmax(scores, axis=-1)
+        weights = (weights[..., :-1] if sinks else weights).astype(value.dtype)
+        mixed = jnp.einsum("bgrqk,bgrkd->bgrqd" if repeat else "bgrqk,bgkd->bgrqd", weights, value)
+        mixed = mixed.reshape(batch, HEADS, length, SIZE).swapaxes(1, 2).reshape(batch, length, HEADS * SIZE)
+        return {"logits": (mixed @ output.astype(dtype)).astype(np.float32), "present": [present]}
+
+    return decode
+
+
+def exported(fn, cache="growing", groups=GROUPS, dtype=np.float32, target="genai"):
+    return jaxport.to_onnx(fn, decoder_inputs(1, groups, SIZE, cache=cache, dtype=dtype), target=target)
+
+
+def attention_of(model):
+    (node,) = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
+    return node
+
+
+def reason(result):
+    return next(report.text for report in result.pass_reports if report.name == "cached_attention")
+
+
+KINDS = {
+    "plain": {"padded": False},
+    "padded": {},
+    "window": {"window": 2},
+    "soft cap": {"cap": 5.0},
+    "sinks": {"sinks": True, "window": 3, "cap": 4.0},
+    "one group": {"groups": 1},
+    "repeated heads": {"repeat": True},
+    "positions": {"see": lambda keys, queries, ids: keys <= ids[:, :, None]},
+    "from above": {"see": lambda keys, queries, ids: ~(queries < keys)},
+    "distances": {"see": lambda keys, queries, ids: (queries - keys >= 0) & (queries - keys < 3)},
+}
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_to_a_cache_is_one_operator_with_the_same_values(kind, cache):
+    options = KINDS[kind]
+    result = exported(step(**options), cache, options.get("groups", GROUPS))
+    node = attention_of(result.model)
+    assert (len(node.inputs) > 10 and node.inputs[10] is not None) == options.get("padded", True)
+    assert ("local_window_size" in node.attributes) == (kind in ("window", "sinks", "distances"))
+    more = {"max_sequence_length": 9} if cache == "static" else {}
+    assert result.verify(sizes=[{**sizes, **more} for sizes in STEPS]).ok
+
+
+def test_a_mask_that_shows_later_keys_is_declined():
+    result = exported(step(see=lambda keys, queries, ids: keys <= queries + 1))
+    assert "its mask is not known to hide the keys after the position of a query" in reason(result)
+    assert "GroupQueryAttention" not in {node.op_type for node in result.model.graph}
+    assert result.verify(sizes=STEPS[2:]).ok
+
+
+def test_a_cache_that_is_read_elsewhere_is_declined():
+    def decode(input_ids, attention_mask, position_ids, past_key_values):
+        result = step()(input_ids, attention_mask, position_ids, past_key_values)
+        return {**result, "logits": result["logits"] + result["present"][0]["key"].sum()}
+
+    assert "its cache is read elsewhere, too" in reason(exported(decode))
+
+
+def test_padding_is_a_reason_where_callers_keep_to_no_terms():
+    def other(ids, mask, positions, cache):
+        return step()(ids, mask, positions, [cache])
+
+    def causal(ids, mask, positions, cache):
+        return step(padded=False)(ids, mask, positions, [cache])
+
+    ids, mask, positions, (cache,) = decoder_inputs(1, GROUPS, SIZE)
+    rows, new = spec("B", GROUPS, "P", SIZE), spec("B", 1, dtype=np.int64)
+    single = [new, spec("B", "P + 1", dtype=np.int64), new, {"key": rows, "value": rows}]
+    reasons = [
+        reason(jaxport.to_onnx(fn, inputs, target="onnxruntime"))
+        for fn, inputs in ((other, single), (causal, [ids, mask, positions, cache]))
+    ]
+    assert "a row of its mask may hide all keys" in reasons[0]
+    assert "for a batch of one sequence" in reasons[1]
+    result = jaxport.to_onnx(causal, single, target="onnxruntime")
+    assert attention_of(result.model)
+    assert result.verify().ok
+
+
+@pytest.mark.parametrize("target", ["openvino", "portable", "web", "onnx"])
+def test_other_targets_keep_what_they_have(target):
+    result = exported(step(), target=target)
+    assert "GroupQueryAttention" not in {node.op_type for node in result.model.graph}
+
+
+def test_rows_behind_the_last_one_stay_in_the_only_buffer():
+    result = exported(step(), "static")
+    rng = np.random.default_rng(0)
+    past = {name: rng.normal(size=(1, GROUPS, 9, SIZE)).astype(np.float32) for name in ("key", "value")}
+    before = {name: rows.copy() for name, rows in past.items()}
+    present = result(np.array([[3]]), np.ones((1, 4), int), np.array([[3]]), [past])["present"][0]
+    for name, rows in before.items():
+        np.testing.assert_array_equal(past[name], rows)
+        np.testing.assert_array_equal(present[name][:, :, 4:], rows[:, :, 4:])
