@@ -302,6 +302,6 @@ def test_conditions_beyond_an_axis_select_nothing() -> None:
     graph = "g (float[n, 2] x) => (float[m, 2] y) <bool[3] c = {1, 0, 1}> { y = Compress<axis = 0>(x, c) }"
     opened = from_onnx(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {graph}'))
     assert opened(x[:2]).tolist() == [[0, 1]]
-    source = opened.to_source()
+    source = opened.to_source(framework="jax")
     assert source.notes == ("`n >= 3` has to hold, for the Compress that makes `y`",)
     assert "n has to be at least 3" in source.code

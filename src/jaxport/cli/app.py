@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -28,6 +28,7 @@ from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
 
 if TYPE_CHECKING:
+    from jaxport.export.delivery.targets import TargetName
     from jaxport.export.exported import Exported
     from jaxport.jaxprs import Parameters, PythonFunction, PyTree
     from jaxport.verify import Report
@@ -365,8 +366,8 @@ def exported_like(path: Path, function: PythonFunction, inputs: list[PyTree], si
     return jaxport.to_onnx(
         function,
         inputs,
-        target=recorded.get("jaxport.target", "onnx"),
-        precision=recorded.get("jaxport.precision"),
+        target=cast("TargetName", recorded.get("jaxport.target", "onnx")),  # which `to_onnx` checks
+        precision=specs.parse_precision(recorded.get("jaxport.precision")),
         **signature,
     )
 

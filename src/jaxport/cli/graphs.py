@@ -20,6 +20,7 @@ from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
 
 if TYPE_CHECKING:
+    from jaxport.export.delivery.targets import TargetName
     from jaxport.export.exported import Exported
     from jaxport.importer.program import Program
     from jaxport.importer.traced.assumptions import Assumptions
@@ -99,7 +100,7 @@ def optimize(
     )
 
 
-def _again(program: Program, target: str) -> Exported:
+def _again(program: Program, target: TargetName) -> Exported:
     """Export a program with the inputs, outputs and names of its file."""
     import jaxport
     from jaxport.importer.traced.assumptions import with_assumptions

@@ -17,7 +17,7 @@ import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
 import numpy as np
@@ -182,7 +182,7 @@ def parse_precision(text: str | None) -> Named | None:
     ('float16', Int4(group=64, symmetric=True))
     """
     if text is None or "," not in text:
-        return text
+        return cast("Named | None", text)  # which `to_onnx` checks
     from jaxport.export.delivery.precisions import PRECISIONS
 
     name, *options = (part.strip() for part in text.split(","))
