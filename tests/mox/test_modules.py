@@ -329,7 +329,7 @@ def test_blocks_in_selected_blocks_are_replaced_too():
     assert len(mox.select("//module_call")) == 3
     np.testing.assert_allclose(edited(X), 2 * (2 * model.one(2 * model.one(X))), rtol=1e-6)
     captured = mox.capture("//module_call")(X)
-    assert_same(captured, {"": mox(X), "one": (model.one(X), model.one(model.one(X)))})
+    assert_same(dict(captured), {"": mox(X), "one": (model.one(X), model.one(model.one(X)))})
 
 
 def test_a_traced_mox_is_traced_again_with_its_blocks():

@@ -19,7 +19,7 @@ PACKAGE = SOURCE / "jaxport"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 #: What users install with one of these; the other extras are for developers.
-FOR_USERS = ("runtime", "flax", "equinox", "images")
+FOR_USERS = ("runtime", "flax", "equinox", "torch", "images")
 # Libraries that are used if the user's program has loaded them, each with its reason.
 ONLY_IF_LOADED = {
     "haiku": "the modules of a model that is written with it become blocks",

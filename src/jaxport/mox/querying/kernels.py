@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
@@ -120,7 +120,24 @@ def kernels(match: Match, computed: bool = False) -> list[Kernel]:
         sizes = {index: _bytes(jaxpr.invars[index].aval) for index in sorted(weight.origins)}
         if known.isdisjoint(weight.origins):
             used += _kernel(match, jaxpr, weight, max(sizes, key=sizes.__getitem__))
-    return used
+    return used if block.method in ("", "__call__") else _as_tables(match, used)
+
+
+def _as_tables(match: Match, used: Sequence[Kernel]) -> list[Kernel]:
+    """Return the kernels of another method of a module, those that calls of the module look up in as the tables they are.
+
+    `embed.attend` multiplies by the table of `embed`: what is made for a table has one form, whichever method asks.
+    """
+    calls = [other for other in match.root.select(match.path, strict=False) if other.block is not None]
+    found = [kernel for call in calls if call.block.method == "__call__" for kernel in kernels(call)]
+    tables = {kernel.path: kernel for kernel in found if kernel.is_lookup}
+    plain = {"met": None, "made": None, "order": None, "is_linear": False, "_flow": None}
+    return [
+        kernel
+        if kernel.path not in tables or kernel.is_lookup
+        else replace(kernel, inputs=tables[kernel.path].inputs, outputs=tables[kernel.path].outputs, **plain)
+        for kernel in used
+    ]
 
 
 def _bytes(aval: Aval) -> int:
