@@ -62,7 +62,7 @@ SCRIPTS_INSTALLED := $(if $(NODE),$(SCRIPTS)/node_modules/.package-lock.json)
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test quick test-all test-breadth mutants fuzz-guided test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-runtimes test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean release-check
+.PHONY: help env demo test quick test-all test-breadth test-attributes mutants fuzz-guided test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-runtimes test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean release-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,7 +145,10 @@ WITHIN ?= 180
 test-breadth: $(INSTALLED) ## some of what `make test` leaves out, in random order (SEED), for up to WITHIN seconds
 	@echo "make test-breadth SEED=$(SEED) WITHIN=$(WITHIN)"
 	@$(BIN)/python -m pytest -n $(JOBS) -q -m slow --all-variants --order $(SEED) --within $(WITHIN) \
-		--ignore=tests/fuzzing --ignore=tests/importer/test_older_onnx.py $(ARGS)
+		--ignore=tests/fuzzing --ignore=tests/importer/test_older_onnx.py --ignore=tests/importer/test_attributes.py $(ARGS)
+
+test-attributes: $(INSTALLED) ## rare values of the attributes of every operator, in all versions and types, against other evaluators
+	@$(BIN)/python -m pytest tests/importer/test_attributes.py -n $(JOBS) -q -m slow --all-variants $(ARGS)
 
 test-real: $(INSTALLED) ## every example at its published size
 	@$(BIN)/python -m pytest -q -m real $(ARGS)
@@ -226,7 +229,7 @@ format: $(INSTALLED) ## let ruff mend what it can
 # pyright says nothing until it is done.
 types: $(INSTALLED) ## pyright, about a minute
 	@echo "pyright is checking $$(find src examples -name '*.py' | wc -l) files: about a minute"
-	@$(BIN)/pyright --pythonpath $(BIN)/python --stats | grep -v "^ \|^$$"
+	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 release-check: $(INSTALLED) ## build the distributions, install them into empty environments on Python 3.11 and 3.13, run the README there
 	@$(BIN)/python -m scripts.release_check

@@ -31,7 +31,7 @@ from jaxport.verify.report import Output, Report
 from jaxport.verify.running import Run
 
 if TYPE_CHECKING:
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
 __all__ = ["from_torch", "tensor_of"]
 
@@ -110,8 +110,8 @@ def from_torch(
 
 def _torch() -> PyTree:
     try:
-        import onnxscript  # noqa: F401  PyTorch's exporter needs it
-        import torch
+        import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]  PyTorch's exporter needs it
+        import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise NotInstalled(
             f"`{error.name}` is not installed",
@@ -209,7 +209,7 @@ class _ModuleCall:
 
 
 def _pytree() -> PyTree:
-    from torch.utils import _pytree
+    from torch.utils import _pytree  # pyright: ignore[reportMissingImports]
 
     return _pytree
 
@@ -402,7 +402,7 @@ def _rename_sizes(model: ir.Model, call: _ModuleCall) -> None:
     tensors = [axes for leaf, axes in zip(call.leaves, call.open_axes, strict=True) if isinstance(leaf, torch.Tensor)]
     for value, axes in zip(model.graph.inputs, tensors, strict=True):
         for axis, dim in axes.items():
-            symbol = value.shape[axis]
+            symbol = value.shape[axis] if value.shape is not None else None
             if (
                 isinstance(symbol, ir.SymbolicDim)
                 and str(symbol.value).isidentifier()
@@ -456,7 +456,7 @@ class _Beside(Comparison):
         run = next(self.runs(arrays, None, 0))
         return replace(run, sizes=call.sizes)
 
-    def expected(self, _: Run) -> list[np.ndarray]:
+    def expected(self, run: Run) -> list[np.ndarray]:  # noqa: ARG002  the call has the arguments of the run
         torch = _torch()
         outputs = _pytree().tree_leaves(self.call.outputs())
         return [_array(output) for output in outputs if isinstance(output, torch.Tensor)]

@@ -91,7 +91,7 @@ BY_THE_SUITE = frozenset(
     integer_pow reduce_precision convert_element_type mul add_any atan2 pow eq ne lt le gt ge xor population_count clz
     select_n clamp dim_as_value platform_index broadcast_in_dim rev iota reduce_sum reduce_prod reduce_max reduce_min
     reduce_or reduce_and argmin cumsum cumprod cummax cummin sort dot_general gather scatter scatter-add scatter-sub
-    scatter-mul scatter-min scatter-max reduce_window_sum reduce_window_max reduce_window_min swish soft_sign matmul resized
+    scatter-mul scatter-min scatter-max complex imag conj fft reduce_window_sum reduce_window_max reduce_window_min swish soft_sign matmul resized
     """.split()
 )
 

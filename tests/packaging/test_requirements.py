@@ -19,7 +19,11 @@ PACKAGE = SOURCE / "jaxport"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 #: What users install with one of these; the other extras are for developers.
-FOR_USERS = ("runtime", "flax", "equinox", "torch", "images")
+FOR_USERS = ("runtime", "flax", "equinox", "images")
+#: Extras of their own, which `all` does not bring.
+APART = ("torch",)
+#: What pages tell users to install beside the package, each with its reason.
+BESIDE = {"optax": "trains what the pages print", "scikit-learn": "its digits are the data of a page"}
 # Libraries that are used if the user's program has loaded them, each with its reason.
 ONLY_IF_LOADED = {
     "haiku": "the modules of a model that is written with it become blocks",
@@ -38,7 +42,7 @@ def installable() -> set[str]:
     """The distributions that users get with the package or one of its extras."""
     return {
         distribution(item)
-        for item in [*PROJECT["dependencies"], *(item for name in FOR_USERS for item in EXTRAS[name])]
+        for item in [*PROJECT["dependencies"], *(item for name in (*FOR_USERS, *APART) for item in EXTRAS[name])]
     }
 
 
@@ -54,7 +58,11 @@ def problem(hint: str) -> str | None:
     if bracket := re.fullmatch(r"(\.|jaxport|jaxport\S*\.whl)\[([\w,-]+)\]", hint):
         unknown = set(bracket[2].split(",")) - set(EXTRAS)
         return f"there is no extra {sorted(unknown)}" if unknown else None
-    return None if distribution(hint) in installable() else "it is neither a dependency nor in an extra for users"
+    return (
+        None
+        if distribution(hint) in installable() | {*BESIDE}
+        else "it is neither a dependency nor in an extra for users"
+    )
 
 
 def texts() -> Iterator[tuple[str, str]]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
-import transformers
-from torch import nn
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyTorch warns of itself
+    torch = pytest.importorskip("torch", reason="PyTorch has an environment of its own: `make test-torch`")
+    import transformers
+    from torch import nn
+
+    from tests.torch.models import CASES, SIZES, Plain
 
 import jaxport
-from tests.torch.models import CASES, SIZES, Plain
 
 pytestmark = pytest.mark.torch
 

@@ -145,7 +145,9 @@ def test_calls_branches_and_loops_are_seen_into(fn, shape):
 
 
 def test_integers_and_nan_diverge_too():
-    found = divergence_of(lambda i: jax.lax.div(i, jnp.full_like(i, 2)), i32("B"), rules={"div": lambda op, x, y: op.Mul(x, y)})
+    found = divergence_of(
+        lambda i: jax.lax.div(i, jnp.full_like(i, 2)), i32("B"), rules={"div": lambda op, x, y: op.Mul(x, y)}
+    )
     assert "`div`" in found.place
     nan = {"tanh": lambda op, x: op.Div(x, op.Sub(x, x))}
     assert "nan where" in divergence_of(jnp.tanh, f32("B"), rules=nan).problem.replace("inf", "nan")

@@ -243,7 +243,7 @@ def run_model(
         publish(save, lambda file, _: _save(file, results))
     rows = [row for timing in timings for row in timing.rows()]
     title = f"milliseconds of {counted(repeat, 'call')} (loaded in {load_seconds:.2f} s)"
-    columns = ["sizes", "side", "trace and compile", "fastest", "median", "90 %", "slowest", "ratio"]
+    columns = ["sizes", "side", "compile", "fastest", "median", "90 %", "slowest", "ratio"]
     tell(
         {
             "compared": report_values(report),

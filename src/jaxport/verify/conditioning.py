@@ -85,7 +85,7 @@ class _Rounding:
         self.count += 1
         eps = float(jnp.finfo(dtype).eps)
         # One operator draws all numbers: `jax.random` takes a hundred, which XLA would compile for each equation.
-        _, bits = jax.lax.rng_bit_generator(self.key.at[1].set(self.count), value.shape, np.uint8)
+        _, bits = jax.lax.rng_bit_generator(self.key.at[1].set(self.count), value.shape, np.uint8)  # pyright: ignore[reportArgumentType]
         steps = (bits % 3).astype(np.int32) - 1
         wide = jnp.promote_types(dtype, np.float32)
         value = jnp.asarray(value)

@@ -64,6 +64,33 @@ class Spelled:
                 return Step("operator", "//", (x, _whole(divisor)), {}, step.outputs, step.node)
         return None
 
+    def floor_of_parts(self, step: Step) -> Step | None:
+        """`div(x, c) + div(fmod(x, c) - (c - 1), c)` is `x // c`, of a positive `c`."""
+        for quotient, correction in (step.args, step.args[::-1]) if len(step.args) == 2 else ():
+            divided, lowered = self._quotient(quotient), self._quotient(correction)
+            less = self.spellings.step(lowered[0], "-") if lowered is not None else None
+            rest = self.spellings.step(less.args[0], "jnp.fmod") if less is not None and len(less.args) == 2 else None
+            if divided is None or lowered is None or less is None or rest is None or len(rest.args) != 2:
+                continue
+            x, divisor = divided
+            count = _count(divisor)
+            if rest.args[0] is not x or count is None or not all(_is_count(c, count) for c in (lowered[1], rest.args[1])):
+                continue
+            if is_number(less.args[1], count - 1):
+                return Step("operator", "//", (x, _whole(divisor)), {}, step.outputs, step.node)
+        return None
+
+    def modulo(self, step: Step) -> Step | None:
+        """`mod(x, c)` of integers is `x % c`."""
+        x, divisor = step.args if len(step.args) == 2 and not step.kwargs else (None, None)
+        if not isinstance(x, Variable) or np.dtype(x.dtype).kind not in "iu":
+            return None
+        count = divisor if isinstance(divisor, Variable) else _count(divisor)
+        if count is None:
+            return None
+        count = count if isinstance(count, Variable) else _whole(count)
+        return Step("operator", "%", (x, count), {}, step.outputs, step.node)
+
     def remainder(self, step: Step) -> Step | None:
         """`where((r < 0) & ~(r == 0), r + c, r)`, with `r = x - div(x, c) * c`, is `x % c`, of a positive `c`."""
         condition, more, rest = step.args if len(step.args) == 3 and not step.kwargs else (None, None, None)

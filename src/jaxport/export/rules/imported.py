@@ -52,9 +52,10 @@ def operator(op, *operands, block, jaxpr, operation):
     values, attributes = _written(op, facts, operation, operands)
     values = [x if x is None else newer.operand(op, place, x, x.shape) for place, x in enumerate(values)]
     types = {} if facts is None else _typed(op, facts, values)
-    if operation.name in OPEN_ON_INTEGERS and values[0].dtype.kind in "iu":
+    kind = "" if not values or values[0] is None else values[0].dtype.kind
+    if operation.name in OPEN_ON_INTEGERS and kind and kind in "iu":
         op.decline("for integers ONNX leaves some results open, and ONNX Runtime ends where one is divided by zero")
-    if operation.name == "Mod" and values[0].dtype.kind == "f" and not attributes.get("fmod"):
+    if operation.name == "Mod" and kind == "f" and not attributes.get("fmod"):
         op.decline("before opset 28 floats have the remainder of C only")
     avals = dict(zip(places, op.outs, strict=True))
     stated = next((attributes[name] for name in ("to", "dtype", "output_dtype") if attributes.get(name)), None)

@@ -302,7 +302,7 @@ class Updates:
         return self.rows(op, x, combination, unique)
 
     def with_a_spare(
-        self, op: Emitter, x: Value, first: int, number: Value | None, combination: Combination, unique: bool
+        self, op: Emitter, x: Any, first: int, number: Value | None, combination: Combination, unique: bool
     ) -> Value:
         """Combine updates, of which those that lie outside go into rows that are cut off.
 

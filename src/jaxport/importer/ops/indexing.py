@@ -42,7 +42,7 @@ earlier("GatherND", since=11, until=11, without="batch_dims")
 
 
 @helper
-def combined_at(data, index, updates, update):
+def combined_at(data, index, updates, update: str):
     """Return `data` with `updates` combined into it at `index`: "set", "add", "multiply", "max" or "min".
 
     JAX has no gradient of the last three for positions that may repeat: that of one update after another is taken.

@@ -198,8 +198,8 @@ def _largest_sum(w: Tensor, zero_point: Tensor | None) -> int:
     if kernel is None or offset is None or kernel.symbolic or offset.symbolic:
         return math.prod(w.shape[1:]) * _largest(w, zero_point)
     zeros = offset.data.astype(np.int64).reshape(-1, *[1] * (w.ndim - 1))
-    sums = np.abs(kernel.data.astype(np.int64) - zeros).reshape(w.shape[0], -1).sum(axis=1)
-    return max(int(sums.max(initial=0)), 1)
+    sums = np.sum(np.abs(kernel.data.astype(np.int64) - zeros).reshape(w.shape[0], -1), axis=1)
+    return max(int(np.max(sums, initial=0)), 1)
 
 
 def whole_conv(
