@@ -145,13 +145,16 @@ class Spelled:
         return compared is not None and {*map(id, compared.args)} == {id(index), id(at)}
 
     def converted(self, step: Step) -> Step | None:
-        """`clip(x, -128, 127).astype(int8)` is `x.astype(int8)`: XLA's conversion saturates."""
+        """`clip(x, -128, 127).astype(int8)` is `x.astype(int8)`: XLA's conversion saturates. A rounded `x` is quantized."""
         limits = _limits(step.args[1]) if len(step.args) == 2 and not step.kwargs else None
         clipped = self.spellings.step(step.args[0], "jnp.clip")
         if limits is None or clipped is None or clipped.kwargs or len(clipped.args) != 3:
             return None
         x = self._without_nan(clipped.args[0])
         if x is None or not all(is_number(clipped.args[1 + at], limits[at]) for at in range(2)):
+            return None
+        shifted = self.spellings.step(x, "+", "-")
+        if self.spellings.step(x if shifted is None else shifted.args[0], "jnp.round") is not None:
             return None
         return Step(step.form, step.name, (x, step.args[1]), {}, step.outputs, step.node)
 
