@@ -74,7 +74,11 @@ class Spelled:
                 continue
             x, divisor = divided
             count = _count(divisor)
-            if rest.args[0] is not x or count is None or not all(_is_count(c, count) for c in (lowered[1], rest.args[1])):
+            if (
+                rest.args[0] is not x
+                or count is None
+                or not all(_is_count(c, count) for c in (lowered[1], rest.args[1]))
+            ):
                 continue
             if is_number(less.args[1], count - 1):
                 return Step("operator", "//", (x, _whole(divisor)), {}, step.outputs, step.node)

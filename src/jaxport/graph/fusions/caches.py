@@ -438,7 +438,13 @@ class _Visible:
                     self._add(condition)
             else:
                 return "its mask does not choose between a score and a low number"
-        return None if self.is_causal else "its mask is not known to hide the keys after the position of a query"
+        # A growing cache ends with the only new row: no key lies after it, and the mask need not say so.
+        is_last = self.keys.count == 1 and not self.keys.is_static
+        return (
+            None
+            if self.is_causal or is_last
+            else "its mask is not known to hide the keys after the position of a query"
+        )
 
     def _add(self, condition: Condition) -> None:
         total = condition.sum
