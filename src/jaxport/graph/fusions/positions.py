@@ -58,7 +58,9 @@ def positions(model: ir.Model, sizes: Mapping[ir.Value, np.ndarray] | None = Non
       sizes: by value, its elements as texts of sizes, if they depend on sizes alone.
       strict: whether guards that act on NaN alone stay, and what is known has to hold for all inputs and weights.
     """
-    rewriting = _Folding(Knowledge(model, sizes or {}, are_finite=not strict), Editor(model), strict)
+    certain = Knowledge(model, sizes or {}, are_finite=False)
+    known = certain if strict else Knowledge(model, sizes or {})
+    rewriting = _Folding(known, certain, Editor(model), strict)
     for root in roots(model):
         for graph in [root, *subgraphs(root)]:
             for node in list(graph):
@@ -69,9 +71,10 @@ def positions(model: ir.Model, sizes: Mapping[ir.Value, np.ndarray] | None = Non
 
 @dataclass(eq=False)
 class _Folding:
-    """What is known, and what was replaced."""
+    """What is known, also of inputs and weights that are not finite, and what was replaced."""
 
     knowledge: Knowledge
+    certain: Knowledge
     editor: Editor
     strict: bool
     made: dict[str, int] = field(default_factory=dict)
@@ -114,6 +117,8 @@ class _Folding:
         number = self._of(result).number
         if number is None or not node.inputs or node.op_type in (*GIVEN, "IsNaN", "IsInf"):
             return None  # what asks whether something is NaN goes with what it guards
+        if numpy_dtype(result).kind == "b" and self.certain.of(result).number != number:
+            return None  # a program may ask whether its inputs are finite
         if is_op(node, *VIEWS) and constant_of(source(node)) is not None:
             return None
         constant = builder.constant(np.asarray(number, numpy_dtype(result)), f"{result.name}/value")
@@ -149,7 +154,7 @@ class _Folding:
             )
         elif is_op(node, "And", "Or"):
             for value, other in (sources(node), sources(node)[::-1]):
-                band = self._of(other).band
+                band = self.certain.of(other).band
                 if band is not None and (band.is_always if node.op_type == "And" else band.is_never):
                     kept = value
         elif is_op(node, "Clip"):

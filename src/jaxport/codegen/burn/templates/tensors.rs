@@ -68,7 +68,8 @@ impl Tensors {
                 .map_err(|error| failed(format!("`{name}`: {error}")))?;
             views.push((name, view));
         }
-        let bytes = safetensors::serialize(views, None).map_err(|error| failed(error.to_string()))?;
+        let bytes =
+            safetensors::serialize(views, None).map_err(|error| failed(error.to_string()))?;
         std::fs::write(path, bytes).map_err(|error| failed(error.to_string()))
     }
 
