@@ -348,9 +348,9 @@ class Structs(Classes):
         sizes: Sequence[str],
         body: list[ast.stmt],
         result: RuntimeValue,
+        is_root: bool,
     ) -> ast.stmt:
         assert isinstance(printer, RustCalls)
-        is_root = arguments.keys() == self.inputs.keys() and result is self.result
         parameters, types = [*arguments.values()], [kind_of_value(variable, self) for variable in arguments]
         if is_root and arguments:  # `check` refuses sizes
             checked = check_statement(parameters)

@@ -244,6 +244,7 @@ class Classes:
         sizes: Sequence[str],
         body: list[ast.stmt],
         result: RuntimeValue,
+        is_root: bool,  # noqa: ARG002  the model itself checks its inputs in some
     ) -> ast.stmt:
         """Return the method that computes a module."""
         return _method(arguments, sizes, body, result)
@@ -289,7 +290,7 @@ class Classes:
         fixed = {text: self.fixed.get(variable, {}) for text, variable in shaped.items() if is_root}
         prologue, missing = size_statements(shaped, wanted, bounds, fixed)
         sizes = tuple(sorted(missing))
-        method = self._method(printer, arguments, sizes, [*prologue, *body], result)
+        method = self._method(printer, arguments, sizes, [*prologue, *body], result, is_root)
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
         return Draft(module, name, fields, self._init(fields, module, printer.tables), method, sizes, printer.tables)
 
