@@ -47,7 +47,7 @@ POSITIONS = {
     ),
     "a running sum of ones": (
         f"{SIZES} o = ConstantOfShape<value = int64[1] {{1}}>(s) c = CumSum(o, one) y = Sub(c, one)",
-        "jnp.arange(length)",
+        "jnp.arange(1, length + 1",
     ),
     "a table of positions": (f"{SIZES} w = Slice(table, first, nv, second) y = Add(w, mask)", "jnp.arange(length)"),
     "equal rows of a table": (

@@ -63,8 +63,7 @@ impl NnxBidirectionalGru {
         let [b, t, _] = x.dims();
         let x_2 = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
         let x_3 = Tensor::arange(0..t as i64, (&device, DType::I32)) * -1 + (t as i64 - 1);
-        let x_3 = mod_2(x_3.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1)).unsqueeze_dim::<3>(2);
-        let x_3 = x_3.squeeze_dim::<2>(2);
+        let x_3 = mod_2(x_3.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1));
         let x_4 = x_3.clone().unsqueeze_dim::<3>(2);
         let x_3 = x_3.clone().equal(x_3).unsqueeze_dim::<3>(2);
         for layer in &self.layers {

@@ -58,9 +58,8 @@ def check_text(
 
 def check_statement(arguments: Sequence[str]) -> ast.stmt:
     """Return the statement of `forward` that panics with what `check` says."""
-    called = method(
-        ast.Name("self", ast.Load()), "check", *(Borrow(ast.Name(key, ast.Load())) for key in arguments), borrows=True
-    )
+    # A size may be called `self`, and is spelled otherwise then.
+    called = method(Literal("self"), "check", *(Borrow(ast.Name(key, ast.Load())) for key in arguments), borrows=True)
     return ast.Expr(method(called, "unwrap_or_else", Literal('|error| panic!("{error}")')))
 
 

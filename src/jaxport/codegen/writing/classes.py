@@ -234,7 +234,6 @@ class Classes:
         return CallPrinter(taken, **options)
 
     def _parts_of(self, module: Module) -> Fields:
-        """Return the attributes of a module that is a class."""
         return fields_of(module, self.dialect.reserved)
 
     def _method(
