@@ -155,7 +155,9 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
     is_random = any(layer.kind == "Dropout" for layer in layers)
     parameters = {key for key, weight in weights.items() if weight.trained}
-    fixed = {key for key in parameters if trained is not None and weights[key].name not in trained}
+    # A weight may have another name in the tree; one that is computed from the file's is nobody's to leave out.
+    left_out = set() if trained is None else {*program.weights} - {*trained}
+    fixed = {key for key in parameters if weights[key].file in left_out}
     parts_trained = prefixes(parameters - fixed, fixed) if fixed else None
     loading = [dialect.loading(made, is_random, parts_trained), pytorch_loading(made, weights, entries, program)]
     parts = [*_definitions(dialect, body), *helper_sources(body), body, *filter(None, loading)]

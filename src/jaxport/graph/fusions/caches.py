@@ -2,11 +2,8 @@
 
 The keys and the values are what was cached with new rows: behind it (`concatenate`), or in place of some of its rows
 (`dynamic_update_slice`). The conditions on scores are read as inequalities of positions:
-
-1. A key is seen from its own position on. The operator always hides the others, so this has to be known.
-2. A key is seen for a number of positions: the window of the operator.
-3. What holds for all of these keys is left out.
-4. Everything else, such as padding, is a bias of the operator.
+a key is seen from its own position on, which the operator always sees to, so that it has to be known; for a number of
+positions, its window; what holds for all these keys is left out, and everything else, such as padding, is a bias of it.
 
 The operator takes float32 and float16. It counts the rows of a cache; those behind the last one it leaves alone if past
 and present are one buffer, and zeros otherwise. A row of scores that conditions hide as a whole is averaged over the
@@ -29,6 +26,7 @@ from jaxport.graph.arranging import Arrangement
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source
 from jaxport.graph.fusing import Builder, Fusion, fuse
 from jaxport.graph.fusions.attention import ANCHOR, HIDDEN, LOW, Attended, additive, heads_merged, recognized
+from jaxport.graph.fusions.scores import uncast_value
 from jaxport.graph.matching import Axis, Seen, between, look
 from jaxport.graph.positions import NOTHING, Affine, Condition, Known, Position, affine, conjunction, size
 from jaxport.onnx_facts import CACHED_ATTENTION, RUNTIME_DOMAIN
@@ -439,12 +437,9 @@ class _Visible:
             else:
                 return "its mask does not choose between a score and a low number"
         # A growing cache ends with the only new row: no key lies after it, and the mask need not say so.
-        is_last = self.keys.count == 1 and not self.keys.is_static
-        return (
-            None
-            if self.is_causal or is_last
-            else "its mask is not known to hide the keys after the position of a query"
-        )
+        if self.is_causal or (self.keys.count == 1 and not self.keys.is_static):
+            return None
+        return "its mask is not known to hide the keys after the position of a query"
 
     def _add(self, condition: Condition) -> None:
         total = condition.sum
@@ -489,17 +484,16 @@ class _Visible:
     def _follows_positions(self, total: Affine) -> bool:
         """Whether a key is at most at the position of the query's token, as its caller counts: before its row."""
         key, (value, *others) = Position(self.whole.axes.keys), total.values or [None]
-        if value is None or others or self.terms.positions is None or _uncast(value.value) is not self.terms.positions:
+        if (
+            value is None
+            or others
+            or self.terms.positions is None
+            or uncast_value(value.value) is not self.terms.positions
+        ):
             return False
         along = [axis for axis in value.axes if axis is not None]
         own = [axis for axis in (self.whole.axes.batch, self.whole.axes.queries) if axis is not None]
         ahead = total.without(value, key)
-        return along == [axis for axis in own if axis in along] and (
-            total.factor(value), total.factor(key)
-        ) == (1, -1) and not ahead.terms and ahead.number <= 0  # fmt: skip
-
-
-def _uncast(value: ir.Value) -> ir.Value:
-    while is_op(node := value.producer(), "Cast"):
-        value = source(node)
-    return value
+        factors = total.factor(value), total.factor(key)
+        is_along = along == [axis for axis in own if axis in along]
+        return is_along and factors == (1, -1) and not ahead.terms and ahead.number <= 0

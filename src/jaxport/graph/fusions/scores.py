@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.graph.editing import constant_of, dims_of, integer, source
+from jaxport.graph.editing import constant_of, dims_of, integer, is_op, source
 from jaxport.graph.matching import Axis, Seen, look
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -101,3 +101,10 @@ def uncapped(seen: Seen) -> tuple[Seen, float]:
     tangent, cap = unscaled(uncast(seen))
     inner = uncast(tangent).operands("Tanh") if cap > 0 else None
     return (seen, 0.0) if inner is None else (uncast(inner[0]), cap)
+
+
+def uncast_value(value: ir.Value) -> ir.Value:
+    """Return the value that is cast, perhaps several times."""
+    while is_op(node := value.producer(), "Cast"):
+        value = source(node)
+    return value
