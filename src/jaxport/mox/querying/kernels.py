@@ -128,8 +128,9 @@ def _as_tables(match: Match, used: Sequence[Kernel]) -> list[Kernel]:
 
     `embed.attend` multiplies by the table of `embed`: what is made for a table has one form, whichever method asks.
     """
-    calls = [other for other in match.root.select(match.path, strict=False) if other.block is not None]
-    found = [kernel for call in calls if call.block.method == "__call__" for kernel in kernels(call)]
+    others = [(other, other.block) for other in match.root.select(match.path, strict=False)]
+    calls = [other for other, block in others if block is not None and block.method == "__call__"]
+    found = [kernel for call in calls for kernel in kernels(call)]
     tables = {kernel.path: kernel for kernel in found if kernel.is_lookup}
     plain = {"met": None, "made": None, "order": None, "is_linear": False, "_flow": None}
     return [
