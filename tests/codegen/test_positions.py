@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import onnx.parser
 import pytest
@@ -89,3 +90,12 @@ def test_a_gather_by_data_stays(tmp_path: Path) -> None:
         "=> (float[batch, length] y) { y = GatherElements<axis=1>(x, at) }"
     )
     assert "take_along_axis" in jaxport.from_onnx(model).to_source(framework="nnx").code
+
+
+def test_a_program_may_ask_whether_its_inputs_are_finite(tmp_path: Path) -> None:
+    """Guards against NaN go; what a program tells of its inputs stays."""
+    exported = jaxport.to_onnx(lambda x: (jnp.isfinite(x), jnp.isnan(x), jnp.isinf(x)), [("n",)])
+    jaxport.from_onnx(exported).to_source(tmp_path, framework="nnx")
+    x = np.array([1, np.nan, np.inf, -np.inf], np.float32)
+    for result, function in zip(load(tmp_path).load()(x), (np.isfinite, np.isnan, np.isinf), strict=True):
+        np.testing.assert_array_equal(result, function(x))
