@@ -239,9 +239,9 @@ def _example(
     leaves, structure = _pytree().tree_flatten((args, kwargs))
     shapes: dict[str, PyTree] = {}
     axes: list[dict[int, PyTree]] = []
-    given = _by_parameter(signature, bound, dynamic_shapes)
+    specs = _by_parameter(signature, bound, dynamic_shapes)
     for name, value in bound.items():
-        shapes[name], found = _open_axes(value, given.get(name), name)
+        shapes[name], found = _open_axes(value, specs.get(name), name)
         axes += found
     call = _ModuleCall(module, leaves, structure, axes, None if dynamic_shapes is None else shapes)
     # PyTorch takes a size of one for a fixed one.
@@ -263,10 +263,10 @@ def _by_parameter(signature: inspect.Signature, bound: Mapping[str, PyTree], sha
       InvalidArgument: a name is not that of an argument, or there is more than there are arguments.
     """
     if isinstance(shapes, Mapping):
-        given = dict(shapes)
+        by_name = dict(shapes)
     else:
         try:
-            given = dict(signature.bind_partial(*(shapes or ())).arguments)
+            by_name = dict(signature.bind_partial(*(shapes or ())).arguments)
         except TypeError as error:
             raise InvalidArgument(
                 f"there are {len(shapes)} shapes",
@@ -274,32 +274,32 @@ def _by_parameter(signature: inspect.Signature, bound: Mapping[str, PyTree], sha
                 why=str(error),
                 instead="give one for each argument, in order or by name",
             ) from error
-    for name in given:
+    for name in by_name:
         if name not in bound:
             raise InvalidArgument(
                 f"`{name}` is not an argument of the example",
                 where="`dynamic_shapes`",
                 instead=f"the arguments are {', '.join(f'`{known}`' for known in bound)}",
             )
-    return given
+    return by_name
 
 
-def _open_axes(value: PyTree, said: PyTree, where: str) -> tuple[PyTree, list[dict[int, PyTree]]]:
+def _open_axes(value: PyTree, spec: PyTree, where: str) -> tuple[PyTree, list[dict[int, PyTree]]]:
     """Return the open sizes of an argument as `torch.export` takes them, and the open axes of each of its leaves.
 
     Raises:
       InvalidArgument: what is said does not fit the argument.
     """
     if isinstance(value, _torch().Tensor):
-        axes = dict(said) if isinstance(said, Mapping) else dict(enumerate(said or ()))
+        axes = dict(spec) if isinstance(spec, Mapping) else dict(enumerate(spec or ()))
         rank = value.dim()
-        fits = max(axes, default=-1) < rank if isinstance(said, Mapping) or said is None else len(axes) == rank
+        fits = max(axes, default=-1) < rank if isinstance(spec, Mapping) or spec is None else len(axes) == rank
         wrong = (
             [axis for axis, dim in axes.items() if isinstance(dim, int) and value.shape[axis] != dim] if fits else []
         )
         if not fits or wrong:
             raise InvalidArgument(
-                f"`{said}` does not fit `{where}`, whose example has the shape {list(value.shape)}",
+                f"`{spec}` does not fit `{where}`, whose example has the shape {list(value.shape)}",
                 where="`dynamic_shapes`",
                 instead=f"give a name, a number or None for each of its {rank} sizes",
             )
@@ -307,10 +307,10 @@ def _open_axes(value: PyTree, said: PyTree, where: str) -> tuple[PyTree, list[di
         return found or None, [found]
     if isinstance(value, list | tuple | dict):
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-        inner = dict(said) if isinstance(said, Mapping) else dict(enumerate(said or ()))
+        inner = dict(spec) if isinstance(spec, Mapping) else dict(enumerate(spec or ()))
         if not inner.keys() <= {*keys}:
             raise InvalidArgument(
-                f"`{said}` does not fit `{where}`, which has {len(keys)} parts",
+                f"`{spec}` does not fit `{where}`, which has {len(keys)} parts",
                 where="`dynamic_shapes`",
                 instead="give an entry for each part",
             )
@@ -319,7 +319,7 @@ def _open_axes(value: PyTree, said: PyTree, where: str) -> tuple[PyTree, list[di
         return shapes if isinstance(value, dict) else type(value)(shapes.values()), [
             x for _, found in parts for x in found
         ]
-    return said, [{} for _ in _pytree().tree_leaves(value)]
+    return spec, [{} for _ in _pytree().tree_leaves(value)]
 
 
 def _exported(call: _ModuleCall) -> ir.Model:
@@ -467,12 +467,11 @@ def _compared(program: Program, call: _ModuleCall) -> Report:
     outputs: list[Output] = []
     for number, other in enumerate(itertools.chain([call], call.others())):
         try:
-            expected = other.outputs()
+            other.outputs()
         except (RuntimeError, ValueError, IndexError, AssertionError):
             if number == 0:
                 raise
             continue  # the module does not take these sizes
-        del expected
         sides = _Beside(program, other)
         outputs += [
             output for _, compared in sides.comparisons([sides.run_of(other)], None, None) for output in compared
