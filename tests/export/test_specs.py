@@ -201,12 +201,19 @@ def test_nothing_is_narrowed_under_double_precision():
         ((None, 30), "(batch, 30)"),
         ((None, None), "(batch, size_1)"),
         ((None, 4, None, 3), "(batch, 4, size_1, 3)"),
-        (jax.ShapeDtypeStruct((None, 3), np.float32), "(batch, 3)"),
         ((3, None), "(3, size_1)"),
     ],
 )
 def test_none_is_an_open_size(spec, shape):
     assert str(read(spec).shape) == shape
+
+
+def test_none_in_a_struct_is_an_open_size():
+    try:
+        spec = jax.ShapeDtypeStruct((None, 3), np.float32)
+    except ValueError:
+        pytest.skip("newer releases of JAX refuse None in a ShapeDtypeStruct")
+    assert str(read(spec).shape) == "(batch, 3)"
 
 
 def test_open_sizes_are_told_and_verified():
@@ -234,7 +241,7 @@ def test_a_tuple_of_nothing_inside_a_pytree_is_a_part_of_it():
         (("B", "float32"), "jax.ShapeDtypeStruct(('B',), \"float32\")"),
         ((("B", 3), "int8"), "jax.ShapeDtypeStruct(('B', 3), \"int8\")"),
         ((("B", 3), jnp.float32), "jax.ShapeDtypeStruct(('B', 3), \"float32\")"),
-        (((None, 3), jnp.bfloat16), 'jax.ShapeDtypeStruct((None, 3), "bfloat16")'),
+        (((None, 3), jnp.bfloat16), "jax.ShapeDtypeStruct(('batch', 3), \"bfloat16\")"),
         ([3], "(3,)"),
     ],
 )

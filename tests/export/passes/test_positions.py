@@ -23,7 +23,7 @@ def block_mask(x):
     [
         pytest.param(lambda x: x[:, jnp.arange(6) // 3], [f32("B", 4)], 1, id="a quotient as an index"),
         pytest.param(lambda x: x[:, jnp.arange(8) >> 1], [f32("B", 4)], 1, id="a shift as an index"),
-        pytest.param(lambda x: x[:, *jnp.tril_indices(4)], [f32("B", 4, 4)], 25, id="a triangle as an index"),
+        pytest.param(lambda x: x[:, *jnp.tril_indices(4)], [f32("B", 4, 4)], 3, id="a triangle as an index"),
         pytest.param(block_mask, [f32("B", 8, 8)], 1, id="a mask of blocks"),
         pytest.param(lambda x: x[::-1], [f32("B", 3)], 1, id="backwards along an open axis"),
         pytest.param(lambda x: x[:, ::-1], [f32("B", 3)], 1, id="backwards along a known axis"),

@@ -116,6 +116,10 @@ def fold(
     return Value(dtype, result.shape, constant=result) if result.nbytes <= 8 * SMALL else None
 
 
+CHOICES = frozenset({"eq", "ge", "gt", "le", "lt", "ne", "select_n"})
+"""Primitives that compute no float that is not an operand."""
+
+
 def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | None:
     """Return the results of a primitive on small constants, computed by JAX; None if that is left to the graph.
 
@@ -136,10 +140,12 @@ def computed(equation: JaxprEqn, operands: Sequence[Value]) -> list[Value] | Non
     shapes = [x.logical_shape or () for x in operands]
     if not all(map(dims.all_static, shapes)):
         return None
-    # Integers and truth values, or numbers: passes that match larger computations inspect larger constants.
+    # Integers, truth values and what chooses or compares floats, or numbers: passes that match larger computations inspect
+    # larger constants.
+    kinds = "iubf" if equation.primitive.name in CHOICES else "iub"
     for value, shape in zip((*avals, *operands), (*(aval.shape for aval in avals), *shapes), strict=True):
         dtype, count = np.dtype(value.dtype), math.prod(shape)
-        if count > 1 and (dtype.kind not in "iub" or count * dtype.itemsize > SMALL):
+        if count > 1 and (dtype.kind not in kinds or count * dtype.itemsize > SMALL):
             return None
     # A constant may have one element in place of equal ones.
     arrays = [

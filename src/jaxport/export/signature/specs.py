@@ -316,8 +316,9 @@ def _misread(spec: PyTree) -> str:
 
 
 def _notation(shape: Sequence[Dim], dtype: Any) -> str:
-    """Return the notation of a shape with a dtype."""
-    return f'jax.ShapeDtypeStruct({tuple(shape)!r}, "{dtype if isinstance(dtype, str) else np.dtype(dtype).name}")'
+    """Return the notation of a shape with a dtype; open sizes have names, since newer releases of JAX refuse None in it."""
+    named = tuple((BATCH if axis == 0 else f"size_{axis}") if d is None else d for axis, d in enumerate(shape))
+    return f'jax.ShapeDtypeStruct({named!r}, "{dtype if isinstance(dtype, str) else np.dtype(dtype).name}")'
 
 
 def _flags(spec: PyTree) -> PyTree:
