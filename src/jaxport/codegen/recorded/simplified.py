@@ -97,7 +97,7 @@ class _Simplifying:
             "jnp.minimum": (self._bounded,),
             "jnp.maximum": (self._bounded,),
             "jnp.clip": (self._clipped,),
-            "+": (self._plus_zero, spelled.floor_of_parts, self._broadcast),
+            "+": (self._plus_zero, self._broadcast),
             "jnp.mod": (spelled.modulo,),
             "-": (self._minus_zero, self._broadcast),
             "*": (self._times_one, self._over_whole, self._broadcast),
@@ -113,6 +113,7 @@ class _Simplifying:
             "jnp.where": (
                 truth.chosen,
                 spelled.floor,
+                spelled.floor_of_product,
                 spelled.remainder,
                 spelled.lookup,
                 spelled.saturated,

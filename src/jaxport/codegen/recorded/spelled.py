@@ -64,25 +64,20 @@ class Spelled:
                 return Step("operator", "//", (x, _whole(divisor)), {}, step.outputs, step.node)
         return None
 
-    def floor_of_parts(self, step: Step) -> Step | None:
-        """`div(x, c) + div(fmod(x, c) - (c - 1), c)` is `x // c`, of a positive `c`."""
-        for quotient, correction in (step.args, step.args[::-1]) if len(step.args) == 2 else ():
-            divided, lowered = self._quotient(quotient), self._quotient(correction)
-            less = self.spellings.step(lowered[0], "-") if lowered is not None else None
-            rest = self.spellings.step(less.args[0], "jnp.fmod") if less is not None and len(less.args) == 2 else None
-            if divided is None or lowered is None or less is None or rest is None or len(rest.args) != 2:
-                continue
-            x, divisor = divided
-            count = _count(divisor)
-            if (
-                rest.args[0] is not x
-                or count is None
-                or not all(_is_count(c, count) for c in (lowered[1], rest.args[1]))
-            ):
-                continue
-            if is_number(less.args[1], count - 1):
-                return Step("operator", "//", (x, _whole(divisor)), {}, step.outputs, step.node)
-        return None
+    def floor_of_product(self, step: Step) -> Step | None:
+        """`where(x < q * c, q - 1, q)`, with `q = div(x, c)`, is `x // c`, of a positive `c`."""
+        condition, less, quotient = step.args if len(step.args) == 3 and not step.kwargs else (None, None, None)
+        compared, lowered = self.spellings.step(condition, "<"), self.spellings.step(less, "-")
+        divided = self._quotient(quotient)
+        product = self.spellings.step(compared.args[1], "*") if compared is not None else None
+        if compared is None or lowered is None or product is None or divided is None:
+            return None
+        x, divisor = divided
+        if compared.args[0] is not x or lowered.args[0] is not quotient or not is_number(lowered.args[1], 1):
+            return None
+        if not any(one is quotient and _is_count(other, divisor) for one, other in (product.args, product.args[::-1])):
+            return None
+        return Step("operator", "//", (x, _whole(divisor)), {}, step.outputs, step.node)
 
     def modulo(self, step: Step) -> Step | None:
         """`mod(x, c)` of integers is `x % c`."""

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from jaxport.export.emit.intervals import within
 from jaxport.export.emit.registry import rule
 from jaxport.export.rules import images
 from jaxport.jaxprs import closed_call_p
 from jaxport.jaxprs.releases.names import RESIZE
-from jaxport.jaxprs.walk import equations_within
 
 #: Calls that JAX passes to its compiler or to Python, so that their implementation cannot be traced, and the parameter
 #: that holds the jaxpr. Other primitives that only call a jaxpr need no rule: `prepare.implementations` traces them.
@@ -47,39 +41,8 @@ for _primitive, _parameter in BODIES.items():
 
 @rule("jit", broadcasts=True)
 def jit(op, *operands, jaxpr, name, **_):
-    if name == RESIZE:
-        made = images.enlarged(op, operands, jaxpr)
-    else:
-        made = _divided(op, operands, jaxpr, name) if name in DIVISIONS else None
+    made = images.enlarged(op, operands, jaxpr) if name == RESIZE else None
     return op.inline(jaxpr, *operands) if made is None else made
-
-
-DIVISIONS = {"floor_divide": jnp.floor_divide, "remainder": jnp.remainder}
-"""Functions of integers, which JAX computes by truncation, and a choice by signs."""
-
-
-def _divided(op, operands, jaxpr, name):
-    """Return quotient or remainder of signed integers by a positive number, of which ONNX rounds down the remainder alone."""
-    if len(operands) != 2:
-        return None
-    x, divisor = operands
-    if not divisor.is_constant or divisor.constant is None or x.dtype.kind != "i":
-        return None
-    avals = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in jaxpr.in_avals]
-    first = next(equations_within(jax.make_jaxpr(DIVISIONS[name])(*avals).jaxpr))
-    is_jax = str(first.params.get("jaxpr")) == str(jaxpr)  # and no function of the same name
-    if not is_jax or divisor.dtype != x.dtype or np.min(divisor.constant) < 1:
-        return None
-    if name == "remainder":
-        return op.Mod(x, divisor)
-    largest = np.iinfo(x.dtype).max
-    if within(x, 0, largest):
-        return op.Div(x, divisor)
-    if np.max(divisor.constant) > largest // 2:
-        return None
-    # What is left of a negative number is negative, and makes -1 of a quotient; `x - mod(x, d)` could leave the dtype.
-    below = op.Sub(op.Mod(x, divisor, fmod=1), (divisor.constant - 1).astype(x.dtype))
-    return op.Add(op.Div(x, divisor), op.Div(below, divisor))
 
 
 @rule("custom_linear_solve", broadcasts=True)

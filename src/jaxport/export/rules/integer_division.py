@@ -64,7 +64,8 @@ def _remainder(op: Emitter, condition: Value, plain: Value, divisor: Value) -> V
 
 def _quotient(op: Emitter, condition: Value, changed: Value, plain: Value) -> Value | None:
     """Match `where(sign(x) != sign(divisor) and x % divisor != 0, plain - 1, plain)`, for a positive constant divisor."""
-    x, divisor = plain.origin.operands if plain.origin is not None and plain.origin.op_type == "Div" else (None, None)
+    is_divided = plain.origin is not None and plain.origin.op_type == "Div"
+    x, divisor = plain.origin.operands if is_divided and plain.origin is not None else (plain, _one(plain))
     if x is None or divisor is None or divisor.constant is None or not (divisor.constant > 0).all():
         return None
     origin = condition.origin
@@ -75,7 +76,7 @@ def _quotient(op: Emitter, condition: Value, changed: Value, plain: Value) -> Va
         signs = sides is not None and _is_computed(sides[0], "Sign", x) and _equals(sides[1], 1)
         if remainder is None or not signs or not _is_same(remainder[0], x) or not _equals(remainder[1], divisor):
             continue
-        if intervals.within(x, 0, int(jnp.iinfo(x.dtype).max)):
+        if not is_divided or intervals.within(x, 0, int(jnp.iinfo(x.dtype).max)):
             return plain
         return op.Where(op.Less(x, op.Mul(plain, divisor)), changed, plain)
     return None
@@ -86,11 +87,19 @@ def _divided(remainder: Value | None) -> tuple[Value, Value] | None:
     if remainder is None or remainder.origin is None or remainder.origin.op_type != "Sub":
         return None
     x, product = remainder.origin.operands
+    if (
+        x is not None and product is not None and _is_same(x, product)
+    ):  # a quotient by one is the dividend, and has no operator
+        return x, _one(x)
     if x is None or product is None or product.origin is None or product.origin.op_type != "Mul":
         return None
     quotient, divisor = product.origin.operands
     again = beside(quotient, "Div", x)
     return (x, divisor) if divisor is not None and again is not None and _equals(again, divisor) else None
+
+
+def _one(value: Value) -> Value:
+    return Value(value.dtype, (), constant=np.ones((), value.dtype))
 
 
 def _beside_nonzero(condition: Value, value: Value) -> Value | None:
