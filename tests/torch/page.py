@@ -38,6 +38,8 @@ program = jaxport.from_torch(model, kwargs={{"input_ids": ids}}, dynamic_shapes=
 program.to_source("llama/", framework="nnx")  # model.py, model.safetensors; or "equinox", "burn"
 ```
 
+On the command line: `jaxport import mypackage.models:net --torch --input "ids:int64[batch,seq]" --verify -o net/`.
+
 PyTorch traces the module in evaluation mode, and the program is compared with the module: on the example, and with larger open
 sizes. The program has the names, the roles and the ties of the module:
 
