@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, TracedWeight
-from jaxport.errors import ModelError, Unsupported, noted
+from jaxport.errors import ModelError, Refusal, Unsupported, noted
 from jaxport.jaxprs import (
     Array,
     Atom,
@@ -271,12 +271,9 @@ class _Reader:
     def _rule(self, number: int, mesh: AbstractMesh) -> DerivativeRule:
         data = self.rules[number]
         if data["forward"] is None:
-            raise Unsupported(
-                f"this derivative of `{printable(str(data['name']))}` is not in the file",
-                where="a Mox that was read",
-                why="derivatives of high orders are not written, nor rules that read other values than their arguments",
-                instead="differentiate the function that the file was written from",
-            )
+            name = printable(str(data["name"]))
+            why = "is of a high order, or its rule reads more than its arguments: differentiate the function it was made of"
+            raise Unsupported("a derivative is not in the file of this Mox", [Refusal(name, "a rule of its own", why)])
         with jax.sharding.use_abstract_mesh(mesh):
             return DerivativeRule(self.value(data["forward"]), self.value(data["backward"]))
 
