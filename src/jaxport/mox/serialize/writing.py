@@ -22,6 +22,7 @@ from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, rule_of
 from jaxport.mox.querying.tree import spelled
+from jaxport.mox.serialize.common import in_common
 from jaxport.mox.serialize.meshes import mesh_data, spec_data
 from jaxport.mox.serialize.primitives import keyword_values, primitives
 from jaxport.mox.serialize.trees import tree_data
@@ -42,7 +43,7 @@ def document(mox: Mox) -> dict[str, JsonValue]:
       Unsupported: it has operations or values that could not be read back; all of them are named.
     """
     # How values are split is no part of a model, and the devices are those of this process.
-    writer = _Writer(mox.replaced(replace(mox.traced, jaxpr=without_meshes(mox.jaxpr, manual=False))))
+    writer = _Writer(mox.replaced(replace(mox.traced, jaxpr=_portable(mox.jaxpr))))
     with without_explicit_axes():
         made = writer.document()
     if writer.refusals:
@@ -51,6 +52,10 @@ def document(mox: Mox) -> dict[str, JsonValue]:
             f"{count} thing{'s' if count > 1 else ''} in `{mox.name}` cannot be serialized", writer.refusals
         )
     return made
+
+
+def _portable(program: jaxprs.ClosedJaxpr) -> jaxprs.ClosedJaxpr:
+    return in_common(without_meshes(program, manual=False))
 
 
 class _Writer:
@@ -209,8 +214,8 @@ class _Writer:
         if self.rules.count(None) < _DEEPEST_RULE:
             rule = rule_of(equation)
             if not any(isinstance(const, jax_core.Tracer) for const in rule.forward.consts):
-                forward = without_meshes(rule.forward, manual=False)
-                backward = None if rule.backward is None else without_meshes(rule.backward, manual=False)
+                forward = _portable(rule.forward)
+                backward = None if rule.backward is None else _portable(rule.backward)
         key = f"{equation.params['call_jaxpr']}\n{forward}\n{backward}"
         if key not in self.known_rules:
             number = self.known_rules[key] = len(self.rules)
