@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import onnx.parser
 import onnxruntime
 import pytest
 
+import jaxport
 from jaxport.errors import InvalidArgument, ValueNotKnown
 from jaxport.importer import from_onnx
 from tests.importer import printed
@@ -130,3 +132,28 @@ def test_boxes_are_those_of_onnx_runtime(center: int):
     made = model(NMS.replace("NonMaxSuppression(", f"NonMaxSuppression<center_point_box = {center}>("))
     (wanted,) = onnxruntime.InferenceSession(made.SerializeToString()).run(None, BOXES)
     np.testing.assert_array_equal(from_onnx(made)(**BOXES), wanted)
+
+
+def test_a_call_beyond_a_table_is_told_its_bound():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[batch, length, 2] x) => (float[batch, length, 2] y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}> {
+            shape = Shape (x)
+            count = Slice (shape, one, two)
+            table = Constant <value = float[1, 4, 2] {1, 2, 3, 4, 5, 6, 7, 8}> ()
+            rows = Slice (table, zero, count, one)
+            y = Add (x, rows)
+        }""")
+    program = jaxport.from_onnx(model)
+    assert program(np.ones((2, 4, 2), np.float32)).shape == (2, 4, 2)
+    x = np.ones((2, 5, 2), np.float32)
+    for call in (program, jax.jit(program), jax.grad(lambda x: program(x).sum()), jaxport.make_mox(program)):
+        with pytest.raises(
+            jaxport.ModelError, match=r"(?s)cannot be called with batch=2, length=5.*`length <= 4` has to hold"
+        ):
+            call(x)
+    with pytest.raises(jaxport.ModelError, match="`Add` cannot be computed"):  # no bound
+        jaxport.from_onnx(
+            onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+            g (float[n] x, float[m] y) => (float[k] z) { z = Add (x, y) }""")
+        )(x[0, 0], x[0, :, 0])

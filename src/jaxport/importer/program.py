@@ -36,6 +36,7 @@ from jaxport.importer.shown import declared, summary
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.roles import Role, static_values
 from jaxport.importer.tensors.ties import Ties, untie
+from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.values.arguments import checked, external
 from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.phases import phase
@@ -421,9 +422,10 @@ class Program:
         self._warn_of_narrowing()
         if rng is not None and "rng" in self._keywords:
             rng, named = None, {**named, "rng": rng}
-        with boundary("the program cannot be called with these inputs", where=f"`{self.name}`"):
-            outputs = self._calls(dict(params), self._taken(self._named(inputs, named)), rng)
-            return self._packed(*map(external, outputs))
+        where = f"`{self.name}`"
+        with boundary("the program cannot be called with these inputs", where=where), bounds_are_told(self) as taken:
+            taken |= self._taken(self._named(inputs, named))
+            return self._packed(*map(external, self._calls(dict(params), taken, rng)))
 
     def evaluate(
         self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None = None
@@ -436,9 +438,8 @@ class Program:
 
     def _taken(self, inputs: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
         """Return the inputs as the evaluator takes them, by name."""
-        batched = self._batches or ()
-        names = {value: value.name or "" for value in self.inputs}
-        return {name: checked(value, inputs.get(name), value in self._static, batched) for value, name in names.items()}
+        given = [(value, value.name or "") for value in self.inputs]
+        return {n: checked(v, inputs.get(n), v in self._static, self._batches or ()) for v, n in given}
 
     def _run(
         self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
@@ -454,9 +455,8 @@ class Program:
         values |= self.weights.values_of(params)
         size = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
         with budget(self.limits, size):
-            if (
-                current_recorder() is not None
-            ):  # a caller records the modules as blocks, and what is not trained by name
+            # A caller records the modules as blocks, and what is not trained by name.
+            if current_recorder() is not None:
                 values |= self.weights.untrained
                 return evaluate_blocks(self.body, self._segments, values, rng)
             return evaluate(self.body, values, rng)

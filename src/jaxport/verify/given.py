@@ -49,7 +49,7 @@ def arrays_and_sizes(inputs: Parameters, declared: Mapping[str, PyTree]) -> tupl
         if not is_shape(value):
             arrays[name] = value
             continue
-        given, shape = tuple(getattr(value, "shape", value)), tuple(declared[name].shape)
+        given, shape = tuple(getattr(value, "shape", value) or ()), tuple(declared[name].shape)
         fits = [len(given) == len(shape), getattr(value, "dtype", declared[name].dtype) == declared[name].dtype]
         for size, dim in zip(given, shape, strict=False):
             if dims.is_static(dim):

@@ -1,0 +1,81 @@
+"""Errors of calls whose sizes a model cannot have: they say which sizes it can have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import jax
+
+from jaxport.errors import JaxportError, ModelError
+from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
+from jaxport.importer.traced.input_specs import input_specs
+from jaxport.importer.values.host import RuntimeValue
+from jaxport.jaxprs import dims
+
+if TYPE_CHECKING:
+    from jaxport.importer.program import Program
+
+__all__ = ["bounds_are_told"]
+
+
+@contextmanager
+def bounds_are_told(program: Program) -> Iterator[dict[str, RuntimeValue]]:
+    """Run a call; if it fails because a size is beyond what the model can have, raise an error that says what it can.
+
+    Yields the inputs of the call by name: empty, for the caller to fill.
+
+    Raises:
+      ModelError: the call fails; because of its sizes, if the model needs others.
+    """
+    inputs: dict[str, RuntimeValue] = {}
+    try:
+        yield inputs
+    except ModelError as error:
+        shapes = {name: getattr(value, "shape", None) for name, value in inputs.items()}
+        broken = _broken(program, {name: shape for name, shape in shapes.items() if shape is not None})
+        if broken is None:
+            raise
+        (sizes, needed, because), stopped = broken, f"{error.refused}, at {error.where}"
+        raise ModelError(
+            f"the program cannot be called with {sizes}",
+            where=f"`{program.name}`",
+            why=f"{needed}{f', for {because}' if because else ''}; else {stopped}",
+            instead="pass inputs of such sizes",
+        ) from error
+
+
+def _broken(program: Program, shapes: Mapping[str, tuple[dims.Dim, ...]]) -> tuple[str, str, str] | None:
+    """Return the sizes of a call, and what the model needs instead and for which node; None if that is not known."""
+
+    def traced(assumed: Assumptions) -> Assumptions:
+        specs = input_specs(program, assumed)
+        jax.eval_shape(lambda params, named: program.apply(params, **named), program.param_specs, specs)
+        return assumed
+
+    if program.static_inputs or not all(map(dims.all_static, shapes.values())):
+        return None
+    try:
+        declared = input_specs(program)
+        if all(dims.all_static(getattr(spec, "shape", ())) for spec in declared.values()):
+            return None  # of which tracing would fail as this call
+        assumed = with_assumptions(traced)
+    except JaxportError:
+        return None
+    sizes = {
+        str(dim): size
+        for name, spec in declared.items()
+        for dim, size in zip(getattr(spec, "shape", ()), shapes.get(name, ()), strict=False)
+        if not dims.is_static(dim)
+    }
+    for text in assumed.constraints:
+        one, sign, other = re.split("([<>]=)", text, maxsplit=1)
+        if not dims.symbols(one) | dims.symbols(other) <= sizes.keys():
+            continue
+        least, most = (dims.evaluate(side.strip(), sizes) for side in ((one, other) if sign == "<=" else (other, one)))
+        if least > most:
+            shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+            return shown, f"`{text}` has to hold", assumed.because.get(text, "")
+    return None
