@@ -204,7 +204,7 @@ def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
         halves = [one.outputs.index(a.value), other.outputs.index(b.value)] == [0, 1] and one is other
         equal = dims_of(a.value) == dims_of(b.value) and len(one.outputs) == 2
         is_split = halves and equal and not alternating and integer(one, "axis", 0) % len(a.axes) == place
-    elif a.is_op("Slice") and b.is_op("Slice"):
+    elif a.is_op("Slice", "Gather") and b.is_op("Slice", "Gather"):
         wanted = [range(0, width, 2), range(1, width, 2)]
         wanted = wanted if alternating else [range(width // 2), range(width // 2, width)]
         is_split = [_taken(node, place, width) for node in (one, other)] == wanted
@@ -214,7 +214,15 @@ def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
 
 
 def _taken(node: ir.Node, place: int, width: int) -> range | None:
-    """Return the elements that a Slice takes along one axis, if it takes all along the others."""
+    """Return the elements that a Slice or a Gather takes along one axis, if it takes all along the others."""
+    if is_op(node, "Gather"):
+        indices = constant_of(node.inputs[1])
+        axis = integer(node, "axis", 0) % len(dims_of(node.inputs[0]) or (None,))
+        if indices is None or indices.ndim != 1 or len(indices) < 2 or axis != place:
+            return None
+        first, second = (int(index) for index in indices[:2])
+        taken = range(first, width, max(second - first, 1))
+        return taken if [*taken] == indices.tolist() else None
     arrays = [array for value in node.inputs[1:] if (array := constant_of(value)) is not None and array.size == 1]
     if len(arrays) < max(3, len(node.inputs) - 1):
         return None
