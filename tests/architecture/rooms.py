@@ -19,7 +19,7 @@ ROOMS: dict[str, str] = {
     "program explain variants",
     "jaxprs": "aliases dim_text releases sizes walk dataflow dims rewrite alike widen taps mapped meshes",
     "mox": "programs querying substitution serialize looking sharding edits",
-    "verify": "comparing precision runtime decoding sampling sizes conditioning report running per_block importing verifying",
+    "verify": "comparing precision runtime decoding sampling sizes given conditioning report running per_block importing verifying",
 }
 
 # Annotations and convenience methods that look at a later room, each with its reason.
