@@ -31,7 +31,7 @@ from jaxport.importer.resolving.resolve import resolve
 from jaxport.importer.resolving.unchecked import tell_ignored
 from jaxport.importer.running.compiling import Calls
 from jaxport.importer.running.evaluate import evaluate, evaluate_blocks
-from jaxport.importer.running.segments import Item, segments
+from jaxport.importer.running.segments import Item, counted_calls, segments
 from jaxport.importer.shown import declared, summary
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.roles import Role, static_values
@@ -190,18 +190,18 @@ class Program:
         return self._modules[0]
 
     @cached_property
-    def _modules(self) -> tuple[NodeModule, dict[BoundNode, NodePlace]]:
+    def _modules(self) -> tuple[NodeModule, dict[BoundNode, NodePlace], tuple[Item, ...]]:
         elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.initializers.items()}
-        return module_tree(self.body, elements)
+        root, places = module_tree(self.body, elements)
+        items = segments(self.body, places, elements)
+        for module, calls in counted_calls(items).items():
+            module.calls = calls
+        return root, places, items
 
     @property
     def places(self) -> dict[BoundNode, NodePlace]:
         """The place of each of the model's nodes in the tree of `modules`."""
         return self._modules[1]
-
-    @cached_property
-    def _segments(self) -> tuple[Item, ...]:
-        return segments(self.body, self._modules[1])
 
     @property
     def name(self) -> str:
@@ -458,7 +458,7 @@ class Program:
                 current_recorder() is not None
             ):  # a caller records the modules as blocks, and what is not trained by name
                 values |= self.weights.untrained
-                return evaluate_blocks(self.body, self._segments, values, rng)
+                return evaluate_blocks(self.body, self._modules[2], values, rng)
             return evaluate(self.body, values, rng)
 
     def _named(self, inputs: Sequence[RuntimeValue], named: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:

@@ -11,16 +11,16 @@ while a kernel that two products read stays one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Literal
 
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
+from jaxport.importer.alike import is_uniform
 from jaxport.importer.loading.claims import claims, with_claims
-from jaxport.importer.modules import scopes_of
+from jaxport.importer.modules import Scope, scopes_by_node
 from jaxport.importer.names import given_name, unique
-from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.tensors.roles import TRAINABLE
 from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS, VIEWS
 
@@ -97,45 +97,40 @@ def _split(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[Use]]]
     """Return the groups of uses that get a tensor of their own, each with its name, by the name of the shared tensor."""
     claimed = claims(model) if ties == "auto" else {}
     split = {}
+    scopes: dict[ir.Node, list[Scope]] = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         uses = [(use.node, use.idx) for use in value.uses() if use.node.graph is model.graph]
         if len(uses) < 2 or tensor is None or tensor.dtype not in TRAINABLE or name in claimed:
             continue
-        if not _is_uniform(tensor) if ties == "auto" else ties != "none" and name in ties:
+        if not is_uniform(tensor) if ties == "auto" else ties != "none" and name in ties:
             continue
+        scopes = scopes or scopes_by_node(model.graph)
         groups: dict[Hashable, list[Use]] = {}
         for node, index in uses:
-            groups.setdefault(_owner(value, node) if ties == "auto" else (node, index), []).append((node, index))
-        named = {key: _own_name(value, group[0][0]) for key, group in groups.items()}
+            groups.setdefault(_owner(value, node, scopes) if ties == "auto" else (node, index), []).append(
+                (node, index)
+            )
+        named = {key: _own_name(value, group[0][0], scopes) for key, group in groups.items()}
         original = next((key for key, own_name in named.items() if own_name == name), next(iter(groups)))
         if len(groups) > 1:
             split[name] = [(named[key], group) for key, group in groups.items() if key != original]
     return split
 
 
-def _is_uniform(tensor: ir.TensorProtocol) -> bool:
-    """Whether a tensor is a vector of one repeated value, such as the zeros and ones that parameters begin with."""
-    shape = tensor.shape.numpy()
-    if not tensor.size or max(shape, default=1) != tensor.size:
-        return False
-    values = tensor_value(tensor).data.reshape(-1)
-    return bool((values == values[0]).all())
+def _scope(node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
+    return (scopes[node] or [("", "")])[-1][0]
 
 
-def _scope(node: ir.Node) -> str:
-    return (scopes_of(node) or [("", "")])[-1][0]
-
-
-def _own_name(value: ir.Value, node: ir.Node) -> str:
+def _own_name(value: ir.Value, node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
     """Return the name of a tensor that a node reads, by the module of the node; nothing if it has none."""
     if node.op_type == "Identity" and given_name(renamed := node.outputs[0].name or ""):
         return renamed  # PyTorch's older exporter: the name that the tensor had before equal ones were merged
     last = (value.name or "").rpartition(".")[2]
-    return f"{scope}.{last}" if (scope := _scope(node)) else ""
+    return f"{scope}.{last}" if (scope := _scope(node, scopes)) else ""
 
 
-def _owner(value: ir.Value, node: ir.Node) -> Hashable:
+def _owner(value: ir.Value, node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> Hashable:
     """Return what a use of a vector belongs to: a name of its own, the kernel of its layer, the module, or the node.
 
     A module that is called twice reads its kernel twice, so that its bias stays one.
@@ -150,7 +145,7 @@ def _owner(value: ir.Value, node: ir.Node) -> Hashable:
             maker = _origin(operand).producer() if operand is not None else None
             if maker is not None and maker.op_type in _PRODUCTS:
                 kernels = _kernels(maker, value)
-    return kernels or _scope(node) or node
+    return kernels or _scope(node, scopes) or node
 
 
 def _origin(value: ir.Value) -> ir.Value:
