@@ -7,7 +7,6 @@ piece, which is the order in which the nodes are computed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,11 +14,11 @@ import onnx_ir as ir
 
 from jaxport.importer.alike import originals
 from jaxport.importer.calls import Chain, PlacedOperation, called, common, separated
-from jaxport.importer.modules import COPIES, NodeModule, NodePlace, call_in_name, has_place
+from jaxport.importer.modules import COPIES, NodeModule, NodePlace, Parameters, call_in_name, has_place, module_tree
 from jaxport.importer.parts import cycles, in_order
 from jaxport.importer.resolving.graph import Body, BoundNode
 
-__all__ = ["Item", "Nested", "Segment", "counted_calls", "segments"]
+__all__ = ["Item", "Nested", "Segment", "arranged", "calls_of_modules", "segments"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +51,15 @@ Part = BoundNode | str
 """A part of one level: a node, or a call of a module by its path, which further calls have with a number."""
 
 
+def arranged(body: Body, parameters: Parameters) -> tuple[NodeModule, dict[BoundNode, NodePlace], tuple[Item, ...]]:
+    """Return the modules of a graph, the place of each of its nodes, and its nodes grouped into calls of the modules."""
+    root, places = module_tree(body, parameters)
+    items = segments(body, places, parameters)
+    for calls in calls_of_modules(items).values():
+        calls[0].module.calls = len(calls)
+    return root, places, items
+
+
 def segments(
     body: Body, places: Mapping[BoundNode, NodePlace], weights: Collection[ir.Value | None], around: int = 0
 ) -> tuple[Item, ...]:
@@ -66,17 +74,16 @@ def segments(
     return _CallsOfNodes(body, places, weights, around).grouped(body.nodes, 0)
 
 
-def counted_calls(items: Iterable[Item]) -> Counter[NodeModule]:
-    """Return how often each module is called by items; what loops and branches contain counts once."""
-    calls: Counter[NodeModule] = Counter()
-    pending = list(items)
-    while pending:
-        item = pending.pop()
+def calls_of_modules(items: Iterable[Item]) -> dict[str, list[Segment]]:
+    """Return the calls of each module by its path, in order; what loops, branches and functions contain comes once."""
+    calls: dict[str, list[Segment]] = {}
+    for item in items:
+        inside = [item.items] if isinstance(item, Segment) else item.bodies.values() if isinstance(item, Nested) else []
         if isinstance(item, Segment):
-            calls[item.module] += 1
-            pending += item.items
-        elif isinstance(item, Nested):
-            pending += [inner for body in item.bodies.values() for inner in body]
+            calls.setdefault(item.module.path, []).append(item)
+        for inner in inside:
+            for path, found in calls_of_modules(inner).items():
+                calls.setdefault(path, []).extend(found)
     return calls
 
 
