@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 import jax
 
+from jaxport.codegen.rewriting.steps import leaf_key
 from jaxport.codegen.structure.modules.scopes import Chain, called
-from jaxport.codegen.structure.steps import leaf_key
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.codegen.structure.steps import reads, renamed
+from jaxport.codegen.rewriting.steps import reads, renamed
 from jaxport.codegen.tree import Weight
 from jaxport.importer.ops.quantization import dequantize
 from jaxport.importer.resolving.resolve import tensor_value

@@ -1,30 +1,32 @@
-"""The steps that computed values, and what rules ask about them."""
+"""The steps that compute values, and what rules ask about them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from jaxport.importer.values.host import Dim, HostValue, RuntimeValue
+from jaxport.graph.facts.facts import Facts
+from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["Spellings", "StepRules", "added_axes", "bounds", "call_step", "number", "only_axis"]
+__all__ = ["Producers", "added_axes", "bounds", "is_like", "is_number", "number", "only_axis", "plain_size"]
 
 
 @dataclass(eq=False)
-class Spellings:
-    """Queries on the steps that computed values.
+class Producers:
+    """The steps that compute values.
 
     Attributes:
       made: the step that makes each value.
       parts: the step that makes each value together with others, and its place among them.
+      facts: what is known of values, as far as somebody has asked.
     """
 
     made: dict[Variable, Step] = field(default_factory=dict)
     parts: dict[Variable, tuple[Step, int]] = field(default_factory=dict)
+    facts: dict[Variable, Facts] = field(default_factory=dict)
 
     def note(self, step: Step) -> None:
         """Record a step."""
@@ -59,51 +61,30 @@ class Spellings:
                 return value, factor
             value, factor = rest, factor * known
 
-    def counts(self, value: RuntimeValue, size: Dim) -> bool:
-        """Whether a value is 0, 1 … `size - 1`, in this order, whatever its shape is: rows times their length, and columns."""
-        total = self.step(value, "+")
-        for columns, rows in (total.args, total.args[::-1]) if total is not None else ():
-            if not isinstance(columns, HostValue) or columns.symbolic or not isinstance(rows, Variable):
-                continue
-            expanded = self.step(rows, "jnp.expand_dims")
-            scaled = self.step(expanded.args[0], "*") if expanded is not None else None
-            length = number(scaled.args[1]) if scaled is not None else None
-            begins = self.step(scaled.args[0], "jnp.arange") if scaled is not None else None
-            if begins is None or length != columns.size or len(begins.args) != 1 or begins.kwargs:
-                continue
-            in_order = np.array_equal(columns.data.ravel(), np.arange(columns.size))
-            count = begins.outputs.shape[0]
-            if in_order and rows.shape == (count, *[1] * (len(rows.shape) - 1)) and columns.shape[:1] == (1,):
-                return bool(count * columns.size == size)
-        return False
-
-
-@dataclass(eq=False)
-class StepRules:
-    """What rules that rewrite steps work with.
-
-    Attributes:
-      spellings: the step that made each value.
-      add: adds a step, and returns its result.
-      weights: the parameters.
-    """
-
-    spellings: Spellings
-    add: Callable[[Step], Variable]
-    weights: Collection[Variable]
-
-    def call(
-        self, like: Step, name: str, args: tuple[RuntimeValue, ...], shape: Sequence[Dim], **kwargs: RuntimeValue
-    ) -> Variable:
-        """Add a call whose result has the dtype of a step, and return its result."""
-        return self.add(Step("call", name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
-
 
 def number(value: object) -> float | None:
     """Return a number that is known and not more than one element, or None."""
     if isinstance(value, HostValue) and value.size == 1 and not value.symbolic and value.dtype.kind in "iuf":
         return float(value.data.reshape(())[()])
     return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
+
+
+def is_number(value: object, wanted: float) -> bool:
+    """Whether a value is one known number."""
+    found = number(value)
+    return found is not None and found == wanted
+
+
+def is_like(x: RuntimeValue, out: Variable) -> bool:
+    """Whether a value has the shape and type of another, so that it may stand for it."""
+    return isinstance(x, Variable) and (x.shape, x.dtype) == (out.shape, out.dtype)
+
+
+def plain_size(n: RuntimeValue) -> RuntimeValue:
+    """Return a known integer or size as a Python value, or None."""
+    if isinstance(n, HostValue):
+        return n.item() if n.ndim == 0 and n.dtype.kind in "iu" else None
+    return n if type(n) is int or is_dim(n) else None
 
 
 def bounds(index: RuntimeValue, axis: int, size: int) -> tuple[int, int] | None:
@@ -136,8 +117,3 @@ def added_axes(added: Step) -> tuple[int, ...] | None:
     every = axes if isinstance(axes, tuple | list) else (axes,)
     positions = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
     return positions if len(positions) == len(every) else None
-
-
-def call_step(step: Step, name: str, *args: RuntimeValue) -> Step:
-    """Return a call of a function in place of a step."""
-    return Step("call", name, args, {}, step.outputs, step.node)
