@@ -124,14 +124,14 @@ impl Block {
     pub fn forward(&self, x: Tensor<3>, cos: Tensor<4>, sin: Tensor<4>, cache_key: Tensor<4>, indices: Tensor<2, Int>, cache_value: Tensor<4>, mask: Tensor<5, Bool>) -> (Tensor<4>, Tensor<4>, Tensor<3>) {
         let [b, _, _] = x.dims();
         let attention_norm = self.attention_norm.forward(x.clone());
-        let x_2 = rotary(self.key.forward(attention_norm.clone()).reshape([b, 1, 2, 8]).swap_dims(1, 2), cos.clone(), sin.clone());
-        let x_2 = scatter_nd(cache_key, indices.clone(), x_2.squeeze_dim::<3>(2), IndexingUpdateOp::Assign);
+        let x_2 = rotary(self.key.forward(attention_norm.clone()).reshape([b, 1, 2, 8]), cos.clone(), sin.clone()).squeeze_dim::<3>(1);
+        let x_2 = scatter_nd(cache_key, indices.clone(), x_2, IndexingUpdateOp::Assign);
         let x_3 = scatter_nd(cache_value, indices, self.value.forward(attention_norm.clone()).reshape([b, 2, 8]), IndexingUpdateOp::Assign);
-        let x_4 = rotary(self.query.forward(attention_norm).reshape([b, 1, 4, 8]).swap_dims(1, 2), cos, sin);
-        let x_4 = x_4.swap_dims(1, 2).reshape([b, 2, 2, 8]);
-        let x_4 = (x_4.matmul(x_2.clone().permute([0, 2, 3, 1])).unsqueeze_dim::<5>(3) / 2.828427).mask_fill(mask.bool_not(), f32::NEG_INFINITY);
-        let x_4 = activation::softmax(x_4, 4).squeeze_dim::<4>(3);
-        let x = x + self.output.forward(x_4.matmul(x_3.clone().swap_dims(1, 2)).reshape([b, 1, 32]));
+        let x_4 = rotary(self.query.forward(attention_norm).reshape([b, 1, 4, 8]), cos, sin);
+        let x_4 = x_4.reshape([b, 2, 2, 8]).matmul(x_2.clone().permute([0, 2, 3, 1])).unsqueeze_dim::<5>(3);
+        let softmax_2 = activation::softmax((x_4 / 2.828427).mask_fill(mask.bool_not(), f32::NEG_INFINITY), 4);
+        let x_4 = softmax_2.squeeze_dim::<4>(3).matmul(x_3.clone().swap_dims(1, 2)).reshape([b, 1, 32]);
+        let x = x + self.output.forward(x_4);
         let mlp_norm = self.mlp_norm.forward(x.clone());
         let x_4 = activation::silu(self.gate.forward(mlp_norm.clone()));
         (x_2, x_3, x + self.down.forward(x_4 * self.up.forward(mlp_norm)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxport.codegen.rewriting.producers import Producers
+from jaxport.codegen.rewriting.producers import Producers, added_axes
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
@@ -19,23 +19,29 @@ def rotary(step: Step, rewriting: StepRewriting) -> Step | None:
         return None
     for_all_heads = []
     for angle, role in zip(angles, ("cos", "sin"), strict=True):
+        if len(angle.shape) == 4 and angle.shape[1:3] == (1, 1):  # of one position: the axes are the same
+            for_all_heads.append(angle)
+            continue
         added = rewriting.producers.step(angle, "jnp.expand_dims")
-        if added is None or added.args[1:] not in ((1,), ((1,),)) or len(added.outputs.shape) != 4:
+        axes = added_axes(added) if added is not None and len(added.outputs.shape) == 4 else None
+        if added is None or axes is None or 1 not in axes:
             return None
-        for_all_heads.append(_expanded(added, role, rewriting))
+        for_all_heads.append(_expanded(added, axes, role, rewriting))
     rotated = rewriting.call(step, "helper.rotary", (turned.args[0], *for_all_heads), turned.args[0].shape)
     return in_place(step, "jnp.transpose", rotated, (0, 2, 1, 3))
 
 
-def _expanded(added: Step, role: str, rewriting: StepRewriting) -> Variable:
-    """Return cosines or sines of (batch, length, size) with an axis of heads, once for all that rotate by them."""
-    angle = added.args[0]
-    if ("for all heads", angle) not in rewriting.notes:
-        batch, length, size = angle.shape
-        made = rewriting.call(added, "jnp.expand_dims", (angle, 2), (batch, length, 1, size))
+def _expanded(added: Step, axes: tuple[int, ...], role: str, rewriting: StepRewriting) -> Variable:
+    """Return cosines or sines with their axis of heads behind that of positions, once for all that rotate by them."""
+    key = "for all heads", added.args[0], axes
+    if key not in rewriting.notes:
+        batch, one, length, size = added.outputs.shape
+        places = tuple(2 if axis == 1 else axis for axis in axes)
+        args = added.args[0], places[0] if len(places) == 1 else places
+        made = rewriting.call(added, "jnp.expand_dims", args, (batch, length, one, size))
         made.hint = role
-        rewriting.notes["for all heads", angle] = made
-    return rewriting.notes["for all heads", angle]
+        rewriting.notes[key] = made
+    return rewriting.notes[key]
 
 
 @AS_WRITTEN.on("nn.softmax")
