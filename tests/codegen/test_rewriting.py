@@ -12,7 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxport.codegen.rewriting.patterns import Anything, Constant, Listed, Pattern, StepPattern, View, pattern
+from jaxport.codegen.rewriting.known import is_never_negative_zero, truth_of
+from jaxport.codegen.rewriting.patterns import Anything, Constant, Listed, Pattern, StepPattern, View, bindings, pattern
+from jaxport.codegen.rewriting.producers import Producers
 from jaxport.codegen.rewriting.same_bits import SAME_BITS
 from jaxport.codegen.rewriting.step_rewriting import MOST_ROUNDS, RuleTable, StepRewriting
 from jaxport.codegen.structure.spelling.rewritten import AS_WRITTEN
@@ -236,8 +238,6 @@ def test_rules_that_undo_each_other_end() -> None:
     ],
 )
 def test_a_pattern_matches(wanted: str, written: str, values: dict[str, Any], count: int) -> None:
-    from jaxport.codegen.rewriting.patterns import bindings
-
     program = Program(pattern(written), {"x": FLOATS, **values})
     rewriting = StepRewriting([])
     for step in program.steps:
@@ -246,9 +246,75 @@ def test_a_pattern_matches(wanted: str, written: str, values: dict[str, Any], co
     assert min(len(found), 1) == count
 
 
+@pytest.mark.parametrize(
+    ("written", "values"),
+    [
+        ("one / jnp.sqrt(x)", {"one": HostValue(np.ones((4, 2, 3), np.float32))}),
+        ("x * one", {"one": HostValue(np.ones((4, 2, 3), np.float32))}),
+        ("x * one", {"one": HostValue(np.float32([1, 1, 2]))}),
+        ("x + zero", {"zero": HostValue(np.float32(0))}),
+        ("x - zero", {"zero": HostValue(np.float32(-0.0))}),
+        ("jnp.minimum(x, most)", {"most": HostValue(np.finfo(np.float32).max)}),
+        ("x * factor", {"factor": HostValue(np.float32(0.001953))}),
+        ("jnp.logical_not(jnp.logical_not(x))", {}),
+        ("jnp.where(x < 0, y, x)", {"y": -FLOATS}),
+        ("jnp.clip(x, low, high).astype(kind)", {"low": -127, "high": 127, "kind": np.dtype("int8")}),
+        ("jnp.transpose(x, (1, 0))", {}),
+        ("jnp.reshape(x, shape)", {"shape": (3, 2)}),
+        ("jnp.arange(n).astype(kind)", {"n": 5, "kind": np.dtype("float16")}),
+    ],
+)
+def test_what_is_not_the_same_stays(written: str, values: dict[str, Any]) -> None:
+    program = Program(pattern(written), {"x": FLOATS, **values})
+    rewriting = StepRewriting([SAME_BITS, AS_WRITTEN])
+    assert [rewriting.add(step) for step in program.steps] == [step.outputs for step in program.steps]
+    assert [step.name for step in rewriting.steps] == [step.name for step in program.steps]
+
+
 def test_constants_are_those_of_the_type() -> None:
     """A double beyond the range of a type is infinite in it."""
     x = Variable((2,), np.dtype("float32"))
     step = Step("call", "jnp.minimum", (x, HostValue(np.float64(1e300))), {}, Variable((2,), x.dtype), None)
     assert StepRewriting([SAME_BITS]).add(step) is x
     assert math.isinf(np.float32(np.inf))
+
+
+NUMBERS: dict[str, Any] = {
+    "x": FLOATS, "n": WHOLE, "kind": np.dtype("float32"), "half": HostValue(np.float32(0.5)), "tiny": HostValue(np.float32(1e-44)),
+    "one": HostValue(np.float32(1)), "zero": HostValue(np.float32(0)), "three": HostValue(np.int32(3)), "count": 4,
+}  # fmt: skip
+NEVER_NEGATIVE_ZERO = {
+    "jnp.abs(x)": True, "jnp.exp(x)": True, "nn.sigmoid(x)": True, "nn.softmax(x, axis=0)": True, "x * x": True, "jnp.square(x)": True,
+    "x + jnp.abs(x)": True, "n.astype(kind)": True, "n.astype(kind) * half": True, "n.astype(kind) - one": True,
+    "jnp.transpose(jnp.abs(x), (1, 0))": True, "jnp.where(x < 0, one, jnp.abs(x))": True, "jnp.arange(count).astype(kind)": True,
+    "x": False, "-jnp.abs(x)": False, "x * jnp.abs(x)": False, "x - zero": False, "n.astype(kind) * tiny": False,
+    "jnp.where(x < 0, one, x)": False, "x / one": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", NEVER_NEGATIVE_ZERO)
+def test_where_negative_zero_cannot_be(written: str) -> None:
+    program, producers = Program(pattern(written), NUMBERS), Producers()
+    for step in program.steps:
+        producers.note(step)
+    known = is_never_negative_zero(program.result, producers)
+    values = np.asarray(program.known[program.result])
+    assert known == NEVER_NEGATIVE_ZERO[written]
+    assert not (known and bool(((values == 0) & np.signbit(values)).any()))
+
+
+TRUTH = {
+    "jnp.arange(count) < 0": False, "n % three >= 0": True, "jnp.arange(count) < count": True, "x < 0": None, "n < 0": None,
+    "jnp.abs(x) >= 0": None, "~(jnp.arange(count) < 0)": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("written", TRUTH)
+def test_what_is_true_of_all_elements(written: str) -> None:
+    """Of floats nothing is known: they may be NaN."""
+    program, producers = Program(pattern(written), NUMBERS), Producers()
+    for step in program.steps:
+        producers.note(step)
+    known = truth_of(program.result, producers)
+    assert known is TRUTH[written]
+    assert known is None or bool((np.asarray(program.known[program.result]) == known).all())

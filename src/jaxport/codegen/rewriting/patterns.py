@@ -247,6 +247,8 @@ def _of_step(wanted: StepPattern, step: Step, producers: Producers, bound: Bindi
     swaps = step.name in COMMUTATIVE and len(step.args) == 2
     for args in (step.args, step.args[::-1]) if swaps else (step.args,):
         pairs = [(part, arg, dtype) for part, arg in zip(wanted.args, args, strict=False)]
+        if any(isinstance(part, Constant) and _enlarges(arg, step) for part, arg, _ in pairs):
+            continue
         yield from _all([*pairs, *rest], producers, bound)
 
 
@@ -259,6 +261,13 @@ def _all(
     (wanted, value, dtype), *rest = pairs
     for known in bindings(wanted, value, producers, bound, dtype):
         yield from _all(rest, producers, known)
+
+
+def _enlarges(constant: RuntimeValue, step: Step) -> bool:
+    """Whether a constant gives a result its shape: without it, the other operands are smaller."""
+    shape = step.outputs.shape if isinstance(step.outputs, Variable) else None
+    others = (arg for arg in step.args if isinstance(arg, Variable))
+    return isinstance(constant, HostValue) and constant.ndim > 0 and all(other.shape != shape for other in others)
 
 
 def _are_same(one: RuntimeValue, other: RuntimeValue) -> bool:

@@ -93,7 +93,7 @@ SAME_BITS.rewrite("~~x", "x", when=lambda out: out.dtype == bool)
 for _same, _opposite in (("x == True", "x == False"), ("x != False", "x != True")):
     SAME_BITS.rewrite(_same, "x")
     SAME_BITS.rewrite(_opposite, "jnp.logical_not(x)", when=is_like)
-SAME_BITS.rewrite("x & True", "x")
+SAME_BITS.rewrite("x & True", "x", when=lambda out: out.dtype == bool)
 SAME_BITS.rewrite("jnp.where(c, x, y)", "x", when=lambda c, rewriting: truth_of(c, rewriting.producers) is True)
 SAME_BITS.rewrite("jnp.where(c, x, y)", "y", when=lambda c, rewriting: truth_of(c, rewriting.producers) is False)
 
