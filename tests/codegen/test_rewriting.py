@@ -281,7 +281,7 @@ def test_constants_are_those_of_the_type() -> None:
 
 NUMBERS: dict[str, Any] = {
     "x": FLOATS, "n": WHOLE, "kind": np.dtype("float32"), "half": HostValue(np.float32(0.5)), "tiny": HostValue(np.float32(1e-44)),
-    "one": HostValue(np.float32(1)), "zero": HostValue(np.float32(0)), "three": HostValue(np.int32(3)), "count": 4,
+    "one": HostValue(np.float32(1)), "zero": HostValue(np.float32(0)), "three": HostValue(np.int32(3)), "count": 4, "one_": 1, "minus": -1,
 }  # fmt: skip
 NEVER_NEGATIVE_ZERO = {
     "jnp.abs(x)": True, "jnp.exp(x)": True, "nn.sigmoid(x)": True, "nn.softmax(x, axis=0)": True, "x * x": True, "jnp.square(x)": True,
@@ -305,7 +305,7 @@ def test_where_negative_zero_cannot_be(written: str) -> None:
 
 TRUTH = {
     "jnp.arange(count) < 0": False, "n % three >= 0": True, "jnp.arange(count) < count": True, "x < 0": None, "n < 0": None,
-    "jnp.abs(x) >= 0": None, "~(jnp.arange(count) < 0)": True,
+    "jnp.abs(x) >= 0": None, "jnp.where(n < 0, n, n) < 0": None, "jnp.arange(one_, count) < 1": False, "jnp.arange(count, one_, minus) < 1": False, "~(jnp.arange(count) < 0)": True,
 }  # fmt: skip
 
 

@@ -28,6 +28,9 @@ OPERATORS: Mapping[str, str] = {
 }  # fmt: skip
 """The operators whose rules tell what is known of the results of steps."""
 
+UNARY = frozenset({*"Abs Cast Exp Expand Neg Not Reshape Sigmoid Softmax Transpose".split()})
+"""Those that are given one operand here."""
+
 NEVER_NEGATIVE_ZERO = frozenset("jnp.square jnp.arange jnp.ones jnp.ones_like nn.softplus nn.one_hot jnp.cosh".split())
 """Other functions whose result is never -0.0."""
 
@@ -60,34 +63,43 @@ def _operator(step: Step) -> str | None:
 
 
 def _of(variable: Variable, step: Step | None, known: Mapping[Variable, Facts]) -> Facts:
-    dims, dtype = _dims(variable.shape), ir.DataType.from_numpy(np.dtype(variable.dtype))
-    name = None if step is None else _operator(step)
-    facts = Facts(never_negative_zero=step is not None and step.form != "vmap" and step.name in NEVER_NEGATIVE_ZERO)
-    if step is not None and name is not None:
-        args, attributes = [*step.args], dict(step.kwargs)
-        if name == "Transpose":
-            attributes["perm"] = args.pop() if len(args) == 2 else [*range(len(dims))][::-1]
-        elif name == "Range" and len(args) == 1:
-            args = [0, *args, 1]
-        elif name in ("Cast", "Expand", "Reshape"):
-            del args[1:]
-        operation = SeenNode(name, attributes, [_operand(arg, known) for arg in args], dims, dtype)
-        made = RULES[name](operation)
-        facts = made if not facts.never_negative_zero else replace(made, never_negative_zero=True)
-    return facts.completed(dtype, dims)
+    dims, dtype = _dims(variable.shape), _data_type(variable.dtype)
+    if step is None or step.form == "vmap" or dtype is None:
+        return Facts().completed(dtype, dims)
+    name, args, attributes, facts = _operator(step), [*step.args], dict(step.kwargs), Facts()
+    if name == "Transpose":
+        attributes["perm"] = args.pop() if len(args) == 2 else [*range(len(dims))][::-1]
+    elif name == "Range":
+        args = [[0, *args, 1], [*args, 1], args][len(args) - 1]
+    elif name in ("Cast", "Expand", "Reshape"):
+        del args[1:]
+    if name is not None and len(args) == (1 if name in UNARY else 3 if name in ("Range", "Where") else 2):
+        facts = RULES[name](SeenNode(name, attributes, [_operand(arg, known) for arg in args], dims, dtype))
+    never = facts.never_negative_zero or step.name in NEVER_NEGATIVE_ZERO
+    return replace(facts, never_negative_zero=never).completed(dtype, dims)
+
+
+def _data_type(dtype: np.dtype) -> ir.DataType | None:
+    """Return ONNX's type of elements; None for those that it does not have, such as keys of random numbers."""
+    try:
+        return ir.DataType.from_numpy(np.dtype(dtype))
+    except TypeError:
+        return None
 
 
 def _operand(value: RuntimeValue, known: Mapping[Variable, Facts]) -> Operand:
     if isinstance(value, Variable):
-        dtype = ir.DataType.from_numpy(np.dtype(value.dtype))
-        return Operand(known.get(value, Facts()), _dims(value.shape), dtype, None, value)
-    array = value.data if isinstance(value, HostValue) else np.asarray(value, object if is_dim(value) else None)
-    if array.dtype == object:
+        return Operand(known.get(value, Facts()), _dims(value.shape), _data_type(value.dtype), None, value)
+    if isinstance(value, HostValue) and value.symbolic:
+        facts, array, dtype = of_sizes(value.data), value.data, ir.DataType.INT64
+    elif isinstance(value, HostValue | int | float | np.generic):
+        array = value.data if isinstance(value, HostValue) else np.asarray(value)
+        facts, dtype = of_constant(array) if array.nbytes <= LARGEST else Facts(), _data_type(array.dtype)
+    elif is_dim(value):
+        array = np.asarray(value, object)
         facts, dtype = of_sizes(array), ir.DataType.INT64
-    elif array.dtype.kind in "fiub" and array.nbytes <= LARGEST:
-        facts, dtype = of_constant(array), ir.DataType.from_numpy(array.dtype)
     else:
-        return Operand(Facts(), array.shape, None, None, id(value))
+        return Operand(Facts(), None, None, None, id(value))
     return Operand(facts.completed(dtype, array.shape), array.shape, dtype, None, id(value))
 
 

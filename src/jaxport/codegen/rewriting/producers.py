@@ -11,7 +11,7 @@ from jaxport.graph.facts.facts import Facts
 from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["Producers", "added_axes", "bounds", "is_like", "is_number", "number", "only_axis", "plain_size"]
+__all__ = ["Producers", "added_axes", "axes_of", "bounds", "is_like", "is_number", "number", "plain_size"]
 
 
 @dataclass(eq=False)
@@ -101,19 +101,17 @@ def bounds(index: RuntimeValue, axis: int, size: int) -> tuple[int, int] | None:
     return begin, end
 
 
-def only_axis(added: Step) -> int | None:
-    """Return the axis that a step adds, if it is one."""
-    axes = added_axes(added) if added.name == "jnp.expand_dims" else _stacked_axis(added)
-    return axes[0] if axes is not None and len(axes) == 1 else None
+def axes_of(axes: RuntimeValue, rank: int) -> list[int] | None:
+    """Return one axis or several as places; None if they are not known.
 
-
-def _stacked_axis(stacked: Step) -> tuple[int, ...]:
-    return (stacked.kwargs.get("axis", 0) % len(stacked.outputs.shape),)
-
-
-def added_axes(added: Step) -> tuple[int, ...] | None:
-    """Return the axes that a step adds, as positions in its result."""
-    axes = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else None)
+    >>> axes_of(-1, 3), axes_of((0, -2), 3)
+    ([2], [0, 1])
+    """
     every = axes if isinstance(axes, tuple | list) else (axes,)
-    positions = tuple(axis % len(added.outputs.shape) for axis in every if isinstance(axis, int))
-    return positions if len(positions) == len(every) else None
+    return [axis % rank for axis in every] if all(isinstance(axis, int) for axis in every) else None
+
+
+def added_axes(added: Step) -> list[int] | None:
+    """Return the axes that a step adds, as places in its result."""
+    axes = added.kwargs.get("axis", added.args[1] if len(added.args) > 1 else None)
+    return axes_of(axes, len(added.outputs.shape))

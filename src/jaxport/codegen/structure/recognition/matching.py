@@ -19,7 +19,7 @@ from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.values.host import RuntimeValue
-from jaxport.importer.values.recording import Step, Variable
+from jaxport.importer.values.recording import Variable
 
 __all__ = ["LayerWeights", "Matcher", "are_of_type"]
 
@@ -97,8 +97,7 @@ class Matcher:
 
     def step(self, value: RuntimeValue, *names: str) -> Op | None:
         """Return the operator that makes a value, if it is one of these."""
-        op = self.made.get(value) if isinstance(value, Variable) else None
-        return op if op is not None and op.step.name in names and not _transformed(op.step) else None
+        return self.made[value] if self.producers.step(value, *names) is not None else None
 
     def bound(self, text: str, value: RuntimeValue) -> Bindings | None:
         """Return what the names of a pattern stand for in a value or a step; None if it does not match."""
@@ -192,10 +191,6 @@ class Matcher:
             if weight is not None and before is not None and self.uses[other] == 1:
                 return before, weight
         return op, None
-
-
-def _transformed(step: Step) -> bool:
-    return step.form == "vmap"
 
 
 def are_of_type(x: Variable, *weights: Weight | None) -> bool:

@@ -31,9 +31,9 @@ def rotary(step: Step, rewriting: StepRewriting) -> Step | None:
     return in_place(step, "jnp.transpose", rotated, (0, 2, 1, 3))
 
 
-def _expanded(added: Step, axes: tuple[int, ...], role: str, rewriting: StepRewriting) -> Variable:
+def _expanded(added: Step, axes: list[int], role: str, rewriting: StepRewriting) -> Variable:
     """Return cosines or sines with their axis of heads behind that of positions, once for all that rotate by them."""
-    key = "for all heads", added.args[0], axes
+    key = "for all heads", added.args[0], *axes
     if key not in rewriting.notes:
         batch, one, length, size = added.outputs.shape
         places = tuple(2 if axis == 1 else axis for axis in axes)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.codegen.rewriting.patterns import view
-from jaxport.codegen.rewriting.producers import Producers, bounds, only_axis
+from jaxport.codegen.rewriting.producers import Producers, added_axes, axes_of, bounds
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.importer.values.host import HostValue, RuntimeValue
@@ -92,19 +92,13 @@ AS_WRITTEN.rewrite("(triangle := jnp.tril(element(one), 0)) == 0", "~mask",
 # Axes
 
 
-def _axes(axes: RuntimeValue, rank: int) -> list[int] | None:
-    """Return one axis or several as places."""
-    every = axes if isinstance(axes, tuple | list) else (axes,)
-    return [axis % rank for axis in every] if all(isinstance(axis, int) for axis in every) else None
-
-
 def _without(order: Sequence[int], axis: int) -> tuple[int, ...]:
     return tuple(at - (at > axis) for at in order if at != axis)
 
 
 def _rest_of_order(a: RuntimeValue, order: tuple[int, ...], axes: RuntimeValue) -> tuple[int, ...] | None:
     """Return the order of the axes without one that was added, moved, and left out again."""
-    added, left = _axes(a, len(order)), _axes(axes, len(order))
+    added, left = axes_of(a, len(order)), axes_of(axes, len(order))
     if added is None or left is None or len(added) != 1 or len(left) != 1 or order[left[0]] != added[0]:
         return None
     return _without(order, added[0])
@@ -113,8 +107,8 @@ def _rest_of_order(a: RuntimeValue, order: tuple[int, ...], axes: RuntimeValue) 
 def _all_added(a: RuntimeValue, b: RuntimeValue, out: Variable) -> tuple[int, ...] | None:
     """Return the axes that are added one after the other."""
     rank = len(out.shape)
-    added = _axes(b, rank)
-    first = None if added is None else _axes(a, rank - len(added))
+    added = axes_of(b, rank)
+    first = None if added is None else axes_of(a, rank - len(added))
     if added is None or first is None:
         return None
     kept = [axis for axis in range(rank) if axis not in added]
@@ -176,7 +170,7 @@ def squeezed_reduction(step: Step, rewriting: StepRewriting) -> Step | None:
     if kept is None or kept.kwargs.get("keepdims") is not True or kept.kwargs.keys() != {"axis", "keepdims"}:
         return None
     rank, axis = len(kept.outputs.shape), kept.kwargs["axis"]
-    axes = {*range(rank)} if axis is None else {*(_axes(axis, rank) or ())}
+    axes = {*range(rank)} if axis is None else {*(axes_of(axis, rank) or ())}
     order = [place for place in (moved.args[1] if moved is not None else range(rank)) if place not in axes]
     if order != sorted(order) or step.outputs.shape != tuple(kept.outputs.shape[place] for place in order):
         return None
@@ -235,7 +229,7 @@ def stacked(step: Step, rewriting: StepRewriting) -> Step | None:
     axis, rank = step.kwargs.get("axis", 0), len(step.outputs.shape)
     if len(step.args) != 1 or step.kwargs.keys() - {"axis"} or len(added) < 2:
         return None
-    if any(one is None or only_axis(one) != axis % rank for one in added):
+    if any(one is None or added_axes(one) != [axis % rank] for one in added):
         return None
     parts = [one.args[0] for one in added if one is not None]
     if not all(isinstance(part, Variable) for part in parts):
