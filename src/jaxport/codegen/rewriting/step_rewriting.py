@@ -2,6 +2,7 @@
 
 Most rules are text: the steps that they replace, and the step or the value in their place.
 
+>>> import numpy as np
 >>> rules = RuleTable()
 >>> rules.rewrite("1 / jnp.sqrt(x)", "lax.rsqrt(x)")
 >>> rules.rewrite(
