@@ -25,7 +25,7 @@ from jaxport.importer.values.recording import Step, Variable, map_leaves
 SPACES = {"jnp": jnp, "nn": jax.nn, "lax": jax.lax, "random": jax.random}
 OPERATORS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
-    "@": operator.matmul, "&": operator.and_, "~": operator.invert, "==": operator.eq, "!=": operator.ne,
+    "@": operator.matmul, "&": operator.and_, "|": operator.or_, "~": operator.invert, "==": operator.eq, "!=": operator.ne,
     "<": operator.lt, ">=": operator.ge, "-": lambda x, *y: x - y[0] if y else -x,
 }  # fmt: skip
 
@@ -96,9 +96,8 @@ class Program:
                 return kind(map(self.made, parts))
             case StepPattern():
                 args = (*map(self.made, part.args), *self.names.get(part.rest, ()))
-                kwargs = {word: self.made(value) for word, value in part.keywords} | (
-                    self.names.get(part.options, {}) if part.options != "_" else {}
-                )
+                options = self.names.get("options" if part.options == "_" else part.options, {})
+                kwargs = {word: self.made(value) for word, value in part.keywords} | options
                 step = Step(part.form, part.names[0], args, kwargs, None, None)
                 step.outputs = self.variable(computed(step, self.known))
                 self.steps.append(step)
@@ -115,7 +114,9 @@ THREE = HostValue(np.int32(3))
 SAMPLES: dict[str, dict[str, Any]] = {
     "x + (zero := 0)": {"x": WHOLE},
     "x == True": {"x": TRUE}, "x == False": {"x": TRUE}, "x != True": {"x": TRUE}, "x != False": {"x": TRUE},
-    "~~x": {"x": TRUE}, "x & True": {"x": TRUE},
+    "~~x": {"x": TRUE}, "x & True": {"x": TRUE}, "x | False": {"x": TRUE},
+    "jnp.where(_, x, x)": {"_": [TRUE]}, "jnp.broadcast_to(x, _)": {"_": [(2, 3)]}, "jnp.repeat(x, 1, **_)": {"options": {"axis": 0}},
+    "jnp.broadcast_to(jnp.broadcast_to(x, _), shape)": {"_": [(1, 2, 3)], "shape": (4, 2, 3)},
     "jnp.where(c, x, y)": {"c": HostValue(np.bool_(True)), "y": -FLOATS},
     "x * factor": {"factor": HostValue(np.float32(2.0**-9))},
     "jnp.mod(x, c)": {"x": WHOLE, "c": THREE},

@@ -43,11 +43,13 @@ Bindings = Mapping[str, RuntimeValue]
 
 OPERATORS: Mapping[type[ast.AST], tuple[str, ...]] = {
     ast.Add: ("+",), ast.Sub: ("-",), ast.Mult: ("*",), ast.Div: ("/",), ast.FloorDiv: ("//",), ast.Mod: ("%",),
-    ast.MatMult: ("@",), ast.BitAnd: ("&", "jnp.logical_and"), ast.Eq: ("==",), ast.NotEq: ("!=",), ast.Lt: ("<",),
+    ast.MatMult: ("@",), ast.BitAnd: ("&", "jnp.logical_and"), ast.BitOr: ("|", "jnp.logical_or"), ast.Eq: ("==",), ast.NotEq: ("!=",), ast.Lt: ("<",),
     ast.LtE: ("<=",), ast.Gt: (">",), ast.GtE: (">=",), ast.USub: ("-",), ast.Invert: ("~", "jnp.logical_not"),
 }  # fmt: skip
 """The names of the steps that an operator stands for."""
-COMMUTATIVE = frozenset({"+", "*", "==", "!=", "&", "jnp.minimum", "jnp.maximum"})
+COMMUTATIVE = frozenset(
+    {"+", "*", "==", "!=", "&", "|", "jnp.logical_and", "jnp.logical_or", "jnp.minimum", "jnp.maximum"}
+)
 NUMBERS = {"inf": math.inf, "nan": math.nan}
 NAMESPACES = frozenset({"jnp", "nn", "lax", "helper", "random", "channels_first"})
 

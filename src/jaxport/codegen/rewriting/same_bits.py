@@ -86,6 +86,12 @@ for _none in ("None", "inf"):
     SAME_BITS.rewrite(f"jnp.clip(x, low, {_none})", "jnp.maximum(x, low)",
                       when=lambda x, low, out: is_like(x, out) and low is not None and not _is_large(low))  # fmt: skip
 SAME_BITS.rewrite("jnp.clip(x, None, None)", "x")
+for _same in ("jnp.minimum(x, x)", "jnp.maximum(x, x)", "-(-x)", "jnp.negative(jnp.negative(x))", "jnp.where(_, x, x)",
+              "jnp.broadcast_to(x, _)", "jnp.concatenate([x], **_)", "jnp.repeat(x, 1, **_)"):  # fmt: skip
+    SAME_BITS.rewrite(_same, "x")
+for _idempotent in ("jnp.abs", "jnp.floor", "jnp.ceil", "jnp.round", "jnp.sign", "nn.relu"):
+    SAME_BITS.rewrite(f"{_idempotent}({_idempotent}(x))", f"{_idempotent}(x)")
+SAME_BITS.rewrite("jnp.broadcast_to(jnp.broadcast_to(x, _), shape)", "jnp.broadcast_to(x, shape)")
 
 # Truth values
 
@@ -94,6 +100,7 @@ for _same, _opposite in (("x == True", "x == False"), ("x != False", "x != True"
     SAME_BITS.rewrite(_same, "x")
     SAME_BITS.rewrite(_opposite, "jnp.logical_not(x)", when=is_like)
 SAME_BITS.rewrite("x & True", "x", when=lambda out: out.dtype == bool)
+SAME_BITS.rewrite("x | False", "x", when=lambda out: out.dtype == bool)
 SAME_BITS.rewrite("jnp.where(c, x, y)", "x", when=lambda c, rewriting: truth_of(c, rewriting.producers) is True)
 SAME_BITS.rewrite("jnp.where(c, x, y)", "y", when=lambda c, rewriting: truth_of(c, rewriting.producers) is False)
 
