@@ -31,11 +31,15 @@ def is_single(out: Variable) -> bool:
     return out.dtype == np.float32
 
 
+def _are_nothing(widths: RuntimeValue) -> bool:
+    return isinstance(widths, list | tuple) and all(tuple(pair) == (0, 0) for pair in widths)
+
+
 AS_WRITTEN.rewrite("jnp.matmul(x, y)", "x @ y")
 AS_WRITTEN.rewrite("jnp.negative(x)", "-x")
 AS_WRITTEN.rewrite("jnp.reciprocal(jnp.sqrt(x))", "lax.rsqrt(x)", when=is_single)
 AS_WRITTEN.rewrite("1 / jnp.sqrt(x)", "lax.rsqrt(x)", when=is_single)
-AS_WRITTEN.rewrite("jnp.pad(x, widths, **_)", "x", when=lambda widths: all(tuple(pair) == (0, 0) for pair in widths))
+AS_WRITTEN.rewrite("jnp.pad(x, widths, **_)", "x", when=_are_nothing)
 AS_WRITTEN.rewrite(
     "nn.softmax(x, axis=axis)", "nn.softmax(x, axis=-1)", when=lambda axis, out: axis == len(out.shape) - 1
 )

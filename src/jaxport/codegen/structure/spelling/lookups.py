@@ -37,9 +37,9 @@ AS_WRITTEN.rewrite(  # exporters write views with other strides so
 )  # fmt: skip
 
 
-def _index(x: RuntimeValue, at: RuntimeValue, axis: int) -> RuntimeValue:
+def _index(x: RuntimeValue, at: RuntimeValue, axis: int | None) -> RuntimeValue:
     """Return the index of a known position along an axis, if there is one."""
-    if not isinstance(x, Variable) or not isinstance(at, HostValue) or at.ndim or at.symbolic:
+    if not isinstance(x, Variable) or not isinstance(at, HostValue) or at.ndim or at.symbolic or axis is None:
         return None
     index, size = int(at.item()), x.shape[axis]
     inside = -size <= index < size if isinstance(size, int) else is_dim(size) and index in (0, -1)
