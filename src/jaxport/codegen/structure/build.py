@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from jaxport.codegen.rewriting.steps import renamed, variables
 from jaxport.codegen.structure.modules.cells import cells_of, put_into_cells
 from jaxport.codegen.structure.modules.closing import Closing
 from jaxport.codegen.structure.modules.loops import with_loops
@@ -27,8 +28,8 @@ from jaxport.codegen.structure.modules.wrappers import without_wrappers
 from jaxport.codegen.structure.recognition.heads import with_attention_layers
 from jaxport.codegen.structure.recognition.layers import LayerWeights, recognised
 from jaxport.codegen.structure.recognition.quantization import with_rounding
-from jaxport.codegen.structure.spelling.idioms import rewritten
-from jaxport.codegen.structure.steps import operators, renamed, variables
+from jaxport.codegen.structure.spelling.rewritten import rewritten
+from jaxport.codegen.structure.steps import operators
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.errors import InvalidArgument
 from jaxport.importer.calls import Chain, called, common

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import jax
 
-from jaxport.codegen.structure.steps import leaf_key
+from jaxport.codegen.rewriting.steps import leaf_key
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op
 from jaxport.importer.calls import (
     Chain,

@@ -8,8 +8,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.structure.modules.scopes import chain_of_path
-from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.tree import Op
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.names import given_name
