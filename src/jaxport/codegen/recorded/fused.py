@@ -21,7 +21,7 @@ from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated
 from jaxport.codegen.recorded.merged import products, unmerged
 from jaxport.codegen.recorded.turned import weights_second
 from jaxport.graph.editing import graphs, is_op, nodes_of, numpy_dtype
-from jaxport.graph.fusions.activations import activations
+from jaxport.graph.fusions.activations import activations, limits_as_operands
 from jaxport.graph.fusions.group_normalization import group_normalization
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
 from jaxport.graph.fusions.normalization import normalization
@@ -172,7 +172,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]], *,
     sizes = {value: results[0].data for value, results in known.items() if _is_of_sizes(results)}
     folding = partial(positions, sizes=sizes, strict=strict)
     rounds = (
-        ((folding,), _is_declared),
+        ((folding, limits_as_operands), _is_declared),
         ((*FUSIONS, folding, partial(attention, strict=strict)), _is_exact),
         (IN_ANY_PRECISION, _is_declared),
     )
