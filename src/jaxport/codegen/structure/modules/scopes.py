@@ -15,6 +15,7 @@ from jaxport.importer.values.recording import Variable
 
 __all__ = [
     "Chain",
+    "below_a_list",
     "called",
     "chain_of_path",
     "common",
@@ -28,6 +29,7 @@ __all__ = [
     "move_unplaced",
     "node_chains",
     "nodes_of",
+    "placed_by_names",
     "places_of",
 ]
 
@@ -319,3 +321,107 @@ def _computed_by(
             if len(chain) > depth and chain[depth] == inside:
                 pending.append(before)
     return list(moving.values())
+
+
+LIST = "layers"
+"""The list that numbered modules at the top of a model are elements of."""
+ACTIVATIONS = ("nn.", "jnp.tanh", "jnp.clip", "jnp.minimum")
+"""How the names of functions of one value begin that follow a layer."""
+
+
+def placed_by_names(ops: Sequence[Op], names: Mapping[Variable, str]) -> dict[int, Chain]:
+    """Return the modules around each operator, by its identity; nothing if no weight is that of a numbered layer.
+
+    Names of weights say which modules they are in. What has no weight is placed by what it reads and what reads it:
+    between two layers of one module, it belongs to that module; an activation behind the last layer of a module belongs
+    to it, and so does the sum of its result with what it was given.
+
+    Args:
+      ops: the operators, in the order of the file.
+      names: the names of the tensors.
+    """
+    own = {id(op): path for op in ops if (path := _path(op, names))}
+    if not any(path.rpartition(".")[2].isdigit() for path in own.values()):
+        return {}
+    makers = {variable: op for op in ops for variable in op.outputs}
+    readers: dict[Variable, list[Op]] = {}
+    for op in ops:
+        for variable in op.inputs:
+            readers.setdefault(variable, []).append(op)
+    chains = {key: _chain(path) for key, path in own.items()}
+    around = {key: chain[:-1] for key, chain in chains.items()}  # the modules around the layer of a weight
+    before = {**around}
+    for op in ops:
+        if id(op) not in own:
+            operands = [before[id(makers[v])] if v in makers else () for v in op.inputs if v not in names]
+            before[id(op)] = common(operands)
+    behind = {**around}
+    for op in reversed(ops):
+        if id(op) not in own:
+            behind[id(op)] = common(
+                behind[id(reader)] for variable in op.outputs for reader in readers.get(variable, ())
+            )
+    inside = {variable: [around[id(op)] for op in found if id(op) in own] for variable, found in readers.items()}
+    for op in ops:
+        if id(op) in own:
+            continue
+        chain = common([before[id(op)], behind[id(op)]])
+        if len(op.inputs) == 1 and op.step.name.startswith(ACTIVATIONS) and op.inputs[0] in makers:
+            chain = max(chain, around[id(makers[op.inputs[0]])], key=len)
+        elif len(op.inputs) == 2 and op.step.name == "+":
+            for one, other in (op.inputs, op.inputs[::-1]):
+                chain = max(
+                    chain, _given(around[id(makers[one])], inside.get(other, [])) if one in makers else (), key=len
+                )
+        chains[id(op)] = around[id(op)] = chain
+    return chains
+
+
+def below_a_list(
+    chains: Mapping[int, Chain], names: Mapping[Variable, str], types: Mapping[str, str]
+) -> tuple[dict[int, Chain], dict[Variable, str], dict[str, str]]:
+    """Return modules, names of weights and types in which modules that are numbered at the top are elements of a list."""
+    tops = {path.partition(".")[0] for chain in chains.values() for path in chain}
+    paths = tops or {name.partition(".")[0] for name in names.values() if "." in name}
+    if LIST in paths or not any(map(str.isdigit, paths)):
+        return {**chains}, {**names}, {**types}
+
+    def moved(path: str) -> str:
+        return f"{LIST}.{path}" if path.partition(".")[0].isdigit() else path
+
+    below = {key: tuple(map(moved, chain)) for key, chain in chains.items()}
+    return (
+        {key: (LIST, *chain) if chain[:1] != chains[key][:1] else chain for key, chain in below.items()},
+        {variable: moved(name) if "." in name else name for variable, name in names.items()},
+        {moved(path): kind for path, kind in types.items()},
+    )
+
+
+def _path(op: Op, names: Mapping[Variable, str]) -> str:
+    """Return the path of the layer whose weight an operator reads; empty if its name has none."""
+    for variable in op.inputs:
+        path = names.get(variable, "").rpartition(".")[0]
+        if path and all(part.isidentifier() or part.isdigit() for part in path.split(".")):
+            return path
+    return ""
+
+
+def _chain(path: str) -> Chain:
+    """Return all modules that a path goes through.
+
+    >>> _chain("net.1.0")
+    ('net', 'net.1', 'net.1.0')
+    """
+    return tuple(_prefixes(path))
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    parts = path.split(".")
+    return (".".join(parts[: end + 1]) for end in range(len(parts)))
+
+
+def _given(chain: Chain, readers: Sequence[Chain]) -> Chain:
+    """Return the outermost module of a chain that a value goes into: that of a residual connection."""
+    depths = [len(common([chain, reader])) for reader in readers]
+    outer = [depth for depth in depths if depth]
+    return chain[: max(outer)] if outer else ()
