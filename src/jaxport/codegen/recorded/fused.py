@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.codegen.recorded.caches import cached_attention
 from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated
 from jaxport.codegen.recorded.merged import products, unmerged
 from jaxport.codegen.recorded.turned import weights_second
@@ -172,7 +173,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]], *,
     sizes = {value: results[0].data for value, results in known.items() if _is_of_sizes(results)}
     folding = partial(positions, sizes=sizes, strict=strict)
     rounds = (
-        ((folding, limits_as_operands), _is_declared),
+        ((folding, limits_as_operands, cached_attention), _is_declared),
         ((*FUSIONS, folding, partial(attention, strict=strict)), _is_exact),
         (IN_ANY_PRECISION, _is_declared),
     )
