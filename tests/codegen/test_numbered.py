@@ -110,3 +110,56 @@ def test_numbered_weights_are_nested_modules_and_loops(case: str, framework: str
     assert "nn.identity for" not in code
     source = jaxport.from_onnx(model).to_source(framework=framework)
     assert paths <= {path.rpartition(".")[0].replace(".layers.", ".") for path in source.origins}
+
+
+def transposed() -> onnx.ModelProto:
+    """Kernels that an exporter transposed, and named by itself; the biases have their names."""
+    made = Plain("batch", 8)
+    x = "x"
+    for number, path in enumerate(("encoder.up", "encoder.down")):
+        made.tensors[f"val_{number}"] = RANDOM.normal(0, 0.4, (8, 8)).astype(np.float32)
+        made.tensors[f"{path}.bias"] = RANDOM.normal(0, 0.4, 8).astype(np.float32)
+        x = made.node("Tanh", made.node("Add", f"{path}.bias", made.node("MatMul", x, f"val_{number}")))
+    return made.model(x)
+
+
+def distributed() -> onnx.ModelProto:
+    """The same layers for each part of a sequence, whose weights have names without paths."""
+    made = Plain("batch", 4, 2, 8, 8)
+    for name, kernel in (("td/a", (4, 2, 3, 3)), ("td/b", (4, 4, 3, 3))):
+        made.tensors[name] = RANDOM.normal(0, 0.4, kernel).astype(np.float32)
+    parts = []
+    for at in range(4):
+        made.tensors[f"at {at}"] = np.array(at)
+        part = made.node("Gather", "x", f"at {at}", axis=1)
+        part = made.node("Relu", made.node("Conv", part, "td/a", pads=[1] * 4))
+        made.tensors["axis"] = np.array([1])
+        parts.append(made.node("Unsqueeze", made.node("Conv", part, "td/b", pads=[1] * 4), "axis"))
+    return made.model(made.node("Concat", *parts, axis=1))
+
+
+def tied() -> onnx.ModelProto:
+    """A table whose rows are looked up, and that the last product reads, too."""
+    made = Plain("batch", 8)
+    made.tensors |= {"wte.weight": RANDOM.normal(size=(20, 8)).astype(np.float32), "ids": np.arange(3)}
+    x = made.node("Add", made.node("Gather", "wte.weight", "ids"), made.node("Unsqueeze", "x", "axes"))
+    made.tensors["axes"] = np.array([1])
+    return made.model(made.node("MatMul", x, made.node("Transpose", "wte.weight", perm=[1, 0])))
+
+
+NAMED = {
+    "transposed": (transposed, {"nnx": ["self.up = ", "self.encoder = "], "equinox": ["self.up = ", "self.encoder = "]}),
+    "distributed": (distributed, {"nnx": ["self.conv = nnx.Conv("], "equinox": ["self.conv = "]}),
+    "tied": (tied, {"nnx": ["self.wte.attend("], "equinox": ["@ self.wte.weight.T"]}),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("case", NAMED)
+def test_weights_belong_to_layers(case: str, framework: str, tmp_path: Path):
+    make, texts = NAMED[case]
+    model = make()
+    sizes = [size.dim_value or 2 for size in model.graph.input[0].type.tensor_type.shape.dim]
+    code = structured.check(model, {"x": RANDOM.normal(size=sizes).astype(np.float32)}, tmp_path, framework)
+    assert not [text for text in texts[framework] if text not in code]
+    assert "nnx.Param(" not in code

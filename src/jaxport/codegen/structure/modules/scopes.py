@@ -9,6 +9,7 @@ from itertools import pairwise, takewhile
 
 from jaxport.codegen.tree import Layer, Leaf, Op
 from jaxport.importer.modules import NodePlace, has_place
+from jaxport.importer.names import given_name
 from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.recording import Variable
@@ -105,19 +106,30 @@ def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: 
       known: the modules that the file has.
     """
     leaves = list(leaves)
-    readers = Counter(_weight_of(leaf) for leaf in leaves)
+    readers = Counter(name for leaf in leaves for name in _names_of(leaf))
     movable = {name for name, count in readers.items() if count == 1 and name.rpartition(".")[0] not in known}
-    return {id(leaf): _chain_of(leaf, around(leaf), _weight_of(leaf) in movable) for leaf in leaves}
+    names = {id(leaf): _name_of(leaf, readers) for leaf in leaves}
+    return {id(leaf): _chain_of(names[id(leaf)], around(leaf), names[id(leaf)] in movable) for leaf in leaves}
 
 
-def _weight_of(leaf: Leaf) -> str:
-    """Return the name of the first weight of a layer, without that of the integers that it is stored as."""
-    weight = next(iter(leaf.weights.values()), None) if isinstance(leaf, Layer) else None
-    return re.sub(r"\.u?int\d+$", "", weight.name) if weight is not None else ""
+def _names_of(leaf: Leaf) -> list[str]:
+    """Return the names of the weights of a layer, without that of the integers that they are stored as."""
+    weights = leaf.weights.values() if isinstance(leaf, Layer) else ()
+    return [re.sub(r"\.u?int\d+$", "", weight.name) for weight in weights]
 
 
-def _chain_of(leaf: Leaf, chain: Chain, is_movable: bool) -> Chain:
-    name = _weight_of(leaf)
+def _name_of(leaf: Leaf, readers: Mapping[str, int]) -> str:
+    """Return the name that says where a layer is: that of its first weight.
+
+    If an exporter made that up, as for a kernel that it transposed, the path of another weight of this layer alone says it.
+    """
+    first, *others = _names_of(leaf) or [""]
+    if given_name(first):
+        return first
+    return next((name for name in others if given_name(name) and "." in name and readers[name] == 1), first)
+
+
+def _chain_of(name: str, chain: Chain, is_movable: bool) -> Chain:
     if not name:
         return chain
     path, parent = name.rpartition(".")[0], name.rpartition(".")[0].rpartition(".")[0]
