@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from jaxport.codegen.recorded.caches import cached_attention
 from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated
+from jaxport.codegen.recorded.lines import convolved_lines
 from jaxport.codegen.recorded.merged import products, unmerged
 from jaxport.codegen.recorded.turned import weights_second
 from jaxport.graph.editing import graphs, is_op, nodes_of, numpy_dtype
@@ -51,6 +52,7 @@ FUSIONS = (
     products,
     unmerged,
     weights_second,
+    convolved_lines,
 )
 IN_ANY_PRECISION = (gated,)
 """Fusions to operators that round where their parts do."""

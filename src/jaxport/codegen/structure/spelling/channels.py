@@ -33,7 +33,7 @@ class Channels(StepRules):
         rank = len(step.outputs.shape)
         x, kernel, strides, pads = step.args if len(step.args) == 4 else (None,) * 4
         turned = self.spellings.step(kernel, "helper.transposed_kernel")
-        if rank not in LAYOUTS or not isinstance(kernel, Variable) or (turned is None and kernel not in self.weights):
+        if rank not in LAYOUTS or not isinstance(kernel, Variable) or (turned is None and not self._is_kernel(kernel)):
             return None
         options = dict(step.kwargs)
         if not isinstance(x, Variable) or options.pop("dimension_numbers", None) is not None:
@@ -50,6 +50,11 @@ class Channels(StepRules):
         args = (x, kernel, strides, pads)
         result = self.add(Step("call", "lax.conv_general_dilated", args, options, result, step.node))
         return _transpose(step, result, _first(rank))
+
+    def _is_kernel(self, kernel: Variable) -> bool:
+        """Whether a value is a parameter, or one without axes of one element: the kernel of an image that is a line."""
+        squeezed = self.spellings.step(kernel, "jnp.squeeze")
+        return (squeezed.args[0] if squeezed is not None else kernel) in self.weights
 
     def transposed(self, value: Variable, order: Sequence[int], like: Step) -> Variable:
         """Return a value with its axes in another order."""
@@ -174,11 +179,14 @@ class Channels(StepRules):
         """Return the parameter of one element per channel that a value spreads over channels first."""
         shaped = self.spellings.step(value, "jnp.reshape")
         bias = shaped.args[0] if shaped is not None else None
-        channels = moved.args[0].shape[-1]
+        channels, rank = moved.args[0].shape[-1], len(moved.args[0].shape)
+        spread = (channels, *[1] * (rank - 2))
+        if isinstance(value, Variable) and value in self.weights and value.shape in (spread, (1, *spread)):
+            flat = Variable((channels,), value.dtype)
+            return self.add(Step("call", "jnp.reshape", (value, (channels,)), {}, flat, moved.node))
         if not isinstance(bias, Variable) or bias not in self.weights or bias.shape != (channels,):
             return None
-        rank = len(moved.args[0].shape)
-        return bias if value.shape in ((channels, *[1] * (rank - 2)), (1, channels, *[1] * (rank - 2))) else None
+        return bias if value.shape in (spread, (1, *spread)) else None
 
 
 def _first(rank: int) -> tuple[int, ...]:
