@@ -80,10 +80,17 @@ def place_shared(
         whole = [call for call in calls if call is not None]
         if len(whole) < 2 or len(whole) < len(calls) or len({bias for _, bias in whole}) > 1:
             continue
+        if len({_options(op) for call, _ in whole for op in call if op.step.name in _PRODUCTS}) > 1:
+            continue  # layers that differ in their strides, for example
         placed = [op for call, _ in whole for op in call]
         if not any(chains[id(op)] for op in placed):
             made.add(path)
             chains |= {id(op): chain_of_path(path) for op in placed}
+
+
+def _options(product: Op) -> tuple[str, ...]:
+    """Return how an operator multiplies, as a text."""
+    return (product.step.name, *map(str, product.step.args[2:]), *map(str, sorted(product.step.kwargs.items())))
 
 
 def _layer_of(
