@@ -83,7 +83,7 @@ class Layer:
     """A layer that all frameworks have.
 
     Attributes:
-      kind: `Linear`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`,
+      kind: `Linear`, `QuantizedLinear`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`,
         `LSTM`, `GatewiseLSTM`, `GRU`, `RNN`, `Dropout` or `MultiHeadAttention`.
       config: its options, sizes included; `keywords` are the names of the last inputs, and `is_causal` says what a mask is.
       weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`;

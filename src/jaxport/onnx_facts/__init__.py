@@ -142,6 +142,7 @@ SETTINGS = {
     "DequantizeLinear": {1, 2},
     "Dropout": {1},
     "GroupQueryAttention": {7, 8, 12, 13},
+    "MatMulNBits": {1, 2, 3, 4},
     "Pad": {2},
     "Pow": {1},
     "QLinearConv": set(range(9)),

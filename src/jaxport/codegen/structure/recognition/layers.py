@@ -14,7 +14,7 @@ import numpy as np
 from jaxport.codegen.structure.recognition.convolutions import convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
-from jaxport.codegen.structure.recognition.quantization import dequantized
+from jaxport.codegen.structure.recognition.quantization import dequantized, quantized_linear
 from jaxport.codegen.structure.recognition.recurrent import recurrent
 from jaxport.codegen.structure.recognition.training import dropout, is_of_batch
 from jaxport.codegen.structure.spelling.groups import FIRST
@@ -214,6 +214,7 @@ Recogniser = Callable[[Op, Matcher], Layer | None]
 
 RECOGNISERS: list[Recogniser] = [
     linear,
+    quantized_linear,
     convolution,
     grouped_linear,
     embedding,
