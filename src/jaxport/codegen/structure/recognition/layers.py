@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from jaxport.codegen.structure.recognition.convolutions import convolution
@@ -26,6 +27,8 @@ from jaxport.importer.values.recording import Variable
 __all__ = ["LayerWeights", "recognised"]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+NARROW = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
+"""Types whose statistics are computed in single precision."""
 
 
 class Standardized(NamedTuple):
@@ -96,8 +99,10 @@ def _unclipped(condition: RuntimeValue, lookup: Op, matcher: Matcher) -> Variabl
 def normalization(op: Op, matcher: Matcher) -> Layer | None:
     """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, and the same without the mean."""
     out = op.outputs[0]
-    if out.dtype != np.float32 or not out.shape:
+    if out.dtype not in (np.float32, *NARROW) or not out.shape:
         return None
+    if out.dtype in NARROW:
+        return _in_single_precision(op, matcher)
     if op.step.name == FIRST:
         x, groups, epsilon, *affine = op.step.args
         channels = x.shape[1]
@@ -129,6 +134,31 @@ def normalization(op: Op, matcher: Matcher) -> Layer | None:
         kind = "LayerNorm" if centered else "RMSNorm"
         config = {"num_features": size, "epsilon": epsilon}
         return Layer(kind, config, weights, (x,), (out,), "norm")
+    return None
+
+
+def _in_single_precision(op: Op, matcher: Matcher) -> Layer | None:
+    """Return a normalization of float16 or bfloat16 whose statistics are in single precision, and so is the division."""
+    out = op.outputs[0]
+    size = out.shape[-1]
+    if not isinstance(size, int):
+        return None
+    scaled, bias = matcher.with_bias(op, size)
+    factors = scaled.step.args if scaled.step.name == "*" else ()
+    for scale, normal in (factors, factors[::-1]) if factors else ():
+        weight, narrowed = matcher.vector(scale, size), matcher.step(normal, "astype")
+        standardized = _standardized(narrowed.step.args[0], matcher) if narrowed is not None else None
+        widened = matcher.step(standardized.x, "astype") if standardized is not None else None
+        if weight is None or standardized is None or widened is None or standardized.x.dtype != np.float32:
+            continue
+        x = widened.step.args[0]
+        if not isinstance(x, Variable) or (x.shape, x.dtype) != (out.shape, out.dtype):
+            return None
+        if not are_of_type(x, weight, bias) or (bias is not None and not standardized.centered):
+            return None
+        weights = {"scale": weight} | ({"bias": bias} if bias is not None else {})
+        config = {"num_features": size, "epsilon": standardized.epsilon, "in_single": True}
+        return Layer("LayerNorm" if standardized.centered else "RMSNorm", config, weights, (x,), (out,), "norm")
     return None
 
 
