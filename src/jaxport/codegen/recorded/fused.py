@@ -54,6 +54,8 @@ FUSIONS = (
     weights_second,
     convolved_lines,
 )
+FIRST = (limits_as_operands, cached_attention)
+"""Other forms of operators, in which the fusions know them."""
 IN_ANY_PRECISION = (gated,)
 """Fusions to operators that round where their parts do."""
 OPSET = 24
@@ -175,7 +177,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]], *,
     sizes = {value: results[0].data for value, results in known.items() if _is_of_sizes(results)}
     folding = partial(positions, sizes=sizes, strict=strict)
     rounds = (
-        ((folding, limits_as_operands, cached_attention), _is_declared),
+        ((folding, *FIRST), _is_declared),
         ((*FUSIONS, folding, partial(attention, strict=strict)), _is_exact),
         (IN_ANY_PRECISION, _is_declared),
     )
