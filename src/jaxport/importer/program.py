@@ -31,7 +31,7 @@ from jaxport.importer.resolving.resolve import resolve
 from jaxport.importer.resolving.unchecked import tell_ignored
 from jaxport.importer.running.compiling import Calls
 from jaxport.importer.running.evaluate import evaluate, evaluate_blocks
-from jaxport.importer.running.segments import Item, Segment, arranged, calls_of_modules
+from jaxport.importer.running.segments import Item, arranged
 from jaxport.importer.shown import declared, summary
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.roles import Role, static_values
@@ -198,11 +198,6 @@ class Program:
     def places(self) -> dict[BoundNode, NodePlace]:
         """The place of each of the model's nodes in the tree of `modules`."""
         return self._modules[1]
-
-    @cached_property
-    def calls(self) -> dict[str, list[Segment]]:
-        """The calls of each of the `modules`, by path, with the values that enter and leave them."""
-        return calls_of_modules(self._modules[2])
 
     @property
     def name(self) -> str:
