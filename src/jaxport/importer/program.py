@@ -19,7 +19,7 @@ from jaxport.errors import InvalidArgument, boundary
 from jaxport.importer.batching import Batches
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
-from jaxport.importer.modules import NodeModule, NodePlace
+from jaxport.importer.modules import NodeModule, NodePlace, Parameters
 from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
 from jaxport.importer.resolving.bounds import set_bounds
 from jaxport.importer.resolving.deciding import set_deciding_inputs
@@ -191,7 +191,7 @@ class Program:
 
     @cached_property
     def _modules(self) -> tuple[NodeModule, dict[BoundNode, NodePlace], tuple[Item, ...]]:
-        sizes = {value: (name, self.body.initializers[value].size) for name, value in self.weights.initializers.items()}
+        sizes: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.initializers.items()}
         return arranged(self.body, sizes)
 
     @property
