@@ -19,7 +19,7 @@ from jaxport.errors import boundary
 from jaxport.importer.batching import Batches
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
-from jaxport.importer.modules import NodeModule, NodePlace
+from jaxport.importer.modules import NodeModule, NodePlace, Parameters
 from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
 from jaxport.importer.resolving.bounds import set_bounds
 from jaxport.importer.resolving.deciding import set_deciding_inputs
@@ -31,7 +31,7 @@ from jaxport.importer.resolving.resolve import resolve
 from jaxport.importer.resolving.unchecked import tell_ignored
 from jaxport.importer.running.compiling import Calls
 from jaxport.importer.running.evaluate import evaluate, evaluate_blocks
-from jaxport.importer.running.segments import Item, Segment, arranged, calls_of_modules
+from jaxport.importer.running.segments import Item, arranged
 from jaxport.importer.shown import summary
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.roles import Role, static_values
@@ -191,18 +191,13 @@ class Program:
 
     @cached_property
     def _modules(self) -> tuple[NodeModule, dict[BoundNode, NodePlace], tuple[Item, ...]]:
-        sizes = {value: (name, self.body.initializers[value].size) for name, value in self.weights.initializers.items()}
+        sizes: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.initializers.items()}
         return arranged(self.body, sizes)
 
     @property
     def places(self) -> dict[BoundNode, NodePlace]:
         """The place of each of the model's nodes in the tree of `modules`."""
         return self._modules[1]
-
-    @cached_property
-    def calls(self) -> dict[str, list[Segment]]:
-        """The calls of each of the `modules`, by path, with the values that enter and leave them."""
-        return calls_of_modules(self._modules[2])
 
     @property
     def name(self) -> str:
