@@ -12,9 +12,9 @@ import numpy as np
 from jaxport.codegen.rewriting.patterns import Bindings, bindings, pattern
 from jaxport.codegen.rewriting.producers import Producers
 from jaxport.codegen.rewriting.steps import REARRANGING
-from jaxport.codegen.structure.modules.scopes import Chain, called
 from jaxport.codegen.structure.recognition.quantization import dequantized
 from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.importer.calls import Chain, called
 from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.resolving.resolve import tensor_value
