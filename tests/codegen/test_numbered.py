@@ -148,7 +148,10 @@ def tied() -> onnx.ModelProto:
 
 
 NAMED = {
-    "transposed": (transposed, {"nnx": ["self.up = ", "self.encoder = "], "equinox": ["self.up = ", "self.encoder = "]}),
+    "transposed": (
+        transposed,
+        {"nnx": ["self.up = ", "self.encoder = "], "equinox": ["self.up = ", "self.encoder = "]},
+    ),
     "distributed": (distributed, {"nnx": ["self.conv = nnx.Conv("], "equinox": ["self.conv = "]}),
     "tied": (tied, {"nnx": ["self.wte.attend("], "equinox": ["@ self.wte.weight.T"]}),
 }

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxport.codegen.structure.spelling.idioms import MOVING, ROLES
-from jaxport.codegen.structure.spelling.spellings import number as number_of
-from jaxport.codegen.structure.steps import reads
+from jaxport.codegen.rewriting.producers import number as number_of
+from jaxport.codegen.rewriting.steps import reads
+from jaxport.codegen.structure.spelling.rewritten import MOVING, ROLES
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import Fields, common_name, key_of

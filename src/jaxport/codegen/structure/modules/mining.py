@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxport.codegen.structure.modules.scopes import Chain, called, common, element_of, places_of
+from jaxport.codegen.structure.modules.scopes import element_of, places_of
 from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.names import unique
 from jaxport.importer.values.recording import Variable
 

@@ -5,47 +5,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.modules import NodePlace, has_place
 from jaxport.importer.names import given_name
-from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.recording import Variable
 
 __all__ = [
-    "Chain",
     "below_a_list",
-    "called",
     "chain_of_path",
-    "common",
     "containers",
     "element_of",
     "hoist",
     "imply_elements",
     "keep_channels_last",
     "leaf_chains",
-    "module_paths",
     "move_unplaced",
     "node_chains",
     "nodes_of",
     "placed_by_names",
     "places_of",
 ]
-
-Chain = tuple[str, ...]
-"""The paths of the modules around something, from the outside in."""
-
-
-def called(path: str) -> str:
-    """Return the module that a path is a call of: further calls of a module are numbered.
-
-    >>> called("encoder@1.layers.0@2")
-    'encoder.layers.0'
-    """
-    return re.sub(r"@\d+", "", path)
-
 
 _ELEMENT = re.compile(r"(.+)[._](\d+)")
 
@@ -58,19 +41,6 @@ def element_of(path: str) -> tuple[str, int] | None:
     """
     element = _ELEMENT.fullmatch(path)
     return (element[1], int(element[2])) if element is not None else None
-
-
-def common(chains: Iterable[Chain]) -> Chain:
-    """Return the modules that all chains have around them.
-
-    >>> common([("a", "a.b"), ("a", "a.c")])
-    ('a',)
-    """
-    first, *rest = list(chains) or [()]
-    for chain in rest:
-        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first, chain, strict=False))
-        first = tuple(path for path, _ in pairs)
-    return first
 
 
 def nodes_of(places: Mapping[BoundNode, NodePlace]) -> Iterator[tuple[BoundNode, Chain]]:
@@ -196,33 +166,6 @@ def move_unplaced(
         else:
             continue
         calls[id(op)], chains[id(op)] = moved, tuple(map(called, moved))
-
-
-def module_paths(program: Program) -> dict[str, str]:
-    """Return the modules of a program as they are called, by their paths in the file."""
-    modules = [module for module in program.modules.walk() if module.path]
-    paths = [module.path for module in modules]
-    return dict(zip(paths, paths, strict=True)) if any(module.type for module in modules) else _plain_paths(paths)
-
-
-def _plain_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Return paths as the TorchScript exporter means them: it repeats the name of a list before its elements.
-
-    >>> _plain_paths(["net", "net.net.0", "net.net.0.net.0.1", "net.net.0.net.0.1.fc"])
-    {'net': 'net', 'net.net.0': 'net.0', 'net.net.0.net.0.1': 'net.0.1', 'net.net.0.net.0.1.fc': 'net.0.1.fc'}
-    """
-    plain: dict[str, str] = {}
-    names: dict[str, str] = {}
-    for path in dict.fromkeys(paths):
-        around = path
-        while around not in plain and around:
-            around = around.rpartition(".")[0]
-        name = path[len(around) + 1 :] if around else path
-        list_name = re.sub(r"_\d+$", "", names.get(around, ""))
-        is_element = list_name and re.fullmatch(rf"{re.escape(list_name)}\.\d+(_\d+)?", name)
-        inner = name[len(list_name) + 1 :] if is_element else name
-        plain[path], names[path] = ".".join(filter(None, (plain.get(around, ""), inner))), name
-    return plain if len({*plain.values()}) == len(plain) else {path: path for path in plain}
 
 
 def places_of(leaves: Iterable[Leaf], chains: Mapping[int, Chain]) -> dict[int, str]:

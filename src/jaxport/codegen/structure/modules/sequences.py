@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxport.codegen.structure.steps import REARRANGING, renamed
+from jaxport.codegen.rewriting.steps import REARRANGING, renamed
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie
 from jaxport.importer.values.recording import Variable
 

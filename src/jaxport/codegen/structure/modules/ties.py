@@ -8,9 +8,10 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from jaxport.codegen.structure.modules.scopes import Chain, called, chain_of_path
-from jaxport.codegen.structure.steps import reads
+from jaxport.codegen.rewriting.steps import reads
+from jaxport.codegen.structure.modules.scopes import chain_of_path
 from jaxport.codegen.tree import Op
+from jaxport.importer.calls import Chain, called
 from jaxport.importer.names import given_name, unique
 from jaxport.importer.program import Program
 from jaxport.importer.values.recording import Step, Variable

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.codegen.structure.steps import reads, renamed
+from jaxport.codegen.rewriting.patterns import bindings, pattern
+from jaxport.codegen.rewriting.producers import Producers, is_number
+from jaxport.codegen.rewriting.steps import in_place, reads, renamed
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.ops.quantization import dequantize
 from jaxport.importer.resolving.resolve import tensor_value
@@ -26,6 +28,12 @@ SCALES = (2.0**-80, 2.0**80)
 
 MOST_OPERANDS = 4
 """Of what has more operands, such as a sum, none is the weight of a layer."""
+
+QUANTIZED = (
+    "(jnp.clip(jnp.round(x / scale) + zero, low, high).astype(kind).astype(_) - zero) * scale",
+    "jnp.clip(jnp.round(x / scale), low, high).astype(kind).astype(_) * scale",
+)
+"""A value that is rounded to one of an integer type."""
 
 Value = Variable | HostValue
 
@@ -64,12 +72,14 @@ def with_rounding(steps: Sequence[Step], results: Iterable[Variable]) -> list[St
     kept = {*results}
     uses = Counter(variable for step in steps for variable in reads(step))
     uses.update(kept)
-    made = {step.outputs: step for step in steps if isinstance(step.outputs, Variable)}
+    producers = Producers()
+    for step in steps:
+        producers.note(step)
     rounded: dict[Variable, Step] = {}
     same: dict[Variable, Value] = {}
     done: list[Step] = []
     for original in steps:
-        step = renamed(_rounding(original, made, uses) or original, same)
+        step = renamed(_rounding(original, producers, uses) or original, same)
         if step.name == "helper.fake_quantized":
             if step.outputs not in kept and _is_rounded(step, rounded):
                 same[step.outputs] = step.args[0]
@@ -88,37 +98,27 @@ def _is_rounded(step: Step, rounded: Mapping[Variable, Step]) -> bool:
     return bool(before.args[1].data == scale.data) and list(before.args[2:]) == others
 
 
-def _rounding(step: Step, made: Mapping[Variable, Step], uses: Mapping[Variable, int]) -> Step | None:
-    """`fake_quantized(x, scale, zero_point, dtype)` for `(clip(round(x / scale) + zero_point) - zero_point) * scale`."""
-    if getattr(step.node, "op_type", "") != "DequantizeLinear" or step.name != "*":
+def _rounding(step: Step, producers: Producers, uses: Mapping[Variable, int]) -> Step | None:
+    """Return `fake_quantized(x, scale, zero_point, dtype)` in place of a step, if nothing else reads what is before it."""
+    found = (next(bindings(pattern(text), step, producers), None) for text in QUANTIZED)
+    bound = next((each for each in found if each is not None), None)
+    if getattr(step.node, "op_type", "") != "DequantizeLinear" or bound is None:
         return None
-
-    def before(value: RuntimeValue, name: str) -> Step | None:
-        maker = made.get(value) if isinstance(value, Variable) and uses[value] == 1 else None
-        return maker if maker is not None and maker.name == name else None
-
-    value, scale = step.args
-    shifted = before(value, "-")
-    restored = before(shifted.args[0] if shifted is not None else value, "astype")
-    stored = before(restored.args[0], "astype") if restored is not None else None
-    clipped = before(stored.args[0], "jnp.clip") if stored is not None else None
-    moved = before(clipped.args[0], "+") if clipped is not None else None
-    whole = before((moved or clipped).args[0], "jnp.round") if clipped is not None else None
-    divided = before(whole.args[0], "/") if whole is not None else None
-    if stored is None or clipped is None or divided is None or (moved is None) is not (shifted is None):
-        return None
-    x, divisor = divided.args
-    zeros = [part.args[1] for part in (moved, shifted) if part is not None]
-    dtype, limits = np.dtype(stored.args[1]), np.iinfo(np.dtype(stored.args[1]))
-    if not all(_is_scalar(number) for number in (scale, divisor, *zeros)) or clipped.args[1:] != (
-        limits.min,
-        limits.max,
+    x, scale, zero = bound["x"], bound["scale"], bound.get("zero", HostValue(np.asarray(0, np.int32)))
+    dtype, limits = np.dtype(bound["kind"]), np.iinfo(np.dtype(bound["kind"]))
+    if not isinstance(x, Variable) or not (
+        is_number(bound["low"], limits.min) and is_number(bound["high"], limits.max)
     ):
         return None
-    if scale.data != divisor.data or len({part.data.item() for part in zeros}) > 1 or not isinstance(x, Variable):
+    if not _is_scalar(scale) or not _is_scalar(zero) or not _is_read_once(step, x, producers, uses):
         return None
-    zero = int(zeros[0].data.item()) if zeros else 0
-    return Step("call", "helper.fake_quantized", (x, scale, zero, dtype), {}, step.outputs, step.node)
+    return in_place(step, "helper.fake_quantized", x, scale, int(zero.data.item()), dtype)
+
+
+def _is_read_once(step: Step, x: Variable, producers: Producers, uses: Mapping[Variable, int]) -> bool:
+    """Whether what a step reads, up to a value, is read once."""
+    inner = [variable for variable in reads(step) if variable is not x]
+    return all(uses[each] == 1 and _is_read_once(producers.made[each], x, producers, uses) for each in inner)
 
 
 def _is_scalar(value: RuntimeValue) -> bool:
