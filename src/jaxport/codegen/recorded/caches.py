@@ -147,8 +147,9 @@ class CachedAttention:
         window = options["local_window_size"].as_int() if "local_window_size" in options else -1
         dims = [self.batch, 1, self.length, self.keys]
         past = shared.values.setdefault(("past", *dims), inputs["past_key"])
-        limits = {"window": window} if window > 0 else {}
-        mask = shared.emit(builder, "CacheMask", [at, past, inputs["total"]], dims, ir.DataType.BOOL, **limits)
+        mask = shared.emit(
+            builder, "CacheMask", [at, past, inputs["total"]], dims, ir.DataType.BOOL, window=max(window, 0)
+        )
         query, key, value = self._heads(builder)
         if "do_rotary" in options and options["do_rotary"].as_int():
             places = inputs.get("position_ids", at)
@@ -163,7 +164,8 @@ class CachedAttention:
             if 2 * half[0] != self.size:
                 pairs["rotary_embedding_dim"] = 2 * half[0]
             query, key = (
-                builder.emit("RotaryEmbedding", [one, *angles], dims_of(one), dtype, **pairs) for one in (query, key)
+                builder.emit("RotaryEmbedding", [one, *angles], dims_of(one), dtype, "", **pairs)
+                for one in (query, key)
             )
         cached = [self.batch, self.groups, self.keys, self.size]
         presents = [

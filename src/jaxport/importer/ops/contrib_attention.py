@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import jax
+import jax.core
 import numpy as np
 from jax.core import max_dim
 
