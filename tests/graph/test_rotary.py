@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -43,6 +44,30 @@ def test_two_rotations_share_the_tables():
 )
 def test_other_tables_are_no_rotation(fn):
     assert "RotaryEmbedding" not in operators(check(fn, X, ANGLES, opset=23))
+
+
+def neighbours_rotated(x, angles):
+    """As GPT-J writes it, in any layout: every second element, stacked and merged again."""
+    cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    even, odd = x[..., ::2], x[..., 1::2]
+    return jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1).reshape(x.shape)
+
+
+def test_neighbours_of_open_sizes_are_paired():
+    exported = check(neighbours_rotated, X, ANGLES, opset=23)
+    assert operators(exported)["RotaryEmbedding"] == 1
+
+
+def test_attention_contracts_vectors_that_were_stacked():
+    def attended(x, keys, angles):
+        query, key = (
+            neighbours_rotated(x, angles * angles + 1),
+            jnp.stack([keys, -keys], -1).reshape((*keys.shape[:-1], 8)),
+        )
+        return jax.nn.softmax(query @ key.mT) @ keys
+
+    found = operators(check(attended, X, f32("B", 4, "H", 4), ANGLES, opset=23))
+    assert found["Attention"] == 1
 
 
 def in_halves(x, cos, sin):

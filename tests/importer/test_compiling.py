@@ -248,3 +248,29 @@ def test_large_weights_that_become_constants_of_a_jitted_program_are_a_warning(
     with pytest.warns(UserWarning, match=r"become constants of a jitted program.*`jax.jit\(program.apply\)"):
         result = jax.jit(model)(X)
     np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_calls_with_arguments_of_known_types_go_straight_to_the_compiled_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = program(
+        "g (float[N] b, float[N] a, int64[N] k) => (float[N] y) { d = Sub(b, a) c = Cast<to=1>(k) y = Mul(d, c) }"
+    )
+    b, a, k = np.array([5, 7], np.float32), np.ones(2, np.float32), jnp.array([2, 3])
+    calls = [((b, a, k), {}), ((b,), {"k": k, "a": a}), ((jnp.array(b), jnp.array(a), k), {})]
+    for inputs, named in calls * 2:
+        np.testing.assert_array_equal(model(*inputs, **named), [8, 18])
+    slow: list[int] = []
+    monkeypatch.setattr(type(model), "_taken", lambda *_: slow.append(1))
+    for inputs, named in calls:
+        np.testing.assert_array_equal(model(*inputs, **named), [8, 18])
+    assert not slow
+    monkeypatch.undo()
+    np.testing.assert_array_equal(
+        jax.vmap(model, (0, 0, None))(np.stack([b, a]), np.stack([a, b]), k), [[8, 18], [-8, -18]]
+    )
+    np.testing.assert_array_equal(jax.grad(lambda b: model(b, a, k).sum())(b), [2, 3])
+    with pytest.raises(InvalidArgument, match="the input `b` is float64, the model declares float32"):
+        model(b.astype(np.float64), a, k)
+    with pytest.raises(ModelError, match="2147483648 does not fit into int32"):
+        model(b, a, np.array([2**31, 3]))

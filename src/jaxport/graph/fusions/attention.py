@@ -164,7 +164,7 @@ def recognized(node: ir.Node) -> Attended | str | None:
         scores = _scores(weighed.scores, keys)
         if isinstance(scores, str) or scores is None:
             return scores
-        sizes = sizes_of(scores.product, *(scores.product.contracted() or ()), scores.query, scores.key)
+        sizes = sizes_of(scores.product, *(scores.product.contracted(is_whole=True) or ()), scores.query, scores.key)
         axes = _axes(scores, sizes, value, keys)
         if axes is None:
             return "its axes are not those of batches, heads, queries and keys"
@@ -221,7 +221,7 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     scaled, scale = unscaled(bounded)
     scale *= softcap or 1.0
     product = unrounded(scaled)
-    operands = product.contracted()
+    operands = product.contracted(is_whole=True)
     if operands is None:
         return None
     sides = operands if keys in atoms(operands[1].axes) else operands[::-1]
