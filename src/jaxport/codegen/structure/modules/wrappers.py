@@ -18,9 +18,9 @@ def without_wrappers(root: Module) -> Module:
     return _visited(root, {})
 
 
-def _visited(module: Module, done: dict[int, Module]) -> Module:
-    if id(module) in done:
-        return done[id(module)]
+def _visited(module: Module, done: dict[Module, Module]) -> Module:
+    if module in done:
+        return done[module]
     items: list[Item] = []
     for item in module.items:
         if not isinstance(item, Call):
@@ -28,8 +28,8 @@ def _visited(module: Module, done: dict[int, Module]) -> Module:
             continue
         call = replace(item, module=_visited(item.module, done))
         items.append(_unwrapped(call, module))
-    done[id(module)] = replace(module, items=tuple(items))
-    return done[id(module)]
+    done[module] = replace(module, items=tuple(items))
+    return done[module]
 
 
 def _unwrapped(call: Call, around: Module) -> Item:
@@ -51,13 +51,13 @@ def _unwrapped(call: Call, around: Module) -> Item:
     return Call(_moved(inner.module, inner.module.path, module.path, {}), inputs, outputs)
 
 
-def _moved(module: Module, old: str, new: str, done: dict[int, Module]) -> Module:
+def _moved(module: Module, old: str, new: str, done: dict[Module, Module]) -> Module:
     """Return a module at another place, with those inside it."""
-    if id(module) not in done:
+    if module not in done:
         path = new + module.path.removeprefix(old) if module.path.startswith(old) else module.path
         items = tuple(
             replace(item, module=_moved(item.module, old, new, done)) if isinstance(item, Call) else item
             for item in module.items
         )
-        done[id(module)] = replace(module, path=path, items=items)
-    return done[id(module)]
+        done[module] = replace(module, path=path, items=items)
+    return done[module]
