@@ -236,8 +236,8 @@ def _uses(text: str, module: str) -> bool:
 
 def tensors_of(module: Module, classes: Classes, dialect: Dialect, prefix: str = "") -> Iterator[tuple[str, Weight]]:
     """Yield the tensors of a module and of those inside it, each with its path, as the module keeps it."""
-    if id(module) not in classes.sequences:
-        draft: Draft = classes.drafts[id(module)]
+    if module not in classes.sequences:
+        draft: Draft = classes.drafts[module]
         for variable, key in draft.fields.weights.items():
             weight = module.weights[variable]
             assert isinstance(weight, Weight)

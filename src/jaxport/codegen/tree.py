@@ -205,11 +205,11 @@ class Module:
 
     def walk(self) -> Iterator[Module]:
         """Yield this module and all modules inside it, each once."""
-        seen: set[int] = set()
+        seen: set[Module] = set()
         pending = [self]
         while pending:
             module = pending.pop()
-            if id(module) not in seen:
-                seen.add(id(module))
+            if module not in seen:
+                seen.add(module)
                 yield module
                 pending += [call.module for call in module.calls()][::-1]

@@ -86,8 +86,8 @@ class Classes:
     fixed: Mapping[Variable, Fixed] = field(default_factory=dict)
     roles: dict[Variable, str] = field(default_factory=dict)
     starts: dict[str, Start] = field(default_factory=dict)
-    drafts: dict[int, Draft] = field(default_factory=dict)
-    sequences: dict[int, Sequential] = field(default_factory=dict)
+    drafts: dict[Module, Draft] = field(default_factory=dict)
+    sequences: dict[Module, Sequential] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
     definitions: list[ast.ClassDef | ast.FunctionDef] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -96,11 +96,11 @@ class Classes:
         """Make all classes, and return the name of the model's."""
         self.roles, self.starts = roles_of(root, self.inputs), starts(root)
         by_height: dict[int, list[Module]] = {}
-        heights: dict[int, int] = {}
+        heights: dict[Module, int] = {}
         for module in [*root.walk()][::-1]:
             self._measure(module, heights)
         for module in root.walk():
-            by_height.setdefault(heights[id(module)], []).append(module)
+            by_height.setdefault(heights[module], []).append(module)
         self.names = {*self.reserved}
         root_name = self._unique(base)
         self.names.add(root_name)
@@ -109,10 +109,10 @@ class Classes:
             for module in by_height[height]:
                 sequence = self._sequential(module) if module is not root else None
                 if sequence is not None:
-                    self.sequences[id(module)] = sequence
+                    self.sequences[module] = sequence
                     continue
                 draft = self._draft(module, root, base)
-                self.drafts[id(module)] = draft
+                self.drafts[module] = draft
                 # Sizes that callers pass have the names that they are passed by.
                 names = () if draft.sizes else {*self.known_sizes, *self.inputs.values()}
                 keys = (class_key(tree, names) for tree in draft.trees)
@@ -123,10 +123,10 @@ class Classes:
 
     def children(self, module: Module) -> Iterator[tuple[Module | Layer, str]]:
         """Yield the modules and layers of a module, each with its path below it."""
-        if id(module) in self.sequences:
-            yield from self.sequences[id(module)].children()
+        if module in self.sequences:
+            yield from self.sequences[module].children()
             return
-        fields = self.drafts[id(module)].fields
+        fields = self.drafts[module].fields
         for key in fields.order:
             if key in fields.single:
                 yield fields.single[key], key
@@ -137,7 +137,7 @@ class Classes:
         """Return the elements of a module that is a sequence, if its functions need nothing but their argument."""
         elements = elements_of(module)
         if elements is None or any(
-            isinstance(item, Call) and id(item.module) in self.drafts and self.drafts[id(item.module)].sizes
+            isinstance(item, Call) and item.module in self.drafts and self.drafts[item.module].sizes
             for item in elements.modules.values()
         ):
             return None
@@ -206,15 +206,15 @@ class Classes:
 
     def _fields(self, module: Module) -> Fields:
         """Return the attributes of a module; of a sequence the places of its elements."""
-        if id(module) not in self.sequences:
+        if module not in self.sequences:
             return self._parts_of(module)
-        paths = {key_of(child): path for child, path in self.sequences[id(module)].children()}
+        paths = {key_of(child): path for child, path in self.sequences[module].children()}
         return Fields(paths={k: tuple(int(p) if p.isdigit() else p for p in v.split(".")) for k, v in paths.items()})
 
-    def _measure(self, module: Module, heights: dict[int, int]) -> int:
-        if id(module) not in heights:
-            heights[id(module)] = 1 + max((self._measure(call.module, heights) for call in module.calls()), default=0)
-        return heights[id(module)]
+    def _measure(self, module: Module, heights: dict[Module, int]) -> int:
+        if module not in heights:
+            heights[module] = 1 + max((self._measure(call.module, heights) for call in module.calls()), default=0)
+        return heights[module]
 
     def _draft(self, module: Module, root: Module, base: str) -> Draft:
         fields = self._parts_of(module)
@@ -227,9 +227,7 @@ class Classes:
             dialect=self.dialect,
             fields=fields,
             sizes={
-                id(call.module): self.drafts[id(call.module)].sizes
-                for call in module.calls()
-                if id(call.module) in self.drafts
+                id(call.module): self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
             },
             ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
             roles=self.roles,
@@ -286,11 +284,11 @@ class Classes:
             return self._list([self._made(one) for one in child])
         if isinstance(child, Layer):
             return self.dialect.layers[child.kind].build(child)
-        if id(child) in self.sequences:
-            sequence = self.sequences[id(child)]
+        if child in self.sequences:
+            sequence = self.sequences[child]
             elements = [attribute(one) if isinstance(one, str) else self._made(one) for one in sequence.elements]
             return sequence.form.build(in_runs(elements))
-        made, arguments, options = self.drafts[id(child)].constructor
+        made, arguments, options = self.drafts[child].constructor
         keyword = self.dialect.signature[0]
         return call(made, *map(copy.deepcopy, arguments), **copy.deepcopy(dict(options)), **{keyword: name(keyword)})
 
