@@ -21,6 +21,7 @@ from jaxport.importer.values.arguments import external
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.jaxprs.walk import equations_within
 from jaxport.verify import conditioning
+from jaxport.verify.decoding import is_counted, sizes_of_step
 from jaxport.verify.given import arrays_and_sizes
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Report
@@ -183,7 +184,9 @@ class Comparison(Sides[Run]):
         ports = {name: Port(name, spec.shape, spec.dtype) for name, spec in specs.items()}
         names = [name for name in ports if name not in self.program.static_inputs]
         known, inside = {**said, **self._known_sizes(by_name)}, narrowest(traced)
-        for at, arrays in arguments(traced, names, ports, by_name, known, sizes, avoid, seed):
+        is_step = is_counted(self.program.model)
+        drawn = arguments(traced, names, ports, by_name, known, sizes, avoid, seed, is_step=is_step)
+        for at, arrays in drawn:
             yield Run({**at, **{name: dims.evaluate(text, at) for name, text in assumed.sizes.items()}}, arrays, inside)
 
     def in_jax(self, run: Run) -> Callable[[], list[np.ndarray]]:
@@ -257,11 +260,13 @@ class Comparison(Sides[Run]):
 
             return jax.make_jaxpr(call)(program.param_specs, *specs.values()), assumed
 
+        declared = sizes_of_step(program.model)
+        declared = declared if given.isdisjoint(declared.sizes) else Assumptions()
         try:
-            return with_assumptions(attempt)
+            return with_assumptions(attempt, declared)
         except (ModelError, ValueNotKnown):  # only the trace at the sizes of the run matters
-            shapes = [spec for name, spec in self._specs.items() if name not in known]
-            return jax.make_jaxpr(lambda *arrays: arrays)(*shapes), Assumptions()
+            shapes = [spec for name, spec in input_specs(program, declared).items() if name not in known]
+            return jax.make_jaxpr(lambda *arrays: arrays)(*shapes), declared
 
 
 def _array(name: str, value: PyTree, dtype: ir.DataType | None) -> np.ndarray:

@@ -74,6 +74,7 @@ def _cast_to_float(facts: Facts, before: ir.DataType, after: ir.DataType) -> Fac
 
 
 FINITE = Facts(never_nan=True, never_infinite=True, never_minus_infinite=True)
+NO_NEGATIVE_ZERO = Facts(never_negative_zero=True)
 UNIT = replace(FINITE, low=0.0, high=1.0, never_negative_zero=True)
 
 
@@ -86,11 +87,11 @@ def if_finite(facts: Facts = FINITE, otherwise: Facts | None = None) -> Rule:
     return rule
 
 
-def if_not_nan(facts: Facts) -> Rule:
+def if_not_nan(facts: Facts, otherwise: Facts | None = None) -> Rule:
     """Return the rule of an operator whose result has some facts if no operand has a NaN."""
 
     def rule(operation: SeenNode) -> Facts:
-        return facts if all(x.facts.never_nan for x in present(operation)) else Facts()
+        return facts if all(x.facts.never_nan for x in present(operation)) else otherwise or Facts()
 
     return rule
 
@@ -103,7 +104,7 @@ def softmax(operation: SeenNode) -> Facts:
     facts = x.facts
     is_row = single or axis == rank - 1
     safe = facts.never_nan and facts.never_infinite and is_row and axis in facts.kept
-    return UNIT if facts.is_finite or safe else Facts()
+    return UNIT if facts.is_finite or safe else NO_NEGATIVE_ZERO
 
 
 def exponential(operation: SeenNode) -> Facts:
