@@ -178,3 +178,13 @@ def test_the_same_options_export_another_trace():
     exported = export(nnx.Linear(3, 2, rngs=nnx.Rngs(0)), ("B", 3), opset=18, weights="inputs")
     again = exported.again(exported.traced)
     assert again.proto == exported.proto
+
+
+@pytest.mark.parametrize("call", [lambda e, x: e(x), lambda e, x: e.run({"x": x})])
+def test_a_call_breaks_no_constraint(call):
+    table = jnp.ones((8, 2))
+    exported = jaxport.to_onnx(lambda x: x + table[: x.shape[0]], [("T", 2)], constraints=["T <= 8", "T >= 2"])
+    call(exported, np.ones((8, 2), np.float32))
+    for size in (1, 9):
+        with pytest.raises(jaxport.InvalidArgument, match=f"the sizes T={size} break the constraint `T [<>]= [28]`"):
+            call(exported, np.ones((size, 2), np.float32))

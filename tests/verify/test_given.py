@@ -68,3 +68,13 @@ def test_texts_are_values():
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 3]>
         g (string[2] x) => (int64[2] y) { y = ai.onnx.ml.LabelEncoder <keys_strings = ["a", "b"], values_int64s = [3, 4]> (x) }""")
     assert jaxport.from_onnx(model).verify(inputs={"x": ("a", "b")}).ok
+
+
+TABLE = jaxport.to_onnx(lambda x: x + jnp.ones((8, 2))[: x.shape[0]], [("T", 2)], constraints=["T <= 8"])
+
+
+@pytest.mark.parametrize("subject", [TABLE, jaxport.from_onnx(TABLE.proto)], ids=["exported", "imported"])
+@pytest.mark.parametrize("value", [np.ones((9, 2), np.float32), jax.ShapeDtypeStruct((9, 2), jnp.float32)], ids=type)
+def test_sizes_beyond_a_table_are_told_the_bound(subject, value):
+    with pytest.raises(jaxport.InvalidArgument, match="T=9 break the constraint `T <= 8`"):
+        subject.verify(inputs={"x": value})

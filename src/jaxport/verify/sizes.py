@@ -97,10 +97,16 @@ def chosen(
       seed: the seed of the choice among equally good ones.
 
     Raises:
-      InvalidArgument: no sizes were found that satisfy the conditions.
+      InvalidArgument: no sizes were found that satisfy the conditions, or the given ones do not.
     """
     known = dict(known or {})
     open_symbols = [name for name in conditions.symbols if name not in known]
+    if known and (broken := conditions.broken(known)):
+        raise InvalidArgument(
+            f"the sizes {', '.join(f'{name}={size}' for name, size in known.items())} break the constraint `{broken}`",
+            where="`verify(inputs=...)`",
+            instead="give inputs of sizes that it holds for",
+        )
     if not open_symbols:
         return [known]
     generator = np.random.default_rng(seed)

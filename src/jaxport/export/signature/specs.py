@@ -344,7 +344,7 @@ def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Arra
       arrays: anything with a `shape`, by the same names.
 
     Raises:
-      InvalidArgument: a shape does not fit, or two axes give one name different sizes.
+      InvalidArgument: a shape does not fit, two axes give one name different sizes, or a constraint does not hold.
     """
     sizes: dict[str, int] = {}
     origin: dict[str, str] = {}
@@ -375,5 +375,17 @@ def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Arra
                 f"the input `{name}` has shape {tuple(arrays[name].shape)}",
                 why=f"it was exported as ({', '.join(str(d) for d in shape)})",
                 instead="pass an array of that shape",
+            )
+    symbolic = [dim for shape in shapes.values() for dim in shape if not dims.is_static(dim)]
+    for text in dims.constraints_of(symbolic[0]) if symbolic else ():
+        one, sign, other = re.split("(>=|<=|==)", text)
+        if sign == "==" or not dims.symbols(one) | dims.symbols(other) <= sizes.keys():
+            continue
+        least, most = (dims.evaluate(side.strip(), sizes) for side in ((one, other) if sign == "<=" else (other, one)))
+        if least > most:
+            raise InvalidArgument(
+                f"the sizes {', '.join(f'{name}={size}' for name, size in sizes.items())} break the constraint `{text}`",
+                why="the function was exported for sizes that it holds for",
+                instead="pass arrays of such sizes",
             )
     return sizes
