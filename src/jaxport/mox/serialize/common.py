@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxport import jaxprs
-from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs import Aval, PythonFunction
 from jaxport.jaxprs.releases.primitives import implementations
 from jaxport.jaxprs.rewrite import EquationRewriting, traced_equation
 
@@ -38,9 +38,10 @@ def _common(equation: jaxprs.JaxprEqn) -> PythonFunction | None:
     2. A call that is replaced before it is compiled is what replaces it, if it has no derivative, of which it may say more.
     """
     name, params = equation.primitive.name, equation.params
+    results: list[Aval] = [variable.aval for variable in equation.outvars]
     if name == "empty":
         return lambda: jnp.zeros(params["shape"], params["dtype"])
-    if name == "call_hi_primitive" and not any(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in equation.outvars):
+    if name == "call_hi_primitive" and not any(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in results):
         run = implementations(equation.primitive)[0]
         return lambda *operands: run(*operands, **params)
     return None
