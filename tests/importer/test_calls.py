@@ -353,6 +353,11 @@ def test_modules_that_only_call_another_stay_one_module():
     assert sum(array.size for array in source.tensors.values()) == 24
 
 
+def test_explanations_name_the_module_of_each_call():
+    rows = from_onnx(called(older, 2)).explain()["folded"].rows
+    assert [row[1] for row in rows if row[0].endswith("MatMul")] == ["layer.fc", "layer.fc"]
+
+
 def test_trees_count_calls():
     made = called(older, 3)
     assert [*from_onnx(made).modules.lines()] == [
