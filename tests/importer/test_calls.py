@@ -273,6 +273,20 @@ def test_weights_that_are_stored_for_each_call_tell_calls_apart():
     assert {path: calls for path, (calls, _) in accounted(mox).items()} == {"layer": 3, "layer.fc": 3, "out": 1}
 
 
+@pytest.mark.parametrize("name", [older, newer])
+def test_the_bias_of_a_layer_stays_one_where_its_kernel_is_stored_for_each_call(name: Name):
+    graph, x = Graph(name), "x"
+    kernel = graph.generator.normal(size=(WIDTH, WIDTH)).astype(np.float32)
+    zeros = graph.tensor("fc.bias", WIDTH, value=0.0)  # the exporter has merged it with that of `out`
+    for call in range(2):
+        graph.tensors[f"onnx::MatMul_{call}"] = kernel
+        x = graph.add("Add", [graph.add("MatMul", [x, f"onnx::MatMul_{call}"], "fc", call), zeros], "fc", call)
+    h = graph.add("MatMul", [x, graph.tensor("out.weight", WIDTH, WIDTH)], "out", 0)
+    made = graph.model(graph.add("Add", [h, zeros], "out", 0))
+    assert from_onnx(made).untied == {"out.bias": "fc.bias"}
+    assert {path: calls for path, (calls, _) in tree(made).items()} == {"fc": 2, "out": 1}
+
+
 def test_what_an_optimizer_put_between_the_nodes_of_a_call_is_in_it():
     graph, x = Graph(newer), "x"
     for call in range(3):
@@ -337,6 +351,11 @@ def test_modules_that_only_call_another_stay_one_module():
     source = from_onnx(graph.model(graph.add("Neg", [x], "out", 0))).to_source(framework="nnx")
     assert "for _ in range(3):" in source.code
     assert sum(array.size for array in source.tensors.values()) == 24
+
+
+def test_explanations_name_the_module_of_each_call():
+    rows = from_onnx(called(older, 2)).explain()["folded"].rows
+    assert [row[1] for row in rows if row[0].endswith("MatMul")] == ["layer.fc", "layer.fc"]
 
 
 def test_trees_count_calls():

@@ -38,7 +38,10 @@ def originals(read: Iterable[ir.Value]) -> dict[ir.Value, ir.Value]:
     firsts: dict[Hashable, list[ir.Value]] = {}
     for value, times in Counter(read).items():
         tensor = value.const_value
-        if tensor is None or (times == 1 and is_uniform(tensor)):
+        if tensor is None:  # an input of a function
+            found[value] = value
+            continue
+        if times == 1 and is_uniform(tensor):
             continue
         elements = tensor_value(tensor).data
         key = elements.shape, elements.dtype, elements.reshape(-1)[:COMPARED].tobytes()

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from jaxport.columns import counted, titled
 from jaxport.errors import JaxportError
 from jaxport.graph.editing import operator_name
-from jaxport.importer.modules import scopes_of
+from jaxport.importer.modules import Scope, scopes_by_node
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, SchemaFunction
 from jaxport.importer.resolving.unchecked import unknown_attributes
 from jaxport.importer.running.evaluate import observing
@@ -136,6 +136,7 @@ def _resolved(program: Program) -> Phase:
 
 def _folded(program: Program, seen: Mapping[BoundNode, _Seen], note: str) -> Phase:
     rows, known = [], 0
+    scopes = scopes_by_node(node.node for node, _ in _nodes(program.body))
     for node, depth in _nodes(program.body):
         if node not in seen:
             continue
@@ -146,7 +147,9 @@ def _folded(program: Program, seen: Mapping[BoundNode, _Seen], note: str) -> Pha
         ]
         folded = all(isinstance(r, HostValue | list) for r in seen[node].outputs if r is not None)
         known += folded
-        rows.append((_label(node, depth), _module(node), ", ".join(results), _reason(seen[node]) if folded else ""))
+        rows.append(
+            (_label(node, depth), _module(scopes[node.node]), ", ".join(results), _reason(seen[node]) if folded else "")
+        )
     title = f"{known} of {counted(len(rows), 'operation')} {'is' if len(rows) == 1 else 'are'} known before the program runs"
     return Phase("folded", title, ("operation", "module", "result", "why"), tuple(rows), note)
 
@@ -183,8 +186,7 @@ def _label(node: BoundNode, depth: int) -> str:
     return "  " * depth + (node.node.name or node.target.label)
 
 
-def _module(node: BoundNode) -> str:
-    scopes = scopes_of(node.node)
+def _module(scopes: Sequence[Scope]) -> str:
     return scopes[-1][0] if scopes else ""
 
 

@@ -16,7 +16,7 @@ from jaxport.importer.alike import originals
 from jaxport.importer.calls import Chain, PlacedOperation, called, common, separated
 from jaxport.importer.modules import COPIES, NodeModule, NodePlace, Parameters, call_in_name, has_place, module_tree
 from jaxport.importer.parts import cycles, in_order
-from jaxport.importer.resolving.graph import Body, BoundNode
+from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 
 __all__ = ["Item", "Nested", "Segment", "arranged", "calls_of_modules", "segments"]
 
@@ -98,6 +98,7 @@ class _CallsOfNodes:
         around: int,
     ):
         self.body, self.places, self.weights = body, places, weights
+        self.results = set(body.outputs)
         self.modules = {module.path: module for place in places.values() for module in place.modules}
         self.position = {node: index for index, node in enumerate(body.nodes)}
         self.makers = {value: node for node in body.nodes for value in node.outputs if value is not None}
@@ -142,7 +143,7 @@ class _CallsOfNodes:
 
     def _is_used(self, value: ir.Value, inside: Collection[BoundNode]) -> bool:
         """Whether a value is used outside of the nodes of a call."""
-        return value in self.body.outputs or any(reader not in inside for reader in self.readers.get(value, ()))
+        return value in self.results or any(reader not in inside for reader in self.readers.get(value, ()))
 
     def _nested(self, node: BoundNode) -> BoundNode | Nested:
         """Return the node, with the items of its bodies if these have modules of their own."""
@@ -157,9 +158,10 @@ class _CallsOfNodes:
         return Nested(node, with_modules) if with_modules else node
 
     def _weights_of(self, body: Body, node: BoundNode) -> Collection[ir.Value | None]:
-        """Return the parameters, with those that a call passes to the function."""
-        passed = {formal for formal, value in zip(body.inputs, node.inputs, strict=False) if value in self.weights}
-        return {*self.weights, *passed}
+        """Return the parameters that a branch or a loop sees, or that a call passes to its function."""
+        if isinstance(node.target, BodyFunction) and body is node.target.body:
+            return {formal for formal, value in zip(body.inputs, node.inputs, strict=False) if value in self.weights}
+        return self.weights
 
     def _part(self, node: BoundNode, depth: int) -> Part:
         chain = self.chains[node]
@@ -240,13 +242,12 @@ class _CallsOfNodes:
         Fewer values cross the border of a call so: what needs nothing, or makes several values of one, goes to its readers. What
         combines the results of two calls of a module, or is computed of the last one only, stays outside of it.
         """
-        results = set(self.body.outputs)
         for node in reversed(self.body.nodes):
             if node not in self.free:
                 continue
             read = [value for value in node.outputs if value in self.readers]
             operands = list(dict.fromkeys(value for value in _used(node) if value in self.makers))
-            leaves = any(value in results for value in node.outputs)
+            leaves = any(value in self.results for value in node.outputs)
             after = () if leaves else common(chains[reader] for value in read for reader in self.readers[value])
             before = common(chains[self.makers[value]] for value in operands)
             if len(operands) < len(read):
