@@ -17,7 +17,7 @@ ROOMS: dict[str, str] = {
     "graph": "editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
     "importer": "limits names regular shown parts values resolving traced batching ops loading alike calls modules tensors running "
     "program explain variants",
-    "jaxprs": "aliases dim_text releases sizes walk dataflow dims rewrite alike widen taps mapped meshes",
+    "jaxprs": "aliases identity dim_text releases walk dataflow dims rewrite alike widen taps mapped meshes",
     "mox": "programs querying substitution serialize looking sharding edits",
     "verify": "comparing precision runtime decoding sampling sizes given conditioning report running per_block importing verifying",
 }

@@ -18,6 +18,7 @@ from jaxport.cli.terminal.files import STANDARD, model_file, output_file, writte
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
+from jaxport.importer.running.segments import calls_of_modules, segments
 
 if TYPE_CHECKING:
     from jaxport.export.delivery.targets import TargetName
@@ -269,7 +270,8 @@ def _ends(program: Program) -> tuple[Ends, Ends]:
     entering: dict[str, list[ir.Value]] = {value.name: [value] for value in values if value.name}
     leaving = dict(entering)
     own = set(values)
-    for path, calls in program.calls.items():
+    items = segments(program.body, program.places, {*program.weights.initializers.values()})
+    for path, calls in calls_of_modules(items).items():
         # Those in a branch or in a function are no part of the graph.
         whole = [call for call in calls if own.issuperset(call.inputs) and own.issuperset(call.outputs)]
         taken = list(dict.fromkeys(value for call in whole for value in call.inputs))

@@ -131,7 +131,7 @@ def summarize(path: Path) -> Summary:
     calls = Counter(_operator(node) for node in nodes)
     functions = {_qualified(domain, name): 0 for domain, name, _ in model.functions}
     program = _imported(path)
-    roles = {} if program is None else dict(program.roles)
+    roles: dict[str, str] = {} if program is None else {**program.roles}
     tensors = [_tensor(v, t.nbytes) for v, t in program.body.initializers.items()] if program is not None else []
     named = {tensor.name for tensor in initializers}
     in_nodes = [tensor for tensor in tensors if tensor.name not in named]

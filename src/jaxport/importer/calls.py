@@ -181,7 +181,7 @@ def separated(
         numbers = among(part)
         if numbers is not None or ranks is None:
             return numbers
-        order = sorted(part, key=lambda at: ranks[at])
+        order = sorted(part, key=ranks.__getitem__)
         other = among(order)
         found = None if other is None else dict(zip(order, other, strict=True))
         return None if found is None else [found[at] for at in part]

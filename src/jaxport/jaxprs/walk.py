@@ -89,12 +89,12 @@ def bodies_within(jaxpr: Jaxpr, enters: Callable[[JaxprEqn], bool] | None = None
       jaxpr: the jaxpr.
       enters: whether to visit the jaxprs in an equation; by default in all.
     """
-    waiting, known = [jaxpr], set()
+    waiting, known = [jaxpr], set[Jaxpr]()
     while waiting:
         body = waiting.pop()
-        if id(body) in known:
+        if body in known:
             continue
-        known.add(id(body))
+        known.add(body)
         yield body
         for equation in body.eqns:
             if enters is None or enters(equation):

@@ -41,7 +41,7 @@ def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array], count: int) -> 
     (True, False)
     """
     plain = blocks.ungroup(jaxpr)
-    exact = list(map(_plain, _Run().through(plain.jaxpr, plain.consts, operands)))
+    exact = list(map(_plain, _Replay().through(plain.jaxpr, plain.consts, operands)))
     largest = [np.zeros(value.shape) for value in exact]
     for seed in range(RUNS):
         rounding = _Rounding(seed)
@@ -69,7 +69,7 @@ def _distance(exact: np.ndarray, result: np.ndarray) -> np.ndarray:
         return np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
 
 
-class _Run:
+class _Replay:
     """Runs a program as it is, equation by equation."""
 
     def __call__(self, value: PyTree) -> PyTree:
@@ -89,7 +89,7 @@ class _Run:
         return interpret(jaxpr, (*consts, *operands), replaced)
 
 
-class _Rounding(_Run):
+class _Rounding(_Replay):
     """Changes floats by a unit in the last place, each by its own random number."""
 
     def __init__(self, seed: int):

@@ -13,6 +13,7 @@ from jaxport.codegen.structure.modules.mining import mine
 from jaxport.codegen.structure.modules.repeats import further_calls, separated, united
 from jaxport.codegen.structure.modules.scheduling import scheduled
 from jaxport.codegen.structure.modules.scopes import (
+    below_a_list,
     containers,
     hoist,
     imply_elements,
@@ -20,6 +21,7 @@ from jaxport.codegen.structure.modules.scopes import (
     leaf_chains,
     move_unplaced,
     node_chains,
+    placed_by_names,
     places_of,
 )
 from jaxport.codegen.structure.modules.stacks import with_rounds
@@ -67,10 +69,13 @@ def build(
     uniform = {variable for variable in names if element_of_all(program, names[variable]) is not None}
     own = names.keys() - uniform
     placed = {id(op): node_chain.get(op.step.node, ()) for op in ops}
+    files = names
+    placed, names, types = below_a_list(placed, names, types)
+    if not any(placed.values()):
+        placed |= placed_by_names(ops, names)
     place_shared(ops, placed, names, own)
     move_unplaced(ops, placed, nodes, *separated(ops, dict(placed), own, ()))
-    files = names
-    placed, names, types = with_rounds(ops, placed, files, types)
+    placed, names, types = with_rounds(ops, placed, names, types)
     kept: set[str] = set()
     while True:
         chains, repeated = separated(ops, dict(placed), own, kept)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jaxport.graph.facts.arithmetic import present
 from jaxport.graph.facts.bounds import is_nonnegative, is_positive, negative
 from jaxport.graph.facts.facts import EXACT, End, Facts, Number, Operand, SeenNode
-from jaxport.graph.facts.forms import ALWAYS, uniform
+from jaxport.graph.facts.forms import ALWAYS, NEVER, uniform
 from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
 
 Rule = Callable[[SeenNode], Facts]
@@ -34,7 +34,11 @@ def cast(operation: SeenNode) -> Facts:
     if after is ir.DataType.BOOL:
         if choice is None or any(map(math.isnan, choice[1:])):
             return Facts()
-        return Facts(choice=(choice[0], bool(choice[1]), bool(choice[2])))
+        one, other = map(bool, choice[1:])
+        band = (ALWAYS if one else NEVER) if one == other or choice[0].is_always else None
+        return Facts(band=band, choice=(choice[0], one, other))
+    if str(after.numpy()) not in EXACT and before is ir.DataType.BOOL and choice is not None:
+        return Facts(choice=(choice[0], int(choice[1]), int(choice[2])), low=facts.low, high=facts.high)
     if before.is_floating_point() or str(after.numpy()) not in EXACT:
         return Facts()
     keeps = before is ir.DataType.BOOL or (str(before.numpy()) in EXACT and before.numpy().kind == after.numpy().kind)

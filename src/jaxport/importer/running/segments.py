@@ -276,19 +276,19 @@ class _CallsOfNodes:
                     self.chains[part] = (*self.chains[part][:depth], calls[0])
             return
         inside = set(cycle)
-        first: set[str] = set()
+        pieces: dict[Part, str] = {}
         last: Part | None = None
         for node in nodes:
             part = self._part(node, depth)
             if part not in inside:
                 continue
             if isinstance(part, str):
-                if part != last:
-                    self.pieces += part in first
-                    piece = f"{part}@0{self.pieces}" if part in first else part
-                    first.add(part)
-                chain = self.chains[node]
-                self.chains[node] = (*chain[:depth], piece, *chain[depth + 1 :])
+                if part not in pieces:
+                    pieces[part] = part
+                elif part != last:
+                    self.pieces += 1
+                    pieces[part] = f"{part}@0{self.pieces}"
+                self.chains[node] = (*self.chains[node][:depth], pieces[part], *self.chains[node][depth + 1 :])
             last = part
 
 

@@ -54,6 +54,8 @@ new_jaxpr_eqn = _core.new_jaxpr_eqn
 valid_jaxtype = _core.valid_jaxtype
 # Whether what runs is traced to be compiled, and not evaluated (also under `grad`).
 is_under_jit = _core.unsafe_am_i_under_a_jit
+# Whether this thread traces nothing: no `jit`, no `grad`, no `vmap`.
+is_outside_traces = _core.trace_state_clean
 # The effect of a jaxpr with mutable arrays of its own.
 internal_mutable_array_effect = _core.internal_mutable_array_effect
 # The name of the private function that `jax.image.resize` compiles, which its calls bear.

@@ -58,16 +58,22 @@ def native(primitive: str, params: Parameters) -> dict[str, PyTree]:
 # What older releases do without saying so: the value of a parameter that newer ones have. Any order of equal elements is
 # what an unstable `top_k` may give.
 _ADDED: dict[str, Parameters] = {
+    "eig": {"enable_eigvec_derivs": False},
     "mul": {"out_dtype": None},
+    "ragged_dot_general": {"out_sharding": None},
     "reduce_max": {"out_sharding": None},
     "reduce_min": {"out_sharding": None},
     "top_k": {"is_stable": True},
+    "tridiagonal_solve": {"perturb_singular": False},
 }
 _PROBES: dict[str, Callable[[Array], PyTree]] = {
+    "eig": lambda x: lax.linalg.eig(x[:, None] * x, compute_left_eigenvectors=False, compute_right_eigenvectors=False),
     "mul": lambda x: lax.mul(x, x),
+    "ragged_dot_general": lambda x: lax.ragged_dot(x[None], x[None, :, None], x[:1].astype("int32")),
     "reduce_max": lambda x: lax.reduce_max(x, (0,)),
     "reduce_min": lambda x: lax.reduce_min(x, (0,)),
     "top_k": lambda x: lax.top_k(x, 1),
+    "tridiagonal_solve": lambda x: lax.linalg.tridiagonal_solve(x, x, x, x[:, None]),
 }
 # The bodies that are open before 0.11, which has one class for both kinds.
 _OPEN = {

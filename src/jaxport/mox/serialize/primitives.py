@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from functools import cache
 
 import jax
@@ -92,7 +93,16 @@ def implementation(name: str) -> PythonFunction | None:
     return None if name in primitives() else _NEWER.get(name)
 
 
+def _polynomial(x: Array, *coefficients: Array, **_: PyTree) -> Array:
+    """Return the polynomial with these coefficients, the constant one first."""
+    greatest = jnp.broadcast_to(coefficients[-1], jnp.broadcast_shapes(x.shape, *(c.shape for c in coefficients)))
+    return functools.reduce(lambda total, coefficient: total * x + coefficient, reversed(coefficients[:-1]), greatest)
+
+
 _NEWER: dict[str, PythonFunction] = {
+    "log2": lambda x, **_: jnp.log2(x),
+    "polynomial": _polynomial,
+    "stack": lambda *arrays, axis: jnp.stack(arrays, axis),
     "one_minus_square": lambda x: (1 + x) * (1 - x),
     "unstack": lambda x, axis: [lax.index_in_dim(x, index, axis, keepdims=False) for index in range(x.shape[axis])],
 }

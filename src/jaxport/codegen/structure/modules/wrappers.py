@@ -22,19 +22,19 @@ class _Unwrapping:
     """One pass over a tree: each module is changed once, however often it is called."""
 
     def __init__(self, root: Module) -> None:
-        self.callers: dict[int, set[int]] = {}
+        self.callers: dict[Module, set[Module]] = {}
         for module in root.walk():
             for item in module.items:
                 if isinstance(item, Call):
-                    self.callers.setdefault(id(item.module), set()).add(id(module))
-        self.done: dict[int, Module] = {}
-        self.moved: dict[int, Module] = {}
+                    self.callers.setdefault(item.module, set()).add(module)
+        self.done: dict[Module, Module] = {}
+        self.moved: dict[Module, Module] = {}
 
     def visited(self, module: Module) -> Module:
-        if id(module) not in self.done:
+        if module not in self.done:
             items = [self.call(item, module) if isinstance(item, Call) else item for item in module.items]
-            self.done[id(module)] = replace(module, items=tuple(items))
-        return self.done[id(module)]
+            self.done[module] = replace(module, items=tuple(items))
+        return self.done[module]
 
     def call(self, item: Call, around: Module) -> Item:
         """Return the call of a module, or, of one that only calls another, that call."""
@@ -58,24 +58,24 @@ class _Unwrapping:
             if "carry" in inner.config:  # a cell names its values elsewhere, too
                 return call
             return replace(inner, inputs=inputs, outputs=outputs, label=module.path_in(around))
-        if id(module) not in self.moved:
-            self.moved[id(module)] = _moved(inner.module, inner.module.path, module.path, {})
-        return Call(self.moved[id(module)], inputs, outputs)
+        if module not in self.moved:
+            self.moved[module] = _moved(inner.module, inner.module.path, module.path, {})
+        return Call(self.moved[module], inputs, outputs)
 
     def is_called_elsewhere(self, module: Module) -> bool:
         """Whether something inside a module is called outside of it."""
         inside = [inner for inner in module.walk() if inner is not module]
-        ids = {id(module), *map(id, inside)}
-        return any(not self.callers[id(inner)] <= ids for inner in inside)
+        within = {module, *inside}
+        return any(not self.callers[inner] <= within for inner in inside)
 
 
-def _moved(module: Module, old: str, new: str, done: dict[int, Module]) -> Module:
+def _moved(module: Module, old: str, new: str, done: dict[Module, Module]) -> Module:
     """Return a module at another place, with those inside it."""
-    if id(module) not in done:
+    if module not in done:
         path = new + module.path.removeprefix(old) if module.path.startswith(old) else module.path
         items = tuple(
             replace(item, module=_moved(item.module, old, new, done)) if isinstance(item, Call) else item
             for item in module.items
         )
-        done[id(module)] = replace(module, path=path, items=items)
-    return done[id(module)]
+        done[module] = replace(module, path=path, items=items)
+    return done[module]

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from jaxport.codegen.rewriting.producers import number
 from jaxport.codegen.structure.recognition.convolutions import convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
-from jaxport.codegen.structure.recognition.quantization import dequantized
+from jaxport.codegen.structure.recognition.quantization import dequantized, quantized_linear
 from jaxport.codegen.structure.recognition.recurrent import recurrent
 from jaxport.codegen.structure.recognition.training import dropout, is_of_batch
 from jaxport.codegen.structure.spelling.group_norm_rules import CENTERED, FIRST
@@ -29,6 +30,8 @@ ROOT_MEAN_SQUARE = "x * lax.rsqrt(jnp.mean(x * x, axis=axes, keepdims=True) + ep
 """The division by the root mean square."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+NARROW = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
+"""Types whose statistics are computed in single precision."""
 
 
 class Standardized(NamedTuple):
@@ -75,8 +78,10 @@ def embedding(op: Op, matcher: Matcher) -> Layer | None:
 def normalization(op: Op, matcher: Matcher) -> Layer | None:
     """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, and the same without the mean."""
     out = op.outputs[0]
-    if out.dtype != np.float32 or not out.shape:
+    if out.dtype not in (np.float32, *NARROW) or not out.shape:
         return None
+    if out.dtype in NARROW:
+        return _in_single_precision(op, matcher)
     if op.step.name == FIRST:
         x, groups, epsilon, *affine = op.step.args
         channels = x.shape[1]
@@ -108,6 +113,31 @@ def normalization(op: Op, matcher: Matcher) -> Layer | None:
         kind = "LayerNorm" if centered else "RMSNorm"
         config = {"num_features": size, "epsilon": epsilon}
         return Layer(kind, config, weights, (x,), (out,), "norm")
+    return None
+
+
+def _in_single_precision(op: Op, matcher: Matcher) -> Layer | None:
+    """Return a normalization of float16 or bfloat16 whose statistics are in single precision, and so is the division."""
+    out = op.outputs[0]
+    size = out.shape[-1]
+    if not isinstance(size, int):
+        return None
+    scaled, bias = matcher.with_bias(op, size)
+    factors = scaled.step.args if scaled.step.name == "*" else ()
+    for scale, normal in (factors, factors[::-1]) if factors else ():
+        weight, narrowed = matcher.vector(scale, size), matcher.step(normal, "astype")
+        standardized = _standardized(narrowed.step.args[0], matcher) if narrowed is not None else None
+        widened = matcher.step(standardized.x, "astype") if standardized is not None else None
+        if weight is None or standardized is None or widened is None or standardized.x.dtype != np.float32:
+            continue
+        x = widened.step.args[0]
+        if not isinstance(x, Variable) or (x.shape, x.dtype) != (out.shape, out.dtype):
+            return None
+        if not are_of_type(x, weight, bias) or (bias is not None and not standardized.centered):
+            return None
+        weights = {"scale": weight} | ({"bias": bias} if bias is not None else {})
+        config = {"num_features": size, "epsilon": standardized.epsilon, "in_single": True}
+        return Layer("LayerNorm" if standardized.centered else "RMSNorm", config, weights, (x,), (out,), "norm")
     return None
 
 
@@ -175,6 +205,7 @@ Recogniser = Callable[[Op, Matcher], Layer | None]
 
 RECOGNISERS: list[Recogniser] = [
     linear,
+    quantized_linear,
     convolution,
     grouped_linear,
     embedding,

@@ -127,11 +127,17 @@ class Matcher:
         if value in self.weights.names:
             return None if value in self.weights.shared else self.weights.weight(value)
         op = self.step(value, "T", "jnp.transpose") if turned else None
-        if op is None or not self.is_parameter(op.step.args[0]) or op.step.args[0] in self.weights.shared:
+        if op is None:
             return None
         turned_from: Variable = op.step.args[0]
         rank = len(turned_from.shape)
         axes = tuple(op.step.args[1]) if len(op.step.args) > 1 else tuple(reversed(range(rank)))
+        squeezed = self.step(turned_from, "jnp.squeeze")
+        stored = squeezed.step.args[0] if squeezed is not None else turned_from
+        if not self.is_parameter(stored) or stored in self.weights.shared:
+            return None
+        if squeezed is not None:
+            return self.weights.weight(stored).reshaped(turned_from.shape).transposed(axes)
         return self.weights.weight(turned_from, axes)
 
     def vector(self, value: RuntimeValue, size: int) -> Weight | None:

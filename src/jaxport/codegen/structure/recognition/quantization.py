@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -12,13 +14,13 @@ import onnx_ir as ir
 from jaxport.codegen.rewriting.patterns import bindings, pattern
 from jaxport.codegen.rewriting.producers import Producers, is_number
 from jaxport.codegen.rewriting.steps import in_place, reads, renamed
-from jaxport.codegen.tree import Weight
+from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.ops.quantization import dequantize
 from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["dequantized", "with_rounding"]
+__all__ = ["dequantized", "quantized_linear", "with_rounding"]
 
 OPTIONS = ("axis", "block_size")
 SCALES = (2.0**-80, 2.0**80)
@@ -34,6 +36,9 @@ QUANTIZED = (
 """A value that is rounded to one of an integer type."""
 
 Value = Variable | HostValue
+
+if TYPE_CHECKING:
+    from jaxport.codegen.structure.recognition.matching import Matcher
 
 
 def dequantized(value: RuntimeValue, node: object) -> Weight | None:
@@ -118,3 +123,45 @@ def _is_read_once(step: Step, x: Variable, producers: Producers, uses: Mapping[V
 
 def _is_scalar(value: RuntimeValue) -> bool:
     return isinstance(value, HostValue) and not value.ndim and not value.symbolic
+
+
+def quantized_linear(op: Op, matcher: Matcher) -> Layer | None:
+    """A product with a matrix of few bits: `x @ block_dequantized(packed, scales, zero_points, bits, in_features)`."""
+    out = op.outputs[0]
+    size = out.shape[-1] if out.shape else None
+    product, bias = matcher.with_bias(op, size) if isinstance(size, int) else (op, None)
+    if product.step.name not in ("jnp.matmul", "@") or product.step.kwargs or product.outputs[0].shape != out.shape:
+        return None
+    x, kernel = product.step.args
+    made = matcher.step(kernel, "helper.block_dequantized")
+    if made is None or matcher.uses[kernel] != 1 or not isinstance(x, Variable):
+        return None
+    packed, scales, zero_points, bits, columns = made.step.args
+    stored = [part for part in (packed, scales, zero_points) if part is not None]
+    if not all(isinstance(part, HostValue) for part in stored) or scales.dtype != x.dtype:
+        return None
+    rows, blocks, width = packed.shape
+    weights = {"packed": _kept(packed, packed.shape), "scales": _kept(scales, (rows, blocks))}
+    if zero_points is not None:
+        if zero_points.dtype != np.uint8:
+            return None
+        weights["zero_points"] = replace(
+            _kept(zero_points, (rows, blocks)), read=lambda: _unpacked(zero_points.data.reshape(rows, -1), bits, blocks)
+        )
+    config = {"in_features": columns, "out_features": rows, "bits": bits, "block_size": width * 8 // bits}
+    return Layer(
+        "QuantizedLinear", config, weights | ({"bias": bias} if bias is not None else {}), (x,), (out,), "linear"
+    )
+
+
+def _kept(value: HostValue, shape: tuple[int, ...]) -> Weight:
+    """Return a tensor of the file that is not trained."""
+    return Weight(
+        value.name or "", shape, np.dtype(value.dtype), lambda: np.asarray(value.data).reshape(shape), trained=False
+    )
+
+
+def _unpacked(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """Return the numbers in the bytes of each row, without those that only fill the last byte."""
+    numbers = (packed[..., None] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8(2**bits - 1)
+    return numbers.reshape(len(packed), -1)[:, :count]

@@ -36,7 +36,11 @@ def convolution(step: Step, rewriting: StepRewriting) -> Step | None:
     rank = len(step.outputs.shape)
     x, kernel, strides, pads = step.args if len(step.args) == 4 else (None,) * 4
     turned = rewriting.producers.step(kernel, "helper.transposed_kernel")
-    if rank not in LAYOUTS or not isinstance(kernel, Variable) or (turned is None and kernel not in rewriting.weights):
+    if (
+        rank not in LAYOUTS
+        or not isinstance(kernel, Variable)
+        or (turned is None and not _is_kernel(kernel, rewriting))
+    ):
         return None
     options = dict(step.kwargs)
     if not isinstance(x, Variable) or options.pop("dimension_numbers", None) is not None:
@@ -51,6 +55,12 @@ def convolution(step: Step, rewriting: StepRewriting) -> Step | None:
     shape = [step.outputs.shape[axis] for axis in _last(rank)]
     result = rewriting.call(step, "lax.conv_general_dilated", (x, kernel, strides, pads), shape, **options)
     return in_place(step, "jnp.transpose", result, _first(rank))
+
+
+def _is_kernel(kernel: Variable, rewriting: StepRewriting) -> bool:
+    """Whether a value is a parameter, or one without axes of one element: the kernel of an image that is a line."""
+    squeezed = rewriting.producers.step(kernel, "jnp.squeeze")
+    return (squeezed.args[0] if squeezed is not None else kernel) in rewriting.weights
 
 
 def transposed(value: Variable, order: Sequence[int], like: Step, rewriting: StepRewriting) -> Variable:
@@ -185,11 +195,13 @@ def _per_channel(value: RuntimeValue, moved: Step, rewriting: StepRewriting) -> 
     """Return the parameter of one element per channel that a value spreads over channels first."""
     shaped = rewriting.producers.step(value, "jnp.reshape")
     bias = shaped.args[0] if shaped is not None else None
-    channels = moved.args[0].shape[-1]
+    channels, rank = moved.args[0].shape[-1], len(moved.args[0].shape)
+    spread = (channels, *[1] * (rank - 2))
+    if isinstance(value, Variable) and value in rewriting.weights and value.shape in (spread, (1, *spread)):
+        return rewriting.call(moved, "jnp.reshape", (value, (channels,)), (channels,))
     if not isinstance(bias, Variable) or bias not in rewriting.weights or bias.shape != (channels,):
         return None
-    rank = len(moved.args[0].shape)
-    return bias if value.shape in ((channels, *[1] * (rank - 2)), (1, channels, *[1] * (rank - 2))) else None
+    return bias if value.shape in (spread, (1, *spread)) else None
 
 
 def _first(rank: int) -> tuple[int, ...]:
