@@ -97,7 +97,8 @@ class Matcher:
 
     def step(self, value: RuntimeValue, *names: str) -> Op | None:
         """Return the operator that makes a value, if it is one of these."""
-        return self.made[value] if self.producers.step(value, *names) is not None else None
+        op = self.made.get(value) if isinstance(value, Variable) else None  # perhaps one of several results
+        return op if op is not None and op.step.name in names and op.step.form != "vmap" else None
 
     def bound(self, text: str, value: RuntimeValue) -> Bindings | None:
         """Return what the names of a pattern stand for in a value or a step; None if it does not match."""
