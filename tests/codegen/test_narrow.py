@@ -76,7 +76,7 @@ def test_a_normalization_that_is_spelled_out_between_casts_is_a_layer(tmp_path: 
         helper.make_node("Mul", ["norm.weight", "c"], ["w"]),
         helper.make_node("MatMul", ["w", "fc.weight"], ["y"]),
     ]
-    values = [helper.make_tensor_value_info(name, 10, ["batch", size]) for name, size in (("x", 8), ("y", 6))]
+    values = [helper.make_tensor_value_info(name, 10, ["batch", "length", size]) for name, size in (("x", 8), ("y", 6))]
     tensors = [numpy_helper.from_array(array.astype(np.float16), name) for name, array in arrays.items()]
     numbers = {"two": np.float32(2), "epsilon": np.float32(1e-5), "last": np.array([-1])}
     tensors += [numpy_helper.from_array(np.asarray(number), name) for name, number in numbers.items()]
@@ -85,6 +85,6 @@ def test_a_normalization_that_is_spelled_out_between_casts_is_a_layer(tmp_path: 
     code = program.to_source(tmp_path, framework="nnx").code
     assert "self.fc(self.norm(x + x))" in code
     assert "nnx.RMSNorm(8, epsilon=1e-05, param_dtype=jnp.float16" in code
-    x = random.normal(size=(4, 8)).astype(np.float16)
+    x = random.normal(size=(2, 3, 8)).astype(np.float16)
     found = load(tmp_path).load()(x)
     np.testing.assert_allclose(np.asarray(found, np.float32), np.asarray(program(x), np.float32), rtol=4e-3, atol=4e-3)
