@@ -57,3 +57,34 @@ def test_a_normalization_in_single_precision_is_a_layer(name: str, operator: str
     np.testing.assert_allclose(
         found.astype(np.float32), np.asarray(program(x), np.float32), rtol=tolerance, atol=tolerance
     )
+
+
+def test_a_normalization_that_is_spelled_out_between_casts_is_a_layer(tmp_path: Path):
+    """Llama's, as PyTorch writes it: the statistics are of float32, the scale is of float16."""
+    random = np.random.default_rng(0)
+    arrays = {"norm.weight": random.uniform(0.5, 1.5, 8), "fc.weight": random.normal(0, 0.4, (8, 6))}
+    nodes = [
+        helper.make_node("Add", ["x", "x"], ["h"]),
+        helper.make_node("Cast", ["h"], ["f"], to=1),
+        helper.make_node("Pow", ["f", "two"], ["s"]),
+        helper.make_node("ReduceMean", ["s", "last"], ["m"], keepdims=1),
+        helper.make_node("Add", ["m", "epsilon"], ["e"]),
+        helper.make_node("Sqrt", ["e"], ["r"]),
+        helper.make_node("Reciprocal", ["r"], ["i"]),
+        helper.make_node("Mul", ["f", "i"], ["n"]),
+        helper.make_node("Cast", ["n"], ["c"], to=10),
+        helper.make_node("Mul", ["norm.weight", "c"], ["w"]),
+        helper.make_node("MatMul", ["w", "fc.weight"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, 10, ["batch", "length", size]) for name, size in (("x", 8), ("y", 6))]
+    tensors = [numpy_helper.from_array(array.astype(np.float16), name) for name, array in arrays.items()]
+    numbers = {"two": np.float32(2), "epsilon": np.float32(1e-5), "last": np.array([-1])}
+    tensors += [numpy_helper.from_array(np.asarray(number), name) for name, number in numbers.items()]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:], tensors)
+    program = jaxport.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    code = program.to_source(tmp_path, framework="nnx").code
+    assert "self.fc(self.norm(x + x))" in code
+    assert "nnx.RMSNorm(8, epsilon=1e-05, param_dtype=jnp.float16" in code
+    x = random.normal(size=(2, 3, 8)).astype(np.float16)
+    found = load(tmp_path).load()(x)
+    np.testing.assert_allclose(np.asarray(found, np.float32), np.asarray(program(x), np.float32), rtol=4e-3, atol=4e-3)

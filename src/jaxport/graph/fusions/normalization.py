@@ -120,7 +120,7 @@ def _without_casts(
         return x, result
     narrow, users = source(before), [] if result.is_graph_output() else list(result.consumers())
     half = narrow.dtype
-    if half not in HALVES or half is None or obstacle(op_type, half, opset) is not None:
+    if half not in HALVES or half is None or obstacle(op_type, half, opset) is not None or dims_of(narrow) is None:
         return x, result
     if not all(_fits(seen.value, half) for seen in parameters):
         return x, result

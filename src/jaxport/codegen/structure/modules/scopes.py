@@ -79,6 +79,8 @@ def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: 
     readers = Counter(name for leaf in leaves for name in _names_of(leaf))
     movable = {name for name, count in readers.items() if count == 1 and name.rpartition(".")[0] not in known}
     names = {id(leaf): _name_of(leaf, readers) for leaf in leaves}
+    if any(name and not given_name(name) for name in names.values()):  # half of the names would tear blocks apart
+        names = {id(leaf): (_names_of(leaf) or [""])[0] for leaf in leaves}
     return {id(leaf): _chain_of(names[id(leaf)], around(leaf), names[id(leaf)] in movable) for leaf in leaves}
 
 
