@@ -253,6 +253,7 @@ def test_every_class_has_a_name_of_its_own() -> None:
 
 # The files that say what one operator becomes, and so name many.
 NAMING = {
+    "codegen/rewriting/known.py": "which operator a recorded step is",
     "export/rules": "what a rule emits",
     "graph/facts": "how what is known of a result follows from what is known of the operands",
     "importer/ops": "which definitions of operators share a body",

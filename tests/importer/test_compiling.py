@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -231,6 +232,22 @@ def test_arrays_that_may_not_fit_are_made_one_by_one(monkeypatch: pytest.MonkeyP
     )
     assert model(X).tolist() == [3, 2]
     assert "it has arrays of more than 3 elements" in str(model)
+
+
+def test_large_weights_that_become_constants_of_a_jitted_program_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiling, "MOST_CONSTANT", 7)
+    model, weights = program(SCALED), {"w": jnp.asarray([2.0, 3.0])}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = model(X)
+        jax.jit(model.apply)(weights, X)
+        jax.grad(lambda x: model(x).sum())(X)
+        jaxport.to_onnx(model, [X])
+    with pytest.warns(UserWarning, match=r"become constants of a jitted program.*`jax.jit\(program.apply\)"):
+        result = jax.jit(model)(X)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
 def test_calls_with_arguments_of_known_types_go_straight_to_the_compiled_function(

@@ -219,7 +219,9 @@ def _definitions(dialect: Dialect, body: str) -> list[str]:
 def _imports(text: str, dialect: Dialect) -> str:
     used = set(re.findall(r"[A-Za-z_]\w*", text))
     lines = ["import hashlib"] * _uses(text, "hashlib") + ["import re"] * _uses(text, "re")
-    lines.append(f"from collections.abc import {', '.join(name for name in ('Iterator', 'Mapping') if name in used)}")
+    lines.append(
+        f"from collections.abc import {', '.join(name for name in ('Callable', 'Iterator', 'Mapping') if name in used)}"
+    )
     lines += ["from pathlib import Path"] + ["from typing import Any"] * ("Any" in used) + [""]
     parts = [part for part in ("lax", "nn", "random") if _uses(text, part)]
     others = [*dialect.imports, f"from jax import {', '.join(['Array', *parts])}"]

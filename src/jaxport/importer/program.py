@@ -19,7 +19,7 @@ from jaxport.errors import boundary
 from jaxport.importer.batching import Batches
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
-from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
+from jaxport.importer.modules import NodeModule, NodePlace, Parameters
 from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
 from jaxport.importer.resolving.bounds import set_bounds
 from jaxport.importer.resolving.deciding import set_deciding_inputs
@@ -31,7 +31,7 @@ from jaxport.importer.resolving.resolve import resolve
 from jaxport.importer.resolving.unchecked import tell_ignored
 from jaxport.importer.running.compiling import Calls
 from jaxport.importer.running.evaluate import evaluate, evaluate_blocks
-from jaxport.importer.running.segments import Item, segments
+from jaxport.importer.running.segments import Item, arranged
 from jaxport.importer.shown import summary
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.roles import Role, static_values
@@ -190,18 +190,14 @@ class Program:
         return self._modules[0]
 
     @cached_property
-    def _modules(self) -> tuple[NodeModule, dict[BoundNode, NodePlace]]:
-        elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.initializers.items()}
-        return module_tree(self.body, elements)
+    def _modules(self) -> tuple[NodeModule, dict[BoundNode, NodePlace], tuple[Item, ...]]:
+        sizes: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.initializers.items()}
+        return arranged(self.body, sizes)
 
     @property
     def places(self) -> dict[BoundNode, NodePlace]:
         """The place of each of the model's nodes in the tree of `modules`."""
         return self._modules[1]
-
-    @cached_property
-    def _segments(self) -> tuple[Item, ...]:
-        return segments(self.body, self._modules[1])
 
     @property
     def name(self) -> str:
@@ -471,11 +467,10 @@ class Program:
         values |= self.weights.values_of(params)
         size = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
         with budget(self.limits, size):
-            if (
-                current_recorder() is not None
-            ):  # a caller records the modules as blocks, and what is not trained by name
+            # A caller records the modules as blocks, and what is not trained by name.
+            if current_recorder() is not None:
                 values |= self.weights.untrained
-                return evaluate_blocks(self.body, self._segments, values, rng)
+                return evaluate_blocks(self.body, self._modules[2], values, rng)
             return evaluate(self.body, values, rng)
 
     @cached_property

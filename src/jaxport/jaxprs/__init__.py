@@ -50,6 +50,7 @@ from jaxport.jaxprs.releases.names import (
     random_gamma_p,
     reference_of,
     source_info_util,
+    struct_of,
     valid_jaxtype,
     varying,
     varying_axes,

@@ -37,6 +37,7 @@ from jaxport.jaxprs.releases.names import (
     nameless,
     new_jaxpr_eqn,
     reference_of,
+    struct_of,
 )
 from jaxport.jaxprs.walk import bodies, map_jaxprs, with_equations
 
@@ -165,8 +166,7 @@ def call_of(
 
 def traced(function: PythonFunction, operands: Sequence[PyTree]) -> ClosedJaxpr:
     """Return the jaxpr of a function, given the abstract values of its operands, or trees of them."""
-    structs = jax.tree.map(lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype), list(operands))
-    return jax.make_jaxpr(function)(*structs)
+    return jax.make_jaxpr(function)(*jax.tree.map(struct_of, list(operands)))
 
 
 def traced_equation(function: PythonFunction, operands: Sequence[PyTree]) -> JaxprEqn:

@@ -138,9 +138,18 @@ def interpret(
     def read(atom: Atom) -> Value:
         return literal(atom) if isinstance(atom, Literal) else values[atom]
 
+    last = {}  # what nothing needs any more is forgotten: it may be an array
+    for equation in jaxpr.eqns:
+        last.update({atom: equation for atom in (*equation.invars, *equation.outvars) if isinstance(atom, Var)})
+    for atom in jaxpr.outvars:
+        if isinstance(atom, Var):
+            last.pop(atom, None)
     for equation in jaxpr.eqns:
         results = rule(equation, [read(atom) for atom in equation.invars])
         values.update(zip(equation.outvars, results, strict=True))
+        for atom in (*equation.invars, *equation.outvars):
+            if isinstance(atom, Var) and last.get(atom) is equation:
+                values.pop(atom, None)
     return [read(atom) for atom in jaxpr.outvars]
 
 

@@ -418,8 +418,9 @@ class Structs(Classes):
         return path_call(f"{made}::new", *values, name("device"))
 
     def _class(
-        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]]
-    ) -> RuntimeValue:
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],
+        functions: Sequence[str] = (),  # noqa: ARG002  a structure takes none
+    ) -> RuntimeValue:  # fmt: skip
         kinds = {"int": "usize", "float": "f64", "bool": "bool"}
         types = {key: kinds[type(columns[places[0]][0].value).__name__] for key, places in arguments.items()}
         types = {key: kind for key, kind in types.items() if kind != "bool"} | {

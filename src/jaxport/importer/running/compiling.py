@@ -7,6 +7,7 @@ strings, can only be run that way; tracing it shows whether it is one.
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ An input that differs each time would be compiled each time.
 
 MOST_EQUATIONS = 50_000
 """The largest number of equations to compile: a longer program was unrolled, and compile time grows with length."""
+
+MOST_CONSTANT = 2**28
+"""The bytes of weights that a caller's program may hold as constants without a warning: XLA copies them several times."""
 
 Evaluate = Callable[[Mapping[str, RuntimeValue], Mapping[str, RuntimeValue], Key | None], tuple[RuntimeValue, ...]]
 
@@ -107,6 +111,7 @@ class Calls:
     def __init__(self, evaluate: Evaluate, static: Sequence[str], deciding: Sequence[str] = ()):
         self.evaluate, self.static, self.deciding = _on_meshes(evaluate), frozenset(static), frozenset(deciding)
         self._kept: OrderedDict[RuntimeValue, _Call] = OrderedDict()
+        self._warned = False
         self._repeats: dict[Hashable, _Repeat] = {}
 
     def again(self, arguments: Sequence[RuntimeValue], named: Iterable[str]) -> Sequence[jax.Array] | None:
@@ -144,6 +149,7 @@ class Calls:
           named: the names of the last ones of `given`, which were given by name.
         """
         if self._is_part_of_something(params, inputs, rng) or not _has_arrays_only(inputs):
+            self._warn_of_constants(params)
             return self.evaluate(params, inputs, rng)
         known, traced = self._divided(inputs)
         leaves, structure = jax.tree.flatten((params, traced, rng))
@@ -227,6 +233,26 @@ class Calls:
         probe = () if is_outside_traces() else (jnp.zeros(()),)
         leaves = jax.tree.leaves((params, dict(inputs), rng))
         return any(isinstance(leaf, jax.core.Tracer | Recorded) for leaf in (*leaves, *probe))
+
+    def _warn_of_constants(self, params: Mapping[str, RuntimeValue]) -> None:
+        """Warn once if large weights become constants of the program that a caller has JAX trace."""
+        # Under a trace, even a new array is traced; one that we record becomes no program of XLA.
+        if self._warned or active() is not None or current_recorder() is not None:
+            return
+        if not isinstance(jnp.zeros(()), jax.core.Tracer):
+            return
+        leaves = jax.tree.leaves(dict(params))
+        size = sum(
+            leaf.nbytes for leaf in leaves if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        )
+        if size > MOST_CONSTANT:
+            self._warned = True
+            warnings.warn(
+                f"{size / 1e9:.1f} GB of weights become constants of a jitted program, which XLA copies while it compiles; call "
+                "`program(x)` without `jax.jit`, which compiles it with its weights as arguments, or pass them: "
+                "`jax.jit(program.apply)(program.params, x)`",
+                stacklevel=4,
+            )
 
     def _divided(self, inputs: Mapping[str, RuntimeValue]) -> tuple[dict[str, HostValue], dict[str, RuntimeValue]]:
         """Return the inputs whose values have to be known, and those that are traced."""

@@ -6,7 +6,7 @@ which an architecture test checks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -86,8 +86,20 @@ def nameless(jaxpr: Jaxpr) -> DebugInfo:
 def varying_axes(aval: Any) -> frozenset[str]:
     """Return the manual axes of a mesh along which a value differs; before 0.10 its type has them as `vma`."""
     if release < (0, 10):
-        return frozenset(getattr(aval, "vma", ()))
+        return frozenset(getattr(aval, "vma", None) or ())
     return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
+def differing(aval: Any, axes: Iterable[str]) -> Any:
+    """Return a type, as that of values that differ along some manual axes of a mesh."""
+    if release < (0, 10):
+        return aval.update(vma=frozenset(axes))
+    return aval.update(manual_axis_type=_core.ManualAxisType(varying=frozenset(axes)))
+
+
+def struct_of(aval: Any) -> Any:
+    """Return what stands for an array of a type where a function is traced; it is not weak."""
+    return aval.update(weak_type=False) if varying_axes(aval) else jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def concerns_reference(effect: object) -> bool:
