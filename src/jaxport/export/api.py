@@ -28,6 +28,7 @@ from jaxport.export.delivery.roles import role_of
 from jaxport.export.delivery.scopes import check_scopes
 from jaxport.export.delivery.targets import Target, TargetName
 from jaxport.export.emit.emitter import Emitter
+from jaxport.export.emit.places import Place
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Scope, Value
 from jaxport.export.exported import Exported
@@ -38,13 +39,22 @@ from jaxport.export.prepare import PreparedProgram
 from jaxport.export.rules import BLOCK_RULES, RULES, imported
 from jaxport.export.rules.refused import CHECK_LEFT_OUT
 from jaxport.export.signature.choices import Checks, Fold, Nonfinite, Weights, check_choices
-from jaxport.export.signature.ports import NCHW_TO_NHWC, NHWC_TO_NCHW, Port, in_single, port_of, stored
+from jaxport.export.signature.ports import (
+    NCHW_TO_NHWC,
+    NHWC_TO_NCHW,
+    Port,
+    check_nchw,
+    in_single,
+    port_of,
+    stored,
+    unique_names,
+)
 from jaxport.export.signature.specs import Inputs, read_inputs
 from jaxport.export.walk import plugins
 from jaxport.export.walk.functions import FunctionBuilder, Functions, IsWhole, Selector, selector
-from jaxport.export.walk.walker import Place, Walker
+from jaxport.export.walk.walker import Walker
 from jaxport.graph.editing import Held
-from jaxport.jaxprs import Dim, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Parameters, PythonFunction, PyTree
 from jaxport.onnx_facts import releases
 from jaxport.phases import phase
 
@@ -200,7 +210,18 @@ def to_onnx(
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `to_onnx`, read and checked; `single` is whether inputs and outputs of 16-bit floats become float32."""
+    """The arguments of `to_onnx`, read and checked. Those without a line here are as `to_onnx` takes them.
+
+    Attributes:
+      fn: the function, with its static parameters bound.
+      declared: the arguments as the user declared them.
+      flags: the positions of the Python flags among the leaves of the arguments.
+      lowers: whether the lowest opset is written in which the model means the same.
+      choice: the precision, None for that of the trace.
+      single: whether inputs and outputs of 16-bit floats become float32.
+      wanted: the blocks that become ONNX functions.
+      rules: the user's own rules, by primitive or block target.
+    """
 
     fn: PythonFunction
     name: str
@@ -377,9 +398,9 @@ def _enter(
     """Return the operands of the program: weights as constants or inputs, and the user's inputs."""
     jax_avals, avals = traced.jaxpr.in_avals, program.jaxpr.in_avals
     count = len(program.weights)
-    names = _unique_names(options.input_names, program.input_paths, "input_names")
+    names = unique_names(options.input_names, program.input_paths, "input_names")
     is_input = _weight_selector(options.weights)
-    _check_nchw(options.inputs_as_nchw, [a.shape for a in jax_avals[count:]], "inputs_as_nchw")
+    check_nchw(options.inputs_as_nchw, [a.shape for a in jax_avals[count:]], "inputs_as_nchw")
     ports, operands, defaults = [], [], {}
     for index, (name, jax_aval, aval) in enumerate(zip(names, jax_avals[count:], avals[count:], strict=True)):
         nchw = index in options.inputs_as_nchw
@@ -411,9 +432,9 @@ def _leave(
     op: Emitter, traced: blocks.Traced, program: PreparedProgram, outputs: Sequence[Value], options: Options
 ) -> tuple[list[Value], list[Port]]:
     """Return the outputs of the graph, in the layout that the user wants at the border."""
-    names = _unique_names(options.output_names, program.output_paths, "output_names")
+    names = unique_names(options.output_names, program.output_paths, "output_names")
     jax_avals, avals = traced.jaxpr.out_avals, program.jaxpr.out_avals
-    _check_nchw(options.outputs_as_nchw, [a.shape for a in jax_avals], "outputs_as_nchw")
+    check_nchw(options.outputs_as_nchw, [a.shape for a in jax_avals], "outputs_as_nchw")
     values, ports = [], []
     for index, (name, value, jax_aval, aval) in enumerate(zip(names, outputs, jax_avals, avals, strict=True)):
         nchw = index in options.outputs_as_nchw
@@ -443,41 +464,6 @@ def _name_outputs(graph: ir.Graph, outputs: Sequence[Port]) -> None:
         if port.name in taken:
             port.name = f"{port.name}_out"
         value.name = port.name
-
-
-def _unique_names(names: Sequence[str] | None, paths: Sequence[str], argument: str) -> list[str]:
-    if names is None:
-        return list(paths)
-    if len(names) != len(paths):
-        raise InvalidArgument(
-            f"{len(names)} names were given for {len(paths)} leaves",
-            where=f"`to_onnx({argument}=...)`",
-            why=f"the leaves are {', '.join(paths)}",
-            instead="give one name per leaf, in this order",
-        )
-    twice = sorted({n for n in names if list(names).count(n) > 1})
-    if twice:
-        raise InvalidArgument(
-            f"the name `{twice[0]}` is used twice", where=f"`to_onnx({argument}=...)`", instead="give each leaf its own"
-        )
-    return list(names)
-
-
-def _check_nchw(positions: Sequence[int], shapes: Sequence[Sequence[Dim]], argument: str) -> None:
-    for position in positions:
-        if not 0 <= position < len(shapes):
-            raise InvalidArgument(
-                f"position {position} is out of range",
-                where=f"`to_onnx({argument}=...)`",
-                instead=f"0 to {len(shapes) - 1}",
-            )
-        if len(shapes[position]) != 4:
-            raise InvalidArgument(
-                f"position {position} has shape {tuple(shapes[position])}",
-                where=f"`to_onnx({argument}=...)`",
-                why="NCHW and NHWC are layouts of rank 4",
-                instead="name positions of rank 4 only",
-            )
 
 
 def _weight_selector(weights: Weights) -> Callable[[str], object]:

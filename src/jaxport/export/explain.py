@@ -13,9 +13,9 @@ from jaxport.graph.editing import operator_name
 
 if TYPE_CHECKING:
     from jaxport.export.delivery.requirements import Requirements
+    from jaxport.export.emit.places import Record
     from jaxport.export.passes import PassReport
     from jaxport.export.walk.functions import FunctionCall
-    from jaxport.export.walk.walker import Record
 
 _OWN = ("jaxport.export.rules.", "jaxport.export.emit.registry.")
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from jaxport import blocks
     from jaxport.blocks.tracing import State
     from jaxport.export.delivery.precisions import Precision
+    from jaxport.export.emit.places import Record
     from jaxport.export.passes import PassReport
     from jaxport.export.walk.functions import FunctionCall
-    from jaxport.export.walk.walker import Record
     from jaxport.verify import Report
     from jaxport.verify.runtime import Session
 

@@ -9,13 +9,14 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.emit.emitter import Emitter
+from jaxport.export.emit.places import Place
 from jaxport.export.emit.value import Scope, Value
 from jaxport.export.passes.constants import constants
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.tidy import tidy
 from jaxport.export.rules import RULES
-from jaxport.export.walk.walker import Place, Walker
+from jaxport.export.walk.walker import Walker
 from jaxport.graph.identities import identities
 from jaxport.jaxprs import Array, PythonFunction, PyTree
 

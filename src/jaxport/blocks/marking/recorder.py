@@ -77,7 +77,7 @@ class _Origin:
 class Recorder:
     """The state of one window; it belongs to one thread.
 
-    `functions` are those selected by name, by their ids, each with its target; `boundaries` are the settings of
+    `functions` are those selected by name, each with its target; `boundaries` are the settings of
     decorators and selections for classes; `operators` tells which of those of imported programs are marked; `models` are
     those of the running trace, if any. The contents of markers outlive the window, in JAX's caches: they do not depend
     on what else the window sees.

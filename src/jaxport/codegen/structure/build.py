@@ -68,7 +68,7 @@ def build(
     types = {module.path: module.type for module in program.modules.walk()}
     uniform = {variable for variable in names if element_of_all(program, names[variable]) is not None}
     own = names.keys() - uniform
-    placed = {id(op): node_chain.get(op.step.node, ()) for op in ops}
+    placed: dict[Leaf, Chain] = {op: node_chain.get(op.step.node, ()) for op in ops}
     files = names
     placed, names, types = below_a_list(placed, names, types)
     if not any(placed.values()):
@@ -117,7 +117,7 @@ def _module(
     ops: Sequence[Op],
     results: Sequence[Variable],
     weights: LayerWeights,
-    op_chains: Mapping[int, Chain],
+    op_chains: Mapping[Leaf, Chain],
     types: Mapping[str, str],
 ) -> Module:
     """Return the tree of operators, without its weights."""
@@ -125,7 +125,7 @@ def _module(
     made_by = {variable: op for op in ops for variable in op.outputs}
 
     def around_node(leaf: Leaf) -> Chain:
-        return op_chains[id(made_by[leaf.outputs[0]])]
+        return op_chains[made_by[leaf.outputs[0]]]
 
     chains = leaf_chains(leaves, around_node, types)
     imply_elements(chains)
@@ -135,7 +135,7 @@ def _module(
     cells = cells_of(leaves, chains, types, results)
     types = {**types, **mine(leaves, chains, [*weights.names], around_node)}
     put_into_cells(cells, leaves, chains, types)
-    order = {id(leaf): index for index, leaf in enumerate(leaves)}
+    order = {leaf: index for index, leaf in enumerate(leaves)}
     closing = Closing(
         chains, order, weights.names.keys(), weights.shared.keys(), types, results, containers(chains),
         places_of(leaves, chains),
@@ -188,7 +188,7 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
                         chains_of_readers.setdefault(variable, []).append(inside)
 
     visit(root, ())
-    kept: dict[int, dict[Variable, Weight | Tie]] = {}
+    kept: dict[Module, dict[Variable, Weight | Tie]] = {}
     paths = {module.path for module in root.walk()}
     for variable, chains in chains_of_readers.items():
         if variable in weights.shared or variable in ties:
@@ -196,7 +196,7 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
         for chain in chains:
             weight = ties.get(variable) or weights.weight(variable)
             table = _uncalled(weight, chain[-1], paths) if isinstance(weight, Weight) else None
-            kept.setdefault(id(chain[-1]), {})[variable] = table or weight
+            kept.setdefault(chain[-1], {})[variable] = table or weight
     return _rebuilt(root, kept, {})
 
 
@@ -218,11 +218,13 @@ def _layers(module: Module) -> list[Layer]:
     return [item for inner in module.walk() for item in inner.items if isinstance(item, Layer)]
 
 
-def _rebuilt(module: Module, kept: Mapping[int, Mapping[Variable, Weight | Tie]], done: dict[int, Module]) -> Module:
+def _rebuilt(
+    module: Module, kept: Mapping[Module, Mapping[Variable, Weight | Tie]], done: dict[Module, Module]
+) -> Module:
     """Return the module with its weights, and without them among its inputs."""
-    if id(module) in done:
-        return done[id(module)]
-    own = kept.get(id(module), {})
+    if module in done:
+        return done[module]
+    own = kept.get(module, {})
     items: list[Item] = []
     for item in module.items:
         if isinstance(item, Call):
@@ -237,5 +239,5 @@ def _rebuilt(module: Module, kept: Mapping[int, Mapping[Variable, Weight | Tie]]
     # In the order in which they are read, so that modules that are alike are one class.
     weights = {variable: own[variable] for variable in [*read, *own] if variable in own}
     uncalled = tuple(tie.layer for tie in weights.values() if isinstance(tie, Tie) and not tie.layer.outputs)
-    done[id(module)] = replace(module, items=tuple(items), inputs=inputs, weights=weights, uncalled=uncalled)
-    return done[id(module)]
+    done[module] = replace(module, items=tuple(items), inputs=inputs, weights=weights, uncalled=uncalled)
+    return done[module]

@@ -45,7 +45,8 @@ from jaxport.jaxprs import ClosedJaxpr, Jaxpr, Parameters, PythonFunction, dims
 from jaxport.onnx_facts import schema
 
 if TYPE_CHECKING:
-    from jaxport.export.walk.walker import Place, Walker
+    from jaxport.export.emit.places import Place
+    from jaxport.export.walk.walker import Walker
 
 INT64 = np.dtype(np.int64)
 #: Attributes that hold a data type.

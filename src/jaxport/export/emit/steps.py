@@ -10,8 +10,8 @@ import onnx_ir as ir
 from jaxport.jaxprs import Parameters
 
 if TYPE_CHECKING:
+    from jaxport.export.emit.places import Place
     from jaxport.export.emit.value import Value
-    from jaxport.export.walk.walker import Place
 
 
 @dataclass(eq=False, slots=True)

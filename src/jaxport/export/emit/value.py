@@ -16,7 +16,7 @@ from jaxport.graph.editing import HELD, PARAMETER, SIZE, SMALL, Held, Namer, mem
 from jaxport.jaxprs import Parameters, dims
 
 if TYPE_CHECKING:
-    from jaxport.export.walk.walker import Place
+    from jaxport.export.emit.places import Place
 
 
 class Origin(NamedTuple):

@@ -8,6 +8,7 @@ axis of two, the real and the imaginary part; an array of PRNG keys as the uint3
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,3 +194,48 @@ def key_implementation(dtype: Any) -> Any:
     """Return the implementation of a key dtype: its functions, and the shape of a key."""
     # JAX has a public way from an array of keys to their implementation, but none from their dtype.
     return dtype._impl
+
+
+def unique_names(names: Sequence[str] | None, paths: Sequence[str], argument: str) -> list[str]:
+    """Return the names of inputs or outputs: those that the user gives, or their paths.
+
+    Raises:
+      InvalidArgument: there is not one name for each, or one is used twice.
+    """
+    if names is None:
+        return list(paths)
+    if len(names) != len(paths):
+        raise InvalidArgument(
+            f"{len(names)} names were given for {len(paths)} leaves",
+            where=f"`to_onnx({argument}=...)`",
+            why=f"the leaves are {', '.join(paths)}",
+            instead="give one name per leaf, in this order",
+        )
+    twice = sorted({n for n in names if list(names).count(n) > 1})
+    if twice:
+        raise InvalidArgument(
+            f"the name `{twice[0]}` is used twice", where=f"`to_onnx({argument}=...)`", instead="give each leaf its own"
+        )
+    return list(names)
+
+
+def check_nchw(positions: Sequence[int], shapes: Sequence[Shape], argument: str) -> None:
+    """Check the positions of inputs or outputs that are images.
+
+    Raises:
+      InvalidArgument: there is no such position, or it is of another rank.
+    """
+    for position in positions:
+        if not 0 <= position < len(shapes):
+            raise InvalidArgument(
+                f"position {position} is out of range",
+                where=f"`to_onnx({argument}=...)`",
+                instead=f"0 to {len(shapes) - 1}",
+            )
+        if len(shapes[position]) != 4:
+            raise InvalidArgument(
+                f"position {position} has shape {tuple(shapes[position])}",
+                where=f"`to_onnx({argument}=...)`",
+                why="NCHW and NHWC are layouts of rank 4",
+                instead="name positions of rank 4 only",
+            )

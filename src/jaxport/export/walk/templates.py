@@ -28,7 +28,8 @@ from jaxport.jaxprs.identity import IdentityMap
 
 if TYPE_CHECKING:
     from jaxport.export.emit.emitter import Emitter
-    from jaxport.export.walk.walker import Place, Record, Walker
+    from jaxport.export.emit.places import Place, Record
+    from jaxport.export.walk.walker import Walker
 
 #: The number of templates of one kind: blocks that differ more often are not worth comparing.
 MANY = 4

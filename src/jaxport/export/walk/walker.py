@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from jaxport.errors import JaxportError, Refusal, RuleError
 from jaxport.export import prepare
 from jaxport.export.emit import folding
 from jaxport.export.emit.emitter import Declined, Emitter, Refused
+from jaxport.export.emit.places import Record
 from jaxport.export.emit.registry import RULES, Rule
 from jaxport.export.emit.value import Value, has_data_type
 from jaxport.export.walk import plugins
@@ -46,73 +47,6 @@ from jaxport.onnx_facts.operation import operation_of
 
 if TYPE_CHECKING:
     from jaxport.blocks import Block
-
-
-class Place(NamedTuple):
-    """The place of an equation: the blocks around it, the user's line, and the primitive.
-
-    Attributes:
-      blocks: `(path, target)` of each block around it, the outermost first.
-      source: the user's file, line and function, as `train.py:88 in step`.
-      primitive: the name of the primitive.
-      in_rule: whether a rule traced this equation, so that its line is not the user's.
-      base: the path that the paths are relative to: that of the block whose function is being built.
-    """
-
-    blocks: tuple[tuple[str, str], ...] = ()
-    source: str = ""
-    primitive: str = ""
-    in_rule: bool = False
-    base: str = ""
-
-    def enter(self, block: Block) -> Place:
-        """Return the place inside a block."""
-        path = block.path.removeprefix(f"{self.base}.") if self.base else block.path
-        return self._replace(blocks=(*self.blocks, (path or block.name, block.target)))
-
-    def of(self, primitive: str, source: str) -> Place:
-        """Return the place of an equation here."""
-        return Place(self.blocks, source, primitive, self.in_rule, self.base)
-
-    def within(self, blocks: tuple[tuple[str, str], ...]) -> Place:
-        """Return the place of the same line and primitive inside other blocks."""
-        return Place(blocks, self.source, self.primitive, self.in_rule, self.base)
-
-    def inside(self, base: str) -> Place:
-        """Return the place at the start of a function's body, to which the paths of its blocks are relative."""
-        return self._replace(blocks=(), base=base)
-
-    @property
-    def path(self) -> str:
-        """The path of the innermost block."""
-        return self.blocks[-1][0] if self.blocks else ""
-
-    def metadata(self) -> dict[str, str]:
-        """Return the metadata of a node's origin. `namespace` is the key that graph viewers read."""
-        entries = {
-            "namespace": _namespace(self.blocks),
-            "jaxport.source": self.source,
-            "jaxport.primitive": self.primitive,
-        }
-        return {key: text for key, text in entries.items() if text}
-
-
-@functools.lru_cache(maxsize=256)
-def _namespace(blocks: tuple[tuple[str, str], ...]) -> str:
-    return "/".join(f"{path}: {target}" for path, target in blocks)
-
-
-class Record(NamedTuple):
-    """How one equation was exported: the rule that was applied, the nodes it made, and a note if there is one."""
-
-    place: Place
-    rule: str
-    nodes: tuple[ir.Node, ...]
-    note: str = ""
-
-    def moved(self, place: Place, nodes: Mapping[ir.Node, ir.Node]) -> Record:
-        """Return the record of an equal equation elsewhere, whose nodes are those that these are mapped to."""
-        return Record(place, self.rule, tuple(nodes[node] for node in self.nodes), self.note)
 
 
 @dataclass(eq=False)

@@ -21,7 +21,7 @@ Cell = tuple[Leaf, ...]
 
 
 def cells_of(
-    leaves: Sequence[Leaf], chains: Mapping[int, Chain], types: Mapping[str, str], results: Collection[Variable]
+    leaves: Sequence[Leaf], chains: Mapping[Leaf, Chain], types: Mapping[str, str], results: Collection[Variable]
 ) -> list[Cell]:
     """Return the cells of modules that the file does not know the class of.
 
@@ -54,15 +54,15 @@ def cells_of(
     return [cell for cells in found.values() if len(cells) >= FEWEST for cell in cells]
 
 
-def _around(leaf: Leaf, chains: Mapping[int, Chain], places: Mapping[int, str]) -> Chain:
+def _around(leaf: Leaf, chains: Mapping[Leaf, Chain], places: Mapping[Leaf, str]) -> Chain:
     """Return the modules around a leaf, without that of the leaf alone."""
-    chain = chains[id(leaf)]
-    place = places.get(id(leaf), "")
+    chain = chains[leaf]
+    place = places.get(leaf, "")
     return chain[:-1] if place and not place.rpartition(".")[2].isdigit() else chain
 
 
 def put_into_cells(
-    cells: Sequence[Cell], leaves: Sequence[Leaf], chains: dict[int, Chain], types: dict[str, str]
+    cells: Sequence[Cell], leaves: Sequence[Leaf], chains: dict[Leaf, Chain], types: dict[str, str]
 ) -> None:
     """Put cells into modules of their own, which are named after their first layers; `chains` and `types` are changed."""
     places = places_of(leaves, chains)
@@ -73,9 +73,9 @@ def put_into_cells(
             continue
         (chain,) = around
         kind = f"{cell[0].kind}Norm" if isinstance(cell[0], Layer) else ""
-        path = places.get(id(cell[0])) or unique(".".join((*chain[-1:], f"{kind[:-4].lower()}_norm")), names)
+        path = places.get(cell[0]) or unique(".".join((*chain[-1:], f"{kind[:-4].lower()}_norm")), names)
         names.add(path)
         types[path] = kind
         for part in cell:
             inner = "norm" if part is cell[1] else kind[:-4].lower()
-            chains[id(part)] = (*chain, path, f"{path}.{inner}") if isinstance(part, Layer) else (*chain, path)
+            chains[part] = (*chain, path, f"{path}.{inner}") if isinstance(part, Layer) else (*chain, path)

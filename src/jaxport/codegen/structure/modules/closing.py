@@ -35,7 +35,7 @@ class Closing:
     """Makes modules of leaves.
 
     Attributes:
-      chains: the modules around each leaf, by its identity; changed as modules are closed.
+      chains: the modules around each leaf; changed as modules are closed.
       order: where each leaf is in the file.
       weights: the variables that stand for tensors.
       shared: those of them that belong to several modules.
@@ -45,14 +45,14 @@ class Closing:
       places: the modules that are of one layer each, by the layer's identity.
     """
 
-    chains: dict[int, Chain]
-    order: Mapping[int, int]
+    chains: dict[Leaf, Chain]
+    order: Mapping[Leaf, int]
     weights: Set[Variable]
     shared: Set[Variable]
     types: Mapping[str, str]
     results: Collection[Variable]
     containers: Set[str]
-    places: Mapping[int, str]
+    places: Mapping[Leaf, str]
 
     def module(self, path: str, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> Module:
         """Return the module of these leaves, which is in `depth` others.
@@ -100,14 +100,14 @@ class Closing:
         if path in self.containers and not (len(layers) == 1 and moved):
             parts = sequence_of(module, self.weights)
             return parts if parts is not None else _with_labels(module.items, label)
-        deeper = [inner for layer in layers for inner in self.chains[id(layer)][depth:] if called(inner) in self.types]
+        deeper = [inner for layer in layers for inner in self.chains[layer][depth:] if called(inner) in self.types]
         if len(layers) == 1 and light and len(others) <= MOST_AROUND and (path in self.containers or not deeper):
             return [replace(item, label=label) if isinstance(item, Layer) else item for item in module.items]
         return [Call(module, module.inputs, module.outputs)]
 
     def _label(self, layer: Layer, around: str) -> str:
         """Return the path of a layer in a module: that of its own, though it be dissolved, or that of its kernel or only weight."""
-        place, begin = self.places.get(id(layer), ""), f"{around}." if around else ""
+        place, begin = self.places.get(layer, ""), f"{around}." if around else ""
         if place.startswith(begin) and place not in ("", around):
             return place.removeprefix(begin)
         kernel = layer.weights.get("kernel")
@@ -118,7 +118,7 @@ class Closing:
         return name if is_name and path == called(around) else layer.label
 
     def _part(self, leaf: Leaf, depth: int) -> Part:
-        chain = self.chains[id(leaf)]
+        chain = self.chains[leaf]
         return chain[depth] if len(chain) > depth else leaf
 
     def _settle(self, leaves: Sequence[Leaf], depth: int) -> None:
@@ -148,7 +148,7 @@ class Closing:
                 readers.setdefault(variable, []).append(leaf)
         for leaf in leaves:
             makes = [makers.get(variable) for variable in {*leaf.inputs}]
-            if isinstance(leaf, Layer) or len(self.chains[id(leaf)]) > depth or len(makes) < 2 or None in makes:
+            if isinstance(leaf, Layer) or len(self.chains[leaf]) > depth or len(makes) < 2 or None in makes:
                 continue
             parts = {self._part(made, depth) for made in makes if made is not None}
             (part, *others) = parts
@@ -156,23 +156,23 @@ class Closing:
                 continue
             around = (other for variable in leaf.inputs for other in readers[variable] if other is not leaf)
             if all(other is not None and self._part(other, depth) == part for other in around):
-                self.chains[id(leaf)] = (*self.chains[id(leaf)][:depth], part)
+                self.chains[leaf] = (*self.chains[leaf][:depth], part)
 
     def _mend(self, cycle: Sequence[Part], leaves: Sequence[Leaf], depth: int) -> None:
         modules = [part for part in cycle if isinstance(part, str)]
         if len(modules) == 1:
             for part in cycle:
                 if not isinstance(part, str):
-                    self.chains[id(part)] = (*self.chains[id(part)][:depth], modules[0])
+                    self.chains[part] = (*self.chains[part][:depth], modules[0])
             return
         sizes = {path: sum(self._part(leaf, depth) == path for leaf in leaves) for path in modules}
         self._dissolve(min(modules, key=lambda path: (path not in self.containers, sizes[path])), leaves, depth)
 
     def _dissolve(self, path: str, leaves: Iterable[Leaf], depth: int) -> None:
         for leaf in leaves:
-            chain = self.chains[id(leaf)]
+            chain = self.chains[leaf]
             if len(chain) > depth and chain[depth] == path:
-                self.chains[id(leaf)] = (*chain[:depth], *chain[depth + 1 :])
+                self.chains[leaf] = (*chain[:depth], *chain[depth + 1 :])
 
     def _dissolve_weightless(self, leaves: Sequence[Leaf], depth: int) -> None:
         """Dissolve modules without weights, such as activations."""
@@ -201,7 +201,7 @@ class Closing:
             part: {makers[v] for leaf in inside for v in leaf.inputs if v in makers and makers[v] != part}
             for part, inside in parts.items()
         }
-        return in_order(needed, {part: min(self.order[id(leaf)] for leaf in inside) for part, inside in parts.items()})
+        return in_order(needed, {part: min(self.order[leaf] for leaf in inside) for part, inside in parts.items()})
 
 
 def _has_place(item: Item, around: str) -> bool:

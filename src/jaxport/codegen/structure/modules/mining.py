@@ -32,7 +32,7 @@ _COUNTED = re.compile(
 
 def mine(
     leaves: Sequence[Leaf],
-    chains: dict[int, Chain],
+    chains: dict[Leaf, Chain],
     weights: Sequence[Variable],
     around_node: Callable[[Leaf], Chain],
 ) -> dict[str, str]:
@@ -56,36 +56,36 @@ def mine(
     names: set[str] = set()
     for run in sorted(mining.runs(), key=lambda run: run.begin):
         inside = mining.sequence[run.begin : run.end]
-        around = common(named[id(leaf)] for leaf in inside)
+        around = common(named[leaf] for leaf in inside)
         if any(isinstance(leaf, Layer) and len(around_node(leaf)) > len(around) + 1 for leaf in inside):
             continue  # the file names the modules around these layers
         rounds = [inside[begin : begin + run.period] for begin in range(0, len(inside), run.period)]
         stack = _stack(rounds, named, around)
         stem = unique(stack[-1] if stack else ".".join((*around[-1:], "layers")), names)
         single = all(sum(isinstance(leaf, Layer) for leaf in one) == 1 for one in rounds)
-        if mining.layers_in(run) < FEWEST_LAYERS and any(len(named[id(leaf)]) > len(around) for leaf in inside):
+        if mining.layers_in(run) < FEWEST_LAYERS and any(len(named[leaf]) > len(around) for leaf in inside):
             continue  # the author has named each of these layers
         names.add(stem)
         for place, leaves_of_round in enumerate(rounds):
             path = f"{stem}.{place}"
             if single:  # elements of a list, and what is computed between them stays around it
-                chains |= {id(leaf): (*around, path) for leaf in leaves_of_round if isinstance(leaf, Layer)}
+                chains |= {leaf: (*around, path) for leaf in leaves_of_round if isinstance(leaf, Layer)}
                 continue
             types[path] = "Block" if mining.layers_in(run) >= FEWEST_LAYERS else ""
             for leaf in leaves_of_round:
-                chain = named[id(leaf)]
+                chain = named[leaf]
                 if stack and chain[: len(stack)] == stack:
                     chain = (*around, *(f"{path}{one.removeprefix(stack[-1])}" for one in chain[len(stack) :]))
-                chains[id(leaf)] = (*around, path, *chain[len(around) :])
+                chains[leaf] = (*around, path, *chain[len(around) :])
     return types
 
 
-def _stack(rounds: Sequence[Sequence[Leaf]], chains: Mapping[int, Chain], around: Chain) -> Chain:
+def _stack(rounds: Sequence[Sequence[Leaf]], chains: Mapping[Leaf, Chain], around: Chain) -> Chain:
     """Return the module that the weights of all rounds are named after; empty if there is none.
 
     Slices of stacked weights have the names of the stack: the blocks are its elements.
     """
-    named = [[chains[id(leaf)] for leaf in one if isinstance(leaf, Layer)] for one in rounds]
+    named = [[chains[leaf] for leaf in one if isinstance(leaf, Layer)] for one in rounds]
     stack = common(chain for chain in named[0])[: len(around) + 1]
     return stack if len(stack) > len(around) and all(one == named[0] for one in named) else ()
 

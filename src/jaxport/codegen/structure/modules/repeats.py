@@ -13,7 +13,7 @@ from dataclasses import replace
 import jax
 
 from jaxport.codegen.rewriting.steps import leaf_key
-from jaxport.codegen.tree import Call, Item, Layer, Module, Op
+from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op
 from jaxport.importer.calls import (
     Chain,
     PlacedOperation,
@@ -29,8 +29,8 @@ __all__ = ["ModuleMatch", "further_calls", "numbers_of_calls", "separated", "uni
 
 
 def separated(
-    ops: Sequence[Op], chains: Mapping[int, Chain], weights: Collection[Variable], kept: Collection[str]
-) -> tuple[dict[int, Chain], set[str]]:
+    ops: Sequence[Op], chains: Mapping[Leaf, Chain], weights: Collection[Variable], kept: Collection[str]
+) -> tuple[dict[Leaf, Chain], set[str]]:
     """Return the modules around each operator, with a path for each call of a module, and the modules called so.
 
     Args:
@@ -39,11 +39,11 @@ def separated(
       weights: the parameters that tell calls apart.
       kept: the paths of modules that are left as they are.
     """
-    found = [_operation(op, chains[id(op)], weights) for op in ops]
+    found = [_operation(op, chains[op], weights) for op in ops]
     plain = unnumbered_paths(found)
     unnumbered = [replace(each, chain=tuple(dict.fromkeys(plain[path] for path in each.chain))) for each in found]
     separate, repeated = separated_calls(unnumbered, kept)
-    return {id(op): chain for op, chain in zip(ops, separate, strict=True)}, repeated
+    return dict(zip(ops, separate, strict=True)), repeated
 
 
 def _operation(op: Op, chain: Chain, weights: Collection[Variable]) -> PlacedOperation:
@@ -69,7 +69,7 @@ def united(module: Module, weights: Collection[Variable]) -> Module:
     """
     firsts: dict[str, Call | Layer] = {}
     items: list[tuple[Item, Mapping[Variable, Variable]]] = []
-    results: dict[int, dict[Variable, None]] = {}
+    results: dict[Module, dict[Variable, None]] = {}
     for original in module.items:
         item = original
         if isinstance(item, Call):
@@ -84,7 +84,7 @@ def united(module: Module, weights: Collection[Variable]) -> Module:
                 item = replace(item, weights=first.weights, label=first.label)
             elif isinstance(item, Call) and isinstance(first, Call) and match.modules(first.module, item.module):
                 names, origins = match.names, {other: one for one, other in match.names.items()}
-                used = results.setdefault(id(first.module), dict.fromkeys(first.module.outputs))
+                used = results.setdefault(first.module, dict.fromkeys(first.module.outputs))
                 used |= dict.fromkeys(origins[variable] for variable in item.module.outputs)
                 item = Call(first.module, tuple(names.get(v, v) for v in first.module.inputs), item.outputs)
         items.append((item, names))
@@ -92,15 +92,15 @@ def united(module: Module, weights: Collection[Variable]) -> Module:
 
 
 def _with_results(
-    items: Sequence[tuple[Item, Mapping[Variable, Variable]]], results: Mapping[int, Mapping[Variable, None]]
+    items: Sequence[tuple[Item, Mapping[Variable, Variable]]], results: Mapping[Module, Mapping[Variable, None]]
 ) -> Iterator[Item]:
     """Yield the items, each module that is called several times with all results that any of its calls is used for."""
-    modules: dict[int, Module] = {}
+    modules: dict[Module, Module] = {}
     for item, names in items:
-        if not isinstance(item, Call) or id(item.module) not in results:
+        if not isinstance(item, Call) or item.module not in results:
             yield item
             continue
-        key = id(item.module)
+        key = item.module
         known = modules.setdefault(key, replace(item.module, outputs=tuple(results[key])))
         yield Call(known, item.inputs, tuple(names.get(variable, variable) for variable in known.outputs))
 

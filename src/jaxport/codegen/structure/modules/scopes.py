@@ -65,7 +65,7 @@ def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, B
     return nodes, chains
 
 
-def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: Collection[str]) -> dict[int, Chain]:
+def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: Collection[str]) -> dict[Leaf, Chain]:
     """Return the modules around each leaf, those that only the name of its weight tells included.
 
     A layer whose weight is `h.0.attn.query.weight` is `query` in `h.0.attn`, if nothing contradicts.
@@ -78,10 +78,10 @@ def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: 
     leaves = list(leaves)
     readers = Counter(name for leaf in leaves for name in _names_of(leaf))
     movable = {name for name, count in readers.items() if count == 1 and name.rpartition(".")[0] not in known}
-    names = {id(leaf): _name_of(leaf, readers) for leaf in leaves}
+    names = {leaf: _name_of(leaf, readers) for leaf in leaves}
     if any(name and not given_name(name) for name in names.values()):  # half of the names would tear blocks apart
-        names = {id(leaf): (_names_of(leaf) or [""])[0] for leaf in leaves}
-    return {id(leaf): _chain_of(names[id(leaf)], around(leaf), names[id(leaf)] in movable) for leaf in leaves}
+        names = {leaf: (_names_of(leaf) or [""])[0] for leaf in leaves}
+    return {leaf: _chain_of(names[leaf], around(leaf), names[leaf] in movable) for leaf in leaves}
 
 
 def _names_of(leaf: Leaf) -> list[str]:
@@ -136,9 +136,9 @@ def chain_of_path(path: str, around: str = "") -> Chain:
 
 def move_unplaced(
     ops: Sequence[Op],
-    chains: dict[int, Chain],
+    chains: dict[Leaf, Chain],
     nodes: Mapping[Hashable, BoundNode],
-    calls: dict[int, Chain],
+    calls: dict[Leaf, Chain],
     repeated: Collection[str],
 ) -> None:
     """Move operators that the file has no place for into the modules around their operands, or into those of their readers.
@@ -147,7 +147,7 @@ def move_unplaced(
     results of two calls of a module, or is computed of the last one only, stays outside of it: `calls` has the chains that
     tell calls apart, and `repeated` the modules that are called several times.
     """
-    around = lambda made: common(calls[id(op)] for op in made)
+    around = lambda made: common(calls[op] for op in made)
     has_no_place = {key for key, node in nodes.items() if not has_place(node.node)}
     makers = {variable: op for op in ops for variable in op.outputs}
     readers: dict[Variable, list[Op]] = {}
@@ -167,19 +167,19 @@ def move_unplaced(
                 continue
         else:
             continue
-        calls[id(op)], chains[id(op)] = moved, tuple(map(called, moved))
+        calls[op], chains[op] = moved, tuple(map(called, moved))
 
 
-def places_of(leaves: Iterable[Leaf], chains: Mapping[int, Chain]) -> dict[int, str]:
+def places_of(leaves: Iterable[Leaf], chains: Mapping[Leaf, Chain]) -> dict[Leaf, str]:
     """Return the modules that are of one layer each, by the layer's identity."""
-    inner = {id(leaf): chains[id(leaf)][-1] for leaf in leaves if isinstance(leaf, Layer) and chains[id(leaf)]}
+    inner = {leaf: chains[leaf][-1] for leaf in leaves if isinstance(leaf, Layer) and chains[leaf]}
     count = Counter(inner.values())
     return {key: path for key, path in inner.items() if count[path] == 1}
 
 
-def imply_elements(chains: dict[int, Chain]) -> None:
+def imply_elements(chains: dict[Leaf, Chain]) -> None:
     """Add the modules that are only containers, and so are not called: `layers.0` around `layers.0.query` and others."""
-    with_elements: dict[int, Chain] = {}
+    with_elements: dict[Leaf, Chain] = {}
     children: dict[str, set[str]] = {}
     for key, chain in chains.items():
         whole: list[str] = []
@@ -196,7 +196,7 @@ def imply_elements(chains: dict[int, Chain]) -> None:
         chains[key] = tuple(path for path in whole_chain if len(children.get(path, (1, 2))) > 1)
 
 
-def containers(chains: Mapping[int, Chain]) -> set[str]:
+def containers(chains: Mapping[Leaf, Chain]) -> set[str]:
     """Return the modules that only number others: `blocks` around `blocks.0` and `blocks.1`."""
     return {
         outer
@@ -206,7 +206,7 @@ def containers(chains: Mapping[int, Chain]) -> set[str]:
     }
 
 
-def keep_channels_last(leaves: Iterable[Leaf], chains: dict[int, Chain], weights: Container[Variable]) -> None:
+def keep_channels_last(leaves: Iterable[Leaf], chains: dict[Leaf, Chain], weights: Container[Variable]) -> None:
     """Move the transposes that bring channels to the end to the modules that the images come from.
 
     So a module that begins with a convolution takes images as all others do. Weights stay in their modules.
@@ -217,11 +217,11 @@ def keep_channels_last(leaves: Iterable[Leaf], chains: dict[int, Chain], weights
             continue
         (images,) = leaf.inputs
         if images not in weights:
-            around = chains[id(maker[images])] if images in maker else ()
-            chains[id(leaf)] = common([chains[id(leaf)], around])
+            around = chains[maker[images]] if images in maker else ()
+            chains[leaf] = common([chains[leaf], around])
 
 
-def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Mapping[Variable, str]) -> None:
+def hoist(leaves: Sequence[Leaf], chains: dict[Leaf, Chain], weights: Mapping[Variable, str]) -> None:
     """Move operators that several modules use, and that none of them has to compute, to the module around them all.
 
     A mask that the first layer of a stack makes for all of them is made before the first layer; so is what is made of a
@@ -238,8 +238,8 @@ def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Mapping[Var
         for variable in leaf.inputs:
             users.setdefault(variable, []).append(leaf)
     for leaf in leaves:
-        chain = chains[id(leaf)]
-        others = [chains[id(user)] for variable in leaf.outputs for user in users.get(variable, [])]
+        chain = chains[leaf]
+        others = [chains[user] for variable in leaf.outputs for user in users.get(variable, [])]
         around = common([chain, *others])
         if len(around) == len(chain):
             continue
@@ -251,30 +251,30 @@ def hoist(leaves: Sequence[Leaf], chains: dict[int, Chain], weights: Mapping[Var
             return name is not None and (not begin or not name.startswith(begin) or name.startswith(own))
 
         for moved in _computed_by(leaf, inside, len(around), chains, maker, is_bound):
-            chains[id(moved)] = around
+            chains[moved] = around
 
 
 def _computed_by(
     leaf: Leaf,
     inside: str,
     depth: int,
-    chains: Mapping[int, Chain],
+    chains: Mapping[Leaf, Chain],
     maker: Mapping[Variable, Leaf],
     is_bound: Callable[[Variable], bool],
 ) -> list[Leaf]:
     """Return the leaves that have to leave a module for one leaf to leave it; none if a weight is among them."""
-    moving: dict[int, Leaf] = {}
+    moving: dict[Leaf, Leaf] = {}
     pending = [leaf]
     while pending:
         current = pending.pop()
         if not isinstance(current, Op) or any(map(is_bound, current.inputs)):
             return []
-        moving[id(current)] = current
+        moving[current] = current
         for variable in current.inputs:
             before = maker.get(variable)
-            if before is None or id(before) in moving:
+            if before is None or before in moving:
                 continue
-            chain = chains[id(before)]
+            chain = chains[before]
             if len(chain) > depth and chain[depth] == inside:
                 pending.append(before)
     return list(moving.values())
@@ -286,8 +286,8 @@ ACTIVATIONS = ("nn.", "jnp.tanh", "jnp.clip", "jnp.minimum")
 """How the names of functions of one value begin that follow a layer."""
 
 
-def placed_by_names(ops: Sequence[Op], names: Mapping[Variable, str]) -> dict[int, Chain]:
-    """Return the modules around each operator, by its identity; nothing if no weight is that of a numbered layer.
+def placed_by_names(ops: Sequence[Op], names: Mapping[Variable, str]) -> dict[Leaf, Chain]:
+    """Return the modules around each operator; nothing if no weight is that of a numbered layer.
 
     Names of weights say which modules they are in. What has no weight is placed by what it reads and what reads it:
     between two layers of one module, it belongs to that module; an activation behind the last layer of a module belongs
@@ -297,7 +297,7 @@ def placed_by_names(ops: Sequence[Op], names: Mapping[Variable, str]) -> dict[in
       ops: the operators, in the order of the file.
       names: the names of the tensors.
     """
-    own = {id(op): path for op in ops if (path := _path(op, names))}
+    own = {op: path for op in ops if (path := _path(op, names))}
     if not any(path.rpartition(".")[2].isdigit() for path in own.values()):
         return {}
     makers = {variable: op for op in ops for variable in op.outputs}
@@ -305,38 +305,34 @@ def placed_by_names(ops: Sequence[Op], names: Mapping[Variable, str]) -> dict[in
     for op in ops:
         for variable in op.inputs:
             readers.setdefault(variable, []).append(op)
-    chains = {key: _chain(path) for key, path in own.items()}
+    chains: dict[Leaf, Chain] = {op: _chain(path) for op, path in own.items()}
     around = {key: chain[:-1] for key, chain in chains.items()}  # the modules around the layer of a weight
     before = {**around}
     for op in ops:
-        if id(op) not in own:
-            operands = [before[id(makers[v])] if v in makers else () for v in op.inputs if v not in names]
-            before[id(op)] = common(operands)
+        if op not in own:
+            operands = [before[makers[v]] if v in makers else () for v in op.inputs if v not in names]
+            before[op] = common(operands)
     behind = {**around}
     for op in reversed(ops):
-        if id(op) not in own:
-            behind[id(op)] = common(
-                behind[id(reader)] for variable in op.outputs for reader in readers.get(variable, ())
-            )
-    inside = {variable: [around[id(op)] for op in found if id(op) in own] for variable, found in readers.items()}
+        if op not in own:
+            behind[op] = common(behind[reader] for variable in op.outputs for reader in readers.get(variable, ()))
+    inside = {variable: [around[op] for op in found if op in own] for variable, found in readers.items()}
     for op in ops:
-        if id(op) in own:
+        if op in own:
             continue
-        chain = common([before[id(op)], behind[id(op)]])
+        chain = common([before[op], behind[op]])
         if len(op.inputs) == 1 and op.step.name.startswith(ACTIVATIONS) and op.inputs[0] in makers:
-            chain = max(chain, around[id(makers[op.inputs[0]])], key=len)
+            chain = max(chain, around[makers[op.inputs[0]]], key=len)
         elif len(op.inputs) == 2 and op.step.name == "+":
             for one, other in (op.inputs, op.inputs[::-1]):
-                chain = max(
-                    chain, _given(around[id(makers[one])], inside.get(other, [])) if one in makers else (), key=len
-                )
-        chains[id(op)] = around[id(op)] = chain
+                chain = max(chain, _given(around[makers[one]], inside.get(other, [])) if one in makers else (), key=len)
+        chains[op] = around[op] = chain
     return chains
 
 
 def below_a_list(
-    chains: Mapping[int, Chain], names: Mapping[Variable, str], types: Mapping[str, str]
-) -> tuple[dict[int, Chain], dict[Variable, str], dict[str, str]]:
+    chains: Mapping[Leaf, Chain], names: Mapping[Variable, str], types: Mapping[str, str]
+) -> tuple[dict[Leaf, Chain], dict[Variable, str], dict[str, str]]:
     """Return modules, names of weights and types in which modules that are numbered at the top are elements of a list."""
     tops = {path.partition(".")[0] for chain in chains.values() for path in chain}
     paths = tops or {name.partition(".")[0] for name in names.values() if "." in name}

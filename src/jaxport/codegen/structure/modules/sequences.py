@@ -71,7 +71,7 @@ def elements_of(module: Module, weights: Collection[Variable] = ()) -> Elements 
             functions[following] = tuple(run)
         if item is None:
             break
-        number = numbers[id(item)]
+        number = numbers[item]
         taken = [variable for variable in item.inputs if variable not in weights]
         if not 0 <= number - following - bool(run) <= MOST_MISSING or taken != [end] or len(item.outputs) != 1:
             return None
@@ -104,16 +104,16 @@ def in_place(root: Module, longest: int) -> Module:
       root: the tree.
       longest: the largest number of modules and layers of a sequence that vanishes.
     """
-    calls = Counter(id(call.module) for module in root.walk() for call in module.calls())
-    tied = {id(tie.layer) for module in root.walk() for tie in module.weights.values() if isinstance(tie, Tie)}
-    done: dict[int, Module] = {}
+    calls = Counter(call.module for module in root.walk() for call in module.calls())
+    tied = {tie.layer for module in root.walk() for tie in module.weights.values() if isinstance(tie, Tie)}
+    done: dict[Module, Module] = {}
 
     def is_short(module: Module) -> bool:
-        elements = elements_of(module) if calls[id(module)] == 1 and "@" not in module.path else None
+        elements = elements_of(module) if calls[module] == 1 and "@" not in module.path else None
         return (
             elements is not None
             and len(elements.modules) <= longest
-            and not any(id(element) in tied for element in elements.modules.values())
+            and not any(element in tied for element in elements.modules.values())
         )
 
     def spread(items: Iterable[Item], around: Module) -> Iterator[Item]:
@@ -129,9 +129,9 @@ def in_place(root: Module, longest: int) -> Module:
                 yield item
 
     def visited(module: Module) -> Module:
-        if id(module) not in done:
-            done[id(module)] = replace(module, items=tuple(spread(module.items, module)))
-        return done[id(module)]
+        if module not in done:
+            done[module] = replace(module, items=tuple(spread(module.items, module)))
+        return done[module]
 
     return visited(root)
 
@@ -161,10 +161,10 @@ def _stem(module: Module) -> str:
     return "layers" if re.search(r"\bSequential$", module.type) and not module.type.startswith("torch.") else ""
 
 
-def _numbers(module: Module) -> dict[int, int] | None:
+def _numbers(module: Module) -> dict[Item, int] | None:
     """Return the numbers of the modules and layers in a module, by identity, if all have one."""
     begin = f"{_stem(module)}." if _stem(module) else ""
-    numbers: dict[int, int] = {}
+    numbers: dict[Item, int] = {}
     for item in module.items:
         if isinstance(item, Op):
             continue
@@ -174,7 +174,7 @@ def _numbers(module: Module) -> dict[int, int] | None:
         number = label.removeprefix(begin)
         if not label.startswith(begin) or not number.isdigit() or len(number) > LONGEST:
             return None
-        numbers[id(item)] = int(number)
+        numbers[item] = int(number)
     return numbers
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxport.codegen.structure.modules.repeats import numbers_of_calls
-from jaxport.codegen.tree import Op
+from jaxport.codegen.tree import Leaf, Op
 from jaxport.importer.calls import Chain
 from jaxport.importer.values.recording import Variable
 
@@ -24,18 +24,18 @@ class Rounds(NamedTuple):
     """The modules and the names of weights with rounds as elements of lists.
 
     Attributes:
-      chains: the modules around each operator, by its identity.
+      chains: the modules around each operator.
       names: the names of weights, by variable.
       types: the types of modules, by path.
     """
 
-    chains: dict[int, Chain]
+    chains: dict[Leaf, Chain]
     names: dict[Variable, str]
     types: dict[str, str]
 
 
 def with_rounds(
-    ops: Sequence[Op], chains: Mapping[int, Chain], names: Mapping[Variable, str], types: Mapping[str, str]
+    ops: Sequence[Op], chains: Mapping[Leaf, Chain], names: Mapping[Variable, str], types: Mapping[str, str]
 ) -> Rounds:
     """Return modules and names in which the rounds of each stack of layers are told apart.
 
@@ -49,7 +49,7 @@ def with_rounds(
     rows = _rows(ops, names)
     inside: dict[str, list[Op]] = {}
     for op in ops:
-        for path in chains[id(op)]:
+        for path in chains[op]:
             inside.setdefault(path, []).append(op)
     done: set[str] = set()
     largest: dict[str, int] = {}
@@ -116,10 +116,10 @@ def _number(
 ) -> None:
     """Give the modules and weights of each round of a module paths of their own."""
     for op, number in zip(ops, numbers, strict=True):
-        chain = made.chains[id(op)]
+        chain = made.chains[op]
         depth = chain.index(path)
         inner = [f"{path}.{number}{each.removeprefix(path)}" for each in chain[depth:]]
-        made.chains[id(op)] = (*chain[:depth], *inner)
+        made.chains[op] = (*chain[:depth], *inner)
         made.types.update((new, made.types.get(old, "")) for new, old in zip(inner, chain[depth:], strict=True))
         for variable in op.inputs:
             if variable in rows:

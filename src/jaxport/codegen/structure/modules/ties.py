@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.structure.modules.scopes import chain_of_path
-from jaxport.codegen.tree import Op
+from jaxport.codegen.tree import Leaf, Op
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.names import given_name, unique
 from jaxport.importer.program import Program
@@ -52,7 +52,7 @@ _PRODUCTS = {"@": 1, "jnp.matmul": 1, "lax.conv_general_dilated": 1}
 
 
 def place_shared(
-    ops: Sequence[Op], chains: dict[int, Chain], names: Mapping[Variable, str], own: Collection[Variable]
+    ops: Sequence[Op], chains: dict[Leaf, Chain], names: Mapping[Variable, str], own: Collection[Variable]
 ) -> None:
     """Give the products with one kernel, and the additions of one bias to them, a module of their own, in place.
 
@@ -84,9 +84,9 @@ def place_shared(
         if len({_options(op) for call, _ in whole for op in call if op.step.name in _PRODUCTS}) > 1:
             continue  # layers that differ in their strides, for example
         placed = [op for call, _ in whole for op in call]
-        if not any(chains[id(op)] for op in placed):
+        if not any(chains[op] for op in placed):
             made.add(path)
-            chains |= {id(op): chain_of_path(path) for op in placed}
+            chains |= {op: chain_of_path(path) for op in placed}
 
 
 def _options(product: Op) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ def _layer_of(
 
 
 def shared(
-    ops: Sequence[Op], names: Mapping[Variable, str], uniform: Collection[Variable], chains: Mapping[int, Chain]
+    ops: Sequence[Op], names: Mapping[Variable, str], uniform: Collection[Variable], chains: Mapping[Leaf, Chain]
 ) -> dict[Variable, Op | None]:
     """Return the parameters that several operators read, each with the lookup whose table it is, if there is one.
 
@@ -133,7 +133,7 @@ def shared(
             if variable not in names:
                 continue
             turned = op.step.name in ("T", "jnp.transpose")
-            counts.setdefault(variable, Counter())[chains[id(op)]] += uses[op.outputs[0]] if turned else 1
+            counts.setdefault(variable, Counter())[chains[op]] += uses[op.outputs[0]] if turned else 1
             if op.step.name == "jnp.take" and op.step.args[0] is variable:
                 owners.setdefault(variable, op)
     owned = owned_by_elements(ops, names, chains)
@@ -146,7 +146,7 @@ def shared(
     }
 
 
-def owned_by_elements(ops: Sequence[Op], names: Mapping[Variable, str], chains: Mapping[int, Chain]) -> set[Variable]:
+def owned_by_elements(ops: Sequence[Op], names: Mapping[Variable, str], chains: Mapping[Leaf, Chain]) -> set[Variable]:
     """Return the parameters that each element of a list has of its own, though the file has one tensor for all.
 
     Layers that are copies of one have equal tensors before they are trained, which exporters merge. Such a tensor has the
@@ -157,7 +157,7 @@ def owned_by_elements(ops: Sequence[Op], names: Mapping[Variable, str], chains: 
     for op in ops:
         multiplied |= {*op.inputs[:1]} if op.step.name == "@" else set()
         for variable in names.keys() & {*op.inputs}:
-            places.setdefault(variable, set()).add(tuple(map(called, chains[id(op)])))
+            places.setdefault(variable, set()).add(tuple(map(called, chains[op])))
     return {
         variable
         for variable, paths in places.items()

@@ -157,7 +157,7 @@ def _standardized(value: RuntimeValue, matcher: Matcher) -> Standardized | None:
 def batch_normalization(op: Op, matcher: Matcher) -> Layer | None:
     """Batch normalization: the whole of an operator, whose last step this is; by its statistics, or those of the batch."""
     node = matcher.weights.nodes.get(op.step.node)
-    if op.operator != "BatchNormalization" or node is None or matcher.last[id(op.step.node)] is not op:
+    if op.operator != "BatchNormalization" or node is None or matcher.last[op.step.node] is not op:
         return None
     if node.attributes.get("spatial", 1) != 1:
         return None

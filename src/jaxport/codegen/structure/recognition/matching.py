@@ -13,7 +13,7 @@ from jaxport.codegen.rewriting.patterns import Bindings, bindings, pattern
 from jaxport.codegen.rewriting.producers import Producers
 from jaxport.codegen.rewriting.steps import REARRANGING
 from jaxport.codegen.structure.recognition.quantization import dequantized
-from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.codegen.tree import Layer, Leaf, Op, Weight
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BoundNode
@@ -35,7 +35,7 @@ class LayerWeights:
       shared: the parameters that several operators read, and that are no fresh weights which only happen to be equal;
         each with the operator whose layer keeps it, if one does.
       nodes: the bound nodes of the steps' nodes.
-      chains: the modules around each operator, by its identity.
+      chains: the modules around each operator.
       channels_last: whether convolutions have their channels last.
       accepts: whether the target has a layer.
     """
@@ -45,7 +45,7 @@ class LayerWeights:
     files: Mapping[Variable, str]
     shared: Mapping[Variable, Op | None]
     nodes: Mapping[Hashable, BoundNode]
-    chains: Mapping[int, Chain]
+    chains: Mapping[Leaf, Chain]
     channels_last: bool = True
     accepts: Callable[[Layer], bool] = lambda _: True
 
@@ -89,7 +89,7 @@ class Matcher:
             self.producers.note(op.step)
         self.uses = Counter(variable for op in ops for variable in op.inputs)
         self.uses.update(result)
-        self.last = {id(op.step.node): op for op in ops}
+        self.last = {op.step.node: op for op in ops}
         self.readers: dict[Variable, list[Op]] = {}
         for op in ops:
             for variable in op.inputs:
@@ -110,13 +110,13 @@ class Matcher:
 
     def belongs_to(self, parameter: Variable, op: Op) -> bool:
         """Whether only the node of an operator reads a parameter, or the same node in other calls of its module."""
-        chain = self.weights.chains[id(op)]
+        chain = self.weights.chains[op]
 
         def is_further_call(other: Chain) -> bool:
             return other != chain and [*map(called, other)] == [*map(called, chain)]
 
         return all(
-            reader.step.node is op.step.node or is_further_call(self.weights.chains[id(reader)])
+            reader.step.node is op.step.node or is_further_call(self.weights.chains[reader])
             for reader in self.readers.get(parameter, [])
         )
 
