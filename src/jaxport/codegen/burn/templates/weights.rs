@@ -7,7 +7,7 @@ use burn::tensor::${types};
 use super::model::${root};
 
 impl ${root} {
-    /// Reads the weights of a file: of safetensors, or of Burn's own kind, whose name ends in `.bpk`, where they lie.
+    /// Reads the weights of a file: of safetensors, or of Burn's own format if its name ends in `.bpk`.
     #[cfg(feature = "std")]
     pub fn load(
         path: impl Into<std::path::PathBuf>,
@@ -58,7 +58,7 @@ impl ${root} {
     }
 }
 
-/// The first bytes of a file of Burn's own kind.
+/// The first bytes of a file of Burn's own format.
 const BURNPACK: [u8; 4] = 0x4255524e_u32.to_le_bytes();
 
 #[cfg(feature = "std")]
