@@ -313,5 +313,7 @@ def test_extremes_of_uint32_need_no_wider_type(largest: int) -> None:
     with jax.enable_x64(False):
         exported = jaxport.to_onnx(lambda x: (x.max(1), x.min()), [values])
         found = jaxport.from_onnx(exported.model)(values)
-    expected = values.max(1), values.min()
-    jax.tree.map(np.testing.assert_array_equal, (found, exported(values)), (expected, expected))
+    for results in (found, exported(values)):
+        for result, expected in zip(results, (values.max(1), values.min()), strict=True):
+            assert result.dtype == np.uint32
+            np.testing.assert_array_equal(result, expected)
