@@ -70,7 +70,7 @@ def _counts(known: _Function) -> collections.Counter[str]:
                 is_table = re.search(r"embedding|\[\.\.\.\]", ast.unparse(node.args[0]))
                 found["gathers"] += known.of_positions(node.args[1]) and not is_table
             if name.startswith(("self.", "layer", "one")):
-                found["handed parameters"] += sum(bool(re.search(r"\[\.\.\.\]", ast.unparse(arg))) for arg in node.args)
+                found["handed parameters"] += sum(ast.unparse(arg).endswith("[...]") for arg in node.args)
         elif isinstance(node, ast.Subscript):
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             found["gathers"] += any(not isinstance(part, ast.Slice) and known.of_positions(part) for part in parts)

@@ -181,9 +181,8 @@ class _ModuleCall:
                 if name and (sizes.setdefault(name, size) != size or not size):
                     problem = f"{sizes[name]} and {size}" if size else "0"
                     instead = "give sizes that differ names that differ" if size else "give an example with elements"
-                    raise InvalidArgument(
-                        f"`{name}` is {problem} in the example", where="`dynamic_shapes`", instead=instead
-                    )
+                    problem = f"`{name}` is {problem} in the example"
+                    raise InvalidArgument(problem, where="`dynamic_shapes`", instead=instead)
         return sizes
 
     def resized(self, sizes: Mapping[str, int]) -> _ModuleCall:
@@ -229,10 +228,9 @@ def _example(
     """
     torch, where = _torch(), f"`{type(module).__name__}.forward`"
     signature = inspect.signature(module.forward)
+    refused = "the module cannot be called with these arguments"
     advice = "give arguments for which `module(*args, **kwargs)` works"
-    with boundary(
-        "the module cannot be called with these arguments", where=where, instead=advice, kind=InvalidArgument
-    ):
+    with boundary(refused, where=where, instead=advice, kind=InvalidArgument):
         bound = signature.bind(*args, **kwargs).arguments
     order = [*signature.parameters]
     kwargs = dict(sorted(kwargs.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
@@ -246,9 +244,7 @@ def _example(
     call = _ModuleCall(module, leaves, structure, axes, None if dynamic_shapes is None else shapes)
     # PyTorch takes a size of one for a fixed one.
     call = call.resized({name: max(size, 2) for name, size in call.sizes.items()})
-    with boundary(
-        "the module cannot be called with these arguments", where=where, instead=advice, kind=InvalidArgument
-    ):
+    with boundary(refused, where=where, instead=advice, kind=InvalidArgument):
         outputs = call.outputs()
     known = all(isinstance(leaf, torch.Tensor | int | float | bool | None) for leaf in _pytree().tree_leaves(outputs))
     if not known and "use_cache" in signature.parameters and "use_cache" not in bound:
@@ -316,9 +312,8 @@ def _open_axes(value: PyTree, spec: PyTree, where: str) -> tuple[PyTree, list[di
             )
         parts = [_open_axes(value[key], inner.get(key), f"{where}[{key!r}]") for key in keys]
         shapes = dict(zip(keys, (part for part, _ in parts), strict=True))
-        return shapes if isinstance(value, dict) else type(value)(shapes.values()), [
-            x for _, found in parts for x in found
-        ]
+        axes = [each for _, found in parts for each in found]
+        return shapes if isinstance(value, dict) else type(value)(shapes.values()), axes
     return spec, [{} for _ in _pytree().tree_leaves(value)]
 
 
@@ -373,8 +368,9 @@ def _traced(call: _ModuleCall) -> torch.export.ExportedProgram:
     with boundary(
         f"PyTorch cannot trace `{call.name}`",
         where="`torch.export.export`",
-        instead="change the module so that `torch.export.export` traces it: sizes that it takes for numbers are no open ones, and "
-        "an output that is no tensor, such as a cache, is left out by an argument of the module",
+        instead="change the module so that `torch.export.export` traces it: sizes that it takes for numbers are not open, such "
+        "as the number of steps of an LSTM (`torch.onnx.export(..., dynamo=False)` and `jaxport.from_onnx` keep it open), and an "
+        "output that is no tensor, such as a cache, is left out by an argument of the module",
         kind=ExportError,
     ):
         return torch.export.export(
@@ -433,9 +429,16 @@ def _output_names(outputs: PyTree) -> list[str] | None:
 
 
 def _claim(model: ir.Model, module: torch.nn.Module) -> None:
-    """Write into the metadata of a model which tensors are parameters, and the names of the state dict."""
+    """Write into the metadata of a model which tensors are parameters, and the names of the state dict.
+
+    A tied parameter gets the name that `named_parameters` gives it: that of its first place.
+    """
     tensors = model.graph.initializers
     parameters = dict(module.named_parameters(remove_duplicate=False))
+    first = {parameter: name for name, parameter in reversed(parameters.items())}
+    for name, parameter in parameters.items():
+        if name in tensors and first[parameter] not in tensors:
+            tensors[name].name = first[parameter]  # which renames the entry of the graph, too
     trained = [name for name, parameter in parameters.items() if name in tensors and parameter.requires_grad]
     frozen = [name for name, parameter in parameters.items() if name in tensors and not parameter.requires_grad]
     model.metadata_props[ROLES] = json.dumps({"parameter": trained, "constant": frozen})

@@ -10,16 +10,16 @@ from tests.architecture.imports import Import, imports_of
 # Of each package: its folders and loose files. While they are imported, each may see those before it only.
 ROOMS: dict[str, str] = {
     "blocks": "constants block labels liveness callables marking grouping ungrouping tracing",
-    "codegen": "tree rust structure recorded writing checkpoint flax equinox source modules burn printing",
+    "codegen": "tree rust rewriting structure recorded writing checkpoint flax equinox source modules burn printing",
     "codegen/burn": "imports helpers values body rules equations layers checks parameters steps printing crate source",
     "codegen/structure": "steps modules spelling recognition build",
     "export": "signature emit explain generation passes prepare flags delivery rules walk failures function_graph exported api",
     "graph": "editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
-    "importer": "limits names regular shown values resolving traced batching ops loading modules tensors running "
+    "importer": "limits names regular shown parts values resolving traced batching ops loading alike calls modules tensors running "
     "program explain variants",
-    "jaxprs": "aliases dim_text releases sizes walk dataflow dims rewrite alike widen taps mapped meshes",
+    "jaxprs": "aliases identity dim_text releases walk dataflow dims rewrite alike widen taps mapped meshes",
     "mox": "programs querying substitution serialize looking sharding edits",
-    "verify": "comparing precision runtime decoding sampling sizes conditioning report running per_block importing verifying",
+    "verify": "comparing precision runtime decoding sampling sizes given conditioning report running per_block importing verifying",
 }
 
 # Annotations and convenience methods that look at a later room, each with its reason.

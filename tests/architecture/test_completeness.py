@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from jaxport.codegen.burn.rules.registry import CALLS, PRIMITIVES
-from jaxport.codegen.recorded.fused import FUSIONS
+from jaxport.codegen.recorded import fused
 from jaxport.export import passes
 from jaxport.graph import fusions
 from jaxport.importer.resolving.registry import operators
@@ -53,7 +53,9 @@ def test_a_pass_runs_or_is_documented(name: str) -> None:
         text = (TESTS.parent / "docs" / page).read_text()
         assert word in text, f"`{word}` ({file}) is not in docs/{page}: say what it is for"
         return
-    assert name in {passes.pass_name(graph_pass) for graph_pass in (*passes.default(caches=True), *FUSIONS)}, (
+    assert name in {
+        passes.pass_name(graph_pass) for graph_pass in (*passes.default(caches=True), *fused.FIRST, *fused.FUSIONS)
+    }, (
         f"`{name}` ({file}) takes a model and never runs: add it to `DEFAULT` in export/passes/__init__.py, to `FUSIONS` in "
         "codegen/recorded/fused.py, or to `ON_REQUEST` here"
     )

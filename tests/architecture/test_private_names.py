@@ -49,8 +49,8 @@ NEEDED = """
 """.split()
 # Of `jax._src.core`, whose names moved to a public place in a later release.
 OF_CORE = """
-    ClosedJaxpr DebugInfo DropVar InconclusiveDimensionOperation check_jaxpr get_opaque_trace_state
-    internal_mutable_array_effect new_jaxpr_eqn unsafe_am_i_under_a_jit valid_jaxtype
+    ClosedJaxpr DebugInfo DropVar InconclusiveDimensionOperation ManualAxisType check_jaxpr get_opaque_trace_state
+    internal_mutable_array_effect new_jaxpr_eqn trace_state_clean unsafe_am_i_under_a_jit valid_jaxtype
 """.split()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,12 @@ def test_the_page_says_what_each_room_is_for(part: str):
     for init in sorted((PACKAGE / part).glob("*/__init__.py")):
         purpose = str(ast.get_docstring(ast.parse(init.read_text()))).partition("\n\n")[0].replace("\n", " ")
         assert f"| `{part}/{init.parent.name}` | {purpose} |" in page
+
+
+def test_the_page_says_which_tests_each_folder_has():
+    page = (SOURCE.parent / "docs" / "development.md").read_text().partition("| folder | tests |")[2]
+    listed = re.findall(r"`tests/([a-z_/]+)`", page)
+    folders = {path.parent.name for path in (SOURCE.parent / "tests").glob("*/*.py")}
+    assert sorted(folders - set(listed)) == []
+    assert [folder for folder in listed if not (SOURCE.parent / "tests" / folder).is_dir()] == []
+    assert len(set(listed)) == len(listed)

@@ -159,6 +159,20 @@ def test_a_part_of_a_file_is_extracted(words, inputs, output, nodes, capsys: pyt
         np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
+def test_all_calls_of_a_module_are_extracted(capsys: pytest.CaptureFixture[str]):
+    made = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[4] x, float[4] y) => (float[4] z) <float[4] w = {1, 2, 3, 4}> {
+        a = Mul(x, w) b = Mul(a, w) c = Mul(y, w) z = Sub(b, c) }""")
+    for node, name in zip(made.graph.node, ("/enc/Mul", "/enc_1/Mul", "/enc_2/Mul", "/Sub"), strict=True):
+        node.name = name
+    onnx.save(made, "calls.onnx")
+    assert run("extract", "calls.onnx", "--from", "enc", "--to", "enc", "-o", "part.onnx", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (sorted(told["inputs"]), told["outputs"], told["nodes"]) == (["x", "y"], ["b", "c"], 3)
+    assert run("inspect", "calls.onnx") == 0
+    assert "enc    3 nodes, 4 parameters" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [

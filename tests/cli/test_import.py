@@ -66,6 +66,20 @@ def test_import_dumps_the_phases(folder: Path):
     assert "y: float32[batch, 2]" in phases["3-folded.txt"]
 
 
+def test_import_keeps_guards_if_told_to(folder: Path):
+    guarded = (
+        "g (float[n, 4] x) => (float[n, 4] y) <float zero = {0}> { s = Sigmoid(x) n = IsNaN(s) y = Where(n, zero, s) }"
+    )
+    onnx.save(model(guarded), folder / "guarded.onnx")
+    assert (
+        run("import", "guarded.onnx", "-o", "plain")
+        == run("import", "guarded.onnx", "-o", "kept", "--keep-guards")
+        == 0
+    )
+    assert "isnan" not in (folder / "plain" / "model.py").read_text()
+    assert "isnan" in (folder / "kept" / "model.py").read_text()
+
+
 def test_import_prints_classes(folder: Path):
     assert run("import", "scaled.onnx", "-o", "classes", "--framework", "nnx") == 0
     assert sorted(path.name for path in (folder / "classes").iterdir()) == ["model.py", "model.safetensors"]

@@ -306,3 +306,17 @@ def test_modules_that_cannot_be_told_apart_are_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys.modules["jaxport.codegen.structure.build"], "_are_doubled", lambda *_: True)
     with pytest.raises(jaxport.InvalidArgument, match="a parameter would belong to several"):
         jaxport.from_onnx(projected("Add(q, second)")).to_source(framework="nnx")
+
+
+def test_a_bias_of_zeros_may_be_read_elsewhere():
+    """T5 adds a bias of zeros in cross-attention, made of sizes that other operators read, too."""
+    zeros = (
+        "h = Shape(q) two = Constant<value_int = 2>() n = Gather(h, two) last = Constant<value_ints = [0]>() "
+        "w = Unsqueeze(n, last) six = Constant<value_ints = [6]>() d = Concat<axis = 0>(w, six) "
+        "o = ConstantOfShape(d) m = Add(s, o)"
+    )
+    body = f"{SCORES} {zeros} p = Softmax<axis=-1>(m) r = MatMul(p, k) c = Cast<to = 1>(n) y = Add(r, c)"
+    program = jaxport.from_onnx(attention(body, "float[batch, 2, n, 4] q", KEYS))
+    assert [step.name for step in record_fused(program).steps].count("nn.dot_product_attention") == 1
+    q, k = (np.random.default_rng(0).normal(size=(2, 2, size, 4)).astype(np.float32) for size in (5, 6))
+    np.testing.assert_allclose(record_fused(program).program(q, k), program(q, k), rtol=1e-5, atol=1e-5)

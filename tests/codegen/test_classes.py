@@ -15,6 +15,7 @@ from onnx import helper
 import jaxport
 from jaxport.importer import from_onnx
 from tests.codegen import structured
+from tests.codegen.test_loops import Graph
 from tests.importer.models import model
 
 
@@ -134,3 +135,28 @@ def test_classes_that_differ_in_the_name_of_a_size_are_one(tmp_path):
     for found, wanted in zip(printed(*arrays), program(*arrays), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     assert class_names(source.code) == ["Tower", "G"], source.code
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+def test_modules_that_differ_in_an_activation_are_one_class(framework: str, tmp_path):
+    graph = Graph(x=["batch", 8])
+    x = "x"
+    for number, activation in enumerate(("Relu", "Tanh", "Sigmoid", "Relu")):
+        y = graph.node(activation, [graph.linear(x, f"layers.{number}.up")], f"layers.{number}")
+        x = graph.node("Add", [x, graph.linear(y, f"layers.{number}.down")], f"layers.{number}")
+    made = graph.model(y=x)
+    given = {"x": np.random.default_rng(0).normal(size=(2, 8)).astype(np.float32)}
+    code = structured.check(made, given, tmp_path, framework, loops=1)
+    assert code.count("self.down(") == 1
+    assert "activation: Callable[[Array], Array]" in code
+    assert "self.down(self.activation(self.up(x)))" in code
+    assert "(jnp.tanh, " in code
+
+
+def test_modules_with_one_activation_do_not_take_it():
+    graph = Graph(x=["batch", 8])
+    x = "x"
+    for number in range(3):
+        y = graph.node("Tanh", [graph.linear(x, f"layers.{number}.up")], f"layers.{number}")
+        x = graph.node("Add", [x, graph.linear(y, f"layers.{number}.down")], f"layers.{number}")
+    assert "activation" not in jaxport.from_onnx(graph.model(y=x)).to_source(framework="nnx").code

@@ -40,6 +40,36 @@ def test_operators_may_be_newer_than_the_file(opset: int):
     assert calls(program(GELU, opset=opset)) == ["nn.gelu"]
 
 
+SPELLED = {
+    "Clip-6": ("a = Add(x, three) c = Clip<min = 0.0, max = 6.0>(a) m = Mul(x, c) y = Div(m, six)", "nn.hard_swish"),
+    "HardSigmoid": ("s = HardSigmoid<alpha = 0.16666667, beta = 0.5>(x) y = Mul(s, x)", "nn.hard_swish"),
+    "HardSigmoid of other numbers": ("s = HardSigmoid<alpha = 0.2, beta = 0.5>(x) y = Mul(s, x)", "*"),
+    "HardSigmoid of something else": (
+        "n = Neg(x) s = HardSigmoid<alpha = 0.16666667, beta = 0.5>(n) y = Mul(s, x)",
+        "*",
+    ),
+    "times one": ("a = Mul(x, one) s = Sigmoid(a) y = Mul(x, s)", "nn.silu"),
+    "by one": ("a = Div(x, one) s = Sigmoid(a) y = Mul(s, x)", "nn.silu"),
+    "one by it": ("a = Div(one, x) s = Sigmoid(a) y = Mul(s, x)", "*"),
+}
+
+
+@pytest.mark.parametrize("case", SPELLED)
+def test_activations_as_older_exporters_write_them(case: str):
+    body, expected = SPELLED[case]
+    spelled = program(body, weights="float three = {3}, float six = {6}", opset=9)
+    assert calls(spelled)[-1] == expected
+    assert record_fused(spelled).steps[-1].outputs.dtype == np.float32
+    x = np.linspace(-4, 4, 16, dtype=np.float32).reshape(2, 8)
+    np.testing.assert_allclose(record_fused(spelled).program(x), spelled(x), rtol=2e-6, atol=1e-6)
+
+
+def test_one_limit_of_a_clip_is_kept():
+    spelled = program("c = Clip<min = -1.0>(x) y = Neg(c)", opset=9)
+    x = np.linspace(-4, 4, 16, dtype=np.float32).reshape(2, 8)
+    np.testing.assert_array_equal(record_fused(spelled).program(x), -np.maximum(x, -1))
+
+
 def test_a_file_in_which_operators_broadcast_otherwise_is_left_as_it_is():
     body = "d = Div<broadcast = 1>(x, root) e = Tanh(d) s = Mul<broadcast = 1>(e, half) y = Neg(s)"
     assert calls(program(body, opset=6)) == ["/", "jnp.tanh", "*", "jnp.negative"]

@@ -140,6 +140,13 @@ def test_the_imported_file_computes_the_same(tmp_path):
     ).ok
 
 
+@pytest.mark.parametrize("cache", ["growing", "static"])
+def test_the_imported_file_is_verified_at_sizes_that_a_step_has(cache):
+    program = jaxport.from_onnx(export(build(), cache).model)
+    assert any(node.op_type == "GroupQueryAttention" for node in program.model.graph)
+    assert program.verify().ok
+
+
 def test_a_model_that_is_no_decoder_is_refused_with_all_that_is_wrong():
     text = refusal(lambda x: x * 2, [("B", 3)])
     assert "the input `input_ids` is missing" in text

@@ -175,6 +175,28 @@ def test_a_loop_computes_in_float32_with_weights_in_half():
     assert error(exported, sizes=[{"B": 3}]) < 1e-2
 
 
+@pytest.mark.parametrize(
+    "angles_of", [lambda p, f: p[..., None] * f, lambda p, f: p.astype(np.float32)[:, None] @ f[None]]
+)
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_angles_of_late_positions_are_exact(precision, angles_of):
+    """The frequencies of a rotary embedding are multiplied by positions before anything is rounded."""
+    frequencies = 1e4 ** (-jnp.arange(32, dtype=jnp.float32) / 32)
+    weights = jax.random.normal(jax.random.key(0), (64, 64)) / 8
+
+    def turned(x, positions):
+        angles = angles_of(positions, frequencies)
+        first, second = jnp.split(x @ weights, 2, axis=-1)
+        return jnp.concatenate([first * jnp.cos(angles) - second * jnp.sin(angles), second * jnp.cos(angles)], axis=-1)
+
+    inputs = [jax.ShapeDtypeStruct((2, 64), np.float32), jax.ShapeDtypeStruct((2,), np.int32)]
+    exported = jaxport.to_onnx(turned, inputs, precision=precision)
+    at = [np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32), np.array([3, 4001], np.int32)]
+    np.testing.assert_allclose(exported(*at), turned(*at), atol=0.003 if precision == "float16" else 0.03)
+    stored = {value.dtype.name for value in exported.model.graph.initializers.values() if value.shape == (64, 64)}
+    assert stored == {precision.upper()}
+
+
 def test_a_table_is_looked_up_in_half():
     exported = export(lambda ids: jnp.asarray(DEEP)[ids] @ WIDE, i32("T"), precision="float16")
     assert operators(exported, nested=True)[-1] == "Cast"

@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 
 import jaxport
+from jaxport.export import api
 from jaxport.export.delivery import targets
 from jaxport.export.delivery.requirements import Requirements, lacking
 from jaxport.onnx_facts.kernels import RELEASES
@@ -172,6 +173,27 @@ def test_dtypes_that_a_target_lacks_are_refused():
 def test_what_an_opset_lacks_names_the_target_that_has_it():
     with pytest.raises(jaxport.Unsupported, match='the target "onnx'):
         export(lambda x: x.astype(jnp.float8_e4m3fn).astype(jnp.float32), f32(3), target="portable")
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "target", "other", "walks"),
+    [
+        (lambda x: x * 2, jnp.bfloat16, "web", "onnxruntime", 1),
+        (jnp.sort, jnp.uint32, "openvino", "portable", 1),
+        (lambda x: x.astype(jnp.int4).astype(jnp.float32), jnp.float32, "portable", "onnxruntime", 2),
+    ],
+    ids=["dtype", "sign", "opset"],
+)
+def test_the_target_that_is_named_is_looked_up_in_the_finished_model(
+    monkeypatch, function, dtype, target, other, walks
+):
+    walked = []
+    walk = api._export
+    monkeypatch.setattr(api, "_export", lambda traced, options: walked.append(options) or walk(traced, options))
+    with pytest.raises(jaxport.Unsupported, match=f'the target "{other}" can run it'):
+        export(function, spec(3, dtype=dtype), target=target)
+    assert len(walked) == walks
+    export(function, spec(3, dtype=dtype), target=other)
 
 
 def test_what_no_target_can_run_names_none():

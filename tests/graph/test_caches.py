@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 import jaxport
@@ -33,6 +34,7 @@ def step(
     sinks=False,
     padded=True,
     scores_dtype=np.float32,
+    low=LOW,
     groups=GROUPS,
     repeat=False,
     see=lambda keys, queries, ids: keys <= queries,
@@ -75,7 +77,7 @@ def step(
         if padded:
             mask = attention_mask if at is None else jnp.pad(attention_mask, ((0, 0), (0, rows - total)))
             seen = seen & (mask[:, None, :] != 0)
-        scores = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], scores, LOW)
+        scores = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], scores, low)
         if sinks:
             column = jnp.broadcast_to(sink.reshape(groups, -1)[:, :, None, None], (*scores.shape[:-1], 1))
             scores = jnp.concatenate([scores, column.astype(scores.dtype)], axis=-1)
@@ -123,6 +125,24 @@ def test_attention_to_a_cache_is_one_operator_with_the_same_values(kind, cache):
     node = attention_of(result.model)
     assert (len(node.inputs) > 10 and node.inputs[10] is not None) == options.get("padded", True)
     assert ("local_window_size" in node.attributes) == (kind in ("window", "sinks", "distances"))
+    more = {"max_sequence_length": 9} if cache == "static" else {}
+    assert result.verify(sizes=[{**sizes, **more} for sizes in STEPS]).ok
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cache"), [(np.float16, "growing"), (np.float16, "static"), (jnp.bfloat16, "growing")]
+)
+@pytest.mark.parametrize(
+    "options", [{}, {"in_half": True, "sinks": True, "window": 3, "cap": 4.0}], ids=["wide", "half"]
+)
+def test_half_precision(dtype, cache, options):
+    """Casts around scales, soft caps, masks and the softmax are no part of an attention."""
+    options = dict(options)
+    scores = dtype if options.pop("in_half", False) else np.float32
+    low = float(jnp.finfo(scores).min) if scores is np.float16 else LOW
+    result = exported(step(scores_dtype=scores, low=low, **options), cache, dtype=dtype)
+    node = attention_of(result.model)
+    assert node.outputs[0].dtype == (ir.DataType.FLOAT16 if dtype is np.float16 else ir.DataType.FLOAT)
     more = {"max_sequence_length": 9} if cache == "static" else {}
     assert result.verify(sizes=[{**sizes, **more} for sizes in STEPS]).ok
 

@@ -8,7 +8,7 @@ import pytest
 from flax import linen as nn, nnx
 from jax import lax
 
-from jaxport.testing import check, f32, f64
+from jaxport.testing import check, f32, f64, spec
 from tests.export.passes.fusions import operators, report
 
 pytestmark = pytest.mark.sampled(2)
@@ -141,3 +141,35 @@ def test_an_epsilon_that_is_no_float32():
 def test_epsilon_and_constant_rows():
     rows = np.array([[2, 2, 2, 2], [1e-4, 0, 0, -1e-4], [1, 2, np.nan, 3], [1, np.inf, 2, 3]], np.float32)
     check(lambda x: textbook(x, 2, 1), f32(*rows.shape), values=[rows], atol=1e-5)
+
+
+def rms_in_float32(x, scale):
+    wide = x.astype(jnp.float32)
+    return wide * lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-5), scale
+
+
+def rounded_before_the_scale(x, scale):
+    normal, scale = rms_in_float32(x, scale)
+    return normal.astype(x.dtype) * scale
+
+
+def rounded_behind_the_scale(x, scale):
+    normal, scale = rms_in_float32(x, scale)
+    return (normal * scale).astype(x.dtype)
+
+
+@pytest.mark.parametrize("fn", [rounded_before_the_scale, rounded_behind_the_scale])
+@pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16])
+def test_half_precision_around_a_normalization_in_float32(dtype, fn):
+    half = [spec("B", "T", 8, dtype=dtype), spec(8, dtype=dtype)]
+    exported = check(fn, *half, without={"float64": "of half precision", "empty": "of the rules"}, atol=0.02)
+    found = operators(exported)
+    assert found["RMSNormalization"] == 1
+    assert "Mul" not in found
+    assert ("Cast" in found) == (dtype is jnp.bfloat16)  # the runtime has a kernel for float16 alone
+
+
+def test_a_scale_that_half_precision_rounds_keeps_the_casts():
+    fn = lambda x: rounded_behind_the_scale(x, jnp.linspace(0.1, 1.1, 8))
+    exported = check(fn, spec("B", "T", 8, dtype=np.float16), without={"float64": "of half precision"}, atol=0.002)
+    assert operators(exported) == {"Cast": 2, "RMSNormalization": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -231,3 +232,45 @@ def test_arrays_that_may_not_fit_are_made_one_by_one(monkeypatch: pytest.MonkeyP
     )
     assert model(X).tolist() == [3, 2]
     assert "it has arrays of more than 3 elements" in str(model)
+
+
+def test_large_weights_that_become_constants_of_a_jitted_program_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiling, "MOST_CONSTANT", 7)
+    model, weights = program(SCALED), {"w": jnp.asarray([2.0, 3.0])}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = model(X)
+        jax.jit(model.apply)(weights, X)
+        jax.grad(lambda x: model(x).sum())(X)
+        jaxport.to_onnx(model, [X])
+    with pytest.warns(UserWarning, match=r"become constants of a jitted program.*`jax.jit\(program.apply\)"):
+        result = jax.jit(model)(X)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_calls_with_arguments_of_known_types_go_straight_to_the_compiled_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = program(
+        "g (float[N] b, float[N] a, int64[N] k) => (float[N] y) { d = Sub(b, a) c = Cast<to=1>(k) y = Mul(d, c) }"
+    )
+    b, a, k = np.array([5, 7], np.float32), np.ones(2, np.float32), jnp.array([2, 3])
+    calls = [((b, a, k), {}), ((b,), {"k": k, "a": a}), ((jnp.array(b), jnp.array(a), k), {})]
+    for inputs, named in calls * 2:
+        np.testing.assert_array_equal(model(*inputs, **named), [8, 18])
+    slow: list[int] = []
+    monkeypatch.setattr(type(model), "_taken", lambda *_: slow.append(1))
+    for inputs, named in calls:
+        np.testing.assert_array_equal(model(*inputs, **named), [8, 18])
+    assert not slow
+    monkeypatch.undo()
+    np.testing.assert_array_equal(
+        jax.vmap(model, (0, 0, None))(np.stack([b, a]), np.stack([a, b]), k), [[8, 18], [-8, -18]]
+    )
+    np.testing.assert_array_equal(jax.grad(lambda b: model(b, a, k).sum())(b), [2, 3])
+    with pytest.raises(InvalidArgument, match="the input `b` is float64, the model declares float32"):
+        model(b.astype(np.float64), a, k)
+    with pytest.raises(ModelError, match="2147483648 does not fit into int32"):
+        model(b, a, np.array([2**31, 3]))

@@ -409,3 +409,35 @@ def test_kernels_of_small_integers_are_convolved_once(channels: int, largest: in
     windows = np.lib.stride_tricks.sliding_window_view(x[0].astype(np.int64) - 9, (3, 3), axis=(1, 2))
     expected = np.einsum("cijhw,ochw->oij", windows, kernel.astype(np.int64))
     np.testing.assert_array_equal(program(x, zero)[0], expected)
+
+
+NUMBERS = np.random.default_rng(0).normal(size=60_000).astype(np.float32)
+
+
+def program_of(text):
+    return from_onnx(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 15]> g {text}'))
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_dynamic_quantization_divides_as_the_specification_does(jitted):
+    """XLA multiplies by reciprocals: then the scale is a neighbouring float, and some elements are a step off."""
+    program = program_of("(float[n] x) => (uint8[n] q, float s, uint8 z) { q, s, z = DynamicQuantizeLinear (x) }")
+    for factor in np.asarray([0.1, 0.7, 1.3, 2.9], np.float32):
+        x = factor * NUMBERS
+        scale = np.float32(x.max() - x.min()) / np.float32(255)
+        zero = np.rint(-x.min() / scale)
+        got = (jax.jit(program) if jitted else program)(x)
+        for value, wanted in zip(got, (np.clip(np.rint(x / scale) + zero, 0, 255), scale, zero), strict=True):
+            np.testing.assert_array_equal(value, wanted)
+
+
+@pytest.mark.parametrize("scale", ["{0.0371}", "{0.0371, 0.0123}"])
+def test_quantization_divides_as_the_specification_does(scale):
+    count = scale.count(".")
+    program = program_of(
+        f"(float[n, {count}] x) => (int8[n, {count}] q) <float[{count}] s = {scale}, int8[{count}] z = {{{', '.join('0' * count)}}}>"
+        "{ q = QuantizeLinear <axis = 1> (x, s, z) }"
+    )
+    x = NUMBERS.reshape(-1, count)
+    wanted = np.clip(np.rint(x / np.asarray([0.0371, 0.0123][:count], np.float32)), -128, 127)
+    np.testing.assert_array_equal(jax.jit(program)(x), wanted)

@@ -396,3 +396,14 @@ def test_what_no_layer_owns_is_a_constant(name: str, array: np.ndarray, use: str
     for node in made.graph.node:
         node.input[:] = [name if each == "w" else each for each in node.input]
     assert from_onnx(made).roles == {name: role}
+
+
+@pytest.mark.parametrize(("is_folded", "role"), [(True, "constant"), (False, "parameter")])
+def test_a_number_that_an_exporter_folded_is_a_constant_though_its_name_has_a_path(is_folded: bool, role: str):
+    """The one of a GELU is named after the module in whose code it is: a learned temperature has such a name, too."""
+    made = model('g (float[n] x) => (float[n] y) <float "mlp.act.scalar" = {1}> { y = Add(x, "mlp.act.scalar") }')
+    made.producer_name = "pytorch"
+    if is_folded:
+        made.graph.value_info.append(onnx.helper.make_tensor_value_info("mlp.act.scalar", onnx.TensorProto.FLOAT, []))
+        made.graph.value_info[0].metadata_props.add(key="pkg.onnxscript.optimizer.folded_from", value="['val_4']")
+    assert from_onnx(made).roles == {"mlp.act.scalar": role}

@@ -87,7 +87,7 @@ def test_snapshots(graph: str, expected: str) -> None:
 def test_a_branch_is_a_nested_function() -> None:
     assert body(program(IF).to_source(framework="jax").code) == (
         "k = jnp.negative(x)\ndef t():\n    return (k + x,)\ndef e():\n    return (k * x,)\n"
-        "y, = lax.cond(jnp.reshape(c, ()), t, e)\nreturn y"
+        "y, = lax.cond(c, t, e)\nreturn y"
     )
 
 

@@ -100,6 +100,20 @@ def test_one_hot_is_shape_arithmetic_too():
     np.testing.assert_array_equal(jax.jit(program)(np.ones((3, 2), np.float32)), np.ones((9, 2)))
 
 
+def test_a_known_value_is_repeated_for_each_row():
+    """The queries of a detector, which are constants, are repeated along the batch."""
+    graph = """g (float[n, 2] x) => (float[a, b, c] y) { s = Shape<start = 0, end = 1>(x) k = Constant<value_ints = [1, 1]>()
+        r = Concat<axis = 0>(s, k) q = Constant<value = float[1, 2, 2] {1, 2, 3, 4}>() t = Tile(q, r)
+        i = Constant<value_ints = [1]>() e = Unsqueeze(x, i) y = Add(t, e) }"""
+    program = from_onnx(model(graph))
+    assert str(jax.eval_shape(program, *input_specs(program).values()).shape) == "(n, 2, 2)"
+    x = np.ones((3, 2), np.float32)
+    expected = np.tile(np.array([[[2, 3], [4, 5]]], np.float32), (3, 1, 1))
+    np.testing.assert_array_equal(program(x), expected)
+    code = program.to_source(framework="nnx").code
+    assert "jnp.broadcast_to(" in code or "jnp.tile(" in code
+
+
 def test_an_input_of_an_undefined_type_is_refused():
     made = model("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     made.graph.input[0].type.tensor_type.elem_type = 0

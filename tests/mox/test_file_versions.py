@@ -17,6 +17,8 @@ import jaxport
 from jaxport import make_mox
 from jaxport.mox import dumps, loads
 
+pytestmark = pytest.mark.sampled(4)
+
 X = jnp.asarray([[1.0, 2.0, 3.0], [3.0, 1.0, 2.0]])
 
 
@@ -26,6 +28,15 @@ def sine(x):
 
 
 sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, change: (change * jnp.cos(x),))
+
+
+def mapped(x):
+    """On a mesh of one device."""
+    rows = jax.sharding.PartitionSpec("i")
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    step = lambda c, r: (c + lax.psum(r, "i"), jax.nn.silu(c * r))
+    return jax.shard_map(lambda x: lax.scan(step, jnp.ones(3), x)[1], mesh=mesh, in_specs=rows, out_specs=rows)(x)
+
 
 PROGRAMS = {
     "softmax": jax.nn.softmax,
@@ -40,6 +51,16 @@ PROGRAMS = {
     "split2": lambda x: jnp.split(x, 3, 1),
     "sort": jnp.sort,
     "custom_vjp": sine,
+    "product": lambda x: x * jnp.prod(x, 1, keepdims=True),
+    "loop": lambda x: lax.fori_loop(0, 3, lambda _, c: c * x, x),
+    "solve": lambda x: jnp.linalg.solve(jnp.outer(x[0], x[0]) + 9 * jnp.eye(3), x[1]),
+    "bands": lambda x: lax.linalg.tridiagonal_solve(x[0], x[0] + 9, x[1], x.T),
+    "stack": lambda x: jnp.stack([x, 2 * x], 1),
+    "unstack": lambda x: jnp.unstack(x, axis=1),
+    "log2": jnp.log2,
+    "searchsorted": lambda x: x + jnp.searchsorted(jnp.sort(x[0]), x[1]),
+    "ragged": lambda x: lax.ragged_dot(x, jnp.stack([x.T, x.T]), jnp.ones(2, jnp.int32)),
+    "mapped": lambda x: mapped(x),
 }
 FILES = sorted((Path(__file__).parent / "files").glob("jax-*.json"))
 WRITTEN = {(file.stem, name): document for file in FILES for name, document in json.loads(file.read_text()).items()}
@@ -65,7 +86,7 @@ def test_a_file_says_what_wrote_it():
 
 
 def test_every_release_wrote_the_same_programs():
-    assert [file.stem for file in FILES] == ["jax-0.10.2", "jax-0.12.0.1"]
+    assert [file.stem for file in FILES] == ["jax-0.10.2", "jax-0.11.2", "jax-0.12.0.1", "jax-0.9.2"]
     assert {name for _, name in WRITTEN} == PROGRAMS.keys()
     with pytest.raises(jaxport.ModelError, match="not an operation"):
         loads(

@@ -132,3 +132,12 @@ def test_what_cannot_be_pickled():
 
     with pytest.raises(jaxport.Unsupported, match="pure_callback"):
         pickle.dumps(jaxport.make_mox(program)(X))
+
+
+def test_a_traced_value_is_not_one_that_was_baked_in():
+    mox = jaxport.make_mox(lambda x, scale: x * scale)(jnp.ones(2), 1.0)
+    for call in (lambda s: mox(jnp.ones(2), s).sum(), lambda s: mox(jnp.ones(2), s * jnp.ones(2)).sum()):
+        with pytest.raises(jaxport.InvalidArgument, match="baked in when it was traced"):
+            jax.grad(call)(1.0)
+    with pytest.raises(jaxport.InvalidArgument, match="or with an array"):
+        mox(jnp.ones(2), jnp.ones(2))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax import lax
 
 import jaxport
 from jaxport.mox import dumps, load, load_params, loads, lora, save, save_params
@@ -72,6 +73,10 @@ FUNCTIONS = {
     "random": lambda x: x * jax.random.normal(jax.random.key(0), (3,)),
     "policy": lambda x: jax.checkpoint(jnp.sin, policy=jax.checkpoint_policies.dots_saveable)(x),
     "bfloat16": lambda x: x.astype(jnp.bfloat16) * 2,
+    "solve": lambda x: jnp.linalg.solve(jnp.outer(x, x) + 9 * jnp.eye(3), x),
+    "composite": lax.composite(lambda x: jnp.sin(x), "a.sine"),
+    "platform": lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos),
+    "ragged": lambda x: lax.ragged_dot(x[None], jnp.outer(x, x)[None], jnp.asarray([1])),
     **{f"{name} of sin": wrapper(jnp.sin) for name, wrapper in WRAPPERS.items()},
 }
 
@@ -79,6 +84,40 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_operation_is_read_again(name):
     check(jaxport.make_mox(FUNCTIONS[name])(X), X, form="xml")
+
+
+def test_where_values_lie_is_not_written():
+    mox = jaxport.make_mox(lambda x: jax.device_put(x) * 2)(X)
+    np.testing.assert_array_equal(loads(dumps(mox))(X), 2 * X)
+
+
+@pytest.mark.parametrize("form", ["json", "xml"])
+@pytest.mark.parametrize("function", [lambda x: jax.scipy.special.zeta(x, 1.5), jax.scipy.special.expi])
+def test_a_rule_with_constants_is_read_again(function, form):
+    again = loads(dumps(jaxport.make_mox(function)(X + 3), form))
+    assert_same(again(X + 3), function(X + 3))
+    assert_same(jax.grad(lambda x: again(x).sum())(X + 3), jax.grad(lambda x: function(x).sum())(X + 3))
+
+
+def sine(order):
+    """The derivative of that order, each with a rule of its own."""
+
+    @jax.custom_jvp
+    def derivative(x):
+        return jnp.sin(x + order * jnp.pi / 2)
+
+    derivative.defjvp(lambda primals, tangents: (derivative(*primals), sine(order + 1)(*primals) * tangents[0]))
+    return derivative
+
+
+def test_a_function_with_a_rule_for_each_derivative_is_written_up_to_an_order():
+    again = loads(dumps(jaxport.make_mox(sine(0))(jnp.ones(()))))
+    derivative = again
+    for order in range(1, 7):
+        derivative = jax.grad(derivative)
+        np.testing.assert_allclose(derivative(1.0), np.sin(1 + order * np.pi / 2), rtol=1e-5, atol=1e-6)
+    with pytest.raises(jaxport.Unsupported, match="a derivative is not in the file of this Mox"):
+        jax.grad(derivative)(1.0)
 
 
 def test_a_second_derivative_is_read_again():

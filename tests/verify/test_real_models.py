@@ -11,7 +11,7 @@ import jaxport
 from jaxport.importer import from_onnx
 from jaxport.verify import difference
 from jaxport.verify.comparing import tolerances
-from jaxport.verify.conditioning import spread
+from jaxport.verify.conditioning import _rounded_otherwise, spread
 from jaxport.verify.precision import narrowest
 
 WEIGHT = jnp.asarray(np.random.default_rng(0).normal(size=(256, 64)), jnp.bfloat16)
@@ -101,6 +101,23 @@ def test_rounding_changes_what_is_ill_conditioned_and_nothing_else():
     assert sine[1] < 1e-6
     assert tanh.max() < 1e-6
     assert floor[1:].max() == 0
+
+
+def test_deep_programs_compile_as_little_as_shallow_ones():
+    x, weights = np.ones((2, 3), np.float32) / 3, np.ones((3, 3), np.float32) / 7
+
+    def change(count):
+        def layers(x, weights):
+            for _ in range(count):
+                x = jnp.tanh(x @ weights)
+            return x
+
+        return spread(jax.make_jaxpr(layers)(x, weights), [x, weights], 0)[0]
+
+    changes, compiled = [change(1)], _rounded_otherwise._cache_size()
+    changes.append(change(9))
+    assert _rounded_otherwise._cache_size() == compiled
+    assert all(each.max() > 0 and each.max() < 1e-6 for each in changes)
 
 
 def chaotic(x):

@@ -11,6 +11,7 @@ import jax
 
 from jaxport import jaxprs
 from jaxport.jaxprs import Array, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var, nameless
+from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.jaxprs.walk import equations_within, map_jaxprs
 from jaxport.jaxprs.widen import Widening, takes_inputs, takes_outputs, widened
@@ -40,41 +41,39 @@ class _Hoisting:
     """Lifts consts body by body: those of a body become new operands of the equation that runs it."""
 
     def __init__(self) -> None:
-        # The sources are kept with the results, so that no id is reused.
-        self._lifted: dict[tuple, tuple[PyTree, tuple[Jaxpr, list[Array]]]] = {}
-        self._needs: dict[int, tuple[Jaxpr, bool]] = {}
+        # By jaxpr, and the identities of its consts, which are kept with the result: that keeps these identities theirs.
+        self._lifted: dict[tuple[Jaxpr, tuple[int, ...]], tuple[Sequence[Array], tuple[Jaxpr, list[Array]]]] = {}
+        self._needs: dict[Jaxpr, bool] = {}
 
     def needs(self, jaxpr: Jaxpr) -> bool:
         """Whether there is a const in a body within `jaxpr`."""
-        if id(jaxpr) not in self._needs:
-            self._needs[id(jaxpr)] = jaxpr, any(map(_holds_constants, equations_within(jaxpr)))
-        return self._needs[id(jaxpr)][1]
+        if jaxpr not in self._needs:
+            self._needs[jaxpr] = any(map(_holds_constants, equations_within(jaxpr)))
+        return self._needs[jaxpr]
 
     def lifted(self, jaxpr: Jaxpr, consts: Sequence[Array]) -> tuple[Jaxpr, list[Array]]:
         """Return `jaxpr` with its consts, and those of its bodies, as inputs behind its own, and the arrays."""
-        key = id(jaxpr), *map(id, consts)
+        key = jaxpr, tuple(map(id, consts))
         if key not in self._lifted:
-            self._lifted[key] = (jaxpr, consts), self._made(jaxpr, consts)
+            self._lifted[key] = consts, self._made(jaxpr, consts)
         return self._lifted[key][1]
 
     def _made(self, jaxpr: Jaxpr, consts: Sequence[Array]) -> tuple[Jaxpr, list[Array]]:
         # One input per array, however often the program uses it.
-        variables: dict[int, Var] = {}
-        arrays: list[Array] = []
+        variables: IdentityMap[Array, Var] = IdentityMap()
 
         def variable_of(array: Array, variable: Var | None = None) -> Var:
-            if id(array) not in variables:
-                variables[id(array)] = variable or Var(jax.typeof(array))
-                arrays.append(array)
-            return variables[id(array)]
+            if array not in variables:
+                variables[array] = variable or Var(jax.typeof(array))
+            return variables[array]
 
         same = {v: variable_of(const, v) for v, const in zip(jaxpr.constvars, consts, strict=True)}
         made = with_values(jaxpr, {v: first for v, first in same.items() if v is not first})
         equations = made.eqns
         if self.needs(jaxpr):
             equations = [self.equation(equation, variable_of) for equation in equations]
-        invars = [*made.invars, *(variables[id(array)] for array in arrays)]
-        return Jaxpr((), invars, made.outvars, equations, made.effects, nameless(made)), arrays
+        invars = [*made.invars, *variables.values()]
+        return Jaxpr((), invars, made.outvars, equations, made.effects, nameless(made)), list(variables)
 
     def equation(self, equation: JaxprEqn, variable_of: Callable[[Array], Var]) -> JaxprEqn:
         """Return the equation with the lifted consts of its bodies as new operands."""

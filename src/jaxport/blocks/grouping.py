@@ -95,24 +95,22 @@ class _Grouping:
     def __init__(self, roots: Roots):
         self.roots = roots
         self.flow = Flow()
-        self._grouped: dict[tuple[int, Labels, _Context], Grouped] = {}
-        self._marked: dict[int, bool] = {}
-        self._kept: list[jaxprs.Jaxpr] = []  # so that no id is reused
+        self._grouped: dict[tuple[jaxprs.Jaxpr, Labels, _Context], Grouped] = {}
+        self._marked: dict[jaxprs.Jaxpr, bool] = {}
 
     def is_marked(self, jaxpr: jaxprs.Jaxpr) -> bool:
         """Whether there is a marker in the jaxpr or in a body within it."""
-        if id(jaxpr) not in self._marked:
-            self._kept.append(jaxpr)
-            self._marked[id(jaxpr)] = any(
+        if jaxpr not in self._marked:
+            self._marked[jaxpr] = any(
                 equation.primitive in (block_enter_p, block_exit_p) for equation in equations_within(jaxpr)
             )
-        return self._marked[id(jaxpr)]
+        return self._marked[jaxpr]
 
     def body(self, jaxpr: jaxprs.Jaxpr, labels: Labels, context: _Context) -> Grouped:
         """Group a jaxpr for one set of labels and one place."""
         if not self.is_marked(jaxpr):
             return Grouped(jaxpr, self.flow.through(jaxpr, labels))
-        key = id(jaxpr), labels, context
+        key = jaxpr, labels, context
         if key not in self._grouped:
             self._grouped[key] = _Body(self, jaxpr, labels, context).grouped()
         return self._grouped[key]

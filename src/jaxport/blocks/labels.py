@@ -68,16 +68,14 @@ class Flow:
     """Propagates labels through jaxprs. Results are cached per body and labels, so that shared bodies cost once."""
 
     def __init__(self) -> None:
-        self._results: dict[tuple[int, Labels], Labels] = {}
-        self._kept: list[jaxprs.Jaxpr] = []  # so that no id is reused
+        self._results: dict[tuple[jaxprs.Jaxpr, Labels], Labels] = {}
 
     def through(self, jaxpr: jaxprs.Jaxpr, labels: Labels) -> Labels:
         """Return the labels of the results of a jaxpr, given those of its inputs."""
         if not any(labels):
             return (None,) * len(jaxpr.outvars)
-        key = id(jaxpr), labels
+        key = jaxpr, labels
         if key not in self._results:
-            self._kept.append(jaxpr)
             inputs = (None,) * len(jaxpr.constvars) + labels
             run = lambda equation, operands: self.of_equation(equation, tuple(operands))
             self._results[key] = tuple(interpret(jaxpr, inputs, run, lambda _: None))

@@ -24,6 +24,7 @@ from jaxport.blocks.marking.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, source_info_util
 from jaxport.jaxprs.dataflow import used_variables
+from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 from jaxport.jaxprs.meshes import is_on_mesh, of_no_mesh, without_explicit_axes, without_meshes
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.phases import phase
@@ -191,10 +192,10 @@ class _Trace:
         order = sorted(range(len(constants)), key=lambda index: self.models.order_of(constants[index]))
         jaxpr = jaxpr.replace(invars=[*(jaxpr.invars[index] for index in order), *jaxpr.invars[len(constants) :]])
         # One weight per array, also of one that had another input for each of its places in a call.
-        arrays = {id(constants[index]): constants[index] for index in order}
-        positions = {identity: position for position, identity in enumerate(arrays)}
-        first = [positions[id(constants[index])] for index in order]
-        weights = self.weights(list(arrays.values()))
+        arrays = IdentitySet(constants[index] for index in order)
+        positions = IdentityMap((array, position) for position, array in enumerate(arrays))
+        first = [positions[constants[index]] for index in order]
+        weights = self.weights(list(arrays))
         paths = [*(weights[index].path for index in first), *self.input_paths]
         of_models = {len(order) + index for index, path in enumerate(self.input_paths) if self.in_model(path)}
         roots = Roots(paths, {*range(len(order)), *of_models}, self.places)

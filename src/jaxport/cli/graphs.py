@@ -18,6 +18,7 @@ from jaxport.cli.terminal.files import STANDARD, model_file, output_file, writte
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
+from jaxport.importer.running.segments import calls_of_modules, segments
 
 if TYPE_CHECKING:
     from jaxport.export.delivery.targets import TargetName
@@ -200,8 +201,8 @@ def extract(
 ) -> None:
     """Write a part of an ONNX file.
 
-    The part lies between tensors or modules, which may be repeated: --from encoder.layers.0 --to encoder.layers.3. The
-    names of modules are those that "jaxport inspect" shows.
+    The part lies between tensors or modules, which may be repeated: --from encoder.layers.0 --to encoder.layers.3. Of a
+    module that is called several times, all calls are meant. The names of modules are those that "jaxport inspect" shows.
     """
     import jaxport
 
@@ -260,23 +261,29 @@ def extract(
 
 
 def _ends(program: Program) -> tuple[Ends, Ends]:
-    """Return the values that enter and that leave what a name stands for: a tensor itself, or a module."""
-    held = {*program.body.initializers, *program.model.graph.initializers.values()}
-    nodes: dict[str, list[ir.Node]] = {}
-    for bound, place in program.places.items():
-        for module in place.modules:
-            nodes.setdefault(module.path, []).append(bound.node)
-    values = [*program.model.graph.inputs, *(value for node in program.model.graph for value in node.outputs)]
+    """Return the values that enter and that leave what a name stands for: a tensor itself, or a module.
+
+    Of a module that is called several times, those that none of its calls makes, and those that none of them needs.
+    """
+    graph = program.model.graph
+    values = [*graph.inputs, *(value for node in graph for value in node.outputs)]
     entering: dict[str, list[ir.Value]] = {value.name: [value] for value in values if value.name}
     leaving = dict(entering)
-    results = set(program.model.graph.outputs)
-    for path, own in nodes.items():
-        inside = set(own)
-        taken = [value for node in own for value in _read(node) if value.producer() not in inside and value not in held]
-        made = [value for node in own for value in node.outputs]
-        used = [v for v in made if v in results or any(use.node not in inside for use in v.uses())]
-        entering.setdefault(path, list(dict.fromkeys(taken)))
-        leaving.setdefault(path, used)
+    own = set(values)
+    items = segments(program.body, program.places, {*program.weights.initializers.values()})
+    for path, calls in calls_of_modules(items).items():
+        # Those in a branch or in a function are no part of the graph.
+        whole = [call for call in calls if own.issuperset(call.inputs) and own.issuperset(call.outputs)]
+        taken = list(dict.fromkeys(value for call in whole for value in call.inputs))
+        made = list(dict.fromkeys(value for call in whole for value in call.outputs))
+        if len(whole) > 1:
+            needed, after = _before(taken), set(made)
+            for node in graph:
+                after.update(node.outputs if not after.isdisjoint(_read(node)) else ())
+            taken, made = [v for v in taken if v not in after], [v for v in made if v not in needed]
+        if whole:
+            entering.setdefault(path, taken)
+            leaving.setdefault(path, made)
     return entering, leaving
 
 
@@ -320,16 +327,22 @@ def _named(names: Collection[str], known: Ends, option: str) -> list[ir.Value]:
 
 def _reached(inputs: list[ir.Value], outputs: list[ir.Value]) -> list[ir.Value]:
     """Return the inputs that the outputs depend on."""
-    pending, seen = list(outputs), set()
+    before = _before(outputs, inputs)
+    return [value for value in inputs if value in before]
+
+
+def _before(values: Iterable[ir.Value], ends: Collection[ir.Value] = ()) -> set[ir.Value]:
+    """Return the values that others are computed of, and these themselves, back to the `ends`."""
+    pending, seen = list(values), set()
     while pending:
         value = pending.pop()
         if value in seen:
             continue
         seen.add(value)
         node = value.producer()
-        if node is not None and value not in inputs:
+        if node is not None and value not in ends:
             pending += _read(node)
-    return [value for value in inputs if value in seen]
+    return seen
 
 
 def _with_types(model: ir.Model, values: Iterable[ir.Value], path: Path) -> None:

@@ -116,6 +116,10 @@ def import_model(
             help="Which uses of one tensor are one parameter: what an author may have tied, what the file stores once, none.",
         ),
     ] = "auto",
+    keep_guards: Annotated[
+        bool,
+        typer.Option("--keep-guards", help="Print guards against NaN, even where finite inputs and weights give none."),
+    ] = False,
 ) -> None:
     """Turn an ONNX file into JAX source code and a weights file."""
     import jaxport
@@ -140,7 +144,7 @@ def import_model(
             tell({}, str(report))
         if not report.ok:
             raise VerificationFailed(f"`{output}` was not written", why="JAX and ONNX Runtime differ")
-    source = program.to_source(output, inputs=described, framework=framework)
+    source = program.to_source(output, inputs=described, framework=framework, strict=keep_guards)
     files = _written(output, framework)
     elements, lines = sum(tensor.size for tensor in source.tensors.values()), len(source.code.splitlines())
     tell(

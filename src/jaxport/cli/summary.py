@@ -11,8 +11,9 @@ from google.protobuf.message import DecodeError
 
 from jaxport.errors import JaxportError, ModelError
 from jaxport.export.delivery import lowest
-from jaxport.importer import from_onnx
+from jaxport.importer import Program, from_onnx
 from jaxport.importer.loading.load import as_written
+from jaxport.importer.modules import NodeModule
 from jaxport.phases import unseen
 
 __all__ = ["NAMESPACE", "ModuleRow", "Summary", "TensorRow", "load_model", "summarize"]
@@ -129,7 +130,9 @@ def summarize(path: Path) -> Summary:
     ]
     calls = Counter(_operator(node) for node in nodes)
     functions = {_qualified(domain, name): 0 for domain, name, _ in model.functions}
-    roles, tensors = _roles(path)
+    program = _imported(path)
+    roles: dict[str, str] = {} if program is None else {**program.roles}
+    tensors = [_tensor(v, t.nbytes) for v, t in program.body.initializers.items()] if program is not None else []
     named = {tensor.name for tensor in initializers}
     in_nodes = [tensor for tensor in tensors if tensor.name not in named]
     everything = [*initializers, *in_nodes]
@@ -146,20 +149,19 @@ def summarize(path: Path) -> Summary:
         initializers=initializers,
         operators={name: count for name, count in calls.most_common() if name not in functions},
         functions={name: calls[name] for name in functions},
-        modules=_modules(nodes, counted),
+        modules=_modules(nodes, counted) or ([] if program is None else _imported_modules(program.modules)),
         roles=roles,
         in_nodes=in_nodes,
     )
 
 
-def _roles(path: Path) -> tuple[dict[str, str], list[TensorRow]]:
-    """Return what `from_onnx` takes tensors for, and the tensors; nothing for a model that it refuses."""
+def _imported(path: Path) -> Program | None:
+    """Return what `from_onnx` makes of a model; None if it refuses it."""
     try:
         with unseen():
-            program = from_onnx(path)
+            return from_onnx(path)
     except JaxportError:
-        return {}, []
-    return dict(program.roles), [_tensor(value, tensor.nbytes) for value, tensor in program.body.initializers.items()]
+        return None
 
 
 def _tensor(value: ir.Value, size: int = 0) -> TensorRow:
@@ -203,3 +205,12 @@ def _modules(nodes: list[ir.Node], initializers: list[TensorRow]) -> list[Module
         parameters = sum(_elements(tensor) for tensor in initializers if tensor.name.startswith(f"{path}."))
         modules.append(ModuleRow(len(blocks) - 1, path, kind, counts[blocks], parameters))
     return modules
+
+
+def _imported_modules(around: NodeModule, level: int = 0) -> list[ModuleRow]:
+    """Return the modules that other exporters have recorded, each followed by those inside it."""
+    rows = []
+    for module in around.children:
+        rows.append(ModuleRow(level, module.path, module.type, module.operations, sum(module.parameters.values())))
+        rows += _imported_modules(module, level + 1)
+    return rows

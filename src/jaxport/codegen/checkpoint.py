@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.codegen.structure.modules.scopes import module_paths, nodes_of
+from jaxport.codegen.structure.modules.scopes import nodes_of
 from jaxport.codegen.tree import Weight
 from jaxport.importer.loading.claims import claims, state_dict_names
 from jaxport.importer.names import is_made_up
@@ -95,13 +95,13 @@ def state_dict_entries(program: Program) -> dict[str, Entry]:
     if program.model.producer_name != PRODUCER:
         return {}
     places = [*nodes_of(program.places)]
-    paths, claimed = module_paths(program), claims(program.model)
+    claimed = claims(program.model)
     readers: dict[ir.Value, list[tuple[BoundNode, str]]] = {}
     for node, chain in places:
         for value in node.inputs:
             if value is not None and value in program.body.initializers:
-                readers.setdefault(value, []).append((node, paths[chain[-1]] if chain else ""))
-    types = {paths.get(module.path, module.path): module.type for module in program.modules.walk()}
+                readers.setdefault(value, []).append((node, chain[-1] if chain else ""))
+    types = {module.path: module.type for module in program.modules.walk()}
     entries: dict[str, Entry] = {}
     for value, readers_of_value in readers.items():
         name, rank = value.name or "", len(program.body.initializers[value].shape)

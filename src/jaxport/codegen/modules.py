@@ -219,7 +219,9 @@ def _definitions(dialect: Dialect, body: str) -> list[str]:
 def _imports(text: str, dialect: Dialect) -> str:
     used = set(re.findall(r"[A-Za-z_]\w*", text))
     lines = ["import hashlib"] * _uses(text, "hashlib") + ["import re"] * _uses(text, "re")
-    lines.append(f"from collections.abc import {', '.join(name for name in ('Iterator', 'Mapping') if name in used)}")
+    lines.append(
+        f"from collections.abc import {', '.join(name for name in ('Callable', 'Iterator', 'Mapping') if name in used)}"
+    )
     lines += ["from pathlib import Path"] + ["from typing import Any"] * ("Any" in used) + [""]
     parts = [part for part in ("lax", "nn", "random") if _uses(text, part)]
     others = [*dialect.imports, f"from jax import {', '.join(['Array', *parts])}"]
@@ -234,8 +236,8 @@ def _uses(text: str, module: str) -> bool:
 
 def tensors_of(module: Module, classes: Classes, dialect: Dialect, prefix: str = "") -> Iterator[tuple[str, Weight]]:
     """Yield the tensors of a module and of those inside it, each with its path, as the module keeps it."""
-    if id(module) not in classes.sequences:
-        draft: Draft = classes.drafts[id(module)]
+    if module not in classes.sequences:
+        draft: Draft = classes.drafts[module]
         for variable, key in draft.fields.weights.items():
             weight = module.weights[variable]
             assert isinstance(weight, Weight)

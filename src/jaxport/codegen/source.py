@@ -138,7 +138,7 @@ def to_source(recorded: RecordedProgram) -> Source:
     prologue, _ = size_statements(shaped, wanted, bounds, fixed)
     lines = []
     for statement in (*prologue, *body):
-        scope = printer.comments.get(id(statement))
+        scope = printer.comments.get(statement)
         lines += ["", f"    # {comment(scope)}"] if scope else []
         lines.append(textwrap.indent(ast.unparse(ast.fix_missing_locations(with_differences(statement))), "    "))
     returned = _annotation(outputs[0]) if len(outputs) == 1 else "Outputs"

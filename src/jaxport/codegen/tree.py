@@ -83,9 +83,10 @@ class Layer:
     """A layer that all frameworks have.
 
     Attributes:
-      kind: `Linear`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`,
+      kind: `Linear`, `QuantizedLinear`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`,
         `LSTM`, `GatewiseLSTM`, `GRU`, `RNN`, `Dropout` or `MultiHeadAttention`.
-      config: its options, sizes included; `keywords` are the names of the last inputs, and `is_causal` says what a mask is.
+      config: its options, sizes included; `keywords` are the names of the last inputs, `is_causal` says what a mask is, and
+        `in_single` that a normalization of a narrower type computes in single precision.
       weights: its tensors by their role: `kernel` (inputs before outputs), `bias`, `scale`, `embedding`, `mean`, `var`;
         calls of one layer have the same mapping. Those of an attention are by projection, `query_kernel`, with an axis of
         heads.
@@ -204,11 +205,11 @@ class Module:
 
     def walk(self) -> Iterator[Module]:
         """Yield this module and all modules inside it, each once."""
-        seen: set[int] = set()
+        seen: set[Module] = set()
         pending = [self]
         while pending:
             module = pending.pop()
-            if id(module) not in seen:
-                seen.add(id(module))
+            if module not in seen:
+                seen.add(module)
                 yield module
                 pending += [call.module for call in module.calls()][::-1]

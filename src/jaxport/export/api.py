@@ -186,10 +186,13 @@ def to_onnx(
             rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
             passes=graph_passes.default(caches=chosen.caches) if passes is None else passes,
         )
+        exported = None
         try:
-            return export_traced(traced, options)
+            exported = _finished(traced, options)
+            _check_target(exported, options)
+            return exported
         except Unsupported as error:
-            other = _target_that_can(traced, options)
+            other = _target_that_can(traced, options, exported)
             if other is None:
                 raise
             raise Unsupported(f'{error.headline}; the target "{other.name}" can run it', error.refusals) from None
@@ -225,6 +228,13 @@ class Options:
 
 def export_traced(traced: blocks.Traced, options: Options) -> Exported:
     """Export a trace, under the precision that it was traced with."""
+    exported = _finished(traced, options)
+    _check_target(exported, options)
+    return exported
+
+
+def _finished(traced: blocks.Traced, options: Options) -> Exported:
+    """Export a trace, without asking whether the target can run all of it."""
     with releases.made_for(options.target.release):
         exported = _export(traced, options)
         if options.single and options.choice is None:
@@ -241,19 +251,21 @@ def export_traced(traced: blocks.Traced, options: Options) -> Exported:
             roles.record(exported.model)
         check_scopes(exported.model)
         buffers.record(exported.model)
-        _check_target(exported, options)
     return exported
 
 
-def _target_that_can(traced: blocks.Traced, options: Options) -> Target | None:
-    """Return the nearest target that can run what another one cannot; None if there is none, or none was asked for."""
-    for other in targets.larger(options.target):
+def _target_that_can(traced: blocks.Traced, options: Options, exported: Exported | None) -> Target | None:
+    """Return the nearest target that can run what another one cannot; None if there is none, or none was asked for.
+
+    It can run the finished model; where a rule refused, and there is none, the model for the target that has everything.
+    """
+    larger = list(targets.larger(options.target))
+    if exported is None and larger:
         try:
-            export_traced(traced, replace(options, target=other, opset=other.opset))
+            exported = _finished(traced, replace(options, target=larger[-1], opset=larger[-1].opset))
         except (Unsupported, ExportError):
-            continue
-        return other
-    return None
+            return None
+    return next((other for other in larger if exported and targets.runs(exported.model, other)), None)
 
 
 def _export(traced: blocks.Traced, options: Options) -> Exported:

@@ -13,6 +13,7 @@ from jaxport.blocks.callables.framework import Framework, Leaf, static_items
 from jaxport.blocks.callables.values import is_array
 from jaxport.blocks.marking.targets import subclasses
 from jaxport.jaxprs import Module, PyTree
+from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["framework"]
 
@@ -41,14 +42,14 @@ class Equinox(Framework):
 
     def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and those below it, parents first."""
-        seen: set[int] = set()
+        seen: IdentitySet[PyTree] = IdentitySet()
         waiting = [("", module)]
         while waiting:
             path, node = waiting.pop()
             if isinstance(node, equinox.Module):
-                if id(node) in seen:
+                if node in seen:
                     continue
-                seen.add(id(node))
+                seen.add(node)
                 if self.is_module(node):
                     yield path, node
                 children = [(field.name, getattr(node, field.name, None)) for field in fields(node)]

@@ -15,6 +15,7 @@ from jaxport.blocks.callables.places import joined
 from jaxport.blocks.marking.targets import subclasses
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Module, PyTree
+from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["framework"]
 
@@ -24,10 +25,10 @@ class _Scope(keras.StatelessScope):
 
     def __init__(self) -> None:
         super().__init__(collect_losses=True)  # otherwise they are kept in the layers
-        self.assigned: dict[int, PyTree] = {}
+        self.assigned: IdentitySet[PyTree] = IdentitySet()
 
     def add_update(self, update: tuple[PyTree, PyTree]) -> None:
-        self.assigned[id(update[0])] = update[0]
+        self.assigned.add(update[0])
         super().add_update(update)
 
 
@@ -72,7 +73,7 @@ class Keras(Framework):
         waiting = len(_uninitialized())
         with _Scope() as scope:
             values = scope.state_mapping
-            yield lambda: {v.path: _leaf(v, values[key]) for key, v in scope.assigned.items()}
+            yield lambda: {v.path: _leaf(v, values[id(v)]) for v in scope.assigned}
             made = _uninitialized()[waiting:]
             del _uninitialized()[waiting:]
         if made:
@@ -85,12 +86,12 @@ class Keras(Framework):
 
     def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and those below it, parents first; a layer's key is its name."""
-        seen: set[int] = set()
+        seen: IdentitySet[PyTree] = IdentitySet()
         waiting = [("", module)]
         while waiting:
             path, layer = waiting.pop()
-            if id(layer) not in seen and self.is_module(layer):
-                seen.add(id(layer))
+            if layer not in seen and self.is_module(layer):
+                seen.add(layer)
                 yield path, layer
                 below = layer._flatten_layers(include_self=False, recursive=False)  # only a model has `layers`
                 waiting += [(joined(path, child.name), child) for child in reversed(below)]

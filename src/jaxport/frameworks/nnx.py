@@ -18,6 +18,7 @@ from jaxport.blocks.callables.places import joined
 from jaxport.blocks.callables.values import children, is_array
 from jaxport.blocks.marking.targets import public_methods, subclasses
 from jaxport.jaxprs import Module, PyTree
+from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["framework"]
 
@@ -208,7 +209,7 @@ class _Visit:
 
     @classmethod
     def of(cls, module: Module) -> _Visit:
-        seen: set[int] = set()
+        seen: IdentitySet[PyTree] = IdentitySet()
         nodes: list[tuple[str, PyTree, _Kind]] = []
         attributes: dict[str, PyTree] = {}
         kinds: dict[type, _Kind] = {}  # a local cache of `_kinds`, which is slower
@@ -216,9 +217,9 @@ class _Visit:
         while waiting:
             path, node, kind = entry = waiting.pop()
             if kind.category in ("node", "variable"):
-                if id(node) in seen:
+                if node in seen:
                     continue
-                seen.add(id(node))
+                seen.add(node)
             if kind.category != "container":
                 nodes.append(entry)
             prefix = f"{path}." if path else ""

@@ -134,6 +134,8 @@ class Builder:
         if (static := static_dims(dims)) is not None:
             return self.integers(static, "shape")
         pieces = [self.integers([d], "dim") if isinstance(d, int) else self._dim(d) for d in dims]
+        if len(pieces) == 1:
+            return pieces[0]
         return self.emit("Concat", pieces, [len(dims)], ir.DataType.INT64, axis=0)
 
     def _dim(self, dim: Dim) -> ir.Value:

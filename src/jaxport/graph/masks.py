@@ -14,7 +14,7 @@ from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.matching import Axis, Seen
 from jaxport.onnx_facts import SELECTIONS
 
-__all__ = ["HIDDEN", "LOW", "Axes", "Mask", "additive"]
+__all__ = ["HIDDEN", "LOW", "Axes", "Mask", "additive", "hiding"]
 
 #: The bias that hides a score, and the largest number that counts as hiding it.
 HIDDEN, LOW = -1e30, -1e9
@@ -120,10 +120,17 @@ def additive(bias: Seen) -> Mask | None:
     """Return the mask that a bias is if it is known to be moderate, or to choose between two numbers."""
     chosen = bias.operands("Where")
     if chosen is not None:
-        condition, one, other = chosen[0], chosen[1].scalar, chosen[2].scalar
+        condition, one, other = chosen[0], *map(hiding, chosen[1:])
         if one is not None and other is not None:
             return Mask(condition, (one, other))
     return Mask(bias, None) if _is_bounded(bias.value) else None
+
+
+def hiding(seen: Seen) -> float | None:
+    """Return the number that a value is, or None; the lowest float16, which is all that the type has to hide with, as `HIDDEN`."""
+    number = seen.scalar
+    is_lowest = seen.value.dtype is ir.DataType.FLOAT16 and number == float(np.finfo(np.float16).min)
+    return HIDDEN if is_lowest else number
 
 
 def _is_bounded(value: ir.Value) -> bool:

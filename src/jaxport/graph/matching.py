@@ -138,24 +138,32 @@ class Seen:
         wholes = (axis.whole if isinstance(axis, Part) else axis for axis in self.axes)
         return tuple(dict.fromkeys(axis for axis in wholes if isinstance(axis, Reduced) and axis.node is node))
 
-    def contracted(self) -> tuple[Seen, Seen] | None:
-        """Return the operands of the matrix product that computes it; the contracted axis gets a label of its own."""
+    def contracted(self, *, is_whole: bool = False) -> tuple[Seen, Seen] | None:
+        """Return the operands of the matrix product that computes it; the contracted axis gets a label of its own.
+
+        Views that would split this axis end the search if `is_whole`: `reshape(stack(a, b), (B, T, D)) @ k` contracts D.
+        """
         if not self.is_op("MatMul"):
             return None
         node, rank = self.node, len(self.axes)
         if rank < 2 or any(value is None or rank_of(value) != rank for value in node.inputs):
             return None
-        batch, summed = self.axes[:-2], Reduced(node, rank - 1)
+        batch, summed = self.axes[:-2], Reduced(node, rank - 1, is_whole)
         left, right = (*batch, self.axes[-2], summed), (*batch, summed, self.axes[-1])
         return look(source(node), left), look(source(node, 1), right)
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """The label of an axis that a reduction or product removes, by its place in the (first) operand."""
+    """The label of an axis that a reduction or product removes, by its place in the (first) operand.
+
+    Attributes:
+      is_whole: whether matchers look at the axis as one, and not through views that split it.
+    """
 
     node: ir.Node
     place: int
+    is_whole: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -246,7 +254,7 @@ def _relabelled(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) ->
         along = [axes[axis] for axis in after if new[axis] != 1]
         if len(wide) == 1 and along:
             labels[wide[0]] = along[0] if len(along) == 1 else joined(along)
-        elif len(along) == 1:
+        elif len(along) == 1 and not (isinstance(along[0], Reduced) and along[0].is_whole):
             for axis, part in zip(wide, parts_of(along[0], len(wide)), strict=True):
                 labels[axis] = part
         elif wide:  # several axes become several others

@@ -268,12 +268,29 @@ def _distinct(ways: Iterable[T]) -> Iterator[T]:
 
 
 def plain(value: ir.Value) -> ir.Value:
-    """Return a value without the views before it that only add or drop axes of size one."""
+    """Return a value without the views before it that only add or drop axes of size one, and products with one."""
     node = value.producer()  # every node of a model passes here
-    while node is not None and node.op_type in RESHAPING and not node.domain and same_but_for_ones(source(node), value):
-        value = source(node)
-        node = value.producer()
+    while node is not None and not node.domain:
+        if node.op_type in RESHAPING:
+            before = source(node)
+        elif node.op_type in PRODUCTS and (factor := _times_one(node)) is not None:
+            before = factor
+        else:
+            break
+        if not same_but_for_ones(before, value):
+            break
+        value, node = before, before.producer()
     return value
+
+
+def _times_one(node: ir.Node) -> ir.Value | None:
+    """Return the operand that a node multiplies by one, or divides by it."""
+    first, second = node.inputs[0], node.inputs[-1]
+    if first is None or second is None or first is second:
+        return None
+    if _number(second) == 1:
+        return first
+    return second if node.op_type == "Mul" and _number(first) == 1 else None
 
 
 def kind(value: ir.Value) -> str:

@@ -10,18 +10,32 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from jaxport.importer.names import unique
+from jaxport.importer.alike import originals
+from jaxport.importer.calls import PlacedOperation, listed_paths, unnumbered_paths
+from jaxport.importer.names import given_name, unique
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.onnx_facts import ELEMENTWISE, MEASURES, POOLS, SELECTIONS, SOFTMAXES, VIEWS
 from jaxport.printable import printable
 
-__all__ = ["NodeModule", "NodePlace", "Parameters", "has_place", "module_tree", "scopes_of"]
+__all__ = [
+    "NodeModule",
+    "NodePlace",
+    "Parameters",
+    "Scope",
+    "call_in_name",
+    "has_place",
+    "module_tree",
+    "scopes_by_node",
+    "scopes_of",
+]
 
 Scope = tuple[str, str]
 """The path of a module and the name of its type, which is empty if the exporter did not keep it."""
 
 _NAMES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 _NAMESPACE = "namespace"
+_NO_SCOPE = "_empty_nn_module_stack_from_metadata_hook"
+"""What PyTorch's exporter writes for the scopes of sizes, which it has none for."""
 DEEPEST = 64
 _OPERATORS = {name.lower() for name in ELEMENTWISE | VIEWS | SELECTIONS | SOFTMAXES | POOLS | MEASURES} | {
     "auto",
@@ -44,7 +58,8 @@ class NodeModule:
       type: the name of its class or ONNX function; empty if the file has none.
       children: the modules inside it, in the order of the graph.
       operations: the number of its operations, including those of its children.
-      parameters: the names of the parameters that are used in it or in its children.
+      parameters: the parameters that are used in it or in its children: their names, and how many elements each has.
+      calls: how often it is called, as far as names and weights tell calls apart.
     """
 
     path: str
@@ -52,6 +67,7 @@ class NodeModule:
     children: list[NodeModule] = field(default_factory=list)
     operations: int = 0
     parameters: dict[str, int] = field(default_factory=dict)
+    calls: int = 1
 
     def walk(self) -> Iterator[NodeModule]:
         """Yield this module and all modules inside it, each before its children."""
@@ -86,6 +102,7 @@ class NodeModule:
             size = f"{elements:,}" if len(run) == 1 else f"{len(run)} × {elements:,}"
             parts = ["  " * depth + (first if len(run) == 1 else f"{first} … {last}")]
             parts += [child.type] * bool(child.type) + [size] * bool(elements)
+            parts += [f"{child.calls} calls"] * (child.calls > 1)
             yield printable("  ".join(parts))
             yield from child.lines(depth + 1)
             run = []
@@ -93,7 +110,13 @@ class NodeModule:
     @property
     def shape(self) -> tuple:
         """A key that two modules of the same structure share."""
-        return (self.type, self.operations, tuple(self.parameters.values()), tuple(c.shape for c in self.children))
+        return (
+            self.type,
+            self.operations,
+            self.calls,
+            tuple(self.parameters.values()),
+            tuple(c.shape for c in self.children),
+        )
 
 
 Parameters = Mapping[ir.Value | None, tuple[str, int]]
@@ -116,17 +139,33 @@ class NodePlace:
 def module_tree(body: Body, parameters: Parameters) -> tuple[NodeModule, dict[BoundNode, NodePlace]]:
     """Return the modules of a graph, and the place of each of its nodes."""
     root = NodeModule("")
-    return root, _grow(body, parameters, [root], {"": root})
+    scopes = scopes_by_node(bound.node for bound in _nodes(body))
+    return root, _grow(body, parameters, [root], {"": root}, scopes)
+
+
+def _nodes(body: Body) -> Iterator[BoundNode]:
+    """Yield the nodes of a graph, those of branches and functions included; of a function that is called twice, twice."""
+    for node in body.nodes:
+        yield node
+        for inner in node.bodies():
+            yield from _nodes(inner)
+        if isinstance(node.target, BodyFunction):
+            yield from _nodes(node.target.body)
 
 
 def _grow(
-    body: Body, parameters: Parameters, around: Sequence[NodeModule], known: dict[str, NodeModule]
+    body: Body,
+    parameters: Parameters,
+    around: Sequence[NodeModule],
+    known: dict[str, NodeModule],
+    recorded: Mapping[ir.Node, Sequence[Scope]],
 ) -> dict[BoundNode, NodePlace]:
     places = {}
+    parameters = dict(parameters)
     for node in body.nodes:
         inside = list(around)
         function = node.target if isinstance(node.target, BodyFunction) else None
-        scopes = _nested([(around[-1].path, around[-1].type), *scopes_of(node.node)])
+        scopes = _nested([(around[-1].path, around[-1].type), *recorded[node.node]])
         # An exporter numbers the functions of one type that have different bodies.
         if function is not None and (not scopes or scopes[-1][1] != re.sub(r"_\d+$", "", function.label)):
             called = (node.node.name or "").rpartition("/")[2] or node.node.op_type
@@ -141,16 +180,87 @@ def _grow(
             if module not in inside:
                 inside.append(module)
         used = dict(parameters[value] for value in node.inputs if value in parameters)
+        if used and not has_place(node.node) and node.node.op_type in COPIES:
+            parameters |= dict.fromkeys(node.outputs, next(iter(used.items())))
         for module in inside:
             module.parameters.update(used)
             module.operations += function is None
-        bodies = {inner: _grow(inner, parameters, inside, known) for inner in node.bodies()}
+        bodies = {inner: _grow(inner, parameters, inside, known, recorded) for inner in node.bodies()}
         if function is not None:
             passed_inputs = zip(function.body.inputs, node.inputs, strict=False)
             passed: Parameters = {formal: parameters[value] for formal, value in passed_inputs if value in parameters}
-            bodies[function.body] = _grow(function.body, passed, inside, known)
+            bodies[function.body] = _grow(function.body, passed, inside, known, recorded)
         places[node] = NodePlace(tuple(inside[1:]), bodies)
     return places
+
+
+COPIES = VIEWS | {"Cast", "Identity"}
+"""Operators whose result is the weight that they read, in another form."""
+
+
+def scopes_by_node(nodes: Iterable[ir.Node]) -> dict[ir.Node, list[Scope]]:
+    """Return the modules around each node as `scopes_of` does, with one path for all calls of a module.
+
+    PyTorch's older exporter, and TensorFlow, number the calls of a module in the names of nodes: `/layer/fc_1/MatMul`. The
+    newer one, and this package, write the paths themselves.
+    """
+    recorded = {node: scopes_of(node) for node in nodes}
+    paths = {path for scopes in recorded.values() for path, _ in scopes}
+    typed = any(kind for scopes in recorded.values() for _, kind in scopes)
+    listed = {path: path for path in paths} if typed else listed_paths([p for s in recorded.values() for p, _ in s])
+    named = {node for node in recorded if _is_named(node)}
+    operations, owners = [], []
+    reads = {
+        node: [w for value in node.inputs if (w := _weight(value)) is not None] for node in recorded if node in named
+    }
+    firsts = originals(weight for node, read in reads.items() if node.op_type != "Identity" for weight in read)
+    for node, read in reads.items():
+        owners += [name for value in (*node.inputs, *node.outputs) if (name := _owner(value))]
+        chain = tuple(listed[path] for path, _ in recorded[node])
+        operations.append(
+            PlacedOperation(chain, node.op_type, tuple(firsts[weight] for weight in read if weight in firsts))
+        )
+    slashed = {path for node in named if (node.name or "").startswith("/") for path, _ in recorded[node]}
+    counted = {listed[path] for path in slashed}
+    plain = unnumbered_paths(operations, owners, counted.__contains__)
+    return {
+        node: _nested(
+            (plain.get(listed[path], listed[path]) if node in named else listed[path], kind) for path, kind in scopes
+        )
+        for node, scopes in recorded.items()
+    }
+
+
+def call_in_name(node: ir.Node, path: str) -> int:
+    """Return the number of the call that the name of a node says, of the module of this path around it; 0 if it says none.
+
+    >>> call_in_name(ir.node("Relu", [], name="/block/act_2/Relu"), "block.act")
+    2
+    """
+    scopes = scopes_of(node) if _is_named(node) else []
+    match = re.fullmatch(r"(.+)_(\d+)", scopes[-1][0].rpartition(".")[2]) if scopes else None
+    return int(match[2]) if match is not None and match[1] == path.rpartition(".")[2] else 0
+
+
+def _is_named(node: ir.Node) -> bool:
+    """Whether the name of a node is all that tells the modules around it."""
+    return _NAMES not in node.metadata_props and _NAMESPACE not in node.metadata_props
+
+
+def _weight(value: ir.Value | None) -> ir.Value | None:
+    """Return the stored weight that a value is; None if it is none."""
+    while value is not None and (maker := value.producer()) is not None and maker.op_type == "Identity":
+        value = maker.inputs[0]
+    tensor = value.const_value if value is not None and value.is_initializer() else None
+    return value if tensor is not None and tensor.dtype.is_floating_point() and len(tensor.shape) else None
+
+
+def _owner(value: ir.Value | None) -> str:
+    """Return the path of the module that the name of a weight says it belongs to; nothing if the name is made up."""
+    name = value.name or "" if value is not None else ""
+    if not given_name(name) or _weight(value) is None:
+        return ""
+    return re.split(r":\d+$", name)[0].replace("/", ".").rpartition(".")[0]
 
 
 def scopes_of(node: ir.Node) -> list[Scope]:
@@ -167,6 +277,8 @@ def scopes_of(node: ir.Node) -> list[Scope]:
     props = node.metadata_props
     names, classes = _listed(props.get(_NAMES)), _listed(props.get(_CLASSES))
     if names and len(names) == len(classes):
+        if names[0] == _NO_SCOPE:
+            return []
         # The last entry is the operation itself.
         return _nested(zip(names[:-1], classes[:-1], strict=True))
     if _NAMESPACE in props:
@@ -197,7 +309,9 @@ def _is_operator(part: str) -> bool:
 
 def has_place(node: ir.Node) -> bool:
     """Whether the exporter recorded which module a node is in; optimizers do not for the nodes that they add."""
-    return _NAMES in node.metadata_props or _NAMESPACE in node.metadata_props or "/" in (node.name or "")
+    if _NAMES in node.metadata_props:
+        return _NO_SCOPE not in node.metadata_props[_NAMES]
+    return _NAMESPACE in node.metadata_props or "/" in (node.name or "")
 
 
 def _split(entry: str) -> Scope:

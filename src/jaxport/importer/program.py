@@ -15,11 +15,11 @@ import onnx_ir as ir
 
 from jaxport import saving
 from jaxport.blocks import current_recorder
-from jaxport.errors import InvalidArgument, boundary
+from jaxport.errors import boundary
 from jaxport.importer.batching import Batches
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
-from jaxport.importer.modules import NodeModule, NodePlace, Parameters, module_tree
+from jaxport.importer.modules import NodeModule, NodePlace, Parameters
 from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
 from jaxport.importer.resolving.bounds import set_bounds
 from jaxport.importer.resolving.deciding import set_deciding_inputs
@@ -31,12 +31,12 @@ from jaxport.importer.resolving.resolve import resolve
 from jaxport.importer.resolving.unchecked import tell_ignored
 from jaxport.importer.running.compiling import Calls
 from jaxport.importer.running.evaluate import evaluate, evaluate_blocks
-from jaxport.importer.running.segments import Item, segments
-from jaxport.importer.shown import declared, summary
+from jaxport.importer.running.segments import Item, arranged
+from jaxport.importer.shown import summary
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.roles import Role, static_values
 from jaxport.importer.tensors.ties import Ties, untie
-from jaxport.importer.values.arguments import checked, external
+from jaxport.importer.values.arguments import by_name, checked, external
 from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.phases import phase
 
@@ -190,18 +190,14 @@ class Program:
         return self._modules[0]
 
     @cached_property
-    def _modules(self) -> tuple[NodeModule, dict[BoundNode, NodePlace]]:
-        elements: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.initializers.items()}
-        return module_tree(self.body, elements)
+    def _modules(self) -> tuple[NodeModule, dict[BoundNode, NodePlace], tuple[Item, ...]]:
+        sizes: Parameters = {v: (n, self.body.initializers[v].size) for n, v in self.weights.initializers.items()}
+        return arranged(self.body, sizes)
 
     @property
     def places(self) -> dict[BoundNode, NodePlace]:
         """The place of each of the model's nodes in the tree of `modules`."""
         return self._modules[1]
-
-    @cached_property
-    def _segments(self) -> tuple[Item, ...]:
-        return segments(self.body, self._modules[1])
 
     @property
     def name(self) -> str:
@@ -389,7 +385,12 @@ class Program:
 
     def __call__(self, /, *inputs: RuntimeValue, **named: RuntimeValue) -> RuntimeValue:
         """Return the outputs with the program's own parameters, as `apply(program.params, …)` does."""
-        return self.apply(self.weights.arrays, *inputs, **named)
+        with boundary("the program cannot be called with these inputs", where=f"`{self.name}`"):
+            outputs = self._calls.again((*inputs, *named.values()), named)
+            if outputs is not None:
+                return self._packed(*outputs)
+        rng = named.pop("rng", None)
+        return self._applied(None, inputs, named, rng)
 
     def apply(
         self,
@@ -418,11 +419,23 @@ class Program:
           ModelError: an operator cannot be computed for these inputs.
           ValueNotKnown: a shape depends on values that `jax.jit` does not know.
         """
+        return self._applied(params, inputs, named, rng)
+
+    def _applied(
+        self,
+        params: Mapping[str, RuntimeValue] | None,
+        inputs: Sequence[RuntimeValue],
+        named: Mapping[str, RuntimeValue],
+        rng: Key | None,
+    ) -> RuntimeValue:
+        """Return what `apply` returns, for the program's own parameters if `params` is None."""
         self._warn_of_narrowing()
         if rng is not None and "rng" in self._keywords:
             rng, named = None, {**named, "rng": rng}
         with boundary("the program cannot be called with these inputs", where=f"`{self.name}`"):
-            outputs = self._calls(dict(params), self._taken(self._named(inputs, named)), rng)
+            given = by_name(self.inputs, self._keywords, inputs, named)
+            arrays = self.weights.arrays if params is None else dict(params)
+            outputs = self._calls(arrays, self._taken(given), rng, given if params is None else None, named)
             return self._packed(*map(external, outputs))
 
     def evaluate(
@@ -454,33 +467,11 @@ class Program:
         values |= self.weights.values_of(params)
         size = self.weights.constant_bytes + sum(map(bytes_of, jax.tree.leaves(list(values.values()))))
         with budget(self.limits, size):
-            if (
-                current_recorder() is not None
-            ):  # a caller records the modules as blocks, and what is not trained by name
+            # A caller records the modules as blocks, and what is not trained by name.
+            if current_recorder() is not None:
                 values |= self.weights.untrained
-                return evaluate_blocks(self.body, self._segments, values, rng)
+                return evaluate_blocks(self.body, self._modules[2], values, rng)
             return evaluate(self.body, values, rng)
-
-    def _named(self, inputs: Sequence[RuntimeValue], named: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
-        """Return the inputs of a call by their names in the model."""
-        if len(inputs) > len(self.inputs):
-            raise InvalidArgument(
-                f"{len(inputs)} inputs are given, the model has {len(self.inputs)}", instead=f"give {self._signature()}"
-            )
-        arguments = dict(zip(self.inputs, inputs, strict=False))
-        for name, value in named.items():
-            target = self._keywords.get(name)
-            if target is None or target in arguments:
-                problem = "is given twice" if target is not None else "is not an input of the model"
-                raise InvalidArgument(f"`{name}` {problem}", instead=f"give {self._signature()}")
-            arguments[target] = value
-        absent = [v.name for v in self.inputs if v not in arguments and not isinstance(v.type, ir.OptionalType)]
-        if absent:
-            raise InvalidArgument(f"the input `{absent[0]}` is missing", instead=f"give {self._signature()}")
-        return {value.name or "": array for value, array in arguments.items()}
-
-    def _signature(self) -> str:
-        return ", ".join(declared(value, "`") for value in self.inputs)
 
     @cached_property
     def _packed(self) -> RuntimeValue:

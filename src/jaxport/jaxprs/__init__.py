@@ -6,8 +6,9 @@ registers the rules of ours for JAX's transformations.
 
 What is known of programs: `walk` has the walks that others are made of, `dataflow` tells what values depend on, `rewrite`
 copies and rewrites programs, `widen` knows the operands of the equations that run bodies, `taps` makes inner values
-outputs, `alike` compares programs, `mapped` records which axes `vmap` adds; `parameters` reads and makes the parameters of primitives. `dims` evaluates symbolic
-sizes, which `dim_text` reads, and `sizes` checks them without errors.
+outputs, `alike` compares programs, `mapped` records which axes `vmap` adds; `parameters` reads and makes the parameters
+of primitives. `dims` evaluates symbolic sizes, which `dim_text` reads, and `sizes` checks them without errors. `identity`
+has mappings and sets of objects that are told apart by identity.
 """
 
 from jaxport.jaxprs.aliases import (
@@ -49,12 +50,14 @@ from jaxport.jaxprs.releases.names import (
     random_gamma_p,
     reference_of,
     source_info_util,
+    struct_of,
     valid_jaxtype,
     varying,
     varying_axes,
 )
 from jaxport.jaxprs.releases.parameters import native, parameters, with_parameters
 from jaxport.jaxprs.releases.primitives import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules
+from jaxport.jaxprs.releases.sizes import CHECKS_OF_SIZES
 from jaxport.jaxprs.releases.versions import (
     DIGAMMA_AT_ZERO,
     INFINITE_BESIDE_NAN,
@@ -64,4 +67,3 @@ from jaxport.jaxprs.releases.versions import (
     release,
     untested,
 )
-from jaxport.jaxprs.sizes import CHECKS_OF_SIZES

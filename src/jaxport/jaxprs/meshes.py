@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -18,17 +19,30 @@ from jax import core as jax_core
 from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxport.jaxprs.aliases import Array, Aval, PyTree, Shape
-from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, is_under_jit, jaxpr_as_fun, nameless
+from jaxport.jaxprs.aliases import Array, Aval, Parameters, PyTree, Shape
+from jaxport.jaxprs.releases.names import (
+    Atom,
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    differing,
+    is_under_jit,
+    jaxpr_as_fun,
+    nameless,
+)
 from jaxport.jaxprs.rewrite import Rewriting, evaluated, fresh, itself, literals, with_operands
 from jaxport.jaxprs.walk import bodies, interpret, with_equations
 from jaxport.jaxprs.widen import jit_parameters
 
 __all__ = [
     "NO_MESH",
+    "abstract_mesh",
     "automatic_mesh",
     "explicit_mesh",
+    "in_body_of",
     "is_on_mesh",
+    "local_type",
+    "mesh_of_devices",
     "of_no_mesh",
     "on_automatic_axes",
     "on_host",
@@ -36,6 +50,8 @@ __all__ = [
     "without_explicit_axes",
     "without_meshes",
 ]
+
+Result = TypeVar("Result")
 
 NO_MESH = Mesh(np.empty((), object), ())
 """The mesh of the context where there is none."""
@@ -206,14 +222,16 @@ def _names(part: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return (part,) if isinstance(part, str) else tuple(part or ())
 
 
-def without_meshes(program: ClosedJaxpr, constraints: bool = False) -> ClosedJaxpr:
+def without_meshes(program: ClosedJaxpr, constraints: bool = False, manual: bool = True) -> ClosedJaxpr:
     """Return the program without what it says of meshes, which changes where values lie, and not what they are.
 
     Args:
-      program: the program. The bodies of `shard_map`, which compute with the places of the devices, stay as they are.
-      constraints: whether constraints that the user sets (`with_sharding_constraint`) stay, too.
+      program: the program. A `shard_map`, which computes with the places of the devices, keeps its mesh.
+      constraints: whether what only says where a value lies stays, too (`with_sharding_constraint`, `device_put`).
+      manual: whether the bodies of `shard_map` stay as they are. Without what they say of the mesh they are still
+        correct on a mesh whose other axes are automatic.
     """
-    return _WithoutMeshes(constraints).closed(program)
+    return _WithoutMeshes(constraints, manual).closed(program)
 
 
 class _InContext(Rewriting):
@@ -250,16 +268,21 @@ def _is_split(sharding: PyTree) -> bool:
     return isinstance(sharding, NamedSharding)
 
 
+_WITHOUT_AXES = AbstractMesh((), ())
+# What only says where a value lies.
+_CONSTRAINTS = ("sharding_constraint", "reshard", "device_put")
+
+
 class _WithoutMeshes(Rewriting):
-    def __init__(self, constraints: bool):
+    def __init__(self, constraints: bool, manual: bool):
         super().__init__()
-        self.constraints = constraints
+        self.constraints, self.manual = constraints, manual
 
     def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
         equations: list[JaxprEqn] = []
 
         def rule(equation: JaxprEqn, operands: list[Atom]) -> Sequence[Atom]:
-            if equation.primitive.name == "sharding_constraint" and not self.constraints:
+            if equation.primitive.name in _CONSTRAINTS and not self.constraints:
                 return operands
             equations.append(self.equation(with_operands(equation, operands)))
             return equation.outvars
@@ -269,11 +292,12 @@ class _WithoutMeshes(Rewriting):
         return made if made is jaxpr else made.replace(outvars=outvars)
 
     def equation(self, equation: JaxprEqn) -> JaxprEqn:
-        if equation.primitive.name in ("shard_map", "sharding_constraint"):
+        if equation.primitive.name in _CONSTRAINTS or (equation.primitive.name == "shard_map" and self.manual):
             return equation
         equation = super().equation(equation)
         plain = {name: _of_no_mesh(name, value) for name, value in equation.params.items()}
-        context = _context(equation.ctx, AbstractMesh((), ()))
+        # What is evaluated in a `shard_map` is so on its mesh.
+        context = equation.ctx if equation.ctx.cur_abstract_mesh.manual_axes else _context(equation.ctx, _WITHOUT_AXES)
         same = context is equation.ctx and all(plain[name] is value for name, value in equation.params.items())
         return equation if same else equation.replace(params=plain, ctx=context)
 
@@ -297,3 +321,62 @@ def _of_no_mesh(name: str, value: PyTree) -> PyTree:
         (unspecified,) = {*jit_parameters()["in_shardings"]}
         return tuple(unspecified if _is_split(item) else item for item in value)
     return value
+
+
+# -- the body of a `shard_map` ---------------------------------------------------------------------------------------
+#
+# Each device computes it with its part of the operands. The axes of the mesh along which they are split are manual; the
+# type of a value says along which of them it differs.
+
+
+def abstract_mesh(axes: Iterable[tuple[str, int]]) -> AbstractMesh:
+    """Return a mesh of automatic axes, given their names and sizes, without devices."""
+    names, sizes = zip(*axes, strict=True)
+    return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def mesh_of_devices(mesh: AbstractMesh) -> Mesh | None:
+    """Return a mesh of this process's devices with the axes of a mesh without devices; None if there are too few.
+
+    They are the first devices, in their order: meshes of one size then go together in one program.
+    """
+    devices = jax.devices()
+    if mesh.size > len(devices):
+        return None
+    return Mesh(np.array(devices[: mesh.size]).reshape(mesh.axis_sizes), mesh.axis_names, axis_types=mesh.axis_types)
+
+
+def in_body_of(shard_map: Parameters, function: Callable[[], Result]) -> Result:
+    """Return what a function returns that is called while the body of a `shard_map` is traced.
+
+    Args:
+      shard_map: the parameters of the equation, in the form of `parameters`; its body is not read.
+      function: the function. What it traces can use the manual axes.
+
+    >>> mesh = abstract_mesh([("i", 2)])
+    >>> shard_map = {"mesh": mesh, "newly_manual_axes": {"i"}, "check_vma": True}
+    >>> in_body_of(shard_map, lambda: jax.make_jaxpr(lambda x: jax.lax.axis_size("i") * x)(1.0).eqns[0].invars[0].val)
+    2
+    """
+    made: list[Result] = []
+
+    def body() -> tuple[()]:
+        made.append(function())
+        return ()
+
+    mapped = jax.shard_map(
+        body,
+        mesh=shard_map["mesh"],
+        in_specs=(),
+        out_specs=(),
+        axis_names=set(shard_map["newly_manual_axes"]),
+        check_vma=shard_map["check_vma"],
+    )
+    jax.make_jaxpr(mapped)()
+    return made[0]
+
+
+def local_type(shape: Shape, dtype: np.dtype, weak_type: bool, axes: Iterable[str]) -> Aval:
+    """Return the type of an array in the body that is being traced, which differs along some manual axes."""
+    whole = NamedSharding(jax.sharding.get_abstract_mesh(), PartitionSpec(*[None] * len(shape)))
+    return differing(jax_core.ShapedArray(shape, dtype, weak_type=weak_type, sharding=whole), axes)

@@ -37,6 +37,7 @@ from jaxport.jaxprs.releases.names import (
     nameless,
     new_jaxpr_eqn,
     reference_of,
+    struct_of,
 )
 from jaxport.jaxprs.walk import bodies, map_jaxprs, with_equations
 
@@ -165,8 +166,7 @@ def call_of(
 
 def traced(function: PythonFunction, operands: Sequence[PyTree]) -> ClosedJaxpr:
     """Return the jaxpr of a function, given the abstract values of its operands, or trees of them."""
-    structs = jax.tree.map(lambda aval: jax.ShapeDtypeStruct(aval.shape, aval.dtype), list(operands))
-    return jax.make_jaxpr(function)(*structs)
+    return jax.make_jaxpr(function)(*jax.tree.map(struct_of, list(operands)))
 
 
 def traced_equation(function: PythonFunction, operands: Sequence[PyTree]) -> JaxprEqn:
@@ -195,8 +195,7 @@ class Rewriting:
     """
 
     def __init__(self) -> None:
-        # The source is kept with the result, so that no id is reused.
-        self._done: dict[int, tuple[Jaxpr, Jaxpr]] = {}
+        self._done: dict[Jaxpr, Jaxpr] = {}
 
     def closed(self, program: ClosedJaxpr) -> ClosedJaxpr:
         """Rewrite a closed jaxpr; return the same object if nothing in it changes."""
@@ -209,9 +208,9 @@ class Rewriting:
 
     def body(self, jaxpr: Jaxpr) -> Jaxpr:
         """Rewrite a body; return the same object if nothing in it changes."""
-        if id(jaxpr) not in self._done:
-            self._done[id(jaxpr)] = jaxpr, self.rewritten(jaxpr)
-        return self._done[id(jaxpr)][1]
+        if jaxpr not in self._done:
+            self._done[jaxpr] = self.rewritten(jaxpr)
+        return self._done[jaxpr]
 
     def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
         """Rewrite a body that is met for the first time: by default equation by equation."""

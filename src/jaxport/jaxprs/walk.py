@@ -89,12 +89,12 @@ def bodies_within(jaxpr: Jaxpr, enters: Callable[[JaxprEqn], bool] | None = None
       jaxpr: the jaxpr.
       enters: whether to visit the jaxprs in an equation; by default in all.
     """
-    waiting, known = [jaxpr], set()
+    waiting, known = [jaxpr], set[Jaxpr]()
     while waiting:
         body = waiting.pop()
-        if id(body) in known:
+        if body in known:
             continue
-        known.add(id(body))
+        known.add(body)
         yield body
         for equation in body.eqns:
             if enters is None or enters(equation):
@@ -138,9 +138,18 @@ def interpret(
     def read(atom: Atom) -> Value:
         return literal(atom) if isinstance(atom, Literal) else values[atom]
 
+    last = {}  # what nothing needs any more is forgotten: it may be an array
+    for equation in jaxpr.eqns:
+        last.update({atom: equation for atom in (*equation.invars, *equation.outvars) if isinstance(atom, Var)})
+    for atom in jaxpr.outvars:
+        if isinstance(atom, Var):
+            last.pop(atom, None)
     for equation in jaxpr.eqns:
         results = rule(equation, [read(atom) for atom in equation.invars])
         values.update(zip(equation.outvars, results, strict=True))
+        for atom in (*equation.invars, *equation.outvars):
+            if isinstance(atom, Var) and last.get(atom) is equation:
+                values.pop(atom, None)
     return [read(atom) for atom in jaxpr.outvars]
 
 

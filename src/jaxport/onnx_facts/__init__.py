@@ -141,12 +141,15 @@ SETTINGS = {
     "Clip": {1, 2},
     "DequantizeLinear": {1, 2},
     "Dropout": {1},
+    "GroupQueryAttention": {7, 8, 12, 13},
+    "MatMulNBits": {1, 2, 3, 4},
     "Pad": {2},
     "Pow": {1},
     "QLinearConv": set(range(9)),
     "QLinearMatMul": set(range(8)),
     "QuantizeLinear": {1, 2},
     "Resize": {1, 2},
+    "RotaryEmbedding": {1, 2, 3},
     "Where": {0},
 }
 

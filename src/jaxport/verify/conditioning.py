@@ -3,12 +3,14 @@
 A runtime with another sine of 2**30 is not wrong: the distance to the next float is more than a period. Such places are
 distinguished from wrong ones by running the program in JAX with each of its floats changed by a unit in the last place,
 a few times. Integers are exact on both sides, and stay.
+
+The program runs equation by equation: what JAX compiles is the operators and shapes that it has, however many layers
+repeat them, and no weight becomes part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,17 +41,12 @@ def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array], count: int) -> 
     (True, False)
     """
     plain = blocks.ungroup(jaxpr)
-
-    @jax.jit
-    def run(key: Any, *operands: PyTree) -> list[Array]:
-        rounding = _Rounding(key)
-        inputs = [rounding(value) for value in operands[count:]]
-        return rounding.through(plain.jaxpr, plain.consts, [*operands[:count], *inputs])
-
-    exact = list(map(_plain, jax.jit(jaxprs.jaxpr_as_fun(plain))(*operands)))
+    exact = list(map(_plain, _Replay().through(plain.jaxpr, plain.consts, operands)))
     largest = [np.zeros(value.shape) for value in exact]
     for seed in range(RUNS):
-        results = run(np.array([seed, 0, 0, 0], np.uint32), *operands)
+        rounding = _Rounding(seed)
+        inputs = [rounding(value) for value in operands[count:]]
+        results = rounding.through(plain.jaxpr, plain.consts, [*operands[:count], *inputs])
         for index, (value, result) in enumerate(zip(exact, map(_plain, results), strict=True)):
             largest[index] = np.maximum(largest[index], _distance(value, result))
     return largest
@@ -72,35 +69,47 @@ def _distance(exact: np.ndarray, result: np.ndarray) -> np.ndarray:
         return np.where(same, 0.0, np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf))
 
 
-class _Rounding:
-    """Changes floats by a unit in the last place, each by its own random number."""
-
-    def __init__(self, key: Any):
-        self.key, self.count = key, 0
+class _Replay:
+    """Runs a program as it is, equation by equation."""
 
     def __call__(self, value: PyTree) -> PyTree:
-        dtype = getattr(value, "dtype", None)
-        if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or not jnp.issubdtype(dtype, np.floating):
-            return value
-        self.count += 1
-        eps = float(jnp.finfo(dtype).eps)
-        # One operator draws all numbers: `jax.random` takes a hundred, which XLA would compile for each equation.
-        _, bits = jax.lax.rng_bit_generator(self.key.at[1].set(self.count), value.shape, np.uint8)  # pyright: ignore[reportArgumentType]
-        steps = (bits % 3).astype(np.int32) - 1
-        wide = jnp.promote_types(dtype, np.float32)
-        value = jnp.asarray(value)
-        changed = (value.astype(wide) * (1 + eps * steps.astype(wide))).astype(dtype)
-        is_exact = (value == jnp.round(value)) & (jnp.abs(value) < 1 / eps)
-        return jnp.where(is_exact, value, changed)
+        """Return the value that takes the place of a result."""
+        return value
 
     def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
-        """Return the results of a program with rounding changed in each equation, and after each loop or branch."""
+        """Return the results of a program with the results of each equation replaced, and those of each loop or branch."""
 
-        def changed(equation: jaxprs.JaxprEqn, inputs: list[PyTree]) -> list[Array]:
+        def replaced(equation: jaxprs.JaxprEqn, inputs: list[PyTree]) -> list[Array]:
             inner = bodies(equation.params)
             if equation.primitive.name in PLAIN_CALLS | DISSOLVED and len(inner) == 1 and not inner[0].constvars:
                 return self.through(inner[0], (), inputs)
             results = evaluated(equation, inputs)
             return results if equation.primitive.name in MOVES else list(map(self, results))
 
-        return interpret(jaxpr, (*consts, *operands), changed)
+        return interpret(jaxpr, (*consts, *operands), replaced)
+
+
+class _Rounding(_Replay):
+    """Changes floats by a unit in the last place, each by its own random number."""
+
+    def __init__(self, seed: int):
+        self.generator = np.random.default_rng(seed)
+
+    def __call__(self, value: PyTree) -> PyTree:
+        """Return a value with each element changed, or not, by a unit in the last place."""
+        dtype = getattr(value, "dtype", None)
+        if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or not jnp.issubdtype(dtype, np.floating):
+            return value
+        # NumPy draws the numbers: JAX would compile that for each shape.
+        steps = self.generator.integers(-1, 1, value.shape, np.int8, endpoint=True)
+        return _rounded_otherwise(jnp.asarray(value), steps)
+
+
+@jax.jit
+def _rounded_otherwise(value: Array, steps: Array) -> Array:
+    """Return a value with its elements changed by steps of a unit in the last place; exact integers stay."""
+    eps = float(jnp.finfo(value.dtype).eps)
+    wide = jnp.promote_types(value.dtype, np.float32)
+    changed = (value.astype(wide) * (1 + eps * steps.astype(wide))).astype(value.dtype)
+    is_exact = (value == jnp.round(value)) & (jnp.abs(value) < 1 / eps)
+    return jnp.where(is_exact, value, changed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx_ir as ir
 from jaxport.export.generation import decoders
 from jaxport.export.signature.ports import Port
 from jaxport.graph.fusions.caches import is_cached_attention
+from jaxport.importer.traced.assumptions import Assumptions
 from jaxport.jaxprs import Array, dims
 
 MASK, POSITIONS = "attention_mask", "position_ids"
@@ -19,6 +21,21 @@ def is_counted(model: ir.Model) -> bool:
     """Whether a model is a step of a decoder whose attention counts the rows of its cache."""
     is_step = decoders.is_step(value.name for value in model.graph.inputs)
     return is_step and any(map(is_cached_attention, model.graph))
+
+
+def sizes_of_step(model: ir.Model) -> Assumptions:
+    """Return what the sizes of a decoder's step have in common, by the names that its callers use: files do not say it."""
+    if not is_counted(model):
+        return Assumptions()
+    named = {dim.value for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)}
+    ordered = itertools.pairwise(
+        name for name in (decoders.LONGEST, decoders.TOTAL, decoders.SEQUENCE) if name in named
+    )
+    grows = {decoders.PAST, decoders.TOTAL, decoders.SEQUENCE} <= named
+    return Assumptions(
+        tuple(f"{longer} >= {shorter}" for longer, shorter in ordered),
+        sizes={decoders.PAST: f"{decoders.TOTAL} - {decoders.SEQUENCE}"} if grows else {},
+    )
 
 
 def settled(sizes: Iterable[Mapping[str, int]]) -> list[dict[str, int]]:

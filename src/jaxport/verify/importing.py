@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import jax
 import numpy as np
+import onnx_ir as ir
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown
@@ -19,6 +21,8 @@ from jaxport.importer.values.arguments import external
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.jaxprs.walk import equations_within
 from jaxport.verify import conditioning
+from jaxport.verify.decoding import is_counted, sizes_of_step
+from jaxport.verify.given import arrays_and_sizes
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Report
 from jaxport.verify.running import Run, Sides, arguments
@@ -49,7 +53,8 @@ def verify_program(
 
     Args:
       program: the imported model.
-      inputs: the inputs by position or by name; inputs whose values decide shapes have to be among them.
+      inputs: the inputs by position or by name; inputs whose values decide shapes have to be among them. A shape such as
+        `("n", 3)`, or a `jax.ShapeDtypeStruct`, is that of an array to sample.
       check: whether to raise if the two sides disagree.
       sizes: the sizes of the dims that the model names, one mapping per run.
       rtol, atol: the relative and absolute tolerance of an element; by default those of its dtype.
@@ -164,7 +169,7 @@ class Comparison(Sides[Run]):
         avoid: Mapping[str, Iterable[int]] | None = None,
     ) -> Iterator[Run]:
         """Yield the inputs to run on, at each set of sizes."""
-        by_name = self._by_name(inputs)
+        by_name, said = self._by_name(inputs)
         missing = [name for name in self.program.static_inputs if name not in by_name]
         if missing:
             raise InvalidArgument(
@@ -174,12 +179,14 @@ class Comparison(Sides[Run]):
                 instead="give an array for it",
             )
         with jax.enable_x64(True):
-            traced, assumed = self._traced(by_name, {name for each in sizes or () for name in each})
+            traced, assumed = self._traced(by_name, {*said, *(name for each in sizes or () for name in each)})
             specs = input_specs(self.program, assumed)
         ports = {name: Port(name, spec.shape, spec.dtype) for name, spec in specs.items()}
         names = [name for name in ports if name not in self.program.static_inputs]
-        known, inside = self._known_sizes(by_name), narrowest(traced)
-        for at, arrays in arguments(traced, names, ports, by_name, known, sizes, avoid, seed):
+        known, inside = {**said, **self._known_sizes(by_name)}, narrowest(traced)
+        is_step = is_counted(self.program.model)
+        drawn = arguments(traced, names, ports, by_name, known, sizes, avoid, seed, is_step=is_step)
+        for at, arrays in drawn:
             yield Run({**at, **{name: dims.evaluate(text, at) for name, text in assumed.sizes.items()}}, arrays, inside)
 
     def in_jax(self, run: Run) -> Callable[[], list[np.ndarray]]:
@@ -210,7 +217,8 @@ class Comparison(Sides[Run]):
             count = len(jax.tree.leaves(program.params))
             return conditioning.spread(jax.make_jaxpr(apply)(*leaves), leaves, count)
 
-    def _by_name(self, inputs: Sequence[PyTree] | Parameters | None) -> dict[str, np.ndarray]:
+    def _by_name(self, inputs: Sequence[PyTree] | Parameters | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+        """Return the arrays that the user gives, and the sizes that are given as shapes of others."""
         if not isinstance(inputs, Mapping):
             inputs = dict(zip(self.program.input_names, inputs or (), strict=False))
         declared = {value.name: value for value in self.program.inputs}
@@ -221,12 +229,9 @@ class Comparison(Sides[Run]):
                 where=f"`{self.program.name}`",
                 instead=f"the inputs are {', '.join(f'`{name}`' for name in declared)}",
             )
-        arrays = {}
-        for name, value in inputs.items():
-            dtype = declared[name].dtype
-            array = np.asarray(value)
-            arrays[name] = array if dtype is None or hasattr(value, "dtype") else array.astype(dtype.numpy())
-        return arrays
+        texts = {name: value for name, value in inputs.items() if declared[name].dtype == ir.DataType.STRING}
+        given, sizes = arrays_and_sizes({n: v for n, v in inputs.items() if n not in texts}, self._specs)
+        return {name: _array(name, value, declared[name].dtype) for name, value in {**texts, **given}.items()}, sizes
 
     def _known_sizes(self, by_name: Mapping[str, np.ndarray]) -> dict[str, int]:
         return {
@@ -255,17 +260,35 @@ class Comparison(Sides[Run]):
 
             return jax.make_jaxpr(call)(program.param_specs, *specs.values()), assumed
 
+        declared = sizes_of_step(program.model)
+        declared = declared if given.isdisjoint(declared.sizes) else Assumptions()
         try:
-            return with_assumptions(attempt)
+            return with_assumptions(attempt, declared)
         except (ModelError, ValueNotKnown):  # only the trace at the sizes of the run matters
-            shapes = [spec for name, spec in self._specs.items() if name not in known]
-            return jax.make_jaxpr(lambda *arrays: arrays)(*shapes), Assumptions()
+            shapes = [spec for name, spec in input_specs(program, declared).items() if name not in known]
+            return jax.make_jaxpr(lambda *arrays: arrays)(*shapes), declared
+
+
+def _array(name: str, value: PyTree, dtype: ir.DataType | None) -> np.ndarray:
+    """Return what a user gives for an input as an array; numbers without a dtype get that of the input."""
+    try:
+        array = np.asarray(value)
+        return array if dtype is None or hasattr(value, "dtype") else array.astype(dtype.numpy())
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"`{value!r}` is not an array",
+            where=f"the input `{name}`",
+            why=str(error),
+            instead="pass an array or a shape",
+        ) from error
 
 
 def caller(
     program: Program, arrays: Mapping[str, np.ndarray], options: Parameters | None = None
 ) -> Callable[[], list[np.ndarray]]:
     """Return a call of a program on arrays of the model's own types, already compiled unless a shape depends on values.
+
+    A program that takes texts computes on the host.
 
     A program of very many operations is not compiled as a whole: the time of XLA grows with the square of their number.
 
@@ -285,12 +308,12 @@ def caller(
 
     with jax.enable_x64(True):
         params = program.params
-        try:
-            traced = jax.jit(apply, compiler_options=dict(options or {})).trace(params, passed)
-            count = sum(1 for _ in itertools.islice(equations_within(traced.jaxpr.jaxpr), LONGEST_COMPILED + 1))
-            run: PythonFunction = one_by_one if count > LONGEST_COMPILED else traced.lower().compile()
-        except ValueNotKnown:
-            run = apply
+        run: PythonFunction = apply
+        if not any(array.dtype.kind in "OSUT" for array in passed.values()):
+            with suppress(ValueNotKnown):
+                traced = jax.jit(apply, compiler_options=dict(options or {})).trace(params, passed)
+                count = sum(1 for _ in itertools.islice(equations_within(traced.jaxpr.jaxpr), LONGEST_COMPILED + 1))
+                run = one_by_one if count > LONGEST_COMPILED else traced.lower().compile()
 
     def call() -> list[np.ndarray]:
         with jax.enable_x64(True):

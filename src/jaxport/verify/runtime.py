@@ -97,6 +97,8 @@ class Session:
             ) from error
         self.input_names = [value.name for value in self._session.get_inputs()]
         self.output_names = [value.name for value in self._session.get_outputs()]
+        ports = (*self._session.get_inputs(), *self._session.get_outputs())
+        self._has_texts = any(port.type == "tensor(string)" for port in ports)
         metadata = self._session.get_modelmeta().custom_metadata_map
         self._shared = buffers.shared(metadata, (self.input_names, self.output_names))
 
@@ -114,9 +116,12 @@ class Session:
         Raises:
           RunError: the runtime fails, or an input does not fit the model.
         """
-        values = {name: self._ort_value(np.asarray(value)) for name, value in inputs.items()}
+        arrays = {name: np.asarray(value) for name, value in inputs.items()}
         try:
-            return self._run(values)
+            if self._has_texts:  # its own values hold none
+                texts = {name: array.astype(object) for name, array in arrays.items() if array.dtype.kind in "SUT"}
+                return list(self._session.run(self.output_names, {**arrays, **texts}))
+            return self._run({name: self._ort_value(array) for name, array in arrays.items()})
         except _failures() as error:
             raise RunError("ONNX Runtime cannot run the model", why=_message(error)) from error
 

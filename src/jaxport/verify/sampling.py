@@ -96,11 +96,11 @@ class _Flow:
         self.carries = carries
         self.ranges: dict[int, list[Range]] = {}
         self.searched: set[int] = set()
-        self._done: dict[tuple[int, tuple[_ValueOrigin, ...]], list[_ValueOrigin]] = {}
+        self._done: dict[tuple[jaxprs.Jaxpr, tuple[_ValueOrigin, ...]], list[_ValueOrigin]] = {}
 
     def through(self, jaxpr: jaxprs.Jaxpr, origins: Sequence[_ValueOrigin]) -> list[_ValueOrigin]:
         """Return the origins of the results of a body, given those of its inputs."""
-        key = id(jaxpr), tuple(origins)
+        key = jaxpr, tuple(origins)
         if key not in self._done:
             inputs = [*([_NOWHERE] * len(jaxpr.constvars)), *origins]
             self._done[key] = interpret(jaxpr, inputs, self.equation, lambda _: _NOWHERE)

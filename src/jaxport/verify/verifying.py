@@ -23,6 +23,7 @@ from jaxport.export.signature.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
 from jaxport.verify.decoding import is_counted
+from jaxport.verify.given import arrays_and_sizes, is_shape
 from jaxport.verify.per_block.blockwise import block_differences
 from jaxport.verify.per_block.localizing import Localizer
 from jaxport.verify.precision import narrowest
@@ -57,7 +58,8 @@ def verify(
     Args:
       exported: the model.
       inputs: the positional arguments of the function; or some arguments by input name; or a sampler, called with the
-        port, the sizes and a NumPy generator, which returns an array or None.
+        port, the sizes and a NumPy generator, which returns an array or None. A shape such as `("n", 3)`, or a
+        `jax.ShapeDtypeStruct`, is that of an array to sample.
       check: whether to raise if the two sides disagree.
       sizes: the sizes of the symbolic dims, one mapping per run, or one mapping; a model without symbols runs once.
       rtol: the tolerance relative to each element; by default that of the output's dtype.
@@ -312,10 +314,11 @@ class _Subject(Sides[_FunctionRun]):
         seed: int,
     ) -> Iterator[_FunctionRun]:
         """Yield the arguments to run on, at each set of sizes, and for each value of each flag at the first."""
-        by_name, sampler = self._by_name(inputs)
         ports = {port.name: port for port in self.inputs}
+        by_name, sampler = self._by_name(inputs)
+        by_name, said = arrays_and_sizes(by_name, ports)
         shapes = {name: port.shape for name, port in ports.items()}
-        known = specs.sizes_of({name: shapes[name] for name in by_name}, by_name)
+        known = said | specs.sizes_of({name: shapes[name] for name in by_name}, by_name)
         flags = [
             name for index, name in enumerate(ports) if self._position(index) in self.flags and name not in by_name
         ]
@@ -346,7 +349,7 @@ class _Subject(Sides[_FunctionRun]):
                     instead=f"the inputs are {', '.join(names)}",
                 )
             return {name: _shaped(value) for name, value in inputs.items()}, None
-        leaves, tree = jax.tree.flatten(tuple(inputs))
+        leaves, tree = jax.tree.flatten(tuple(inputs), is_leaf=is_shape)
         wanted = self.traced.in_tree.children()[0]
         if tree != wanted:
             raise InvalidArgument(
@@ -360,7 +363,7 @@ class _Subject(Sides[_FunctionRun]):
 
 
 def _shaped(leaf: PyTree) -> PyTree:
-    return leaf if hasattr(leaf, "shape") else np.asarray(leaf)
+    return leaf if hasattr(leaf, "shape") or is_shape(leaf) else np.asarray(leaf)
 
 
 def _plain(value: PyTree) -> np.ndarray:

@@ -35,7 +35,7 @@ impl NnxBidirectionalGru {
         let [b, t, _] = x.dims();
         let x_2 = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
         let x_3 = -Tensor::arange(0..t as i64, (&device, DType::I32)) + (t as i64 - 1);
-        let x_3 = mod_2(x_3.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1));
+        let x_3 = computed(x_3.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1));
         let x_4 = x_3.clone().unsqueeze_dim::<3>(2);
         let x_3 = x_3.clone().equal(x_3).unsqueeze_dim::<3>(2);
         for layer in &self.layers {
@@ -84,8 +84,8 @@ impl Rnn2 {
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>, x_2: Tensor<2>) -> Tensor<3> {
         let x = gather_nd::<3, 3, 3, _>(x, indices.clone(), 1).mask_fill(mask.clone().bool_not(), f32::NAN);
-        let cell = self.cell.forward(x.swap_dims(0, 1), x_2).squeeze_dim::<3>(1).swap_dims(0, 1);
-        gather_nd::<3, 3, 3, _>(cell, indices, 1).mask_fill(mask.bool_not(), f32::NAN)
+        let x = gather_nd::<3, 3, 3, _>(self.cell.forward(x.swap_dims(0, 1), x_2).swap_dims(0, 1), indices, 1);
+        x.mask_fill(mask.bool_not(), f32::NAN)
     }
 }
 
@@ -105,7 +105,7 @@ impl Rnn {
 
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> Tensor<3> {
-        self.cell.forward(x.swap_dims(0, 1), x_2).squeeze_dim::<3>(1).swap_dims(0, 1)
+        self.cell.forward(x.swap_dims(0, 1), x_2).swap_dims(0, 1)
     }
 }
 
@@ -128,7 +128,7 @@ impl GRUCell {
     }
 
     /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> Tensor<4> {
+    pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> Tensor<3> {
         let device = x.device();
         let x_3 = self.kernel_2.val().slice(s![16..32]);
         let x_4 = self.kernel_2.val().slice(s![..16]);
@@ -146,7 +146,7 @@ impl GRUCell {
         let x_4 = x_4.slice_dim(1, 32..).squeeze_dim::<2>(0).transpose();
         let x_6 = x_3.clone().slice(s![32..]);
         let (_, x) = scan(x_2, x, x_5, x_3, x_4, x_6);
-        x.unsqueeze_dim::<4>(1)
+        x
     }
 }
 
@@ -166,7 +166,7 @@ fn scan(x0: Tensor<2>, x1: Tensor<3>, x2: Tensor<2>, x3: Tensor<1>, x4: Tensor<2
     (carry, Tensor::stack::<3>(rows, 0))
 }
 
-fn mod_2(x: Tensor<2, Int>) -> Tensor<2, Int> {
+fn computed(x: Tensor<2, Int>) -> Tensor<2, Int> {
     let device = x.device();
     let [_, t] = x.dims();
     let x_2 = Tensor::<1, Int>::full([1], t as i64, (&device, DType::I32)).equal(Tensor::<1, Int>::zeros([1], (&device, DType::I32)));

@@ -96,7 +96,7 @@ impl Block {
     pub fn forward(&self, x: Tensor<3>, cos: Tensor<4>, sin: Tensor<4>, cache_key: Tensor<4>, indices: Tensor<2, Int>, cache_value: Tensor<4>, mask: Tensor<5, Bool>) -> (Tensor<4>, Tensor<4>, Tensor<3>) {
         let [b, _, _] = x.dims();
         let attention_norm = self.attention_norm.forward(x.clone());
-        let x_2 = rotary(self.key.forward(attention_norm.clone()).reshape([b, 1, 2, 8]), cos.clone(), sin.clone()).reshape([b, 2, 8]);
+        let x_2 = rotary(self.key.forward(attention_norm.clone()).reshape([b, 1, 2, 8]), cos.clone(), sin.clone()).squeeze_dim::<3>(1);
         let x_2 = scatter_nd(cache_key, indices.clone(), x_2, IndexingUpdateOp::Assign);
         let x_3 = scatter_nd(cache_value, indices, self.value.forward(attention_norm.clone()).reshape([b, 2, 8]), IndexingUpdateOp::Assign);
         let x_4 = rotary(self.query.forward(attention_norm).reshape([b, 1, 4, 8]), cos, sin);

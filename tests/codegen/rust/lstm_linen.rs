@@ -49,8 +49,8 @@ impl LinenLstm {
         let embed_0 = embed::<2, 3>(&self.embed_0, ids);
         let x = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
         let (x_2, x_3, x_4) = self.rnn_0.forward(embed_0, x.clone());
-        let (x, x_2, x_5) = self.rnn_1.forward(x_2, x);
-        Outputs { output_0: self.dense_0.forward(x_5), output_1_0_0: x_4, output_1_0_1: x_3, output_1_1_0: x_2, output_1_1_1: x }
+        let (x, x_4, x_5) = self.rnn_1.forward(x_4, x);
+        Outputs { output_0: self.dense_0.forward(x_5), output_1_0_0: x_3, output_1_0_1: x_2, output_1_1_0: x_4, output_1_1_1: x }
     }
 }
 
@@ -107,8 +107,6 @@ impl Rnn2 {
         let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
         let x_3 = x_3.unsqueeze::<3>().squeeze_dim::<2>(0).transpose();
         let (x, x_2, x_3) = scan(x_2, x, x_3);
-        let x = x.unsqueeze::<3>().squeeze_dim::<2>(0);
-        let x_2 = x_2.unsqueeze::<3>().squeeze_dim::<2>(0);
         (x, x_2, x_3.swap_dims(0, 1))
     }
 }
@@ -150,7 +148,7 @@ impl Rnn {
     }
 
     /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> (Tensor<3>, Tensor<2>, Tensor<2>) {
+    pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> (Tensor<2>, Tensor<2>, Tensor<3>) {
         let device = x.device();
         let x_3 = Tensor::cat(vec![self.kernel_5.val(), self.kernel_6.val(), self.kernel_7.val(), self.kernel_8.val()], 1);
         let x_3 = x_3.transpose();
@@ -165,9 +163,7 @@ impl Rnn {
         let x_3 = x_3.transpose();
         let x_3 = Tensor::cat(vec![x_3.clone().slice(s![..16]), x_3.clone().slice(s![48..]), x_3.slice(s![16..48])], 0);
         let x_3 = x_3.unsqueeze::<3>().squeeze_dim::<2>(0).transpose();
-        let (x, x_2, x_3) = scan(x_2, x, x_3);
-        let x = x.unsqueeze::<3>().squeeze_dim::<2>(0);
-        (x_3, x, x_2.unsqueeze::<3>().squeeze_dim::<2>(0))
+        scan(x_2, x, x_3)
     }
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxport
-from jaxport.testing import check, f32
+from jaxport.testing import check, f32, i32
 
 
 def block_mask(x):
@@ -46,6 +46,12 @@ def test_causal_attention_of_open_length_is_one_operator():
     exported.verify()
     (node,) = [node for node in exported.model.graph if node.op_type == "Attention"]
     assert node.attributes["is_causal"].as_int() == 1
+
+
+@pytest.mark.parametrize(("fn", "nodes"), [(lambda x: jnp.argmax(x.astype(jnp.float32), -1), 3)])
+def test_what_is_never_nan_is_not_asked_for_nan(fn, nodes):
+    exported = check(fn, i32("B", 5))
+    assert len(list(exported.model.graph)) <= nodes
 
 
 def test_what_is_not_finite_is_not_assumed_away():

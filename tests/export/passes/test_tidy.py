@@ -43,6 +43,15 @@ def test_casts():
     expect_graph(check(there_and_back, f32("B")), ["Greater"], counts={"Cast": 0})
 
 
+def test_a_cast_between_movements():
+    def fn(x):
+        return x.reshape(-1, 2, 6).astype(jnp.float16).reshape(-1, 3, 4).astype(jnp.float32) + 1
+
+    expect_graph(check(fn, f32("B", 3, 4), without={"empty": "of the rules"}), ["Cast -> Cast -> Add"])
+    both = lambda x: ((split := x.reshape(-1, 2, 6)).astype(jnp.float16).reshape(-1, 12), split)
+    expect_graph(check(both, f32("B", 3, 4), without={"empty": "of the rules"}), counts={"Reshape": 2, "Cast": 1})
+
+
 HOLDS = [
     (ir.DataType.FLOAT, ir.DataType.FLOAT16, True),
     (ir.DataType.FLOAT, ir.DataType.BFLOAT16, True),

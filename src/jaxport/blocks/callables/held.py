@@ -18,6 +18,7 @@ from jaxport.blocks.callables.naming import dotted
 from jaxport.blocks.callables.places import Types, joined
 from jaxport.blocks.callables.values import contents, is_array
 from jaxport.jaxprs import PythonFunction, PyTree
+from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["held", "restored", "static_attribute"]
 
@@ -48,14 +49,14 @@ def held(fn: PythonFunction, kinds: Types) -> list[tuple[str, PyTree]]:
     ['params']
     """
     items: list[tuple[str, PyTree]] = []
-    seen: dict[int, PyTree] = {}  # kept alive, so that no id is reused
+    seen: IdentitySet[PyTree] = IdentitySet()
     # Each with its name, and whether it may be an instance to search.
     waiting: list[tuple[str, PyTree, bool]] = [("", fn, True)]
     while waiting:
         name, value, opened = waiting.pop(0)
-        if id(value) in seen or value is None or issubclass(type(value), _WITHOUT):
+        if value in seen or value is None or issubclass(type(value), _WITHOUT):
             continue
-        seen[id(value)] = value
+        seen.add(value)
         if kinds.root_framework_of(value) is not None or is_array(value):
             items.append((name, value))
         elif issubclass(type(value), types.FunctionType | types.MethodType | functools.partial):

@@ -25,6 +25,7 @@ from jaxport.blocks.callables.naming import dotted, unused
 from jaxport.blocks.callables.places import Places, Types, joined
 from jaxport.blocks.callables.values import contents, is_array, is_tracer
 from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, get_opaque_trace_state
+from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 
 __all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
 
@@ -124,18 +125,18 @@ class Models:
         self._copied: list[_Copied] = []
         self._level: PyTree = None
         self._is_looking = False
-        # By the id of an original, the original and its copy, and the reverse. Objects that are neither (made by the
-        # trace itself, or immutable) are in `_own`. All are kept alive, so that no id is reused.
-        self._copies: dict[int, tuple[PyTree, PyTree]] = {}
-        self._originals: dict[int, tuple[PyTree, PyTree]] = {}
-        self._own: dict[int, PyTree] = {}
+        # The copy of each original, and the reverse. Objects that are neither (made by the trace itself, or immutable)
+        # are in `_own`.
+        self._copies: IdentityMap[PyTree, PyTree] = IdentityMap()
+        self._originals: IdentityMap[PyTree, PyTree] = IdentityMap()
+        self._own: IdentitySet[PyTree] = IdentitySet()
         self._arrays: dict[Hashable, Leaf] = {}
         items = held(fn, self._types)
-        names = {id(value): name for name, value in items}
-        items += [(type(value).__name__, value) for value in known if id(value) not in names]
-        looks = {id(value): self._look(value) for _, value in items}
-        parts = {id(node) for _, value in items for node in self._parts(value, looks[id(value)])}
-        roots = [self._root(name, value, looks[id(value)]) for name, value in items if id(value) not in parts]
+        named = IdentitySet(value for _, value in items)
+        items += [(type(value).__name__, value) for value in known if value not in named]
+        looks = IdentityMap((value, self._look(value)) for _, value in items)
+        parts = IdentitySet(node for value, look in looks.items() for node in self._parts(value, look))
+        roots = [self._root(name, value, looks[value]) for name, value in items if value not in parts]
         together = [root for root in roots if root.framework is not None and root.framework.lifts_together]
         for group in [together, *([root] for root in roots if root not in together)]:
             if group:
@@ -192,15 +193,13 @@ class Models:
         if originals is None:
             originals = framework.nodes(values if copied.together else values[0])
         for original, copy in zip(originals, framework.nodes(copied.copy), strict=True):
-            self._copies[id(original)] = original, copy
-            self._originals[id(copy)] = copy, original
+            self._copies[original], self._originals[copy] = copy, original
 
     def stand_in(self, value: PyTree) -> PyTree:
         """Return the copy of `value` in this trace, or `value` itself."""
-        known = self._copies.get(id(value))
-        if known is not None:
-            return known[1]
-        if self._level is None or self._is_looking or id(value) in self._originals or id(value) in self._own:
+        if value in self._copies:
+            return self._copies[value]
+        if self._level is None or self._is_looking or value in self._originals or value in self._own:
             return value
         framework = self._types.root_framework_of(value)
         if framework is not None:
@@ -213,7 +212,7 @@ class Models:
                     return self._met(value)
             finally:
                 self._is_looking = False
-        self._own[id(value)] = value
+        self._own.add(value)
         return value
 
     def _part(self, framework: Framework, value: PyTree) -> PyTree | None:
@@ -238,15 +237,14 @@ class Models:
         copied = self._lift([self._root(type(value).__name__, value, look)])
         if copied is None:
             return value
-        if self._level != _level() or any(id(part) in self._copies for part in self._parts(value, look)):
+        if self._level != _level() or any(part in self._copies for part in self._parts(value, look)):
             raise MetLate(value)
         self._copy(copied)
-        return self._copies[id(value)][1]
+        return self._copies[value]
 
     def original(self, module: Module) -> PyTree:
         """Return the user's module of a copy; any other is itself."""
-        known = self._originals.get(id(module))
-        return module if known is None else known[1]
+        return self._originals.get(module, module)
 
     # -- after the trace -------------------------------------------------------------------------------------------
 
@@ -262,13 +260,13 @@ class Models:
             root.name = "" if root is alone else unused(root.name, taken)
             taken.add(root.name)
         self._arrays.clear()
-        converted = {
-            id(leaf.value): array for c in self._copied for leaf, array in zip(c.lifted.leaves, c.arrays, strict=True)
-        }
+        converted = IdentityMap(
+            (leaf.value, array) for c in self._copied for leaf, array in zip(c.lifted.leaves, c.arrays, strict=True)
+        )
         for root in self._roots:
             self.places.register(root.value, root.name)
             for leaf in root.leaves:
-                array = converted.get(id(leaf.value), leaf.value)
+                array = converted.get(leaf.value, leaf.value)
                 is_whole = root.framework is not None and root.framework.has_whole_paths
                 path = leaf.path if is_whole else joined(root.name, leaf.path)
                 self._arrays.setdefault(_identity(array), replace(leaf, path=path))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from jaxport.blocks.callables.framework import Framework
 from jaxport.jaxprs import Module, PyTree
+from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 
 __all__ = ["Places", "Types", "joined", "kind_of"]
 
@@ -67,27 +68,27 @@ def _says(predicate: Callable[[PyTree], bool], value: PyTree) -> bool:
 
 
 class Places:
-    """The paths of modules. Objects are kept alive with their ids, so that no id is reused."""
+    """The paths of modules."""
 
     def __init__(self, types: Types):
         self.types = types
-        self._paths: dict[int, tuple[PyTree, str]] = {}
-        self._expected: dict[int, PyTree] = {}
+        self._paths: IdentityMap[Module, str] = IdentityMap()
+        self._expected: IdentitySet[Module] = IdentitySet()
         self._by_kind: dict[Hashable, list[str]] | None = None
 
     def register(self, module: Module, path: str) -> None:
         """Record the path of a module and of all modules below it; known modules keep their path."""
         for below, submodule in self.below(module):
-            self._paths.setdefault(id(submodule), (submodule, joined(path, below)))
+            self._paths.setdefault(submodule, joined(path, below))
         self._by_kind = None
 
     def expect(self, module: Module) -> None:
         """Record that the module will be registered, when the names of all models are known."""
-        self._expected[id(module)] = module
+        self._expected.add(module)
 
     def knows(self, module: Module) -> bool:
         """Whether the module is registered, or will be."""
-        return id(module) in self._expected or id(module) in self._paths
+        return module in self._expected or module in self._paths
 
     def below(self, module: Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and the modules below it, with their relative paths."""
@@ -96,14 +97,13 @@ class Places:
 
     def find(self, module: Module) -> str | None:
         """Return the path of a module, None if it is unknown."""
-        known = self._paths.get(id(module))
-        return None if known is None else known[1]
+        return self._paths.get(module)
 
     def like(self, kind: tuple) -> Sequence[str]:
         """Return the paths of the modules of the same type and config (see `kind_of`), or at least of the same type."""
         if self._by_kind is None:
             self._by_kind = {}
-            for module, path in self._paths.values():
+            for module, path in self._paths.items():
                 framework = self.types.framework_of(module)
                 if framework is not None:
                     for key in (type(module), kind_of(framework, module)):

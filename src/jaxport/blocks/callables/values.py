@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from jax import core as jax_core
 
 from jaxport import jaxprs
 from jaxport.jaxprs import Array, PyTree, TreeDef
+from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 
 __all__ = [
     "CallPart",
@@ -98,9 +99,9 @@ class CallPart:
         for _, part in self.items:
             yield from part.positions()
 
-    def within(self, containers: Container[int]) -> Iterator[int]:
-        """Yield the positions of the arrays in lists and dicts whose ids are among `containers`."""
-        if type(self.value) in _MUTABLE and id(self.value) in containers:
+    def within(self, containers: Container[PyTree]) -> Iterator[int]:
+        """Yield the positions of the arrays in lists and dicts that are among `containers`."""
+        if type(self.value) in _MUTABLE and self.value in containers:
             yield from self.positions()
         else:
             for _, part in self.items:
@@ -117,15 +118,13 @@ class NamedArrays:
     arrays: list[Array] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     static: dict[str, PyTree] = field(default_factory=dict)
-    visits: Counter[int] = field(default_factory=Counter)
+    visits: IdentityMap[PyTree, int] = field(default_factory=IdentityMap)
 
     @property
     def repeated(self) -> set[int]:
         """The positions of arrays that have an earlier place, too."""
-        first: dict[int, int] = {}
-        return {
-            position for position, array in enumerate(self.arrays) if first.setdefault(id(array), position) != position
-        }
+        first: IdentityMap[Array, int] = IdentityMap()
+        return {position for position, array in enumerate(self.arrays) if first.setdefault(array, position) != position}
 
 
 # A container has so many places at most: containers in containers, each of which holds the next twice, have 2**n.
@@ -137,11 +136,11 @@ def _joined(path: str, key: Any) -> str:
 
 
 def collect(
-    value: PyTree, path: str, is_opaque: Callable[[PyTree], bool], into: NamedArrays, around: tuple[int, ...] = ()
+    value: PyTree, path: str, is_opaque: Callable[[PyTree], bool], into: NamedArrays, around: tuple[PyTree, ...] = ()
 ) -> CallPart:
     """Add the contents of `value`, in a fixed order, and return its parts; modules (`is_opaque`) are skipped.
 
-    `around` has the ids of the containers around it: one that contains itself ends there.
+    `around` has the containers around it: one that contains itself ends there.
     """
     if is_array(value):
         if is_tracer(value) and not is_value(jax.typeof(value)):
@@ -159,10 +158,11 @@ def collect(
             return CallPart(value)
     else:
         children = _named_items(value) if issubclass(type(value), tuple) else items(value)
-    if id(value) in around or into.visits[id(value)] == _MOST_PLACES:
+    visits = into.visits.get(value, 0)
+    if any(value is container for container in around) or visits == _MOST_PLACES:
         return CallPart(value)
-    into.visits[id(value)] += 1
-    around = (*around, id(value))
+    into.visits[value] = visits + 1
+    around = (*around, value)
     return CallPart(
         value,
         items=[(key, collect(item, _joined(path, key), is_opaque, into, around)) for key, item in list(children)],
@@ -232,10 +232,10 @@ def contents(tree: PyTree, is_leaf: Callable[[PyTree], bool]) -> list[tuple[list
     leaves: list[tuple[list[PyTree], PyTree]] = []
     # A path is a linked list of keys, leaf to root: only those of leaves are written out.
     waiting: list[tuple[PyTree, PyTree]] = [(None, tree)]
-    seen: dict[int, PyTree] = {}  # kept alive, so that no id is reused
+    seen: IdentitySet[PyTree] = IdentitySet()
     while waiting:
         path, item = waiting.pop()
-        if item is None or id(item) in seen:
+        if item is None or item in seen:
             continue
         try:
             below = None if is_leaf(item) else children(item)
@@ -244,7 +244,7 @@ def contents(tree: PyTree, is_leaf: Callable[[PyTree], bool]) -> list[tuple[list
         if below is None:
             leaves.append((_keys(path), item))
         else:
-            seen[id(item)] = item
+            seen.add(item)
             waiting += [((path, keys), child) for keys, child in reversed(below)]
     return leaves
 
@@ -277,7 +277,7 @@ class Exchange:
         #: The positions whose array has been exchanged.
         self.exchanged: set[int] = set()
         self._undo: list[tuple[PyTree, PyTree, PyTree]] = []
-        self._changed: dict[int, PyTree] = {}
+        self._changed: IdentitySet[PyTree] = IdentitySet()
         self._copies: list[tuple[PyTree, list[PyTree]]] = []
 
     def value(self, part: CallPart) -> PyTree:
@@ -301,8 +301,8 @@ class Exchange:
 
     def _mutable(self, part: CallPart) -> PyTree:
         value = part.value
-        is_first = id(value) not in self._changed
-        self._changed[id(value)] = value
+        is_first = value not in self._changed
+        self._changed.add(value)
         after = [(key, below.value, self.value(below)) for key, below in part.items]
         if is_first:
             for key, before, new in after:
@@ -335,10 +335,10 @@ class Exchange:
 
     def undo(self) -> None:
         """Revert the changes, wherever in its container the callee may have moved a value."""
-        before_by_container: dict[int, tuple[PyTree, dict[int, PyTree]]] = {}
+        changes: IdentityMap[PyTree, IdentityMap[PyTree, PyTree]] = IdentityMap()
         for container, before, after in self._undo:
-            before_by_container.setdefault(id(container), (container, {}))[1][id(after)] = before
-        for container, before_by_id in before_by_container.values():
+            changes.setdefault(container, IdentityMap())[after] = before
+        for container, before_by_after in changes.items():
             for key, item in list(_MUTABLE[type(container)](container)):
-                if id(item) in before_by_id:
-                    container[key] = before_by_id[id(item)]
+                if item in before_by_after:
+                    container[key] = before_by_after[item]

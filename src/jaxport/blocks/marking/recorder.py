@@ -22,6 +22,7 @@ from jaxport.blocks.callables.values import Exchange, NamedArrays, collect, is_t
 from jaxport.blocks.marking.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, of_one_trace, source_info_util
+from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 from jaxport.jaxprs.meshes import explicit_mesh, on_automatic_axes
 
 __all__ = ["Boundary", "Operators", "Recorder", "calls_left"]
@@ -85,7 +86,7 @@ class Recorder:
     def __init__(
         self,
         frameworks: Sequence[Framework],
-        functions: Mapping[int, tuple[PyTree, str]],
+        functions: IdentityMap[PyTree, str],
         boundaries: Mapping[Hashable, Boundary],
         operators: Operators = "none",
     ):
@@ -99,12 +100,11 @@ class Recorder:
         self._carriers = [f.carry for f in frameworks if type(f).carry is not Framework.carry]
         self._frames: list[_RunningCall] = []
         self._names: dict[type, str] = {}
-        # Modules of traced bodies, and the bodies of modules that know their own path. Objects are kept alive with
-        # their ids, so that no id is reused.
-        self._anchored: dict[int, tuple[PyTree, EnclosingModule, str]] = {}
-        self._bodies: dict[int, tuple[PyTree, EnclosingModule]] = {}
-        self._automatic: dict[int, tuple[PyTree, PyTree]] = {}
-        self._originals: dict[int, tuple[PyTree, PyTree]] = {}
+        # Modules of traced bodies, and the bodies of modules that know their own path.
+        self._anchored: IdentityMap[Module, tuple[EnclosingModule, str]] = IdentityMap()
+        self._bodies: IdentityMap[PyTree, EnclosingModule] = IdentityMap()
+        self._automatic: IdentityMap[Array, Array] = IdentityMap()
+        self._originals: IdentityMap[Array, Array] = IdentityMap()
 
     def stand_in(self, value: PyTree) -> PyTree:
         """Return the running trace's copy of a module, or of another object with state."""
@@ -116,29 +116,29 @@ class Recorder:
             if isinstance(value, jax_core.Tracer) or explicit_mesh([jax.typeof(value)]) is None:
                 yield value
             else:
-                if id(value) not in self._automatic:
+                if value not in self._automatic:
                     made = on_automatic_axes(value)
-                    self._automatic[id(value)], self._originals[id(made)] = (made, value), (value, made)
-                yield self._automatic[id(value)][0]
+                    self._automatic[value], self._originals[made] = made, value
+                yield self._automatic[value]
 
     def original(self, value: PyTree) -> PyTree:
         """Return the array that another one stands for: of automatic axes, or at a second place of a call."""
-        return self._originals.get(id(value), (value,))[0]
+        return self._originals.get(value, value)
 
     def _origin(self, framework: Framework, module: Module) -> _Origin:
         own = framework.own_place(module)
         if own is not None:
-            known_body = self._bodies.get(id(own.body))
+            known_body = self._bodies.get(own.body)
             if known_body is not None:
-                return _Origin(anchor=known_body[1], path=own.path)
+                return _Origin(anchor=known_body, path=own.path)
             leaves, body_path, below = own.leaves(), own.body_path, own.path
         else:
             original = module if self.models is None else self.models.original(module)
             if self.places.knows(original):
                 return _Origin(owner=original)
-            known = self._anchored.get(id(module))
+            known = self._anchored.get(module)
             if known is not None:
-                return _Origin(anchor=known[1], path=known[2])
+                return _Origin(anchor=known[0], path=known[1])
             leaves, body_path, below = [("", leaf) for leaf in framework.leaves(module)], None, ""
         leaves = [(group, leaf) for group, leaf in leaves if jaxprs.valid_jaxtype(leaf.value)]
         anchor = EnclosingModule(
@@ -148,17 +148,17 @@ class Recorder:
             own_path=body_path,
         )
         if own is not None:
-            self._bodies[id(own.body)] = own.body, anchor
+            self._bodies[own.body] = anchor
         else:
             for path, submodule in framework.submodules(module):
-                self._anchored.setdefault(id(submodule), (submodule, anchor, path))
+                self._anchored.setdefault(submodule, (anchor, path))
         return _Origin(None, anchor, below, anchor, [leaf.value for _, leaf in leaves])
 
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def selected(self, function: PythonFunction) -> str | None:
         """Return the target by which a function was selected, if it was."""
-        return self._functions.get(id(function), (None, None))[1]
+        return self._functions.get(function)
 
     def is_called(self, owner: object) -> bool:
         """Whether calls of the methods of `owner` are blocks: it is a module, or its class was decorated."""
@@ -264,13 +264,13 @@ class Recorder:
         left = block_exit_p.bind(*results.arrays, call=call, extra=0, axes=())
         self._carry(results.arrays, left)
         # Where an object keeps its arrays, those that were made inside are found by their identity.
-        known = {id(array) for array in (*arrays, *passed.arrays, *entered)}
-        passed_on = {position for position, array in enumerate(results.arrays) if id(array) in known}
+        known = IdentitySet((*arrays, *passed.arrays, *entered))
+        passed_on = {position for position, array in enumerate(results.arrays) if array in known}
         outside = {position: left[position] for position, array in enumerate(results.arrays) if is_tracer(array)}
         # A container from outside of the running trace keeps an argument: it would hold a value that means nothing there.
-        given = {id(after): before for before, after in zip(arrays, entered, strict=True) if is_tracer(before)}
+        given = IdentityMap((after, before) for before, after in zip(arrays, entered, strict=True) if is_tracer(before))
         for position in passed_on & outside.keys() & set(returned.within(passed.visits)):
-            before = given.get(id(results.arrays[position]))
+            before = given.get(results.arrays[position])
             if before is not None and not of_one_trace(before, outside[position]):
                 del outside[position]
         return Exchange(outside, results.repeated | passed_on).value(returned)
@@ -284,13 +284,13 @@ class Recorder:
         module holds, too, would be one value.
         """
         stored = [i for i, x in enumerate(arrays) if isinstance(x, jax.Array) and not is_tracer(x) and x.ndim]
-        held: set[int] = set()
+        held: IdentitySet[PyTree] = IdentitySet()
         framework = self.types.framework_of(owner) if stored else None
         if framework is not None:
-            held = {id(leaf.value) for leaf in framework.leaves(owner)}
-        twins = {i: twin(arrays[i]) for i in stored if i in repeated or id(arrays[i]) in held}
+            held = IdentitySet(leaf.value for leaf in framework.leaves(owner))
+        twins = {i: twin(arrays[i]) for i in stored if i in repeated or arrays[i] in held}
         for position, made in twins.items():
-            self._originals[id(made)] = self.original(arrays[position]), made
+            self._originals[made] = self.original(arrays[position])
         return [twins.get(position, array) for position, array in enumerate(arrays)], twins
 
     def _carry(self, before: Sequence[PyTree], after: Sequence[PyTree]) -> None:

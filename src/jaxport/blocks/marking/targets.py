@@ -15,6 +15,7 @@ from jaxport.blocks.callables.framework import LIBRARIES, Framework, Prepare, pa
 from jaxport.blocks.marking.recorder import Boundary, Recorder
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Module, PyTree, source_info_util
+from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = [
     "BOUNDARY",
@@ -151,12 +152,12 @@ class TargetSelection:
 
     Attributes:
       classes: the classes among them.
-      functions: by id, each function among them and its target.
+      functions: the functions among them, each with its target.
       patches: the patches that make their calls emit markers.
     """
 
     classes: Mapping[type, Boundary]
-    functions: Mapping[int, tuple[PyTree, str]]
+    functions: IdentityMap[PyTree, str]
     patches: Sequence[Patch]
 
 
@@ -167,7 +168,7 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
       InvalidArgument: a target names nothing, or nothing that can be called.
     """
     classes: dict[type, Boundary] = {}
-    functions: dict[int, tuple[PyTree, str]] = {}
+    functions: IdentityMap[PyTree, str] = IdentityMap()
     patches: list[Patch] = []
     wrap = functools.partial(_selectable, recorder=recorder)
     for target in targets:
@@ -176,7 +177,7 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
         if isinstance(value, type):
             classes[value] = class_boundaries.get(value, Boundary(target))
         elif not hasattr(value, BOUNDARY):  # a decorated function keeps its boundary everywhere
-            functions.setdefault(id(value), (value, target))
+            functions.setdefault(value, target)
             if isinstance(owner, type):
                 patches.append((owner, name, wrap))
     if functions:
@@ -184,7 +185,7 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
         for module in list(sys.modules.values()):
             if isinstance(module, ModuleType):
                 held = list(vars(module).items())
-                patches += [(module, name, wrap) for name, value in held if id(_unselected(value)) in functions]
+                patches += [(module, name, wrap) for name, value in held if _unselected(value) in functions]
     return TargetSelection(classes, functions, patches)
 
 

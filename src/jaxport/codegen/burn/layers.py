@@ -248,7 +248,11 @@ def accepts(layer: Layer) -> bool:
     """Whether Burn's layer computes what a layer of the file does; all else is printed as operators."""
     config = layer.config
     types = {canonical(weight.dtype).name for weight in layer.weights.values()}
-    if layer.kind not in LAYERS or not types <= {"float64", "float32", "float16", "bfloat16"}:
+    if (
+        layer.kind not in LAYERS
+        or config.get("in_single")
+        or not types <= {"float64", "float32", "float16", "bfloat16"}
+    ):
         return False
     if "float64" in types and layer.kind in ("RMSNorm", "LSTM", "GRU", "MultiHeadAttention"):
         return False  # they compute in float32, or begin with it

@@ -339,7 +339,7 @@ class Structs(Classes):
     def _type(self, entry: Entry) -> str:
         if isinstance(entry, list):
             return f"Vec<{self._type(entry[0])}>"
-        return layer_type(entry) if isinstance(entry, Layer) else self.drafts[id(entry)].constructor[0]
+        return layer_type(entry) if isinstance(entry, Layer) else self.drafts[entry].constructor[0]
 
     def _method(
         self,
@@ -413,13 +413,14 @@ class Structs(Classes):
             return Vector(made)
         if isinstance(child, Layer):
             return self.dialect.layers[child.kind].build(child)
-        made, arguments, options = self.drafts[id(child)].constructor
+        made, arguments, options = self.drafts[child].constructor
         values = [*map(copy.deepcopy, arguments), *copy.deepcopy(dict(options)).values()]
         return path_call(f"{made}::new", *values, name("device"))
 
     def _class(
-        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]]
-    ) -> RuntimeValue:
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],
+        functions: Sequence[str] = (),  # noqa: ARG002  a structure takes none
+    ) -> RuntimeValue:  # fmt: skip
         kinds = {"int": "usize", "float": "f64", "bool": "bool"}
         types = {key: kinds[type(columns[places[0]][0].value).__name__] for key, places in arguments.items()}
         types = {key: kind for key, kind in types.items() if kind != "bool"} | {

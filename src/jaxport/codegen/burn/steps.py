@@ -19,9 +19,9 @@ from jaxport.codegen.burn.rules.control import together
 from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.registry import CALLS
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor, tensor_type
+from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.rust.nodes import RustFunction, path_call, returned_at_once
 from jaxport.codegen.rust.text import function_text
-from jaxport.codegen.structure.steps import reads
 from jaxport.codegen.writing.sizes import size_statements
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue, RuntimeValue

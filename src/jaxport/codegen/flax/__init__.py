@@ -105,5 +105,6 @@ NNX = Dialect(
     definitions={"Table": _TABLE, **DEFINITIONS},
     loading=_loading,
     reserved=frozenset(_RESERVED.split()),
+    attends="attend",
 )
 """Flax's NNX."""

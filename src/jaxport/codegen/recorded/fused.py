@@ -17,11 +17,13 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.codegen.recorded.caches import cached_attention
 from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated
+from jaxport.codegen.recorded.lines import convolved_lines
 from jaxport.codegen.recorded.merged import products, unmerged
 from jaxport.codegen.recorded.turned import weights_second
 from jaxport.graph.editing import graphs, is_op, nodes_of, numpy_dtype
-from jaxport.graph.fusions.activations import activations
+from jaxport.graph.fusions.activations import activations, limits_as_operands
 from jaxport.graph.fusions.group_normalization import group_normalization
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
 from jaxport.graph.fusions.normalization import normalization
@@ -50,7 +52,10 @@ FUSIONS = (
     products,
     unmerged,
     weights_second,
+    convolved_lines,
 )
+FIRST = (limits_as_operands, cached_attention)
+"""Other forms of operators, in which the fusions know them."""
 IN_ANY_PRECISION = (gated,)
 """Fusions to operators that round where their parts do."""
 OPSET = 24
@@ -172,7 +177,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]], *,
     sizes = {value: results[0].data for value, results in known.items() if _is_of_sizes(results)}
     folding = partial(positions, sizes=sizes, strict=strict)
     rounds = (
-        ((folding,), _is_declared),
+        ((folding, *FIRST), _is_declared),
         ((*FUSIONS, folding, partial(attention, strict=strict)), _is_exact),
         (IN_ANY_PRECISION, _is_declared),
     )

@@ -97,7 +97,8 @@ def _fusion(whole: Attended, known: Knowledge) -> Fusion | str:
         return "it has no heads"
     if whole.softcap or whole.sink is not None:
         return "its scores have a soft cap, or a sink"
-    whole = _nearest(_with_masks(whole, known))
+    # A bias of zeros is not computed any more, but what computes it may be read elsewhere.
+    read, whole = whole.leaves, _nearest(_with_masks(whole, known))
     arranged = _arranged(whole)
     size = whole.sizes.get(whole.axes.inner)
     if whole.heads is None or arranged is None or not isinstance(size, int):
@@ -122,7 +123,7 @@ def _fusion(whole: Attended, known: Knowledge) -> Fusion | str:
         node.domain = DOMAIN
         return arranged[3].revert(builder, masking.emit_zeros(builder, operands[-1], result))
 
-    return Fusion("DotProductAttention", whole.result.value, whole.leaves, build)
+    return Fusion("DotProductAttention", whole.result.value, [*whole.leaves, *read], build)
 
 
 def _positions_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from jaxport.codegen.rewriting.steps import renamed, variables
 from jaxport.codegen.structure.modules.cells import cells_of, put_into_cells
 from jaxport.codegen.structure.modules.closing import Closing
 from jaxport.codegen.structure.modules.loops import with_loops
@@ -12,17 +13,15 @@ from jaxport.codegen.structure.modules.mining import mine
 from jaxport.codegen.structure.modules.repeats import further_calls, separated, united
 from jaxport.codegen.structure.modules.scheduling import scheduled
 from jaxport.codegen.structure.modules.scopes import (
-    Chain,
-    called,
-    common,
+    below_a_list,
     containers,
     hoist,
     imply_elements,
     keep_channels_last,
     leaf_chains,
-    module_paths,
     move_unplaced,
     node_chains,
+    placed_by_names,
     places_of,
 )
 from jaxport.codegen.structure.modules.stacks import with_rounds
@@ -31,10 +30,11 @@ from jaxport.codegen.structure.modules.wrappers import without_wrappers
 from jaxport.codegen.structure.recognition.heads import with_attention_layers
 from jaxport.codegen.structure.recognition.layers import LayerWeights, recognised
 from jaxport.codegen.structure.recognition.quantization import with_rounding
-from jaxport.codegen.structure.spelling.idioms import rewritten
-from jaxport.codegen.structure.steps import operators, renamed, variables
+from jaxport.codegen.structure.spelling.rewritten import rewritten
+from jaxport.codegen.structure.steps import operators
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.errors import InvalidArgument
+from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.traced.tracing import RecordedProgram
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable, map_leaves
@@ -59,22 +59,23 @@ def build(
     program = recorded.program
     names = {variable: name for name, variable in recorded.params.items()}
     nodes, node_chain = node_chains(program.places)
-    paths = module_paths(program)
-    node_chain = {key: tuple(paths[path] for path in chain) for key, chain in node_chain.items()}
     same = copies(recorded.steps, names, program, node_chain)
     steps, outputs = _with_read_weights([renamed(step, same) for step in recorded.steps], recorded.outputs, names)
     ops, result = operators(steps, outputs, names)
     steps, result = rewritten(ops, result, names, channels_last)
     ops, result = operators(with_rounding(steps, variables(result)), result, names)
     results = list(dict.fromkeys(variables(result)))
-    types = {paths.get(module.path, module.path): module.type for module in program.modules.walk()}
+    types = {module.path: module.type for module in program.modules.walk()}
     uniform = {variable for variable in names if element_of_all(program, names[variable]) is not None}
     own = names.keys() - uniform
     placed = {id(op): node_chain.get(op.step.node, ()) for op in ops}
+    files = names
+    placed, names, types = below_a_list(placed, names, types)
+    if not any(placed.values()):
+        placed |= placed_by_names(ops, names)
     place_shared(ops, placed, names, own)
     move_unplaced(ops, placed, nodes, *separated(ops, dict(placed), own, ()))
-    files = names
-    placed, names, types = with_rounds(ops, placed, files, types)
+    placed, names, types = with_rounds(ops, placed, names, types)
     kept: set[str] = set()
     while True:
         chains, repeated = separated(ops, dict(placed), own, kept)

@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 
 import jax
-import numpy as np
 
+from jaxport.codegen.rewriting.steps import REARRANGING, leaf_key, reads, renamed, variables
 from jaxport.codegen.tree import Op
-from jaxport.importer.values.host import HostValue, RuntimeValue
-from jaxport.importer.values.recording import Function, Recordable, Step, Variable, map_leaves
+from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.recording import Step, Variable, map_leaves
 
-__all__ = ["leaf_key", "operators", "reads", "renamed", "variables"]
-
-SMALL = 64
-"""Elements up to which constants are compared by value."""
-REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims", "jnp.squeeze"})
-"""Functions whose result has the elements of their operand."""
-
-
-def variables(tree: RuntimeValue) -> Iterator[Variable]:
-    """Yield the variables in a tree, those inside slices included."""
-    for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, Variable):
-            yield leaf
-        elif isinstance(leaf, slice):
-            yield from variables((leaf.start, leaf.stop, leaf.step))
-
-
-def reads(step: Step) -> list[Variable]:
-    """Return the variables that a step reads, in order, with those that its nested functions capture."""
-    variables_read = dict.fromkeys(variables((step.args, list(step.kwargs.values()))))
-    for leaf in jax.tree.leaves((step.args, list(step.kwargs.values()))):
-        if isinstance(leaf, Function):
-            variables_read |= dict.fromkeys(_captured(leaf))
-    return list(variables_read)
-
-
-def _captured(function: Function) -> list[Variable]:
-    known = set(variables(function.parameters))
-    captured: dict[Variable, None] = {}
-    for step in function.steps:
-        captured |= {variable: None for variable in reads(step) if variable not in known}
-        known |= set(variables(step.outputs))
-    captured |= {variable: None for variable in variables(function.result) if variable not in known}
-    return list(captured)
+__all__ = ["operators"]
 
 
 def operators(
@@ -129,24 +96,6 @@ def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weight
     return done
 
 
-def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
-    """Return the step on the variables that are kept; its nested functions, too."""
-    if not names or names.keys().isdisjoint(reads(step)):
-        return step
-
-    def rename(leaf: RuntimeValue) -> RuntimeValue:
-        if isinstance(leaf, Function):
-            inner = [renamed(part, names) for part in leaf.steps]
-            return Function(leaf.name, leaf.parameters, inner, map_leaves(rename, leaf.result))
-        if isinstance(leaf, slice):
-            return slice(*(rename(part) for part in (leaf.start, leaf.stop, leaf.step)))
-        return names.get(leaf, leaf) if isinstance(leaf, Variable) else leaf
-
-    return Step(
-        step.form, step.name, map_leaves(rename, step.args), map_leaves(rename, step.kwargs), step.outputs, step.node
-    )
-
-
 def _key(step: Step) -> Hashable:
     """Return a key that equal steps share; None for a step that is not compared."""
     leaves, structure = jax.tree.flatten((step.args, sorted(step.kwargs.items())))
@@ -154,36 +103,3 @@ def _key(step: Step) -> Hashable:
     if any(part is None for part in parts):
         return None
     return (step.form, step.name, str(structure), tuple(parts))
-
-
-def _large_key(value: HostValue) -> Hashable:
-    """Return the key of a large constant: its identity, or its element if all are the same."""
-    first = value.data.flat[0]
-    if value.data.dtype.kind not in "OUS" and value.data.tobytes() == first.tobytes() * value.size:  # 0 and -0 differ
-        return ("uniform", str(value.dtype), value.shape, first.tobytes())
-    return ("host", id(value.data))
-
-
-def leaf_key(leaf: RuntimeValue) -> Hashable:
-    """Return a key that equal arguments of steps share; None for one that is not compared."""
-    if isinstance(leaf, Variable):
-        return ("variable", id(leaf))
-    if isinstance(leaf, HostValue):
-        if leaf.size > SMALL:
-            return ("host", id(leaf.data)) if leaf.symbolic else _large_key(leaf)
-        if leaf.symbolic:
-            return ("sizes", str(leaf.dtype), leaf.shape, tuple(map(str, leaf.data.ravel())))
-        return (
-            "host",
-            str(leaf.dtype),
-            leaf.shape,
-            leaf.data.tobytes() if leaf.data.dtype != object else tuple(leaf.data.ravel()),
-        )
-    if isinstance(leaf, Recordable):
-        return ("function", leaf.name)
-    if isinstance(leaf, slice):
-        parts = tuple(leaf_key(part) for part in (leaf.start, leaf.stop, leaf.step))
-        return None if any(part is None for part in parts) else ("slice", *parts)
-    if isinstance(leaf, Function | np.ndarray) or callable(leaf):
-        return None
-    return (type(leaf).__name__, str(leaf))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxport.codegen.structure.spelling.idioms import MOVING, ROLES
-from jaxport.codegen.structure.spelling.spellings import number as number_of
-from jaxport.codegen.structure.steps import reads
+from jaxport.codegen.rewriting.producers import number as number_of
+from jaxport.codegen.rewriting.steps import reads
+from jaxport.codegen.structure.spelling.rewritten import MOVING, ROLES
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import Fields, common_name, key_of
@@ -25,6 +25,7 @@ from jaxport.codegen.writing.statements import (
     WEAK,
     CellText,
     SizeName,
+    attending,
     begin_in,
     direct_operands,
     for_loop,
@@ -60,6 +61,7 @@ class CallPrinter(Printer):
       fields: the names of the module's parts.
       sizes: the sizes that each module inside wants as arguments, by the module's identity.
       ties: where the layers are whose weights are read here.
+      tied: where the embeddings are whose tables are read here, by the variable that stands for each.
       tables: the tensors that are no parameters and too large for the source, by attribute.
       called: the names of the results of layers.
       roles: the names of the arguments of modules whose values differ between calls.
@@ -74,6 +76,7 @@ class CallPrinter(Printer):
     fields: Fields = field(default_factory=Fields)
     sizes: dict[int, tuple[str, ...]] = field(default_factory=dict)
     ties: dict[Layer, str] = field(default_factory=dict)
+    tied: dict[Variable, str] = field(default_factory=dict)
     tables: dict[str, HostValue] = field(default_factory=dict)
     called: dict[Variable, str] = field(default_factory=dict)
     roles: Mapping[Variable, str] = field(default_factory=dict)
@@ -98,6 +101,7 @@ class CallPrinter(Printer):
         assert self.dialect is not None
         for variable, weight in module.weights.items():
             if isinstance(weight, Tie):
+                self.tied |= {variable: self.ties[weight.layer]} if weight.layer.kind == "Embed" else {}
                 place = self.dialect.layers[weight.layer.kind].fields(weight.layer)[weight.role].name
                 expression = ast.parse(f"{self.ties[weight.layer]}.{place}", mode="eval").body
             else:
@@ -165,6 +169,7 @@ class CallPrinter(Printer):
                 loops[id(step)] = item
                 self.started |= {item.calls[0].inputs[position] for position in item.carried}
             steps.append(step)
+        steps = attending(steps, self.tied, self.dialect.attends if self.dialect is not None else "")
         steps, uses = needed(steps, result)
         for index, step in enumerate(steps):
             for variable in reads(step):

@@ -6,14 +6,14 @@ import ast
 import copy
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from jaxport.codegen.structure.modules.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.dialect import Dialect, SequenceForm, in_runs, listed, without_defaults
+from jaxport.codegen.writing.drafts import Draft, grouped, with_arguments, with_functions
 from jaxport.codegen.writing.fields import (
     Entry,
     Fields,
@@ -25,7 +25,7 @@ from jaxport.codegen.writing.fields import (
     unique_arguments,
 )
 from jaxport.codegen.writing.literals import attribute, call, name, storable
-from jaxport.codegen.writing.numbers import class_key, numbers_of
+from jaxport.codegen.writing.numbers import class_key, text_of
 from jaxport.codegen.writing.outlined import outlined
 from jaxport.codegen.writing.sizes import size_statements
 from jaxport.codegen.writing.starts import Start, begun, filled, starts
@@ -38,53 +38,9 @@ from jaxport.importer.values.recording import Variable
 __all__ = ["Classes", "Draft"]
 
 MOST_ARGUMENTS = 8  # of a constructor; modules that differ in more are classes of their own
+FUNCTION = "Callable[[Array], Array]"
+"""The type of an activation that is an argument."""
 MANY = 4  # modules that are alike may have twice as many: as many classes are worse
-
-
-@dataclass(eq=False)
-class Draft:
-    """One module as a class of its own.
-
-    Attributes:
-      module: the module.
-      base: the preferred name of the class.
-      fields: the names of its parts.
-      init: the expression of each attribute.
-      method: its `__call__`.
-      sizes: the sizes that it takes as arguments because the shape of no argument has them.
-      tables: its tensors that are no parameters, by attribute.
-      constructor: the name of the class that it has become an instance of, and its arguments, by position and keyword.
-    """
-
-    module: Module
-    base: str
-    fields: Fields
-    init: dict[str, ast.expr]
-    method: ast.stmt
-    sizes: tuple[str, ...]
-    tables: dict[str, HostValue]
-    constructor: tuple[str, tuple[ast.expr, ...], Mapping[str, ast.expr]] = ("", (), MappingProxyType({}))
-
-    @property
-    def kind(self) -> str:
-        """What modules of one class have in common: the type that the file gives them, or else the last word of their names.
-
-        Modules of one part at most, such as a layer and its activation, have nothing in common but what they do.
-        """
-        return self.base if self.module.type else "" if len(self.fields.paths) < 2 else last_word(self.base)
-
-    @property
-    def trees(self) -> tuple[ast.AST, ast.AST]:
-        """The syntax trees of the constructor's assignments and of the method."""
-        assigned: list[ast.stmt] = [
-            ast.Assign([ast.Name(key, ast.Store())], value, lineno=0) for key, value in self.init.items()
-        ]
-        return ast.Module(assigned, []), self.method
-
-    @property
-    def numbers(self) -> list[ast.Constant]:
-        """The numbers that may become arguments, those of the constructor first."""
-        return [number for tree in self.trees for number in numbers_of(tree)]
 
 
 @dataclass(frozen=True)
@@ -130,8 +86,8 @@ class Classes:
     fixed: Mapping[Variable, Fixed] = field(default_factory=dict)
     roles: dict[Variable, str] = field(default_factory=dict)
     starts: dict[str, Start] = field(default_factory=dict)
-    drafts: dict[int, Draft] = field(default_factory=dict)
-    sequences: dict[int, Sequential] = field(default_factory=dict)
+    drafts: dict[Module, Draft] = field(default_factory=dict)
+    sequences: dict[Module, Sequential] = field(default_factory=dict)
     functions: dict[str, str] = field(default_factory=dict)
     definitions: list[ast.ClassDef | ast.FunctionDef] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -140,11 +96,11 @@ class Classes:
         """Make all classes, and return the name of the model's."""
         self.roles, self.starts = roles_of(root, self.inputs), starts(root)
         by_height: dict[int, list[Module]] = {}
-        heights: dict[int, int] = {}
+        heights: dict[Module, int] = {}
         for module in [*root.walk()][::-1]:
             self._measure(module, heights)
         for module in root.walk():
-            by_height.setdefault(heights[id(module)], []).append(module)
+            by_height.setdefault(heights[module], []).append(module)
         self.names = {*self.reserved}
         root_name = self._unique(base)
         self.names.add(root_name)
@@ -153,10 +109,10 @@ class Classes:
             for module in by_height[height]:
                 sequence = self._sequential(module) if module is not root else None
                 if sequence is not None:
-                    self.sequences[id(module)] = sequence
+                    self.sequences[module] = sequence
                     continue
                 draft = self._draft(module, root, base)
-                self.drafts[id(module)] = draft
+                self.drafts[module] = draft
                 # Sizes that callers pass have the names that they are passed by.
                 names = () if draft.sizes else {*self.known_sizes, *self.inputs.values()}
                 keys = (class_key(tree, names) for tree in draft.trees)
@@ -167,10 +123,10 @@ class Classes:
 
     def children(self, module: Module) -> Iterator[tuple[Module | Layer, str]]:
         """Yield the modules and layers of a module, each with its path below it."""
-        if id(module) in self.sequences:
-            yield from self.sequences[id(module)].children()
+        if module in self.sequences:
+            yield from self.sequences[module].children()
             return
-        fields = self.drafts[id(module)].fields
+        fields = self.drafts[module].fields
         for key in fields.order:
             if key in fields.single:
                 yield fields.single[key], key
@@ -181,7 +137,7 @@ class Classes:
         """Return the elements of a module that is a sequence, if its functions need nothing but their argument."""
         elements = elements_of(module)
         if elements is None or any(
-            isinstance(item, Call) and id(item.module) in self.drafts and self.drafts[id(item.module)].sizes
+            isinstance(item, Call) and item.module in self.drafts and self.drafts[item.module].sizes
             for item in elements.modules.values()
         ):
             return None
@@ -250,15 +206,15 @@ class Classes:
 
     def _fields(self, module: Module) -> Fields:
         """Return the attributes of a module; of a sequence the places of its elements."""
-        if id(module) not in self.sequences:
+        if module not in self.sequences:
             return self._parts_of(module)
-        paths = {key_of(child): path for child, path in self.sequences[id(module)].children()}
+        paths = {key_of(child): path for child, path in self.sequences[module].children()}
         return Fields(paths={k: tuple(int(p) if p.isdigit() else p for p in v.split(".")) for k, v in paths.items()})
 
-    def _measure(self, module: Module, heights: dict[int, int]) -> int:
-        if id(module) not in heights:
-            heights[id(module)] = 1 + max((self._measure(call.module, heights) for call in module.calls()), default=0)
-        return heights[id(module)]
+    def _measure(self, module: Module, heights: dict[Module, int]) -> int:
+        if module not in heights:
+            heights[module] = 1 + max((self._measure(call.module, heights) for call in module.calls()), default=0)
+        return heights[module]
 
     def _draft(self, module: Module, root: Module, base: str) -> Draft:
         fields = self._parts_of(module)
@@ -271,9 +227,7 @@ class Classes:
             dialect=self.dialect,
             fields=fields,
             sizes={
-                id(call.module): self.drafts[id(call.module)].sizes
-                for call in module.calls()
-                if id(call.module) in self.drafts
+                id(call.module): self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
             },
             ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
             roles=self.roles,
@@ -330,11 +284,11 @@ class Classes:
             return self._list([self._made(one) for one in child])
         if isinstance(child, Layer):
             return self.dialect.layers[child.kind].build(child)
-        if id(child) in self.sequences:
-            sequence = self.sequences[id(child)]
+        if child in self.sequences:
+            sequence = self.sequences[child]
             elements = [attribute(one) if isinstance(one, str) else self._made(one) for one in sequence.elements]
             return sequence.form.build(in_runs(elements))
-        made, arguments, options = self.drafts[id(child)].constructor
+        made, arguments, options = self.drafts[child].constructor
         keyword = self.dialect.signature[0]
         return call(made, *map(copy.deepcopy, arguments), **copy.deepcopy(dict(options)), **{keyword: name(keyword)})
 
@@ -349,13 +303,18 @@ class Classes:
             values = tuple((type(node.value), node.value) for node in column)
             if len(set(values)) > 1:
                 varying.setdefault(values, []).append(index)
-        different = len(_grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])) if varying else 1
-        if len(varying) > MOST_ARGUMENTS * (2 if different >= MANY else 1):
-            apart = _grouped(
+        called = zip(*(map(text_of, draft.activations) for draft in drafts), strict=True)
+        functions: dict[tuple[str, ...], list[int]] = {}
+        for index, texts in enumerate(called):
+            if len({*texts}) > 1:
+                functions.setdefault(texts, []).append(index)
+        different = len(grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])) if varying else 1
+        if len(varying) + len(functions) > MOST_ARGUMENTS * (2 if different >= MANY else 1):
+            apart = grouped(
                 drafts, lambda draft: [class_key(without_defaults(copy.deepcopy(tree))) for tree in draft.trees]
             )
             if len(apart) == 1:
-                apart = _grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])
+                apart = grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])
             for alike in apart:
                 self._settle(alike, chosen)
             return
@@ -371,22 +330,30 @@ class Classes:
             argument = unique(next((role for at in places if (role := _role(columns[at][0]))), default), taken)
             taken.add(argument)
             arguments[argument] = places
+        activations = {unique("activation", taken): places for places in [*functions.values()][:1]}
+        activations |= {unique(f"activation_{at}", taken): p for at, p in enumerate([*functions.values()][1:], 2)}
         for draft in drafts:
             numbers = draft.numbers
             values = {argument: copy.deepcopy(numbers[places[0]]) for argument, places in arguments.items()}
             for argument, value in values.items():
                 value.role, value.is_default = argument, False  # type: ignore[attr-defined]
             options = {argument: value for argument, value in values.items() if isinstance(value.value, bool)}
-            draft.constructor = made, tuple(values[key] for key in values if key not in options), options
-        self.definitions.append(self._class(made, _with_arguments(first, arguments), arguments, columns))
+            chosen_functions = [attribute(text_of(draft.activations[places[0]])) for places in activations.values()]
+            positional = [values[key] for key in values if key not in options]
+            draft.constructor = made, (*positional, *chosen_functions), options
+        first = with_functions(with_arguments(first, arguments), activations)
+        self.definitions.append(self._class(made, first, arguments, columns, [*activations]))
 
     def _class(
-        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]]
-    ) -> ast.ClassDef:
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],
+        functions: Sequence[str] = (),
+    ) -> ast.ClassDef:  # fmt: skip
         keyword, kind = self.dialect.signature
         types = {argument: type(columns[places[0]][0].value).__name__ for argument, places in arguments.items()}
         positional = [ast.arg(argument, name(type_)) for argument, type_ in types.items() if type_ != "bool"]
         options = [ast.arg(argument, name(type_)) for argument, type_ in types.items() if type_ == "bool"]
+        types |= dict.fromkeys(functions, FUNCTION)
+        positional += [ast.arg(argument, _type(FUNCTION)) for argument in functions]
         options.append(ast.arg(keyword, attribute(kind)))
         parameters = ast.arguments([], [ast.arg("self"), *positional], None, options, [None] * len(options), None, [])
         body: list[ast.stmt] = [
@@ -423,7 +390,7 @@ class Classes:
         if key in draft.fields.single and isinstance(made, ast.Call):
             return made.func, None
         if isinstance(made, ast.Name):  # a number that is an argument of the constructor
-            return name(types[made.id]), call("eqx.field", static=ast.Constant(True))
+            return _type(types[made.id]), call("eqx.field", static=ast.Constant(True))
         return name("Array"), None
 
 
@@ -457,14 +424,6 @@ def _method(
     return ast.FunctionDef("__call__", parameters, body, [], returned, None, lineno=0)
 
 
-def _grouped(drafts: Iterable[Draft], key: Callable[[Draft], list[str]]) -> list[list[Draft]]:
-    """Return the drafts that share a key, in the order of their first ones."""
-    groups: dict[tuple[str, ...], list[Draft]] = {}
-    for draft in drafts:
-        groups.setdefault(tuple(key(draft)), []).append(draft)
-    return [*groups.values()]
-
-
 def _class_of(element: ast.expr) -> ast.expr:
     """Return the class of an element of a list, or of a run of equal ones."""
     if isinstance(element, ast.Starred) and isinstance(element.value, ast.GeneratorExp):
@@ -472,28 +431,8 @@ def _class_of(element: ast.expr) -> ast.expr:
     return element.func if isinstance(element, ast.Call) else element
 
 
-def _with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draft:
-    """Return the draft with its arguments in place of numbers; those that the method reads are attributes, too."""
-    numbers, inner = draft.numbers, len(numbers_of(draft.trees[0]))
-    replacements = _Replacements()
-    kept: dict[str, ast.expr] = {}
-    for argument, places in arguments.items():
-        for at in places:
-            replacements.expressions[id(numbers[at])] = name(argument) if at < inner else attribute(f"self.{argument}")
-            if at >= inner:
-                kept[argument] = name(argument)
-    init = {key: replacements.visit(value) for key, value in draft.init.items()}
-    return replace(draft, init={**kept, **init}, method=replacements.visit(draft.method))
-
-
-class _Replacements(ast.NodeTransformer):
-    """Expressions in place of numbers, by the identity of the number."""
-
-    def __init__(self) -> None:
-        self.expressions: dict[int, ast.expr] = {}
-
-    def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        return self.expressions.get(id(node), node)
+def _type(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _role(node: ast.Constant) -> str:

@@ -99,6 +99,7 @@ class Dialect:
       loading: makes the source of `load` of the name of the model's class, whether its layers draw random numbers, and the
         paths of what is trained, if not all parameters are.
       reserved: names that the framework's modules have already.
+      attends: the method of an embedding that multiplies by its table; empty if it has none.
     """
 
     name: str
@@ -119,6 +120,7 @@ class Dialect:
     definitions: Mapping[str, str]
     loading: Callable[[str, bool, Sequence[str] | None], str]
     reserved: frozenset[str]
+    attends: str = ""
 
 
 def constant(value: RuntimeValue, role: str) -> ast.expr:

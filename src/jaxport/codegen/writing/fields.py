@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from jaxport.codegen.structure.spelling.idioms import ROLES
+from jaxport.codegen.structure.spelling.rewritten import ROLES
 from jaxport.codegen.tree import Call, Layer, Loop, Module, Op, Weight
 from jaxport.importer.names import given_name, identifier, unique
 from jaxport.importer.values.recording import Variable

@@ -84,7 +84,7 @@ class Printer:
     expressions: dict[Variable, ast.expr] = field(default_factory=dict)
     constants: dict[str, HostValue] = field(default_factory=dict)
     dims: set[str] = field(default_factory=set)
-    comments: dict[int, str] = field(default_factory=dict)
+    comments: dict[ast.stmt, str] = field(default_factory=dict)
 
     def bind(self, variable: Variable, default: str = "x") -> str:
         """Return a fresh name for a variable."""
@@ -108,7 +108,7 @@ class Printer:
             statements = list(self.step(step, uses, reads if inline else ()))
             around = (getattr(step.node, "name", None) or "").rpartition("/")[0]
             if around and around != scope and statements:
-                scope = self.comments[id(statements[0])] = around
+                scope = self.comments[statements[0]] = around
             body += statements
         body.append(ast.Return(self.value(result)))
         return body

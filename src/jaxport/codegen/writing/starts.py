@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from jaxport.codegen.structure.steps import REARRANGING
+from jaxport.codegen.rewriting.steps import REARRANGING
 from jaxport.codegen.tree import Module, Op, Weight
 from jaxport.codegen.writing.dialect import Dialect, constant
 from jaxport.codegen.writing.literals import call, dtype_expression

@@ -23,6 +23,7 @@ __all__ = [
     "WEAK",
     "CellText",
     "SizeName",
+    "attending",
     "begin_in",
     "direct_operands",
     "for_loop",
@@ -221,3 +222,28 @@ WEAK = {"jnp.clip", "helper.fake_quantized"}
 
 KEPT = {"mask", "softmax", "top_k"}
 """Defaults that say more than `x`."""
+
+
+def attending(steps: Sequence[Step], tables: Mapping[Variable, str], method: str) -> list[Step]:
+    """Return steps with `self.embed.attend(x)` in place of `x @ table.T`, if embeddings have such a method.
+
+    Args:
+      steps: the steps of a module.
+      tables: where the embeddings are, by the variable that stands for the table of each.
+      method: the name of the method; empty if there is none.
+    """
+    turned = {
+        step.outputs: tables[step.args[0]]
+        for step in steps
+        if step.name in ("T", "jnp.transpose") and step.form != "vmap"
+        if isinstance(step.args[0], Variable) and step.args[0] in tables
+    }
+
+    def attended(step: Step) -> Step:
+        is_product = step.name in ("@", "jnp.matmul") and step.form != "vmap" and len(step.args) == 2
+        table = step.args[1] if is_product and isinstance(step.args[1], Variable) else None
+        if table not in turned:
+            return step
+        return Step("call", f"{turned[table]}.{method}", step.args[:1], {}, step.outputs, step.node)
+
+    return [attended(step) for step in steps] if method else [*steps]

@@ -212,6 +212,11 @@ def refusals(model: ir.Model, target: Target) -> list[Refusal]:
     return problems
 
 
+def runs(model: ir.Model, target: Target) -> bool:
+    """Whether a target takes a finished model as it is, and takes its opset without being asked for one."""
+    return model.opset_imports[""] <= target.opset and not refusals(model, target)
+
+
 def _objections(node: ir.Node, model: ir.Model, target: Target) -> Iterator[str]:
     """Yield why a node cannot run on a target."""
     if node.op_type in target.without_operators:

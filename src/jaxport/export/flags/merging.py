@@ -28,6 +28,7 @@ from jaxport.export.emit.registry import BLOCK_RULES
 from jaxport.jaxprs import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Parameters, Var, nameless, reference_of
 from jaxport.jaxprs.alike import same_avals, same_computation, same_literal
 from jaxport.jaxprs.dataflow import variables
+from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.rewrite import copied, fresh, replaced
 
 #: If more equations than this lie between the common prefix and the common suffix, they are not compared.
@@ -98,8 +99,8 @@ class _Merge:
         self.flag, self.like, self.sides = flag, like, sides
         self.index: Var | None = None
         self.equations: list[JaxprEqn] = []
-        self.hoisted: set[int] = set()
-        self._joins: dict[tuple, _Join] = {}
+        self.hoisted: set[JaxprEqn] = set()
+        self._joins: dict[tuple[int, int], _Join] = {}
         self._made_in: dict[Var, tuple[int, JaxprEqn]] = {}  # a side's own variables: segment, equation
 
     def program(self) -> tuple[list[JaxprEqn], list[Any], set[Any]]:
@@ -185,7 +186,7 @@ class _Merge:
             value, other_value = np.asarray(one.val), np.asarray(other.val)
             if value.shape == () and value.dtype == np.bool_ and bool(value) and not bool(other_value):
                 return self.flag
-        key = tuple(id(atom) for atom in sides)
+        key = id(one), id(other)  # a literal has no hash; the join keeps both
         if key not in self._joins:
             made = [self._made_in[atom][0] for atom in sides if isinstance(atom, Var) and atom in self._made_in]
             join = self._joins[key] = _Join(Var(one.aval), sides)
@@ -201,9 +202,9 @@ class _Merge:
             self._hoist(equation)
 
     def _hoist(self, equation: JaxprEqn) -> None:
-        if id(equation) in self.hoisted:
+        if equation in self.hoisted:
             return
-        self.hoisted.add(id(equation))
+        self.hoisted.add(equation)
         for atom in equation.invars:
             if isinstance(atom, Var) and atom in self._made_in:
                 self._hoist(self._made_in[atom][1])
@@ -213,7 +214,7 @@ class _Merge:
     def _emit_own(self, segment: _Segment) -> None:
         for side, own in zip(self.sides, segment.own, strict=True):
             for equation in own:
-                if id(equation) in self.hoisted:
+                if equation in self.hoisted:
                     results = [Var(variable.aval) for variable in equation.outvars]
                     operands = [side.atom(atom) for atom in equation.invars]
                     self.equations.append(equation.replace(invars=operands, outvars=results))
@@ -223,7 +224,7 @@ class _Merge:
     def _choose(self, segment: _Segment) -> None:
         """Emit the `cond` that makes the choices of a segment."""
         joins, remaining = segment.joins, ([], []) if segment.common else segment.own
-        remaining = tuple([equation for equation in own if id(equation) not in self.hoisted] for own in remaining)
+        remaining = tuple([equation for equation in own if equation not in self.hoisted] for own in remaining)
         effects = {effect for own in remaining for equation in own for effect in equation.effects}
         if not joins and not effects:
             return
@@ -274,17 +275,16 @@ class _Merge:
         pairs = list(zip(true.invars[:count], false.invars[:count], strict=True))
         operands = [self._chosen(pair, number) for pair in pairs]
         places: list[list[int]] = [list(range(count)), list(range(count))]
-        known: dict[int, int] = {}
+        known: IdentityMap[Atom, int] = IdentityMap()
         weights: dict[int, str] = {}
         for side, equation in enumerate((true, false)):
             for position, atom in enumerate(equation.invars):
                 if position >= count:
                     operand = self.sides[side].atom(atom)
-                    key = id(operand)
-                    if key not in known:
-                        known[key] = len(operands)
+                    if operand not in known:
+                        known[operand] = len(operands)
                         operands.append(operand)
-                    places[side].append(known[key])
+                    places[side].append(known[operand])
                 if position in blocks[side].weights:
                     weights[places[side][position]] = blocks[side].weights[position]
         inner: list[Jaxpr] = [equation.params["jaxpr"].jaxpr for equation in (true, false)]

@@ -1,12 +1,14 @@
 """Float16 or bfloat16: weights stored in half, products and what follows them computed in half.
 
-1. Weights are stored in half, except those that half cannot represent: too large, or nearly zero.
+1. Weights are stored in half, except those that half cannot represent: too large, or nearly zero; and small ones, other than
+   those of products, that only operators in float32 use, such as the frequencies that positions are multiplied by.
 2. Products, convolutions, attention and normalizations are computed in half if there is a kernel; normalizations and
    attention keep their statistics in float32, as their operators say.
    Attention to a cache has the dtype of the cache.
 3. What moves or combines values in half is computed in half, too.
 4. Sums, softmax, exponentials and whatever has subgraphs or a function's body are computed in float32, behind casts.
-5. A `Concat` that gives an output in float32 is computed in float32: a cache with new rows is not cast and cast back.
+5. Angles that are made of integers, for sines and cosines, are computed in float32: half holds no positions above 2,048.
+6. A `Concat` that gives an output in float32 is computed in float32: a cache with new rows is not cast and cast back.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import Editor, constant_of, dims_of, is_op, set_dtype, source, subgraphs
+from jaxport.graph.editing import Editor, constant_of, dims_of, is_op, set_dtype, source, subgraphs, substitute
 from jaxport.graph.fusions.caches import KERNELS, PAST, is_cached_attention
 from jaxport.onnx_facts import (
     ACTIVATIONS,
@@ -31,6 +33,7 @@ from jaxport.onnx_facts import (
     REDUCTIONS,
     ROW_NORMALIZATIONS,
     SIGN_CHANGES,
+    VIEWS,
     releases,
     schema,
 )
@@ -49,6 +52,8 @@ FOLLOWING = (
 FLOAT = ir.DataType.FLOAT
 FEW = 16
 """Constants with at most this many elements are stored in half only if operators in half use them."""
+SMALL = 4096
+"""Constants with at most this many elements stay in float32 if only operators in float32 use them."""
 SHOWN = 5
 """The number of operator types left in float32 that a report names."""
 
@@ -66,16 +71,18 @@ def half(model: ir.Model, dtype: ir.DataType, *, border: bool = False) -> str:
 
 @dataclass
 class _Halving:
-    """One conversion: which values are in half by now, and the casts between the two."""
+    """One conversion: which values are in half by now, the casts between the two, and small constants as they were."""
 
     model: ir.Model
     dtype: ir.DataType
     border: bool
     halves: set[ir.Value] = field(default_factory=set)
     casts: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    exact: dict[ir.Value, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.editor, self.graph = Editor(self.model), self.model.graph
+        self.angles = _angles(self.graph)
 
     def run(self) -> str:
         held = self._store()
@@ -100,6 +107,7 @@ class _Halving:
                 for index, value in enumerate(inner.outputs):
                     if value in self.halves:
                         inner.outputs[index] = self._cast(value, FLOAT)
+        held -= self._restore()
         self._finish()
         name = self.dtype.numpy().name
         most = ", ".join(f"{count} {op_type}" for op_type, count in kept.most_common(SHOWN))
@@ -117,6 +125,24 @@ class _Halving:
                 value.const_value = ir.Tensor(self._rounded(array), dtype=self.dtype, name=value.name)
                 set_dtype(value, self.dtype)
                 self.halves.add(value)
+                if array.size <= SMALL:
+                    self.exact[value] = array
+                count += 1
+        return count
+
+    def _restore(self) -> int:
+        """Store small constants in float32 again if nothing uses them in half; return how many."""
+        count = 0
+        for value, array in self.exact.items():
+            cast = self.casts.get(value)
+            if cast is None or {*value.consumers()} != {cast.producer()}:
+                continue
+            if any(is_op(user, *HEAVY) and user not in self.angles for user in cast.consumers()):
+                continue
+            if substitute(cast, value):
+                value.const_value = ir.Tensor(array, dtype=FLOAT, name=value.name)
+                set_dtype(value, FLOAT)
+                self.halves.discard(value)
                 count += 1
         return count
 
@@ -139,7 +165,7 @@ class _Halving:
         floats = [value for value in node.inputs if value is not None and self._is_float(value)]
         if is_cached_attention(node):  # which follows its cache, since that is one buffer for past and present
             return self.dtype in KERNELS and source(node, PAST) in self.halves
-        if not floats or not is_op(node, *HEAVY, *FOLLOWING):
+        if not floats or node in self.angles or not is_op(node, *HEAVY, *FOLLOWING):
             return False
         moved = source(node) in self.halves and node.op_type in LOOKUPS
         follows = moved or any(value in self.halves and not value.is_initializer() for value in floats)
@@ -218,3 +244,27 @@ class _Halving:
             result = self._cast(value, wanted)
             result.name = name
             self.graph.outputs[index] = result
+
+
+def _angles(graph: ir.Graph) -> set[ir.Node]:
+    """Return the nodes between integers and the sines and cosines that are all they serve."""
+    counted: set[ir.Value] = set()
+    nodes = []
+    for node in graph:
+        operands = [value for value in node.inputs if value is not None and constant_of(value) is None]
+        is_counted = is_op(node, "Cast") and _is_integer(source(node))
+        is_derived = is_op(node, *ARITHMETIC, *MATRIX_PRODUCTS, *VIEWS) and bool(operands)
+        if is_counted or (is_derived and all(value in counted or _is_integer(value) for value in operands)):
+            counted.update(node.outputs)
+            nodes.append(node)
+    angles: set[ir.Node] = set()
+    for node in reversed(nodes):
+        (result,) = node.outputs
+        users = [] if result.is_graph_output() else list(result.consumers())
+        if users and all(is_op(user, "Sin", "Cos") or user in angles for user in users):
+            angles.add(node)
+    return angles
+
+
+def _is_integer(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_integer()

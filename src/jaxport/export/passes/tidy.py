@@ -4,9 +4,10 @@
 2. Reshape, Squeeze or Unsqueeze of another one of them: one of them, or none.
 3. Unsqueeze, or Reshape, that restores the axes that a reduction removed: the reduction keeps them.
 4. Cast of a Cast to a dtype that holds all values: the last one, or none; Cast to the operand's own dtype: none.
+5. Cast between two movements: the movements adjoin behind the Cast.
 
 `unit_axes`, after the layout pass, which wants Transposes:
-5. Transpose that only moves axes of size one: a Squeeze and an Unsqueeze.
+6. Transpose that only moves axes of size one: a Squeeze and an Unsqueeze.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from jaxport.graph.editing import (
     substitute,
 )
 from jaxport.graph.layout import inverse, moves_only_ones
-from jaxport.onnx_facts import REDUCTIONS, RESHAPING
+from jaxport.onnx_facts import MOVEMENTS, REDUCTIONS, RESHAPING
 
 
 def tidy(model: ir.Model) -> str:
@@ -130,6 +131,8 @@ def _cast(node: ir.Node) -> bool:
     if data.dtype is not None and data.dtype == to:
         return substitute(node.outputs[0], data)
     before = data.producer()
+    if is_op(before, *MOVEMENTS):
+        return _before_movement(node, before)
     first = source(before) if is_op(before, "Cast") else None
     if first is None or first.dtype is None or data.dtype is None or not holds(data.dtype, first.dtype):
         return False
@@ -137,6 +140,22 @@ def _cast(node: ir.Node) -> bool:
         return substitute(node.outputs[0], first)
     node.replace_input_with(0, first)
     discard(before)
+    return True
+
+
+def _before_movement(node: ir.Node, movement: ir.Node) -> bool:
+    """Cast a value before it is moved, if it is moved again afterwards, and the first movement serves nothing else."""
+    moved, result, graph, data = movement.outputs[0], node.outputs[0], node.graph, source(movement)
+    is_between = not result.is_graph_output() and all(is_op(user, *MOVEMENTS) for user in result.consumers())
+    is_alone = len(moved.uses()) == 1 and not moved.is_graph_output() and movement.graph is graph
+    if graph is None or not is_between or not is_alone or constant_of(data) is not None:
+        return False
+    result.replace_all_uses_with(moved)
+    node.replace_input_with(0, data)
+    movement.replace_input_with(0, result)
+    moved.type, result.shape = result.type, data.shape
+    graph.remove(movement)
+    graph.insert_after(node, movement)
     return True
 
 

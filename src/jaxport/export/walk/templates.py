@@ -24,6 +24,7 @@ from jaxport.export.emit.steps import Emission, Log, Move, Step, Watch, Withdraw
 from jaxport.export.emit.value import Scope, Value
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PyTree, dims
 from jaxport.jaxprs.alike import same_dataflow, same_operation, same_value
+from jaxport.jaxprs.identity import IdentityMap
 
 if TYPE_CHECKING:
     from jaxport.export.emit.emitter import Emitter
@@ -102,11 +103,11 @@ class BlockTemplate:
         """Walk a block; return its template, or None if it gives none, and its results."""
         walker, log = op.walker, Log()
         op.scope.log = log
-        watches = {id(value): Watch() for value in operands}
-        watched = {id(value): value.watched(watches[id(value)]) for value in operands}
+        watches = IdentityMap((value, Watch()) for value in operands)
+        watched = IdentityMap((value, value.watched(watch)) for value, watch in watches.items())
         outside, start = _outside(op), len(walker.records)
         try:
-            results = walker.walk_block(op, equation, [watched[id(value)] for value in operands])
+            results = walker.walk_block(op, equation, [watched[value] for value in operands])
         finally:
             op.scope.log = None
         for move in reversed([step for step in _flat(log.steps) if isinstance(step, Move)]):
@@ -122,9 +123,9 @@ class BlockTemplate:
             place=op.place,
             scope=op.scope,
             operands=tuple(operands),
-            watches=tuple(watches[id(value)] for value in operands),
-            elements_read=tuple(i for i, x in enumerate(operands) if watches[id(x)].elements_read and x.is_constant),
-            origins_read=tuple(i for i, x in enumerate(operands) if watches[id(x)].origin_read),
+            watches=tuple(watches[value] for value in operands),
+            elements_read=tuple(i for i, x in enumerate(operands) if watches[x].elements_read and x.is_constant),
+            origins_read=tuple(i for i, x in enumerate(operands) if watches[x].origin_read),
             results=tuple(results),
             steps=tuple(log.steps),
             records=records,
@@ -193,7 +194,7 @@ class _Instance:
         self.watched = dict(zip(template.watches, operands, strict=True))
         self.values: dict[int, Value] = {}
         self.nodes: dict[ir.Node, ir.Node] = {}
-        self.places: dict[int, Place] = {}
+        self.places: IdentityMap[Place, Place] = IdentityMap()
         self.blocks: dict[tuple, tuple] = {}
 
     def emitted(self) -> list[Value]:
@@ -233,13 +234,13 @@ class _Instance:
         return own if own is value or own.broadcast is None else own.stored()
 
     def _place(self, place: Place) -> Place:
-        if id(place) not in self.places:
+        if place not in self.places:
             if place.blocks not in self.blocks:
                 inner = place.blocks[len(self.template.place.blocks) :]
                 renamed = ((self.renamed(path), target) for path, target in inner)
                 self.blocks[place.blocks] = (*self.op.place.blocks, *renamed)
-            self.places[id(place)] = place.within(self.blocks[place.blocks])
-        return self.places[id(place)]
+            self.places[place] = place.within(self.blocks[place.blocks])
+        return self.places[place]
 
 
 def _kind(op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> Hashable:
@@ -263,10 +264,10 @@ def _same_kind(one: Value, other: Value) -> bool:
 
 def _partition(operands: Sequence[Value]) -> list[tuple[int, int]]:
     """Return numbers that say which operands are the same object, and which are the same tensor."""
-    objects: dict[int, int] = {}
+    objects: IdentityMap[Value, int] = IdentityMap()
     tensors: dict[int, int] = {}
     return [
-        (objects.setdefault(id(value), len(objects)), tensors.setdefault(value.identity, len(tensors)))
+        (objects.setdefault(value, len(objects)), tensors.setdefault(value.identity, len(tensors)))
         for value in operands
     ]
 

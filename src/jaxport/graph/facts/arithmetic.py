@@ -6,7 +6,9 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 
 from jaxport.graph.editing import Dim
 from jaxport.graph.facts.bounds import is_nonnegative, is_positive, larger, negative, plus, smaller, times
@@ -101,8 +103,20 @@ def multiplied(operation: SeenNode) -> Facts:
         never_infinite=is_finite,
         never_minus_infinite=is_finite or is_square or low is not None,
         never_negative_zero=is_square
-        or (is_nonnegative(a.low) and is_nonnegative(b.low) and a.never_negative_zero and b.never_negative_zero),
+        or (is_nonnegative(a.low) and is_nonnegative(b.low) and a.never_negative_zero and b.never_negative_zero)
+        or any(
+            x.is_integral and x.never_negative_zero and is_normal(y.low, operation.dtype) for x, y in ((a, b), (b, a))
+        ),
         is_integral=a.is_integral and b.is_integral,
+    )
+
+
+def is_normal(low: End | None, dtype: ir.DataType) -> bool:
+    """Whether a bound is so large that no product of a number above it with a whole number but zero is rounded to zero."""
+    return (
+        isinstance(low, float)
+        and dtype.is_floating_point()
+        and low >= float(ml_dtypes.finfo(dtype.numpy()).smallest_normal)
     )
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jaxport.graph.facts.arithmetic import present
 from jaxport.graph.facts.bounds import is_nonnegative, is_positive, negative
 from jaxport.graph.facts.facts import EXACT, End, Facts, Number, Operand, SeenNode
-from jaxport.graph.facts.forms import ALWAYS, uniform
+from jaxport.graph.facts.forms import ALWAYS, NEVER, uniform
 from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
 
 Rule = Callable[[SeenNode], Facts]
@@ -34,7 +34,11 @@ def cast(operation: SeenNode) -> Facts:
     if after is ir.DataType.BOOL:
         if choice is None or any(map(math.isnan, choice[1:])):
             return Facts()
-        return Facts(choice=(choice[0], bool(choice[1]), bool(choice[2])))
+        one, other = map(bool, choice[1:])
+        band = (ALWAYS if one else NEVER) if one == other or choice[0].is_always else None
+        return Facts(band=band, choice=(choice[0], one, other))
+    if str(after.numpy()) not in EXACT and before is ir.DataType.BOOL and choice is not None:
+        return Facts(choice=(choice[0], int(choice[1]), int(choice[2])), low=facts.low, high=facts.high)
     if before.is_floating_point() or str(after.numpy()) not in EXACT:
         return Facts()
     keeps = before is ir.DataType.BOOL or (str(before.numpy()) in EXACT and before.numpy().kind == after.numpy().kind)
@@ -70,6 +74,7 @@ def _cast_to_float(facts: Facts, before: ir.DataType, after: ir.DataType) -> Fac
 
 
 FINITE = Facts(never_nan=True, never_infinite=True, never_minus_infinite=True)
+NO_NEGATIVE_ZERO = Facts(never_negative_zero=True)
 UNIT = replace(FINITE, low=0.0, high=1.0, never_negative_zero=True)
 
 
@@ -82,11 +87,11 @@ def if_finite(facts: Facts = FINITE, otherwise: Facts | None = None) -> Rule:
     return rule
 
 
-def if_not_nan(facts: Facts) -> Rule:
+def if_not_nan(facts: Facts, otherwise: Facts | None = None) -> Rule:
     """Return the rule of an operator whose result has some facts if no operand has a NaN."""
 
     def rule(operation: SeenNode) -> Facts:
-        return facts if all(x.facts.never_nan for x in present(operation)) else Facts()
+        return facts if all(x.facts.never_nan for x in present(operation)) else otherwise or Facts()
 
     return rule
 
@@ -99,7 +104,7 @@ def softmax(operation: SeenNode) -> Facts:
     facts = x.facts
     is_row = single or axis == rank - 1
     safe = facts.never_nan and facts.never_infinite and is_row and axis in facts.kept
-    return UNIT if facts.is_finite or safe else Facts()
+    return UNIT if facts.is_finite or safe else NO_NEGATIVE_ZERO
 
 
 def exponential(operation: SeenNode) -> Facts:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +17,9 @@ from jaxport.graph.facts.operators import RULES
 from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
 from jaxport.onnx_facts import ARITHMETIC, COMPARISONS, VIEWS
 
-__all__ = ["Knowledge"]
+__all__ = ["LARGEST", "Knowledge", "follow", "of_sizes"]
+
+Key = TypeVar("Key")
 
 LARGEST = 1 << 22
 """The bytes up to which the elements of a constant are looked at."""
@@ -25,6 +28,30 @@ FOLLOWED = VIEWS | ARITHMETIC | {"Cast", "ConstantOfShape", "Neg"} | {"Trilu", "
 """Operators whose floats are followed for all inputs: they make masks of positions."""
 
 FINITE = Facts(never_nan=True, never_infinite=True, never_minus_infinite=True)
+
+
+def follow(
+    value: Key, found: dict[Key, Facts], operands: Callable[[Key], Iterable[Key]], facts: Callable[[Key], Facts]
+) -> Facts:
+    """Return what is known of a value, after what is known of all that it is computed from: programs may be deeper than Python's stack.
+
+    Args:
+      value: the value.
+      found: what is known already; changed in place.
+      operands: the values that one is computed from.
+      facts: what is known of a value, if its operands are in `found`.
+    """
+    stack = [value]
+    while stack:
+        last = stack[-1]
+        unseen = [] if last in found else [operand for operand in operands(last) if operand not in found]
+        if unseen:
+            stack += unseen
+            continue
+        stack.pop()
+        if last not in found:
+            found[last] = facts(last)
+    return found[value]
 
 
 @dataclass(eq=False)
@@ -59,21 +86,13 @@ class Knowledge:
 
     def of(self, value: ir.Value | None) -> Facts:
         """Return what is known of a value."""
-        stack = [] if value is None else [value]
-        while stack:  # a graph may be deeper than Python's stack
-            last = stack[-1]
-            if last in self._found:
-                stack.pop()
-                continue
-            node = last.producer()
-            unseen = [] if node is None or self._is_given(last) else [
-                operand for operand in node.inputs if operand is not None and operand not in self._found
-            ]  # fmt: skip
-            if unseen:
-                stack += unseen
-            else:
-                self._found[last] = self._facts(last)
-        return Facts() if value is None else self._found[value]
+        return Facts() if value is None else follow(value, self._found, self._operands, self._facts)
+
+    def _operands(self, value: ir.Value) -> list[ir.Value]:
+        node = value.producer()
+        if node is None or self._is_given(value):
+            return []
+        return [operand for operand in node.inputs if operand is not None]
 
     def _is_given(self, value: ir.Value) -> bool:
         if value in self.sizes or constant_of(value) is not None or is_weight(value):
@@ -92,7 +111,7 @@ class Knowledge:
         if not self.are_finite and self._is_given(value) and value not in self.sizes:
             return Facts()
         if value in self.sizes:
-            return _of_sizes(self.sizes[value]).completed(dtype, dims)
+            return of_sizes(self.sizes[value]).completed(dtype, dims)
         operation = self.operation(value)
         rule = None if operation is None or self._is_of_floats(operation) else RULES.get(operation.op_type)
         if operation is None or rule is None:
@@ -153,7 +172,8 @@ def _may_hide(value: ir.Value) -> bool:
     return False
 
 
-def _of_sizes(array: np.ndarray) -> Facts:
+def of_sizes(array: np.ndarray) -> Facts:
+    """Return what is known of integers, given as numbers, sizes or their texts."""
     elements = np.vectorize(
         lambda size: size if isinstance(size, SizePolynomial) else polynomial(_dim(size)), otypes=[object]
     )(array)

@@ -27,6 +27,7 @@ from jaxport.graph.facts.facts import Facts, Number, SeenNode
 from jaxport.graph.facts.forms import ALWAYS
 from jaxport.graph.facts.functions import (
     FINITE,
+    NO_NEGATIVE_ZERO,
     UNIT,
     cast,
     exponential,
@@ -123,7 +124,7 @@ RULES: Mapping[str, Rule] = {
     "ConstantOfShape": filled,
     "CumSum": running_sum,
     "Trilu": triangle,
-    "Sigmoid": if_not_nan(UNIT),
+    "Sigmoid": if_not_nan(UNIT, NO_NEGATIVE_ZERO),
     "Tanh": if_not_nan(replace(FINITE, low=-1.0, high=1.0)),
     "Erf": if_not_nan(replace(FINITE, low=-1.0, high=1.0)),
     **dict.fromkeys(("Sin", "Cos"), if_finite(replace(FINITE, low=-1.0, high=1.0))),

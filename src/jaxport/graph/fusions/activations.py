@@ -18,8 +18,9 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from jaxport.graph.editing import dims_of, nodes_of, numpy_dtype
+from jaxport.graph.editing import dims_of, is_op, nodes_of, numpy_dtype, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle, same_but_for_ones
+from jaxport.graph.matching import close
 from jaxport.graph.patterns import PRODUCTS, SUMS, Pattern, PatternMatch, kind, operators_below, pattern_of
 from jaxport.jaxprs import PythonFunction
 from jaxport.onnx_facts import RESHAPING
@@ -123,6 +124,8 @@ def activations(model: ir.Model, table: Sequence[Activation] = ACTIVATIONS) -> s
         result, hindrance = node.outputs[0], None
         if node.domain or result.dtype not in _FLOATS:
             return None
+        if (gated := _gated_hard_sigmoid(node, opset)) is not None:
+            return gated
         candidates = patterns(numpy_dtype(result)).get(kind(result))
         below = operators_below(result) if candidates else None
         for activation, pattern in candidates or ():
@@ -141,7 +144,44 @@ def activations(model: ir.Model, table: Sequence[Activation] = ACTIVATIONS) -> s
     for dtype in {numpy_dtype(node.outputs[0]) for node in nodes if node.outputs[0].dtype in _FLOATS}:
         for _, pattern in itertools.chain.from_iterable(patterns(dtype).values()):
             through |= pattern.op_types
-    return fuse(model, find, Anchor(at=needed), Anchor(at=through, below=needed, through=through | RESHAPING))
+    anchors = [Anchor(at=needed), Anchor(at=through, below=needed, through=through | RESHAPING)]
+    return fuse(model, find, *anchors, Anchor(at=("Mul",), below=("HardSigmoid",)))
+
+
+def _gated_hard_sigmoid(node: ir.Node, opset: int) -> Fusion | str | None:
+    """Return HardSwish for `x * HardSigmoid(x)`, if the operator has the numbers of HardSwish."""
+    if not is_op(node, "Mul"):
+        return None
+    result = node.outputs[0]
+    for gate, x in (sources(node), sources(node)[::-1]):
+        inner = gate.producer()
+        if inner is None or not is_op(inner, "HardSigmoid") or source(inner) is not x:
+            continue
+        attributes = {"alpha": 0.2, "beta": 0.5} | {name: one.as_float() for name, one in inner.attributes.items()}
+        if not (close(attributes["alpha"], 1 / 6, ir.DataType.FLOAT) and attributes["beta"] == 0.5):
+            return None
+        build = lambda builder, x=x: builder.emit("HardSwish", [x], dims_of(result))
+        return obstacle("HardSwish", result.dtype, opset) or Fusion("HardSwish", result, [x], build)
+    return None
+
+
+def limits_as_operands(model: ir.Model) -> str:
+    """Write each Clip whose limits are attributes, as up to opset 10, with constants for them: as the patterns have it."""
+
+    def find(node: ir.Node) -> Fusion | None:
+        result = node.outputs[0]
+        given = [node.attributes.get(name) for name in ("min", "max")]
+        if not any(given) or result.dtype not in _FLOATS:
+            return None
+
+        def build(builder: Builder) -> ir.Value:
+            numbers = [None if one is None else np.asarray(one.as_float(), numpy_dtype(result)) for one in given]
+            limits = [None if one is None else builder.constant(one, "limit") for one in numbers]
+            return builder.emit("Clip", [source(node), *limits], dims_of(result))
+
+        return Fusion("Clip", result, [source(node)], build)
+
+    return fuse(model, find, Anchor(at=("Clip",)))
 
 
 def _fusion(activation: Activation, match: PatternMatch, result: ir.Value) -> Fusion:

@@ -36,8 +36,8 @@ from jaxport.graph.editing import (
 )
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.graph.fusions.scores import uncapped, uncast, unscaled, weighed_by
-from jaxport.graph.masks import HIDDEN, LOW, Axes, Mask, additive
+from jaxport.graph.fusions.scores import uncapped, uncast, unrounded, unscaled, weighed_by
+from jaxport.graph.masks import HIDDEN, LOW, Axes, Mask, additive, hiding
 from jaxport.graph.matching import Axis, Reduced, Seen, joined
 from jaxport.onnx_facts import VIEWS
 
@@ -153,7 +153,7 @@ def recognized(node: ir.Node) -> Attended | str | None:
     if result is None or operands is None:
         return None
     for weights, value in (operands, operands[::-1]):
-        weights, value = uncast(weights, narrowed=True), uncast(value)
+        weights, value = unrounded(weights), uncast(value)
         weights, is_guarded = _unguarded(weights)
         weighed = weighed_by(weights)
         if weighed is None or weighed.node.graph is not node.graph:
@@ -164,7 +164,7 @@ def recognized(node: ir.Node) -> Attended | str | None:
         scores = _scores(weighed.scores, keys)
         if isinstance(scores, str) or scores is None:
             return scores
-        sizes = sizes_of(scores.product, *(scores.product.contracted() or ()), scores.query, scores.key)
+        sizes = sizes_of(scores.product, *(scores.product.contracted(is_whole=True) or ()), scores.query, scores.key)
         axes = _axes(scores, sizes, value, keys)
         if axes is None:
             return "its axes are not those of batches, heads, queries and keys"
@@ -210,21 +210,22 @@ def joined_axes(axes: Axes) -> list[Axis]:
 
 def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     masks = []
-    while (chosen := seen.operands("Where")) is not None:
+    while (chosen := unrounded(seen).operands("Where")) is not None:
         condition, one, other = chosen
-        seen, low = (one, other.scalar) if other.scalar is not None else (other, one.scalar)
+        seen, low = (one, hiding(other)) if other.scalar is not None else (other, hiding(one))
         if low is None or not low <= LOW:
             return "what is masked is not a low number"
         masks.append(Mask(condition, (0.0, low) if seen is one else (low, 0.0)))
     plain, biases = _unbiased(seen) or (seen, ())
     bounded, softcap = uncapped(plain)
-    product, scale = unscaled(bounded)
+    scaled, scale = unscaled(bounded)
     scale *= softcap or 1.0
-    operands = product.contracted()
+    product = unrounded(scaled)
+    operands = product.contracted(is_whole=True)
     if operands is None:
         return None
     sides = operands if keys in atoms(operands[1].axes) else operands[::-1]
-    (query, left), (key, right) = (unscaled(uncast(one)) for one in sides)
+    (query, left), (key, right) = map(unscaled, sides)
     scale *= left * right
     if scale <= 0:
         return "its scale is not positive"
@@ -233,13 +234,13 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
 
 def _unbiased(seen: Seen) -> tuple[Seen, tuple[Seen, ...]] | None:
     """Return the product that a value is a sum with, perhaps scaled, and the other terms; None if it has no product."""
-    if unscaled(uncapped(seen)[0])[0].is_op("MatMul"):
+    if unrounded(unscaled(uncapped(seen)[0])[0]).is_op("MatMul"):
         return seen, ()
-    terms = seen.operands("Add") or []
+    terms = unrounded(seen).operands("Add") or []
     for term, bias in zip(terms, terms[::-1], strict=True):
         inner = _unbiased(term)
         if inner is not None:
-            return inner[0], (*inner[1], bias)
+            return inner[0], (*inner[1], unrounded(bias))
     return None
 
 
@@ -383,7 +384,9 @@ def _added(builder: Builder, mask: Mask, whole: Attended) -> ir.Value:
         constant = builder.constant(np.maximum(added, HIDDEN).astype(np.float32), mask.seen.value.name or "mask")
         return builder.expanded(how.apply(builder, constant), _over_all(how, whole))
     value = how.apply(builder, builder.now(mask.seen.value))
-    if mask.numbers is not None:
+    if mask.numbers is None:
+        value = builder.cast(value, ir.DataType.FLOAT)
+    else:
         numbers = [
             builder.constant(np.asarray(max(number, HIDDEN), np.float32), "hidden" if number <= LOW else "seen")
             for number in mask.numbers

@@ -18,11 +18,12 @@ import onnx_ir as ir
 from jaxport.graph.axis_groups import expanded_product
 from jaxport.graph.editing import PARAMETER, Dim, is_op, size_in
 from jaxport.graph.fusing import Anchor, same_but_for_ones, same_dims
+from jaxport.graph.fusions.scores import unrounded
 from jaxport.graph.matching import Axis, Reduced, Seen, close, over
 from jaxport.onnx_facts import ARITHMETIC, VIEWS
 
 #: A product that may have the root as a factor.
-PRODUCT = Anchor(at=("Mul", "Div"), below=("Sqrt", "Pow"), through=(*VIEWS, "Mul", "Div", "Reciprocal"))
+PRODUCT = Anchor(at=("Mul", "Div"), below=("Sqrt", "Pow"), through=VIEWS | ARITHMETIC | {"Reciprocal", "Cast"})
 #: A sum whose terms may have it.
 SUM = Anchor(at=("Add", "Sub"), below=("Sqrt", "Pow"), through=VIEWS | ARITHMETIC | {"Reciprocal", "Neg"})
 #: The most terms of a sum that are looked at: two products and a bias.
@@ -192,9 +193,10 @@ def _factors(seen: Seen, exponent: int) -> Iterator[tuple[Seen, int]]:
     for index, factor in enumerate(operands):
         divides = seen.is_op("Reciprocal") or (seen.is_op("Div") and index == 1)
         power = -exponent if divides else exponent
-        is_product = factor.is_op("Mul", "Div") and len(factor.value.uses()) == len(factor.entry.uses()) == 1
-        if factor.is_op("Reciprocal") or is_product:
-            yield from _factors(factor, power)
+        inner = unrounded(factor)
+        is_alone = all(len(one.uses()) == 1 for one in (factor.entry, factor.value, inner.entry, inner.value))
+        if factor.is_op("Reciprocal") or (inner.is_op("Mul", "Div") and is_alone):
+            yield from _factors(inner, power)
         elif factor.scalar != 1 or factor.value.meta.get(
             PARAMETER
         ):  # a scale stays even while it has its initial value

@@ -6,6 +6,7 @@
 4. Positions that are computed otherwise than by a Range are a Range.
 
 What is known of NaN holds for finite inputs and weights: a guard that acts on NaN alone goes unless `strict` is asked for.
+Then it goes only where no input and no weight gives NaN.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class _Folding:
         result = node.outputs[0]
         if dims_of(result) is None or result.dtype is None or constant_of(result) is not None:
             return
-        if self.strict and (self._is_guard(node) or not _is_of_positions(node)):
+        if self.strict and (self._is_guard(node) or not _is_of_positions(node)) and not self._is_decided(node):
             return
         builder = Builder(self.editor, root, node, {})
         new = self._number(builder, result) or self._chosen(builder, result) or self._gathered(builder, result)
@@ -104,6 +105,11 @@ class _Folding:
         """Whether a node acts on NaN or infinities alone, or tells whether there are some."""
         conditions = [value.producer() for value in node.inputs if value is not None]
         return any(is_op(each, "IsNaN", "IsInf") for each in (node, *conditions))
+
+    def _is_decided(self, node: ir.Node) -> bool:
+        """Whether a node chooses by a condition that is the same for all inputs, as whether an integer is NaN."""
+        band = self.certain.of(source(node)).band if is_op(node, "Where") else None
+        return band is not None and (band.is_always or band.is_never)
 
     def _of(self, value: ir.Value | None) -> Facts:
         return self.knowledge.of(value)

@@ -5,7 +5,8 @@
 3. Neighbours paired: `stack(a cos - b sin, b cos + a sin)` of every second element, merged into one axis.
 
 The axes are those of batches, positions, heads and vectors, in any order; the tables are of positions, or of positions
-and batches.
+and batches. In half precision there may be casts between the operators: the operator computes in the dtype of the
+products, and rounds once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import onnx_ir as ir
 from jaxport.graph.arranging import Arrangement, goes_into_transpose
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
+from jaxport.graph.fusions.scores import uncast, unrounded
 from jaxport.graph.matching import Axis, Seen, look
 from jaxport.onnx_facts import VIEWS
 
@@ -28,7 +30,7 @@ from jaxport.onnx_facts import VIEWS
 VECTOR = 3
 
 #: A rotation of neighbours ends with joining them; one of halves with a sum that depends on joined halves.
-ANCHORS = (Anchor(at=("Concat",)), Anchor(at=("Add",), below=("Concat",), through=(*VIEWS, "Mul")))
+ANCHORS = (Anchor(at=("Concat",)), Anchor(at=("Add",), below=("Concat",), through=(*VIEWS, "Mul", "Cast")))
 
 
 def rotary(model: ir.Model) -> str:
@@ -54,7 +56,10 @@ class Table:
         value = builder.owned(self.seen.value)
         for node in self.functions:
             operands = [operand if _is_factor(operand, node) else value for operand in node.inputs]
-            value = builder.emit(node.op_type, operands, dims_of(self.seen.value), value.dtype)
+            if is_op(node, "Cast"):
+                value = builder.cast(value, node.outputs[0].dtype)
+            else:
+                value = builder.emit(node.op_type, operands, dims_of(self.seen.value), value.dtype)
         return value
 
 
@@ -73,6 +78,7 @@ class Rotation:
       x: the operand.
       cos, sin: the tables.
       interleaved: whether pairs are neighbours instead of halves.
+      dtype: the dtype of the products of elements and tables.
     """
 
     result: ir.Value
@@ -80,6 +86,7 @@ class Rotation:
     cos: Table
     sin: Table
     interleaved: bool
+    dtype: ir.DataType | None
 
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
@@ -97,7 +104,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     sequence = next(iter(along), None)
     if len(along) != 1 or not isinstance(sequence, int):
         return "its angles depend on more than the position"
-    return obstacle("RotaryEmbedding", rotation.x.value.dtype, opset) or _fusion(rotation, dims, sequence)
+    return obstacle("RotaryEmbedding", rotation.dtype, opset) or _fusion(rotation, dims, sequence)
 
 
 def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
@@ -123,12 +130,15 @@ def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
     _, _, x, result = min(options, key=lambda option: option[:2])
 
     def build(builder: Builder) -> ir.Value:
-        caches = [builder.expanded(how.apply(builder, one.emit(builder)), table) for one, how in tables]
+        dtype = rotation.dtype
+        caches = [
+            builder.expanded(builder.cast(how.apply(builder, one.emit(builder)), dtype), table) for one, how in tables
+        ]
         attributes: dict[str, Any] = {"interleaved": 1} if rotation.interleaved else {}
         attributes |= {"num_heads": heads} if len(x.merged) == 3 else {}
-        arranged = x.apply(builder, builder.now(rotation.x.value))
-        turned = builder.emit("RotaryEmbedding", [arranged, *caches], x.merged, **attributes)
-        return result.revert(builder, turned)
+        arranged = builder.cast(x.apply(builder, builder.now(rotation.x.value)), dtype)
+        turned = builder.emit("RotaryEmbedding", [arranged, *caches], x.merged, dtype, **attributes)
+        return result.revert(builder, builder.cast(turned, rotation.result.dtype))
 
     leaves = [rotation.x.value, rotation.cos.seen.value, rotation.sin.seen.value]
     return Fusion("RotaryEmbedding", rotation.result, leaves, build)
@@ -148,18 +158,18 @@ def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
         dims, half = dims_of(result) or [], dims_of(node.inputs[0]) or []
         if len(dims) != VECTOR + 1 or dims[:-1] != half[:-2] or dims[-1] != 2 * half[-2]:
             return
-    first, second = (look(x, range(rank)) for x in sources(node))
+    first, second = (unrounded(look(x, range(rank))) for x in sources(node))
     for a, b, cos, sin in _pairs(first, second):
-        x = _parted(a, b, alternating=stacked)
+        x = _parted(uncast(a), uncast(b), alternating=stacked)
         if x is not None:
-            yield Rotation(result, x, Table(cos), Table(sin), stacked)
+            yield Rotation(result, x, Table(cos), Table(sin), stacked, first.value.dtype)
 
 
 def _pairs(first: Seen, second: Seen) -> Iterator[tuple[Seen, Seen, Seen, Seen]]:
     """Yield `(a, b, cos, sin)` if the two values are `a cos - b sin` and `b cos + a sin`."""
     minus, plus = first.operands("Sub"), second.operands("Add")
-    one, other = (operand.operands("Mul") for operand in minus or ()) if minus else (None, None)
-    sums = [{*(operand.operands("Mul") or ())} for operand in plus or ()]
+    one, other = (_products(operand) for operand in minus) if minus else (None, None)
+    sums = [{*(_products(operand) or ())} for operand in plus or ()]
     if one is None or other is None or not sums:
         return
     for a, cos in (one, one[::-1]):
@@ -169,17 +179,23 @@ def _pairs(first: Seen, second: Seen) -> Iterator[tuple[Seen, Seen, Seen, Seen]]
                 yield a, b, cos, sin
 
 
+def _products(seen: Seen) -> list[Seen] | None:
+    """Return the operands of a product, which may be rounded before it is added to another one."""
+    return unrounded(seen).operands("Mul")
+
+
 def _turned(node: ir.Node, rank: int) -> Iterator[Rotation]:
     """Match `x cos + concat(-b, a) sin`, with `a` and `b` the halves of `x`."""
     products = look(node.outputs[0], range(rank)).operands("Add") or []
     for straight, crossed in (products, products[::-1]) if products else ():
-        one, other = straight.operands("Mul"), crossed.operands("Mul")
+        one, other = _products(straight), _products(crossed)
         if one is None or other is None:
             continue
         for (x, cos), (turned, sin) in itertools.product((one, one[::-1]), (other, other[::-1])):
             cosines, sines = _half_of(cos), _half_of(sin)
-            if _is_half_turned(turned, x) and cosines is not None and sines is not None:
-                yield Rotation(node.outputs[0], x, cosines, sines, interleaved=False)
+            if _is_half_turned(uncast(turned), uncast(x)) and cosines is not None and sines is not None:
+                result = node.outputs[0]
+                yield Rotation(result, uncast(x), cosines, sines, interleaved=False, dtype=result.dtype)
 
 
 def _is_half_turned(seen: Seen, x: Seen) -> bool:
@@ -187,8 +203,8 @@ def _is_half_turned(seen: Seen, x: Seen) -> bool:
     if not seen.is_op("Concat") or len(seen.node.inputs) != 2 or seen.axes[integer(seen.node, "axis", 0)] != VECTOR:
         return False
     negative, a = (look(half, seen.axes) for half in sources(seen.node))
-    b = (negative.operands("Neg") or [None])[0]
-    return b is not None and _parted(a, b, alternating=False) == x
+    b = (unrounded(negative).operands("Neg") or [None])[0]
+    return b is not None and _parted(uncast(a), uncast(b), alternating=False) == x
 
 
 def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
@@ -204,17 +220,19 @@ def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
         halves = [one.outputs.index(a.value), other.outputs.index(b.value)] == [0, 1] and one is other
         equal = dims_of(a.value) == dims_of(b.value) and len(one.outputs) == 2
         is_split = halves and equal and not alternating and integer(one, "axis", 0) % len(a.axes) == place
-    elif a.is_op("Slice") and b.is_op("Slice"):
+    elif a.is_op("Slice", "Gather") and b.is_op("Slice", "Gather"):
         wanted = [range(0, width, 2), range(1, width, 2)]
         wanted = wanted if alternating else [range(width // 2), range(width // 2, width)]
         is_split = [_taken(node, place, width) for node in (one, other)] == wanted
     else:
         is_split = False
-    return look(source(one), a.axes) if is_split else None
+    return uncast(look(source(one), a.axes)) if is_split else None
 
 
 def _taken(node: ir.Node, place: int, width: int) -> range | None:
-    """Return the elements that a Slice takes along one axis, if it takes all along the others."""
+    """Return the elements that a Slice or Gather takes along one axis, if it takes all along the others."""
+    if is_op(node, "Gather"):
+        return _gathered(node, place)
     arrays = [array for value in node.inputs[1:] if (array := constant_of(value)) is not None and array.size == 1]
     if len(arrays) < max(3, len(node.inputs) - 1):
         return None
@@ -224,12 +242,25 @@ def _taken(node: ir.Node, place: int, width: int) -> range | None:
     return range(width)[slice(start, end, *step)]
 
 
+def _gathered(node: ir.Node, place: int) -> range | None:
+    """Return the elements that a Gather takes along one axis, if they are known and evenly spaced."""
+    places = constant_of(source(node, 1))
+    if places is None or places.ndim != 1 or len(places) == 0:
+        return None
+    if integer(node, "axis", 0) % len(dims_of(node.inputs[0]) or ()) != place:
+        return None
+    first, *others = places.tolist()
+    step = max(1, others[0] - first) if others else 2
+    taken = range(first, first + len(places) * step, step)
+    return taken if [*taken] == places.tolist() else None
+
+
 def _half_of(table: Seen) -> Table | None:
     """Return half of a table whose vectors are repeated, or are elementwise functions of vectors that are."""
     functions: list[ir.Node] = []
     while (half := _repeated(table)) is None:
         node, factor = table.value.producer(), table.commuted("Mul", lambda operand: operand.scalar is not None)
-        inner = [factor[1]] if factor is not None else table.operands("Cos", "Sin")
+        inner = [factor[1]] if factor is not None else table.operands("Cos", "Sin", "Cast")
         if node is None or inner is None:
             return None
         functions.insert(0, node)

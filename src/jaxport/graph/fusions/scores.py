@@ -47,10 +47,10 @@ def weighed_by(weights: Seen) -> Weighed | None:
     if keys is None or bounds[0] is None or bounds[0].item() != 0 or any(step != 1 for step in bounds[3:]):
         return None
     labels = [("and a sink", keys) if axis == place else label for axis, label in enumerate(weights.axes)]
-    softmax = look(longer, labels)
+    softmax = unrounded(look(longer, labels))
     if not softmax.is_op("Softmax") or _softmax_axis(softmax) != labels[place]:
         return None
-    both = look(source(softmax.node), softmax.axes)
+    both = unrounded(look(source(softmax.node), softmax.axes))
     if not both.is_op("Concat") or len(both.node.inputs) != 2:
         return None
     at = both.axes.index(labels[place])
@@ -82,25 +82,38 @@ def uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
     return seen
 
 
+def unrounded(seen: Seen) -> Seen:
+    """Return a value of a computation before it is cast between float32 and half precision.
+
+    Operators that have no kernel in half precision compute in float32, between casts; an operator that replaces several
+    of them does not round in between.
+    """
+    return uncast(seen, narrowed=True)
+
+
 def unscaled(seen: Seen) -> tuple[Seen, float]:
     """Return a value without its constant factors and divisors, and their product."""
     scale = 1.0
-    while len(seen.value.uses()) == 1 and not seen.value.is_graph_output():
-        divided, factor = seen.operands("Div"), seen.commuted("Mul", lambda operand: operand.scalar)
+    while _is_used_once(product := unrounded(seen)) and _is_used_once(seen):
+        divided, factor = product.operands("Div"), product.commuted("Mul", lambda operand: operand.scalar)
         if divided is not None and divided[1].scalar:
             seen, scale = divided[0], scale / divided[1].scalar
         elif factor is not None:
             seen, scale = factor[1], scale * factor[0]
         else:
             break
-    return seen, scale
+    return uncast(seen), scale
+
+
+def _is_used_once(seen: Seen) -> bool:
+    return len(seen.value.uses()) == 1 and not seen.value.is_graph_output()
 
 
 def uncapped(seen: Seen) -> tuple[Seen, float]:
     """Return the operand of `cap * tanh(…)`, and the cap; the value itself and zero if it is none."""
-    tangent, cap = unscaled(uncast(seen))
-    inner = uncast(tangent).operands("Tanh") if cap > 0 else None
-    return (seen, 0.0) if inner is None else (uncast(inner[0]), cap)
+    tangent, cap = unscaled(seen)
+    inner = unrounded(tangent).operands("Tanh") if cap > 0 else None
+    return (seen, 0.0) if inner is None else (inner[0], cap)
 
 
 def uncast_value(value: ir.Value) -> ir.Value:

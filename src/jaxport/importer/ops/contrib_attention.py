@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax.core
 import numpy as np
+from jax.core import max_dim
 
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.ops.attention import (
@@ -24,8 +26,8 @@ from jaxport.importer.ops.attention import (
 )
 from jaxport.importer.ops.quantization import matmul_integer
 from jaxport.importer.resolving.registry import Host, OutputCount, op, variant
-from jaxport.importer.values.host import RuntimeValue, Tensor, dims_compare
-from jaxport.importer.values.namespaces import cast, jnp, lax, vmap
+from jaxport.importer.values.host import RuntimeValue, Tensor, Undecided, dims_compare
+from jaxport.importer.values.namespaces import cast, helper, jnp, lax
 from jaxport.jaxprs import Dim
 
 DOMAIN = "com.microsoft"
@@ -314,11 +316,15 @@ def group_query_attention(
     new = q.shape[2]
     total = new if total_sequence_length is None else total_sequence_length.item()
     # The new keys follow those that a sequence already has, which may be fewer than the cache has room for.
-    first = past_key is None or (query_seqlens is None and dims_compare("==", total, new))
+    # Of sizes that are only names, this is what JAX has to know for the rows to fit into the cache.
+    refuse(total - new < 0, "a total length below that of the new rows")
+    first = past_key is None or (query_seqlens is None and are_first(total, new))
     # Of a chunk padded on the right, only the first `query_seqlens` rows count; the results of the others are
     # undefined.
     valid = new if query_seqlens is None else jnp.reshape(query_seqlens, (-1, 1, 1, 1))
     before = 0 if first else jnp.reshape(seqlens_k, (-1, 1, 1, 1)) + 1 - valid
+    if first is None:  # rows of a prompt that is padded on the right begin at zero, too
+        before = jnp.maximum(before, 0)
     if do_rotary:
         at = (before + jnp.arange(new)) if position_ids is None else jnp.expand_dims(position_ids, 1)
         at = jnp.reshape(at, (-1, 1, new))
@@ -336,25 +342,43 @@ def group_query_attention(
     return y, keys, values
 
 
+def are_first(total: Dim, new: Dim) -> bool | None:
+    """Whether the new rows are all rows of their sequences; None if that depends on the sizes."""
+    try:
+        return dims_compare("==", total, new)
+    except Undecided:
+        return None
+
+
 def _widened(term: Tensor, keys: Dim) -> Tensor:
     """Return a term of the scores for as many keys as the cache has room for; those beyond are not visible."""
     missing = keys - term.shape[3]
     return jnp.pad(term, [(0, 0)] * 3 + [(0, missing)]) if missing else term
 
 
-def _cached(past: Tensor | None, new: Tensor, before: RuntimeValue, total: Tensor) -> Tensor:
+@helper
+def with_rows(cache, rows, starts, length):
+    """Write rows into caches of shape (batch, heads, length, size), from the start of each sequence on.
+
+    Caches that are shorter than `length` grow.
+    """
+    missing = jax.core.max_dim(length, cache.shape[2]) - cache.shape[2]
+    cache = jnp.pad(cache, [(0, 0), (0, 0), (0, missing), (0, 0)])
+    starts = jnp.broadcast_to(starts, rows.shape[:1])
+    write = lambda cache, rows, start: lax.dynamic_update_slice_in_dim(cache, rows, start, axis=1)
+    return jax.vmap(write)(cache, rows, starts)
+
+
+def _cached(past: Tensor | None, new: Tensor, before: RuntimeValue, total: Dim) -> Tensor:
     """Return the cache with the new rows at the end of each sequence; it grows to the longest one if needed."""
-    room = max(total, 0 if past is None else past.shape[2])
+    room = total if past is None else max_dim(total, past.shape[2])
     if past is None or isinstance(before, int):  # the first rows
         return _lengthened(new, room)
-    wide = _lengthened(past, room)
-    starts = jnp.broadcast_to(jnp.reshape(before, (-1,)), (new.shape[0],))
-    return vmap(lambda cache, rows, start: lax.dynamic_update_slice_in_dim(cache, rows, start, axis=1))(
-        wide, new, starts
-    )
+    return with_rows(past, new, jnp.reshape(before, (-1,)), total)
 
 
 def _lengthened(cache: Tensor, room: RuntimeValue) -> Tensor:
     """Return a cache (batch, heads, length, size) padded with zeros to a length of `room`."""
     missing = room - cache.shape[2]
-    return jnp.pad(cache, [(0, 0), (0, 0), (0, missing), (0, 0)]) if missing else cache
+    is_full = isinstance(missing, int) and missing == 0
+    return cache if is_full else jnp.pad(cache, [(0, 0), (0, 0), (0, missing), (0, 0)])

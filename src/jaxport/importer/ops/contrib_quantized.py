@@ -213,6 +213,20 @@ def unpacked(packed, bits):
     return ((packed[..., None] >> shifts) & (2**bits - 1)).reshape(*packed.shape[:-1], -1)
 
 
+@helper
+def block_dequantized(packed, scales, zero_points, bits, columns):
+    """Return a matrix (columns, rows) that is stored by rows, in blocks of packed numbers with a scale each."""
+    rows, blocks = packed.shape[:2]
+    values = unpacked(packed, bits).astype(scales.dtype)
+    if zero_points is None:
+        zeros = 2.0 ** (bits - 1)
+    elif zero_points.dtype == scales.dtype:
+        zeros = zero_points.reshape(rows, blocks, 1)
+    else:
+        zeros = unpacked(zero_points.reshape(rows, -1), bits)[:, :blocks, None].astype(scales.dtype)
+    return ((values - zeros) * scales.reshape(rows, blocks, 1)).reshape(rows, -1)[:, :columns].T
+
+
 @op(DOMAIN, "MatMulNBits", since=1)
 def matmul_n_bits(
     A,
@@ -234,21 +248,13 @@ def matmul_n_bits(
     refuse(mixed, "`g_idx` beside `zero_points`: ONNX Runtime's kernel then ignores `g_idx`; leave one of them out")
     refuse(bool(weight_prepacked), "`weight_prepacked`: weights in the layout of one device")
     blocks = -(-K // block_size)
-    values = cast(jnp.reshape(unpacked(B, bits), (N, blocks, block_size)), A.dtype)
-    if zero_points is None:
-        zeros: RuntimeValue = 2.0 ** (bits - 1)
-    elif zero_points.dtype == A.dtype:
-        zeros = jnp.reshape(zero_points, (N, blocks, 1))
-    else:
-        packed = unpacked(jnp.reshape(zero_points, (N, -1)), bits)
-        zeros = cast(jnp.reshape(packed[:, :blocks], (N, blocks, 1)), A.dtype)
+    packed = B if B.ndim == 3 else jnp.reshape(B, (N, blocks, -1))
     if g_idx is None:
-        weights = jnp.reshape((values - zeros) * jnp.reshape(scales, (N, blocks, 1)), (N, -1))[:, :K]
+        kernel = block_dequantized(packed, cast(scales, A.dtype), zero_points, bits, K)
     else:
-        weights = jnp.reshape(values - zeros, (N, -1))[:, :K] * jnp.take(
-            jnp.reshape(scales, (N, blocks)), g_idx[:K], axis=1
-        )
-    y = A @ weights.T
+        values = jnp.reshape(cast(unpacked(packed, bits), A.dtype) - 2.0 ** (bits - 1), (N, -1))[:, :K]
+        kernel = (values * jnp.take(jnp.reshape(scales, (N, blocks)), g_idx[:K], axis=1)).T
+    y = A @ kernel
     return y if bias is None else y + bias
 
 

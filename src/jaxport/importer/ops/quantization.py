@@ -16,6 +16,7 @@ from jaxport.importer.values.dtypes import dtype_of
 from jaxport.importer.values.host import RuntimeValue, Tensor, host
 from jaxport.importer.values.image_layout import ONNX
 from jaxport.importer.values.namespaces import cast, helper, jnp, known, lax
+from jaxport.importer.values.recording import active
 from jaxport.jaxprs import PythonFunction
 
 
@@ -49,12 +50,22 @@ def is_integer(dtype: np.dtype) -> bool:
     return dtype.kind in "iu" or dtype.name in ("int2", "uint2", "int4", "uint4")
 
 
+@helper
+def unshared(divisor, x):
+    """Return a divisor of `x` of which XLA does not see that all elements share it.
+
+    Else it multiplies by the reciprocal, which often gives a neighbouring float, and a step more or less after rounding.
+    """
+    return jnp.where(jnp.isnan(x), x, divisor)
+
+
 @op("QuantizeLinear", since=23)
 def quantize(x, y_scale, y_zero_point=None, *, axis=1, block_size=0, output_dtype=0, precision=0, saturate=1):
     dtype = y_zero_point.dtype if y_zero_point is not None else dtype_of(output_dtype or 2)
     if precision:
         x, y_scale = cast(x, dtype_of(precision)), cast(y_scale, dtype_of(precision))
-    y = divide(x, spread(y_scale, x, axis, block_size))
+    scale = spread(y_scale, x, axis, block_size)
+    y = divide(x, scale if active() is not None else unshared(scale, x))
     zero_point = None if is_zero(y_zero_point) else spread(y_zero_point, x, axis, block_size)
     if is_integer(dtype):
         return saturated(cast(jnp.round(y), np.float32), zero_point, dtype)
@@ -86,7 +97,7 @@ earlier("DequantizeLinear", since=10, until=12, without="axis")
 def fake_quantized(x, scale, zero_point, dtype):
     """Return `x` rounded to the values that an integer type has with a scale and a zero point."""
     low, high = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
-    whole = jnp.clip(jnp.round(x / scale) + zero_point, low, high).astype(dtype)
+    whole = jnp.clip(jnp.round(x / unshared(scale, x)) + zero_point, low, high).astype(dtype)
     return (whole.astype(x.dtype) - zero_point) * scale
 
 
@@ -116,9 +127,10 @@ def dynamically_quantized(x):
     """Return `x` as uint8, and the scale and the zero point that its least and its greatest element give."""
     least, greatest = extremes(x)
     low, high = jnp.minimum(least, 0), jnp.maximum(greatest, 0)
-    scale = jnp.where(high == low, 1, high - low) / 255
-    zero_point = jnp.round(jnp.clip(-low / scale, 0, 255))
-    whole = jnp.clip(jnp.round(x / scale) + zero_point, 0, 255)
+    width = jnp.where(high == low, 1, high - low)
+    scale = width / unshared(255, width)
+    zero_point = jnp.round(jnp.clip(-low / unshared(scale, low), 0, 255))
+    whole = jnp.clip(jnp.round(x / unshared(scale, x)) + zero_point, 0, 255)
     return whole.astype(jnp.uint8), scale, zero_point.astype(jnp.uint8)
 
 

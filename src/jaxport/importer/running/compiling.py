@@ -7,8 +7,9 @@ strings, can only be run that way; tracing it shows whether it is one.
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from jaxport.importer.values.host import HostValue, Key, RuntimeValue
 from jaxport.importer.values.recording import Recorded, active, map_leaves
 from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.meshes import explicit_mesh, of_no_mesh, run_on_mesh, without_explicit_axes
+from jaxport.jaxprs.releases.names import is_outside_traces
 from jaxport.jaxprs.walk import equations_run
 from jaxport.printable import printable_lines
 
@@ -42,6 +44,9 @@ An input that differs each time would be compiled each time.
 MOST_EQUATIONS = 50_000
 """The largest number of equations to compile: a longer program was unrolled, and compile time grows with length."""
 
+MOST_CONSTANT = 2**28
+"""The bytes of weights that a caller's program may hold as constants without a warning: XLA copies them several times."""
+
 Evaluate = Callable[[Mapping[str, RuntimeValue], Mapping[str, RuntimeValue], Key | None], tuple[RuntimeValue, ...]]
 
 
@@ -54,11 +59,37 @@ class _Slot:
 
 @dataclass
 class _Call:
-    """How a program runs for one set of shapes: compiled, or operator by operator, and why."""
+    """How a program runs for one set of shapes: compiled, or operator by operator, and why.
+
+    Attributes:
+      function: the compiled program, a function of the leaves of parameters, inputs and random key.
+      outputs: the outputs, with a slot for each array that the function returns.
+      why: why it runs operator by operator.
+    """
 
     function: PythonFunction | None = None
     outputs: tuple[RuntimeValue, ...] = ()
     why: str = ""
+
+    @property
+    def returns_outputs(self) -> bool:
+        """Whether the arrays that the function returns are the outputs."""
+        return self.outputs == tuple(_Slot(index) for index in range(len(self.outputs)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Repeat:
+    """A compiled program with its own parameters, for arguments of certain types.
+
+    Attributes:
+      function: the compiled program.
+      parameters: the leaves of its parameters.
+      order: the arguments in the order in which the function takes them.
+    """
+
+    function: PythonFunction
+    parameters: tuple[jax.Array, ...]
+    order: tuple[int, ...]
 
 
 class Calls:
@@ -80,9 +111,32 @@ class Calls:
     def __init__(self, evaluate: Evaluate, static: Sequence[str], deciding: Sequence[str] = ()):
         self.evaluate, self.static, self.deciding = _on_meshes(evaluate), frozenset(static), frozenset(deciding)
         self._kept: OrderedDict[RuntimeValue, _Call] = OrderedDict()
+        self._warned = False
+        self._repeats: dict[Hashable, _Repeat] = {}
+
+    def again(self, arguments: Sequence[RuntimeValue], named: Iterable[str]) -> Sequence[jax.Array] | None:
+        """Return the outputs for the program's own parameters, if `__call__` remembers arguments of these types.
+
+        What such a call checks and converts depends on the types of the arguments alone, and was done before.
+
+        Args:
+          arguments: the inputs as the caller gives them.
+          named: the names of the last ones, which are given by name.
+        """
+        if not self._repeats or _is_observed() or not is_outside_traces():
+            return None
+        repeat = self._repeats.get(_key_of(arguments, named))
+        if repeat is None:
+            return None
+        return repeat.function(*repeat.parameters, *[arguments[index] for index in repeat.order])
 
     def __call__(
-        self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
+        self,
+        params: Mapping[str, RuntimeValue],
+        inputs: Mapping[str, RuntimeValue],
+        rng: Key | None,
+        given: Mapping[str, RuntimeValue] | None = None,
+        named: Iterable[str] = (),
     ) -> tuple[RuntimeValue, ...]:
         """Return the outputs of the program.
 
@@ -90,11 +144,16 @@ class Calls:
           params: the parameters.
           inputs: the inputs in the evaluator's form: arrays, host values, lists of these for sequences, None.
           rng: a random key, or None.
+          given: the inputs as the caller gave them, if `params` are the program's own: their types are remembered for
+            `again`, if nothing else decides what runs.
+          named: the names of the last ones of `given`, which were given by name.
         """
         if self._is_part_of_something(params, inputs, rng) or not _has_arrays_only(inputs):
+            self._warn_of_constants(params)
             return self.evaluate(params, inputs, rng)
         known, traced = self._divided(inputs)
-        shapes = _shapes((params, traced, rng))
+        leaves, structure = jax.tree.flatten((params, traced, rng))
+        shapes = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), _is_wide()
         values = tuple((name, value.data.tobytes(), value.shape, str(value.dtype)) for name, value in known.items())
         call = self._kept.get((shapes, values))
         if call is None:
@@ -102,7 +161,23 @@ class Calls:
         self._kept.move_to_end((shapes, values))
         if call.function is None:
             return self.evaluate(params, inputs, rng)
-        return _filled(call.outputs, call.function(params, traced, rng))
+        if given is not None and not known and call.returns_outputs:
+            self._remember(call.function, leaves, traced, given, named)
+        return _filled(call.outputs, call.function(*leaves))
+
+    def _remember(
+        self,
+        function: PythonFunction,
+        leaves: Sequence[jax.Array],
+        traced: Mapping[str, RuntimeValue],
+        given: Mapping[str, RuntimeValue],
+        named: Iterable[str],
+    ) -> None:
+        """Let `again` answer calls with arguments of these types, if the compiled function can take them unchanged."""
+        key, names = _key_of(list(given.values()), named), list(given)
+        if key is not None and all(_is_taken_unchanged(value, traced[name]) for name, value in given.items()):
+            order = sorted(range(len(names)), key=names.__getitem__)
+            self._repeats[key] = _Repeat(function, tuple(leaves[: len(leaves) - len(names)]), tuple(order))
 
     def _first(
         self,
@@ -115,11 +190,11 @@ class Calls:
         """Run the first call for a set of shapes, which decides how later ones run; return the outputs."""
         call, (known, traced) = _Call(), divided
 
-        def whole(
-            params: Mapping[str, RuntimeValue], traced: Mapping[str, RuntimeValue], rng: Key | None
-        ) -> list[RuntimeValue]:
-            outputs = self.evaluate(params, {**known, **traced}, rng)
-            call.outputs, arrays = _emptied(outputs)
+        leaves, structure = jax.tree.flatten((params, traced, rng))
+
+        def whole(*leaves: jax.Array) -> list[RuntimeValue]:
+            params, traced, rng = jax.tree.unflatten(structure, leaves)
+            call.outputs, arrays = _emptied(self.evaluate(params, {**known, **traced}, rng))
             return arrays
 
         variants = sum(shapes == key[0] for shapes, _ in self._kept)
@@ -129,9 +204,9 @@ class Calls:
         else:
             function = jax.jit(whole)
             try:
-                call.why = _too_large(function.trace(params, traced, rng).jaxpr)
+                call.why = _too_large(function.trace(*leaves).jaxpr)
                 if not call.why:
-                    arrays = function(params, traced, rng)
+                    arrays = function(*leaves)
                     call.function = function
                     self._keep(key, call)
                     return _filled(call.outputs, arrays)
@@ -148,14 +223,36 @@ class Calls:
         self._kept[key] = call
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
+            self._repeats.clear()
 
     def _is_part_of_something(self, params: RuntimeValue, inputs: RuntimeValue, rng: Key | None) -> bool:
         """Whether a caller traces, records or observes the program, or disabled compilation."""
-        if active() is not None or current_recorder() is not None or observed() or _nothing_is_compiled():
+        if _is_observed():
             return True
-        leaves = jax.tree.leaves((params, dict(inputs), rng))
         # Under a trace, functions of known arrays are traced, too.
-        return any(isinstance(leaf, jax.core.Tracer | Recorded) for leaf in (*leaves, jnp.zeros(())))
+        probe = () if is_outside_traces() else (jnp.zeros(()),)
+        leaves = jax.tree.leaves((params, dict(inputs), rng))
+        return any(isinstance(leaf, jax.core.Tracer | Recorded) for leaf in (*leaves, *probe))
+
+    def _warn_of_constants(self, params: Mapping[str, RuntimeValue]) -> None:
+        """Warn once if large weights become constants of the program that a caller has JAX trace."""
+        # Under a trace, even a new array is traced; one that we record becomes no program of XLA.
+        if self._warned or active() is not None or current_recorder() is not None:
+            return
+        if not isinstance(jnp.zeros(()), jax.core.Tracer):
+            return
+        leaves = jax.tree.leaves(dict(params))
+        size = sum(
+            leaf.nbytes for leaf in leaves if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        )
+        if size > MOST_CONSTANT:
+            self._warned = True
+            warnings.warn(
+                f"{size / 1e9:.1f} GB of weights become constants of a jitted program, which XLA copies while it compiles; call "
+                "`program(x)` without `jax.jit`, which compiles it with its weights as arguments, or pass them: "
+                "`jax.jit(program.apply)(program.params, x)`",
+                stacklevel=4,
+            )
 
     def _divided(self, inputs: Mapping[str, RuntimeValue]) -> tuple[dict[str, HostValue], dict[str, RuntimeValue]]:
         """Return the inputs whose values have to be known, and those that are traced."""
@@ -209,9 +306,29 @@ def _on_meshes(evaluate: Evaluate) -> Evaluate:
     return run
 
 
-def _nothing_is_compiled() -> bool:
-    """Whether `jax.disable_jit` is in force."""
-    return bool(jax.config.jax_disable_jit)  # pyright: ignore[reportAttributeAccessIssue]
+def _is_observed() -> bool:
+    """Whether the steps of a program are recorded or shown to somebody, or `jax.disable_jit` is in force."""
+    disabled: bool = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+    return disabled or active() is not None or current_recorder() is not None or observed()
+
+
+def _is_wide() -> bool:
+    """Whether 64-bit types are on."""
+    return bool(jax.config.read("jax_enable_x64"))
+
+
+def _key_of(arguments: Sequence[RuntimeValue], named: Iterable[str]) -> Hashable:
+    """Return what identifies calls with arguments of the same types; None if one is no array."""
+    try:
+        types = tuple((type(argument), argument.shape, argument.dtype) for argument in arguments)
+    except AttributeError:
+        return None
+    return types, tuple(named), _is_wide()
+
+
+def _is_taken_unchanged(given: RuntimeValue, taken: RuntimeValue) -> bool:
+    """Whether a compiled function can take an argument as the caller gives it, and not only what it is converted to."""
+    return given is taken or (type(given) is np.ndarray and isinstance(taken, jax.Array) and given.dtype == taken.dtype)
 
 
 def _has_arrays_only(inputs: Mapping[str, RuntimeValue]) -> bool:
@@ -224,11 +341,6 @@ def _has_arrays_only(inputs: Mapping[str, RuntimeValue]) -> bool:
 
 def _array(leaf: RuntimeValue) -> RuntimeValue:
     return jnp.asarray(leaf.to_jax()) if isinstance(leaf, HostValue) else leaf
-
-
-def _shapes(tree: RuntimeValue) -> RuntimeValue:
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), bool(jax.config.read("jax_enable_x64"))
 
 
 def _emptied(outputs: tuple[RuntimeValue, ...]) -> tuple[tuple[RuntimeValue, ...], list[RuntimeValue]]:

@@ -136,11 +136,12 @@ def evaluate_blocks(
 
 def _run_items(items: Sequence[Item], scope: EvaluationScope) -> None:
     for item in items:
+        # Nothing is forgotten: the order is not that of the file, for which nodes know what nothing uses later.
         if isinstance(item, BoundNode):
-            _run_nodes([item], scope)
+            _run_nodes([item], scope, forget=False)
         elif isinstance(item, Nested):
             inner = scope.inner(bodies=item.bodies)
-            _run_nodes([item.node], inner)
+            _run_nodes([item.node], inner, forget=False)
             scope.update(inner)
         else:
             scope.values.update(_run_segment(item, scope))
@@ -183,7 +184,7 @@ def _run(
     return tuple(scope[value] for value in body.outputs)
 
 
-def _run_nodes(nodes: Sequence[BoundNode], scope: EvaluationScope) -> None:
+def _run_nodes(nodes: Sequence[BoundNode], scope: EvaluationScope, forget: bool = True) -> None:
     observer = _observer.get()
     for node in nodes:
         _run_node(node, scope)
@@ -191,7 +192,7 @@ def _run_nodes(nodes: Sequence[BoundNode], scope: EvaluationScope) -> None:
             observer(
                 node, *([None if v is None else scope[v] for v in values] for values in (node.inputs, node.outputs))
             )
-        for value in node.expired:
+        for value in node.expired if forget else ():
             scope.forget(value)
 
 
@@ -352,7 +353,7 @@ def _call(
     if not any(isinstance(value, Body) for value in attributes.values()):
         foresee(node, inputs, attributes, lambda operands: function(*operands, **keywords))
     recorder = current_recorder()
-    if recorder is None or recorder.operators == "none":
+    if recorder is None or recorder.operators == "none" or marking.is_alias(node):
         result = function(*inputs, **keywords)
     elif recorder.operators == "all":
         boundary = marking.boundary(node, inputs, attributes)

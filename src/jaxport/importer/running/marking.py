@@ -16,7 +16,7 @@ from jaxport.importer.values.image_layout import HWIO, OIHW, order
 from jaxport.onnx_facts import DECODERS, PRIMITIVES, STATISTICS
 from jaxport.onnx_facts.operation import FEW, OPERATION, ArrayOperand, KnownOperand, Operation
 
-__all__ = ["boundary", "call"]
+__all__ = ["boundary", "call", "is_alias"]
 
 WRITTEN = int | float | str | tuple | HostValue
 """The types of the attributes that an export can write: bodies are not among them."""
@@ -53,6 +53,17 @@ def call(
         return function(*(given.get(index, x) for index, x in enumerate(inputs)), **keywords)
 
     return recorder.call_function(marked, of_arrays, tuple(arrays.values()), {})
+
+
+def is_alias(node: BoundNode) -> bool:
+    """Whether a node gives a weight another name, as exporters write equal weights: what reads it reads the weight."""
+    value = node.inputs[0] if node.inputs else None
+    while node.node.op_type == "Identity" and value is not None:
+        maker = value.producer()
+        if maker is None or maker.op_type != "Identity":
+            return value.is_initializer()
+        value = maker.inputs[0]
+    return False
 
 
 def _is_array(node: BoundNode, index: int, x: RuntimeValue) -> bool:

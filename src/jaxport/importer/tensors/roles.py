@@ -114,6 +114,8 @@ _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 """The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer."""
 _OF_PADDLE = re.compile(r"[a-z]\w*_\d+\.[wb]_\d+")
 """The names that PaddlePaddle gives parameters: `conv2d_0.w_0`."""
+_FOLDED = "pkg.onnxscript.optimizer.folded_from"
+"""The metadata of an initializer that PyTorch's newer exporter computed: a number of a module's code has a path, too."""
 _PATH = re.compile(r"(\w+\.)+[A-Za-z_]\w*", re.ASCII)
 _OF_TENSORFLOW = "ReadVariableOp"
 """What the name of a tensor has in it that was a variable of TensorFlow."""
@@ -158,7 +160,7 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
         if "mask" in kinds and _is_mask(tensor, may_train=named or looked_up):
             return "constant"
         if tensor.size <= 1:
-            return "parameter" if tensor.size and named else "constant"
+            return "parameter" if tensor.size and named and _FOLDED not in value.metadata_props else "constant"
         array = tensor_value(tensor).data
         if (not is_path and (is_table(array) or is_window(array))) or _BUFFER.fullmatch(given_name(name)):
             return "constant"

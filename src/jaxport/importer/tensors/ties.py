@@ -11,18 +11,18 @@ while a kernel that two products read stays one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
+from jaxport.importer.alike import is_uniform, originals
 from jaxport.importer.loading.claims import claims, with_claims
-from jaxport.importer.modules import scopes_of
+from jaxport.importer.modules import COPIES, Scope, scopes_by_node
 from jaxport.importer.names import given_name, unique
-from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.tensors.roles import TRAINABLE
-from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS, VIEWS
+from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS
 
 __all__ = ["Ties", "untie"]
 
@@ -30,7 +30,6 @@ Ties = Literal["auto", "keep", "none"] | Collection[str]
 """What is tied: what an author may have tied, what the file stores once, nothing, or only the tensors of these names."""
 
 _KINDS = ("auto", "keep", "none")
-_PASSED = VIEWS | {"Cast"}
 _PRODUCTS = MATRIX_PRODUCTS | KERNEL_PRODUCTS
 Use = tuple[ir.Node, int]
 
@@ -97,52 +96,66 @@ def _split(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[Use]]]
     """Return the groups of uses that get a tensor of their own, each with its name, by the name of the shared tensor."""
     claimed = claims(model) if ties == "auto" else {}
     split = {}
+    scopes: dict[ir.Node, list[Scope]] = {}
+    firsts: dict[ir.Value, ir.Value] = {}
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
         uses = [(use.node, use.idx) for use in value.uses() if use.node.graph is model.graph]
         if len(uses) < 2 or tensor is None or tensor.dtype not in TRAINABLE or name in claimed:
             continue
-        if not _is_uniform(tensor) if ties == "auto" else ties != "none" and name in ties:
+        if not is_uniform(tensor) if ties == "auto" else ties != "none" and name in ties:
             continue
+        if not scopes:
+            scopes = scopes_by_node(model.graph)
+            firsts = originals(_read(model.graph)) if ties == "auto" else {}
         groups: dict[Hashable, list[Use]] = {}
         for node, index in uses:
-            groups.setdefault(_owner(value, node) if ties == "auto" else (node, index), []).append((node, index))
-        named = {key: _own_name(value, group[0][0]) for key, group in groups.items()}
+            groups.setdefault(_owner(value, node, scopes, firsts) if ties == "auto" else (node, index), []).append(
+                (node, index)
+            )
+        named = {key: _own_name(value, group[0][0], scopes) for key, group in groups.items()}
         original = next((key for key, own_name in named.items() if own_name == name), next(iter(groups)))
         if len(groups) > 1:
             split[name] = [(named[key], group) for key, group in groups.items() if key != original]
     return split
 
 
-def _is_uniform(tensor: ir.TensorProtocol) -> bool:
-    """Whether a tensor is a vector of one repeated value, such as the zeros and ones that parameters begin with."""
-    shape = tensor.shape.numpy()
-    if not tensor.size or max(shape, default=1) != tensor.size:
-        return False
-    values = tensor_value(tensor).data.reshape(-1)
-    return bool((values == values[0]).all())
+def _scope(node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
+    return (scopes[node] or [("", "")])[-1][0]
 
 
-def _scope(node: ir.Node) -> str:
-    return (scopes_of(node) or [("", "")])[-1][0]
-
-
-def _own_name(value: ir.Value, node: ir.Node) -> str:
-    """Return the name of a tensor that a node reads, by the module of the node; nothing if it has none."""
+def _own_name(value: ir.Value, node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
+    """Return the name of a tensor that a node reads, by the module of the node; nothing if either has none."""
     if node.op_type == "Identity" and given_name(renamed := node.outputs[0].name or ""):
         return renamed  # PyTorch's older exporter: the name that the tensor had before equal ones were merged
+    if not given_name(value.name or ""):
+        return ""
     last = (value.name or "").rpartition(".")[2]
-    return f"{scope}.{last}" if (scope := _scope(node)) else ""
+    return f"{scope}.{last}" if (scope := _scope(node, scopes)) else ""
 
 
-def _owner(value: ir.Value, node: ir.Node) -> Hashable:
+def _read(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the kernels of a graph, once for each time that they are read."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype in TRAINABLE and len(tensor.shape) > 1:
+            yield from [value] * len(value.uses())
+
+
+def _owner(
+    value: ir.Value,
+    node: ir.Node,
+    scopes: Mapping[ir.Node, Sequence[Scope]],
+    firsts: Mapping[ir.Value, ir.Value],
+) -> Hashable:
     """Return what a use of a vector belongs to: a name of its own, the kernel of its layer, the module, or the node.
 
-    A module that is called twice reads its kernel twice, so that its bias stays one.
+    A module that is called twice reads its kernel twice, or a copy of it, so that its bias stays one. `firsts` has the kernel
+    that each is a copy of.
     """
     if node.op_type == "Identity" and given_name(renamed := node.outputs[0].name or ""):
         return renamed
-    while node.op_type in _PASSED and len(following := list(node.outputs[0].uses())) == 1:
+    while node.op_type in COPIES and len(following := list(node.outputs[0].uses())) == 1:
         node = following[0].node
     kernels = _kernels(node, value)
     if not kernels and node.op_type in ("Add", "Sum"):
@@ -150,12 +163,12 @@ def _owner(value: ir.Value, node: ir.Node) -> Hashable:
             maker = _origin(operand).producer() if operand is not None else None
             if maker is not None and maker.op_type in _PRODUCTS:
                 kernels = _kernels(maker, value)
-    return kernels or _scope(node) or node
+    return tuple(firsts.get(kernel, kernel) for kernel in kernels) or _scope(node, scopes) or node
 
 
 def _origin(value: ir.Value) -> ir.Value:
     """Return the value that another is a movement or a cast of."""
-    while (maker := value.producer()) is not None and maker.op_type in _PASSED and maker.inputs[0] is not None:
+    while (maker := value.producer()) is not None and maker.op_type in COPIES and maker.inputs[0] is not None:
         value = maker.inputs[0]
     return value
 

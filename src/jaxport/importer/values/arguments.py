@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,49 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
+from jaxport.importer.shown import declared as shown
 from jaxport.importer.values.dtypes import STRING, canonical
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded
 from jaxport.jaxprs import Dim
 
-__all__ = ["checked", "external"]
+__all__ = ["by_name", "checked", "external"]
+
+
+def by_name(
+    declared: Sequence[ir.Value],
+    keywords: Mapping[str, ir.Value],
+    inputs: Sequence[RuntimeValue],
+    named: Mapping[str, RuntimeValue],
+) -> dict[str, RuntimeValue]:
+    """Return the inputs of a call by their names in the model, in the order in which the caller gives them.
+
+    Args:
+      declared: the inputs as the model declares them.
+      keywords: the same by the names that a call may use.
+      inputs: the inputs that are given by position.
+      named: those that are given by name.
+
+    Raises:
+      InvalidArgument: an input is missing, unknown, or given twice.
+    """
+
+    def refused(problem: str) -> InvalidArgument:
+        return InvalidArgument(problem, instead=f"give {', '.join(shown(value, '`') for value in declared)}")
+
+    if len(inputs) > len(declared):
+        raise refused(f"{len(inputs)} inputs are given, the model has {len(declared)}")
+    arguments = dict(zip(declared, inputs, strict=False))
+    for name, value in named.items():
+        target = keywords.get(name)
+        if target is None or target in arguments:
+            problem = "is given twice" if target is not None else "is not an input of the model"
+            raise refused(f"`{name}` {problem}")
+        arguments[target] = value
+    absent = [v.name for v in declared if v not in arguments and not isinstance(v.type, ir.OptionalType)]
+    if absent:
+        raise refused(f"the input `{absent[0]}` is missing")
+    return {value.name or "": array for value, array in arguments.items()}
 
 
 def checked(declared: ir.Value, value: RuntimeValue, static: bool, batched: Container[tuple[str, int]]) -> RuntimeValue:

@@ -136,7 +136,10 @@ def _created(function: PythonFunction) -> PythonFunction:
 
 
 def _tile(data: np.ndarray, repeats: RuntimeValue) -> RuntimeValue:
-    counts = [int(count) for count in np.atleast_1d(repeats)]
+    sizes = np.atleast_1d(repeats).ravel()
+    if any(map(is_dim, sizes)):
+        return NotImplemented
+    counts = [int(count) for count in sizes]
     return np.tile(data, counts) if data.size * np.prod(counts) <= LARGEST_CREATED else NotImplemented
 
 

@@ -6,7 +6,7 @@ which an architecture test checks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -54,6 +54,8 @@ new_jaxpr_eqn = _core.new_jaxpr_eqn
 valid_jaxtype = _core.valid_jaxtype
 # Whether what runs is traced to be compiled, and not evaluated (also under `grad`).
 is_under_jit = _core.unsafe_am_i_under_a_jit
+# Whether this thread traces nothing: no `jit`, no `grad`, no `vmap`.
+is_outside_traces = _core.trace_state_clean
 # The effect of a jaxpr with mutable arrays of its own.
 internal_mutable_array_effect = _core.internal_mutable_array_effect
 # The name of the private function that `jax.image.resize` compiles, which its calls bear.
@@ -84,8 +86,20 @@ def nameless(jaxpr: Jaxpr) -> DebugInfo:
 def varying_axes(aval: Any) -> frozenset[str]:
     """Return the manual axes of a mesh along which a value differs; before 0.10 its type has them as `vma`."""
     if release < (0, 10):
-        return frozenset(getattr(aval, "vma", ()))
+        return frozenset(getattr(aval, "vma", None) or ())
     return frozenset(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
+def differing(aval: Any, axes: Iterable[str]) -> Any:
+    """Return a type, as that of values that differ along some manual axes of a mesh."""
+    if release < (0, 10):
+        return aval.update(vma=frozenset(axes))
+    return aval.update(manual_axis_type=_core.ManualAxisType(varying=frozenset(axes)))
+
+
+def struct_of(aval: Any) -> Any:
+    """Return what stands for an array of a type where a function is traced; it is not weak."""
+    return aval.update(weak_type=False) if varying_axes(aval) else jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 def concerns_reference(effect: object) -> bool:

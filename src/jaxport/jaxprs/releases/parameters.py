@@ -58,14 +58,22 @@ def native(primitive: str, params: Parameters) -> dict[str, PyTree]:
 # What older releases do without saying so: the value of a parameter that newer ones have. Any order of equal elements is
 # what an unstable `top_k` may give.
 _ADDED: dict[str, Parameters] = {
+    "eig": {"enable_eigvec_derivs": False},
+    "mul": {"out_dtype": None},
+    "ragged_dot_general": {"out_sharding": None},
     "reduce_max": {"out_sharding": None},
     "reduce_min": {"out_sharding": None},
     "top_k": {"is_stable": True},
+    "tridiagonal_solve": {"perturb_singular": False},
 }
 _PROBES: dict[str, Callable[[Array], PyTree]] = {
+    "eig": lambda x: lax.linalg.eig(x[:, None] * x, compute_left_eigenvectors=False, compute_right_eigenvectors=False),
+    "mul": lambda x: lax.mul(x, x),
+    "ragged_dot_general": lambda x: lax.ragged_dot(x[None], x[None, :, None], x[:1].astype("int32")),
     "reduce_max": lambda x: lax.reduce_max(x, (0,)),
     "reduce_min": lambda x: lax.reduce_min(x, (0,)),
     "top_k": lambda x: lax.top_k(x, 1),
+    "tridiagonal_solve": lambda x: lax.linalg.tridiagonal_solve(x, x, x, x[:, None]),
 }
 # The bodies that are open before 0.11, which has one class for both kinds.
 _OPEN = {
@@ -86,23 +94,26 @@ def _known(primitive: str) -> frozenset[str]:
     return frozenset(name for equation in equations for name in equation.params)
 
 
+_SCAN_ONLY = ("ft_in", "ft_out", "linear", "_split_transpose")
+
+
 def _scan_read(params: Parameters) -> dict[str, PyTree]:
     """Return the counts of the loop-invariant operands and of the carried ones; the rest are slices.
 
-    `linear` does not affect the values, and is dropped.
+    `linear` and `_split_transpose` do not affect the values, and are dropped.
     """
     counts = {}
     if "ft_in" in params:
         consts, carry, _ = params["ft_in"].unpack()
         counts = {"num_consts": len(consts), "num_carry": len(carry)}
-    return {**{name: params[name] for name in params if name not in ("ft_in", "ft_out", "linear")}, **counts}
+    return {**{name: params[name] for name in params if name not in _SCAN_ONLY}, **counts}
 
 
 def _scan_made(params: Parameters) -> dict[str, PyTree]:
     params = dict(params)
     body = params["jaxpr"]
     if release < (0, 10):
-        params["linear"] = (False,) * len(body.in_avals)
+        params |= {"linear": (False,) * len(body.in_avals), "_split_transpose": False}
     if release < (0, 11):
         return params
     consts, carry = params.pop("num_consts"), params.pop("num_carry")
@@ -129,3 +140,6 @@ _MAKERS: dict[str, Callable[[Parameters], dict[str, PyTree]]] = {"scan": _scan_m
 if release >= (0, 11):
     _READERS["jit"], _MAKERS["jit"] = _jit_read, _jit_made
     _READERS["composite"], _MAKERS["composite"] = _renamed("call_jaxpr", "jaxpr"), _renamed("jaxpr", "call_jaxpr")
+if release < (0, 10):
+    _READERS["shard_map"] = _renamed("manual_axes", "newly_manual_axes")
+    _MAKERS["shard_map"] = _renamed("newly_manual_axes", "manual_axes")

@@ -15,6 +15,8 @@ from release                                what differs
                                             the operands.
 0.10                                        The type of a value says along which axes of a mesh it differs by
                                             `manual_axis_type.varying`; before, by `vma`.
+0.10                                        `shard_map` calls the axes that it makes manual `newly_manual_axes`; before,
+                                            `manual_axes`.
 0.10                                        `tridiagonal_solve` has a parameter `perturb_singular`.
 0.11                                        `ClosedJaxpr` and `Jaxpr` are one class: `closed.jaxpr` is `closed`, and an
                                             open jaxpr is one without constants.

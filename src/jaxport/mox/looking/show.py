@@ -97,16 +97,17 @@ class _Drawing:
         branches: list[list[str]] = []
         alike: list[str] = []
         before: tuple[str, ...] | None = None
+        first = ""
         for title, below, block in rows:
             inside = [line for name, body in self.within(below) for line in self.body(name, body, level)]
             pattern = _pattern([title, *inside], block) if below else None
             if block is not None and pattern is not None and pattern == before:
                 alike.append(block.path)
                 continue
-            branches += _repeated(alike)
-            alike, before = [], pattern
+            branches += _repeated(first, alike)
+            alike, before, first = [], pattern, "" if block is None else block.path
             branches.append([title, *inside])
-        branches += _repeated(alike)
+        branches += _repeated(first, alike)
         for position, (title, *inside) in enumerate(branches):
             last = position == len(branches) - 1
             yield f"{indent}{'└─' if last else '├─'} {title}"
@@ -132,9 +133,12 @@ def _pattern(lines: Sequence[str], block: Block | None) -> tuple[str, ...] | Non
     return tuple(line.replace(f"{block.path}.", ".").replace(f"{block.path}:", ":") for line in lines)
 
 
-def _repeated(paths: Sequence[str]) -> list[list[str]]:
+def _repeated(first: str, paths: Sequence[str]) -> list[list[str]]:
+    """Return the line for blocks that are like the first one before them: others, or more calls of the same module."""
     if not paths:
         return []
+    if {*paths} == {first}:
+        return [[f"… {first}: {len(paths)} more call{'s' if len(paths) > 1 else ''}"]]
     return [[f"… {paths[0]}{f' to {paths[-1]}' if len(paths) > 1 else ''}: the same"]]
 
 

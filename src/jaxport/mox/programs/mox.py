@@ -214,12 +214,14 @@ class Mox:
                 instead="pass them as in the traced call, by position or by name, or trace again",
             )
         for index, value in self.traced.static_inputs.items():
-            if leaves[index] is not value and leaves[index] != value:
+            leaf = leaves[index]
+            # The value of a tracer may be known, and be the same: a derivative would still be zero.
+            if leaf is not value and (isinstance(leaf, jax.core.Tracer) or getattr(leaf, "ndim", 0) or leaf != value):
                 raise InvalidArgument(
-                    f"an argument that is not an array is {leaves[index]!r}",
+                    f"an argument that is not an array is {leaf!r}",
                     where=f"the call of `{self.name}`",
                     why=f"{value!r} was baked in when it was traced",
-                    instead="trace the model again with this value",
+                    instead="trace the model again with this value, or with an array, which may differ from call to call",
                 )
         return [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
 

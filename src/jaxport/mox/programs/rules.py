@@ -39,7 +39,7 @@ class DerivativeRule:
 
 
 def _specs(avals: Sequence[Aval]) -> list[jax.ShapeDtypeStruct]:
-    return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+    return [jaxprs.struct_of(aval) for aval in avals]
 
 
 def _inexact(avals: Sequence[Aval]) -> list[int]:

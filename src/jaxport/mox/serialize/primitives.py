@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from functools import cache
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
-from jaxport.jaxprs import PythonFunction, PyTree
-from jaxport.jaxprs.meshes import NO_MESH
+from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.jaxprs.meshes import NO_MESH, abstract_mesh
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.walk import equations_within
 from jaxport.jaxprs.widen import jit_parameters
@@ -41,13 +43,49 @@ def primitives() -> dict[str, jaxprs.Primitive]:
         (jax.random.wrap_key_data, jax.random.key_data(key)),
         (jax.random.clone, key),
         (lambda x: jnp.array(x, copy=True), jnp.zeros(1)),
+        (lax.composite(lambda y: -y, "jaxport.probe"), jnp.zeros(1)),
+        (lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos), jnp.zeros(1)),
+        (lambda x: lax.ragged_dot(x, x[None], jnp.ones(1, jnp.int32)), jnp.zeros((1, 1))),
         (lambda x: x.shape[0] * jnp.ones(()), jax.ShapeDtypeStruct((size,), jnp.float32)),
     ):
         for equation in equations_within(jax.make_jaxpr(probe)(argument).jaxpr):
             by_name.setdefault(equation.primitive.name, equation.primitive)
+    by_name |= collectives()
     by_name["block"] = block_p
     by_name |= dict.fromkeys(("closed_call", "eval_jaxpr"), jaxprs.closed_call_p)  # its name depends on the release
     return {name: primitive for name, primitive in by_name.items() if name not in _FORBIDDEN}
+
+
+@cache
+def collectives() -> dict[str, jaxprs.Primitive]:
+    """Return `shard_map`, and the primitives by which the devices in it exchange values, by name.
+
+    >>> {"shard_map", "psum", "axis_index", "all_gather"} <= collectives().keys()
+    True
+    """
+
+    def exchanged(x: Array) -> list[Array]:
+        return [
+            lax.psum(x, "i"),
+            lax.pmax(x, "i"),
+            lax.pmin(x, "i"),
+            lax.ppermute(x, "i", [(0, 0)]),
+            lax.axis_index("i") * x,
+            lax.all_gather(x, "i"),
+            lax.all_to_all(x, "i", 0, 0),
+            lax.psum_scatter(x, "i"),
+            lax.pcast(lax.psum(x, "i"), "i", to="varying"),
+        ]
+
+    made: dict[str, jaxprs.Primitive] = {}
+    for checked, spec in ((False, PartitionSpec("i")), (True, PartitionSpec())):
+        mesh, out = abstract_mesh([("i", 1)]), PartitionSpec("i")
+        mapped = jax.shard_map(exchanged, mesh=mesh, in_specs=spec, out_specs=out, check_vma=checked)
+        for equation in equations_within(jax.make_jaxpr(mapped)(jnp.zeros((1, 1))).jaxpr):
+            axes = [equation.params.get(key) or () for key in ("axes", "axis_name")]
+            if equation.primitive.name == "shard_map" or any("i" in names for names in axes):
+                made[equation.primitive.name] = equation.primitive
+    return made
 
 
 def implementation(name: str) -> PythonFunction | None:
@@ -55,7 +93,16 @@ def implementation(name: str) -> PythonFunction | None:
     return None if name in primitives() else _NEWER.get(name)
 
 
+def _polynomial(x: Array, *coefficients: Array, **_: PyTree) -> Array:
+    """Return the polynomial with these coefficients, the constant one first."""
+    greatest = jnp.broadcast_to(coefficients[-1], jnp.broadcast_shapes(x.shape, *(c.shape for c in coefficients)))
+    return functools.reduce(lambda total, coefficient: total * x + coefficient, reversed(coefficients[:-1]), greatest)
+
+
 _NEWER: dict[str, PythonFunction] = {
+    "log2": lambda x, **_: jnp.log2(x),
+    "polynomial": _polynomial,
+    "stack": lambda *arrays, axis: jnp.stack(arrays, axis),
     "one_minus_square": lambda x: (1 + x) * (1 - x),
     "unstack": lambda x, axis: [lax.index_in_dim(x, index, axis, keepdims=False) for index in range(x.shape[axis])],
 }

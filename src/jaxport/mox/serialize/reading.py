@@ -9,11 +9,12 @@ from functools import cache
 
 import jax
 from jax import core as jax_core, export as jax_export
+from jax.sharding import AbstractMesh
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.tracing import Traced, TracedWeight
-from jaxport.errors import ModelError, noted
+from jaxport.errors import ModelError, Refusal, Unsupported, noted
 from jaxport.jaxprs import (
     Array,
     Atom,
@@ -29,12 +30,14 @@ from jaxport.jaxprs import (
 )
 from jaxport.jaxprs.alike import takes_values
 from jaxport.jaxprs.mapped import Mapped, with_record
+from jaxport.jaxprs.meshes import in_body_of, local_type
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.widen import jit_parameters
 from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, DerivativeRule, equation_of
-from jaxport.mox.serialize.primitives import implementation, keyword_values, primitives
+from jaxport.mox.serialize.meshes import mesh_from, spec_from
+from jaxport.mox.serialize.primitives import collectives, implementation, keyword_values, primitives
 from jaxport.mox.serialize.trees import tree_from
 from jaxport.mox.serialize.values import decoded, dtype_of
 from jaxport.mox.serialize.writing import FORMAT, VERSION
@@ -172,9 +175,11 @@ class _Reader:
         return jaxprs.Jaxpr((), inputs, outputs, equations, effects, debug_info)
 
     def aval(self, data: JsonValue) -> Aval:
-        dtype, shape, *weak = data
-        sizes = tuple(self.dim(size) for size in shape)
-        return jax_core.ShapedArray(sizes, dtype_of(dtype), weak_type=bool(weak and weak[0]))
+        dtype, shape, *rest = data
+        sizes, weak = tuple(self.dim(size) for size in shape), bool(rest and rest[0])
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            return local_type(sizes, dtype_of(dtype), weak, rest[1] if len(rest) > 1 else ())
+        return jax_core.ShapedArray(sizes, dtype_of(dtype), weak_type=weak)
 
     def dim(self, size: JsonValue) -> Dim:
         if isinstance(size, str):
@@ -207,7 +212,7 @@ class _Reader:
                 f"`{name}` is not an operation that a Mox may have",
                 why="a document can name only operations of jax.lax",
             )
-        params = {key: self.value(value) for key, value in data["params"].items()}
+        params = self.mapped(data["params"]) if name == "shard_map" else self.params(data["params"])
         outvars = [defined(item) for item in data["out"]]
         if name == "jit":
             _check_jit(params, len(operands), len(outvars))
@@ -219,7 +224,8 @@ class _Reader:
             if not isinstance(number, int) or not 0 <= number < len(self.rules):
                 raise ModelError(f"unknown rule number {number!r}")
             title = str(self.rules[number]["name"])
-            made = equation_of(name, params["call_jaxpr"], lambda: self.rule(number), title)
+            mesh = jax.sharding.get_abstract_mesh()
+            made = equation_of(name, params["call_jaxpr"], lambda: self.rule(number, mesh), title)
             return made.replace(invars=operands, outvars=outvars, source_info=source)
         if name == "block":
             fields = {key: self.value(value) for key, value in data["block"].items()}
@@ -230,7 +236,20 @@ class _Reader:
         if own is not None:
             return _called(own, params, operands).replace(outvars=outvars, source_info=source)
         effects, params = _effects(params), jaxprs.native(name, params)
+        if name == "shard_map":
+            effects = set()  # those of its body are confined to the axes that it makes manual
+        elif name in collectives():
+            effects |= _effects_of(primitives()[name], params, operands)
         return jaxprs.new_jaxpr_eqn(operands, outvars, primitives()[name], params, effects, source)
+
+    def params(self, data: Mapping[str, JsonValue]) -> dict[str, PyTree]:
+        return {key: self.value(value) for key, value in data.items()}
+
+    def mapped(self, data: Mapping[str, JsonValue]) -> dict[str, PyTree]:
+        """Return the parameters of a `shard_map`, whose body is read on its mesh."""
+        around = self.params({key: value for key, value in data.items() if key != "jaxpr"})
+        body = in_body_of(around, lambda: self.value(data["jaxpr"]))
+        return {key: body if key == "jaxpr" else around[key] for key in data}
 
     def source(self, data: JsonValue) -> source_info_util.SourceInfo:
         if data is None:
@@ -249,9 +268,14 @@ class _Reader:
             raise ModelError(f"unknown record number {number!r}")
         return self.records[number]
 
-    def _rule(self, number: int) -> DerivativeRule:
+    def _rule(self, number: int, mesh: AbstractMesh) -> DerivativeRule:
         data = self.rules[number]
-        return DerivativeRule(self.value(data["forward"]), self.value(data["backward"]))
+        if data["forward"] is None:
+            name = printable(str(data["name"]))
+            why = "is of a high order, or its rule reads more than its arguments: differentiate the function it was made of"
+            raise Unsupported("a derivative is not in the file of this Mox", [Refusal(name, "a rule of its own", why)])
+        with jax.sharding.use_abstract_mesh(mesh):
+            return DerivativeRule(self.value(data["forward"]), self.value(data["backward"]))
 
     # -- values ----------------------------------------------------------------------------------------------------
 
@@ -271,11 +295,21 @@ class _Reader:
             count = len(constants)
             moved = jaxpr.replace(constvars=jaxpr.invars[:count], invars=jaxpr.invars[count:])
             return jaxprs.closed(moved, constants)
+        if key == "$mesh":
+            return mesh_from(content)
+        if key == "$spec":
+            return spec_from(content)
         if key == "$dim":
             return self.dim(content)
         if key == "$keyword":
             return keyword_values()[content]
         return NotImplemented
+
+
+def _effects_of(primitive: jaxprs.Primitive, params: Parameters, operands: Sequence[Atom]) -> set[Effect]:
+    """Return the effects of a collective operation: the axes of the mesh whose devices take part in it."""
+    avals = [atom.aval for atom in operands]
+    return set(traced_equation(lambda *values: primitive.bind(*values, **params), avals).effects)
 
 
 def _called(function: PythonFunction, params: Parameters, operands: Sequence[Atom]) -> jaxprs.JaxprEqn:

@@ -14,6 +14,7 @@ from enum import Enum
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax import lax
@@ -22,6 +23,7 @@ from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.callables.framework import public_name
 from jaxport.errors import ModelError, noted
 from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.mox.programs.aliases import JsonValue
 
 __all__ = ["Named", "Unwritable", "array_from", "array_text", "decoded", "dtype_of", "dtype_text", "encoded"]
@@ -58,15 +60,24 @@ _ENUMS: dict[str, type[Enum]] = {
         lax.DotAlgorithmPreset,
     )
 }  # fmt: skip
-_RECORDS: dict[str, type] = {
-    cls.__name__: cls
-    for cls in (
-        lax.ConvDimensionNumbers,
-        lax.GatherDimensionNumbers,
-        lax.ScatterDimensionNumbers,
-        lax.RaggedDotDimensionNumbers,
-    )
-}
+
+
+@cache
+def _records() -> dict[str, type]:
+    """Return the classes of records of JAX, by name; that of the four bodies of a linear solve has no public name."""
+    solve = traced_equation(lambda b: lax.custom_linear_solve(lambda x: x, b, lambda _, b: b), [jnp.zeros(1)])
+    return {
+        "ConvDimensionNumbers": lax.ConvDimensionNumbers,
+        "GatherDimensionNumbers": lax.GatherDimensionNumbers,
+        "ScatterDimensionNumbers": lax.ScatterDimensionNumbers,
+        "RaggedDotDimensionNumbers": lax.RaggedDotDimensionNumbers,
+        "LinearSolve": type(solve.params["jaxprs"]),
+    }
+
+
+@cache
+def _names_of_records() -> dict[type, str]:
+    return {cls: name for name, cls in _records().items()}
 
 
 def dtype_text(dtype: object) -> str:
@@ -175,9 +186,9 @@ def encoded(value: PyTree, special: Special) -> JsonValue:
         return {"$complex": [again(value.real), again(value.imag)]}
     if isinstance(value, Enum) and type(value).__name__ in _ENUMS:
         return {"$enum": [type(value).__name__, value.name]}
-    if type(value).__name__ in _RECORDS and isinstance(value, _RECORDS[type(value).__name__]):
+    if (record := _names_of_records().get(type(value))) is not None:
         fields = getattr(value, "_fields", None) or list(vars(value))
-        return {"$record": [type(value).__name__, {name: again(getattr(value, name)) for name in fields}]}
+        return {"$record": [record, {name: again(getattr(value, name)) for name in fields}]}
     if type(value) is tuple:
         return {"$tuple": [again(item) for item in value]}
     if type(value) is list:
@@ -206,7 +217,7 @@ _DECODERS: dict[str, Callable[[JsonValue, Special], PyTree]] = {
     "$float": lambda data, _: {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[data],
     "$complex": lambda data, again: complex(again(data[0]), again(data[1])),
     "$enum": lambda data, _: _ENUMS[data[0]][data[1]],
-    "$record": lambda data, again: _RECORDS[data[0]](**{name: again(item) for name, item in data[1].items()}),
+    "$record": lambda data, again: _records()[data[0]](**{name: again(item) for name, item in data[1].items()}),
     "$tuple": lambda data, again: tuple(again(item) for item in data),
     "$set": lambda data, again: frozenset(again(item) for item in data),
     "$map": lambda data, again: FrozenMapping({again(key): again(item) for key, item in data}),

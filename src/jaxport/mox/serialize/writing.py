@@ -8,6 +8,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 from jax import core as jax_core, export as jax_export
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
@@ -16,11 +17,13 @@ from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
 from jaxport.jaxprs import Atom, Aval, PyTree, Var
 from jaxport.jaxprs.mapped import Mapped, borne_by, transforms_of
-from jaxport.jaxprs.meshes import without_explicit_axes, without_meshes
+from jaxport.jaxprs.meshes import in_body_of, without_explicit_axes, without_meshes
 from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, rule_of
 from jaxport.mox.querying.tree import spelled
+from jaxport.mox.serialize.common import in_common
+from jaxport.mox.serialize.meshes import mesh_data, spec_data
 from jaxport.mox.serialize.primitives import keyword_values, primitives
 from jaxport.mox.serialize.trees import tree_data
 from jaxport.mox.serialize.values import Named, Unwritable, dtype_text, encoded
@@ -28,6 +31,9 @@ from jaxport.mox.serialize.values import Named, Unwritable, dtype_text, encoded
 __all__ = ["FORMAT", "VERSION", "document"]
 
 FORMAT, VERSION = "jaxport.mox", 1
+
+# Derivatives of higher orders than this are not in a file, if each of them has a rule of its own.
+_DEEPEST_RULE = 6
 
 
 def document(mox: Mox) -> dict[str, JsonValue]:
@@ -37,7 +43,7 @@ def document(mox: Mox) -> dict[str, JsonValue]:
       Unsupported: it has operations or values that could not be read back; all of them are named.
     """
     # How values are split is no part of a model, and the devices are those of this process.
-    writer = _Writer(mox.replaced(replace(mox.traced, jaxpr=without_meshes(mox.jaxpr))))
+    writer = _Writer(mox.replaced(replace(mox.traced, jaxpr=_portable(mox.jaxpr))))
     with without_explicit_axes():
         made = writer.document()
     if writer.refusals:
@@ -46,6 +52,10 @@ def document(mox: Mox) -> dict[str, JsonValue]:
             f"{count} thing{'s' if count > 1 else ''} in `{mox.name}` cannot be serialized", writer.refusals
         )
     return made
+
+
+def _portable(program: jaxprs.ClosedJaxpr) -> jaxprs.ClosedJaxpr:
+    return in_common(without_meshes(program, manual=False))
 
 
 class _Writer:
@@ -142,7 +152,8 @@ class _Writer:
             self.refuse(str(aval), "is not an array: mutable references cannot be written")
             return None
         shape = [str(dim) if jax_export.is_symbolic_dim(dim) else int(dim) for dim in aval.shape]
-        return [dtype_text(aval.dtype), shape, *([True] if getattr(aval, "weak_type", False) else [])]
+        weak, axes = getattr(aval, "weak_type", False), sorted(jaxprs.varying_axes(aval))
+        return [dtype_text(aval.dtype), shape, *([weak] if weak or axes else []), *([axes] if axes else [])]
 
     def equation(
         self, equation: jaxprs.JaxprEqn, operands: list[JsonValue], named: Callable[[Var], list[JsonValue]]
@@ -162,6 +173,11 @@ class _Writer:
         elif block is not None:
             data["block"] = self.block(block)
             data["params"] = {"jaxpr": self.value(equation.params["jaxpr"], name)}
+        elif name == "shard_map":
+            params = jaxprs.parameters(equation)
+            data["params"] = in_body_of(
+                params, lambda: {key: self.value(v, f"{name}[{key}]") for key, v in params.items()}
+            )
         elif name in primitives():
             data["params"] = {key: self.value(v, f"{name}[{key}]") for key, v in jaxprs.parameters(equation).items()}
         source = self.source(equation)
@@ -187,22 +203,28 @@ class _Writer:
         return [record.primitive, self.value(record.size, "a record"), *sides, inner]
 
     def rule(self, equation: jaxprs.JaxprEqn) -> int:
-        """Return the number of the rule of an equation; one that is being written already is that one."""
-        rule = rule_of(equation)
-        rule = replace(
-            rule,
-            forward=without_meshes(rule.forward),
-            backward=None if rule.backward is None else without_meshes(rule.backward),
-        )
-        key = f"{equation.params['call_jaxpr']}\n{rule.forward}\n{rule.backward}"
+        """Return the number of the rule of an equation; one that is being written already is that one.
+
+        A rule is written without programs, and cannot be asked for, if it is
+
+        1. the rule of a rule of a rule, and so on: each derivative of a function may be a function of its own;
+        2. one that reads values of a trace that is over, as a rule that is a closure does inside of another's.
+        """
+        forward = backward = None
+        if self.rules.count(None) < _DEEPEST_RULE:
+            rule = rule_of(equation)
+            if not any(isinstance(const, jax_core.Tracer) for const in rule.forward.consts):
+                forward = _portable(rule.forward)
+                backward = None if rule.backward is None else _portable(rule.backward)
+        key = f"{equation.params['call_jaxpr']}\n{forward}\n{backward}"
         if key not in self.known_rules:
             number = self.known_rules[key] = len(self.rules)
             self.rules.append(None)
             function = equation.params["call_jaxpr"].jaxpr.debug_info.func_name
             self.rules[number] = {
                 "name": str(function),
-                "forward": self.value(rule.forward, "a rule"),
-                "backward": self.value(rule.backward, "a rule"),
+                "forward": self.value(forward, "a rule"),
+                "backward": self.value(backward, "a rule"),
             }
         return self.known_rules[key]
 
@@ -230,12 +252,15 @@ class _Writer:
     def special(self, value: PyTree) -> JsonValue:
         """Values that are written with the help of the program around them."""
         if isinstance(value, jaxprs.ClosedJaxpr):
-            body = self.body(value.jaxpr)
-            return {"$closed": body} if not value.consts else self._with_constants(value)
+            return self._with_constants(value) if value.consts else {"$closed": self.body(value.jaxpr)}
         if isinstance(value, jaxprs.Jaxpr):
             return {"$jaxpr": self.body(value)}
         if jax_export.is_symbolic_dim(value):
             return {"$dim": str(value)}
+        if isinstance(value, Mesh | AbstractMesh) and not value.empty:
+            return {"$mesh": mesh_data(value)}
+        if isinstance(value, PartitionSpec):
+            return {"$spec": spec_data(value)}
         for name, keyword in keyword_values().items():
             if type(value) is type(keyword) and value == keyword:
                 return {"$keyword": name}

@@ -35,8 +35,12 @@ def xml_text(document: dict[str, JsonValue]) -> str:
     for rule in document["rules"]:
         element = etree.SubElement(rules, "rule", name=_packed(rule["name"]))
         for key in ("forward", "backward"):
-            if rule[key] is not None:
+            if rule[key] is None:
+                continue
+            if "$closed" in rule[key]:
                 _write_body(etree.SubElement(element, key), rule[key]["$closed"], etree)
+            else:  # it has constants
+                etree.SubElement(element, key, value=_packed(rule[key]))
     return etree.tostring(root, encoding="unicode", pretty_print=True)
 
 
@@ -112,14 +116,18 @@ def parse_xml(text: str) -> dict[str, JsonValue]:
     document["rules"] = [
         {
             "name": _unpacked(rule.get("name", "null")),
-            **{
-                key: None if rule.find(key) is None else {"$closed": _read_body(_child(rule, key))}
-                for key in ("forward", "backward")
-            },
+            **{key: _read_rule(rule.find(key)) for key in ("forward", "backward")},
         }
         for rule in _child(root, "rules")
     ]
     return document
+
+
+def _read_rule(element: _Element | None) -> JsonValue:
+    if element is None:
+        return None
+    value = element.get("value")
+    return {"$closed": _read_body(element)} if value is None else _unpacked(value)
 
 
 def _child(element: _Element, tag: str) -> _Element:

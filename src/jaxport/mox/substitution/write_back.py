@@ -12,6 +12,7 @@ from jaxport.blocks.callables.naming import leaf_paths
 from jaxport.blocks.callables.places import Types
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Module, PyTree
+from jaxport.jaxprs.identity import IdentityMap
 from jaxport.mox.programs.mox import is_parameter
 from jaxport.mox.querying.tree import Node
 
@@ -46,8 +47,8 @@ def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str 
     paths, old, rebuild = _taken_apart(model)
     _check(dict(zip(paths, old, strict=True)), values, type(model).__name__)
     # An array that lies in several places is one parameter of the Mox, at the first of its paths.
-    shared = {id(value): values[path] for path, value in zip(paths, old, strict=True) if path in values}
-    return rebuild([values.get(path, shared.get(id(value), value)) for path, value in zip(paths, old, strict=True)])
+    shared = IdentityMap((value, values[path]) for path, value in zip(paths, old, strict=True) if path in values)
+    return rebuild([values.get(path, shared.get(value, value)) for path, value in zip(paths, old, strict=True)])
 
 
 def _taken_apart(model: PyTree) -> tuple[list[str], list[Array], Callable[[list[Array]], PyTree]]:
@@ -88,7 +89,7 @@ def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
     if framework is not None and framework.lift(model) is not None:
         model = write_back(model, {})  # those that cannot change keep the identity of their parts
     paths, arrays, _ = _taken_apart(model)
-    old = {id(array): path for path, array in reversed(list(zip(paths, arrays, strict=True)))}
+    old = IdentityMap((array, path) for path, array in reversed(list(zip(paths, arrays, strict=True))))
     names: dict[str, str] = {}
     for path, module in modules.items():
         model = _with_module(model, below(path).split("."), write_back(module, {}))
@@ -97,8 +98,8 @@ def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
     paths, arrays, _ = _taken_apart(model)
     head = f"{prefix}." if prefix else ""
     for path, array in zip(paths, arrays, strict=True):
-        if not any(f"{head}{path}".startswith(f"{new}.") for new in modules) and id(array) in old:
-            names[f"{head}{path}"] = f"{head}{old[id(array)]}"
+        if not any(f"{head}{path}".startswith(f"{new}.") for new in modules) and array in old:
+            names[f"{head}{path}"] = f"{head}{old[array]}"
     moved = {path: values[name] for path, name in names.items() if name in values}
     rest = {name: value for name, value in values.items() if name not in names.values()}
     return write_back(model, {**rest, **moved}, prefix=prefix)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from jaxport.codegen.structure.modules.mining import NORMS, is_activation
-from jaxport.codegen.structure.modules.scopes import Chain, places_of
+from jaxport.codegen.structure.modules.scopes import places_of
 from jaxport.codegen.tree import Layer, Leaf
+from jaxport.importer.calls import Chain
 from jaxport.importer.names import unique
 from jaxport.importer.values.recording import Variable
 

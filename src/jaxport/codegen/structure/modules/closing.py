@@ -8,14 +8,14 @@ move to the level around.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from jaxport.codegen.structure.modules.scopes import Chain, called
 from jaxport.codegen.structure.modules.sequences import rearranges, sequence_of
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op
+from jaxport.importer.calls import Chain, called
 from jaxport.importer.names import is_made_up
+from jaxport.importer.parts import cycles, in_order
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["Closing"]
@@ -133,10 +133,10 @@ class Closing:
                 for variable in leaf.inputs:
                     if variable in makers and (other := self._part(makers[variable], depth)) != part:
                         before.add(other)
-            cycles = [cycle for cycle in _components(edges) if len(cycle) > 1]
-            if not cycles:
+            found = cycles(edges)
+            if not found:
                 return
-            for cycle in cycles:
+            for cycle in found:
                 self._mend(cycle, leaves, depth)
 
     def _finish(self, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> None:
@@ -201,26 +201,7 @@ class Closing:
             part: {makers[v] for leaf in inside for v in leaf.inputs if v in makers and makers[v] != part}
             for part, inside in parts.items()
         }
-        first = {part: min(self.order[id(leaf)] for leaf in inside) for part, inside in parts.items()}
-        waiting = {part: len(before) for part, before in needed.items()}
-        after: dict[Part, list[Part]] = {}
-        for part, before in needed.items():
-            for other in before:
-                after.setdefault(other, []).append(part)
-        keys = dict(enumerate(parts))
-        index = {part: key for key, part in keys.items()}
-        ready = [(first[part], index[part]) for part, count in waiting.items() if count == 0]
-        heapq.heapify(ready)
-        done: list[Part] = []
-        while ready:
-            part = keys[heapq.heappop(ready)[1]]
-            done.append(part)
-            for other in after.get(part, ()):
-                waiting[other] -= 1
-                if waiting[other] == 0:
-                    heapq.heappush(ready, (first[other], index[other]))
-        assert len(done) == len(parts)
-        return done
+        return in_order(needed, {part: min(self.order[id(leaf)] for leaf in inside) for part, inside in parts.items()})
 
 
 def _has_place(item: Item, around: str) -> bool:
@@ -232,43 +213,3 @@ def _has_place(item: Item, around: str) -> bool:
 def _with_labels(items: Iterable[Item], around: str) -> list[Item]:
     """Return the parts of a module as parts of the one around it."""
     return [replace(item, label=f"{around}.{item.label}") if isinstance(item, Layer) else item for item in items]
-
-
-def _components(edges: Mapping[Part, set[Part]]) -> list[list[Part]]:
-    """Return the strongly connected components of a graph (Tarjan's algorithm, without recursion)."""
-    index: dict[Part, int] = {}
-    low: dict[Part, int] = {}
-    stack: list[Part] = []
-    on_stack: set[Part] = set()
-    components: list[list[Part]] = []
-    for root in edges:
-        if root in index:
-            continue
-        work = [(root, iter(edges[root]))]
-        index[root] = low[root] = len(index)
-        stack.append(root)
-        on_stack.add(root)
-        while work:
-            part, rest = work[-1]
-            following = next(rest, None)
-            if following is None:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[part])
-                if low[part] == index[part]:
-                    component = []
-                    while True:
-                        top = stack.pop()
-                        on_stack.discard(top)
-                        component.append(top)
-                        if top is part or top == part:
-                            break
-                    components.append(component)
-            elif following not in index:
-                index[following] = low[following] = len(index)
-                stack.append(following)
-                on_stack.add(following)
-                work.append((following, iter(edges[following])))
-            elif following in on_stack:
-                low[part] = min(low[part], index[following])
-    return components

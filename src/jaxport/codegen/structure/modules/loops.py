@@ -15,15 +15,15 @@ from jaxport.importer.values.recording import Variable
 __all__ = ["with_loops"]
 
 
-def with_loops(module: Module, known: dict[int, Module] | None = None) -> Module:
+def with_loops(module: Module, known: dict[Module, Module] | None = None) -> Module:
     """Return the module, and all modules inside it, with loops in place of runs of calls."""
     known = {} if known is None else known
-    if id(module) not in known:
-        known[id(module)] = _with_loops(module, known)
-    return known[id(module)]
+    if module not in known:
+        known[module] = _with_loops(module, known)
+    return known[module]
 
 
-def _with_loops(module: Module, known: dict[int, Module]) -> Module:
+def _with_loops(module: Module, known: dict[Module, Module]) -> Module:
     items = [
         replace(item, module=with_loops(item.module, known)) if isinstance(item, Call) else item
         for item in module.items

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxport.codegen.structure.modules.scopes import Chain, called, common, element_of, places_of
+from jaxport.codegen.structure.modules.scopes import element_of, places_of
 from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.names import unique
 from jaxport.importer.values.recording import Variable
 
@@ -61,10 +62,16 @@ def mine(
         rounds = [inside[begin : begin + run.period] for begin in range(0, len(inside), run.period)]
         stack = _stack(rounds, named, around)
         stem = unique(stack[-1] if stack else ".".join((*around[-1:], "layers")), names)
+        single = all(sum(isinstance(leaf, Layer) for leaf in one) == 1 for one in rounds)
+        if mining.layers_in(run) < FEWEST_LAYERS and any(len(named[id(leaf)]) > len(around) for leaf in inside):
+            continue  # the author has named each of these layers
         names.add(stem)
         for place, leaves_of_round in enumerate(rounds):
             path = f"{stem}.{place}"
-            types[path] = "Block"
+            if single:  # elements of a list, and what is computed between them stays around it
+                chains |= {id(leaf): (*around, path) for leaf in leaves_of_round if isinstance(leaf, Layer)}
+                continue
+            types[path] = "Block" if mining.layers_in(run) >= FEWEST_LAYERS else ""
             for leaf in leaves_of_round:
                 chain = named[id(leaf)]
                 if stack and chain[: len(stack)] == stack:
@@ -140,6 +147,10 @@ class _Mining:
         self.made = np.array([*made.values()], np.int64)
         self.last = np.array([last.get(variable, at) for variable, at in made.items()], np.int64)
 
+    def layers_in(self, run: _Repeats) -> int:
+        """Return the number of layers in one round, apart from normalizations."""
+        return sum(map(_is_heavy, self.sequence[run.begin : run.begin + run.period]))
+
     def runs(self) -> list[_Repeats]:
         """Return the runs that do not overlap, the best first."""
         runs_so_far: list[_Repeats] = []
@@ -170,7 +181,21 @@ class _Mining:
             run = self._in_phase(begin + first, length, period)
             if best is None or run.rounds * period * best.crossing > best.rounds * best.period * run.crossing:
                 best = run
-        return best
+        return None if best is None else self._divided(best, begin, end)
+
+    def _divided(self, run: _Repeats, begin: int, end: int) -> _Repeats:
+        """Return a run whose rounds are themselves rounds of one layer each, as those: four layers, not two pairs."""
+        inside = self.tokens[run.begin : run.end]
+        periods = [period for period in range(1, run.period) if run.period % period == 0]
+        period = next((p for p in periods if np.array_equal(inside[p:], inside[:-p])), run.period)
+        if period == run.period:
+            return run
+        first, last = run.begin, run.end
+        while first - period >= begin and np.array_equal(self.tokens[first - period : first], inside[:period]):
+            first -= period
+        while last + period <= end and np.array_equal(self.tokens[last : last + period], inside[:period]):
+            last += period
+        return _Repeats(first, period, (last - first) // period, run.crossing)
 
     def _in_phase(self, begin: int, length: int, period: int) -> _Repeats:
         """Return the rounds from where the fewest values go from one to the next.

@@ -1,28 +1,31 @@
 """Modules that are called several times: their operators told apart by call, and one module made of the calls again.
 
 `separated` gives the operators of each further call of a module a path of their own, `block@1`, so that each call is closed as
-a module. `united` replaces those modules by the first one. Both go by weights: a call reads those of the first in its order.
+a module. `united` replaces those modules by the first one.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from types import MappingProxyType
 
 import jax
 
-from jaxport.codegen.structure.modules.scopes import Chain, called
-from jaxport.codegen.structure.steps import leaf_key
+from jaxport.codegen.rewriting.steps import leaf_key
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op
+from jaxport.importer.calls import (
+    Chain,
+    PlacedOperation,
+    call_numbers,
+    called,
+    separated as separated_calls,
+    unnumbered_paths,
+)
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["ModuleMatch", "call_numbers", "further_calls", "separated", "united"]
+__all__ = ["ModuleMatch", "further_calls", "numbers_of_calls", "separated", "united"]
 
 
 def separated(
@@ -36,87 +39,27 @@ def separated(
       weights: the parameters that tell calls apart.
       kept: the paths of modules that are left as they are.
     """
-    separate = _without_numbers(ops, chains, weights)
-    repeated: set[str] = set()
-
-    def visit(inside: Sequence[Op], depth: int) -> None:
-        parts: dict[str, list[Op]] = {}
-        for op in inside:
-            if len(separate[id(op)]) > depth:
-                parts.setdefault(separate[id(op)][depth], []).append(op)
-        for path, part in parts.items():
-            calls = None if called(path) in kept else call_numbers(part, weights)
-            repeated.update([called(path)] if calls else [])
-            for op, number in zip(part, calls or [0] * len(part), strict=True):
-                if number:
-                    chain = separate[id(op)]
-                    separate[id(op)] = (
-                        *chain[:depth],
-                        *(f"{path}@{number}{p.removeprefix(path)}" for p in chain[depth:]),
-                    )
-            for number in sorted({*(calls or [0])}):
-                visit([op for op, own in zip(part, calls or [0] * len(part), strict=True) if own == number], depth + 1)
-
-    visit(ops, 0)
-    return separate, repeated
+    found = [_operation(op, chains[id(op)], weights) for op in ops]
+    plain = unnumbered_paths(found)
+    unnumbered = [replace(each, chain=tuple(dict.fromkeys(plain[path] for path in each.chain))) for each in found]
+    separate, repeated = separated_calls(unnumbered, kept)
+    return {id(op): chain for op, chain in zip(ops, separate, strict=True)}, repeated
 
 
-def _without_numbers(ops: Sequence[Op], chains: Mapping[int, Chain], weights: Collection[Variable]) -> dict[int, Chain]:
-    """Return the chains with one path for all calls of a module, which the TorchScript exporter numbers: `block_1` …"""
-    read: dict[str, set[Variable]] = {}
-    for op in ops:
-        for path in chains[id(op)]:
-            read.setdefault(path, set()).update(variable for variable in op.inputs if variable in weights)
-    every = Counter(variable for op in ops for variable in op.inputs if variable in weights)
-
-    def plain(path: str) -> str:
-        parts: list[str] = []
-        for part in path.split("."):
-            whole = ".".join([*parts, part])
-            base = re.sub(r"_\d+$", "", whole)
-            repeated = bool(read.get(base)) and all(every[variable] > 1 for variable in read[base])
-            own = read.get(whole, set())
-            parts.append(base.rpartition(".")[2] if base != whole and repeated and own <= read[base] else part)
-        return ".".join(parts)
-
-    names = {path: plain(path) for path in read}
-    return {id(op): tuple(dict.fromkeys(names[path] for path in chains[id(op)])) for op in ops}
+def _operation(op: Op, chain: Chain, weights: Collection[Variable]) -> PlacedOperation:
+    return PlacedOperation(chain, (op.step.form, op.step.name), tuple(v for v in op.inputs if v in weights))
 
 
-def call_numbers(
-    ops: Sequence[Op], weights: Collection[Variable], alike: Mapping[Variable, Variable] = MappingProxyType({})
-) -> list[int] | None:
+def numbers_of_calls(ops: Sequence[Op], alike: Mapping[Variable, Variable]) -> list[int] | None:
     """Return the call that each operator of a module belongs to; None if it is called once, or that cannot be told.
 
     Args:
       ops: the operators of the module, in the order of the file.
-      weights: the parameters that tell calls apart.
-      alike: parameters that are read in place of others in further calls, by those.
+      alike: the parameters that tell calls apart, each with the one of the first call that it is read in place of.
     """
-    found = [(at, variable) for at, op in enumerate(ops) for variable in op.inputs if variable in weights]
-    reads = [(at, alike.get(variable, variable)) for at, variable in found]
-    most = math.gcd(*Counter(variable for _, variable in reads).values())
-    periods = [
-        len(reads) // calls for calls in range(most, 1, -1) if most % calls == 0
-    ]  # a call may read a weight often
-    period = next((p for p in periods if all(v is reads[at % p][1] for at, (_, v) in enumerate(reads))), None)
-    if period is None:
-        return None
-    names = [(op.step.form, op.step.name) for op in ops]
-    spans = [(reads[at][0], reads[at + period - 1][0]) for at in range(0, len(reads), period)]
-    head, tail = names[: spans[0][0]], names[spans[-1][1] + 1 :]
-    cuts = []
-    for (_, last), (first, _) in pairwise(spans):
-        between = names[last + 1 : first]
-        if first <= last:
-            return None
-        if between[: len(tail)] == tail:
-            cuts.append(last + 1 + len(tail))
-        elif head and between[-len(head) :] == head:
-            cuts.append(first - len(head))
-        else:
-            return None
-    return [sum(cut <= at for cut in cuts) for at in range(len(ops))]
+    kinds = [(op.step.form, op.step.name) for op in ops]
+    reads = [[alike[variable] for variable in op.inputs if variable in alike] for op in ops]
+    return call_numbers([(kind, read, ()) for kind, read in zip(kinds, reads, strict=True)])
 
 
 def united(module: Module, weights: Collection[Variable]) -> Module:

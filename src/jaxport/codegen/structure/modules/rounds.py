@@ -140,9 +140,9 @@ class _RoundRun:
         read = [variable for item in self.rounds[1] for variable in item.inputs]
         inputs = dict.fromkeys(variable for variable in read if variable not in own[1])
         used: set[Variable] = {*results}
-        inside = {id(item): number for number, members in enumerate(self.rounds) for item in members}
+        inside = {item: number for number, members in enumerate(self.rounds) for item in members}
         for item in self.items:
-            number = inside.get(id(item))
+            number = inside.get(item)
             used |= {variable for variable in item.inputs if number is None or variable not in own[number]}
         made = [variable for item in self.rounds[1] for variable in item.outputs]
         outputs = [variable for variable in made if any(names[variable] in used for names in self.names)]

@@ -11,34 +11,34 @@ from jaxport.importer.values.recording import Variable
 __all__ = ["scheduled"]
 
 
-def scheduled(module: Module, known: dict[int, Module] | None = None) -> Module:
+def scheduled(module: Module, known: dict[Module, Module] | None = None) -> Module:
     """Return the module, and all modules inside it, with their items in the order in which a person writes them.
 
     Exporters interleave the branches of a computation; here each branch is followed to its end before the next begins.
     """
     known = {} if known is None else known
-    if id(module) in known:
-        return known[id(module)]
+    if module in known:
+        return known[module]
 
     items = [
         replace(item, module=scheduled(item.module, known)) if isinstance(item, Call) else item for item in module.items
     ]
-    known[id(module)] = replace(module, items=tuple(_depth_first(items, module.outputs)))
-    return known[id(module)]
+    known[module] = replace(module, items=tuple(_depth_first(items, module.outputs)))
+    return known[module]
 
 
 def _depth_first(items: Iterable[Item], results: Iterable[Variable]) -> list[Item]:
     """Return the items that results need, each behind those that make its operands."""
     makers: Mapping[Variable, Item] = {variable: item for item in items for variable in item.outputs}
-    done: dict[int, Item] = {}
+    done: dict[Item, None] = {}
     pending: list[tuple[Item | None, Iterator[Variable]]] = [(None, iter(results))]
     while pending:
         item, operands = pending[-1]
         maker = next((makers[variable] for variable in operands if variable in makers), None)
-        if maker is not None and id(maker) not in done:
+        if maker is not None and maker not in done:
             pending.append((maker, iter(maker.inputs)))
         elif maker is None:
             pending.pop()
             if item is not None:
-                done[id(item)] = item
-    return list(done.values())
+                done[item] = None
+    return list(done)

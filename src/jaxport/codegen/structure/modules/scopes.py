@@ -5,44 +5,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, takewhile
+from itertools import pairwise
 
 from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.modules import NodePlace, has_place
-from jaxport.importer.program import Program
+from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.recording import Variable
 
 __all__ = [
-    "Chain",
-    "called",
+    "below_a_list",
     "chain_of_path",
-    "common",
     "containers",
     "element_of",
     "hoist",
     "imply_elements",
     "keep_channels_last",
     "leaf_chains",
-    "module_paths",
     "move_unplaced",
     "node_chains",
     "nodes_of",
+    "placed_by_names",
     "places_of",
 ]
-
-Chain = tuple[str, ...]
-"""The paths of the modules around something, from the outside in."""
-
-
-def called(path: str) -> str:
-    """Return the module that a path is a call of: further calls of a module are numbered.
-
-    >>> called("encoder@1.layers.0@2")
-    'encoder.layers.0'
-    """
-    return re.sub(r"@\d+", "", path)
-
 
 _ELEMENT = re.compile(r"(.+)[._](\d+)")
 
@@ -55,19 +41,6 @@ def element_of(path: str) -> tuple[str, int] | None:
     """
     element = _ELEMENT.fullmatch(path)
     return (element[1], int(element[2])) if element is not None else None
-
-
-def common(chains: Iterable[Chain]) -> Chain:
-    """Return the modules that all chains have around them.
-
-    >>> common([("a", "a.b"), ("a", "a.c")])
-    ('a',)
-    """
-    first, *rest = list(chains) or [()]
-    for chain in rest:
-        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(first, chain, strict=False))
-        first = tuple(path for path, _ in pairs)
-    return first
 
 
 def nodes_of(places: Mapping[BoundNode, NodePlace]) -> Iterator[tuple[BoundNode, Chain]]:
@@ -103,19 +76,30 @@ def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: 
       known: the modules that the file has.
     """
     leaves = list(leaves)
-    readers = Counter(_weight_of(leaf) for leaf in leaves)
+    readers = Counter(name for leaf in leaves for name in _names_of(leaf))
     movable = {name for name, count in readers.items() if count == 1 and name.rpartition(".")[0] not in known}
-    return {id(leaf): _chain_of(leaf, around(leaf), _weight_of(leaf) in movable) for leaf in leaves}
+    names = {id(leaf): _name_of(leaf, readers) for leaf in leaves}
+    return {id(leaf): _chain_of(names[id(leaf)], around(leaf), names[id(leaf)] in movable) for leaf in leaves}
 
 
-def _weight_of(leaf: Leaf) -> str:
-    """Return the name of the first weight of a layer, without that of the integers that it is stored as."""
-    weight = next(iter(leaf.weights.values()), None) if isinstance(leaf, Layer) else None
-    return re.sub(r"\.u?int\d+$", "", weight.name) if weight is not None else ""
+def _names_of(leaf: Leaf) -> list[str]:
+    """Return the names of the weights of a layer, without that of the integers that they are stored as."""
+    weights = leaf.weights.values() if isinstance(leaf, Layer) else ()
+    return [re.sub(r"\.u?int\d+$", "", weight.name) for weight in weights]
 
 
-def _chain_of(leaf: Leaf, chain: Chain, is_movable: bool) -> Chain:
-    name = _weight_of(leaf)
+def _name_of(leaf: Leaf, readers: Mapping[str, int]) -> str:
+    """Return the name that says where a layer is: that of its first weight.
+
+    If an exporter made that up, as for a kernel that it transposed, the path of another weight of this layer alone says it.
+    """
+    first, *others = _names_of(leaf) or [""]
+    if given_name(first):
+        return first
+    return next((name for name in others if given_name(name) and "." in name and readers[name] == 1), first)
+
+
+def _chain_of(name: str, chain: Chain, is_movable: bool) -> Chain:
     if not name:
         return chain
     path, parent = name.rpartition(".")[0], name.rpartition(".")[0].rpartition(".")[0]
@@ -182,33 +166,6 @@ def move_unplaced(
         else:
             continue
         calls[id(op)], chains[id(op)] = moved, tuple(map(called, moved))
-
-
-def module_paths(program: Program) -> dict[str, str]:
-    """Return the modules of a program as they are called, by their paths in the file."""
-    modules = [module for module in program.modules.walk() if module.path]
-    paths = [module.path for module in modules]
-    return dict(zip(paths, paths, strict=True)) if any(module.type for module in modules) else _plain_paths(paths)
-
-
-def _plain_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Return paths as the TorchScript exporter means them: it repeats the name of a list before its elements.
-
-    >>> _plain_paths(["net", "net.net.0", "net.net.0.net.0.1", "net.net.0.net.0.1.fc"])
-    {'net': 'net', 'net.net.0': 'net.0', 'net.net.0.net.0.1': 'net.0.1', 'net.net.0.net.0.1.fc': 'net.0.1.fc'}
-    """
-    plain: dict[str, str] = {}
-    names: dict[str, str] = {}
-    for path in dict.fromkeys(paths):
-        around = path
-        while around not in plain and around:
-            around = around.rpartition(".")[0]
-        name = path[len(around) + 1 :] if around else path
-        list_name = re.sub(r"_\d+$", "", names.get(around, ""))
-        is_element = list_name and re.fullmatch(rf"{re.escape(list_name)}\.\d+(_\d+)?", name)
-        inner = name[len(list_name) + 1 :] if is_element else name
-        plain[path], names[path] = ".".join(filter(None, (plain.get(around, ""), inner))), name
-    return plain if len({*plain.values()}) == len(plain) else {path: path for path in plain}
 
 
 def places_of(leaves: Iterable[Leaf], chains: Mapping[int, Chain]) -> dict[int, str]:
@@ -319,3 +276,107 @@ def _computed_by(
             if len(chain) > depth and chain[depth] == inside:
                 pending.append(before)
     return list(moving.values())
+
+
+LIST = "layers"
+"""The list that numbered modules at the top of a model are elements of."""
+ACTIVATIONS = ("nn.", "jnp.tanh", "jnp.clip", "jnp.minimum")
+"""How the names of functions of one value begin that follow a layer."""
+
+
+def placed_by_names(ops: Sequence[Op], names: Mapping[Variable, str]) -> dict[int, Chain]:
+    """Return the modules around each operator, by its identity; nothing if no weight is that of a numbered layer.
+
+    Names of weights say which modules they are in. What has no weight is placed by what it reads and what reads it:
+    between two layers of one module, it belongs to that module; an activation behind the last layer of a module belongs
+    to it, and so does the sum of its result with what it was given.
+
+    Args:
+      ops: the operators, in the order of the file.
+      names: the names of the tensors.
+    """
+    own = {id(op): path for op in ops if (path := _path(op, names))}
+    if not any(path.rpartition(".")[2].isdigit() for path in own.values()):
+        return {}
+    makers = {variable: op for op in ops for variable in op.outputs}
+    readers: dict[Variable, list[Op]] = {}
+    for op in ops:
+        for variable in op.inputs:
+            readers.setdefault(variable, []).append(op)
+    chains = {key: _chain(path) for key, path in own.items()}
+    around = {key: chain[:-1] for key, chain in chains.items()}  # the modules around the layer of a weight
+    before = {**around}
+    for op in ops:
+        if id(op) not in own:
+            operands = [before[id(makers[v])] if v in makers else () for v in op.inputs if v not in names]
+            before[id(op)] = common(operands)
+    behind = {**around}
+    for op in reversed(ops):
+        if id(op) not in own:
+            behind[id(op)] = common(
+                behind[id(reader)] for variable in op.outputs for reader in readers.get(variable, ())
+            )
+    inside = {variable: [around[id(op)] for op in found if id(op) in own] for variable, found in readers.items()}
+    for op in ops:
+        if id(op) in own:
+            continue
+        chain = common([before[id(op)], behind[id(op)]])
+        if len(op.inputs) == 1 and op.step.name.startswith(ACTIVATIONS) and op.inputs[0] in makers:
+            chain = max(chain, around[id(makers[op.inputs[0]])], key=len)
+        elif len(op.inputs) == 2 and op.step.name == "+":
+            for one, other in (op.inputs, op.inputs[::-1]):
+                chain = max(
+                    chain, _given(around[id(makers[one])], inside.get(other, [])) if one in makers else (), key=len
+                )
+        chains[id(op)] = around[id(op)] = chain
+    return chains
+
+
+def below_a_list(
+    chains: Mapping[int, Chain], names: Mapping[Variable, str], types: Mapping[str, str]
+) -> tuple[dict[int, Chain], dict[Variable, str], dict[str, str]]:
+    """Return modules, names of weights and types in which modules that are numbered at the top are elements of a list."""
+    tops = {path.partition(".")[0] for chain in chains.values() for path in chain}
+    paths = tops or {name.partition(".")[0] for name in names.values() if "." in name}
+    if LIST in paths or not any(map(str.isdigit, paths)):
+        return {**chains}, {**names}, {**types}
+
+    def moved(path: str) -> str:
+        return f"{LIST}.{path}" if path.partition(".")[0].isdigit() else path
+
+    below = {key: tuple(map(moved, chain)) for key, chain in chains.items()}
+    return (
+        {key: (LIST, *chain) if chain[:1] != chains[key][:1] else chain for key, chain in below.items()},
+        {variable: moved(name) if "." in name else name for variable, name in names.items()},
+        {moved(path): kind for path, kind in types.items()},
+    )
+
+
+def _path(op: Op, names: Mapping[Variable, str]) -> str:
+    """Return the path of the layer whose weight an operator reads; empty if its name has none."""
+    for variable in op.inputs:
+        path = names.get(variable, "").rpartition(".")[0]
+        if path and all(part.isidentifier() or part.isdigit() for part in path.split(".")):
+            return path
+    return ""
+
+
+def _chain(path: str) -> Chain:
+    """Return all modules that a path goes through.
+
+    >>> _chain("net.1.0")
+    ('net', 'net.1', 'net.1.0')
+    """
+    return tuple(_prefixes(path))
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    parts = path.split(".")
+    return (".".join(parts[: end + 1]) for end in range(len(parts)))
+
+
+def _given(chain: Chain, readers: Sequence[Chain]) -> Chain:
+    """Return the outermost module of a chain that a value goes into: that of a residual connection."""
+    depths = [len(common([chain, reader])) for reader in readers]
+    outer = [depth for depth in depths if depth]
+    return chain[: max(outer)] if outer else ()

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jaxport.codegen.structure.steps import REARRANGING, renamed
+from jaxport.codegen.rewriting.steps import REARRANGING, renamed
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie
 from jaxport.importer.values.recording import Variable
 
@@ -19,6 +19,8 @@ __all__ = ["Elements", "elements_of", "in_place", "rearranges", "sequence_of"]
 
 LONGEST = 3
 """Digits of a number at most: one element of a large number would be a long list."""
+MOST_MISSING = 2
+"""Elements in a row that the file does not have, such as dropout: longer gaps are no sequence that anyone would write."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def elements_of(module: Module, weights: Collection[Variable] = ()) -> Elements 
             break
         number = numbers[id(item)]
         taken = [variable for variable in item.inputs if variable not in weights]
-        if number < following + bool(run) or taken != [end] or len(item.outputs) != 1:
+        if not 0 <= number - following - bool(run) <= MOST_MISSING or taken != [end] or len(item.outputs) != 1:
             return None
         modules[number], value, following = item, item.outputs[0], number + 1
     last = functions[following][-1].outputs if following in functions else (value,)

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from jaxport.codegen.structure.modules.repeats import call_numbers
-from jaxport.codegen.structure.modules.scopes import Chain
+from jaxport.codegen.structure.modules.repeats import numbers_of_calls
 from jaxport.codegen.tree import Op
+from jaxport.importer.calls import Chain
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["Rounds", "with_rounds"]
@@ -105,7 +105,7 @@ def _numbers(
         return None
     firsts = {stem: variable for variable, (stem, number, _) in rows.items() if number == 0}
     alike = {variable: firsts[stem] for variable, (stem, _, _) in rows.items()}
-    numbers = call_numbers(ops, set(alike), alike)
+    numbers = numbers_of_calls(ops, alike)
     if numbers is None or max(numbers) + 1 != stacks[0][2]:
         return None
     return numbers  # in the order in which they run, which is that of a list

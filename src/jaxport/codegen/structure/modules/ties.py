@@ -8,10 +8,11 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from jaxport.codegen.structure.modules.scopes import Chain, called, chain_of_path
-from jaxport.codegen.structure.steps import reads
+from jaxport.codegen.rewriting.steps import reads
+from jaxport.codegen.structure.modules.scopes import chain_of_path
 from jaxport.codegen.tree import Op
-from jaxport.importer.names import given_name
+from jaxport.importer.calls import Chain, called
+from jaxport.importer.names import given_name, unique
 from jaxport.importer.program import Program
 from jaxport.importer.values.recording import Step, Variable
 
@@ -69,17 +70,28 @@ def place_shared(
     for op in ops:
         for variable in dict.fromkeys(op.inputs):
             readers.setdefault(variable, []).append(op)
+    made = {path for chain in chains.values() for path in chain}
     for kernel in (variable for variable in names if variable in own):
         path = names[kernel].rpartition(".")[0]
-        if len(kernel.shape) < 2 or not path or not all(p.isidentifier() or p.isdigit() for p in path.split(".")):
+        if len(kernel.shape) < 2:
             continue
+        if not path or not all(p.isidentifier() or p.isdigit() for p in path.split(".")):
+            path = unique("conv" if len(kernel.shape) > 2 else "linear", made)
         calls = [_layer_of(kernel, op, readers, names) for op in readers.get(kernel, [])]
         whole = [call for call in calls if call is not None]
         if len(whole) < 2 or len(whole) < len(calls) or len({bias for _, bias in whole}) > 1:
             continue
+        if len({_options(op) for call, _ in whole for op in call if op.step.name in _PRODUCTS}) > 1:
+            continue  # layers that differ in their strides, for example
         placed = [op for call, _ in whole for op in call]
         if not any(chains[id(op)] for op in placed):
+            made.add(path)
             chains |= {id(op): chain_of_path(path) for op in placed}
+
+
+def _options(product: Op) -> tuple[str, ...]:
+    """Return how an operator multiplies, as a text."""
+    return (product.step.name, *map(str, product.step.args[2:]), *map(str, sorted(product.step.kwargs.items())))
 
 
 def _layer_of(

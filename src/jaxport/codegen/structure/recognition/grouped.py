@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from jaxport.codegen.rewriting.producers import axes_of
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.names import given_name
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["grouped_linear"]
@@ -37,30 +37,18 @@ def _of_all(op: Op, matcher: Matcher) -> tuple[Weight, tuple[Variable, ...]] | N
 
 def _of_chosen(op: Op, matcher: Matcher) -> tuple[Weight, tuple[Variable, ...]] | None:
     """`squeeze(take(kernel, groups, axis=0) @ expand_dims(x, -1), -1)`, or the same of a row and kernels turned."""
-    if op.step.name != "jnp.squeeze" or len(op.step.args) != 2:
-        return None
-    product = matcher.step(op.step.args[0], "@")
-    if product is None or matcher.uses[product.outputs[0]] != 1:
-        return None
-    rank = len(product.outputs[0].shape)
-    for kernels, vector, axis, order in (
-        (*product.step.args, rank - 1, (0, 2, 1)),
-        (*product.step.args[::-1], rank - 2, (0, 1, 2)),
+    for text, place, order in (
+        ("jnp.squeeze((product := jnp.take(kernel, groups, axis=0) @ jnp.expand_dims(x, added)), left)", 1, (0, 2, 1)),
+        ("jnp.squeeze((product := jnp.expand_dims(x, added) @ jnp.take(kernel, groups, axis=0)), left)", 2, (0, 1, 2)),
     ):
-        chosen, added = matcher.step(kernels, "jnp.take"), matcher.step(vector, "jnp.expand_dims")
-        if chosen is None or added is None or chosen.step.kwargs != {"axis": 0}:
+        bound = matcher.bound(text, op.step)
+        if bound is None or matcher.uses[bound["product"]] != 1:
             continue
-        if _axis(op.step.args[1], rank) != axis or _axis(added.step.args[1], rank) != axis:
+        rank, x, groups = len(bound["product"].shape), bound["x"], bound["groups"]
+        if any(axes_of(bound[name], rank) != [rank - place] for name in ("added", "left")):
             continue
-        kernel, groups = chosen.step.args
-        x, weight = added.step.args[0], matcher.parameter(kernel, turned=False)
+        weight = matcher.parameter(bound["kernel"], turned=False)
         known = isinstance(x, Variable) and isinstance(groups, Variable) and x.shape[:-1] == groups.shape
         if weight is not None and len(weight.shape) == 3 and known:
             return weight.transposed(order), (x, groups)
     return None
-
-
-def _axis(axes: RuntimeValue, rank: int) -> int | None:
-    """Return the only axis that is added or left out."""
-    every = axes if isinstance(axes, tuple | list) else (axes,)
-    return every[0] % rank if len(every) == 1 and isinstance(every[0], int) else None

@@ -28,23 +28,23 @@ def with_attention_layers(root: Module, accepts: Callable[[Layer], bool]) -> Mod
 class _AttentionLayers:
     def __init__(self, accepts: Callable[[Layer], bool]) -> None:
         self.accepts = accepts
-        self.done: dict[int, Module] = {}
-        self.known: dict[int, tuple[Module, _Heads | None]] = {}
+        self.done: dict[Module, Module] = {}
+        self.known: dict[Module, _Heads | None] = {}
 
     def module(self, module: Module) -> Module:
-        if id(module) not in self.done:
+        if module not in self.done:
             items = tuple(item for before in module.items for item in self._rewritten(before, module))
-            self.done[id(module)] = module if items == module.items else replace(module, items=items)
-        return self.done[id(module)]
+            self.done[module] = module if items == module.items else replace(module, items=items)
+        return self.done[module]
 
     def _rewritten(self, item: Item, around: Module) -> Iterator[Item]:
         if not isinstance(item, Call):
             yield item
             return
         module = item.module
-        if id(module) not in self.known:
-            self.known[id(module)] = module, _heads_of(module)
-        heads = self.known[id(module)][1]
+        if module not in self.known:
+            self.known[module] = _heads_of(module)
+        heads = self.known[module]
         if heads is None:
             yield replace(item, module=self.module(module))
             return

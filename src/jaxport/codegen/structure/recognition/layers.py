@@ -9,23 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
+from jaxport.codegen.rewriting.producers import number
 from jaxport.codegen.structure.recognition.convolutions import convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
-from jaxport.codegen.structure.recognition.quantization import dequantized
+from jaxport.codegen.structure.recognition.quantization import dequantized, quantized_linear
 from jaxport.codegen.structure.recognition.recurrent import recurrent
 from jaxport.codegen.structure.recognition.training import dropout, is_of_batch
-from jaxport.codegen.structure.spelling.groups import FIRST
-from jaxport.codegen.structure.spelling.spellings import number
+from jaxport.codegen.structure.spelling.group_norm_rules import CENTERED, FIRST
 from jaxport.codegen.tree import Layer, Leaf, Op
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["LayerWeights", "recognised"]
 
+ROOT_MEAN_SQUARE = "x * lax.rsqrt(jnp.mean(x * x, axis=axes, keepdims=True) + epsilon)"
+"""The division by the root mean square."""
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
+NARROW = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
+"""Types whose statistics are computed in single precision."""
 
 
 class Standardized(NamedTuple):
@@ -55,23 +61,13 @@ def linear(op: Op, matcher: Matcher) -> Layer | None:
 
 
 def embedding(op: Op, matcher: Matcher) -> Layer | None:
-    """`take(table, indices)`; or the same of indices that are clipped, with NaN for those that were outside."""
-    lookup, indices = op, None
-    if op.step.name == "jnp.where" and len(op.step.args) == 3 and np.isnan(number(op.step.args[2]) or 0):
-        take = matcher.step(op.step.args[1], "jnp.take")
-        if take is None or matcher.uses[take.outputs[0]] != 1 or take.outputs[0].shape != op.outputs[0].shape:
-            return None
-        lookup, indices = take, _unclipped(op.step.args[0], take, matcher)
-        if indices is None:
-            return None
-    if lookup.step.name != "jnp.take" or lookup.step.kwargs != {"axis": 0}:
+    """`take(table, indices, axis=0)`."""
+    bound = matcher.bound("jnp.take(table, indices, axis=0)", op.step)
+    if bound is None or not matcher.is_parameter(bound["table"]):
         return None
-    table = lookup.step.args[0]
-    indices = lookup.step.args[1] if indices is None else indices
-    if not matcher.is_parameter(table) or matcher.weights.shared.get(table, lookup) is not lookup:
-        return None
+    table, indices = bound["table"], bound["indices"]
     weight = matcher.weights.weight(table)
-    if len(weight.shape) != 2 or weight.shape[0] < 2:
+    if matcher.weights.shared.get(table, op) is not op or len(weight.shape) != 2 or weight.shape[0] < 2:
         return None
     if not isinstance(indices, Variable) or np.dtype(indices.dtype).kind not in "iu":
         return None
@@ -79,25 +75,13 @@ def embedding(op: Op, matcher: Matcher) -> Layer | None:
     return Layer("Embed", config, {"embedding": weight}, (indices,), op.outputs, "embed")
 
 
-def _unclipped(condition: RuntimeValue, lookup: Op, matcher: Matcher) -> Variable | None:
-    """Return the indices that were clipped for a lookup, if a condition says which were not changed by that."""
-    expanded = matcher.step(condition, "jnp.expand_dims")
-    equal = matcher.step(expanded.step.args[0], "==", "jnp.equal") if expanded is not None else None
-    clip = matcher.step(lookup.step.args[1], "jnp.clip")
-    if expanded is None or equal is None or clip is None or len(clip.step.args) != 3:
-        return None
-    indices, low, high = clip.step.args
-    rows, rank = lookup.step.args[0].shape[0], len(indices.shape) if isinstance(indices, Variable) else -1
-    same = {id(part) for part in equal.step.args} == {id(indices), id(clip.outputs[0])}
-    last = len(expanded.step.args) > 1 and list(np.atleast_1d(expanded.step.args[1])) in ([rank], [-1])
-    return indices if same and last and (number(low), number(high)) == (-rows, rows - 1) else None
-
-
 def normalization(op: Op, matcher: Matcher) -> Layer | None:
     """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, and the same without the mean."""
     out = op.outputs[0]
-    if out.dtype != np.float32 or not out.shape:
+    if out.dtype not in (np.float32, *NARROW) or not out.shape:
         return None
+    if out.dtype in NARROW:
+        return _in_single_precision(op, matcher)
     if op.step.name == FIRST:
         x, groups, epsilon, *affine = op.step.args
         channels = x.shape[1]
@@ -132,35 +116,42 @@ def normalization(op: Op, matcher: Matcher) -> Layer | None:
     return None
 
 
+def _in_single_precision(op: Op, matcher: Matcher) -> Layer | None:
+    """Return a normalization of float16 or bfloat16 whose statistics are in single precision, and so is the division."""
+    out = op.outputs[0]
+    size = out.shape[-1]
+    if not isinstance(size, int):
+        return None
+    scaled, bias = matcher.with_bias(op, size)
+    factors = scaled.step.args if scaled.step.name == "*" else ()
+    for scale, normal in (factors, factors[::-1]) if factors else ():
+        weight, narrowed = matcher.vector(scale, size), matcher.step(normal, "astype")
+        standardized = _standardized(narrowed.step.args[0], matcher) if narrowed is not None else None
+        widened = matcher.step(standardized.x, "astype") if standardized is not None else None
+        if weight is None or standardized is None or widened is None or standardized.x.dtype != np.float32:
+            continue
+        x = widened.step.args[0]
+        if not isinstance(x, Variable) or (x.shape, x.dtype) != (out.shape, out.dtype):
+            return None
+        if not are_of_type(x, weight, bias) or (bias is not None and not standardized.centered):
+            return None
+        weights = {"scale": weight} | ({"bias": bias} if bias is not None else {})
+        config = {"num_features": size, "epsilon": standardized.epsilon, "in_single": True}
+        return Layer("LayerNorm" if standardized.centered else "RMSNorm", config, weights, (x,), (out,), "norm")
+    return None
+
+
 def _standardized(value: RuntimeValue, matcher: Matcher) -> Standardized | None:
     """Return the division by the root mean square over the last axis that a value is, as operators define it."""
-    product = matcher.step(value, "*")
-    numerator, factor = product.step.args if product is not None else (None, None)
-    root = matcher.step(factor, "lax.rsqrt")
-    shifted = matcher.step(root.step.args[0], "+") if root is not None else None
-    mean, epsilon = shifted.step.args if shifted is not None else (None, None)
-    constant, square = number(epsilon), matcher.step(_mean_of(mean, matcher), "*")
-    if constant is None or square is None or not isinstance(numerator, Variable):
-        return None
-    if any(arg is not numerator for arg in square.step.args):
-        return None
-    difference = matcher.step(numerator, "-")
-    x, average = difference.step.args if difference is not None else (None, None)
-    if isinstance(x, Variable) and _mean_of(average, matcher) is x:
-        return Standardized(x, constant, True)
-    return Standardized(numerator, constant, False)
-
-
-def _mean_of(value: RuntimeValue, matcher: Matcher) -> RuntimeValue:
-    """Return the operand of a mean over the last axis that keeps it."""
-    op = matcher.step(value, "jnp.mean")
-    if op is None or len(op.step.args) != 1 or not isinstance(op.step.args[0], Variable):
-        return None
-    averaged: Variable = op.step.args[0]
-    axis, rank = op.step.kwargs.get("axis"), len(averaged.shape)
-    axes = (axis,) if isinstance(axis, int) else axis
-    last = isinstance(axes, tuple) and len(axes) == 1 and axes[0] in (-1, rank - 1)
-    return averaged if last and op.step.kwargs == {"axis": axis, "keepdims": True} else None
+    for text in (CENTERED, ROOT_MEAN_SQUARE):
+        bound = matcher.bound(text, value)
+        x, epsilon = (bound["x"], number(bound["epsilon"])) if bound is not None else (None, None)
+        if bound is None or epsilon is None or not isinstance(x, Variable):
+            continue
+        axes = bound["axes"] if isinstance(bound["axes"], tuple) else (bound["axes"],)
+        if axes in ((-1,), (len(x.shape) - 1,)):
+            return Standardized(x, epsilon, text == CENTERED)
+    return None
 
 
 def batch_normalization(op: Op, matcher: Matcher) -> Layer | None:
@@ -214,6 +205,7 @@ Recogniser = Callable[[Op, Matcher], Layer | None]
 
 RECOGNISERS: list[Recogniser] = [
     linear,
+    quantized_linear,
     convolution,
     grouped_linear,
     embedding,

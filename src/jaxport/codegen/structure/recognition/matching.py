@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jaxport.codegen.structure.modules.scopes import Chain, called
+from jaxport.codegen.rewriting.patterns import Bindings, bindings, pattern
+from jaxport.codegen.rewriting.producers import Producers
+from jaxport.codegen.rewriting.steps import REARRANGING
 from jaxport.codegen.structure.recognition.quantization import dequantized
-from jaxport.codegen.structure.steps import REARRANGING
 from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.importer.calls import Chain, called
 from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.values.host import RuntimeValue
-from jaxport.importer.values.recording import Step, Variable
+from jaxport.importer.values.recording import Variable
 
 __all__ = ["LayerWeights", "Matcher", "are_of_type"]
 
@@ -73,6 +75,7 @@ class Matcher:
     Attributes:
       weights: the tensors of the file.
       made: the operator that makes each value.
+      producers: the same steps, as patterns look at them.
       uses: how often each value is read.
       last: the last operator of each node.
       readers: the operators that read each value.
@@ -81,6 +84,9 @@ class Matcher:
     def __init__(self, ops: Sequence[Op], result: Sequence[Variable], weights: LayerWeights):
         self.weights = weights
         self.made = {variable: op for op in ops for variable in op.outputs}
+        self.producers = Producers()
+        for op in ops:
+            self.producers.note(op.step)
         self.uses = Counter(variable for op in ops for variable in op.inputs)
         self.uses.update(result)
         self.last = {id(op.step.node): op for op in ops}
@@ -91,8 +97,11 @@ class Matcher:
 
     def step(self, value: RuntimeValue, *names: str) -> Op | None:
         """Return the operator that makes a value, if it is one of these."""
-        op = self.made.get(value) if isinstance(value, Variable) else None
-        return op if op is not None and op.step.name in names and not _transformed(op.step) else None
+        return self.made[value] if self.producers.step(value, *names) is not None else None
+
+    def bound(self, text: str, value: RuntimeValue) -> Bindings | None:
+        """Return what the names of a pattern stand for in a value or a step; None if it does not match."""
+        return next(bindings(pattern(text), value, self.producers), None)
 
     def is_parameter(self, value: object) -> bool:
         """Whether a value is a tensor of the file that may be trained."""
@@ -117,11 +126,17 @@ class Matcher:
         if value in self.weights.names:
             return None if value in self.weights.shared else self.weights.weight(value)
         op = self.step(value, "T", "jnp.transpose") if turned else None
-        if op is None or not self.is_parameter(op.step.args[0]) or op.step.args[0] in self.weights.shared:
+        if op is None:
             return None
         turned_from: Variable = op.step.args[0]
         rank = len(turned_from.shape)
         axes = tuple(op.step.args[1]) if len(op.step.args) > 1 else tuple(reversed(range(rank)))
+        squeezed = self.step(turned_from, "jnp.squeeze")
+        stored = squeezed.step.args[0] if squeezed is not None else turned_from
+        if not self.is_parameter(stored) or stored in self.weights.shared:
+            return None
+        if squeezed is not None:
+            return self.weights.weight(stored).reshaped(turned_from.shape).transposed(axes)
         return self.weights.weight(turned_from, axes)
 
     def vector(self, value: RuntimeValue, size: int) -> Weight | None:
@@ -182,10 +197,6 @@ class Matcher:
             if weight is not None and before is not None and self.uses[other] == 1:
                 return before, weight
         return op, None
-
-
-def _transformed(step: Step) -> bool:
-    return step.form == "vmap"
 
 
 def are_of_type(x: Variable, *weights: Weight | None) -> bool:

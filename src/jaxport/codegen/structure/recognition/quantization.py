@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.codegen.structure.steps import reads, renamed
-from jaxport.codegen.tree import Weight
+from jaxport.codegen.rewriting.patterns import bindings, pattern
+from jaxport.codegen.rewriting.producers import Producers, is_number
+from jaxport.codegen.rewriting.steps import in_place, reads, renamed
+from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.ops.quantization import dequantize
 from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["dequantized", "with_rounding"]
+__all__ = ["dequantized", "quantized_linear", "with_rounding"]
 
 OPTIONS = ("axis", "block_size")
 SCALES = (2.0**-80, 2.0**80)
@@ -25,7 +29,16 @@ SCALES = (2.0**-80, 2.0**80)
 MOST_OPERANDS = 4
 """Of what has more operands, such as a sum, none is the weight of a layer."""
 
+QUANTIZED = (
+    "(jnp.clip(jnp.round(x / scale) + zero, low, high).astype(kind).astype(_) - zero) * scale",
+    "jnp.clip(jnp.round(x / scale), low, high).astype(kind).astype(_) * scale",
+)
+"""A value that is rounded to one of an integer type."""
+
 Value = Variable | HostValue
+
+if TYPE_CHECKING:
+    from jaxport.codegen.structure.recognition.matching import Matcher
 
 
 def dequantized(value: RuntimeValue, node: object) -> Weight | None:
@@ -59,12 +72,14 @@ def with_rounding(steps: Sequence[Step], results: Iterable[Variable]) -> list[St
     kept = {*results}
     uses = Counter(variable for step in steps for variable in reads(step))
     uses.update(kept)
-    made = {step.outputs: step for step in steps if isinstance(step.outputs, Variable)}
+    producers = Producers()
+    for step in steps:
+        producers.note(step)
     rounded: dict[Variable, Step] = {}
     same: dict[Variable, Value] = {}
     done: list[Step] = []
     for original in steps:
-        step = renamed(_rounding(original, made, uses) or original, same)
+        step = renamed(_rounding(original, producers, uses) or original, same)
         if step.name == "helper.fake_quantized":
             if step.outputs not in kept and _is_rounded(step, rounded):
                 same[step.outputs] = step.args[0]
@@ -83,38 +98,70 @@ def _is_rounded(step: Step, rounded: Mapping[Variable, Step]) -> bool:
     return bool(before.args[1].data == scale.data) and list(before.args[2:]) == others
 
 
-def _rounding(step: Step, made: Mapping[Variable, Step], uses: Mapping[Variable, int]) -> Step | None:
-    """`fake_quantized(x, scale, zero_point, dtype)` for `(clip(round(x / scale) + zero_point) - zero_point) * scale`."""
-    if getattr(step.node, "op_type", "") != "DequantizeLinear" or step.name != "*":
+def _rounding(step: Step, producers: Producers, uses: Mapping[Variable, int]) -> Step | None:
+    """Return `fake_quantized(x, scale, zero_point, dtype)` in place of a step, if nothing else reads what is before it."""
+    found = (next(bindings(pattern(text), step, producers), None) for text in QUANTIZED)
+    bound = next((each for each in found if each is not None), None)
+    if getattr(step.node, "op_type", "") != "DequantizeLinear" or bound is None:
         return None
-
-    def before(value: RuntimeValue, name: str) -> Step | None:
-        maker = made.get(value) if isinstance(value, Variable) and uses[value] == 1 else None
-        return maker if maker is not None and maker.name == name else None
-
-    value, scale = step.args
-    shifted = before(value, "-")
-    restored = before(shifted.args[0] if shifted is not None else value, "astype")
-    stored = before(restored.args[0], "astype") if restored is not None else None
-    clipped = before(stored.args[0], "jnp.clip") if stored is not None else None
-    moved = before(clipped.args[0], "+") if clipped is not None else None
-    whole = before((moved or clipped).args[0], "jnp.round") if clipped is not None else None
-    divided = before(whole.args[0], "/") if whole is not None else None
-    if stored is None or clipped is None or divided is None or (moved is None) is not (shifted is None):
-        return None
-    x, divisor = divided.args
-    zeros = [part.args[1] for part in (moved, shifted) if part is not None]
-    dtype, limits = np.dtype(stored.args[1]), np.iinfo(np.dtype(stored.args[1]))
-    if not all(_is_scalar(number) for number in (scale, divisor, *zeros)) or clipped.args[1:] != (
-        limits.min,
-        limits.max,
+    x, scale, zero = bound["x"], bound["scale"], bound.get("zero", HostValue(np.asarray(0, np.int32)))
+    dtype, limits = np.dtype(bound["kind"]), np.iinfo(np.dtype(bound["kind"]))
+    if not isinstance(x, Variable) or not (
+        is_number(bound["low"], limits.min) and is_number(bound["high"], limits.max)
     ):
         return None
-    if scale.data != divisor.data or len({part.data.item() for part in zeros}) > 1 or not isinstance(x, Variable):
+    if not _is_scalar(scale) or not _is_scalar(zero) or not _is_read_once(step, x, producers, uses):
         return None
-    zero = int(zeros[0].data.item()) if zeros else 0
-    return Step("call", "helper.fake_quantized", (x, scale, zero, dtype), {}, step.outputs, step.node)
+    return in_place(step, "helper.fake_quantized", x, scale, int(zero.data.item()), dtype)
+
+
+def _is_read_once(step: Step, x: Variable, producers: Producers, uses: Mapping[Variable, int]) -> bool:
+    """Whether what a step reads, up to a value, is read once."""
+    inner = [variable for variable in reads(step) if variable is not x]
+    return all(uses[each] == 1 and _is_read_once(producers.made[each], x, producers, uses) for each in inner)
 
 
 def _is_scalar(value: RuntimeValue) -> bool:
     return isinstance(value, HostValue) and not value.ndim and not value.symbolic
+
+
+def quantized_linear(op: Op, matcher: Matcher) -> Layer | None:
+    """A product with a matrix of few bits: `x @ block_dequantized(packed, scales, zero_points, bits, in_features)`."""
+    out = op.outputs[0]
+    size = out.shape[-1] if out.shape else None
+    product, bias = matcher.with_bias(op, size) if isinstance(size, int) else (op, None)
+    if product.step.name not in ("jnp.matmul", "@") or product.step.kwargs or product.outputs[0].shape != out.shape:
+        return None
+    x, kernel = product.step.args
+    made = matcher.step(kernel, "helper.block_dequantized")
+    if made is None or matcher.uses[kernel] != 1 or not isinstance(x, Variable):
+        return None
+    packed, scales, zero_points, bits, columns = made.step.args
+    stored = [part for part in (packed, scales, zero_points) if part is not None]
+    if not all(isinstance(part, HostValue) for part in stored) or scales.dtype != x.dtype:
+        return None
+    rows, blocks, width = packed.shape
+    weights = {"packed": _kept(packed, packed.shape), "scales": _kept(scales, (rows, blocks))}
+    if zero_points is not None:
+        if zero_points.dtype != np.uint8:
+            return None
+        weights["zero_points"] = replace(
+            _kept(zero_points, (rows, blocks)), read=lambda: _unpacked(zero_points.data.reshape(rows, -1), bits, blocks)
+        )
+    config = {"in_features": columns, "out_features": rows, "bits": bits, "block_size": width * 8 // bits}
+    return Layer(
+        "QuantizedLinear", config, weights | ({"bias": bias} if bias is not None else {}), (x,), (out,), "linear"
+    )
+
+
+def _kept(value: HostValue, shape: tuple[int, ...]) -> Weight:
+    """Return a tensor of the file that is not trained."""
+    return Weight(
+        value.name or "", shape, np.dtype(value.dtype), lambda: np.asarray(value.data).reshape(shape), trained=False
+    )
+
+
+def _unpacked(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """Return the numbers in the bytes of each row, without those that only fill the last byte."""
+    numbers = (packed[..., None] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8(2**bits - 1)
+    return numbers.reshape(len(packed), -1)[:, :count]

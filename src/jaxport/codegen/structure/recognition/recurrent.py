@@ -9,8 +9,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxport.codegen.rewriting.producers import number
 from jaxport.codegen.structure.recognition.matching import Matcher
-from jaxport.codegen.structure.spelling.spellings import number
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.values.recording import Function, Variable

@@ -1,0 +1,210 @@
+"""Attention to a key-value cache, ONNX Runtime's GroupQueryAttention, as the parts that a person would write.
+
+The operator splits a projection into heads, rotates them, writes the new rows into the cache, and attends to all rows.
+What depends on positions alone (the starts of the rows, the tables' rows, the mask) is computed once for all layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+from jax.core import max_dim
+
+from jaxport.codegen.recorded.fusions import DOMAIN
+from jaxport.graph.editing import Dim, Editor, dims_of, discard, nodes_of, operand, static_dims
+from jaxport.graph.fusing import Builder
+from jaxport.graph.fusions.caches import is_cached_attention
+from jaxport.importer.ops.contrib_attention import are_first, with_rows
+from jaxport.importer.resolving.registry import Host, op
+from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.namespaces import jnp
+
+__all__ = ["cached_attention"]
+
+INPUTS = (
+    "query", "key", "value", "past_key", "past_value", "seqlens_k", "total", "cos", "sin", "position_ids", "bias", "sink",
+    "k_scale", "v_scale", "q_norm", "k_norm", "query_seqlens",
+)  # fmt: skip
+NEEDED = ("query", "past_key", "past_value", "seqlens_k", "total")
+NOT_PRINTED = ("bias", "sink", "k_scale", "v_scale", "query_seqlens")
+"""Inputs for which the operator stays as it is."""
+PLAIN = {
+    "softcap": (None, 0.0),
+    "smooth_softmax": (None, 0, -1),
+    "causal": (None, 1),
+    "qk_output": (None, 0),
+    "sliding_window_cache": (None, 0),
+    "rotary_embedding_dim": (None, 0),
+    "k_quant_type": (None, "NONE"),
+    "v_quant_type": (None, "NONE"),
+}
+"""The values of attributes for which the operator does what its parts do."""
+
+
+@op(DOMAIN, "RowStarts")
+def row_starts(seqlens_k: RuntimeValue, rows: RuntimeValue, total: Host) -> RuntimeValue:
+    """Return the place of the first new row of each sequence."""
+    starts = jnp.reshape(seqlens_k, (-1,)) + 1 - rows.shape[1]
+    return starts if are_first(total.item(), rows.shape[1]) is False else jnp.maximum(starts, 0)
+
+
+@op(DOMAIN, "RowPositions")
+def row_positions(starts: RuntimeValue, rows: RuntimeValue) -> RuntimeValue:
+    """Return the position of each new row: (batch, rows)."""
+    return jnp.expand_dims(starts, 1) + jnp.arange(rows.shape[1])
+
+
+@op(DOMAIN, "CacheMask")
+def cache_mask(at: RuntimeValue, past: RuntimeValue, total: Host, *, window: int = 0) -> RuntimeValue:
+    """Return which rows of a cache the queries at some positions see: (batch, 1, queries, keys)."""
+    queries, keys = jnp.expand_dims(at, (1, 3)), jnp.arange(max_dim(total.item(), past.shape[2]))
+    return jnp.logical_and(keys <= queries, keys > queries - window) if window > 0 else keys <= queries
+
+
+@op(DOMAIN, "CacheUpdate")
+def cache_update(past: RuntimeValue, rows: RuntimeValue, starts: RuntimeValue, total: Host) -> RuntimeValue:
+    return with_rows(past, rows, starts, total.item())
+
+
+def cached_attention(model: ir.Model) -> str:
+    """Replace each GroupQueryAttention in the main graph by its parts, as far as JAX's attention computes it."""
+    editor, shared = Editor(model), Shared()
+    nodes = [node for node in nodes_of(model) if is_cached_attention(node)]
+    steps = [step for node in nodes if node.graph is model.graph and (step := CachedAttention.of(node)) is not None]
+    for step in steps:
+        step.replace(Builder(editor, model.graph, step.node, {}), shared)
+    return f"{len(steps)} GroupQueryAttention" if steps else "nothing to do"
+
+
+@dataclass
+class Shared:
+    """Values that several layers compute alike, by what they are computed from."""
+
+    values: dict[tuple[object, ...], ir.Value] = field(default_factory=dict)
+
+    def emit(
+        self, builder: Builder, name: str, inputs: Sequence[ir.Value], dims: Sequence[Dim], dtype: ir.DataType,
+        domain: str = DOMAIN, **attributes: int,
+    ) -> ir.Value:  # fmt: skip
+        """Return the result of an operator of these inputs, emitted once."""
+        key = (name, *inputs, *attributes.items())
+        if key not in self.values:
+            self.values[key] = builder.emit(name, inputs, dims, dtype, domain, **attributes)
+        return self.values[key]
+
+
+@dataclass(frozen=True)
+class CachedAttention:
+    """A GroupQueryAttention whose shapes are known.
+
+    Attributes:
+      node: the operator.
+      inputs: its inputs by name.
+      batch, length: the number of sequences, and of new rows.
+      keys: the number of rows of the cache.
+      heads, groups, size: the number of heads of queries, and of keys, and the size of each.
+    """
+
+    node: ir.Node
+    inputs: dict[str, ir.Value]
+    batch: Dim
+    length: Dim
+    keys: Dim
+    heads: int
+    groups: int
+    size: int
+
+    @classmethod
+    def of(cls, node: ir.Node) -> CachedAttention | None:
+        """Return the attention of a node; None if JAX's function does not compute it."""
+        inputs = {name: value for at, name in enumerate(INPUTS) if (value := operand(node, at)) is not None}
+        options = {name: attribute.value for name, attribute in node.attributes.items()}
+        if any(options.get(name) not in plain for name, plain in PLAIN.items()) or {*NOT_PRINTED} & {*inputs}:
+            return None
+        query, past = dims_of(inputs.get("query")), dims_of(inputs.get("past_key"))
+        present = dims_of(node.outputs[1]) if len(node.outputs) > 2 else None
+        if not {*NEEDED} <= {*inputs} or query is None or past is None or present is None:
+            return None
+        heads, groups, sizes = options["num_heads"], options["kv_num_heads"], static_dims(past[3:])
+        if (
+            sizes is None
+            or ("key" in inputs) != ("value" in inputs)
+            or (options.get("do_rotary") and "cos" not in inputs)
+        ):
+            return None
+        return cls(node, inputs, query[0], query[1], present[2], heads, groups, sizes[0])
+
+    def replace(self, builder: Builder, shared: Shared) -> None:
+        """Put the parts in the place of the operator."""
+        inputs, outputs, options = self.inputs, [*self.node.outputs], self.node.attributes
+        dtype = outputs[0].dtype or ir.DataType.FLOAT
+        integers = inputs["seqlens_k"].dtype or ir.DataType.INT32
+        rows = shared.values.setdefault(("rows", self.batch, self.length), inputs["query"])
+        starts = shared.emit(builder, "RowStarts", [inputs["seqlens_k"], rows, inputs["total"]], [self.batch], integers)
+        at = shared.emit(builder, "RowPositions", [starts, rows], [self.batch, self.length], integers)
+        window = options["local_window_size"].as_int() if "local_window_size" in options else -1
+        dims = [self.batch, 1, self.length, self.keys]
+        past = shared.values.setdefault(("past", *dims), inputs["past_key"])
+        mask = shared.emit(
+            builder, "CacheMask", [at, past, inputs["total"]], dims, ir.DataType.BOOL, window=max(window, 0)
+        )
+        query, key, value = self._heads(builder)
+        if "do_rotary" in options and options["do_rotary"].as_int():
+            places = inputs.get("position_ids", at)
+            half = static_dims((dims_of(inputs["cos"]) or [None])[1:]) or [self.size // 2]
+            angles = [
+                shared.emit(
+                    builder, "Gather", [inputs[name], places], [self.batch, self.length, *half], dtype, "", axis=0
+                )
+                for name in ("cos", "sin")
+            ]
+            pairs = {"interleaved": options["rotary_interleaved"].as_int()} if "rotary_interleaved" in options else {}
+            if 2 * half[0] != self.size:
+                pairs["rotary_embedding_dim"] = 2 * half[0]
+            query, key = (
+                builder.emit("RotaryEmbedding", [one, *angles], dims_of(one), dtype, "", **pairs)
+                for one in (query, key)
+            )
+        cached = [self.batch, self.groups, self.keys, self.size]
+        presents = [
+            builder.emit("CacheUpdate", [inputs[name], new, starts, inputs["total"]], cached, dtype, DOMAIN)
+            for name, new in (("past_key", key), ("past_value", value))
+        ]
+        sides = [builder.transposed(one, (0, 2, 1, 3)) for one in (query, *presents)]
+        scale = options["scale"].as_float() if "scale" in options else 0.0
+        scaled = {"scale": scale} if scale and abs(scale * self.size**0.5 - 1) > 1e-6 else {}
+        attended = builder.emit("DotProductAttention", [*sides, None, mask], dims_of(sides[0]), dtype, DOMAIN, **scaled)
+        merged = builder.integers([0, 0, self.heads * self.size], "shape")
+        result = builder.emit("Reshape", [attended, merged], [self.batch, self.length, self.heads * self.size], dtype)
+        for old, new in zip(outputs[:3], (result, *presents), strict=True):
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
+        discard(self.node)
+
+    def _heads(self, builder: Builder) -> list[ir.Value]:
+        """Return queries, keys and values, (batch, heads, length, size), normalized if they have scales."""
+        dtype, counts = self.inputs["query"].dtype, (self.heads, self.groups, self.groups)
+        if "key" in self.inputs:
+            flat = [self.inputs[name] for name in ("query", "key", "value")]
+        else:
+            widths = [count * self.size for count in counts]
+            stamps = [(dtype, [self.batch, self.length, width]) for width in widths]
+            sizes = builder.integers(widths, "sizes")
+            flat = builder.emit_many("Split", [self.inputs["query"], sizes], stamps, axis=2)
+        parts = []
+        for one, count, norm in zip(flat, counts, ("q_norm", "k_norm", ""), strict=True):
+            dims = [self.batch, self.length, count, self.size]
+            part = builder.emit("Reshape", [one, builder.integers([0, 0, count, self.size], "shape")], dims, dtype)
+            if norm in self.inputs:
+                part = builder.emit(
+                    "RMSNormalization", [part, self.inputs[norm]], dims, dtype, axis=-1, epsilon=self._epsilon(norm)
+                )
+            parts.append(builder.transposed(part, (0, 2, 1, 3)))
+        return parts
+
+    def _epsilon(self, norm: str) -> float:
+        options = self.node.attributes
+        own = options.get(f"{norm}_epsilon")
+        general = options["qk_norm_epsilon"].as_float() if "qk_norm_epsilon" in options else 1e-6
+        return own.as_float() if own is not None and own.as_float() else general

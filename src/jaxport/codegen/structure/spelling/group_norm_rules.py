@@ -1,0 +1,121 @@
+"""Group and instance normalization with channels last, from operators that compute it with channels first."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from jaxport.codegen.rewriting.patterns import bindings, pattern
+from jaxport.codegen.rewriting.producers import Producers, number
+from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
+from jaxport.codegen.rewriting.steps import in_place
+from jaxport.codegen.structure.spelling.channels import CHANNELS_LAST, transposed
+from jaxport.codegen.structure.spelling.idioms import is_single
+from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.recording import Step, Variable
+
+__all__ = ["CENTERED", "FIRST", "GROUPS_FIRST"]
+
+FIRST = "channels_first.group_norm"
+"""The normalization of groups of channels of the second axis, with its scale and bias."""
+
+GROUPS_FIRST = RuleTable()
+"""The rule on normalizations of groups whose channels stay first."""
+
+CENTERED = (
+    "(centered := x - jnp.mean(x, axis=axes, keepdims=True))"
+    " * lax.rsqrt(jnp.mean(centered * centered, axis=axes, keepdims=True) + epsilon)"
+)
+"""The division of what differs from the mean by its root mean square."""
+
+
+class GroupedChannels(NamedTuple):
+    """A standardization of groups of channels of the second axis, and the scale and bias of each channel."""
+
+    x: Variable
+    groups: int
+    epsilon: float
+    scale: Variable
+    shift: Variable
+
+
+@GROUPS_FIRST.on("+")
+def with_channels_first(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`standardized(x) * scale + bias`, of groups of the second axis, as one step."""
+    found = _grouped(step, rewriting)
+    if found is None:
+        return None
+    vectors = (_vector(value, step, rewriting) for value in (found.scale, found.shift))
+    return in_place(step, FIRST, found.x, found.groups, found.epsilon, *vectors)
+
+
+@CHANNELS_LAST.on("+")
+def with_channels_last(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`standardized(x) * scale + bias`, of groups of the second axis, as the same of groups of the last."""
+    found = _grouped(step, rewriting)
+    if found is None:
+        return None
+    scale, shift = (_vector(value, step, rewriting) for value in (found.scale, found.shift))
+    rank = len(found.x.shape)
+    x = transposed(found.x, (0, *range(2, rank), 1), step, rewriting)
+    normal = rewriting.call(step, "helper.group_norm", (x, found.groups, found.epsilon), x.shape)
+    scaled = rewriting.made(step, "operator", "*", (normal, scale), x.shape)
+    y = rewriting.made(step, "operator", "+", (scaled, shift), x.shape)
+    return in_place(step, "jnp.transpose", y, (0, rank - 1, *range(1, rank - 1)))
+
+
+def _grouped(step: Step, rewriting: StepRewriting) -> GroupedChannels | None:
+    out, producers = step.outputs, rewriting.producers
+    if not is_single(out) or len(out.shape) < 3 or not isinstance(out.shape[1], int):
+        return None
+    for bound in bindings(pattern("normal * scale + shift"), step, producers):
+        vectors = bound["scale"], bound["shift"]
+        if all(_is_per_channel(value, out, rewriting) for value in vectors):
+            found = _standardized(bound["normal"], out, producers)
+            if found is not None:
+                return GroupedChannels(*found, *vectors)
+    return None
+
+
+def _standardized(normal: RuntimeValue, out: Variable, producers: Producers) -> tuple[Variable, int, float] | None:
+    """Return the operand of a standardization, the number of groups, and the epsilon."""
+    spatial, channels = tuple(range(2, len(out.shape))), out.shape[1]
+    for bound in bindings(pattern(CENTERED), normal, producers):
+        x, epsilon = bound["x"], number(bound["epsilon"])
+        if _axes(bound["axes"]) == spatial and epsilon is not None and isinstance(x, Variable) and x.shape == out.shape:
+            return x, channels, epsilon
+    for bound in bindings(pattern(f"jnp.reshape({CENTERED}, _)"), normal, producers):
+        rows, epsilon, grouped = bound["x"], number(bound["epsilon"]), producers.step(bound["x"], "jnp.reshape")
+        x, (batch, groups, *others) = (None if grouped is None else grouped.args[0]), rows.shape
+        is_grouped = (
+            _axes(bound["axes"]) == (2,) and len(others) == 1 and isinstance(groups, int) and not channels % groups
+        )
+        if (
+            is_grouped
+            and epsilon is not None
+            and isinstance(x, Variable)
+            and x.shape == out.shape
+            and batch == x.shape[0]
+        ):
+            return x, groups, epsilon
+    return None
+
+
+def _axes(axes: RuntimeValue) -> RuntimeValue:
+    return axes if isinstance(axes, tuple) else (axes,)
+
+
+def _is_per_channel(value: RuntimeValue, out: Variable, rewriting: StepRewriting) -> bool:
+    """Whether a value is a parameter of one element per channel, spread over channels first."""
+    if not isinstance(value, Variable):
+        return False
+    shaped = rewriting.producers.step(value, "jnp.reshape")
+    origin = shaped.args[0] if shaped is not None else value
+    rank, channels = len(out.shape), out.shape[1]
+    spread = value.shape in ((channels, *[1] * (rank - 2)), (1, channels, *[1] * (rank - 2)))
+    return isinstance(origin, Variable) and origin in rewriting.weights and spread
+
+
+def _vector(value: Variable, like: Step, rewriting: StepRewriting) -> RuntimeValue:
+    size = math.prod(value.shape)
+    return rewriting.add(Step("call", "jnp.reshape", (value, [size]), {}, Variable((size,), value.dtype), like.node))

@@ -1,0 +1,90 @@
+"""Meshes, and how arrays are split over them, as plain data. The devices are those of the process that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from jaxport.errors import ModelError
+from jaxport.jaxprs.meshes import abstract_mesh, mesh_of_devices
+from jaxport.mox.programs.aliases import JsonValue
+from jaxport.mox.serialize.values import Unwritable
+
+__all__ = ["mesh_data", "mesh_from", "spec_data", "spec_from"]
+
+
+def mesh_data(mesh: Mesh | AbstractMesh) -> JsonValue:
+    """Return the names and sizes of the axes of a mesh.
+
+    >>> mesh_data(abstract_mesh([("data", 2), ("model", 4)]))
+    [['data', 2], ['model', 4]]
+    """
+    return [[str(name), size] for name, size in mesh.shape.items()]
+
+
+def mesh_from(data: JsonValue) -> Mesh | AbstractMesh:
+    """Return the mesh of `mesh_data`: of this process's devices; inside a `shard_map`, the mesh of that.
+
+    Raises:
+      ModelError: the data are malformed, or the process has too few devices.
+    """
+    if not (
+        isinstance(data, list) and data and all(map(_is_axis, data)) and len({name for name, _ in data}) == len(data)
+    ):
+        raise ModelError("a mesh is malformed", why="it has to be a list of names and sizes")
+    mesh, around = abstract_mesh(data), jax.sharding.get_abstract_mesh()
+    if around.manual_axes:
+        if around.shape != mesh.shape:
+            raise ModelError("a `shard_map` is over another mesh than that around it")
+        return around
+    found = mesh_of_devices(mesh)
+    if found is None:
+        axes = ", ".join(f"`{name}`: {size}" for name, size in data)
+        raise ModelError(
+            f"the program needs {mesh.size} devices, and this process has {jax.device_count()}",
+            where="a `shard_map`",
+            why=f"it is over a mesh of {axes}",
+            instead=f"read it where there are as many; `XLA_FLAGS=--xla_force_host_platform_device_count={mesh.size}` "
+            "makes a CPU that many devices",
+        )
+    return found
+
+
+def _is_axis(data: JsonValue) -> bool:
+    return (
+        isinstance(data, Sequence)
+        and len(data) == 2
+        and isinstance(data[0], str)
+        and type(data[1]) is int
+        and 0 < data[1] < 1 << 31
+    )
+
+
+def spec_data(spec: PartitionSpec) -> JsonValue:
+    """Return how an array is split: for each axis None, the name of an axis of the mesh, or a list of them.
+
+    Raises:
+      Unwritable: it says of axes that parts are still to be summed over them.
+
+    >>> spec_data(PartitionSpec("data", None, ("model", "pipe")))
+    ['data', None, ['model', 'pipe']]
+    """
+    if getattr(spec, "unreduced", None) or getattr(spec, "reduced", None):
+        raise Unwritable("a `PartitionSpec` with `unreduced` or `reduced` axes")
+    return [list(part) if isinstance(part, tuple) else part for part in spec]
+
+
+def spec_from(data: JsonValue) -> PartitionSpec:
+    """Return the `PartitionSpec` of `spec_data`.
+
+    Raises:
+      ModelError: the data are malformed.
+    """
+    named = lambda part: part is None or isinstance(part, str)
+    if not isinstance(data, list) or not all(
+        all(map(named, part)) if isinstance(part, list) else named(part) for part in data
+    ):
+        raise ModelError("a `PartitionSpec` is malformed", why="each of its parts is None, a name, or a list of names")
+    return PartitionSpec(*(tuple(part) if isinstance(part, list) else part for part in data))
