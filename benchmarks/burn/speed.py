@@ -19,7 +19,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -158,7 +158,7 @@ def timed(case: Case) -> Case:
     root = re.search(r"pub fn (?:run|computed)\(model: &(\w+)", case.glue)
     assert root is not None
     text = TIMED.replace("ROOT", root[1]).replace("SECONDS", str(SECONDS)).replace("BATCH", str(BATCH))
-    return Case(case.model, case.glue.replace("pub fn run(", "pub fn computed(") + text, case.helpers, case.weights)
+    return replace(case, glue=case.glue.replace("pub fn run(", "pub fn computed(") + text)
 
 
 def printed(path: Path) -> Case:

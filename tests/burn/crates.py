@@ -25,12 +25,15 @@ import numpy as np
 import pytest
 
 from jaxport.codegen.burn.crate import Crate
+from jaxport.codegen.burn.source import weights_text
 from jaxport.codegen.rust.text import LAYOUT
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 TEMPLATES = ROOT / "src/jaxport/codegen/burn/templates"
 BUILD = Path(os.environ.get("JAXPORT_BURN", ROOT / ".burn"))
+WASM = "wasm32-unknown-unknown"
+"""The target of browsers, which rustup installs: `rustup target add wasm32-unknown-unknown`."""
 CHUNK = 100
 """Modules in one binary: the compiler's memory and what one error holds up stay small."""
 ROUNDS = 8
@@ -59,12 +62,14 @@ class Case:
         `pub fn run(model: &M, inputs: &Tensors, device: &Device) -> Result<Tensors, TensorsError>`; `model` is a module beside them.
       helpers: the text of `helpers.rs`; without it there is no such module.
       weights: the file that is loaded.
+      loading: the text of `weights.rs`; without it there is no such module.
     """
 
     model: str
     glue: str
     helpers: str = ""
     weights: Path | None = None
+    loading: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,12 @@ def selected(request: pytest.FixtureRequest, parameter: str) -> list[str]:
     return [*dict.fromkeys(one.params[parameter] for one in parameters if one is not None and parameter in one.params)]
 
 
-def case_of(crate: Crate, name: str) -> Case:
+def case_of(crate: Crate, name: str, folder: Path = BUILD / "weights") -> Case:
     """Return the sources of a printed model; its weights are written to a file of this name."""
-    weights = BUILD / "weights" / f"{name}.safetensors"
+    weights = folder / f"{name}.safetensors"
     weights.parent.mkdir(parents=True, exist_ok=True)
     write_tensors(weights, crate.tensors)
-    return Case(crate.model, crate.glue, crate.helpers, weights)
+    return Case(crate.model, crate.glue, crate.helpers, weights, weights_text(crate))
 
 
 def cargo() -> str:
@@ -102,6 +107,13 @@ def cargo() -> str:
             pytest.fail("There is no cargo on PATH: the printed crates were not compiled.")
         pytest.skip("There is no cargo on PATH: the printed crates were not compiled.")
     return found
+
+
+def compiles_to_wasm() -> bool:
+    """Whether the standard library for browsers is there."""
+    command = [str(Path(cargo()).with_name("rustc")), "--print", "target-libdir", "--target", WASM]
+    found = subprocess.run(command, check=False, capture_output=True, text=True)
+    return found.returncode == 0 and Path(found.stdout.strip()).is_dir()
 
 
 @dataclass
@@ -207,7 +219,11 @@ def unformatted(cases: Mapping[str, Case]) -> list[str]:
     folder = BUILD / "format"
     shutil.rmtree(folder, ignore_errors=True)
     for case, sources in cases.items():
-        for file, text in (("model.rs", sources.model), ("helpers.rs", sources.helpers)):
+        for file, text in (
+            ("model.rs", sources.model),
+            ("helpers.rs", sources.helpers),
+            ("weights.rs", sources.loading),
+        ):
             if text:
                 _write(folder / _module(case) / file, text)
     files = sorted(map(str, folder.glob("*/*.rs")))
@@ -267,11 +283,12 @@ def _write_chunk(folder: Path, cases: Mapping[str, Case]) -> None:
             shutil.rmtree(stale)
     for case, sources in cases.items():
         module = folder / _module(case)
-        helpers = "mod helpers;\n" if sources.helpers else ""
-        _write(module / "mod.rs", f"{helpers}pub mod model;\n\n{sources.glue}")
-        _write(module / "model.rs", sources.model)
-        if sources.helpers:
-            _write(module / "helpers.rs", sources.helpers)
+        parts = {"helpers": sources.helpers, "model": sources.model, "weights": sources.loading}
+        parts = {part: text for part, text in parts.items() if text}
+        modules = "".join(f"pub mod {part};\n" for part in parts)
+        _write(module / "mod.rs", f"{modules}\n{sources.glue}")
+        for part, text in parts.items():
+            _write(module / f"{part}.rs", text)
     _write_main(folder, list(cases))
 
 

@@ -28,7 +28,7 @@ from jaxport.importer.variants import in_model_order
 from jaxport.jaxprs.releases.versions import QUICKLY
 from jaxport.verify import difference
 from jaxport.verify.importing import caller
-from tests.burn.crates import BUILD, Case, RunError as PanicError, build, unformatted, write_tensors
+from tests.burn.crates import BUILD, Case, RunError as PanicError, build, case_of, unformatted
 from tests.burn.suite import Report, Result, first_line
 from tests.torch.imported import Checks
 
@@ -64,9 +64,7 @@ def printed(path: Path, folder: Path) -> list[Printed] | Result:
             made: list[Printed] = []
             for number, (specs, chosen) in enumerate(_with_sizes(checks, sets)):
                 crate = to_crate(record_fused(program, specs))
-                weights = folder / f"{path.stem}.{number}.safetensors"
-                write_tensors(weights, crate.tensors)
-                made.append(Printed(Case(crate.model, crate.glue, crate.helpers, weights), chosen, share))
+                made.append(Printed(case_of(crate, f"{path.stem}.{number}", folder), chosen, share))
     except JaxportError as error:
         rows = sorted({f"{row.name}: {row.why}" for row in getattr(error, "refusals", ())})
         return Result("refused", "; ".join(rows) or " ".join(str(error).split())[:200])

@@ -29,7 +29,7 @@ from jaxport.codegen.burn.crate import Crate, to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import JaxportError, ValueNotKnown
 from jaxport.importer import Program, from_onnx
-from tests.burn.crates import BUILD, Case, RunError, build, write_tensors
+from tests.burn.crates import BUILD, Case, RunError, build, case_of
 from tests.importer import backend
 
 __all__ = ["KINDS", "Report", "Result", "check", "chosen", "first_line"]
@@ -126,9 +126,7 @@ def printed(name: str, folder: Path) -> list[Printed] | Result:
                     made[0].jobs.append((named, expected))
                     continue
                 crate, arguments = _crate(program, inputs)
-                weights = folder / f"{name}.{number}.safetensors"
-                write_tensors(weights, crate.tensors)
-                sources = Case(crate.model, crate.glue, crate.helpers, weights)
+                sources = case_of(crate, f"{name}.{number}", folder)
                 made.append(Printed(sources, [(arguments, expected)], [*program.output_names]))
     except JaxportError as error:
         rows = sorted({f"{row.name}: {row.why}" for row in getattr(error, "refusals", ())})

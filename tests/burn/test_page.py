@@ -6,15 +6,23 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.burn.crates import ROOT, cargo, cargo_environment
+from tests.burn.crates import ROOT, WASM, cargo, cargo_environment, compiles_to_wasm
 from tests.docs.test_pages import blocks_of, printed_by
 
 pytestmark = pytest.mark.burn
 
 PAGE = ROOT / "docs/rust.md"
+EXAMPLES = {
+    "train": ["run", "--features", "train"],
+    "service": ["run"],
+    "web": ["build", "--target", WASM, "--no-default-features", "--features", "flex"],
+}
+"""How cargo is asked for an example of the page; in the profile in which the dependencies are compiled already."""
 
 
 def test_the_page_runs_with_cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,14 +32,13 @@ def test_the_page_runs_with_cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shutil.copytree(ROOT / "docs/files", tmp_path, dirs_exist_ok=True)
     environment = cargo_environment()
 
-    def run(*arguments: str) -> None:
-        done = subprocess.run(
-            [program, *arguments], check=False, cwd="digits", env=environment, capture_output=True, text=True
-        )
+    def run(*command: str) -> str:
+        done = subprocess.run(command, check=False, cwd="digits", env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+        return done.stdout
 
     namespace: dict[str, object] = {"__name__": "page"}
-    printed = ""
+    printed, said = "", {}
     for block in blocks_of(PAGE.read_text()):
         if block.title:
             Path(block.title).parent.mkdir(parents=True, exist_ok=True)
@@ -39,8 +46,18 @@ def test_the_page_runs_with_cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             if block.language == "toml":
                 manifest = Path("digits/Cargo.toml")
                 manifest.write_text(manifest.read_text() + block.code)
-                run("run", "--features", "train", "--example", "train")
+                example = Path(block.title).stem
+                if example != "web" or compiles_to_wasm():
+                    said[example] = run(program, *EXAMPLES[example], "--example", example)
         elif block.language == "python" or "with_params" in block.code:
             printed = printed_by(block, PAGE, namespace)
     assert printed.strip() == "True"
-    run("test")
+    assert said["service"] in PAGE.read_text()
+    run(program, "test")
+    if "web" not in said or (node := shutil.which("node")) is None:
+        pytest.skip("There is no wasm32 target of rustup, or no Node: the example for browsers was not run.")
+    found = run(node, "web.mjs", f"{environment['CARGO_TARGET_DIR']}/{WASM}/debug/examples/web.wasm")
+    stroke = np.zeros((1, 1, 8, 8), np.float32)
+    stroke[..., 4] = 1
+    model: Any = namespace["trained"]
+    assert int(found) == np.argmax(model(stroke))

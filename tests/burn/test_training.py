@@ -98,7 +98,7 @@ def prepared(cell: str) -> Trained:
     source = program.to_source(folder, framework="burn")
     file = folder / "trained.safetensors"
     lines = source.files["src/lib.rs"]
-    uses = lines[lines.index("use std::path::PathBuf;") : lines.index("#[cfg(feature")]
+    uses = lines[lines.index("use burn::tensor::") :]
     uses = re.sub(r"^pub mod .*\n", "", uses, flags=re.MULTILINE)
     ranks = {name: max(1, value.ndim) for name, value in real.items()}
     case = Case(
@@ -106,6 +106,7 @@ def prepared(cell: str) -> Trained:
         stepping(uses, ranks, file),
         source.files.get("src/helpers.rs", ""),
         folder / "model.safetensors",
+        source.files["src/weights.rs"],
     )
     return Trained(case, program, {**inputs, **cotangents}, file)
 

@@ -305,3 +305,15 @@ def test_recurrent_layers_of_other_forms_come_back(name: str, gates: int, opset:
     assert [node.op_type for node in exported.model.graph].count(name) == 1
     assert {node.op_type for node in exported.model.graph} <= {name, "Transpose", "Reshape"}
     assert exported.verify().ok
+
+
+@pytest.mark.parametrize("largest", [2**24 + 1, 2**32 - 1], ids=["beyond the digits of float32", "beyond int32"])
+def test_extremes_of_uint32_need_no_wider_type(largest: int) -> None:
+    values = np.array([[7, largest], [largest - 2, 3]], np.uint32)
+    with jax.enable_x64(False):
+        exported = jaxport.to_onnx(lambda x: (x.max(1), x.min()), [values])
+        found = jaxport.from_onnx(exported.model)(values)
+    for results in (found, exported(values)):
+        for result, expected in zip(results, (values.max(1), values.min()), strict=True):
+            assert result.dtype == np.uint32
+            np.testing.assert_array_equal(result, expected)

@@ -1,9 +1,6 @@
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
-use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, activation};
-use std::fs::{File, set_permissions};
-use std::path::PathBuf;
 
 use super::helpers::{check_shape, dot_product_attention, embed};
 
@@ -29,31 +26,6 @@ impl NnxBert {
             layers: (0..2).map(|_| NnxLayer::new(device)).collect(),
             pooler: LinearConfig::new(32, 32).init(device),
         }
-    }
-
-    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
-    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        Self::from_store(SafetensorsStore::from_file(path.into()), device)
-    }
-
-    /// Reads the weights of the bytes of such a file.
-    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
-    }
-
-    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        let path = path.into();
-        let file = File::options().append(true).create(true).open(&path)?;
-        let permissions = file.metadata()?.permissions(); // the store makes a private file
-        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
-        Ok(set_permissions(path, permissions)?)
-    }
-
-    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        let mut model = Self::new(device);
-        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
-        Ok(model)
     }
 
     /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.

@@ -1,10 +1,7 @@
 use burn::module::{Initializer, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
-use burn::store::{FloatCastAdapter, ModuleSnapshot, SafetensorsStore, SafetensorsStoreError};
 use burn::tensor::{DType, activation, module};
-use std::fs::{File, set_permissions};
-use std::path::PathBuf;
 
 use super::helpers::{check_shape, gather_nd, rem_int};
 
@@ -24,31 +21,6 @@ impl NnxBidirectionalGru {
         }
     }
 
-    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
-    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        Self::from_store(SafetensorsStore::from_file(path.into()), device)
-    }
-
-    /// Reads the weights of the bytes of such a file.
-    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
-    }
-
-    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        let path = path.into();
-        let file = File::options().append(true).create(true).open(&path)?;
-        let permissions = file.metadata()?.permissions(); // the store makes a private file
-        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
-        Ok(set_permissions(path, permissions)?)
-    }
-
-    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        let mut model = Self::new(device);
-        model.load_from(&mut store.with_from_adapter(FloatCastAdapter::to(DType::F32)))?;
-        Ok(model)
-    }
-
     /// Checks the shapes of the inputs. `forward` does so, too, and panics with the same text.
     pub fn check(&self, x: &Tensor<3>, lengths: &Tensor<1, Int>) -> Result<(), String> {
         let [b, t, _] = x.dims();
@@ -62,7 +34,7 @@ impl NnxBidirectionalGru {
         let device = x.device();
         let [b, t, _] = x.dims();
         let x_2 = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
-        let x_3 = Tensor::arange(0..t as i64, (&device, DType::I32)) * -1 + (t as i64 - 1);
+        let x_3 = -Tensor::arange(0..t as i64, (&device, DType::I32)) + (t as i64 - 1);
         let x_3 = computed(x_3.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1));
         let x_4 = x_3.clone().unsqueeze_dim::<3>(2);
         let x_3 = x_3.clone().equal(x_3).unsqueeze_dim::<3>(2);

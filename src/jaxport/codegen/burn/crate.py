@@ -47,6 +47,7 @@ class Crate:
       helpers: the text of `helpers.rs`; empty if none is called.
       uses: what `load` and `run` use.
       run: `load` and `run`, which `main.rs` and the test of the crate call.
+      computes_in: the one floating-point type of the weights, as Burn names it; empty if there are several, or none.
       tensors: the weights, by the paths of Burn's modules.
       origins: the tensor in the ONNX file that each of them comes from.
       arguments: the names of the arguments of `forward`.
@@ -59,6 +60,7 @@ class Crate:
     helpers: str
     uses: str
     run: str
+    computes_in: str
     tensors: dict[str, np.ndarray]
     origins: dict[str, WeightOrigin] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
@@ -128,20 +130,17 @@ def to_crate(recorded: RecordedProgram) -> Crate:
             origins[key] = origin
     definitions = [one for one in structs.definitions if isinstance(one, Struct)]
     types = {dtype_name(value.dtype) for value in tensors.values() if kind_of(value.dtype) == "Float"}
-    cast = _CASTING.format(dtype=min(types)) if len(types) == 1 else ""
-    loading = _LOADING.replace("@CAST@", cast)
-    definitions[-1].further = loading if cast else loading.replace("(store:", "(mut store:")
     if inputs:
         labels = {id(variable): label for label, variable in recorded.inputs.items()}
         named = {key: (labels[id(variable)], variable) for variable, key in inputs.items()}
-        definitions[-1].further += "\n\n" + check_text(named, recorded.assumed.checked, spelled)
+        definitions[-1].further = check_text(named, recorded.assumed.checked, spelled)
         private.helpers |= {name for name in CHECK_HELPERS if f"{name}(" in definitions[-1].further}
     parts = [one.text() for one in reversed(definitions)]
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
         parts.insert(0, _outputs(structs, result))
     body = "\n\n".join([*parts, *private.sources])
     helpers = helper_sources(private.helpers)
-    lines = imports(body, ["ModuleSnapshot"])
+    lines = imports(body)
     if private.helpers:
         called = ", ".join(sorted(private.helpers))
         lines += ["", f"use super::helpers::{{{called}}};" if "," in called else f"use super::helpers::{called};"]
@@ -153,6 +152,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         helpers,
         uses,
         run,
+        min(types) if len(types) == 1 else "",
         tensors,
         origins,
         [*inputs.values()],
@@ -233,34 +233,9 @@ def _glue(
     return _USES.format(root=root, types=", ".join(types)), filled
 
 
-_LOADING = """    /// Reads the weights of a file of safetensors, which has the paths of the fields as names.
-    pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        Self::from_store(SafetensorsStore::from_file(path.into()), device)
-    }
-
-    /// Reads the weights of the bytes of such a file.
-    pub fn from_bytes(bytes: Vec<u8>, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        Self::from_store(SafetensorsStore::from_bytes(Some(bytes)), device)
-    }
-
-    /// Writes the weights, as `load` reads them; a file that is there is replaced, and its permissions stay.
-    pub fn save(&self, path: impl Into<PathBuf>) -> Result<(), SafetensorsStoreError> {
-        let path = path.into();
-        let file = File::options().append(true).create(true).open(&path)?;
-        let permissions = file.metadata()?.permissions(); // the store makes a private file
-        self.save_into(&mut SafetensorsStore::from_file(path.clone()).overwrite(true))?;
-        Ok(set_permissions(path, permissions)?)
-    }
-
-    fn from_store(store: SafetensorsStore, device: &Device) -> Result<Self, SafetensorsStoreError> {
-        let mut model = Self::new(device);
-        model.load_from(&mut store@CAST@)?;
-        Ok(model)
-    }"""
-_CASTING = ".with_from_adapter(FloatCastAdapter::to(DType::{dtype}))"
-"""Casts floats to the type that the model computes in, if there is one."""
 _GLUE = """/// Reads the weights of a file.
-pub fn load(path: impl Into<PathBuf>, device: &Device) -> Result<{root}, SafetensorsStoreError> {{
+#[cfg(feature = "std")]
+pub fn load(path: impl Into<std::path::PathBuf>, device: &Device) -> Result<{root}, burn::store::SafetensorsStoreError> {{
     {root}::load(path, device)
 }}
 
@@ -270,10 +245,7 @@ pub fn run(model: &{root}, {inputs}: &Tensors, {device}: &Device) -> Result<Tens
     Ok(outputs)
 }}
 """
-_USES = """use std::path::PathBuf;
-
-use burn::store::SafetensorsStoreError;
-use burn::tensor::{{{types}}};
+_USES = """use burn::tensor::{{{types}}};
 
 use crate::tensors::{{Tensors, TensorsError}};
 use model::{root};

@@ -23,7 +23,6 @@ PATHS = {
     "burn::nn::attention": f"{_layers('Multi.*')} MhaInput generate_autoregressive_mask",
     "burn::nn::conv": _layers("Conv.*"),
     "burn::prelude": "",
-    "burn::store": "FloatCastAdapter ModuleSnapshot SafetensorsStore SafetensorsStoreError",
     "burn::tensor": "DType FloatDType IndexingUpdateOp IntDType Slice activation module",
     "burn::tensor::activation": "softmax",
     "burn::tensor::kind": "Basic Numeric Ordered",
@@ -33,8 +32,6 @@ PATHS = {
         "MaxPoolOptions PadMode"
     ),
     "std::cmp": "Ordering",
-    "std::fs": "File set_permissions",
-    "std::path": "PathBuf",
 }
 """The names by the module that has them."""
 PRELUDE = frozenset("Bool Config Device ElementConversion Float Int Module Shape Tensor TensorData s".split())

@@ -22,7 +22,7 @@ from jaxport.errors import SaveError
 from jaxport.files import checked_path, publish_all
 from jaxport.importer.tensors.origins import ORIGINS, WeightOrigin, stored
 
-__all__ = ["CrateSource", "crate_source"]
+__all__ = ["CrateSource", "crate_source", "weights_text"]
 
 MARK = "Written by jaxport"
 """The words in each generated file of text."""
@@ -139,7 +139,7 @@ def crate_source(
         "origin": "ONNX",
         "tolerance": "1e-4",
         "modules": _modules(crate),
-        "run": f"{crate.run}\n{_EMBEDDED.format(root=crate.root)}",
+        "run": crate.run,
         "arguments": ", ".join(crate.arguments),
         "outputs": crate.results,
     }
@@ -148,6 +148,7 @@ def crate_source(
     layout = "".join(f'{option} = "{value}"\n' for option, value in LAYOUT.items())
     texts["rustfmt.toml"] = f"# {MARK} {version}.\n{layout}"
     texts["src/tensors.rs"] = _marked(_text("tensors.rs"), version)
+    texts["src/weights.rs"] = _marked(weights_text(crate), version)
     texts["src/main.rs"] = _marked(texts["src/main.rs"], version)
     said = "".join(f"//! {line}".rstrip() + "\n" for line in noted(notes))
     texts["src/model.rs"] = f"//! {MARK} {version}.\n{said}\n{crate.model}"
@@ -174,15 +175,18 @@ _RESERVED = {*KEYWORDS.split(), *"burn safetensors std core alloc test build dep
 
 
 _TEMPLATES = {"Cargo.toml": "Cargo.toml", "lib.rs": "src/lib.rs", "main.rs": "src/main.rs", "README.md": "README.md"}
-_EMBEDDED = """
-#[cfg(feature = "embed")]
-impl {root} {{
-    /// The model with the weights that are part of the program.
-    pub fn embedded(device: &Device) -> Result<Self, SafetensorsStoreError> {{
-        Self::from_bytes(include_bytes!("../model.safetensors").to_vec(), device)
-    }}
-}}
-"""
+
+
+def weights_text(crate: Crate) -> str:
+    """Return the text of `weights.rs`: floats are cast to the type that the model computes in, if there is one."""
+    to = crate.computes_in
+    words = {
+        "root": crate.root,
+        "adapter": "FloatCastAdapter, " if to else "",
+        "types": "{Bytes, DType}" if to else "Bytes",
+        "cast": f".with_from_adapter(FloatCastAdapter::to(DType::{to}))" if to else "",
+    }
+    return formatted(_template("weights.rs", words))
 
 
 def _text(name: str) -> str:
@@ -205,4 +209,6 @@ def _marked(text: str, version: str) -> str:
 
 def _modules(crate: Crate) -> str:
     helpers = ["pub mod helpers;"] if crate.helpers else []
-    return "\n".join([*crate.uses.rstrip("\n").splitlines(), "", *helpers, "pub mod model;", "pub mod tensors;"])
+    return "\n".join(
+        [*crate.uses.rstrip("\n").splitlines(), "", *helpers, "pub mod model;", "pub mod tensors;", "pub mod weights;"]
+    )

@@ -50,6 +50,10 @@ def extremum(op_type):
             return x
         if x.dtype.kind in "iu" and x.dtype.itemsize == 8:  # the runtime compares int64 by halves, with wrong results
             return op.call(_at_position, x, axes=tuple(axes), position=position)
+        if x.dtype == np.uint32 and op.has("BitwiseXor"):  # ordered as int32: JAX has wider types by choice only
+            half = op.const(1 << 31, np.uint32)
+            signed = reduced(op, op_type, op.cast(op.BitwiseXor(x, half), np.int32), axes)
+            return op.BitwiseXor(op.cast(signed, np.uint32), half)
         if x.dtype == np.uint32:  # only int64 is wider
             return op.cast(reduced(op, op_type, op.cast(x, np.float64), axes), np.uint32)
         result = reduced(op, op_type, x, axes)

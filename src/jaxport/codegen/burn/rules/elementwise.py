@@ -171,17 +171,26 @@ def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
             if number is not None and other.node is not None and _has_no_effect(symbol, number, other, is_second):
                 return TypedValue(tuple(outs[0].shape), other.dtype, other.node, other.sizes)
         if y is not None and a.node is not None:
-            if symbol == "+" and b.kind == "Float" and not is_dim(y) and float(y) < 0:
-                return result(Binary(a.node, "-", body.literal(-y, b.dtype)), outs[0], a.sizes)
-            return result(Binary(a.node, symbol, body.literal(y, b.dtype)), outs[0], a.sizes)
+            return result(_with_number(body, a.node, symbol, y, b.dtype), outs[0], a.sizes)
         if x is not None and b.node is not None and symbol in "+*-":
             number = body.literal(x, a.dtype)
             if symbol == "-":  # a number first leaves the type of the result open
                 return result(Binary(Unary("-", b.node), "+", number), outs[0], b.sizes)
-            return result(Binary(b.node, symbol, number), outs[0], b.sizes)
+            return result(_with_number(body, b.node, symbol, x, a.dtype), outs[0], b.sizes)
         return joined(body, outs, lambda left, right: Binary(left, symbol, right), a, b)
 
     return rule
+
+
+def _with_number(body: RustBody, node: ast.expr, symbol: str, number: RuntimeValue, dtype: np.dtype) -> ast.expr:
+    """Return a tensor and a number, put together: a negative number is subtracted instead of added, and -1 is a sign."""
+    if not is_dim(number) and number < 0:
+        if symbol == "*" and number == -1:
+            return Unary("-", node)
+        positive = -number if dtype.kind not in "iu" else -int(number)
+        if symbol in "+-" and (dtype.kind not in "iu" or positive <= np.iinfo(dtype).max):
+            return Binary(node, "+" if symbol == "-" else "-", body.literal(positive, dtype))
+    return Binary(node, symbol, body.literal(number, dtype))
 
 
 def _has_no_effect(symbol: str, number: RuntimeValue, other: TypedValue, is_second: bool) -> bool:

@@ -1,4 +1,6 @@
 //! The model gives what it gave when the crate was written, for the inputs in `tests/inputs.safetensors`.
+#![cfg(feature = "std")]
+
 use std::path::Path;
 
 use burn::tensor::Device;
