@@ -125,11 +125,9 @@ def _scope(node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
 
 
 def _own_name(value: ir.Value, node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
-    """Return the name of a tensor that a node reads, by the module of the node; nothing if either has none."""
+    """Return the name of a tensor that a node reads, by the module of the node; nothing if it has none."""
     if node.op_type == "Identity" and given_name(renamed := node.outputs[0].name or ""):
         return renamed  # PyTorch's older exporter: the name that the tensor had before equal ones were merged
-    if not given_name(value.name or ""):
-        return ""
     last = (value.name or "").rpartition(".")[2]
     return f"{scope}.{last}" if (scope := _scope(node, scopes)) else ""
 

@@ -66,7 +66,7 @@ _ADDED: dict[str, Parameters] = {
     "top_k": {"is_stable": True},
     "tridiagonal_solve": {"perturb_singular": False},
 }
-_PROBES: dict[str, Callable[[Array], PyTree]] = {
+_PROBES: dict[str, Callable[[jax.Array], PyTree]] = {
     "eig": lambda x: lax.linalg.eig(x[:, None] * x, compute_left_eigenvectors=False, compute_right_eigenvectors=False),
     "mul": lambda x: lax.mul(x, x),
     "ragged_dot_general": lambda x: lax.ragged_dot(x[None], x[None, :, None], x[:1].astype("int32")),

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
+from jax.core import Tracer
 
 from jaxport import jaxprs
 from jaxport.blocks.marking.window import current_recorder
@@ -216,7 +217,7 @@ class Mox:
         for index, value in self.traced.static_inputs.items():
             leaf = leaves[index]
             # The value of a tracer may be known, and be the same: a derivative would still be zero.
-            if leaf is not value and (isinstance(leaf, jax.core.Tracer) or getattr(leaf, "ndim", 0) or leaf != value):
+            if leaf is not value and (isinstance(leaf, Tracer) or getattr(leaf, "ndim", 0) or leaf != value):
                 raise InvalidArgument(
                     f"an argument that is not an array is {leaf!r}",
                     where=f"the call of `{self.name}`",
