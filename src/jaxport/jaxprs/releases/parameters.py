@@ -15,7 +15,7 @@ from functools import cache
 import jax
 from jax import lax
 
-from jaxport.jaxprs.aliases import Array, Parameters, PyTree
+from jaxport.jaxprs.aliases import Parameters, PyTree
 from jaxport.jaxprs.releases.names import ClosedJaxpr, Inline, JaxprEqn, flattree
 from jaxport.jaxprs.releases.versions import release
 
