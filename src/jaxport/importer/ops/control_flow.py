@@ -6,6 +6,7 @@ unrolled. The rest becomes `lax.cond`, `lax.scan` and `lax.while_loop`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -178,7 +179,7 @@ def _unrolled(
     bound: int | None,
 ) -> tuple[RuntimeValue, ...]:
     rows: list[list[Tensor]] = []
-    iteration = 0
+    initial, iteration = state, 0
     while _decided(go) and (trips is None or iteration < int(trips)):
         try:
             goes_on, *results = body(host(iteration), go, *state)
@@ -193,6 +194,9 @@ def _unrolled(
         state, iteration = results[: len(state)], iteration + 1
         budget_in_force().iterate()
         if go is None and not scans:  # only the first iterations had a known condition
+            if iteration == 1 and all(hasattr(value, "dtype") for value in initial):
+                with contextlib.suppress(TypeError, ValueNotKnown):  # the first one may change types or shapes
+                    return _ended(bound, trips, host(True), initial, body)
             return _ended(bound, trips, goes_on, state, body, iteration)
         rows.append(results[len(state) :])
     columns = list(zip(*rows, strict=True)) if rows else [body.empty_output(index - scans) for index in range(scans)]
