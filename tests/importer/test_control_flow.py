@@ -180,10 +180,10 @@ def test_sequences_are_known_in_length() -> None:
 
 def test_a_loop_whose_first_condition_alone_is_known_is_written_once():
     body = "b (int64 i, bool go, float[n] h) => (bool again, float[n] d) <float two = {2}, float large = {100}>"
-    program = jaxport.from_onnx(
-        model(f"""g (float[n] x) => (float[n] y) <bool always = {{1}}> {{
-            y = Loop<body = {body} {{ d = Mul(h, two) m = ReduceMax<keepdims = 0>(d) again = Less(m, large) }}>(, always, x) }}""")
+    looped = program(
+        f"""g (float[n] x) => (float[n] y) <bool always = {{1}}> {{
+            y = Loop<body = {body} {{ d = Mul(h, two) m = ReduceMax<keepdims = 0>(d) again = Less(m, large) }}>(, always, x) }}"""
     )
-    code = program.to_source(framework="jax").code
+    code = looped.to_source(framework="jax").code
     assert code.count("lax.while_loop(") == code.count("* 2.0") == 1
-    np.testing.assert_array_equal(program(np.array([1, 2], np.float32)), [64, 128])
+    np.testing.assert_array_equal(looped(np.array([1, 2], np.float32)), [64, 128])
