@@ -130,6 +130,13 @@ def test_a_buffer_that_is_longer_than_what_it_holds():
     np.testing.assert_allclose(long[1][:, :, :8], short[1], rtol=1e-4, atol=1e-5)
 
 
+def test_layers_share_what_depends_on_positions():
+    graph = record_fused(jaxport.from_onnx(decoder(do_rotary=1))).program.model.graph
+    parts = ("RowStarts", "RowPositions", "CacheMask", "CacheUpdate")
+    counts = {part: sum(node.op_type == part for node in graph) for part in parts}
+    assert counts == {"RowStarts": 1, "RowPositions": 1, "CacheMask": 1, "CacheUpdate": 2 * LAYERS}
+
+
 @pytest.mark.parametrize("options", [{"softcap": 5.0}, {"smooth_softmax": 1}])
 def test_what_jax_attention_does_not_compute_stays_spelled_out(options: dict[str, Any]):
     model = decoder(**options)
