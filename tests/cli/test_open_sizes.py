@@ -34,3 +34,16 @@ def test_a_bound_is_found(table_of_positions, tmp_path, command, capsys):
     name, *rest = command
     assert run(name, table_of_positions, *(text.format(tmp_path) for text in rest)) == 0
     assert "length <= 16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["tree"], ["query", "//Relu"], ["account"]])
+@pytest.mark.parametrize(("sizes", "bound"), [("n,t,4", "t <= 16"), ("3,2*t,4", "2*t <= 16")])
+def test_sizes_may_have_names_of_the_user(table_of_positions, command, sizes, bound, capsys):
+    name, *rest = command
+    assert run(name, table_of_positions, *rest, "--input", sizes) == 0
+    assert f"`{bound}` has to hold" in capsys.readouterr().err
+
+
+def test_a_size_beyond_the_bound_is_refused_with_it(table_of_positions, capsys):
+    assert run("tree", table_of_positions, "--input", "n,20,4") == 1
+    assert "`length <= 16` has to hold" in capsys.readouterr().err

@@ -152,6 +152,16 @@ def test_a_call_beyond_a_table_is_told_its_bound():
             jaxport.ModelError, match=r"(?s)cannot be called with batch=2, length=5.*`length <= 4` has to hold"
         ):
             call(x)
+    fixed = {"x": ("batch", 5, 2)}
+    for call in (
+        lambda: program.to_source(inputs=fixed),
+        lambda: program.to_source(inputs={"x": (2, 5, 2)}),
+        lambda: jaxport.to_onnx(program, [fixed["x"]]),
+    ):
+        with pytest.raises(
+            jaxport.ModelError, match=r"(?s)cannot be called with .*length=5.*`length <= 4` has to hold"
+        ):
+            call()
     with pytest.raises(jaxport.ModelError, match="`Add` cannot be computed"):  # no bound
         jaxport.from_onnx(
             onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>

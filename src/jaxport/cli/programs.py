@@ -87,17 +87,19 @@ def _of_file(model: str, args: Sequence[PyTree]) -> Mox:
     """Return the Mox of an ONNX file; what its open sizes have to be is told."""
     import jaxport
     from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
-    from jaxport.importer.traced.input_specs import input_specs
+    from jaxport.importer.traced.input_specs import input_specs, read_specs
 
     program = jaxport.from_onnx(model_file(model))
-    if args:
+    if len(args) not in (0, len(program.inputs)):  # a wrong number of them, or optional inputs
         return jaxport.make_mox(program)(*args)
+    given, values, constraints = read_specs(program, dict(zip(program.input_names, args, strict=False)))
 
     def attempt(assumed: Assumptions) -> tuple[Mox, Assumptions]:
-        return jaxport.make_mox(program)(*input_specs(program, assumed).values()), assumed
+        arguments = input_specs(program, assumed, given, values) | values
+        return jaxport.make_mox(program)(*(arguments[name] for name in program.input_names)), assumed
 
-    mox, assumed = with_assumptions(attempt)
-    for line in assumed.lines():
+    mox, assumed = with_assumptions(attempt, Assumptions(constraints))
+    for line in assumed.beyond(constraints).lines():
         typer.echo(line, err=True)
     return mox
 

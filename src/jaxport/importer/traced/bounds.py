@@ -55,21 +55,21 @@ def _broken(program: Program, shapes: Mapping[str, tuple[dims.Dim, ...]]) -> tup
         jax.eval_shape(lambda params, named: program.apply(params, **named), program.param_specs, specs)
         return assumed
 
-    if program.static_inputs or not all(map(dims.all_static, shapes.values())):
+    if program.static_inputs:
         return None
     try:
         declared = input_specs(program)
-        if all(dims.all_static(getattr(spec, "shape", ())) for spec in declared.values()):
-            return None  # of which tracing would fail as this call
+        sizes = {
+            str(dim): size
+            for name, spec in declared.items()
+            for dim, size in zip(getattr(spec, "shape", ()), shapes.get(name, ()), strict=False)
+            if not dims.is_static(dim) and dims.is_static(size)
+        }
+        if not sizes:  # tracing would fail as this call
+            return None
         assumed = with_assumptions(traced)
     except JaxportError:
         return None
-    sizes = {
-        str(dim): size
-        for name, spec in declared.items()
-        for dim, size in zip(getattr(spec, "shape", ()), shapes.get(name, ()), strict=False)
-        if not dims.is_static(dim)
-    }
     for text in assumed.constraints:
         one, sign, other = re.split("([<>]=)", text, maxsplit=1)
         if not dims.symbols(one) | dims.symbols(other) <= sizes.keys():

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxport.errors import JaxportError, Refusal, ValueNotKnown
 from jaxport.importer.traced.assumptions import Assumptions, example, place_of, with_assumptions
+from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.traced.conditions import Condition, needed
 from jaxport.importer.traced.input_specs import input_specs, is_spec, read_specs
 from jaxport.importer.values.dtypes import STRING
@@ -92,7 +93,9 @@ def completed(
         nonlocal latest
         latest = assumed
         sizes = input_specs(program, assumed, specs, values)
-        made = attempt(sizes | values)
+        with bounds_are_told(program) as taken:
+            taken.update(sizes)
+            made = attempt(sizes | values)
         fixed = _fixed(input_specs(program, Assumptions(constraints), specs, values), sizes) if assumed.sizes else {}
         return replace(made, assumed=assumed.beyond(constraints), known=values, fixed=fixed)
 
