@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-from jax.core import max_dim
 
 from jaxport.codegen.recorded.fusions import DOMAIN
 from jaxport.graph.editing import Dim, Editor, dims_of, discard, nodes_of, operand, static_dims
@@ -20,6 +19,7 @@ from jaxport.importer.ops.contrib_attention import are_first, with_rows
 from jaxport.importer.resolving.registry import Host, op
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.namespaces import jnp
+from jaxport.jaxprs.dims import max_dim
 
 __all__ = ["cached_attention"]
 

@@ -6,9 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import jax.core
+import jax
 import numpy as np
-from jax.core import max_dim
 
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.ops.attention import (
@@ -29,6 +28,7 @@ from jaxport.importer.resolving.registry import Host, OutputCount, op, variant
 from jaxport.importer.values.host import RuntimeValue, Tensor, Undecided, dims_compare
 from jaxport.importer.values.namespaces import cast, helper, jnp, lax
 from jaxport.jaxprs import Dim
+from jaxport.jaxprs.dims import max_dim
 
 DOMAIN = "com.microsoft"
 
@@ -362,7 +362,7 @@ def with_rows(cache, rows, starts, length):
 
     Caches that are shorter than `length` grow.
     """
-    missing = jax.core.max_dim(length, cache.shape[2]) - cache.shape[2]
+    missing = jax.core.max_dim(length, cache.shape[2]) - cache.shape[2]  # pyright: ignore[reportAttributeAccessIssue]
     cache = jnp.pad(cache, [(0, 0), (0, 0), (0, missing), (0, 0)])
     starts = jnp.broadcast_to(starts, rows.shape[:1])
     write = lambda cache, rows, start: lax.dynamic_update_slice_in_dim(cache, rows, start, axis=1)

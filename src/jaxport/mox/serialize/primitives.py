@@ -7,13 +7,14 @@ from functools import cache
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
 from jaxport.jaxprs import Array, PythonFunction, PyTree
-from jaxport.jaxprs.meshes import NO_MESH, abstract_mesh
+from jaxport.jaxprs.meshes import NO_MESH, abstract_mesh, without_explicit_axes
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.walk import equations_within
 from jaxport.jaxprs.widen import jit_parameters
@@ -35,21 +36,22 @@ def primitives() -> dict[str, jaxprs.Primitive]:
         value for space in (jaxprs.known_primitives, lax) for key, value in vars(space).items() if key.endswith("_p")
     ]
     by_name = {p.name: p for p in listed if isinstance(p, jaxprs.Primitive)}
-    # Those without a public name are met in a trace.
-    key = jax.random.key(0)
-    (size,) = jax.export.symbolic_shape("n")
-    for probe, argument in (
-        (jax.random.key_data, key),
-        (jax.random.wrap_key_data, jax.random.key_data(key)),
-        (jax.random.clone, key),
-        (lambda x: jnp.array(x, copy=True), jnp.zeros(1)),
-        (lax.composite(lambda y: -y, "jaxport.probe"), jnp.zeros(1)),
-        (lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos), jnp.zeros(1)),
-        (lambda x: lax.ragged_dot(x, x[None], jnp.ones(1, jnp.int32)), jnp.zeros((1, 1))),
-        (lambda x: x.shape[0] * jnp.ones(()), jax.ShapeDtypeStruct((size,), jnp.float32)),
-    ):
-        for equation in equations_within(jax.make_jaxpr(probe)(argument).jaxpr):
-            by_name.setdefault(equation.primitive.name, equation.primitive)
+    # Those without a public name are met in a trace, whatever the mesh of the caller.
+    with without_explicit_axes():
+        key = jax.random.key(0)
+        (size,) = jax.export.symbolic_shape("n")
+        for probe, argument in (
+            (jax.random.key_data, key),
+            (jax.random.wrap_key_data, jax.random.key_data(key)),
+            (jax.random.clone, key),
+            (lambda x: jnp.array(x, copy=True), jnp.zeros(1)),
+            (lax.composite(lambda y: -y, "jaxport.probe"), jnp.zeros(1)),
+            (lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos), jnp.zeros(1)),
+            (lambda x: lax.ragged_dot(x, x[None], np.ones(1, np.int32)), np.zeros((1, 1), np.float32)),
+            (lambda x: x.shape[0] * jnp.ones(()), jax.ShapeDtypeStruct((size,), jnp.float32)),
+        ):
+            for equation in equations_within(jax.make_jaxpr(probe)(argument).jaxpr):
+                by_name.setdefault(equation.primitive.name, equation.primitive)
     by_name |= collectives()
     by_name["block"] = block_p
     by_name |= dict.fromkeys(("closed_call", "eval_jaxpr"), jaxprs.closed_call_p)  # its name depends on the release
@@ -81,7 +83,7 @@ def collectives() -> dict[str, jaxprs.Primitive]:
     for checked, spec in ((False, PartitionSpec("i")), (True, PartitionSpec())):
         mesh, out = abstract_mesh([("i", 1)]), PartitionSpec("i")
         mapped = jax.shard_map(exchanged, mesh=mesh, in_specs=spec, out_specs=out, check_vma=checked)
-        for equation in equations_within(jax.make_jaxpr(mapped)(jnp.zeros((1, 1))).jaxpr):
+        for equation in equations_within(jax.make_jaxpr(mapped)(np.zeros((1, 1), np.float32)).jaxpr):
             axes = [equation.params.get(key) or () for key in ("axes", "axis_name")]
             if equation.primitive.name == "shard_map" or any("i" in names for names in axes):
                 made[equation.primitive.name] = equation.primitive
