@@ -61,6 +61,7 @@ class Side:
             "attention_mask": np.ones((1, total), np.int64),
             "position_ids": np.arange(past, total)[None],
         }
+        binding.bind_output("logits")  # the first one that is bound is the first result
         for value in self.session.get_inputs():
             if value.name in inputs:
                 binding.bind_cpu_input(value.name, inputs[value.name])
@@ -70,7 +71,6 @@ class Side:
             binding.bind_ortvalue_input(value.name, cache)
             if rows is not None:
                 binding.bind_ortvalue_output(value.name.replace("past_key_values", "present"), cache)
-        binding.bind_output("logits")
         for value in self.session.get_outputs() if rows is None else ():
             if value.name != "logits":
                 binding.bind_output(value.name)

@@ -16,6 +16,7 @@ FILES = sorted(FOLDER.rglob("*.py"))
 MODULES = {
     "__future__",
     "collections",
+    "contextlib",
     "dataclasses",
     "functools",
     "inspect",
