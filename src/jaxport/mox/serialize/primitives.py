@@ -40,6 +40,7 @@ def primitives() -> dict[str, jaxprs.Primitive]:
     with without_explicit_axes():
         key = jax.random.key(0)
         (size,) = jax.export.symbolic_shape("n")
+        sizes: PyTree = np.ones(1, np.int32)  # arrays of JAX would lie on the mesh
         for probe, argument in (
             (jax.random.key_data, key),
             (jax.random.wrap_key_data, jax.random.key_data(key)),
@@ -47,7 +48,7 @@ def primitives() -> dict[str, jaxprs.Primitive]:
             (lambda x: jnp.array(x, copy=True), jnp.zeros(1)),
             (lax.composite(lambda y: -y, "jaxport.probe"), jnp.zeros(1)),
             (lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos), jnp.zeros(1)),
-            (lambda x: lax.ragged_dot(x, x[None], np.ones(1, np.int32)), np.zeros((1, 1), np.float32)),
+            (lambda x: lax.ragged_dot(x, x[None], sizes), np.zeros((1, 1), np.float32)),
             (lambda x: x.shape[0] * jnp.ones(()), jax.ShapeDtypeStruct((size,), jnp.float32)),
         ):
             for equation in equations_within(jax.make_jaxpr(probe)(argument).jaxpr):
