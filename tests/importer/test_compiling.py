@@ -274,3 +274,14 @@ def test_calls_with_arguments_of_known_types_go_straight_to_the_compiled_functio
         model(b.astype(np.float64), a, k)
     with pytest.raises(ModelError, match="2147483648 does not fit into int32"):
         model(b, a, np.array([2**31, 3]))
+
+
+def test_a_random_key_is_an_argument_of_its_call_alone() -> None:
+    model = program("g (float[2] x) => (float[2] y) { n = RandomNormalLike(x) z = Sub(n, n) y = Add(x, z) }")
+    plain = program("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    key, other = jax.random.key(1), np.array([5, 6], np.float32)
+    for x in (X, other, X):
+        np.testing.assert_array_equal(model(x, rng=key), x)
+        np.testing.assert_array_equal(model(x), x)
+        np.testing.assert_array_equal(plain(x, rng=key), -x)
+        np.testing.assert_array_equal(plain(x), -x)

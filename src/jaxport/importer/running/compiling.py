@@ -161,14 +161,15 @@ class Calls:
         self._kept.move_to_end((shapes, values))
         if call.function is None:
             return self.evaluate(params, inputs, rng)
-        if given is not None and not known and call.returns_outputs:
-            self._remember(call.function, leaves, traced, given, named)
+        # A random key and inputs that have to be known decide the result, and are not among the arguments of `again`.
+        if given is not None and rng is None and not known and call.returns_outputs:
+            self._remember(call.function, tuple(jax.tree.leaves(params)), traced, given, named)
         return _filled(call.outputs, call.function(*leaves))
 
     def _remember(
         self,
         function: PythonFunction,
-        leaves: Sequence[jax.Array],
+        parameters: tuple[jax.Array, ...],
         traced: Mapping[str, RuntimeValue],
         given: Mapping[str, RuntimeValue],
         named: Iterable[str],
@@ -177,7 +178,7 @@ class Calls:
         key, names = _key_of(list(given.values()), named), list(given)
         if key is not None and all(_is_taken_unchanged(value, traced[name]) for name, value in given.items()):
             order = sorted(range(len(names)), key=names.__getitem__)
-            self._repeats[key] = _Repeat(function, tuple(leaves[: len(leaves) - len(names)]), tuple(order))
+            self._repeats[key] = _Repeat(function, parameters, tuple(order))
 
     def _first(
         self,
