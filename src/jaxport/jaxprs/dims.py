@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from jax.core import max_dim, min_dim
@@ -23,6 +24,7 @@ __all__ = [
     "all_static",
     "constraints_of",
     "evaluate",
+    "is_broken",
     "is_static",
     "known",
     "label",
@@ -35,6 +37,7 @@ __all__ = [
     "symbols",
 ]
 
+_COMPARISONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq}
 _FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -176,6 +179,18 @@ def constraints_of(dim: Dim) -> list[str]:
     # JAX keeps them in private attributes, and prints them: one per line, after the place of the scope.
     _, _, listed = str(dim.scope).partition("with constraints:")
     return [line.strip() for line in listed.splitlines() if line.strip()]
+
+
+def is_broken(constraint: str, sizes: Mapping[str, int]) -> bool:
+    """Whether sizes violate a constraint; they do not if one of its names has no size.
+
+    >>> is_broken("2*T <= N + 1", {"T": 3, "N": 4}), is_broken("2*T <= N + 1", {"T": 3})
+    (True, False)
+    """
+    left, comparison, right = re.split("(>=|<=|==)", constraint)
+    if not symbols(left) | symbols(right) <= sizes.keys():
+        return False
+    return not _COMPARISONS[comparison](evaluate(left.strip(), sizes), evaluate(right.strip(), sizes))
 
 
 def same(a: Dim, b: Dim) -> bool:

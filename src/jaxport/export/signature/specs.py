@@ -378,11 +378,7 @@ def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Arra
             )
     symbolic = [dim for shape in shapes.values() for dim in shape if not dims.is_static(dim)]
     for text in dims.constraints_of(symbolic[0]) if symbolic else ():
-        one, sign, other = re.split("(>=|<=|==)", text)
-        if sign == "==" or not dims.symbols(one) | dims.symbols(other) <= sizes.keys():
-            continue
-        least, most = (dims.evaluate(side.strip(), sizes) for side in ((one, other) if sign == "<=" else (other, one)))
-        if least > most:
+        if dims.is_broken(text, sizes):
             raise InvalidArgument(
                 f"the sizes {', '.join(f'{name}={size}' for name, size in sizes.items())} break the constraint `{text}`",
                 why="the function was exported for sizes that it holds for",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -71,11 +70,7 @@ def _broken(program: Program, shapes: Mapping[str, tuple[dims.Dim, ...]]) -> tup
     except JaxportError:
         return None
     for text in assumed.constraints:
-        one, sign, other = re.split("([<>]=)", text, maxsplit=1)
-        if not dims.symbols(one) | dims.symbols(other) <= sizes.keys():
-            continue
-        least, most = (dims.evaluate(side.strip(), sizes) for side in ((one, other) if sign == "<=" else (other, one)))
-        if least > most:
+        if dims.is_broken(text, sizes):
             shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
             return shown, f"`{text}` has to hold", assumed.because.get(text, "")
     return None
