@@ -13,7 +13,7 @@ import onnx_ir as ir
 from jaxport.importer.alike import originals
 from jaxport.importer.calls import PlacedOperation, listed_paths, unnumbered_paths
 from jaxport.importer.names import given_name, unique
-from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
+from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, nodes_within
 from jaxport.onnx_facts import ELEMENTWISE, MEASURES, POOLS, SELECTIONS, SOFTMAXES, VIEWS
 from jaxport.printable import printable
 
@@ -139,18 +139,8 @@ class NodePlace:
 def module_tree(body: Body, parameters: Parameters) -> tuple[NodeModule, dict[BoundNode, NodePlace]]:
     """Return the modules of a graph, and the place of each of its nodes."""
     root = NodeModule("")
-    scopes = scopes_by_node(bound.node for bound in _nodes(body))
+    scopes = scopes_by_node(bound.node for bound in nodes_within(body))
     return root, _grow(body, parameters, [root], {"": root}, scopes)
-
-
-def _nodes(body: Body) -> Iterator[BoundNode]:
-    """Yield the nodes of a graph, those of branches and functions included; of a function that is called twice, twice."""
-    for node in body.nodes:
-        yield node
-        for inner in node.bodies():
-            yield from _nodes(inner)
-        if isinstance(node.target, BodyFunction):
-            yield from _nodes(node.target.body)
 
 
 def _grow(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
+from jaxport.importer.resolving.graph import Body, BoundNode, nodes_within
 from jaxport.importer.resolving.registry import BOUND, Operator
 
 __all__ = ["set_bounds"]
@@ -21,7 +21,7 @@ def set_bounds(body: Body, sizes: Mapping[str, int]) -> None:
     Raises:
       InvalidArgument: a name is not that of a node whose size depends on data, or a bound is not a size.
     """
-    nodes = {name: node for node in _nodes(body) for name in _names(node)}
+    nodes = {name: node for node in nodes_within(body) for name in _names(node)}
     bounded = {name: node for name, node in nodes.items() if _takes_bound(node)}
     for name, bound in sizes.items():
         if name not in bounded:
@@ -39,15 +39,6 @@ def set_bounds(body: Body, sizes: Mapping[str, int]) -> None:
                 f"{bound!r} is not a size", where=f"`from_onnx(sizes={{{name!r}: …}})`", instead="give an integer"
             )
         bounded[name].bound = bound
-
-
-def _nodes(body: Body) -> Iterator[BoundNode]:
-    for node in body.nodes:
-        yield node
-        for inner in node.bodies():
-            yield from _nodes(inner)
-        if isinstance(node.target, BodyFunction):
-            yield from _nodes(node.target.body)
 
 
 def _names(node: BoundNode) -> list[str]:

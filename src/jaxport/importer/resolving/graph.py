@@ -13,7 +13,7 @@ from jaxport.importer.resolving.registry import POSITION, Operator
 from jaxport.importer.values.host import Attribute, RuntimeValue
 from jaxport.importer.values.image_layout import OIHW
 
-__all__ = ["Body", "BodyFunction", "BoundNode", "InputType", "Reference", "SchemaFunction", "describe"]
+__all__ = ["Body", "BodyFunction", "BoundNode", "InputType", "Reference", "SchemaFunction", "describe", "nodes_within"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,16 @@ class BoundNode:
     def bodies(self) -> Iterator[Body]:
         """Yield the graphs among the attributes."""
         return (attribute for attribute in self.attributes.values() if isinstance(attribute, Body))
+
+
+def nodes_within(body: Body) -> Iterator[BoundNode]:
+    """Yield the nodes of a graph, those of branches and functions included; of a function that is called twice, twice."""
+    for node in body.nodes:
+        yield node
+        for inner in node.bodies():
+            yield from nodes_within(inner)
+        if isinstance(node.target, BodyFunction):
+            yield from nodes_within(node.target.body)
 
 
 def describe(node: ir.Node) -> str:
