@@ -88,6 +88,20 @@ def test_a_window_that_may_be_cut_off_is_refused() -> None:
     np.testing.assert_array_equal(run(x, n, 5), [5, 6, 7])
     with pytest.raises(ModelError, match="3 entries that may begin at 6 does not fit into 8"):
         run(x, n, 6)
+    np.testing.assert_array_equal(made(x, y, n, 6), [6, 7])
+
+
+def test_an_update_whose_size_has_a_name() -> None:
+    graph = """g (float[s] x, float[t] new, float[r] old, int64[1] n) => (float[s] y) <int64[1] zero = {0},
+        int64[1] all = {9223372036854775807}> { size = Shape(old) e = Add(n, size)
+        a = Slice(x, zero, n, zero) b = Slice(x, e, all, zero) y = Concat<axis = 0>(a, new, b) }"""
+    made, x, n = program(graph), np.arange(8, dtype=np.float32), np.array([3])
+    rows = -np.ones(3, np.float32)
+    np.testing.assert_array_equal(made(x, rows[:2], rows[:2], n), [0, 1, 2, -1, -1, 5, 6, 7])
+    np.testing.assert_array_equal(made(x, rows, rows[:2], n), [0, 1, 2, -1, -1, -1, 5, 6, 7])
+    np.testing.assert_array_equal(jax.jit(made)(x, rows[:2], rows[:2], n), [0, 1, 2, -1, -1, 5, 6, 7])
+    with pytest.raises(ModelError, match="3 entries replace 2"):
+        jax.jit(made)(x, rows, rows[:2], n)
 
 
 CUT = """g (float[8] x, int64[1] n) => (float[{}] y) <int64[1] two = {{2}}, int64[1] zero = {{0}}> {{

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.resolving.registry import Extent, Host, Position, earlier, op, variant
-from jaxport.importer.values.host import HostValue, SizesNeeded, Tensor, is_dim
+from jaxport.importer.values.host import HostValue, SizesNeeded, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import helper, jnp, known, lax
 from jaxport.jaxprs import Dim, dims
 
@@ -233,6 +233,12 @@ def updated_slice(data, new, position, width: Host | None = None, highest: Host 
 
     Where `width` is given, it is the size; `highest` is where a position is clipped.
     """
+    start = None if width is None else known(position)
+    if start is not None:  # as the file says, also where the size of the result depends on the position
+        end = start + width
+        parts = [(host([0]), start), (end, host([np.iinfo(np.int64).max]))]
+        before, behind = (_sliced(data, *(jnp.reshape(x, (1,)) for x in part), [axis], [1]) for part in parts)
+        return jnp.concatenate([before, new, behind], axis=axis)
     replaced = size if width is None else width.item()
     if not dims.same(new.shape[axis], replaced):
         raise ModelError(
@@ -263,6 +269,9 @@ def window(data, starts, sizes: Host, axes: Host | None, *highest: Host):
     `highest` is where all starts, or each of them, are clipped.
     """
     along = range(starts.shape[0]) if axes is None else [*map(int, axes)]
+    first = known(starts)
+    if first is not None:  # as the file says, also where it cuts off what is outside
+        return _sliced(data, first, first + jnp.reshape(sizes, (-1,)), along, [1] * len(along))
     sizes = jnp.broadcast_to(jnp.reshape(sizes, (-1,)), (len(along),)).tolist()
     limits = [limit for bound in highest for limit in jnp.reshape(bound, (-1,)).tolist()]
     limits = limits * len(along) if len(limits) == 1 else limits

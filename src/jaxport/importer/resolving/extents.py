@@ -90,13 +90,10 @@ def _as_update(node: BoundNode, parts: Mapping[ir.Value | None, _SideOfPosition]
     if first is None or last is None or not first.is_first or last.is_first or new is None or not isinstance(axis, int):
         return set()
     starts, ends = _elements(first.position), _elements(last.position)
-    alike = first.whole is last.whole and first.axis == last.axis == axis
-    if not alike or starts is None or ends is None or len(starts) != 1 or len(ends) != 1:
-        return set()
     target = lookup(DOMAIN, "UpdatedSlice", 1)
-    if target is None:
+    if first.whole is not last.whole or not first.axis == last.axis == axis or target is None:
         return set()
-    if starts[0][:2] == ends[0][:2]:
+    if starts is not None and ends is not None and len(starts) == len(ends) == 1 and starts[0][:2] == ends[0][:2]:
         size = ends[0].plus - starts[0].plus
         if size < 0 or not (_fits(first.position, first.whole, axis, size) or _is_as_long(node, first.whole, axis)):
             return set()
