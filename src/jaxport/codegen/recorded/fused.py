@@ -109,8 +109,9 @@ def _seen(program: Program, inputs: Mapping[str, RuntimeValue]) -> dict[ir.Value
             if value is not None:
                 computed.setdefault(value, []).append(result)
         for value, result in zip(node.inputs, inputs, strict=False):
-            if value is not None:
-                taken.setdefault(value, [result])
+            results = [] if value is None else taken.setdefault(value, [])
+            if not results or results[-1] is not result:  # what a body takes differs from call to call
+                results.append(result)
 
     def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
         program.evaluate(params, {**values, **known})
