@@ -300,19 +300,19 @@ def test_a_mask_in_half_precision(kind: int, tmp_path: Path) -> None:
 
 IN_BATCH = {
     "positions first, as in PyTorch's layer": (
-        "c = Constant<value_ints = [5, -1, 4]>() u = Reshape(q, c) d = Constant<value_ints = [6, -1, 4]>() w = Reshape(k, d) "
+        ("c = Constant<value_ints = [5, -1, 4]>() u = Reshape(q, c) d = Constant<value_ints = [6, -1, 4]>() w = Reshape(k, d) "
         "a = Transpose<perm=[1,0,2]>(u) b = Transpose<perm=[1,2,0]>(w) v = Transpose<perm=[1,0,2]>(w) s = MatMul(a, b) "
         "z = Mul(s, half) p = Softmax<axis=-1>(z) r = MatMul(p, v) t = Transpose<perm=[1,0,2]>(r) "
-        "e = Constant<value_ints = [5, -1, 8]>() y = Reshape(t, e)",
+        "e = Constant<value_ints = [5, -1, 8]>() y = Reshape(t, e)"),
         ("float[5, batch, 8] q", "float[6, batch, 8] k"),
     ),
     "batch first, with a bias of heads": (
-        "c = Constant<value_ints = [0, 0, 2, 4]>() g = Reshape(q, c) h = Reshape(k, c) "
+        ("c = Constant<value_ints = [0, 0, 2, 4]>() g = Reshape(q, c) h = Reshape(k, c) "
         "gt = Transpose<perm=[0,2,1,3]>(g) ht = Transpose<perm=[0,2,1,3]>(h) i = Constant<value_ints = [-1, 5, 4]>() "
         "j = Constant<value_ints = [-1, 6, 4]>() u = Reshape(gt, i) v = Reshape(ht, j) b = Transpose<perm=[0,2,1]>(v) "
         "s = MatMul(u, b) z = Mul(s, half) l = Constant<value_ints = [-1, 1, 6]>() n = Reshape(slopes, l) m = Add(z, n) "
         "p = Softmax<axis=-1>(m) r = MatMul(p, v) o = Constant<value_ints = [-1, 2, 5, 4]>() x = Reshape(r, o) "
-        "t = Transpose<perm=[0,2,1,3]>(x) e = Constant<value_ints = [0, 0, 8]>() y = Reshape(t, e)",
+        "t = Transpose<perm=[0,2,1,3]>(x) e = Constant<value_ints = [0, 0, 8]>() y = Reshape(t, e)"),
         ("float[batch, 5, 8] q", "float[batch, 6, 8] k", "float[batch, 2, 6] slopes"),
     ),
 }  # fmt: skip
