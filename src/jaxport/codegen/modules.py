@@ -17,6 +17,7 @@ from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Module, Weight
+from jaxport.codegen.writing.bundles import bundle
 from jaxport.codegen.writing.classes import Classes, Draft
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import class_name
@@ -146,6 +147,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     fixed = {recorded.inputs[key]: axes for key, axes in recorded.fixed.items() if key in recorded.inputs}
     classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked, fixed)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
+    bundle(classes.definitions, made)
     body = "\n\n\n".join(
         ast.unparse(ast.fix_missing_locations(with_differences(definition))) for definition in classes.definitions
     )
