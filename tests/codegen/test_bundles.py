@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import jaxport
-from jaxport.codegen.writing.bundles import bundle
+from jaxport.codegen.bundles import bundle
 from tests.codegen.structured import load
 
 LAYERS = 3

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxport.codegen.bundles import bundle
 from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Module, Weight
-from jaxport.codegen.writing.bundles import bundle
 from jaxport.codegen.writing.classes import Classes, Draft
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import class_name
