@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.codegen.recorded.caches import cached_attention
-from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated
+from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated, gelu
 from jaxport.codegen.recorded.lines import convolved_lines
 from jaxport.codegen.recorded.merged import products, unmerged
 from jaxport.codegen.recorded.turned import weights_second
@@ -56,8 +56,10 @@ FUSIONS = (
 )
 FIRST = (limits_as_operands, cached_attention)
 """Other forms of operators, in which the fusions know them."""
-IN_ANY_PRECISION = (gated,)
+IN_ANY_PRECISION = (gated, rotary)
 """Fusions to operators that round where their parts do."""
+ROUNDING_LESS = (gelu, attention)
+"""Fusions to operators that, in half precision, round less often than their parts."""
 OPSET = 24
 """An opset that has the operators of the fusions; nodes of the file keep the versions that they have in it."""
 FIRST_OPSET = 7
@@ -71,7 +73,8 @@ def record_fused(
 ) -> RecordedProgram:
     """Record a program as `jaxport.importer.traced.tracing.record` does, after the fusions.
 
-    Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none.
+    Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none, and attention in
+    bfloat16 and GELU in half precision are one operator, which rounds less often than the file.
 
     >>> import onnx.parser
     >>> from jaxport.importer.program import from_onnx
@@ -180,7 +183,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]], *,
     rounds = (
         ((folding, *FIRST), _is_declared),
         ((*FUSIONS, folding, partial(attention, strict=strict)), _is_exact),
-        (IN_ANY_PRECISION, _is_declared),
+        ((*IN_ANY_PRECISION, *(() if strict else ROUNDING_LESS)), _is_declared),
     )
     for fusions, is_admitted in rounds:
         with _annotated(known, [*copies.values()], parameters, is_admitted):
