@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from jaxport.codegen.burn.checks import check_statement
+from jaxport.codegen.burn.checks import check_statement, element_statements
 from jaxport.codegen.burn.layers import CELLS, KEYWORDS, camel_case, forward, layer_type, without_default_options
 from jaxport.codegen.burn.parameters import parameter
 from jaxport.codegen.burn.steps import Functions, StepPrinter
@@ -302,10 +302,17 @@ def snake_case(name: str) -> str:
 
 @dataclass(eq=False)
 class Structs(Classes):
-    """Makes the structures of a tree."""
+    """Makes the structures of a tree; `read` has the elements of those arguments of the model that are sizes."""
 
     private: Functions = field(default_factory=lambda: Functions(set()))
     refusals: list[Refusal] = field(default_factory=list)
+    read: Mapping[str, HostValue] = field(default_factory=dict)
+
+    def _read(self, names: Collection[str]) -> tuple[list[ast.stmt], set[str]]:
+        statements, known = element_statements(self.read, names)
+        if statements:
+            self.private.helpers.add("sizes_in")
+        return statements, known
 
     def _sequential(self, module: Module) -> None:  # noqa: ARG002  Burn has no sequences
         return None
