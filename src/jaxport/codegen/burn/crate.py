@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.helpers import names as helper_names, source
 from jaxport.codegen.burn.imports import imports
-from jaxport.codegen.burn.layers import BURN, LAYERS, NAMES_IN_USE
+from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Struct, Structs, kind_of_value, snake_case
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import dtype_name, kind_of
@@ -144,6 +144,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
         parts.insert(0, _outputs(structs, result))
     body = "\n\n".join([*parts, *private.sources])
+    private.helpers |= {name for name in CELL_HELPERS if f"{name}(" in body}
     helpers = helper_sources(private.helpers)
     lines = imports(body)
     if private.helpers:
