@@ -234,10 +234,10 @@ def updated_slice(data, new, position, width: Host | None = None, highest: Host 
     Where `width` is given, it is the size; `highest` is where a position is clipped.
     """
     start = None if width is None else known(position)
-    if start is not None:  # as the file says, also where the size of the result depends on the position
-        end = start + width
-        parts = [(host([0]), start), (end, host([np.iinfo(np.int64).max]))]
-        before, behind = (_sliced(data, *(jnp.reshape(x, (1,)) for x in part), [axis], [1]) for part in parts)
+    if width is not None and start is not None:  # as the file says, also where the position decides the size
+        first, last = jnp.reshape(start, (1,)), jnp.reshape(jnp.add(start, width), (1,))
+        before = _sliced(data, host([0]), first, [axis], [1])
+        behind = _sliced(data, last, host([np.iinfo(np.int64).max]), [axis], [1])
         return jnp.concatenate([before, new, behind], axis=axis)
     replaced = size if width is None else width.item()
     if not dims.same(new.shape[axis], replaced):
