@@ -21,6 +21,7 @@ from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate, is_broken
+from jaxport.onnx_facts import CHOICES
 
 if TYPE_CHECKING:
     from jaxport.importer.program import Program
@@ -34,7 +35,7 @@ TRIES = 4000
 """Below which sizes are drawn for an example, and how often."""
 _FROM_ZERO = {("Range", 0), ("Pad", 1)}
 """Inputs of operators that count from zero, beside positions in a slice."""
-_PASSING = frozenset("Cast Concat Gather Identity Reshape Slice Squeeze Unsqueeze".split())
+_PASSING = CHOICES | {"Cast"}
 """Operators whose results have elements of their inputs."""
 
 
