@@ -154,8 +154,9 @@ def test_the_imported_file_is_exported_again_as_it_was(cache):
     first = export(build(), cache)
     program = jaxport.from_onnx(first.model)
     inputs = jax.tree.leaves(jaxport.decoder_inputs(config.layers, config.groups, config.head, cache=cache))
-    names = {"input_names": program.input_names, "output_names": program.output_names}
-    again = jaxport.to_onnx(program, inputs, target="genai", **names)
+    again = jaxport.to_onnx(
+        program, inputs, target="genai", input_names=program.input_names, output_names=program.output_names
+    )
     assert (again.input_names, again.output_names) == (first.input_names, first.output_names)
     operators = [sorted(node.op_type for node in exported.model.graph) for exported in (first, again)]
     assert [one.count("GroupQueryAttention") for one in operators] == [config.layers] * 2
