@@ -147,6 +147,32 @@ def test_the_imported_file_is_verified_at_sizes_that_a_step_has(cache):
     assert program.verify().ok
 
 
+@pytest.mark.parametrize("cache", ["growing", "static"])
+def test_the_imported_file_is_exported_again_as_it_was(cache):
+    """Under its own names, with the operator that attends to caches."""
+    config, rows = CONFIGS["small"], 64 if cache == "static" else 0
+    first = export(build(), cache)
+    program = jaxport.from_onnx(first.model)
+    inputs = jax.tree.leaves(jaxport.decoder_inputs(config.layers, config.groups, config.head, cache=cache))
+    again = jaxport.to_onnx(
+        program, inputs, target="genai", input_names=program.input_names, output_names=program.output_names
+    )
+    assert (again.input_names, again.output_names) == (first.input_names, first.output_names)
+    operators = [sorted(node.op_type for node in exported.model.graph) for exported in (first, again)]
+    assert [one.count("GroupQueryAttention") for one in operators] == [config.layers] * 2
+    assert len(operators[1]) <= len(operators[0]) + 1
+
+    def step(input_ids, attention_mask, position_ids, past):
+        flat = again.run(
+            dict(zip(again.input_names, [input_ids, attention_mask, position_ids, *jax.tree.leaves(past)], strict=True))
+        )
+        pairs = zip(flat[1::2], flat[2::2], strict=True)
+        return {"logits": flat[0], "present": [{"key": key, "value": value} for key, value in pairs]}
+
+    assert greedy(step, PROMPT, 5, rows) == greedy(first, PROMPT, 5, rows)
+    assert again.verify(sizes=[SIZES[1] | LENGTHS[cache], SIZES[3] | LENGTHS[cache]]).ok
+
+
 def test_a_model_that_is_no_decoder_is_refused_with_all_that_is_wrong():
     text = refusal(lambda x: x * 2, [("B", 3)])
     assert "the input `input_ids` is missing" in text

@@ -205,3 +205,5 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 #: The domain of ONNX Runtime's own operators, and its attention to a key-value cache.
 RUNTIME_DOMAIN, CACHED_ATTENTION = "com.microsoft", "GroupQueryAttention"
+#: Operators of that domain all of whose integers are int32: none of them was wider before.
+OF_INT32 = frozenset({"Attention", CACHED_ATTENTION, "MultiHeadAttention"})

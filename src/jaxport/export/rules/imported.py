@@ -11,13 +11,23 @@ from jaxport.export.emit.emitter import DTYPE_ATTRIBUTES
 from jaxport.export.emit.registry import Rule
 from jaxport.export.rules.older import Renewed, renewed
 from jaxport.graph.editing import Held, operator_name
-from jaxport.onnx_facts import DECODERS, OPEN_ON_INTEGERS, STATISTICS, UNSERVED, releases, schema
+from jaxport.onnx_facts import (
+    DECODERS,
+    OF_INT32,
+    OPEN_ON_INTEGERS,
+    RUNTIME_DOMAIN,
+    STATISTICS,
+    UNSERVED,
+    releases,
+    schema,
+)
 from jaxport.onnx_facts.operation import ArrayOperand, KnownOperand
 from jaxport.onnx_facts.versions import means_the_same
 
 INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
 #: The domains whose operators runtimes compute; others are for those who registered them.
-DOMAINS = ("", "ai.onnx.ml", "com.microsoft")
+DOMAINS = ("", "ai.onnx.ml", RUNTIME_DOMAIN)
+ALL_INT32 = frozenset((RUNTIME_DOMAIN, name) for name in OF_INT32)
 
 
 def operator(op, *operands, block, jaxpr, operation):
@@ -44,7 +54,8 @@ def operator(op, *operands, block, jaxpr, operation):
             op.decline(why)
     elif op.walker.domains.setdefault(operation.domain, operation.version) != operation.version:
         op.decline("another operator needs another version of its domain")
-    if facts is None and not jax.config.read("jax_enable_x64") and _has_int32([*operands, *op.outs]):
+    may_narrow = not jax.config.read("jax_enable_x64") and (operation.domain, operation.name) not in ALL_INT32
+    if facts is None and may_narrow and _has_int32([*operands, *op.outs]):
         op.decline("JAX may have narrowed its integers")
     places = [int(path or 0) for path in block.returns]
     if facts is not None and not all(facts.output(place).dtypes for place in places):

@@ -14,7 +14,7 @@ products, and rounds once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -195,12 +195,13 @@ def _partial(node: ir.Node, rank: int) -> Iterator[Rotation]:
         turned = source(cast)
     last = turned.producer()
     stack = source(last).producer() if is_op(last, "Reshape") else None
+    inner: Iterable[Rotation] = ()
     if is_op(stack, "Concat"):
         inner = _joined(stack, rank + 1)
     elif is_op(last, "Concat"):
         inner = _joined(last, rank)
-    else:
-        inner = _turned(last, rank) if is_op(last, "Add") else ()
+    elif is_op(last, "Add"):
+        inner = _turned(last, rank)
     for part in inner:
         whole = _beside(part, rest, node.outputs[0]) if part.result is turned else None
         if whole is not None:
@@ -261,8 +262,8 @@ def _width_of_turned(seen: Seen, x: Seen) -> int | None:
     if not seen.is_op("Concat") or len(seen.node.inputs) != 2 or seen.axes[integer(seen.node, "axis", 0)] != VECTOR:
         return None
     negative, a = (look(half, seen.axes) for half in sources(seen.node))
-    b = (unrounded(negative).operands("Neg") or [None])[0]
-    parted = None if b is None else _parted(uncast(a), uncast(b), alternating=False)
+    b = unrounded(negative).operands("Neg")
+    parted = _parted(uncast(a), uncast(b[0]), alternating=False) if b else None
     if parted is None:
         return None
     whole, count, width = parted
@@ -286,8 +287,8 @@ def _extent(part: Seen) -> tuple[Seen, range, int] | None:
     if VECTOR not in part.axes or not is_op(node, "Split", "Slice", "Gather"):
         return None
     place = part.axes.index(VECTOR)
-    whole, width = look(source(node), part.axes), (dims_of(source(node)) or [None] * len(part.axes))[place]
-    if not isinstance(width, int):
+    whole, width = look(source(node), part.axes), _size_along(source(node), place)
+    if width is None:
         return None
     if not is_op(node, "Split"):
         taken = _taken(node, place, width)
@@ -296,13 +297,19 @@ def _extent(part: Seen) -> tuple[Seen, range, int] | None:
         return None
     start = 0
     for value in node.outputs:
-        size = (dims_of(value) or [None] * len(part.axes))[place]
-        if not isinstance(size, int):
+        size = _size_along(value, place)
+        if size is None:
             return None
         if value is part.value:
             return whole, range(start, start + size), width
         start += size
     return None
+
+
+def _size_along(value: ir.Value, place: int) -> int | None:
+    """Return the size of a value along an axis, if it is known."""
+    dims = dims_of(value)
+    return size if dims is not None and isinstance(size := dims[place], int) else None
 
 
 def _taken(node: ir.Node, place: int, width: int) -> range | None:
