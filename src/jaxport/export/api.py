@@ -360,6 +360,7 @@ def _check_target(exported: Exported, options: Options) -> None:
         part = encoders.Encoder if encoders.is_encoder(exported.outputs) else decoders.Decoder
         part.of(model, exported.inputs, exported.outputs)
         decoders.name_dims(model)
+        decoders.attach_defaults(model, exported.defaults)
     refusals = targets.refusals(model, target)
     if refusals:
         count = len(set(refusals))

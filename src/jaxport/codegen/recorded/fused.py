@@ -69,12 +69,17 @@ SMALL = 64
 
 
 def record_fused(
-    program: Program, inputs: Mapping[str, RuntimeValue] | None = None, *, strict: bool = False
+    program: Program,
+    inputs: Mapping[str, RuntimeValue] | None = None,
+    *,
+    strict: bool = False,
+    reads_sizes: bool = False,
 ) -> RecordedProgram:
     """Record a program as `jaxport.importer.traced.tracing.record` does, after the fusions.
 
     Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none, and attention in
-    bfloat16 and GELU in half precision are one operator, which rounds less often than the file.
+    bfloat16 and GELU in half precision are one operator, which rounds less often than the file. `reads_sizes` is for
+    targets whose programs read sizes from the elements of inputs.
 
     >>> import onnx.parser
     >>> from jaxport.importer.program import from_onnx
@@ -90,7 +95,7 @@ def record_fused(
         fused = _fused(program, _seen(program, inputs), strict=strict)
         return replace(record_once(fused, inputs), is_finite=_guards(fused.model) < _guards(program.model))
 
-    return completed(program, inputs, attempt)
+    return completed(program, inputs, attempt, reads_sizes)
 
 
 def _guards(model: ir.Model) -> int:
@@ -112,8 +117,9 @@ def _seen(program: Program, inputs: Mapping[str, RuntimeValue]) -> dict[ir.Value
             if value is not None:
                 computed.setdefault(value, []).append(result)
         for value, result in zip(node.inputs, inputs, strict=False):
-            if value is not None:
-                taken.setdefault(value, [result])
+            results = [] if value is None else taken.setdefault(value, [])
+            if not results or results[-1] is not result:  # what a body takes differs from call to call
+                results.append(result)
 
     def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
         program.evaluate(params, {**values, **known})
