@@ -9,6 +9,10 @@ import onnx
 import pytest
 
 import jaxport
+from jaxport.codegen.structure.modules.ties import place_shared
+from jaxport.codegen.tree import Op
+from jaxport.importer.values.host import HostValue
+from jaxport.importer.values.recording import Step, Variable
 from tests.codegen import structured
 from tests.codegen.test_structured import FRAMEWORKS
 
@@ -166,3 +170,17 @@ def test_weights_belong_to_layers(case: str, framework: str, tmp_path: Path):
     code = structured.check(model, {"x": RANDOM.normal(size=sizes).astype(np.float32)}, tmp_path, framework)
     assert not [text for text in texts[framework] if text not in code]
     assert "nnx.Param(" not in code
+
+
+def test_a_kernel_that_multiplies_a_constant_is_no_layer():
+    """SAM multiplies a grid of positions with the matrix that it multiplies points with."""
+    kernel, x = (Variable(shape, np.dtype(np.float32), "x") for shape in ((2, 4), (3, 2)))
+    grid = HostValue(np.ones((3, 2), np.float32))
+    ops = []
+    for operand in (grid, x):
+        out = Variable((3, 4), np.dtype(np.float32), "y")
+        inputs = tuple(one for one in (operand, kernel) if isinstance(one, Variable))
+        ops.append(Op("MatMul", Step("operator", "@", (operand, kernel), {}, out, None), inputs, (out,)))
+    chains = dict.fromkeys(ops, ())
+    place_shared(ops, chains, {kernel: "kernel"}, {kernel})
+    assert not any(chains.values())

@@ -113,7 +113,8 @@ def _layer_of(
         added = [term for term in after[0].inputs if term is not op.outputs[0]]
         if len(added) == 1 and added[0] in names and len(added[0].shape) == 1:
             return [*call, after[0]], added[0]
-    return None if op.step.args[0] in names else (call, None)
+    x = op.step.args[0]  # a layer is not applied to a weight, or to what is known
+    return (call, None) if isinstance(x, Variable) and x not in names else None
 
 
 def shared(
