@@ -70,7 +70,7 @@ def _counts(known: _Function) -> collections.Counter[str]:
                 is_table = re.search(r"embedding|\[\.\.\.\]", ast.unparse(node.args[0]))
                 found["gathers"] += known.of_positions(node.args[1]) and not is_table
             if name.startswith(("self.", "layer", "one")):
-                found["handed parameters"] += sum(ast.unparse(arg).endswith("[...]") for arg in node.args)
+                found["handed parameters"] += sum(map(_is_parameter, node.args))
         elif isinstance(node, ast.Subscript):
             parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             found["gathers"] += any(not isinstance(part, ast.Slice) and known.of_positions(part) for part in parts)
@@ -81,6 +81,12 @@ def _counts(known: _Function) -> collections.Counter[str]:
         if any(_is_of_mask(node) for node in ast.walk(statement)):
             found["mask lines"] += 1
     return found
+
+
+def _is_parameter(node: ast.AST) -> bool:
+    """Whether an expression is `self.weight[...]`: a parameter itself, not what is computed with it."""
+    is_whole = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value is ...
+    return is_whole and isinstance(node.value, ast.Attribute)
 
 
 def _is_of_mask(node: ast.AST) -> bool:

@@ -104,9 +104,31 @@ def constant_cell(kind: str, gates: int, options: str = "") -> onnx.ModelProto:
     )
 
 
-def cell(kind: str, gates: int) -> onnx.ModelProto:
-    w, r, bias = some(2, 3 * gates, 4), some(2, 3 * gates, 3, seed=1), some(2, 6 * gates, seed=2)
-    return model(kind, w=w, r=r, bias=bias)
+def cell(kind: str, gates: int, of_state: int | None = None) -> onnx.ModelProto:
+    """A cell in both directions, with the biases of so many gates for products of the state: all of them if None."""
+    weights = {"w": some(2, 3 * gates, 4), "r": some(2, 3 * gates, 3, seed=1)}
+    if of_state is None:
+        return model(kind, **weights, bias=some(2, 6 * gates, seed=2))
+    parts = "bias = Concat<axis = 1>(b, none, last)" if of_state else "bias = Concat<axis = 1>(b, none)"
+    text = kind.replace("{ y", f"{{ none = ConstantOfShape(rest) {parts} y")
+    if of_state:
+        weights["last"] = some(2, 3 * of_state, seed=3)
+    return model(text, **weights, b=some(2, 3 * gates, seed=2), rest=np.array([2, 3 * (gates - of_state)]))
+
+
+def gatewise() -> onnx.ModelProto:
+    """An LSTM with weights of their own for each gate, in columns, and one bias."""
+    text = """g (float[t, b, 4] x) => (float[t, 1, b, 3] y) {
+        ws = Concat<axis = 1>(wi, wo, wf, wc) wt = Transpose<perm = [1, 0]>(ws) w = Unsqueeze(wt, first)
+        rs = Concat<axis = 1>(ri, ro, rf, rc) rt = Transpose<perm = [1, 0]>(rs) r = Unsqueeze(rt, first)
+        none = ConstantOfShape(twelve) bs = Concat<axis = 0>(bi, bo, bf, bc, none) bias = Unsqueeze(bs, first)
+        y = LSTM<hidden_size = 3>(x, w, r, bias) }"""
+    gates = {
+        f"{kind}{gate}": some(*shape, seed=10 * at + place)
+        for at, (kind, shape) in enumerate({"w": (4, 3), "r": (3, 3), "b": (3,)}.items())
+        for place, gate in enumerate("iofc")
+    }
+    return model(text, first=np.array([0]), twelve=np.array([12]), **gates)
 
 
 def sequences(length: int, batch: int, *states: str) -> dict[str, np.ndarray]:
@@ -131,6 +153,11 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     "rotary": (lambda: model(ROTARY, 23, cos=np.cos(ANGLES), sin=np.sin(ANGLES)), (positions(2, 3), positions(1, 5))),
     "lstm": (lambda: cell(LSTM, 4), (sequences(5, 2, "h", "c"), sequences(3, 1, "h", "c"))),
     "gru": (lambda: cell(GRU, 3), (sequences(5, 2, "h"), sequences(3, 1, "h"))),
+    "lstm with one bias": (lambda: cell(LSTM, 4, 0), (sequences(5, 2, "h", "c"), sequences(3, 1, "h", "c"))),
+    "gru with one bias": (lambda: cell(GRU, 3, 0), (sequences(5, 2, "h"), sequences(3, 1, "h"))),
+    "gru with a bias of the new state": (lambda: cell(GRU, 3, 1), (sequences(5, 2, "h"), sequences(3, 1, "h"))),
+    "gru without biases": (lambda: model(GRU.replace(", bias,", ", ,"), w=some(2, 9, 4), r=some(2, 9, 3, seed=1)), (sequences(5, 2, "h"), sequences(3, 1, "h"))),
+    "lstm by gates": (gatewise, (sequences(5, 2), sequences(3, 1))),
     "lstm of constant states": (lambda: constant_cell("LSTM", 4), ({"x": some(5, 2, 4)},)),
     "gru of constant states": (lambda: constant_cell("GRU", 3, ", linear_before_reset = 1"), ({"x": some(5, 2, 4)},)),
     "embedding": (lambda: model(GATHER, w=some(5, 4), zero=np.array(0), five=np.array(5), one=np.array(1)), ({"i": np.array([0, -1, 4, -5])},)),

@@ -250,15 +250,82 @@ def test_weights_that_others_read_stay(tmp_path: Path) -> None:
     assert "softmax" in printed(attention(f"{body} y = Add(w, n)"), tmp_path)
 
 
-def test_half_precision_rounds_where_the_file_says() -> None:
-    halves = attention(f"{SCORES} p = Softmax<axis=-1>(s) y = MatMul(p, k)")
-    for one in (*halves.graph.input, *halves.graph.output):
-        one.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
-    del halves.graph.initializer[:]
-    halves.graph.initializer.append(onnx.numpy_helper.from_array(np.float16(0.25), "scale"))
-    names = [step.name for step in record_fused(jaxport.from_onnx(halves)).steps]
-    assert "nn.softmax" in names
-    assert "nn.dot_product_attention" not in names
+def in_half(model: onnx.ModelProto, kind: int, **numbers: float) -> jaxport.Program:
+    """The program of a model with its floats, and numbers in the place of its constants, in half precision."""
+    for one in (*model.graph.input, *model.graph.output):
+        if one.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            one.type.tensor_type.elem_type = kind
+    del model.graph.initializer[:]
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
+    for name, number in numbers.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(number, dtype), name))
+    return jaxport.from_onnx(model)
+
+
+KINDS = [onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_precision(kind: int) -> None:
+    """Of bfloat16 it is one call, unless each rounding of the file is asked for; of float16, that does not compile."""
+    program = in_half(attention(f"{SCORES} p = Softmax<axis=-1>(s) y = MatMul(p, k)"), kind, scale=0.25)
+    q, k = (
+        np.random.default_rng(0).normal(size=(2, 2, size, 4)).astype(program.inputs[0].dtype.numpy()) for size in (5, 6)
+    )
+    for strict in (False, True):
+        fused = record_fused(program, strict=strict)
+        names = [step.name for step in fused.steps]
+        assert ("nn.dot_product_attention" in names) == (kind == onnx.TensorProto.BFLOAT16 and not strict)
+        found, expected = (np.asarray(one(q, k), np.float32) for one in (fused.program, program))
+        np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)  # the file rounds its scores
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mask_in_half_precision(kind: int, tmp_path: Path) -> None:
+    """With the lowest number of the type; it is added to float16 as a number, for a row that is masked as a whole."""
+    low = float(
+        onnx.numpy_helper.to_array(onnx.helper.make_tensor("low", kind, [], [-3.38e38 if kind == KINDS[1] else -65504]))
+    )
+    model = masked("b = Where(mask, nothing, low) m = Add(s, b)", MASK)
+    program = in_half(model, kind, scale=0.25, nothing=0, low=low)
+    code = program.to_source(tmp_path, framework="nnx").code
+    assert ("mask=mask" in code) == (kind == onnx.TensorProto.BFLOAT16)
+    dtype = program.inputs[0].dtype.numpy()
+    q, k = (np.random.default_rng(0).normal(size=(3, 2, size, 4)).astype(dtype) for size in (5, 6))
+    mask = np.random.default_rng(1).random((3, 1, 5, 6)) < 0.5
+    mask[1] = False
+    found, expected = (np.asarray(one(q, k, mask), np.float32) for one in (load(tmp_path).load(), program))
+    np.testing.assert_allclose(found, expected, rtol=2e-2, atol=2e-2)
+
+
+IN_BATCH = {
+    "positions first, as in PyTorch's layer": (
+        ("c = Constant<value_ints = [5, -1, 4]>() u = Reshape(q, c) d = Constant<value_ints = [6, -1, 4]>() w = Reshape(k, d) "
+        "a = Transpose<perm=[1,0,2]>(u) b = Transpose<perm=[1,2,0]>(w) v = Transpose<perm=[1,0,2]>(w) s = MatMul(a, b) "
+        "z = Mul(s, half) p = Softmax<axis=-1>(z) r = MatMul(p, v) t = Transpose<perm=[1,0,2]>(r) "
+        "e = Constant<value_ints = [5, -1, 8]>() y = Reshape(t, e)"),
+        ("float[5, batch, 8] q", "float[6, batch, 8] k"),
+    ),
+    "batch first, with a bias of heads": (
+        ("c = Constant<value_ints = [0, 0, 2, 4]>() g = Reshape(q, c) h = Reshape(k, c) "
+        "gt = Transpose<perm=[0,2,1,3]>(g) ht = Transpose<perm=[0,2,1,3]>(h) i = Constant<value_ints = [-1, 5, 4]>() "
+        "j = Constant<value_ints = [-1, 6, 4]>() u = Reshape(gt, i) v = Reshape(ht, j) b = Transpose<perm=[0,2,1]>(v) "
+        "s = MatMul(u, b) z = Mul(s, half) l = Constant<value_ints = [-1, 1, 6]>() n = Reshape(slopes, l) m = Add(z, n) "
+        "p = Softmax<axis=-1>(m) r = MatMul(p, v) o = Constant<value_ints = [-1, 2, 5, 4]>() x = Reshape(r, o) "
+        "t = Transpose<perm=[0,2,1,3]>(x) e = Constant<value_ints = [0, 0, 8]>() y = Reshape(t, e)"),
+        ("float[batch, 5, 8] q", "float[batch, 6, 8] k", "float[batch, 2, 6] slopes"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IN_BATCH)
+def test_heads_in_the_axis_of_the_batch(name: str, tmp_path: Path) -> None:
+    body, inputs = IN_BATCH[name]
+    model = attention(body, *inputs)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "half"))
+    code = printed(model, tmp_path)
+    assert "nn.dot_product_attention(" in code
+    assert "softmax" not in code
 
 
 def test_the_operator_is_that_of_this_package() -> None:

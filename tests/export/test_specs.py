@@ -57,6 +57,18 @@ def test_constraints_are_passed_on():
     np.testing.assert_array_equal(exported(np.arange(5, dtype=np.float32)), np.arange(5))
 
 
+def test_no_constraints_are_none():
+    exported = jaxport.to_onnx(jnp.sin, [("T",)], constraints=None)
+    assert [str(dim) for dim in exported.inputs[0].shape] == ["T"]
+
+
+@pytest.mark.parametrize("constraints", ["T >= 4", 4])
+def test_constraints_that_are_no_sequence_are_refused(constraints):
+    with pytest.raises(jaxport.InvalidArgument, match="are no sequence of texts") as caught:
+        jaxport.to_onnx(jnp.sin, [("T",)], constraints=constraints)
+    assert 'constraints=["T >= 2"]' in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("spec", "text"),
     [

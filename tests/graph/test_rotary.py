@@ -104,3 +104,109 @@ def test_half_precision(dtype, form, narrowed):
     found = operators(check(fn, x, ANGLES, opset=23, atol=0.03, without={"float64": "of half precision"}))
     assert found["RotaryEmbedding"] == 1
     assert not {"Mul", "Split", "Neg"} & {*found}
+
+
+def of_neighbours_in_place(x, angles):
+    cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    even, odd, rest = x[..., :8:2], x[..., 1:8:2], x[..., 8:]
+    stacked = jnp.stack([even * cos - odd * sin, odd * cos + even * sin], axis=-1)
+    return jnp.concatenate([stacked.reshape((*x.shape[:-1], 8)), rest], axis=-1)
+
+
+def of_three_parts(x, angles):
+    cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    a, b, rest = jnp.split(x, [4, 8], axis=-1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+
+
+def beside(form):
+    """As Phi, GPT-NeoX and StableLM do it, or GLM with neighbours: the first elements are rotated."""
+
+    def fn(x, angles):
+        tables = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+        return jnp.concatenate([form(x[..., :8], *tables), x[..., 8:]], axis=-1)
+
+    return fn
+
+
+PARTIAL = {
+    "halves": beside(in_halves),
+    "neighbours": beside(in_neighbours),
+    "repeated tables": beside(turned_by_repeated_tables),
+    "repeated angles": lambda x, angles: jnp.concatenate([rotated(x[..., :8], angles), x[..., 8:]], axis=-1),
+    "three parts": of_three_parts,
+    "neighbours in place": of_neighbours_in_place,
+}
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3), (0, 2, 1, 3)])
+@pytest.mark.parametrize("form", PARTIAL)
+def test_the_first_elements_alone(form, axes):
+    """In a layout with the heads first or, as projections give it, last."""
+
+    def fn(x, angles):
+        turned = PARTIAL[form](x.transpose(axes), angles)
+        return turned.transpose(axes)
+
+    x = f32("B", 4, "T", 12) if axes[1] == 1 else f32("B", "T", 4, 12)
+    exported = check(fn, x, ANGLES, opset=23)
+    (node,) = [node for node in exported.model.graph if node.op_type == "RotaryEmbedding"]
+    assert node.attributes["rotary_embedding_dim"].as_int() == 8
+    assert not {"Concat", "Slice", "Split", "Neg"} & {*operators(exported)}
+
+
+@pytest.mark.parametrize("count", [8, 12])
+@pytest.mark.parametrize("form", [in_halves, in_neighbours, turned_by_repeated_tables])
+def test_heads_of_a_projection(form, count):
+    """Vectors are a part of an axis of what they are seen in."""
+
+    def fn(x, angles):
+        heads = x.reshape(*x.shape[:2], 4, 12)
+        cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
+        turned = form(heads[..., :count], cos, sin)
+        return jnp.concatenate([turned, heads[..., count:]], axis=-1).reshape(x.shape)
+
+    exported = check(fn, f32("B", "T", 48), f32("B", "T", count // 2), opset=23)
+    assert {*operators(exported)} == {"Cos", "Sin", "RotaryEmbedding"}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("narrowed", ["before", "after"])
+def test_the_first_elements_in_half_precision(narrowed, dtype):
+    def fn(x, angles):
+        wide, cos, sin = x.astype(jnp.float32), jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+        turned = turned_by_repeated_tables(wide[..., :8], cos, sin)
+        if narrowed == "before":
+            return jnp.concatenate([turned.astype(dtype), x[..., 8:]], axis=-1)
+        return jnp.concatenate([turned, wide[..., 8:]], axis=-1).astype(dtype)
+
+    x = spec("B", 4, "T", 12, dtype=dtype)
+    found = operators(check(fn, x, ANGLES, opset=23, atol=0.03, without={"float64": "of half precision"}))
+    assert found["RotaryEmbedding"] == 1
+    assert "Concat" not in found
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, angles: jnp.concatenate([rotated(x[..., :8], angles), x[..., 4:8]], axis=-1),  # the wrong rest
+        lambda x, angles: jnp.concatenate([rotated(x[..., 4:], angles), x[..., :4]], axis=-1),  # the last are rotated
+        lambda x, angles: jnp.concatenate([x[..., 8:], rotated(x[..., :8], angles)], axis=-1),
+        lambda x, angles: jnp.concatenate([rotated(x[..., :8], angles), x[::-1, ..., 8:]], axis=-1),
+    ],
+)
+def test_other_elements_beside_a_rotation_stay_beside_it(fn):
+    exported = check(fn, f32("B", 4, "T", 12), ANGLES, opset=23)
+    assert operators(exported)["RotaryEmbedding"] == 1
+    assert "Concat" in operators(exported)
+
+
+def test_what_would_be_rounded_with_the_rotated_elements_stays_beside_them():
+    def fn(x, angles):
+        turned = turned_by_repeated_tables(
+            x[..., :8].astype(np.float16), *(f(angles)[:, None].astype(np.float16) for f in (jnp.cos, jnp.sin))
+        )
+        return jnp.concatenate([turned.astype(np.float32), x[..., 8:]], axis=-1)
+
+    exported = check(fn, f32("B", 4, "T", 12), ANGLES, opset=23, atol=0.03, without={"float64": "of half precision"})
+    assert "Concat" in operators(exported)

@@ -11,6 +11,7 @@ from jax import lax
 import jaxport
 from jaxport.errors import ValueNotKnown
 from jaxport.importer import from_onnx
+from tests.codegen.structured import load
 from tests.importer import printed
 from tests.importer.models import program
 
@@ -187,3 +188,25 @@ def test_a_loop_whose_first_condition_alone_is_known_is_written_once():
     code = looped.to_source(framework="jax").code
     assert code.count("lax.while_loop(") == code.count("* 2.0") == 1
     np.testing.assert_array_equal(looped(np.array([1, 2], np.float32)), [64, 128])
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox", "jax"])
+def test_a_counter_that_begins_at_a_size_is_counted(framework, tmp_path):
+    def counted(x):
+        def goes_on(carry):
+            position, _, is_done = carry
+            return (position < x.shape[0] + 5) & ~is_done
+
+        def step(carry):
+            position, y, is_done = carry
+            return position + 1, y * 1.5 + 1, is_done | (y.sum() > 1e6)
+
+        return lax.while_loop(goes_on, step, (jnp.int32(x.shape[0]), x, jnp.bool_(False)))
+
+    exported = jaxport.to_onnx(counted, [("T",)])
+    from_onnx(exported.model).to_source(tmp_path, framework=framework)
+    module = load(tmp_path)
+    x = np.arange(3, dtype=np.float32)
+    results = module.model(module.load_params(), x) if framework == "jax" else module.load()(x)
+    for result, expected in zip(results, counted(x), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-6)

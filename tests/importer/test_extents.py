@@ -53,6 +53,57 @@ def test_a_position_may_be_traced(name: str, opset: int) -> None:
     np.testing.assert_allclose(slope, expected, rtol=1e-5)
 
 
+OPEN: dict[str, Callable[..., Any]] = {
+    "slice": lambda x, y, n: lax.dynamic_slice_in_dim(x, n, y.shape[1], 1),
+    "slice on two axes": lambda x, y, n: lax.dynamic_slice(x, (0, n, n - 1), (x.shape[0], y.shape[1], 2)),
+    "update": FUNCTIONS["update"][0],
+    "update on two axes": FUNCTIONS["update on two axes"][0],
+    "update of a part": lambda x, y, n: lax.dynamic_update_slice(x, y[:, 1:], (0, n, 0)),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_a_position_may_be_traced_where_the_size_has_a_name(name: str) -> None:
+    function = OPEN[name]
+    scope = jax.export.SymbolicScope(["t <= s", "t >= 2"])
+    shapes = [jax.export.symbolic_shape(text, scope=scope) for text in ("b, s, 4", "b, t, 4")]
+    specs = [*(jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes), jax.ShapeDtypeStruct((), np.int32)]
+    imported = from_onnx(to_onnx(function, specs, opset=18).proto)
+    module = load(imported.to_source(framework="jax"))
+    whole, printed = jax.jit(imported), jax.jit(lambda *given: module.model(module.params, *given))
+    for position in (-9, -1, 2, 7):
+        given = [CACHE, ROWS, np.int32(position)]
+        for run in (whole, printed):
+            np.testing.assert_array_equal(run(*given), function(*given), err_msg=f"{position}")
+
+
+WINDOW = """g (float[s] x, float[t] y, int64[1] n, int64 high) => (float[m] z) <int64 low = {0}, int64[1] zero = {0}> {
+    c = Clip(n, low, high) size = Shape(y) e = Add(c, size) z = Slice(x, c, e, zero) }"""
+
+
+def test_a_window_that_may_be_cut_off_is_refused() -> None:
+    x, y, n = np.arange(8, dtype=np.float32), np.ones(3, np.float32), np.array([9])
+    made = program(WINDOW)
+    run = jax.jit(lambda x, n, high: made(x, y, n, high), static_argnums=2)
+    np.testing.assert_array_equal(run(x, n, 5), [5, 6, 7])
+    with pytest.raises(ModelError, match="3 entries that may begin at 6 does not fit into 8"):
+        run(x, n, 6)
+    np.testing.assert_array_equal(made(x, y, n, 6), [6, 7])
+
+
+def test_an_update_whose_size_has_a_name() -> None:
+    graph = """g (float[s] x, float[t] new, float[r] old, int64[1] n) => (float[s] y) <int64[1] zero = {0},
+        int64[1] all = {9223372036854775807}> { size = Shape(old) e = Add(n, size)
+        a = Slice(x, zero, n, zero) b = Slice(x, e, all, zero) y = Concat<axis = 0>(a, new, b) }"""
+    made, x, n = program(graph), np.arange(8, dtype=np.float32), np.array([3])
+    rows = -np.ones(3, np.float32)
+    np.testing.assert_array_equal(made(x, rows[:2], rows[:2], n), [0, 1, 2, -1, -1, 5, 6, 7])
+    np.testing.assert_array_equal(made(x, rows, rows[:2], n), [0, 1, 2, -1, -1, -1, 5, 6, 7])
+    np.testing.assert_array_equal(jax.jit(made)(x, rows[:2], rows[:2], n), [0, 1, 2, -1, -1, 5, 6, 7])
+    with pytest.raises(ModelError, match="3 entries replace 2"):
+        jax.jit(made)(x, rows, rows[:2], n)
+
+
 CUT = """g (float[8] x, int64[1] n) => (float[{}] y) <int64[1] two = {{2}}, int64[1] zero = {{0}}> {{
     e = Add(two, n) y = Slice(x, n, e, zero) }}"""
 

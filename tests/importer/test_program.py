@@ -205,6 +205,24 @@ def test_outputs_that_doubles_decide_are_announced(what: str) -> None:
     ] * bool(what)
 
 
+INTEGERS = {
+    "a maximum of integers": "d = Cast<to = 11>(i) m = Max(d, d) y = Cast<to = 6>(m)",
+    "a comparison": "d = Cast<to = 11>(i) e = Neg(d) l = Less(e, d) y = Cast<to = 6>(l)",
+    "": "d = Cast<to = 11>(i) m = Max(d, d) f = Cast<to = 1>(m) y = Cast<to = 6>(f)",
+}
+
+
+@pytest.mark.parametrize("what", INTEGERS)
+def test_integers_that_doubles_hold_are_announced(what: str) -> None:
+    graph = f"g (int32[n] i) => (int32[n] y, int32[n] z) {{ z = Neg(i) {INTEGERS[what]} }}"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        program(graph)(np.ones(2, np.int32))
+    assert [str(w.message).partition(";")[0] for w in caught] == [
+        "64-bit types are off: the outputs `y` are computed without doubles"
+    ] * bool(what)
+
+
 def test_doubles_that_sizes_decide_are_exact_and_not_announced() -> None:
     graph = """g (float[n] x) => (float[n] y) {
         s = Shape(x) d = Cast<to = 11>(s) third = Constant<value = double {0.333333333333333}>()

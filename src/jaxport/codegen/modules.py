@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxport.codegen.bundles import bundle
 from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
@@ -146,6 +147,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     fixed = {recorded.inputs[key]: axes for key, axes in recorded.fixed.items() if key in recorded.inputs}
     classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked, fixed)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
+    bundle(classes.definitions, made)
     body = "\n\n\n".join(
         ast.unparse(ast.fix_missing_locations(with_differences(definition))) for definition in classes.definitions
     )

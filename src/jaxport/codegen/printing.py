@@ -20,6 +20,7 @@ from jaxport.codegen.writing.literals import comment
 from jaxport.errors import InvalidArgument
 from jaxport.importer.names import Framework
 from jaxport.importer.program import Program
+from jaxport.importer.traced.read_sizes import elements_for
 from jaxport.importer.traced.tracing import record
 from jaxport.importer.values.host import NeedsWideTypes, RuntimeValue
 from jaxport.importer.variants import in_model_order, with_all_weights
@@ -39,7 +40,7 @@ def printed(
     program: Program,
     inputs: Mapping[str, RuntimeValue] | None,
     framework: Framework,
-    sample: Callable[[Collection[str]], Sample | None] | None = None,
+    sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None = None,
     *,
     strict: bool = False,
 ) -> AnySource:
@@ -49,7 +50,8 @@ def printed(
       program: the imported model.
       inputs: for `jaxport.importer.traced.tracing.record`: sizes other than the declared ones, and values that decide shapes.
       framework: one of `FRAMEWORKS`.
-      sample: of the names of a crate's inputs, returns inputs and outputs by name for the crate's test; or None.
+      sample: of the names of a crate's inputs, and of the values of those that decide sizes, returns inputs and outputs by name
+        for the crate's test; or None.
       strict: whether guards that act on NaN alone stay.
 
     Raises:
@@ -74,7 +76,7 @@ def _printed(
     program: Program,
     inputs: Mapping[str, RuntimeValue] | None,
     framework: Framework,
-    sample: Callable[[Collection[str]], Sample | None] | None,
+    sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None,
     strict: bool,
 ) -> AnySource:
     """Return a program as source, with the types of JAX as they are set."""
@@ -84,11 +86,15 @@ def _printed(
             trained = frozenset(program.weights)
             program = in_model_order(program) if framework == "burn" else program
             program = with_all_weights(program) if dialect is not None else program
-            recorded = record(program, inputs) if framework == "jax" else record_fused(program, inputs, strict=strict)
+            if framework == "jax":
+                recorded = record(program, inputs)
+            else:
+                recorded = record_fused(program, inputs, strict=strict, reads_sizes=framework == "burn")
             recorded = simplified(recorded)
         if framework == "burn":
             crate = to_crate(recorded)
-            arrays = sample(recorded.inputs.keys()) if sample is not None else None
+            elements = elements_for(recorded.read, recorded.assumed)
+            arrays = sample(recorded.inputs.keys(), elements) if sample is not None and elements is not None else None
             return crate_source(
                 crate, comment(program.name) or "model", metadata.version("jaxport"), arrays, recorded.notes
             )

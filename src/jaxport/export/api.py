@@ -81,7 +81,7 @@ def to_onnx(
     weights: Weights = "constants",
     state: State = "refuse",
     functions: Functions | None = None,
-    constraints: Sequence[str] = (),
+    constraints: Sequence[str] | None = (),
     nonfinite: Nonfinite = "runtime",
     checks: Checks = "discard",
     unroll_scans: int | None = None,
@@ -133,7 +133,7 @@ def to_onnx(
         them inputs.
       state: how to treat state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
       functions: the blocks to export as ONNX functions: a qualified name, a class, a predicate on blocks, or several.
-      constraints: constraints on the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes them.
+      constraints: constraints on the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes them; None is none.
       nonfinite: how max pooling and recurrent layers treat NaN, and how max pooling treats minus infinity: "runtime",
         as the runtime's kernels do, which ignore them; "exact", as JAX does, which takes several more operators, or a
         loop.
@@ -360,6 +360,7 @@ def _check_target(exported: Exported, options: Options) -> None:
         part = encoders.Encoder if encoders.is_encoder(exported.outputs) else decoders.Decoder
         part.of(model, exported.inputs, exported.outputs)
         decoders.name_dims(model)
+        decoders.attach_defaults(model, exported.defaults)
     refusals = targets.refusals(model, target)
     if refusals:
         count = len(set(refusals))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,6 +47,11 @@ def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
             whole, known = sizes[label.whole], sizes[label]
             if other not in sizes and isinstance(whole, int) and isinstance(known, int):
                 sizes[other] = whole // known
+        if isinstance(label, Joined):  # and so do the sizes of all parts but one
+            absent, whole = [part for part in label.parts if part not in sizes], sizes[label]
+            others = [sizes[part] for part in label.parts if part in sizes]
+            if len(absent) == 1 and isinstance(whole, int) and all(isinstance(size, int) for size in others):
+                sizes[absent[0]] = whole // math.prod(size for size in others if isinstance(size, int))
     return sizes
 
 
@@ -93,8 +100,14 @@ class Arrangement:
         """Whether any axis changes its position."""
         return list(self.order) != sorted(self.order)
 
+    @functools.cached_property
+    def goes_apart(self) -> bool:
+        """Whether the axes are split before they are merged: to move them, or because no constant describes both at once."""
+        steps = (self.dims, self.merged), (self.merged, self.dims)
+        return self.moves or not all(is_view(*step) or target(*step) is not None for step in steps)
+
     def _steps(self) -> list[tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
-        if not self.moves:
+        if not self.goes_apart:
             return [(self.dims, self.merged)]
         return [(self.dims, self.apart), (self.turned, self.merged)]
 
@@ -103,14 +116,14 @@ class Arrangement:
 
     def apply(self, builder: Builder, value: ir.Value) -> ir.Value:
         """Return the value in the new arrangement."""
-        if not self.moves:
+        if not self.goes_apart:
             return reshaped(builder, value, self.merged)
         value = builder.transposed(reshaped(builder, value, self.apart), self.order)
         return reshaped(builder, value, self.merged)
 
     def revert(self, builder: Builder, value: ir.Value) -> ir.Value:
         """Return a value that is in the new arrangement in the old one."""
-        if not self.moves:
+        if not self.goes_apart:
             return reshaped(builder, value, self.dims)
         value = reshaped(builder, value, self.turned)
         back = sorted(range(len(self.order)), key=self.order.__getitem__)

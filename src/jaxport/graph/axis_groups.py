@@ -39,6 +39,12 @@ class Monomial:
             self.factors == other.factors and self.coefficient < other.coefficient
         )
 
+    def __floordiv__(self, other: Monomial) -> Monomial | None:
+        """Return the product with which the other one makes this one; None if none does."""
+        if other.factors - self.factors or other.coefficient == 0 or self.coefficient % other.coefficient:
+            return None
+        return Monomial(self.coefficient // other.coefficient, self.factors - other.factors)
+
 
 def monomial(dim: Dim) -> Monomial:
     """Return a dim as a product; an expression that is none is a factor, and so is an unknown dim.
@@ -167,3 +173,27 @@ def _equal_products(old: Sequence[Dim], new: Sequence[Dim], i: int, j: int) -> t
         axes.append(start + len(axes))
         products[side] *= monomial(dim)
     return sides[0][2], sides[1][2]
+
+
+def common_parts(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[int, int]] | None:
+    """Return the axes that both shapes are merged from, each by its place in either; None if that is unknown.
+
+    >>> common_parts(["B", 16], ["2*B", 8]), common_parts([4, 6], [6, 4])
+    ([(0, 0), (1, 0), (1, 1)], None)
+    """
+    if not all(isinstance(dim, int | str) and dim != 0 for dim in (*old, *new)):
+        return None
+    parts: list[tuple[int, int]] = []
+    rest = [[monomial(dim) for dim in dims] for dims in (old, new)]
+    while all(rest):
+        left, right = rest[0].pop(0), rest[1].pop(0)
+        parts.append((len(old) - len(rest[0]) - 1, len(new) - len(rest[1]) - 1))
+        if left == right:
+            continue
+        if (more := left // right) is not None:
+            rest[0].insert(0, more)
+        elif (more := right // left) is not None:
+            rest[1].insert(0, more)
+        else:
+            return None
+    return parts if not any(rest) else None

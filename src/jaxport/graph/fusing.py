@@ -159,12 +159,15 @@ class Fusion:
       result: the value that is computed another way.
       leaves: the values that it is computed from.
       build: emits the new computation and returns its result.
+      ignored: operators that may go on reading what lies between, because they cost nothing: those of shapes, where all
+        sizes are known before the model runs.
     """
 
     operator: str
     result: ir.Value
     leaves: Sequence[ir.Value]
     build: Callable[[Builder], ir.Value]
+    ignored: Sequence[str] = ()
     inner: Sequence[ir.Node] = ()
 
     def used_elsewhere(self, inside: set[ir.Node]) -> ir.Value | None:
@@ -173,7 +176,8 @@ class Fusion:
             for value in node.outputs:
                 if value is self.result or is_op(node, *VIEWS):
                     continue
-                if value.is_graph_output() or any(user not in inside for user, _ in value.uses()):
+                users = {user for user, _ in value.uses()} - inside
+                if value.is_graph_output() or any(not is_op(user, *self.ignored) for user in users):
                     return value
         return None
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import constant_of, dims_of, is_op, source
 from jaxport.graph.facts.forms import Band, unit
 from jaxport.graph.facts.knowledge import Knowledge
-from jaxport.graph.matching import Axis, Seen
+from jaxport.graph.matching import Axis, Part, Seen
 from jaxport.onnx_facts import SELECTIONS
 
 __all__ = ["HIDDEN", "LOW", "Axes", "Mask", "additive", "hiding"]
@@ -48,6 +48,12 @@ class Axes:
             (self.keys, few, self.outer),
             (self.queries, many, self.outer),
         ]
+
+    @property
+    def are_merged(self) -> bool:
+        """Whether the heads are in the axis of the batch."""
+        parts = [part for part in (self.batch, self.heads) if isinstance(part, Part)]
+        return len(parts) == 2 and parts[0].whole == parts[1].whole
 
     @property
     def scores(self) -> list[list[Axis]]:
@@ -91,7 +97,7 @@ class Mask:
         """Which scores it does not hide, along its axes; None if that is not known before the model runs."""
         array = constant_of(self.seen.value)
         if array is None or self.numbers is None:
-            return None if array is None else array > LOW
+            return None if array is None else array > _lowest(array.dtype)
         return np.where(array, *self.numbers) > LOW
 
     def _is_lower_triangle(self, axes: Axes) -> bool:
@@ -124,6 +130,11 @@ def additive(bias: Seen) -> Mask | None:
         if one is not None and other is not None:
             return Mask(condition, (one, other))
     return Mask(bias, None) if _is_bounded(bias.value) else None
+
+
+def _lowest(dtype: np.dtype) -> float:
+    """Return the largest number of a dtype that counts as hiding a score."""
+    return float(np.finfo(np.float16).min) if dtype == np.float16 else LOW
 
 
 def hiding(seen: Seen) -> float | None:

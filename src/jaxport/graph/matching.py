@@ -23,7 +23,7 @@ from typing import TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.axis_groups import axis_groups
+from jaxport.graph.axis_groups import axis_groups, common_parts
 from jaxport.graph.editing import (
     Dim,
     constant_of,
@@ -257,9 +257,28 @@ def _relabelled(old: Sequence[Dim], new: Sequence[Dim], axes: Sequence[Axis]) ->
         elif len(along) == 1 and not (isinstance(along[0], Reduced) and along[0].is_whole):
             for axis, part in zip(wide, parts_of(along[0], len(wide)), strict=True):
                 labels[axis] = part
-        elif wide:  # several axes become several others
-            return None
+        elif wide:
+            regrouped = _regrouped([old[axis] for axis in wide], [new[axis] for axis in after if new[axis] != 1], along)
+            if regrouped is None:
+                return None
+            for axis, label in zip(wide, regrouped, strict=True):
+                labels[axis] = label
     return labels
+
+
+def _regrouped(old: Sequence[Dim], new: Sequence[Dim], along: Sequence[Axis]) -> list[Axis] | None:
+    """Return the labels of axes that become others: `(B, 2*8)` is `(B*2, 8)`, with the heads in the batch."""
+    parts = common_parts(old, new)
+    if parts is None:
+        return None
+    labels: dict[tuple[int, int], Axis] = {}
+    for place, whole in enumerate(along):
+        own = [part for part in parts if part[1] == place]
+        if len(own) > 1 and isinstance(whole, Reduced) and whole.is_whole:
+            return None
+        labels |= zip(own, parts_of(whole, len(own)) if len(own) > 1 else [whole], strict=True)
+    merged = [[labels[part] for part in parts if part[0] == place] for place in range(len(old))]
+    return [one[0] if len(one) == 1 else joined(one) for one in merged]
 
 
 def _broadcast(value: ir.Value | None, dims: Sequence[Dim] | None, axes: Sequence[Axis]) -> Seen | None:

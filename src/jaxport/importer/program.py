@@ -254,7 +254,11 @@ class Program:
         from jaxport.verify.importing import sample_of
 
         with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
-            source = printed(self, inputs, framework, lambda names: sample_of(self, names, inputs or {}), strict=strict)
+
+            def sample(names: Collection[str], elements: Mapping[str, np.ndarray]) -> RuntimeValue:
+                return sample_of(self, names, {**(inputs or {}), **elements})
+
+            source = printed(self, inputs, framework, sample, strict=strict)
             if folder is not None:
                 source.save(folder)
             return source

@@ -1,28 +1,46 @@
-"""The check of the inputs' shapes: what `run` returns as an error, and `forward` panics with."""
+"""The check of the inputs: what `run` returns as an error, and `forward` panics with; and the sizes in their elements."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+
+from jax.export import SymbolicScope, symbolic_shape
 
 from jaxport.codegen.burn.values import signed_node, size_node, tensor_type
 from jaxport.codegen.rust.nodes import Array, Binary, Borrow, Literal, RustFunction, Try, method, path_call
 from jaxport.codegen.rust.text import function_text, quoted
 from jaxport.codegen.writing.sizes import LINEAR
 from jaxport.importer.traced.assumptions import Bounds
-from jaxport.importer.values.host import Dim, is_dim
+from jaxport.importer.traced.conditions import names_in
+from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.dim_text import symbols
+from jaxport.jaxprs.dims import evaluate
 
-__all__ = ["CHECK_HELPERS", "check_statement", "check_text"]
+__all__ = ["CHECK_HELPERS", "check_statement", "check_text", "element_statements"]
 
-CHECK_HELPERS = ("check_shape", "check_size")
+CHECK_HELPERS = (
+    "check_at_least",
+    "check_elements",
+    "check_equal",
+    "check_shape",
+    "check_size",
+    "check_sizes",
+    "sizes_in",
+)
 """The helper functions that a check may call."""
 _DOCUMENTATION = "Checks the shapes of the inputs. `forward` does so, too, and panics with the same text."
 
 
 def check_text(
-    inputs: Mapping[str, tuple[str, Variable]], bounds: Mapping[str, Bounds], spelled: Mapping[str, str]
+    inputs: Mapping[str, tuple[str, Variable]],
+    bounds: Mapping[str, Bounds],
+    spelled: Mapping[str, str],
+    read: Mapping[str, HostValue] = MappingProxyType({}),
+    constraints: Sequence[str] = (),
 ) -> str:
     """Return the method `check` of a model.
 
@@ -30,6 +48,8 @@ def check_text(
       inputs: the name in the file and the variable of each argument of `forward`, by the name of the argument.
       bounds: the sizes that the model accepts, by name.
       spelled: the names of sizes that Rust spells otherwise.
+      read: the elements of those arguments that are sizes.
+      constraints: what has to hold of the sizes that are elements: equalities, and inequalities of several names.
     """
     statements, known = _sizes({key: variable for key, (_, variable) in inputs.items()})
     for key, (label, variable) in inputs.items():
@@ -41,11 +61,25 @@ def check_text(
         dims = method(ast.Name(key, ast.Load()), "dims", borrows=True)
         called = path_call("check_shape", Literal(quoted(label)), dims, Array(needed), Literal(quoted(declared)))
         statements.append(ast.Expr(Try(called)))
+    for key, elements in read.items():
+        label, own = Literal(quoted(inputs[key][0])), ast.Name(key, ast.Load())
+        sizes = [*elements.data.ravel()]
+        statements.append(ast.Expr(Try(path_call("check_elements", label, own, Literal(str(_least(sizes)))))))
+        wanted = {name for size in sizes for name in symbols(str(size))} - known
+        made, found = element_statements({key: elements}, wanted, is_borrowed=True)
+        statements += made
+        known |= found
+        if not _are_free(sizes):
+            declared = Literal(quoted(f"[{', '.join(map(str, sizes))}]"))
+            called = path_call("sizes_in", own)
+            needed = Array([_needed(size, known, "", 0) for size in sizes])
+            statements.append(ast.Expr(Try(path_call("check_sizes", label, called, needed, declared))))
     for size, (least, most) in bounds.items():
         if size in known and (least > 1 or most is not None):
             end = Literal("usize::MAX" if most is None else str(most))
             arguments = Literal(quoted(size)), ast.Name(size, ast.Load()), Literal(str(least)), end
             statements.append(ast.Expr(Try(path_call("check_size", *arguments))))
+    statements += [_held(text) for text in constraints if names_in(text) <= known]
     last = statements[-1] if statements else None
     if isinstance(last, ast.Expr) and isinstance(last.value, Try):
         statements[-1] = ast.Return(last.value.value)
@@ -56,11 +90,78 @@ def check_text(
     return function_text(function, [*known, *inputs], 1, spelled)
 
 
+def _held(constraint: str) -> ast.stmt:
+    """Return the check of an equality or an inequality of sizes."""
+    scope = SymbolicScope()
+    names = {name: symbolic_shape(name, scope=scope)[0] for name in sorted(names_in(constraint))}
+    left, comparison, right = re.split("([<>=]=)", constraint)
+    sides = (right, left) if comparison == "<=" else (left, right)
+    arguments = [
+        part for side in map(str.strip, sides) for part in (Literal(quoted(side)), size_node(evaluate(side, names))[0])
+    ]
+    return ast.Expr(Try(path_call("check_equal" if comparison == "==" else "check_at_least", *arguments)))
+
+
 def check_statement(arguments: Sequence[str]) -> ast.stmt:
     """Return the statement of `forward` that panics with what `check` says."""
     # A size may be called `self`, and is spelled otherwise then.
     called = method(Literal("self"), "check", *(Borrow(ast.Name(key, ast.Load())) for key in arguments), borrows=True)
     return ast.Expr(method(called, "unwrap_or_else", Literal('|error| panic!("{error}")')))
+
+
+def element_statements(
+    read: Mapping[str, HostValue], wanted: Collection[str], *, is_borrowed: bool = False
+) -> tuple[list[ast.stmt], set[str]]:
+    """`let [shape_0, shape_1] = sizes_in(&shape);`: return the statements that read sizes, and the names of those.
+
+    Args:
+      read: the elements of arguments that are sizes.
+      wanted: the names that are needed.
+      is_borrowed: whether the arguments are references.
+    """
+    statements: list[ast.stmt] = []
+    known: set[str] = set()
+    for argument, elements in read.items():
+        targets: list[ast.expr] = []
+        solved: list[ast.stmt] = []
+        for size in map(str, elements.data.ravel()):
+            linear = LINEAR.fullmatch(size)
+            if linear is None or linear["name"] in known or linear["name"] not in wanted:
+                targets.append(ast.Name("_", ast.Store()))
+                continue
+            known.add(linear["name"])
+            targets.append(ast.Name(linear["name"], ast.Store()))
+            node = _solved(ast.Name(linear["name"], ast.Load()), linear)
+            if not isinstance(node, ast.Name):
+                solved.append(ast.Assign([ast.Name(linear["name"], ast.Store())], node, lineno=0))
+        if any(ast.unparse(target) != "_" for target in targets):
+            own = ast.Name(argument, ast.Load())
+            called = path_call("sizes_in", own if is_borrowed else Borrow(own))
+            pattern = ast.Tuple(targets, ast.Store())
+            pattern.is_array = True  # type: ignore[attr-defined]
+            statements += [ast.Assign([pattern], called, lineno=0), *solved]
+    return statements, known
+
+
+def _least(sizes: Sequence[Dim]) -> int:
+    """Return the smallest number that all elements of an input may be: those that count from 0 are a size less 1."""
+    return 0 if any(str(size).endswith(" - 1") for size in sizes) else 1
+
+
+def _are_free(sizes: Sequence[Dim]) -> bool:
+    """Whether elements may be any sizes."""
+    texts = [LINEAR.fullmatch(str(size)) for size in sizes]
+    names = [text["name"] for text in texts if text is not None and not text["factor"]]
+    return len({*names}) == len(sizes)
+
+
+def _solved(node: ast.expr, linear: re.Match[str]) -> ast.expr:
+    """Return the size whose name is the only one in an expression that a number is."""
+    if linear["sign"] == "+":
+        node = method(node, "saturating_sub", Literal(linear["offset"]))
+    elif linear["sign"]:
+        node = Binary(node, "+", Literal(linear["offset"]))
+    return Binary(node, "/", Literal(linear["factor"])) if linear["factor"] else node
 
 
 def _sizes(arguments: Mapping[str, Variable]) -> tuple[list[ast.stmt], set[str]]:
@@ -81,13 +182,7 @@ def _sizes(arguments: Mapping[str, Variable]) -> tuple[list[ast.stmt], set[str]]
             linear = LINEAR.fullmatch(size)
             if linear is None or linear["name"] in known:
                 continue
-            node = _own_size(key, axis)
-            if linear["sign"] == "+":
-                node = method(node, "saturating_sub", Literal(linear["offset"]))
-            elif linear["sign"]:
-                node = Binary(node, "+", Literal(linear["offset"]))
-            if linear["factor"]:
-                node = Binary(node, "/", Literal(linear["factor"]))
+            node = _solved(_own_size(key, axis), linear)
             statements.append(ast.Assign([ast.Name(linear["name"], ast.Store())], node, lineno=0))
             known.add(linear["name"])
     return statements, known

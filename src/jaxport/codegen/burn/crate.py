@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.helpers import names as helper_names, source
 from jaxport.codegen.burn.imports import imports
-from jaxport.codegen.burn.layers import BURN, LAYERS, NAMES_IN_USE
+from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Struct, Structs, kind_of_value, snake_case
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import dtype_name, kind_of
@@ -23,10 +23,11 @@ from jaxport.codegen.tree import Layer, Weight
 from jaxport.codegen.writing.fields import class_name
 from jaxport.codegen.writing.flat import variable_name
 from jaxport.codegen.writing.literals import comment
-from jaxport.codegen.writing.sizes import size_names
+from jaxport.codegen.writing.sizes import element_names, size_names
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.names import unique
 from jaxport.importer.tensors.origins import WeightOrigin
+from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.tracing import RecordedProgram
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
@@ -104,7 +105,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         rows = [Refusal("a result that is no array", f"`{name}`", "Let the model return arrays.") for name in others]
         raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
     result = result[0] if len(result) == 1 else tuple(result)
-    sizes = size_names(recorded.inputs)
+    sizes = size_names(recorded.inputs) | element_names(recorded.read)
     reserved = {*NAMES_IN_USE}
     inputs = model_arguments(recorded, {*reserved, *sizes, "inputs", "outputs"})
     spelled: dict[str, str] = {}
@@ -113,6 +114,8 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     private = Functions({*reserved, *sizes, *spelled.values(), *inputs.values(), *helper_names()}, sizes=spelled)
     structs = Structs(BURN, reserved, inputs, private.size_names, result, outputs, {}, private=private)
     structs.output_names = program.output_names
+    read = {inputs[recorded.inputs[key]]: elements for key, elements in recorded.read.items()}
+    structs.read = read
     root = structs.print(tree, root_name(program.modules.type, program.name))
     if structs.refusals:
         rows = list({(row.name, row.where): row for row in structs.refusals}.values())
@@ -133,12 +136,15 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     if inputs:
         labels = {id(variable): label for label, variable in recorded.inputs.items()}
         named = {key: (labels[id(variable)], variable) for variable, key in inputs.items()}
-        definitions[-1].further = check_text(named, recorded.assumed.checked, spelled)
+        assumed = recorded.assumed
+        held = [text for text in assumed.constraints if _is_of_elements(text, assumed.read)]
+        definitions[-1].further = check_text(named, assumed.checked, spelled, read, held)
         private.helpers |= {name for name in CHECK_HELPERS if f"{name}(" in definitions[-1].further}
     parts = [one.text() for one in reversed(definitions)]
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
         parts.insert(0, _outputs(structs, result))
     body = "\n\n".join([*parts, *private.sources])
+    private.helpers |= {name for name in CELL_HELPERS if f"{name}(" in body}
     helpers = helper_sources(private.helpers)
     lines = imports(body)
     if private.helpers:
@@ -159,6 +165,12 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         _pattern(result, structs),
         inside / total if total else 1.0,
     )
+
+
+def _is_of_elements(constraint: str, read: frozenset[str]) -> bool:
+    """Whether a constraint is about sizes that are elements of inputs, and no bound of a single one."""
+    names = names_in(constraint)
+    return bool(names & read) and ("==" in constraint or len(names) > 1)
 
 
 def _origin(weight: Weight, tensors: Mapping[str, np.ndarray]) -> WeightOrigin | None:

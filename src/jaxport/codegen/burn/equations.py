@@ -15,6 +15,7 @@ from jaxport.codegen.burn.rules.registry import PRIMITIVES, WITHOUT_EFFECT
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_complex, kind_of
 from jaxport.codegen.rust.text import expression_text
 from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.jaxprs.rewrite import evaluated
 from jaxport.jaxprs.walk import interpret
 
 __all__ = ["constant", "printed"]
@@ -193,8 +194,7 @@ def _folded(equation: RuntimeValue, operands: Sequence[TypedValue]) -> list[Type
         return None
     arrays = [np.broadcast_to(np.asarray(value.known, value.dtype), value.shape) for value in operands]
     try:
-        results = equation.primitive.bind(*map(jax.numpy.asarray, arrays), **equation.params)
+        results = evaluated(equation, [*map(jax.numpy.asarray, arrays)])
     except (TypeError, ValueError, NotImplementedError):
         return None
-    results = results if equation.primitive.multiple_results else [results]
     return [constant(np.asarray(result)) for result in results]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxport.codegen.burn.imports import NAMES
-from jaxport.codegen.rust.nodes import Array, Literal, Method, method, path_call
+from jaxport.codegen.rust.nodes import Array, Literal, Method, RustRange, Slices, method, path_call
 from jaxport.codegen.tree import Layer
 from jaxport.codegen.writing.dialect import Constructor, Dialect, Field, constant, keywords
 from jaxport.importer.values.dtypes import canonical
@@ -154,19 +154,36 @@ def _lstm(layer: Layer) -> ast.expr:
     made.receiver = method(made.receiver, "with_batch_first", Literal("false"))  # type: ignore[attr-defined]
     if layer.config["reverse"]:
         made.receiver = method(made.receiver, "with_reverse", Literal("true"))  # type: ignore[attr-defined]
-    return made
+    return _with_own_biases("lstm", layer, made)
 
 
 def _gru(layer: Layer) -> ast.expr:
-    return _config("Gru", [*_sizes(layer, "in_features", "hidden_features"), _has_bias(layer)], {})
+    made = _config("Gru", [*_sizes(layer, "in_features", "hidden_features"), _has_bias(layer)], {})
+    return _with_own_biases("gru", layer, made)
 
 
 def _has_bias(layer: Layer) -> ast.expr:
-    return ast.Constant("bias" in layer.weights)
+    return ast.Constant(any("bias" in role for role in layer.weights))
 
 
+def _with_own_biases(name: str, layer: Layer, made: ast.expr) -> ast.expr:
+    """Return a cell without those biases of Burn's that the model has not: of products of the state, all or all but one."""
+    if "recurrent_bias" in layer.weights or not any("bias" in role for role in layer.weights):
+        return made
+    return path_call(f"{name}_with_new_bias" if "new_bias" in layer.weights else f"{name}_with_one_bias", made)
+
+
+CELL_HELPERS = ("gru_with_new_bias", "gru_with_one_bias", "lstm_with_one_bias")
+"""The helper functions that make a cell."""
 CELLS = {"LSTM": ("input", "forget", "cell", "output"), "GRU": ("reset", "update", "new")}
 """The gates of cells, in the order of the tree."""
+GATEWISE = "GatewiseLSTM"
+"""An LSTM of the tree with weights of their own for each gate."""
+
+
+def is_cell(layer: Layer) -> bool:
+    """Whether a layer is one that goes over the steps of a sequence."""
+    return layer.kind in CELLS or layer.kind == GATEWISE
 
 
 def _gates(layer: Layer) -> dict[str, Field]:
@@ -180,8 +197,24 @@ def _gates(layer: Layer) -> dict[str, Field]:
         "recurrent_kernel": fields("hidden", "weight"),
         "bias": fields("input", "bias"),
         "recurrent_bias": fields("hidden", "bias"),
+        "new_bias": fields("hidden", "bias")[-1:],
     }
     return {role: Field(role, pieces=pieces) for role, pieces in found.items() if role in layer.weights}
+
+
+def _own_gates(layer: Layer) -> dict[str, Field]:
+    """Return where the weights of an LSTM are whose gates have weights of their own; a bias is with the first product."""
+    places = {
+        "i{}.kernel": "input_transform.weight",
+        "h{}.kernel": "hidden_transform.weight",
+        "h{}.bias": "input_transform.bias",
+    }
+    return {
+        role: Field(f"{gate}_gate.{place}")
+        for letter, gate in zip("ifgo", CELLS["LSTM"], strict=True)
+        for pattern, place in places.items()
+        if (role := pattern.format(letter)) in layer.weights
+    }
 
 
 def _attention(layer: Layer) -> ast.expr:
@@ -219,6 +252,8 @@ ROLES = {
 def _fields(layer: Layer) -> Mapping[str, Field]:
     if layer.kind in CELLS:
         return _gates(layer)
+    if layer.kind == GATEWISE:
+        return _own_gates(layer)
     if layer.kind == "MultiHeadAttention":
         return {role: Field(role, pieces=(_projection(role),)) for role in layer.weights}
     names = ROLES.get(layer.kind, {"kernel": "weight", "bias": "bias"})
@@ -238,6 +273,7 @@ LAYERS = {
         "BatchNorm": _batch_norm,
         "Dropout": _dropout,
         "LSTM": _lstm,
+        GATEWISE: _lstm,
         "GRU": _gru,
         "MultiHeadAttention": _attention,
     }.items()
@@ -254,7 +290,7 @@ def accepts(layer: Layer) -> bool:
         or not types <= {"float64", "float32", "float16", "bfloat16"}
     ):
         return False
-    if "float64" in types and layer.kind in ("RMSNorm", "LSTM", "GRU", "MultiHeadAttention"):
+    if "float64" in types and (is_cell(layer) or layer.kind in ("RMSNorm", "MultiHeadAttention")):
         return False  # they compute in float32, or begin with it
     match layer.kind:
         case "Conv":
@@ -269,8 +305,6 @@ def accepts(layer: Layer) -> bool:
             return config["axis"] == 1 and not config["training"] and config["epsilon"] > 0
         case "RMSNorm":
             return config["epsilon"] > 0
-        case "LSTM" | "GRU":  # both products have biases, or none
-            return ("bias" in layer.weights) == ("recurrent_bias" in layer.weights) and "new_bias" not in layer.weights
         case "MultiHeadAttention":
             widths = {config[key] for key in ("in_features", "qkv_features", "out_features", "in_kv_features")}
             causal = config.get("is_causal") and len(layer.inputs) == 2  # of a sequence itself
@@ -291,6 +325,7 @@ def layer_type(layer: Layer) -> str:
         "Embed": "Embedding",
         "RMSNorm": "RmsNorm",
         "LSTM": "Lstm",
+        GATEWISE: "Lstm",
         "GRU": "Gru",
     }.get(layer.kind, layer.kind)
 
@@ -311,6 +346,21 @@ def forward(layer: Layer, part: ast.expr, inputs: Sequence[ast.expr]) -> ast.exp
             return method(method(table, "select", Literal("0"), indices), "squeeze_dim", Literal("0"), generics="1")
         return method(table, "take", Literal("0"), indices, generics=f"{rank}, {rank + 1}")
     return method(part, "forward", *inputs)
+
+
+def swapped(node: ast.expr) -> ast.expr:
+    """Return a tensor with its first two axes swapped; twice is not at all."""
+    if isinstance(node, Method) and node.name == "swap_dims":
+        axes = [part.text for part in node.arguments if isinstance(part, Literal)]
+        if axes == ["0", "1"]:
+            return node.receiver
+    return method(node, "swap_dims", Literal("0"), Literal("1"))
+
+
+def last_step(rows: ast.expr, is_reversed: bool) -> ast.expr:
+    """Return the state after the last step of a sequence, which is the first where it is gone through from its end."""
+    end = RustRange(None, Literal("1"), 1) if is_reversed else RustRange(Literal("-1"), None, 1)
+    return method(method(rows, "slice_dim", Literal("0"), Slices([end])), "squeeze_dim", Literal("0"), generics="2")
 
 
 KEYWORDS = (

@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from jaxport.codegen.burn.checks import check_statement
-from jaxport.codegen.burn.layers import CELLS, KEYWORDS, camel_case, forward, layer_type, without_default_options
+from jaxport.codegen.burn.checks import check_statement, element_statements
+from jaxport.codegen.burn.layers import (
+    KEYWORDS,
+    camel_case,
+    forward,
+    is_cell,
+    last_step,
+    layer_type,
+    swapped,
+    without_default_options,
+)
 from jaxport.codegen.burn.parameters import parameter
 from jaxport.codegen.burn.steps import Functions, StepPrinter
 from jaxport.codegen.burn.values import NotPrintable, kind_of, tensor_type
@@ -26,7 +35,6 @@ from jaxport.codegen.rust.nodes import (
     Method,
     RustFunction,
     RustRange,
-    Slices,
     Structure,
     Vector,
     method,
@@ -98,7 +106,7 @@ class RustCalls(CallPrinter):
         return self._with_lists(made)
 
     def _statements(self, step: Step, uses: Counter[Variable], reader: int | None, end: int) -> list[ast.stmt]:
-        if isinstance(step.node, Layer) and step.node.kind in CELLS:
+        if isinstance(step.node, Layer) and is_cell(step.node):
             return self._cell(step, step.node, uses)
         statements = super()._statements(step, uses, reader, end)
         if isinstance(step.outputs, Variable) and any(_is_zeros(getattr(one, "value", None)) for one in statements):
@@ -114,28 +122,25 @@ class RustCalls(CallPrinter):
             _is_zeros(made) or (isinstance(state, Variable) and state in self.zeros)
             for state, made in zip(carry, states, strict=True)
         )
-        if layer.kind == "LSTM":
-            states = [path_call("LstmState::new", *states)]
+        states = states if layer.kind == "GRU" else [path_call("LstmState::new", *states)]
         state = Literal("None") if is_new else path_call("Some", *states)
         part = ast.parse(self.fields.text(layer), mode="eval").body
         last, rows = step.outputs
-        if layer.kind == "LSTM":
+        if layer.kind != "GRU":
             parts = [self.target(one, uses, role) for one, role in zip(last, ("cell", "hidden"), strict=True)]
             pattern = [self.target(rows, uses, "x"), Structure("LstmState", ["cell", "hidden"], parts)]
             called = method(part, "forward", self.value(x), state, borrows=True)
             return [ast.Assign([ast.Tuple(pattern, ast.Store())], called, lineno=0)]
         is_reversed = layer.config["reverse"]  # Burn's GRU goes forward, and has the time second
-        first = method(self.value(x), "swap_dims", Literal("0"), Literal("1"))
+        first = swapped(self.value(x))
         first = method(first, "flip", Array([Literal("1")])) if is_reversed else first
-        made = method(method(part, "forward", first, state, borrows=True), "swap_dims", Literal("0"), Literal("1"))
+        made = swapped(method(part, "forward", first, state, borrows=True))
         made = method(made, "flip", Array([Literal("0")])) if is_reversed else made
         target = ast.Name(self.bind(rows, "x"), ast.Store())
         statements: list[ast.stmt] = [ast.Assign([target], made, lineno=0)]
         if uses[last]:
-            end = RustRange(None, Literal("1"), 1) if is_reversed else RustRange(Literal("-1"), None, 1)
-            cut = method(ast.Name(target.id, ast.Load()), "slice_dim", Literal("0"), Slices([end]))
-            cut = method(cut, "squeeze_dim", Literal("0"), generics="2")
-            statements.append(ast.Assign([self.target(last, uses, "hidden")], cut, lineno=0))
+            ending = last_step(ast.Name(target.id, ast.Load()), is_reversed)
+            statements.append(ast.Assign([self.target(last, uses, "hidden")], ending, lineno=0))
         return statements
 
     def _embedded(self, part: ast.expr, indices: ast.expr, rank: int) -> ast.expr:
@@ -302,10 +307,17 @@ def snake_case(name: str) -> str:
 
 @dataclass(eq=False)
 class Structs(Classes):
-    """Makes the structures of a tree."""
+    """Makes the structures of a tree; `read` has the elements of those arguments of the model that are sizes."""
 
     private: Functions = field(default_factory=lambda: Functions(set()))
     refusals: list[Refusal] = field(default_factory=list)
+    read: Mapping[str, HostValue] = field(default_factory=dict)
+
+    def _read(self, names: Collection[str]) -> tuple[list[ast.stmt], set[str]]:
+        statements, known = element_statements(self.read, names)
+        if statements:
+            self.private.helpers.add("sizes_in")
+        return statements, known
 
     def _sequential(self, module: Module) -> None:  # noqa: ARG002  Burn has no sequences
         return None

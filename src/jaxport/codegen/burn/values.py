@@ -287,5 +287,6 @@ def _sum(expression: Expression, named: RuntimeValue, kind: str, quotient: str, 
             return method(made(expression.parts[0]), "div_euclid", made(expression.parts[1]))
         case "mod":
             return method(made(expression.parts[0]), "rem_euclid", made(expression.parts[1]))
-        case form:  # `max`, `min`
-            return method(made(expression.parts[0]), form, made(expression.parts[1]))
+        case form:  # `max`, `min`: a number alone has no type
+            first, second = sorted(expression.parts, key=lambda part: part.form == "number")
+            return method(made(first), form, made(second))

@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.codegen.recorded.caches import cached_attention
-from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated
+from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated, gelu
 from jaxport.codegen.recorded.lines import convolved_lines
 from jaxport.codegen.recorded.merged import products, unmerged
 from jaxport.codegen.recorded.turned import weights_second
@@ -56,8 +56,10 @@ FUSIONS = (
 )
 FIRST = (limits_as_operands, cached_attention)
 """Other forms of operators, in which the fusions know them."""
-IN_ANY_PRECISION = (gated,)
+IN_ANY_PRECISION = (gated, rotary)
 """Fusions to operators that round where their parts do."""
+ROUNDING_LESS = (gelu, attention)
+"""Fusions to operators that, in half precision, round less often than their parts."""
 OPSET = 24
 """An opset that has the operators of the fusions; nodes of the file keep the versions that they have in it."""
 FIRST_OPSET = 7
@@ -67,11 +69,17 @@ SMALL = 64
 
 
 def record_fused(
-    program: Program, inputs: Mapping[str, RuntimeValue] | None = None, *, strict: bool = False
+    program: Program,
+    inputs: Mapping[str, RuntimeValue] | None = None,
+    *,
+    strict: bool = False,
+    reads_sizes: bool = False,
 ) -> RecordedProgram:
     """Record a program as `jaxport.importer.traced.tracing.record` does, after the fusions.
 
-    Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none.
+    Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none, and attention in
+    bfloat16 and GELU in half precision are one operator, which rounds less often than the file. `reads_sizes` is for
+    targets whose programs read sizes from the elements of inputs.
 
     >>> import onnx.parser
     >>> from jaxport.importer.program import from_onnx
@@ -87,7 +95,7 @@ def record_fused(
         fused = _fused(program, _seen(program, inputs), strict=strict)
         return replace(record_once(fused, inputs), is_finite=_guards(fused.model) < _guards(program.model))
 
-    return completed(program, inputs, attempt)
+    return completed(program, inputs, attempt, reads_sizes)
 
 
 def _guards(model: ir.Model) -> int:
@@ -109,8 +117,9 @@ def _seen(program: Program, inputs: Mapping[str, RuntimeValue]) -> dict[ir.Value
             if value is not None:
                 computed.setdefault(value, []).append(result)
         for value, result in zip(node.inputs, inputs, strict=False):
-            if value is not None:
-                taken.setdefault(value, [result])
+            results = [] if value is None else taken.setdefault(value, [])
+            if not results or results[-1] is not result:  # what a body takes differs from call to call
+                results.append(result)
 
     def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
         program.evaluate(params, {**values, **known})
@@ -179,7 +188,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]], *,
     rounds = (
         ((folding, *FIRST), _is_declared),
         ((*FUSIONS, folding, partial(attention, strict=strict)), _is_exact),
-        (IN_ANY_PRECISION, _is_declared),
+        ((*IN_ANY_PRECISION, *(() if strict else ROUNDING_LESS)), _is_declared),
     )
     for fusions, is_admitted in rounds:
         with _annotated(known, [*copies.values()], parameters, is_admitted):

@@ -7,7 +7,7 @@ average, and `jax.nn.dot_product_attention` computes the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
 
@@ -28,15 +28,16 @@ from jaxport.graph.editing import (
 )
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
-from jaxport.graph.fusions.activations import GATED, activations
+from jaxport.graph.fusions.activations import ACTIVATIONS, GATED, activations
 from jaxport.graph.fusions.attention import ANCHOR, Attended, Groups, heads_first, heads_merged, recognized
 from jaxport.graph.masks import HIDDEN, Axes, Mask, additive
 from jaxport.graph.matching import Axis, Joined, Seen, joined, look
 from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.namespaces import nn
+from jaxport.onnx_facts import VIEWS
 
-__all__ = ["DOMAIN", "attention", "gated"]
+__all__ = ["DOMAIN", "attention", "gated", "gelu"]
 
 DOMAIN = "jaxport"
 """The domain of the operators that files do not have."""
@@ -68,7 +69,7 @@ def dot_product_attention(
 
 
 def attention(model: ir.Model, *, strict: bool = False) -> str:
-    """Replace attention in single precision by DotProductAttention: what is spelled out, and the operators.
+    """Replace attention of float32 or bfloat16 by DotProductAttention: what is spelled out, and the operators.
 
     Args:
       model: changed in place.
@@ -83,16 +84,39 @@ def gated(model: ir.Model) -> str:
     return activations(model, GATED)
 
 
+def gelu(model: ir.Model) -> str:
+    """Replace what computes GELU by its operator."""
+    return activations(model, [one for one in ACTIVATIONS if one.op_type == "Gelu"])
+
+
 def _find(node: ir.Node, known: Knowledge, *, strict: bool) -> Fusion | str | None:
     whole = recognized(node) if node.op_type in ANCHOR.at else _of_operator(node, known)
     if strict and isinstance(whole, Attended) and whole.is_guarded and node.op_type in ANCHOR.at:
         return "it has a guard against NaN"
-    return _fusion(whole, known) if isinstance(whole, Attended) else whole
+    if not isinstance(whole, Attended):
+        return whole
+    fusion = _fusion(whole, known)
+    if node.op_type not in ANCHOR.at or (isinstance(fusion, Fusion) and not whole.axes.are_merged):
+        return fusion
+    # Where heads are in the axis of the batch, only what follows tells them apart.
+    seen = [recognized(node, view) for view in _views(node.outputs[0])]
+    further = [_fusion(one, known) for one in seen if isinstance(one, Attended)]
+    return next((one for one in further[::-1] if isinstance(one, Fusion)), fusion)
+
+
+def _views(value: ir.Value) -> Iterator[ir.Value]:
+    """Yield the views of a value that nothing else reads, the nearest first."""
+    while not value.is_graph_output():
+        users = [user for user, _ in value.uses() if not is_op(user, "Shape")]
+        if len(users) != 1 or not is_op(user := users[0], *VIEWS) or user.inputs[0] is not value:
+            return
+        (value,) = user.outputs
+        yield value
 
 
 def _fusion(whole: Attended, known: Knowledge) -> Fusion | str:
-    if any(seen.value.dtype is not ir.DataType.FLOAT for seen in (*whole.operands, *whole.biases)):
-        return "it is not in single precision"
+    if not _is_of_one_type(whole):
+        return "it is not of float32 or bfloat16"
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
     if whole.softcap or whole.sink is not None:
@@ -123,7 +147,18 @@ def _fusion(whole: Attended, known: Knowledge) -> Fusion | str:
         node.domain = DOMAIN
         return arranged[3].revert(builder, masking.emit_zeros(builder, operands[-1], result))
 
-    return Fusion("DotProductAttention", whole.result.value, [*whole.leaves, *read], build)
+    return Fusion("DotProductAttention", whole.result.value, [*whole.leaves, *read], build, ignored=("Shape",))
+
+
+def _is_of_one_type(whole: Attended) -> bool:
+    """Whether queries, keys, values and the result are of float32 or of bfloat16, and what is added is as wide or narrower.
+
+    JAX's function computes scores and their softmax in single precision, whatever the type of its operands is. Of float16, XLA
+    does not compile it for CPUs.
+    """
+    (dtype, *others), single = {seen.value.dtype for seen in whole.operands}, ir.DataType.FLOAT
+    added = {seen.value.dtype for seen in whole.biases}
+    return not others and dtype in (single, ir.DataType.BFLOAT16) and added <= {single, dtype}
 
 
 def _positions_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:

@@ -151,7 +151,8 @@ def _are_doubled(root: Module, weights: LayerWeights, own: Collection[Variable])
         for item in module.items:
             if isinstance(item, Layer):
                 for weight in item.weights.values():
-                    holders.setdefault((weight.name, weight.part), set()).add(id(item.weights))
+                    for one in weight.pieces or (weight,):
+                        holders.setdefault((one.name, one.part), set()).add(id(item.weights))
             elif isinstance(item, Op):
                 for variable in item.inputs:
                     if variable in weights.names:

@@ -204,6 +204,10 @@ class Classes:
         """Return the method that computes a module."""
         return _method(arguments, sizes, body, result)
 
+    def _read(self, names: Collection[str]) -> tuple[list[ast.stmt], set[str]]:  # noqa: ARG002
+        """Return the statements that read sizes from the elements of the model's arguments, and their names."""
+        return [], set()
+
     def _fields(self, module: Module) -> Fields:
         """Return the attributes of a module; of a sequence the places of its elements."""
         if module not in self.sequences:
@@ -241,9 +245,10 @@ class Classes:
         wanted = {*printer.dims, *(bounds or ())} & {*self.known_sizes}
         shaped = {text: variable for variable, text in arguments.items()}
         fixed = {text: self.fixed.get(variable, {}) for text, variable in shaped.items() if is_root}
-        prologue, missing = size_statements(shaped, wanted, bounds, fixed)
+        read, named = self._read(wanted) if is_root else ([], set())
+        prologue, missing = size_statements(shaped, wanted - named, bounds, fixed)
         sizes = tuple(sorted(missing))
-        method = self._method(printer, arguments, sizes, [*prologue, *body], result, is_root)
+        method = self._method(printer, arguments, sizes, [*prologue, *read, *body], result, is_root)
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
         return Draft(module, name, fields, self._init(fields, module, printer.tables), method, sizes, printer.tables)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import jax
 
@@ -12,10 +12,10 @@ from jaxport.codegen.writing.literals import attribute
 from jaxport.errors import InvalidArgument
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.tracing import Fixed
-from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["LINEAR", "size_names", "size_statements"]
+__all__ = ["LINEAR", "element_names", "size_names", "size_statements"]
 
 LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
 """A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`."""
@@ -24,7 +24,16 @@ LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[
 def size_names(tree: RuntimeValue) -> set[str]:
     """Return the names of the sizes that can be read from the shapes of variables."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable))
-    texts = (LINEAR.fullmatch(str(size)) for leaf in leaves for size in leaf.shape if is_dim(size))
+    return _names(size for leaf in leaves for size in leaf.shape)
+
+
+def element_names(read: Mapping[str, HostValue]) -> set[str]:
+    """Return the names of the sizes that can be read from the elements of inputs."""
+    return _names(size for elements in read.values() for size in elements.data.ravel())
+
+
+def _names(sizes: Iterable[Dim]) -> set[str]:
+    texts = (LINEAR.fullmatch(str(size)) for size in sizes if is_dim(size))
     return {linear["name"] for linear in texts if linear is not None}
 
 

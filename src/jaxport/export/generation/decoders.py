@@ -4,6 +4,8 @@ The names are those of Hugging Face, which `onnxruntime-genai`, Optimum and Tran
 `input_ids`, `attention_mask`, `position_ids`, `past_key_values.N.key` and `.value`; the outputs are `logits`,
 `present.N.key` and `.value`. A growing cache is returned longer than it was passed; a static one keeps its length, and
 `onnxruntime-genai` passes the same buffer as its input and its output (https://onnxruntime.ai/docs/genai/reference/config.html).
+A decoder behind a model of images takes `inputs_embeds` in place of `input_ids`. Further inputs and outputs have any names:
+callers set and read them by these.
 
 The decoder of an encoder-decoder also takes the keys and values of the encoder's result, which the encoder computes once.
 Its own keys are `past_key_values.N.decoder.key`, those of the encoder `past_key_values.N.encoder.key` (see `encoders`).
@@ -41,7 +43,12 @@ BATCH, SEQUENCE, TOTAL, PAST, LONGEST = (
 BOUNDS = ((TOTAL, SEQUENCE), (LONGEST, TOTAL))
 """Pairs of dims: the first one is at least as large as the second one."""
 
-_IDS = {"input_ids": SEQUENCE, "attention_mask": TOTAL, "position_ids": SEQUENCE}
+TOKENS, EMBEDDINGS = "input_ids", "inputs_embeds"
+"""The new tokens: their ids, or in place of these their embeddings."""
+LOGITS, HIDDEN_STATES = "logits", "hidden_states"
+"""The results of which a step has at least one."""
+
+_IDS = {TOKENS: SEQUENCE, "attention_mask": TOTAL, "position_ids": SEQUENCE}
 _OPTIONAL = frozenset({"position_ids"})
 NEXT = "next_length"
 """The length of the cache plus one, for a decoder without an attention mask: unlike that length, it is never 0."""
@@ -51,6 +58,7 @@ OWN, CROSS = "decoder.", "encoder."
 
 _PAST = re.compile(r"past_key_values\.\d+\.(decoder\.)?(key|value)")
 _CROSS = re.compile(r"past_key_values\.\d+\.encoder\.(key|value)")
+_PREFIXES = ("past_key_values.", "present.")
 SIDES = ("key", "value")
 
 
@@ -62,6 +70,7 @@ def decoder_inputs(
     cache: Cache = "growing",
     position_ids: bool = True,
     dtype: DTypeLike = np.float32,
+    embeddings: int | None = None,
 ) -> list[PyTree]:
     """Return the specifications of a decoder step's arguments, for `to_onnx`.
 
@@ -69,7 +78,10 @@ def decoder_inputs(
     are int64 of shape (batch_size, sequence_length). The mask is int64 of shape (batch_size, total_sequence_length), 0 for
     padding and 1 for a token, with the cached tokens before the new ones. `past_key_values` has one `{"key", "value"}` for
     each layer, of shape (batch_size, kv_heads, length, head_size). The function returns `{"logits", "present"}`:
-    `present` has the structure of `past_key_values`, with the new rows added.
+    `present` has the structure of `past_key_values`, with the new rows added. `{"hidden_states"}`, of shape
+    (batch_size, sequence_length, any size), may be returned beside the logits, or in their place. Further arguments and results
+    may have any names and shapes: in onnxruntime-genai, `generator.set_model_input` sets the former, and `get_output`
+    returns the latter.
 
     The symbols are `batch_size`, `sequence_length` and `total_sequence_length`. The length of a growing cache is
     `total_sequence_length - sequence_length`, which may be 0; that of a static cache is `max_sequence_length`.
@@ -78,7 +90,9 @@ def decoder_inputs(
       layers, kv_heads, head_size: the sizes of the model.
       cache: "growing" or "static".
       position_ids: whether the function has the argument `position_ids`.
-      dtype: the dtype of the cache.
+      dtype: the dtype of the cache and of embeddings.
+      embeddings: the size of the vectors that the function takes as `inputs_embeds`, of shape (batch_size,
+        sequence_length, size), in place of `input_ids`; None if it takes ids.
 
     Raises:
       InvalidArgument: a number is not positive, or `cache` is unknown.
@@ -86,7 +100,8 @@ def decoder_inputs(
     >>> decoder_inputs(1, 2, 8)[3][0]["key"]
     ShapeDtypeStruct(shape=(batch_size, 2, total_sequence_length - sequence_length, 8), dtype=float32)
     """
-    for name, number in (("layers", layers), ("kv_heads", kv_heads), ("head_size", head_size)):
+    numbers = {"layers": layers, "kv_heads": kv_heads, "head_size": head_size}
+    for name, number in (numbers if embeddings is None else {**numbers, "embeddings": embeddings}).items():
         if number < 1:
             _refuse(f"{name} is {number}", "decoder_inputs", "give the number that the model has")
     if cache not in ("growing", "static"):
@@ -103,6 +118,8 @@ def decoder_inputs(
         for name, dim in _IDS.items()
         if position_ids or name != "position_ids"
     ]
+    if embeddings is not None:
+        ids[0] = jax.ShapeDtypeStruct((symbols[BATCH], symbols[SEQUENCE], embeddings), dtype)
     return [*ids, [dict.fromkeys(SIDES, rows) for _ in range(layers)]]
 
 
@@ -151,18 +168,21 @@ class Decoder:
     """The properties of a decoder that the inputs and outputs of its step determine.
 
     Attributes:
-      layers, kv_heads, head_size, vocabulary: the sizes of the model.
+      layers, kv_heads, head_size: the sizes of the model.
+      vocabulary: the number of logits; None if it returns only hidden states.
       static: whether the cache keeps its length.
       position_ids: whether the model has that input.
+      embeddings: whether it takes embeddings in place of ids.
       cross: the shape of an encoder's keys that the decoder attends to; None if it attends to no encoder.
     """
 
     layers: int
     kv_heads: int
     head_size: int
-    vocabulary: int
+    vocabulary: int | None
     static: bool
     position_ids: bool
+    embeddings: bool
     cross: tuple[dims.Dim, ...] | None = None
 
     @classmethod
@@ -196,9 +216,10 @@ class Decoder:
             count,
             heads,
             size,
-            output_ports["logits"].shape[2],
+            output_ports[LOGITS].shape[2] if LOGITS in output_ports else None,
             static,
             "position_ids" in input_ports,
+            EMBEDDINGS in input_ports,
             tuple(cross[0].shape) if cross else None,
         )
 
@@ -218,7 +239,18 @@ class Decoder:
         """Return the contents of `genai_config.json`: https://onnxruntime.ai/docs/genai/reference/config.html.
 
         `Encoder.config` returns the part about an encoder.
+
+        Raises:
+          InvalidArgument: the step takes embeddings, or returns no logits.
         """
+        if self.embeddings or self.vocabulary is None:
+            has = f"takes `{EMBEDDINGS}`" if self.embeddings else f"returns no `{LOGITS}`"
+            raise InvalidArgument(
+                f"the step {has}",
+                where="`save_genai`",
+                why="onnxruntime-genai generates tokens from ids and logits; such a step is a part of a larger model",
+                instead="write the step by `exported.save`, and the configuration of the whole model by hand",
+            )
         ends = eos_token_id if isinstance(eos_token_id, int) else list(eos_token_id)
         first_end = ends if isinstance(ends, int) else ends[0]
         ids = [name for name in _ids(self.cross is not None) if name not in _OPTIONAL or self.position_ids]
@@ -269,10 +301,24 @@ def name_dims(model: ir.Model) -> None:
                 value.shape = ir.Shape([known.get(size, size) if isinstance(size, str) else size for size in sizes])
 
 
+def attach_defaults(model: ir.Model, defaults: Mapping[str, np.ndarray]) -> None:
+    """Store the values of weights that are inputs: callers replace all weights of an adapter, or none.
+
+    Args:
+      model: changed in place.
+      defaults: the values, by name.
+    """
+    for value in model.graph.inputs:
+        array = defaults.get(value.name or "")
+        if array is not None and value.dtype is not None:
+            value.const_value = ir.Tensor(array.astype(value.dtype.numpy(), copy=False), name=value.name)
+            model.graph.register_initializer(value)
+
+
 def is_step(names: Iterable[str | None]) -> bool:
     """Whether inputs of these names are those of a decoder's step, with their own cache."""
     known = {name for name in names if name is not None}
-    return "input_ids" in known and any(_PAST.fullmatch(name) for name in known)
+    return not known.isdisjoint({TOKENS, EMBEDDINGS}) and any(_PAST.fullmatch(name) for name in known)
 
 
 def ports_named(pattern: re.Pattern[str], ports: Mapping[str, Port]) -> list[Port]:
@@ -282,7 +328,7 @@ def ports_named(pattern: re.Pattern[str], ports: Mapping[str, Port]) -> list[Por
 
 def _ids(crosses: bool) -> list[str]:
     """Return the names of the integer inputs; a decoder with an encoder has only the ids of the tokens."""
-    return ["input_ids"] if crosses else list(_IDS)
+    return [TOKENS] if crosses else list(_IDS)
 
 
 def _problems_of_names(input_ports: Mapping[str, Port], output_ports: Mapping[str, Port]) -> Iterator[str]:
@@ -290,18 +336,41 @@ def _problems_of_names(input_ports: Mapping[str, Port], output_ports: Mapping[st
     crosses = bool(ports_named(_CROSS, input_ports))
     own = OWN if crosses else ""
     numbered = [(number, side) for number in range(layers) for side in SIDES]
+    tokens = [EMBEDDINGS if EMBEDDINGS in input_ports and not crosses else TOKENS, *_ids(crosses)[1:]]
+    result = HIDDEN_STATES if HIDDEN_STATES in output_ports and LOGITS not in output_ports else LOGITS
     wanted = {
         "input": (
             [
-                *_ids(crosses),
+                *tokens,
                 *(f"{PAST_NAMES % number}{own}{side}" for number, side in numbered),
                 *(f"{PAST_NAMES % number}{CROSS}{side}" for number, side in numbered if crosses),
             ],
             input_ports,
         ),
-        "output": (["logits", *(f"{PRESENT_NAMES % number}{own}{side}" for number, side in numbered)], output_ports),
+        "output": ([result, *(f"{PRESENT_NAMES % number}{own}{side}" for number, side in numbered)], output_ports),
     }
-    yield from problems_of_names(wanted, _OPTIONAL)
+    problems = [*problems_of_names(wanted, _OPTIONAL)]
+    has_all = all(name in ports or name in _OPTIONAL for names, ports in wanted.values() for name in names)
+    if crosses or not has_all:
+        yield from problems
+        return
+    reserved = {name: port for name, port in input_ports.items() if _is_reserved(name, wanted["input"][0])}
+    for name, port in input_ports.items():
+        if name in reserved or ("position_ids" not in input_ports and name not in wanted["input"][0] and _counts(port)):
+            yield f"the input `{name}` is unknown to callers" + ("" if name in reserved else "; is it `position_ids`?")
+    for name in output_ports:
+        if _is_reserved(name, wanted["output"][0]):
+            yield f"the output `{name}` is unknown to callers"
+
+
+def _is_reserved(name: str, known: Collection[str]) -> bool:
+    """Whether a name is one that callers give a meaning, but not to this model."""
+    return name not in known and (name in (TOKENS, EMBEDDINGS) or name.startswith(_PREFIXES))
+
+
+def _counts(port: Port) -> bool:
+    """Whether an input has the type and the shape of positions."""
+    return port.model_dtype == np.int64 and [str(dim) for dim in port.shape] == [BATCH, SEQUENCE]
 
 
 def problems_of_names(
@@ -322,8 +391,13 @@ def _problems_of_types(input_ports: Mapping[str, Port], output_ports: Mapping[st
         port = input_ports.get(name)
         if port is not None and (port.model_dtype != np.int64 or len(port.shape) != 2):
             yield f"the input `{name}` is {shown(port)}, not int64 of rank 2"
-    if len(output_ports["logits"].shape) != 3 or not dims.is_static(output_ports["logits"].shape[2]):
-        yield f"the output `logits` is {shown(output_ports['logits'])}, not ({BATCH}, {SEQUENCE}, vocabulary)"
+    for name, width in ((LOGITS, "vocabulary"), (HIDDEN_STATES, "size")):
+        port = output_ports.get(name)
+        if port is not None and (len(port.shape) != 3 or not dims.is_static(port.shape[2])):
+            yield f"the output `{name}` is {shown(port)}, not ({BATCH}, {SEQUENCE}, {width})"
+    port = input_ports.get(EMBEDDINGS)
+    if port is not None and (len(port.shape) != 3 or not dims.is_static(port.shape[2])):
+        yield f"the input `{EMBEDDINGS}` is {shown(port)}, not ({BATCH}, {SEQUENCE}, size)"
     past = ports_named(_PAST, input_ports)
     first = past[0]
     yield from problems_of_rows("input", past)
@@ -350,10 +424,11 @@ def problems_of_rows(kind: str, ports: Sequence[Port]) -> Iterator[str]:
 
 def _cache_kind(input_ports: Mapping[str, Port], output_ports: Mapping[str, Port]) -> Cache | None:
     """Return whether the cache of every layer grows by the new tokens or keeps its length; None if neither is the case."""
+    new = input_ports[EMBEDDINGS if EMBEDDINGS in input_ports else TOKENS].shape[1]
     kinds: set[Cache | None] = set()
     for port in ports_named(_PAST, input_ports):
         result = output_ports[port.name.replace("past_key_values", "present")]
-        grown = dims.same(result.shape[2], port.shape[2] + input_ports["input_ids"].shape[1])
+        grown = dims.same(result.shape[2], port.shape[2] + new)
         kept = dims.same(result.shape[2], port.shape[2])
         kinds.add("growing" if grown else "static" if kept else None)
     return kinds.pop() if len(kinds) == 1 else None

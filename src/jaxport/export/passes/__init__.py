@@ -36,6 +36,7 @@ from jaxport.export.passes.scanned import scanned
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.sizes import sizes
 from jaxport.export.passes.statistics import batch_normalization
+from jaxport.export.passes.tables import tables
 from jaxport.export.passes.tidy import tidy, unit_axes
 from jaxport.export.passes.tied import tied
 from jaxport.graph.fusions.activations import activations
@@ -92,6 +93,7 @@ DEFAULT: tuple[Pass, ...] = (
     global_pools,
     padded_pools,
     double_factors,
+    tables,
     operand_order,
     repeated,
     tied,

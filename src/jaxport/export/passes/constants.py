@@ -6,7 +6,7 @@
 3. Weights that are only used in a narrower floating-point type (float32 parameters of a model that computes in
    float16): they are stored in that type.
 
-`known` also computes larger ones, for passes that need their values.
+`known` also computes larger ones, for passes that need their values, and `tables` stores them at last.
 
 Integer and boolean arithmetic is exact, and so are the four operations and the square root of floats. Other functions
 of floats are computed in double precision and rounded, which is as good as any runtime.
@@ -58,6 +58,28 @@ def _reduction(function: PythonFunction) -> PythonFunction:
     return reduced
 
 
+def _padded(
+    x: np.ndarray,
+    pads: np.ndarray,
+    value: np.ndarray | None = None,
+    axes: np.ndarray | None = None,
+    *,
+    mode: str = "constant",
+) -> np.ndarray:
+    if mode != "constant" or (pads < 0).any():
+        raise ValueError(mode)
+    widths, along = np.zeros((x.ndim, 2), np.int64), slice(None) if axes is None else axes
+    widths[along] = pads.reshape(2, -1).T
+    return np.pad(x, widths, constant_values=np.zeros((), x.dtype) if value is None else value)
+
+
+def _cumulated(x: np.ndarray, axis: np.ndarray, *, exclusive: int = 0, reverse: int = 0) -> np.ndarray:
+    if exclusive:
+        raise ValueError("exclusive")
+    along = int(axis)
+    return np.flip(np.cumsum(np.flip(x, along), along), along) if reverse else np.cumsum(x, along, dtype=x.dtype)
+
+
 _IN_DOUBLE: dict[str, PythonFunction] = {
     "Cos": np.cos,
     "Exp": np.exp,
@@ -73,6 +95,7 @@ _INTEGERS: dict[str, PythonFunction] = {**folding.COMPUTES, "Range": np.arange}
 _FLOATS: dict[str, PythonFunction] = {
     **folding.COMPUTES,
     "Ceil": np.ceil,
+    "CumSum": _cumulated,
     "Div": np.divide,
     "Floor": np.floor,
     "ReduceMax": _reduction(np.max),
@@ -80,6 +103,7 @@ _FLOATS: dict[str, PythonFunction] = {
     "ReduceSum": _reduction(np.add.reduce),
     "IsInf": np.isinf,
     "IsNaN": np.isnan,
+    "Pad": _padded,
     "Relu": lambda x: np.maximum(x, 0),
     "Round": np.rint,
     "Tile": lambda x, repeats: np.tile(x, repeats.tolist()),

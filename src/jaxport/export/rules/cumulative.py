@@ -46,10 +46,10 @@ def cumlogsumexp(op, x, *, axis, reverse):
 def doubling(op, combine, identity, x, axis, reverse):
     """Return the combined prefixes of `x` along an axis; from the end if `reverse` is set."""
 
-    def step(op, x, distance):
+    def step(op, x, distance, shape=None):
         vector = op.unsqueeze(distance, (0,))
         first, end = (vector, (np.iinfo(INT64).max,)) if reverse else ((0,), op.Neg(vector))
-        kept = op.emit("Slice", x, first, end, (axis,), results=[(x.dtype, None)])
+        kept = op.emit("Slice", x, first, end, (axis,), results=[(x.dtype, shape)])
         side = np.zeros(2 * x.rank, INT64)
         side[axis + x.rank if reverse else axis] = 1
         pads = op.Mul(vector, op.const(side))
@@ -58,7 +58,8 @@ def doubling(op, combine, identity, x, axis, reverse):
     size = x.shape[axis]
     if dims.is_static(size):
         for exponent in range((int(size) - 1).bit_length() if size else 0):
-            x = step(op, x, op.const(1 << exponent, INT64))
+            shape = [d - (1 << exponent) if a == axis else d for a, d in enumerate(x.shape)]
+            x = step(op, x, op.const(1 << exponent, INT64), shape)
         return x
     count = op.dim(size)
 

@@ -105,9 +105,9 @@ class SpecReader:
     ShapeDtypeStruct(shape=(B, 2*B, 3), dtype=float32)
     """
 
-    def __init__(self, default_dtype: DTypeLike, constraints: Sequence[str] = ()):
+    def __init__(self, default_dtype: DTypeLike, constraints: Sequence[str] | None = ()):
         self.default_dtype = np.dtype(default_dtype)
-        self.constraints = tuple(constraints)
+        self.constraints = _listed(constraints)
         self.scope: Any = None
         self._names: set[str] = set()
 
@@ -217,6 +217,20 @@ class SpecReader:
             ) from error
 
 
+def _listed(constraints: Sequence[str] | None) -> tuple[str, ...]:
+    """Return constraints as a tuple; a single text, or what is no sequence, is refused."""
+    if constraints is None:
+        return ()
+    if isinstance(constraints, str) or not isinstance(constraints, Iterable):
+        raise InvalidArgument(
+            f"the constraints {constraints!r} are no sequence of texts",
+            where="`constraints`",
+            why=f"they are a value of type `{type(constraints).__name__}`",
+            instead='write a list, such as constraints=["T >= 2"]',
+        )
+    return tuple(constraints)
+
+
 @dataclass(frozen=True)
 class Inputs:
     """The specifications of all inputs.
@@ -238,7 +252,7 @@ class Inputs:
 def read_inputs(
     inputs: Sequence[PyTree],
     input_params: Parameters | None = None,
-    constraints: Sequence[str] = (),
+    constraints: Sequence[str] | None = (),
     double_precision: bool = False,
     fn: PythonFunction | None = None,
 ) -> Inputs:

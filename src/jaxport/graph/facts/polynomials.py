@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 
@@ -11,7 +11,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.graph.editing import Dim
 from jaxport.jaxprs.dim_text import Expression, parse
 
-__all__ = ["SizePolynomial", "polynomial"]
+__all__ = ["SizePolynomial", "polynomial", "quotient"]
 
 Product = tuple["Atom", ...]
 
@@ -25,10 +25,12 @@ class Atom:
 
     Attributes:
       least: a lower bound: sizes that have a name are positive. None if none is known.
+      divided: what is divided by which positive number, if it is such a quotient, rounded down.
     """
 
     text: str
     least: int | None = 1
+    divided: tuple[SizePolynomial, int] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,12 @@ class SizePolynomial:
         return quotient, rest
 
     def is_at_least(self, bound: SizePolynomial | int) -> bool:
-        """Whether it is known not to be less than another one, whatever the sizes are."""
-        difference = self - bound
+        """Whether it is known not to be less than another one, whatever the sizes are.
+
+        >>> polynomial("n").is_at_least(polynomial("2*floordiv(n, 2)"))
+        True
+        """
+        difference = (self - bound)._without_quotients()
         if difference.number is not None:
             return difference.number >= 0
         if len(difference.terms) > MOST_TERMS:
@@ -119,6 +125,20 @@ class SizePolynomial:
                 term = term * (SizePolynomial.of({(atom,): 1}) + atom.least)
             moved = moved + term
         return all(factor > 0 for _, factor in moved.terms)
+
+    def _without_quotients(self) -> SizePolynomial:
+        """Return it with `n - mod(n, k)` for `k*floordiv(n, k)`."""
+        made = polynomial(0)
+        for atoms, factor in self.terms:
+            last = next((atom for atom in atoms if atom.divided is not None and factor % atom.divided[1] == 0), None)
+            if last is None or last.divided is None:
+                made = made + SizePolynomial.of({atoms: factor})
+                continue
+            whole, divisor = last.divided
+            rest = SizePolynomial.of({(_atom("mod", [whole, _lifted(divisor)]),): 1})
+            others = SizePolynomial.of({_without(atoms, [last]) or (): factor // divisor})
+            made = made + others * (whole - rest)
+        return made
 
 
 def _lifted(value: SizePolynomial | int) -> SizePolynomial:
@@ -172,7 +192,22 @@ def _of(expression: Expression) -> SizePolynomial:
     if expression.form in ("+", "-", "*"):
         one, other = parts
         return one + other if expression.form == "+" else one - other if expression.form == "-" else one * other
-    return SizePolynomial.of({(Atom(repr((expression.form, parts)), _least(expression.form, parts)),): 1})
+    return SizePolynomial.of({(_atom(expression.form, parts),): 1})
+
+
+def quotient(whole: SizePolynomial, divisor: int) -> SizePolynomial:
+    """Return a quotient by a positive number, rounded down.
+
+    >>> quotient(polynomial("n + 1"), 2) == polynomial("floordiv(n + 1, 2)")
+    True
+    """
+    return SizePolynomial.of({(_atom("floordiv", [whole, _lifted(divisor)]),): 1})
+
+
+def _atom(form: str, parts: list[SizePolynomial]) -> Atom:
+    divisor = parts[1].number if form == "floordiv" else None
+    divided = (parts[0], divisor) if divisor is not None and divisor > 0 else None
+    return Atom(repr((form, parts)), _least(form, parts), divided)
 
 
 def _least(form: str, parts: list[SizePolynomial]) -> int | None:

@@ -146,10 +146,15 @@ class Attended:
         return Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, self.sizes)
 
 
-def recognized(node: ir.Node) -> Attended | str | None:
-    """Return the attention that a product ends, the reason why a similar computation is none, or None."""
-    result = Seen.whole(node.outputs[0])
-    operands = None if result is None else result.contracted()
+def recognized(node: ir.Node, view: ir.Value | None = None) -> Attended | str | None:
+    """Return the attention that a product ends, the reason why a similar computation is none, or None.
+
+    Args:
+      node: the product.
+      view: a view of its result, which is the result of the attention.
+    """
+    result = Seen.whole(node.outputs[0] if view is None else view)
+    operands = None if result is None or result.value is not node.outputs[0] else result.contracted()
     if result is None or operands is None:
         return None
     for weights, value in (operands, operands[::-1]):
@@ -169,7 +174,12 @@ def recognized(node: ir.Node) -> Attended | str | None:
         if axes is None:
             return "its axes are not those of batches, heads, queries and keys"
         sizes = sizes | sizes_of(result, weights, value) | {None: 1}
-        sides, scale, dtype = (scores.query, scores.key, value, result), scores.scale, weights.value.dtype
+        own = result.along[:1]
+        sides, scale, dtype = (
+            (scores.query, scores.key, value, Seen(result.entry, own[0][0], result.entry, own)),
+            scores.scale,
+            weights.value.dtype,
+        )
         sink = weighed.sink
         if sink is not None and not {*sink.axes} <= {axes.heads, axes.group, None, *joined_axes(axes)}:
             return "its sinks differ between positions"

@@ -37,7 +37,7 @@ from jaxport.graph.facts.facts import Facts
 from jaxport.graph.facts.forms import ZERO, Form, divided, uniform
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.facts.moves import Places, whole_group
-from jaxport.graph.facts.polynomials import polynomial
+from jaxport.graph.facts.polynomials import polynomial, quotient
 from jaxport.graph.fusing import Builder, report
 from jaxport.onnx_facts import ARITHMETIC, LOOKUPS, RESHAPING, VIEWS
 
@@ -311,7 +311,7 @@ class _Along:
         if len(axes) > 1 or start is None or step is None or step < 1:
             return None
         is_whole = (start, step) == (0, 1) and length == whole
-        is_last = step == 1 and length + start == whole
+        is_last = (length * step + start).is_at_least(whole) or length == quotient(whole - start + (step - 1), step)
         if not is_whole and not is_last and length.number is None:
             return None
         return cls(start, axes[0], step, is_whole, is_last)

@@ -4,6 +4,8 @@
 2. The same with the halves rotated first: `x cos + concat(-b, a) sin`, with both tables repeated, or their angles.
 3. Neighbours paired: `stack(a cos - b sin, b cos + a sin)` of every second element, merged into one axis.
 
+The last elements of `x` may be joined to the rotated ones as they are.
+
 The axes are those of batches, positions, heads and vectors, in any order; the tables are of positions, or of positions
 and batches. In half precision there may be casts between the operators: the operator computes in the dtype of the
 products, and rounds once.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ import onnx_ir as ir
 from jaxport.graph.arranging import Arrangement, goes_into_transpose
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
-from jaxport.graph.fusions.scores import uncast, unrounded
+from jaxport.graph.fusions.scores import HALVES, uncast, unrounded
 from jaxport.graph.matching import Axis, Seen, look
 from jaxport.onnx_facts import VIEWS
 
@@ -79,6 +81,8 @@ class Rotation:
       cos, sin: the tables.
       interleaved: whether pairs are neighbours instead of halves.
       dtype: the dtype of the products of elements and tables.
+      count: how many elements of a vector of `x` are rotated, the first ones.
+      width: how many elements it has.
     """
 
     result: ir.Value
@@ -87,13 +91,15 @@ class Rotation:
     sin: Table
     interleaved: bool
     dtype: ir.DataType | None
+    count: int
+    width: int
 
 
 def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     rank = len(dims_of(node.outputs[0]) or ())
     if not rank:  # nothing is known of its shape
         return None
-    rotation = next(_joined(node, rank) if is_op(node, "Concat") else _turned(node, rank), None)
+    rotation = next(_rotations(node, rank), None)
     if rotation is None:
         return None
     dims = dims_of(rotation.result) or []
@@ -108,10 +114,9 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
 
 
 def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
-    heads, width = dims[3 - sequence], dims[VECTOR]
-    assert isinstance(width, int)
+    heads, half = dims[3 - sequence], rotation.count // 2
     sizes: dict[Axis, Dim] = dict(enumerate(dims))
-    table, halved = [dims[0], dims[sequence], width // 2], sizes | {VECTOR: width // 2}
+    table, halved = [dims[0], dims[sequence], half], sizes | {VECTOR: half}
     tables = [
         (one, how)
         for one in (rotation.cos, rotation.sin)
@@ -135,7 +140,8 @@ def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
             builder.expanded(builder.cast(how.apply(builder, one.emit(builder)), dtype), table) for one, how in tables
         ]
         attributes: dict[str, Any] = {"interleaved": 1} if rotation.interleaved else {}
-        attributes |= {"num_heads": heads} if len(x.merged) == 3 else {}
+        attributes |= {"rotary_embedding_dim": rotation.count} if rotation.count != dims[VECTOR] else {}
+        attributes |= {"num_heads": heads} if len(x.merged) == 3 or rotation.count != dims[VECTOR] else {}
         arranged = builder.cast(x.apply(builder, builder.now(rotation.x.value)), dtype)
         turned = builder.emit("RotaryEmbedding", [arranged, *caches], x.merged, dtype, **attributes)
         return result.revert(builder, builder.cast(turned, rotation.result.dtype))
@@ -144,11 +150,20 @@ def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
     return Fusion("RotaryEmbedding", rotation.result, leaves, build)
 
 
+def _rotations(node: ir.Node, rank: int) -> Iterator[Rotation]:
+    """Match a rotation of vectors, or of their first elements with the others behind them."""
+    found = itertools.chain(_joined(node, rank), _partial(node, rank)) if is_op(node, "Concat") else _turned(node, rank)
+    for rotation in found:
+        dims = dims_of(rotation.result)
+        if dims is not None and dims[-1] == rotation.width:
+            yield rotation
+
+
 def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
-    """Match `a cos - b sin` and `b cos + a sin`, concatenated or interleaved."""
+    """Match `a cos - b sin` and `b cos + a sin`, concatenated or interleaved; the last elements may be behind them."""
     result = node.outputs[0]
     stacked = len(node.inputs) == 2 and all(is_op(x.producer(), "Unsqueeze") for x in sources(node))
-    if len(node.inputs) != 2 or integer(node, "axis", 0) % rank != rank - 1:
+    if len(node.inputs) not in (2, 3) or integer(node, "axis", 0) % rank != rank - 1:
         return
     if stacked:
         users = [user for user, _ in result.uses()]
@@ -158,11 +173,54 @@ def _joined(node: ir.Node, rank: int) -> Iterator[Rotation]:
         dims, half = dims_of(result) or [], dims_of(node.inputs[0]) or []
         if len(dims) != VECTOR + 1 or dims[:-1] != half[:-2] or dims[-1] != 2 * half[-2]:
             return
-    first, second = (unrounded(look(x, range(rank))) for x in sources(node))
+    first, second, *rest = (look(x, range(rank)) for x in sources(node))
+    first, second = unrounded(first), unrounded(second)
     for a, b, cos, sin in _pairs(first, second):
-        x = _parted(uncast(a), uncast(b), alternating=stacked)
-        if x is not None:
-            yield Rotation(result, x, Table(cos), Table(sin), stacked, first.value.dtype)
+        parted = _parted(uncast(a), uncast(b), alternating=stacked)
+        if parted is None:
+            continue
+        x, count, width = parted
+        rotation = Rotation(result, x, Table(cos), Table(sin), stacked, first.value.dtype, count, width)
+        whole = _beside(rotation, rest[0], result) if rest else rotation
+        if whole is not None:
+            yield whole
+
+
+def _partial(node: ir.Node, rank: int) -> Iterator[Rotation]:
+    """Match a rotation, concatenated with the last elements."""
+    if len(node.inputs) != 2 or rank != VECTOR + 1 or integer(node, "axis", 0) % rank != VECTOR:
+        return
+    rest, turned = look(source(node, 1), range(rank)), source(node)
+    while is_op(cast := turned.producer(), "Cast") and turned.dtype in (ir.DataType.FLOAT, *HALVES):
+        turned = source(cast)
+    last = turned.producer()
+    stack = source(last).producer() if is_op(last, "Reshape") else None
+    if is_op(stack, "Concat"):
+        inner = _joined(stack, rank + 1)
+    elif is_op(last, "Concat"):
+        inner = _joined(last, rank)
+    else:
+        inner = _turned(last, rank) if is_op(last, "Add") else ()
+    for part in inner:
+        whole = _beside(part, rest, node.outputs[0]) if part.result is turned else None
+        if whole is not None:
+            yield whole
+
+
+def _beside(part: Rotation, rest: Seen, result: ir.Value) -> Rotation | None:
+    """Return a rotation with the elements behind those that it rotates; None if these are others, or would be rounded."""
+    behind = _extent(uncast(rest))
+    if behind is None:
+        return None
+    x, taken, width = uncast(behind[0]), behind[1], behind[2]
+    before = (x, range(part.count), width) if part.x == x else _extent(part.x)
+    if before is None or uncast(before[0]) != x:
+        return None
+    if (before[1], taken) != (range(part.count), range(part.count, width)):
+        return None
+    if x.value.dtype != part.dtype and not (x.value.dtype in HALVES and part.dtype == ir.DataType.FLOAT):
+        return None
+    return replace(part, result=result, x=x, width=width)
 
 
 def _pairs(first: Seen, second: Seen) -> Iterator[tuple[Seen, Seen, Seen, Seen]]:
@@ -193,40 +251,58 @@ def _turned(node: ir.Node, rank: int) -> Iterator[Rotation]:
             continue
         for (x, cos), (turned, sin) in itertools.product((one, one[::-1]), (other, other[::-1])):
             cosines, sines = _half_of(cos), _half_of(sin)
-            if _is_half_turned(uncast(turned), uncast(x)) and cosines is not None and sines is not None:
-                result = node.outputs[0]
-                yield Rotation(result, uncast(x), cosines, sines, interleaved=False, dtype=result.dtype)
+            width, result = _width_of_turned(uncast(turned), uncast(x)), node.outputs[0]
+            if width and cosines is not None and sines is not None:
+                yield Rotation(result, uncast(x), cosines, sines, False, result.dtype, width, width)
 
 
-def _is_half_turned(seen: Seen, x: Seen) -> bool:
-    """Whether a value is `concat(-b, a)`, with `a` and `b` the halves of `x`."""
+def _width_of_turned(seen: Seen, x: Seen) -> int | None:
+    """Return the size of vectors if a value is `concat(-b, a)`, with `a` and `b` the halves of `x`; None if it is not."""
     if not seen.is_op("Concat") or len(seen.node.inputs) != 2 or seen.axes[integer(seen.node, "axis", 0)] != VECTOR:
-        return False
+        return None
     negative, a = (look(half, seen.axes) for half in sources(seen.node))
     b = (unrounded(negative).operands("Neg") or [None])[0]
-    return b is not None and _parted(uncast(a), uncast(b), alternating=False) == x
+    parted = None if b is None else _parted(uncast(a), uncast(b), alternating=False)
+    if parted is None:
+        return None
+    whole, count, width = parted
+    return width if whole == x and count == width else None
 
 
-def _parted(a: Seen, b: Seen, *, alternating: bool) -> Seen | None:
-    """Return the value whose vectors were split into `a` and `b`: two halves, or alternating elements."""
-    one, other = a.value.producer(), b.value.producer()
-    if a.axes != b.axes or VECTOR not in a.axes or one is None or other is None:
+def _parted(a: Seen, b: Seen, *, alternating: bool) -> tuple[Seen, int, int] | None:
+    """Return the value whose vectors begin with `a` and `b`, halves or alternating elements, the size of both, and its own."""
+    one, other = _extent(a), _extent(b)
+    if one is None or other is None or one[0] != other[0]:
         return None
-    place = a.axes.index(VECTOR)
-    width = (dims_of(one.inputs[0]) or [None] * (place + 1))[place] if one.inputs[0] is not None else None
-    if one.inputs[0] is not other.inputs[0] or not isinstance(width, int) or width % 2:
+    count = 2 * len(one[1])
+    halves = (range(count // 2), range(count // 2, count))
+    wanted = (range(0, count, 2), range(1, count, 2)) if alternating else halves
+    return (uncast(one[0]), count, one[2]) if (one[1], other[1]) == wanted else None
+
+
+def _extent(part: Seen) -> tuple[Seen, range, int] | None:
+    """Return the value that elements are taken from along the axis of vectors, which ones, and how many it has."""
+    node = part.value.producer()
+    if VECTOR not in part.axes or not is_op(node, "Split", "Slice", "Gather"):
         return None
-    if a.is_op("Split"):
-        halves = [one.outputs.index(a.value), other.outputs.index(b.value)] == [0, 1] and one is other
-        equal = dims_of(a.value) == dims_of(b.value) and len(one.outputs) == 2
-        is_split = halves and equal and not alternating and integer(one, "axis", 0) % len(a.axes) == place
-    elif a.is_op("Slice", "Gather") and b.is_op("Slice", "Gather"):
-        wanted = [range(0, width, 2), range(1, width, 2)]
-        wanted = wanted if alternating else [range(width // 2), range(width // 2, width)]
-        is_split = [_taken(node, place, width) for node in (one, other)] == wanted
-    else:
-        is_split = False
-    return uncast(look(source(one), a.axes)) if is_split else None
+    place = part.axes.index(VECTOR)
+    whole, width = look(source(node), part.axes), (dims_of(source(node)) or [None] * len(part.axes))[place]
+    if not isinstance(width, int):
+        return None
+    if not is_op(node, "Split"):
+        taken = _taken(node, place, width)
+        return None if taken is None else (whole, taken, width)
+    if integer(node, "axis", 0) % len(part.axes) != place:
+        return None
+    start = 0
+    for value in node.outputs:
+        size = (dims_of(value) or [None] * len(part.axes))[place]
+        if not isinstance(size, int):
+            return None
+        if value is part.value:
+            return whole, range(start, start + size), width
+        start += size
+    return None
 
 
 def _taken(node: ir.Node, place: int, width: int) -> range | None:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.ops.indexing import columns_to_image
 from jaxport.importer.resolving.registry import Host, OutputCount, earlier, op
-from jaxport.importer.values.host import RuntimeValue, Tensor, dims_compare, is_dim
+from jaxport.importer.values.host import RuntimeValue, SizesDiffer, Tensor, dims_compare, is_dim
 from jaxport.importer.values.namespaces import jnp, known, lax
 from jaxport.jaxprs import Dim
 
@@ -21,7 +21,10 @@ def _split_evenly(input: Tensor, count: int, axis: int) -> tuple[Tensor, ...]:
 
 
 def _split(input: Tensor, sizes: Sequence[Dim], axis: int) -> tuple[Tensor, ...]:
-    """Return the parts of these sizes; the last one is what is left."""
+    """Return the parts of these sizes; the last one is what is left, which the model may state otherwise if it is known."""
+    total = sum(sizes)
+    if is_dim(total) and total != input.shape[axis]:
+        raise SizesDiffer(input.shape[axis], total)
     if all(isinstance(size, int) and size * len(sizes) == input.shape[axis] for size in sizes):
         return tuple(jnp.split(input, len(sizes), axis=axis))
     return tuple(jnp.split(input, list(accumulate(sizes))[:-1], axis=axis))

@@ -9,9 +9,9 @@ import numpy as np
 
 from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.resolving.registry import Extent, Host, Position, earlier, op, variant
-from jaxport.importer.values.host import HostValue, Tensor, is_dim
+from jaxport.importer.values.host import HostValue, SizesNeeded, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import helper, jnp, known, lax
-from jaxport.jaxprs import Dim
+from jaxport.jaxprs import Dim, dims
 
 
 @op("GatherElements", since=11)
@@ -228,12 +228,54 @@ def slice_(
 
 
 @op("jaxport", "UpdatedSlice", since=1)
-def updated_slice(data, new, position, *, axis, size):
-    """Return `data` with `new`, `size` entries of `axis`, from a position on (see `jaxport.importer.resolving.extents`)."""
-    if new.shape[axis] != size:
+def updated_slice(data, new, position, width: Host | None = None, highest: Host | None = None, *, axis, size=None):
+    """Return `data` with `new`, `size` entries of `axis`, from a position on (see `jaxport.importer.resolving.extents`).
+
+    Where `width` is given, it is the size; `highest` is where a position is clipped.
+    """
+    start = None if width is None else known(position)
+    if start is not None:  # as the file says, also where the size of the result depends on the position
+        end = start + width
+        parts = [(host([0]), start), (end, host([np.iinfo(np.int64).max]))]
+        before, behind = (_sliced(data, *(jnp.reshape(x, (1,)) for x in part), [axis], [1]) for part in parts)
+        return jnp.concatenate([before, new, behind], axis=axis)
+    replaced = size if width is None else width.item()
+    if not dims.same(new.shape[axis], replaced):
         raise ModelError(
-            f"{new.shape[axis]} entries replace {size}",
+            f"{new.shape[axis]} entries replace {replaced}",
             why="the size of the result would depend on the position",
             instead="export the model again",
         )
+    _check_inside(replaced, data.shape[axis], 0 if highest is None else highest.item())
     return lax.dynamic_update_slice_in_dim(data, new, jnp.reshape(position, ()), axis)
+
+
+def _check_inside(size: Dim, length: Dim, highest: Dim = 0) -> None:
+    """Check that a part of `size` entries, which begins at `highest` at most, is inside an axis of some length."""
+    if (is_dim(size) or is_dim(length)) and not dims.known(lambda: size <= length):
+        raise SizesNeeded(f"{length} >= {size}", checked=False)
+    if highest + size > length:
+        raise ModelError(
+            f"a part of {size} entries that may begin at {highest} does not fit into {length}",
+            why="the size of the result would depend on the position",
+            instead="export the model again",
+        )
+
+
+@op("jaxport", "Window", since=1)
+def window(data, starts, sizes: Host, axes: Host | None, *highest: Host):
+    """Return a part of `data` of some sizes, wherever it begins (see `jaxport.importer.resolving.extents`).
+
+    `highest` is where all starts, or each of them, are clipped.
+    """
+    along = range(starts.shape[0]) if axes is None else [*map(int, axes)]
+    first = known(starts)
+    if first is not None:  # as the file says, also where it cuts off what is outside
+        return _sliced(data, first, first + jnp.reshape(sizes, (-1,)), along, [1] * len(along))
+    sizes = jnp.broadcast_to(jnp.reshape(sizes, (-1,)), (len(along),)).tolist()
+    limits = [limit for bound in highest for limit in jnp.reshape(bound, (-1,)).tolist()]
+    limits = limits * len(along) if len(limits) == 1 else limits
+    for index, (size, limit, axis) in enumerate(zip(sizes, limits, along, strict=True)):
+        _check_inside(size, data.shape[axis], limit)
+        data = lax.dynamic_slice_in_dim(data, starts[index], size, axis)
+    return data

@@ -34,11 +34,14 @@ _register_search("ArgMin", jnp.argmin)
 def top_k(X, K: Host, *, axis=-1, largest=1, sorted=1):
     if X.dtype.kind not in "iu":
         X = jnp.where(X == 0, 0, X)  # XLA sorts -0 before 0, which are equal in ONNX
+    count, size = K.item(), X.shape[axis]
+    if is_dim(count) and not known(lambda: count <= size):
+        raise SizesNeeded(f"{size} >= {count}")
     if largest:
-        return tuple(lax.top_k(X, K.item(), axis=axis % X.ndim))
+        return tuple(lax.top_k(X, count, axis=axis % X.ndim))
     # `~` reverses the order of integers of any kind; `-` overflows for the smallest one.
     reverse = jnp.bitwise_not if X.dtype.kind in "iu" else jnp.negative
-    values, indices = lax.top_k(reverse(X), K.item(), axis=axis % X.ndim)
+    values, indices = lax.top_k(reverse(X), count, axis=axis % X.ndim)
     return reverse(values), indices
 
 

@@ -36,6 +36,8 @@ def place_slices(body: Body) -> None:
 
     1. The end of such a slice is its start and a number. It is given its extent.
     2. Such an update is `Concat(x[:start], new, x[start + size:])`. It becomes one operator.
+    3. The size may be a value of the graph, which is known while the program is traced: a sum or a quotient of sizes.
+       Then both become an operator that has it as an input.
 
     ONNX cuts off what is outside an axis, so the start has to be clipped to where it fits, or the file has to declare the
     size of the result.
@@ -43,6 +45,8 @@ def place_slices(body: Body) -> None:
     for node in body.nodes:
         if is_op(node.node, "Slice") and 3 <= len(node.inputs) <= 5:
             node.extent = _extent(node)
+            if node.extent is None:
+                _as_window(node)
     parts = {
         node.outputs[0]: part
         for node in body.nodes
@@ -86,18 +90,71 @@ def _as_update(node: BoundNode, parts: Mapping[ir.Value | None, _SideOfPosition]
     if first is None or last is None or not first.is_first or last.is_first or new is None or not isinstance(axis, int):
         return set()
     starts, ends = _elements(first.position), _elements(last.position)
-    alike = first.whole is last.whole and first.axis == last.axis == axis
-    if not alike or starts is None or ends is None or len(starts) != 1 or len(ends) != 1:
+    target = lookup(DOMAIN, "UpdatedSlice", 1)
+    if first.whole is not last.whole or not first.axis == last.axis == axis or target is None:
         return set()
-    size = ends[0].plus - starts[0].plus
-    shape, target = first.whole.shape, lookup(DOMAIN, "UpdatedSlice", 1)
-    whole = shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
-    fits = _fits(first.position, first.whole, axis, size) or (isinstance(whole, int) and _declared(node, axis, whole))
-    if starts[0][:2] != ends[0][:2] or size < 0 or not fits or target is None:
-        return set()
-    node.target, node.inputs = target, (first.whole, new, first.position)
-    node.attributes = {"axis": axis, "size": size}
+    if starts is not None and ends is not None and len(starts) == len(ends) == 1 and starts[0][:2] == ends[0][:2]:
+        size = ends[0].plus - starts[0].plus
+        if size < 0 or not (_fits(first.position, first.whole, axis, size) or _is_as_long(node, first.whole, axis)):
+            return set()
+        node.inputs, node.attributes = (first.whole, new, first.position), {"axis": axis, "size": size}
+    else:
+        added, highest = _added(first.position, last.position), _highest(first.position)
+        if added is None or len(highest) > 1 or not (highest or _is_as_long(node, first.whole, axis)):
+            return set()
+        node.inputs, node.attributes = (first.whole, new, first.position, added, *highest), {"axis": axis}
+    node.target = target
     return {part for part in (before, behind) if part is not None and _is_only_read_by(part, node.node)}
+
+
+def _is_as_long(node: BoundNode, whole: ir.Value, axis: int) -> bool:
+    """Whether the file says that the result is as long as the tensor that is updated."""
+    shape = whole.shape
+    return shape is not None and -len(shape) <= axis < len(shape) and _declared(node, axis, shape[axis])
+
+
+def _as_window(node: BoundNode) -> None:
+    """Make a slice from `start` to `start + size` an operator that takes the size, if it is one of the graph's values."""
+    data, starts, ends, axes, steps = (*node.inputs, None, None)[:5]
+    if data is None or constant_of(starts) is not None or (steps is not None and set(_numbers(steps) or [0]) != {1}):
+        return
+    added, highest, target = _added(starts, ends), _highest(starts), lookup(DOMAIN, "Window", 1)
+    if added is not None and highest and target is not None:
+        node.target, node.inputs, node.attributes = target, (data, starts, added, axes, *highest), {}
+
+
+def _added(starts: ir.Value | None, ends: ir.Value | None) -> ir.Value | None:
+    """Return the value whose sum with the starts is the ends."""
+    positions, node = _elements(starts), _source(ends)
+    if node is None or not is_op(node, "Add"):
+        return None
+    for start, added in (node.inputs, reversed(node.inputs)):
+        if start is starts or (positions is not None and _elements(start) == positions):
+            return added
+    return None
+
+
+def _highest(starts: ir.Value | None) -> list[ir.Value]:
+    """Return the upper bounds of starts that are clipped and not negative, all of them or one after another; else none."""
+    node = _source(starts)
+    if node is None:
+        return []
+    if is_op(node, "Concat"):
+        parts = [_highest(part) for part in node.inputs]
+        return [bound for part in parts for bound in part] if all(len(part) == 1 for part in parts) else []
+    low, high = node.inputs[1:] if is_op(node, "Clip") and len(node.inputs) == 3 else (None, None)
+    least = None if low is None else _numbers(low)
+    return [high] if high is not None and least and min(least) >= 0 else []
+
+
+def _source(value: ir.Value | None) -> ir.Node | None:
+    """Return the node that makes the elements of a value, which others only reshape or cast."""
+    node = None if value is None else value.producer()
+    for _ in range(DEEPEST):
+        if not is_op(node, *_MOVING):
+            break
+        node = None if node.inputs[0] is None else node.inputs[0].producer()
+    return node
 
 
 def _is_only_read_by(value: ir.Value, node: ir.Node) -> bool:
@@ -128,10 +185,11 @@ def _numbers(value: ir.Value) -> list[int] | None:
     return None if array is None else array.ravel().tolist()
 
 
-def _declared(node: BoundNode, axis: int, size: int) -> bool:
-    """Whether the file says that the result has this size."""
+def _declared(node: BoundNode, axis: int, size: int | ir.SymbolicDim) -> bool:
+    """Whether the file says that the result has this size: a number or a name."""
     shape = node.node.outputs[0].shape
-    return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == size
+    named = isinstance(size, int) or size.value is not None
+    return named and shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == size
 
 
 def _fits(starts: ir.Value | None, data: ir.Value, axis: int, size: int) -> bool:

@@ -16,7 +16,9 @@ __all__ = ["computed_narrower", "declared_wider", "warning_of"]
 
 _DOUBLE = np.dtype(np.float64)
 _EXACT = CHOICES | SIGN_CHANGES | {"Cast", "Constant"}
-"""Operators of which converting to float32 before or after them gives the same."""
+"""Operators of which converting to float32 before or after them gives the same, if what they give is a float."""
+_LARGE_INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64})
+"""Integers that a double holds, and float32 does not."""
 
 
 def warning_of(body: Body, static: Collection[ir.Value]) -> str:
@@ -46,7 +48,7 @@ def computed_narrower(body: Body, static: Collection[ir.Value]) -> list[str]:
       static: the values that are known while the program is traced: they are computed on the host, exactly.
     """
     doubles = {value for value in (*body.inputs, *body.initializers) if _is_double(value)}
-    affected = _affected(body, doubles, _known(body, static))
+    affected = _affected(body, doubles, set(), _known(body, static))
     return [v.name or "" for v in body.outputs if v in affected and (v.dtype is None or v.dtype != ir.DataType.DOUBLE)]
 
 
@@ -60,23 +62,43 @@ def _known(body: Body, static: Collection[ir.Value]) -> set[ir.Value]:
     return known
 
 
-def _affected(body: Body, doubles: set[ir.Value], static: Collection[ir.Value]) -> set[ir.Value]:
-    """Return the values that depend on arithmetic with doubles; `doubles` has those of outer bodies, and grows."""
+def _affected(
+    body: Body, doubles: set[ir.Value], integral: set[ir.Value], static: Collection[ir.Value]
+) -> set[ir.Value]:
+    """Return the values that depend on arithmetic with doubles.
+
+    `doubles` has those of outer bodies, and `integral` those among them that are large integers; both grow.
+    """
     affected: set[ir.Value] = set()
     for node in body.nodes:
         inputs = [value for value in node.inputs if value is not None]
+        outputs = [value for value in node.outputs if value is not None]
+        made = {value for index, value in enumerate(outputs) if _makes_double(node, index, doubles)}
         is_affected = any(value in affected or _is_computed(node, value, doubles, static) for value in inputs)
+        is_integral = any(value in integral and value not in static for value in inputs)
+        is_affected |= is_integral and _shows_integers(node, made)
         for inner in node.bodies():
             doubles.update(filter(_is_double, inner.inputs))
-            is_affected |= bool(_affected(inner, doubles, static)) or not affected.isdisjoint(inner.captured)
+            is_affected |= bool(_affected(inner, doubles, integral, static)) or not affected.isdisjoint(inner.captured)
         if isinstance(node.target, BodyFunction):
-            formal = zip(node.inputs, node.target.body.inputs, strict=False)
+            formal = list(zip(node.inputs, node.target.body.inputs, strict=False))
             inner_doubles = {inside for value, inside in formal if value in doubles}
-            is_affected |= bool(_affected(node.target.body, inner_doubles, static))
-        outputs = [value for value in node.outputs if value is not None]
-        doubles.update(value for index, value in enumerate(outputs) if _makes_double(node, index, doubles))
+            inner_integral = {inside for value, inside in formal if value in integral}
+            is_affected |= bool(_affected(node.target.body, inner_doubles, inner_integral, static))
+        doubles.update(made)
+        is_converted = node.node.op_type == "Cast" and inputs[0].dtype in _LARGE_INTEGERS
+        integral.update(made if is_converted or is_integral else ())
         affected.update(outputs if is_affected else ())
     return affected
+
+
+def _shows_integers(node: BoundNode, doubles: Collection[ir.Value]) -> bool:
+    """Whether a node makes anything but floats of doubles that are large integers: float32 does not tell neighbours apart."""
+    if isinstance(node.target, BodyFunction):
+        return False
+    if node.node.op_type == "Cast" and isinstance(node.attributes.get("to"), int):
+        return dtype_of(node.attributes["to"]).kind in "iu"
+    return any(value is not None and value not in doubles for value in node.outputs)
 
 
 def _is_double(value: ir.Value) -> bool:

@@ -420,7 +420,7 @@ def _not_known(node: BoundNode, subject: str, bounded: bool = False) -> ValueNot
     instead = (
         f"say how large its result is at most: `from_onnx(…, sizes={{{name!r}: bound}})`"
         if bounded
-        else "pass those inputs as NumPy arrays that the jitted function closes over"
+        else "pass those inputs as NumPy arrays that the jitted function closes over, or give them to `to_source(inputs={…})`"
     )
     return ValueNotKnown(
         f"{subject} of an operation has to be known before the program is traced",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -55,20 +55,21 @@ class Assumptions:
       checked: the smallest and the largest value of sizes for which others would have other results, by name.
       sizes: an expression in place of a name: `2*height`.
       because: the node that needs it, by the text of the assumption.
+      read: the names of sizes that are elements of inputs. A check of such an input may ask for any equality.
     """
 
     constraints: tuple[str, ...] = ()
     checked: Mapping[str, Bounds] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
     because: Mapping[str, str] = field(default_factory=dict)
+    read: frozenset[str] = frozenset()
 
     def symbol(self, name: str, scope: jax.export.SymbolicScope) -> Dim:
         """Return what stands for a name in a scope."""
         return jax.export.symbolic_shape(self.sizes.get(name, name), scope=scope)[0]
 
     def with_constraint(self, text: str, where: str) -> Assumptions:
-        constraints = (*self.constraints, text)
-        return Assumptions(constraints, self.checked, self.sizes, {**self.because, text: where})
+        return replace(self, constraints=(*self.constraints, text), because={**self.because, text: where})
 
     def bounds(self, name: str) -> Bounds:
         """Return the smallest and the largest value of a size, if it has one."""
@@ -87,7 +88,8 @@ class Assumptions:
         kept = (*(text for text in self.constraints if text not in implied), *texts)
         seen = {**self.checked, name: (max(least, before[0]), before[1] if most is None else most)}
         because = {**self.because, **dict.fromkeys(texts, where)}
-        return Assumptions(kept, seen if checked or name in self.checked else self.checked, self.sizes, because)
+        checked_too = seen if checked or name in self.checked else self.checked
+        return replace(self, constraints=kept, checked=checked_too, because=because)
 
     def with_size(self, name: str, text: str, where: str) -> Assumptions:
         """Return the assumptions with an expression for a name; those about the name itself are asked for again."""
@@ -97,7 +99,10 @@ class Assumptions:
         sizes = {each: str(evaluate(old, values)) for each, old in self.sizes.items()}
         constraints = tuple(each for each in self.constraints if name not in names_in(each))
         checked = {each: bounds for each, bounds in self.checked.items() if each != name}
-        return Assumptions(constraints, checked, {name: str(values[name]), **sizes}, {**self.because, name: where})
+        sizes = {name: str(values[name]), **sizes}
+        return replace(
+            self, constraints=constraints, checked=checked, sizes=sizes, because={**self.because, name: where}
+        )
 
     def beyond(self, constraints: Sequence[str]) -> Assumptions:
         """Return the assumptions without constraints that a user gave."""
@@ -236,15 +241,46 @@ def _strengthened(assumed: Assumptions, conditions: Sequence[Condition], where: 
         if cut is not None and cut not in assumed.constraints:
             assumed = assumed.with_constraint(cut, where)
             continue
-        found = _solutions(condition)
+        is_read = bool(symbols(f"{condition.left} + {condition.right}") & assumed.read)
+        found = _solutions(condition._replace(broadcasts=False) if is_read else condition)
+        found = found or (_of_sum(condition, assumed.read) if is_read else {})
         if len(found) == 1:
             ((name, text),) = found.items()
             assumed, done = assumed.with_size(name, text, where), done | {name}
+            continue
+        product = _of_product(condition) if is_read and not found else None
+        if product is not None and product not in assumed.constraints:
+            assumed = assumed.with_constraint(product, where)
             continue
         beyond = _beyond(condition)
         if not found and beyond is not None and beyond[1] > assumed.bounds(beyond[0])[0]:
             assumed = assumed.with_bounds(beyond[0], (beyond[1], None), where, True)
     return None if assumed is before else assumed
+
+
+def _of_sum(condition: Equality, names: Collection[str]) -> dict[str, str]:
+    """Return one of some names as the rest of the sum that it is in; nothing if there is no such sum.
+
+    >>> _of_sum(Equality("8", "first + second", False), {"first", "second"})
+    {'first': '8 - second'}
+    """
+    for side, other in ((condition.left, condition.right), (condition.right, condition.left)):
+        terms = side.split(" + ")
+        if len(terms) > 1 and terms[0] in names and set(terms[1:]) <= {*names} - {terms[0]}:
+            return {terms[0]: " - ".join([other, *terms[1:]])}
+    return {}
+
+
+def _of_product(condition: Equality) -> str | None:
+    """Return an equality as a constraint that JAX takes: with a product on its left side; None if there is none.
+
+    >>> _of_product(Equality("24", "rows*columns", False))
+    'rows*columns == 24'
+    """
+    for side, other in ((condition.left, condition.right), (condition.right, condition.left)):
+        if re.fullmatch(r"[A-Za-z_]\w*(\*[A-Za-z_]\w*)+", side):
+            return f"{side} == {other}"
+    return None
 
 
 def _with_inequality(assumed: Assumptions, condition: Inequality, where: str) -> Assumptions:
@@ -253,7 +289,7 @@ def _with_inequality(assumed: Assumptions, condition: Inequality, where: str) ->
         name, (least, most) = solved
         text = f"{name} >= {least}" if most is None else f"{name} <= {most}"
         if text not in assumed.constraints:
-            return assumed.with_bounds(name, (least, most), where, condition.checked)
+            return assumed.with_bounds(name, (least, most), where, condition.checked or name in assumed.read)
     if condition.checked or condition.text in assumed.constraints:
         return assumed
     return assumed.with_constraint(condition.text, where)
@@ -283,7 +319,9 @@ def _always(text: str) -> bool:
     >>> _always("floordiv(h - 3, 4)*floordiv(w - 3, 4) + floordiv(w - 3, 4) + floordiv(h - 3, 4) + 1 >= 0")
     True
     """
-    left, comparison, right = re.split("(>=|<=)", text)
+    left, comparison, right = re.split("([<>=]=)", text)
+    if comparison == "==":
+        return False
     names = sorted(names_in(text))
     sizes = (*range(1, min(40, int(2000 ** (1 / max(len(names), 1))))), LARGEST_SIZE)
     compare = operator.ge if comparison == ">=" else operator.le

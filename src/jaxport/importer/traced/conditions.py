@@ -66,7 +66,7 @@ def needed(error: Exception) -> list[Condition]:
     chain = causes(error)
     asked = [link for link in chain if isinstance(link, SizesNeeded)]
     if asked:
-        return [Inequality(asked[-1].constraint, True)]
+        return [Inequality(asked[-1].constraint, asked[-1].checked)]
     apart = [link for link in chain if isinstance(link, SizesDiffer)]
     if apart:
         return [Equality(*_without_factors(apart[-1].left, apart[-1].right), False)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import jax
@@ -14,8 +16,9 @@ import onnx_ir as ir
 from jaxport.errors import InvalidArgument
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.traced.assumptions import Assumptions
+from jaxport.importer.traced.read_sizes import ReadSizes
 from jaxport.importer.values.dtypes import canonical
-from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
 from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
 from jaxport.jaxprs.dims import constraints_of, evaluate
@@ -35,6 +38,7 @@ def input_specs(
     assumed: Assumptions = Assumptions(),  # noqa: B008  it is frozen
     inputs: Mapping[str, RuntimeValue] | None = None,
     known: Collection[str] = (),
+    read: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, RuntimeValue]:
     """Return a `jax.ShapeDtypeStruct` for each input of the model that is not known, with the model's own names for open sizes.
 
@@ -44,6 +48,7 @@ def input_specs(
       inputs: specs of some inputs, as `read_specs` returns them. Where the model gives a size of theirs a name, that stands
         for the size in other inputs, too.
       known: the names of inputs whose values are known.
+      read: the inputs that stand as `ReadSizes`, since their elements are sizes; each with the smallest one.
 
     Raises:
       InvalidArgument: the model does not declare the rank or type of an input.
@@ -66,12 +71,14 @@ def input_specs(
         for axis, size in enumerate(() if value.name in given else _declared_sizes(value))
         if not isinstance(size, int)
     }
+    elements = _elements([value for value in open_inputs if value.name in read], texts.values())
     bound = _bound(program, given)
     # A size with the name of an input would take it away from the argument of printed source.
-    named = {name for text in assumed.constraints for side in re.split("[<>]=", text) for name in symbols(side)}
+    named = {name for text in assumed.constraints for side in re.split("[<>=]=", text) for name in symbols(side)}
     scope = jax.export.SymbolicScope(assumed.constraints)
     taken = {value.name or "" for value in program.inputs} - named
-    names = _Names(texts.values(), taken, bound, lambda name: assumed.symbol(name, scope))
+    every = [*texts.values(), *(text for along in elements.values() for text in along)]
+    names = _Names(every, taken, bound, lambda name: assumed.symbol(name, scope))
 
     def spec(value: ir.Value) -> RuntimeValue:
         if value.name in given:
@@ -80,9 +87,27 @@ def input_specs(
             )
         sizes = enumerate(_declared_sizes(value))
         shape = tuple(size if isinstance(size, int) else names.size(texts[value, axis]) for axis, size in sizes)
-        return jax.ShapeDtypeStruct(shape, canonical(np.dtype(value.dtype.numpy())))  # type: ignore[union-attr]
+        dtype = np.dtype(value.dtype.numpy())  # type: ignore[union-attr]
+        made = jax.ShapeDtypeStruct(shape, canonical(dtype))
+        if value not in elements:
+            return made
+        least = read[value.name or ""]
+        sizes = [names.size(text) + (least - 1) for text in elements[value]]
+        return ReadSizes(made, HostValue(np.array(sizes, dtype=object).reshape(shape), dtype, value.name or ""))
 
     return {value.name or "": spec(value) for value in open_inputs}
+
+
+def _elements(values: Iterable[ir.Value], taken: Iterable[str]) -> dict[ir.Value, list[str]]:
+    """Return names for the elements of inputs, other than those of sizes."""
+    used, made = {*taken}, {}
+    for value in values:
+        stem = identifier(value.name or "", "size")
+        count = math.prod(size for size in _declared_sizes(value) if isinstance(size, int))
+        wanted = [f"{stem}_{index}" for index in range(count)] if value.shape else [f"{stem}_size"]
+        made[value] = [unique(name, used) for name in wanted]
+        used |= {*made[value]}
+    return made
 
 
 def _declared_sizes(value: ir.Value) -> Sequence[int | ir.SymbolicDim]:

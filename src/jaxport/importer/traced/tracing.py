@@ -14,6 +14,7 @@ from jaxport.importer.traced.assumptions import Assumptions, example, place_of, 
 from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.traced.conditions import Condition, needed
 from jaxport.importer.traced.input_specs import input_specs, is_spec, read_specs
+from jaxport.importer.traced.read_sizes import ReadSizes, readable
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
@@ -38,7 +39,8 @@ class RecordedProgram:
     `inputs` maps the names of the inputs that are arguments to their trees of variables; the others were known, and the
     steps are for their values: `known` has them. `outputs` are trees of variables, host values and None, one for each output.
     `assumed` is what the sizes have to be, and `fixed` where inputs have an open size that has to be a number: by input and
-    axis, the name of the size and the number. `is_finite` says that guards against NaN, which finite inputs and weights do
+    axis, the name of the size and the number. `read` has the elements of those inputs that are sizes, as numbers and dims.
+    `is_finite` says that guards against NaN, which finite inputs and weights do
     not need, are left out.
     """
 
@@ -51,6 +53,7 @@ class RecordedProgram:
     known: Mapping[str, RuntimeValue] = field(default_factory=dict)
     fixed: Mapping[str, Fixed] = field(default_factory=dict)
     is_finite: bool = False
+    read: Mapping[str, HostValue] = field(default_factory=dict)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -80,19 +83,27 @@ def completed(
     program: Program,
     inputs: Mapping[str, RuntimeValue] | None,
     attempt: Callable[[dict[str, RuntimeValue]], RecordedProgram],
+    reads_sizes: bool = False,
 ) -> RecordedProgram:
     """Return `attempt` of the inputs, with sizes for which it succeeds, as far as arithmetic decides them.
+
+    Args:
+      program: the imported model.
+      inputs: as `record` takes them.
+      attempt: records the program on specs and values of all inputs.
+      reads_sizes: whether the recording is for a target that may read sizes from the elements of inputs.
 
     Raises:
       ValueNotKnown: it needs sizes that arithmetic alone does not decide.
     """
     specs, values, constraints = read_specs(program, dict(inputs or {}))
-    latest = Assumptions(constraints)
+    read = readable(program, {**specs, **values}) if reads_sizes else {}
+    latest = Assumptions(constraints, read=_read_names(input_specs(program, Assumptions(), specs, values, read)))
 
     def tried(assumed: Assumptions) -> RecordedProgram:
         nonlocal latest
         latest = assumed
-        sizes = input_specs(program, assumed, specs, values)
+        sizes = input_specs(program, assumed, specs, values, read)
         with bounds_are_told(program) as taken:
             taken.update(sizes)
             made = attempt(sizes | values)
@@ -102,10 +113,17 @@ def completed(
     try:
         return with_assumptions(tried, latest)
     except JaxportError as error:
+        if read:  # what the program asks for without these sizes is what a user can give
+            return completed(program, inputs, attempt)
         conditions = needed(error)
         if not conditions:
             raise
         raise _refused(error, conditions, input_specs(program, latest, specs, values)) from error
+
+
+def _read_names(specs: Mapping[str, RuntimeValue]) -> frozenset[str]:
+    elements = (spec.elements.data for spec in specs.values() if isinstance(spec, ReadSizes))
+    return frozenset(name for data in elements for size in data.ravel() for name in symbols(str(size)))
 
 
 def _fixed(declared: Mapping[str, RuntimeValue], traced: Mapping[str, RuntimeValue]) -> dict[str, Fixed]:
@@ -156,7 +174,7 @@ def arguments(
     Raises:
       ValueNotKnown: an input that stays an argument is of strings.
     """
-    known = {name: map_leaves(_host, value) for name, value in inputs.items() if not is_spec(value)}
+    known = {name: _known(value) for name, value in inputs.items() if not is_spec(value)}
     specs = {name: inputs[name] for name in program.input_names if name in inputs and name not in known}
     texts = [name for name, spec in specs.items() if any(leaf.dtype == STRING for leaf in jax.tree.leaves(spec))]
     if texts:
@@ -171,6 +189,7 @@ def arguments(
 def record_once(program: Program, inputs: Mapping[str, RuntimeValue]) -> RecordedProgram:
     """Record a program on specs and values of all inputs, with these sizes."""
     specs, known = arguments(program, inputs)
+    read = {name: value for name, value in inputs.items() if isinstance(value, ReadSizes)}
     result: dict[str, RuntimeValue] = {}
 
     def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
@@ -180,15 +199,20 @@ def record_once(program: Program, inputs: Mapping[str, RuntimeValue]) -> Recorde
                 name: map_leaves(lambda leaf, name=name: recorded(leaf, name), values[name]) for name in specs
             }
             outputs = program.evaluate(shadow_params, shadows | known)
+        named = _variables(shadows) | {n: Variable(x.spec.shape, x.spec.dtype, n) for n, x in read.items()}
         result.update(
             params=_variables(shadow_params),
-            inputs=_variables(shadows),
+            inputs={name: named[name] for name in program.input_names if name in named},
             steps=recording.steps,
             outputs=_variables(outputs),
         )
 
     jax.eval_shape(run, program.param_specs, specs)
-    return RecordedProgram(program, **result)
+    return RecordedProgram(program, read={name: value.elements for name, value in read.items()}, **result)
+
+
+def _known(value: RuntimeValue) -> RuntimeValue:
+    return value.elements if isinstance(value, ReadSizes) else map_leaves(_host, value)
 
 
 def _host(leaf: RuntimeValue) -> RuntimeValue:

@@ -1,26 +1,38 @@
-/// The order of elements along an axis, equal ones as they come: rows of keys, as host numbers, are sorted.
+/// Where the first `count` elements of each row are in its order, equal ones as they come: of keys, as host numbers.
+///
+/// Burn's own sorts leave the order of equal elements open, and that of NaN to the device.
 fn ordered<const D: usize, T: Copy>(
     keys: Vec<T>,
     dims: [usize; D],
     axis: usize,
-    descending: bool,
+    count: usize,
     compare: impl Fn(T, T) -> Ordering,
     device: &Device,
 ) -> Tensor<D, Int> {
     let (size, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
-    let mut order = vec![0i64; keys.len()];
+    let mut shape = dims;
+    shape[axis] = count;
+    let mut order = vec![0i64; shape.iter().product()];
     for row in 0..keys.len() / size.max(1) {
-        let place = |index: usize| row / inner * inner * size + index * inner + row % inner;
+        let first = |size: usize| row / inner * inner * size + row % inner;
+        let key = |index: usize| keys[first(size) + index * inner];
+        let comes_before = |a: &usize, b: &usize| compare(key(*a), key(*b)).then(a.cmp(b));
         let mut indices: Vec<usize> = (0..size).collect();
-        indices.sort_by(|&a, &b| {
-            let (a, b) = (keys[place(a)], keys[place(b)]);
-            if descending { compare(b, a) } else { compare(a, b) }
-        });
+        if count < size {
+            indices.select_nth_unstable_by(count, comes_before);
+            indices.truncate(count);
+        }
+        indices.sort_unstable_by(comes_before);
         for (rank, index) in indices.into_iter().enumerate() {
-            order[place(rank)] = index as i64;
+            order[first(count) + rank * inner] = index as i64;
         }
     }
-    Tensor::from_data(TensorData::new(order, dims), (device, DType::I32))
+    Tensor::from_data(TensorData::new(order, shape), (device, DType::I32))
+}
+
+/// The order of floats in which NaN comes after all numbers.
+fn nan_last(a: f64, b: f64) -> Ordering {
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
 /// The indices that sort `x` along an axis, equal elements as they come and NaN after all numbers: `jnp.argsort`.
@@ -29,8 +41,8 @@ fn ordered<const D: usize, T: Copy>(
 pub fn argsort<const D: usize>(x: Tensor<D>, axis: usize, descending: bool) -> Tensor<D, Int> {
     let (dims, device) = (x.dims(), x.device());
     let keys: Vec<f64> = x.into_data().iter().collect();
-    let compare = |a: f64, b: f64| a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()));
-    ordered(keys, dims, axis, descending, compare, &device)
+    let compare = |a: f64, b: f64| if descending { nan_last(b, a) } else { nan_last(a, b) };
+    ordered(keys, dims, axis, dims[axis], compare, &device)
 }
 
 /// The indices that sort the integers `x` along an axis, equal ones as they come: `jnp.argsort`.
@@ -41,17 +53,22 @@ pub fn argsort_int<const D: usize>(
 ) -> Tensor<D, Int> {
     let (dims, device) = (x.dims(), x.device());
     let keys: Vec<i64> = x.into_data().iter().collect();
-    ordered(keys, dims, axis, descending, |a, b| a.cmp(&b), &device)
+    let compare = |a: i64, b: i64| if descending { b.cmp(&a) } else { a.cmp(&b) };
+    ordered(keys, dims, axis, dims[axis], compare, &device)
 }
 
 /// The `k` greatest elements of the last axis and where they are, of equal ones the first: `lax.top_k`.
 pub fn top_k<const D: usize>(x: Tensor<D>, k: usize) -> (Tensor<D>, Tensor<D, Int>) {
-    let indices = argsort(x.clone(), D - 1, true).slice_dim(D - 1, 0..k);
+    let (dims, device) = (x.dims(), x.device());
+    let keys: Vec<f64> = x.clone().into_data().iter().collect();
+    let indices = ordered(keys, dims, D - 1, k, |a, b| nan_last(b, a), &device);
     (x.gather(D - 1, indices.clone()), indices)
 }
 
 /// The `k` greatest integers of the last axis and where they are, of equal ones the first: `lax.top_k`.
 pub fn top_k_int<const D: usize>(x: Tensor<D, Int>, k: usize) -> (Tensor<D, Int>, Tensor<D, Int>) {
-    let indices = argsort_int(x.clone(), D - 1, true).slice_dim(D - 1, 0..k);
+    let (dims, device) = (x.dims(), x.device());
+    let keys: Vec<i64> = x.clone().into_data().iter().collect();
+    let indices = ordered(keys, dims, D - 1, k, |a, b| b.cmp(&a), &device);
     (x.gather(D - 1, indices.clone()), indices)
 }

@@ -7,17 +7,19 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from jax.core import max_dim, min_dim
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.indexing import INDEX, fill_of
 from jaxport.codegen.burn.rules.reductions import of_kind, reduced
 from jaxport.codegen.burn.rules.registry import call
-from jaxport.codegen.burn.rules.shapes import added_axes, stack as stacked
+from jaxport.codegen.burn.rules.shapes import added_axes, part_of, stack as stacked
 from jaxport.codegen.burn.values import TypedValue, same, tensor
 from jaxport.codegen.rust.nodes import Array, Literal, method, path_call
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step
+from jaxport.jaxprs.dims import known
 
 
 def _like(x: TypedValue, node: ast.expr) -> TypedValue:
@@ -189,13 +191,42 @@ def gather_nd(body: RustBody, step: Step, x: TypedValue, indices: TypedValue, ba
 
 @call("index")
 def index(body: RustBody, step: Step, x: TypedValue, places: RuntimeValue) -> TypedValue | None:
-    """`x[i, j]`: arrays for the first axes."""
+    """`x[i, j]`: arrays for the first axes; and `x[start:end]` from a size on, which JAX gathers."""
+    cuts = _cuts(x, places if isinstance(places, tuple) else (places,))
+    if cuts is not None:
+        return part_of(body, x, cuts, step.outputs.shape)
     if not isinstance(places, tuple) or len(places) < 2 or not all(isinstance(one, TypedValue) for one in places):
         return None
     if not all(one.shape and one.kind == "Int" and same(one.shape, places[0].shape) for one in places):
         return None
     indices = stacked(body, *(converted(body, one, INDEX) for one in places), outs=[_places(places)], axis=-1)
     return gather_nd(body, step, x, indices, 0)
+
+
+def _cuts(x: TypedValue, places: Sequence[RuntimeValue]) -> list[tuple[Dim, Dim, int]] | None:
+    """Return the start, the end and the step along each axis of slices, if one begins at a size with a name; else None."""
+    if x.node is None or not all(isinstance(place, slice) for place in places):
+        return None
+    if not any(is_dim(place.start) for place in places) or any(is_dim(place.step) for place in places):
+        return None
+    if any(place.step is not None and place.step < 1 for place in places):
+        return None
+    cuts: list[tuple[Dim, Dim, int]] = []
+    for axis, size in enumerate(x.shape):
+        place = places[axis] if axis < len(places) else slice(None)
+        start = 0 if place.start is None else _bound(place.start, size)
+        end = size if place.stop is None else _bound(place.stop, size)
+        is_ordered = known(lambda start=start, end=end: end >= start)
+        cuts.append((start, end if is_ordered else max_dim(end, start), place.step or 1))
+    return cuts
+
+
+def _bound(place: Dim, size: Dim) -> Dim:
+    """Return where a slice begins or ends in an axis of a size."""
+    if known(lambda: place < 0):
+        place = place + size
+        return place if known(lambda: place >= 0) else max_dim(place, 0)
+    return place if known(lambda: place <= size) else min_dim(place, size)
 
 
 def _places(places: Sequence[TypedValue]) -> TypedValue:

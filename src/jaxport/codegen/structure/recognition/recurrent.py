@@ -128,6 +128,7 @@ class Packed:
         self.matcher = matcher
         self._rows: dict[Variable, np.ndarray | None] = {}
         self._first: dict[Variable, int] = {}
+        self._turned: set[Variable] = set()
         self._count = 0
 
     def part(self, value: RuntimeValue, turned: bool) -> OfDirection | None:
@@ -152,11 +153,15 @@ class Packed:
 
     def _found(self, value: Variable, is_matrix: bool) -> np.ndarray | None:
         sizes = value.shape[: len(value.shape) - is_matrix]
-        if self.matcher.is_parameter(value):
+        if self.matcher.is_parameter(value) and value not in self._turned:
             self._first[value] = self._count
             self._count += math.prod(sizes)
             return np.arange(self._first[value], self._count).reshape(sizes)
-        moved = self.matcher.step(value, "jnp.concatenate", "jnp.reshape", "")
+        # Any transposition of a matrix that is recorded turns it.
+        transposed = self.matcher.step(value, "T", "jnp.transpose") if is_matrix and len(sizes) == 1 else None
+        if transposed is not None:
+            return self._columns(transposed.step.args[0])
+        moved = self.matcher.step(value, "jnp.concatenate", "jnp.reshape", "jnp.expand_dims", "")
         if moved is None:
             return None
         first, *others = moved.step.args
@@ -174,6 +179,22 @@ class Packed:
                 rows[index] if len(index) <= rows.ndim and all(isinstance(one, int | slice) for one in index) else None
             )
         return rows.reshape(sizes)
+
+    def _columns(self, value: RuntimeValue) -> np.ndarray | None:
+        """Return the numbers of the columns of a matrix: of a parameter, or of several side by side."""
+        if isinstance(value, Variable) and self.matcher.is_parameter(value):
+            if value in self._first and value not in self._turned:
+                return None  # elsewhere its rows are those of gates
+            if value not in self._first:
+                self._first[value], self._count = self._count, self._count + value.shape[-1]
+                self._turned.add(value)
+            return np.arange(self._first[value], self._first[value] + value.shape[-1])
+        joined = self.matcher.step(value, "jnp.concatenate")
+        if joined is None or joined.step.kwargs.get("axis", 0) not in (1, -1):
+            return None
+        parts = [self._columns(part) for part in joined.step.args[0]]
+        known = [part for part in parts if part is not None]
+        return np.concatenate(known) if len(known) == len(parts) else None
 
     def weights(
         self, op: Op, of_input: OfDirection, of_state: Variable, bias: Variable | None
@@ -221,7 +242,12 @@ class Packed:
         rows = slice(begin, begin + len(numbers))
         if rows.stop > self._length(parameter):
             return None
-        whole, width = self.matcher.weights.weight(parameter), parameter.shape[-1] if is_matrix else 1
+        whole = self.matcher.weights.weight(parameter)
+        if parameter in self._turned:
+            if len(numbers) < self._length(parameter):
+                return None  # a part that is not in one piece
+            return Weight(whole.name, tuple(parameter.shape), whole.dtype, whole.read, origin=whole.origin)
+        width = parameter.shape[-1] if is_matrix else 1
         shape = (width, len(numbers)) if is_matrix else (len(numbers),)
         read = lambda: np.ascontiguousarray(whole.read().reshape(-1, *shape[:-1])[rows].T)
         part = None if len(numbers) == self._length(parameter) else (begin * width, rows.stop * width)
@@ -234,7 +260,7 @@ class Packed:
         return rows
 
     def _length(self, parameter: Variable) -> int:
-        return self._known(parameter).size
+        return parameter.shape[-1] if parameter in self._turned else self._known(parameter).size
 
     def _is_own(self, op: Op) -> bool:
         """Whether only a node, or the same in other calls of its module, reads the parameters."""

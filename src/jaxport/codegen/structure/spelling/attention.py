@@ -57,10 +57,11 @@ def mask_of_sum(step: Step, rewriting: StepRewriting) -> None:
 
 @AS_WRITTEN.on("nn.dot_product_attention")
 def mask(step: Step) -> None:
-    """Name what is added to the scores of an attention, or hides them, `mask`."""
-    for value in (step.kwargs.get("bias"), step.kwargs.get("mask")):
+    """Name what hides the scores of an attention `mask`, and what is added to them, too, unless there are both."""
+    bias, hidden = step.kwargs.get("bias"), step.kwargs.get("mask")
+    for value, role in ((bias, "mask" if hidden is None else "bias"), (hidden, "mask")):
         if isinstance(value, Variable):
-            value.hint = "mask"
+            value.hint = role
 
 
 def _is_product(value: RuntimeValue, producers: Producers) -> bool:

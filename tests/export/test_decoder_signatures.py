@@ -1,0 +1,170 @@
+"""Language models with other inputs and outputs than ids and logits: embeddings, hidden states, further ones, and adapters."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnxruntime
+import pytest
+from flax import nnx
+
+import jaxport
+from examples.language_model import CONFIGS, PROMPT, build, export, greedy
+from jaxport.export.generation.decoders import Decoder
+
+CONFIG = CONFIGS["small"]
+SIZES = [
+    {"batch_size": 2, "sequence_length": 4, "total_sequence_length": 4},
+    {"batch_size": 1, "sequence_length": 2, "total_sequence_length": 7},
+]
+LENGTHS = {"growing": {}, "static": {"max_sequence_length": 9}}
+
+
+def inputs(**options):
+    return jaxport.decoder_inputs(CONFIG.layers, CONFIG.groups, CONFIG.head, **options)
+
+
+def from_embeddings(model):
+    """The step behind the embedding of its tokens."""
+
+    def step(inputs_embeds, attention_mask, position_ids, past_key_values):
+        other = nnx.clone(model)
+        other.words = lambda _: inputs_embeds
+        return other(jnp.zeros(inputs_embeds.shape[:2], np.int32), attention_mask, position_ids, past_key_values)
+
+    return step
+
+
+def refusal(fn, declared, **options):
+    with pytest.raises(jaxport.InvalidArgument) as caught:
+        jaxport.to_onnx(fn, declared, target="genai", **options)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+def test_embeddings_in_place_of_ids(cache):
+    model = build()
+    exported = jaxport.to_onnx(from_embeddings(model), inputs(cache=cache, embeddings=CONFIG.hidden), target="genai")
+    assert exported.input_names[0] == "inputs_embeds"
+    assert Decoder.of(exported.model, exported.inputs, exported.outputs).static == (cache == "static")
+    assert "GroupQueryAttention" in {node.op_type for node in exported.model.graph}
+    assert exported.verify(sizes=[sizes | LENGTHS[cache] for sizes in SIZES]).ok
+    words = np.asarray(model.words.embedding[...])
+    rows = 64 if cache == "static" else 0
+    expected = greedy(export(model, cache), PROMPT, 6, rows)
+    assert greedy(lambda ids, *more: exported(words[ids], *more), PROMPT, 6, rows) == expected
+
+
+def test_embeddings_of_another_shape_are_refused():
+    declared = inputs(embeddings=4)
+    flat = jax.ShapeDtypeStruct(declared[1].shape, np.float32)
+
+    def step(inputs_embeds, attention_mask, position_ids, past_key_values):
+        return {"logits": inputs_embeds[..., None], "present": past_key_values}
+
+    assert "the input `inputs_embeds` is float32" in refusal(step, [flat, *declared[1:]])
+
+
+def with_hidden_states(model, *, logits):
+    def step(input_ids, attention_mask, position_ids, past_key_values):
+        other, seen = nnx.clone(model), []
+        head, other.head = other.head, lambda x: (seen.append(x), x)[1]
+        result = other(input_ids, attention_mask, position_ids, past_key_values)
+        more = {"logits": head(seen[0])} if logits else {}
+        return {**more, "hidden_states": seen[0], "present": result["present"]}
+
+    return step
+
+
+@pytest.mark.parametrize("logits", [True, False])
+def test_hidden_states(logits):
+    exported = jaxport.to_onnx(with_hidden_states(build(), logits=logits), inputs(), target="genai")
+    assert set(exported.output_names) >= {*["logits"] * logits, "hidden_states"}
+    assert exported.verify(sizes=SIZES).ok
+
+
+@pytest.mark.parametrize("kind", ["embeddings", "hidden states"])
+def test_a_part_of_a_larger_model_is_no_folder(kind, tmp_path):
+    if kind == "embeddings":
+        exported = jaxport.to_onnx(from_embeddings(build()), inputs(embeddings=CONFIG.hidden), target="genai")
+    else:
+        exported = jaxport.to_onnx(with_hidden_states(build(), logits=False), inputs(), target="genai")
+    with pytest.raises(jaxport.InvalidArgument, match=r"the step (takes `inputs_embeds`|returns no `logits`)"):
+        exported.save_genai(tmp_path / "m", context_length=64, eos_token_id=0)
+    assert not (tmp_path / "m").exists()
+
+
+def test_further_inputs_and_outputs():
+    model = build()
+
+    def step(input_ids, attention_mask, position_ids, past_key_values, temperature):
+        result = model(input_ids, attention_mask, position_ids, past_key_values)
+        return {**result, "logits": result["logits"] / temperature, "best": result["logits"].argmax(-1)}
+
+    exported = jaxport.to_onnx(step, [*inputs(), ()], target="genai")
+    assert exported.input_names[-1] == "temperature"
+    assert "best" in exported.output_names
+    assert exported.verify(sizes=SIZES).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("positions", "the input `positions` is unknown to callers; is it `position_ids`?"),
+        ("past_key_values", None),
+    ],
+)
+def test_misspelled_names_are_refused(name, text):
+    model, declared = build(), inputs()
+    if text is not None:
+
+        def step(input_ids, attention_mask, positions, past_key_values):
+            return model(input_ids, attention_mask, positions, past_key_values)
+
+        assert text in refusal(step, declared)
+        return
+
+    def returned(input_ids, attention_mask, position_ids, past_key_values):
+        result = model(input_ids, attention_mask, position_ids, past_key_values)
+        return {**result, "present": [*result["present"], {"key": result["logits"]}]}
+
+    assert f"the output `present.{CONFIG.layers}.key` is unknown to callers" in refusal(returned, declared)
+
+
+def test_adapters_are_swapped_without_a_new_file(tmp_path):
+    """Their weights are inputs with defaults: a run without an adapter has those."""
+    model = build()
+    width = CONFIG.hidden
+    model.layers[0].gate = nnx.LoRALinear(width, CONFIG.mlp, lora_rank=2, use_bias=False, rngs=nnx.Rngs(0))
+    exported = export(model, weights="*lora_*")
+    weights = [port.name for port in exported.inputs if port.weight]
+    assert len(weights) == 2
+    path = tmp_path / "m.onnx"
+    exported.save(path)
+    session = onnxruntime.InferenceSession(path)
+    assert {value.name for value in session.get_overridable_initializers()} == {*weights}
+    assert [value.name for value in session.get_inputs()] == exported.input_names
+
+    rng = np.random.default_rng(0)
+    changed = {name: rng.normal(size=exported.defaults[name].shape).astype(np.float32) for name in weights}
+    adapter = onnxruntime.AdapterFormat()
+    adapter.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in changed.items()})
+    adapter.export_adapter(str(tmp_path / "m.onnx_adapter"))
+    loaded = onnxruntime.LoraAdapter()
+    loaded.Load(str(tmp_path / "m.onnx_adapter"))
+    options = onnxruntime.RunOptions()
+    options.add_active_adapter(loaded)
+
+    empty = np.zeros((1, CONFIG.groups, 0, CONFIG.head), np.float32)
+    past = [{"key": empty, "value": empty} for _ in range(CONFIG.layers)]
+    arguments = (np.array([PROMPT]), np.ones((1, 4), np.int64), np.arange(4)[None], past)
+    feeds = exported.flatten(arguments, {})
+    plain, adapted = (session.run(["logits"], feeds, run_options=run)[0] for run in (None, options))
+    np.testing.assert_allclose(plain, model(*arguments)["logits"], rtol=1e-3, atol=1e-4)
+    lora = model.layers[0].gate.lora
+    lora.lora_a[...], lora.lora_b[...] = (changed[name] for name in sorted(weights))
+    np.testing.assert_allclose(adapted, model(*arguments)["logits"], rtol=1e-3, atol=1e-4)
+    assert np.abs(plain - adapted).max() > 0.01
+    assert exported.verify(sizes=SIZES[:1]).ok
+    assert jaxport.from_onnx(path).verify().ok
