@@ -107,7 +107,7 @@ def jitted(function: Callable[..., Tree], *arguments: Tree) -> Maker:
             compiled = lowered.compile()
             seconds = time.perf_counter() - start
         memory = compiled.memory_analysis()
-        taken = (memory.temp_size_in_bytes + memory.output_size_in_bytes) / 2**20
+        taken = None if memory is None else (memory.temp_size_in_bytes + memory.output_size_in_bytes) / 2**20
         return Ready(lambda: compiled(*arguments), jax.block_until_ready, seconds, taken)
 
     return make

@@ -69,7 +69,7 @@ def test_imports_are_compared_with_exact_products(monkeypatch):
     seen, apply = [], Program.apply
 
     def recorded(self, *args, **kwargs):
-        seen.append(jax.config.jax_default_matmul_precision)
+        seen.append(jax.config.values["jax_default_matmul_precision"])
         return apply(self, *args, **kwargs)
 
     program = jaxport.from_onnx(
