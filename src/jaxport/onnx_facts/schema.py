@@ -69,17 +69,21 @@ def default_of(facts: Schema, name: str) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def dtype_of(type_text: str) -> np.dtype | None:
-    """Return the NumPy dtype of ONNX's `tensor(float)`, or None for other types than tensors.
+    """Return the NumPy dtype of ONNX's `tensor(float)`, or None for other types than tensors, and for types without one.
 
     >>> dtype_of("tensor(float)")
     dtype('float32')
+    >>> dtype_of("tensor(of_a_newer_onnx)")
     """
     if not type_text.startswith("tensor("):
         return None
     name = type_text.removeprefix("tensor(").removesuffix(")")
     try:
         return np.dtype(ir.DataType[name.upper()].numpy())
-    except TypeError:  # strings have no NumPy dtype of their own in onnx_ir
+    except (
+        KeyError,
+        TypeError,
+    ):  # a type of an onnx that is newer than onnx_ir; a string, which has no dtype of its own
         return None
 
 

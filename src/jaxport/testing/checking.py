@@ -218,7 +218,7 @@ class _Case:
         return jax.tree.unflatten(exported.traced.in_tree, leaves)
 
     def _in_jax(self, exported: Exported, args: Sequence[PyTree], kwargs: Parameters) -> list[Array]:
-        with jax.enable_x64(exported.x64):
+        with jax.enable_x64(exported.x64), jax.default_matmul_precision("highest"):
             if exported.state == "refuse" and not self.changes_state and not exported.flags:
                 try:
                     return jax.tree.leaves(jax.jit(exported.fn, compiler_options=QUICKLY)(*args, **kwargs))

@@ -21,7 +21,7 @@ from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.rewrite import evaluated
 from jaxport.jaxprs.walk import bodies, interpret
 from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS
-from jaxport.verify.precision import MOVES
+from jaxport.verify.precision import MOVES, in_full_precision
 
 #: The number of runs.
 RUNS = 6
@@ -40,7 +40,7 @@ def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array], count: int) -> 
     >>> bool(sine[0] > 0.01), bool(more[0] > 1e4)
     (True, False)
     """
-    plain = blocks.ungroup(jaxpr)
+    plain = in_full_precision(blocks.ungroup(jaxpr))
     exact = list(map(_plain, _Replay().through(plain.jaxpr, plain.consts, operands)))
     largest = [np.zeros(value.shape) for value in exact]
     for seed in range(RUNS):

@@ -306,7 +306,8 @@ def caller(
     def one_by_one(params: Parameters, passed: Parameters) -> PyTree:
         return tuple(map(external, program.evaluate(params, {**passed, **closed_over})))
 
-    with jax.enable_x64(True):
+    # Accelerators compute products of float32 with fewer bits by default.
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
         params = program.params
         run: PythonFunction = apply
         if not any(array.dtype.kind in "OSUT" for array in passed.values()):
@@ -316,7 +317,7 @@ def caller(
                 run = one_by_one if count > LONGEST_COMPILED else traced.lower().compile()
 
     def call() -> list[np.ndarray]:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), jax.default_matmul_precision("highest"):
             outputs = jax.block_until_ready(run(params, passed))
         return [np.asarray(output) for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
 

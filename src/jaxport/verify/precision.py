@@ -1,4 +1,4 @@
-"""Find the narrowest float that a result is rounded to in a program.
+"""What floats are rounded to in a program: the narrowest type of each result, and products in full precision.
 
 A product in bfloat16 whose result is cast to float32 is no better than bfloat16. A value that is only moved or stored
 in a narrow type, or widened, is not rounded.
@@ -12,8 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxport import jaxprs
+from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.jaxprs.walk import bodies, equations_within, interpret
 
 #: Primitives whose results are elements of their operands.
@@ -74,3 +76,31 @@ def _bits(dtype: np.dtype) -> float:
 def _narrower(*dtypes: np.dtype | None) -> np.dtype | None:
     """Return the type with the largest rounding error."""
     return min((dtype for dtype in dtypes if dtype is not None), key=_bits, default=None)
+
+
+PRODUCTS = frozenset({"dot_general", "ragged_dot_general", "conv_general_dilated"})
+"""The primitives that sum products, with a precision."""
+
+
+def in_full_precision(jaxpr: jaxprs.ClosedJaxpr) -> jaxprs.ClosedJaxpr:
+    """Return a program whose products are as exact as the types of their operands.
+
+    By default, accelerators compute products of float32 with fewer bits, which no runtime of ONNX does on a CPU. What an
+    algorithm that a user names rounds to stays.
+
+    >>> program = in_full_precision(jax.make_jaxpr(jnp.dot)(jnp.ones(2), jnp.ones(2)))
+    >>> program.eqns[0].params["precision"]
+    (Precision.HIGHEST, Precision.HIGHEST)
+    """
+    return EquationRewriting(_in_full_precision).closed(jaxpr)
+
+
+def _in_full_precision(equation: jaxprs.JaxprEqn) -> jaxprs.JaxprEqn:
+    """Return a product with the highest precision in place of the default, or of a lower one."""
+    if equation.primitive.name not in PRODUCTS:
+        return equation
+    precision, highest = equation.params["precision"], lax.Precision.HIGHEST
+    each = precision if isinstance(precision, tuple) else (precision,)
+    if not all(isinstance(one, lax.Precision | None) for one in each):
+        return equation
+    return equation.replace(params={**equation.params, "precision": (highest, highest)})

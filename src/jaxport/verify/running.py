@@ -23,6 +23,7 @@ from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.phases import phase
 from jaxport.verify import decoding, sampling, sizes as size_choice
 from jaxport.verify.comparing import compared_results
+from jaxport.verify.precision import in_full_precision
 from jaxport.verify.report import Output, compared_outputs
 
 #: Makes an argument for an input, or returns None for the default: `sampler(port, sizes, generator)`.
@@ -31,7 +32,7 @@ Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], PyTree]
 
 def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array]) -> list[Array]:
     """Return the results of a program, which may have blocks and symbolic dims, for concrete operands."""
-    plain = blocks.ungroup(jaxpr)
+    plain = in_full_precision(blocks.ungroup(jaxpr))
     function = jax.jit(jaxprs.jaxpr_as_fun(plain))
     if all(dims.all_static(getattr(aval, "shape", ())) for aval in plain.in_avals):
         return list(function(*operands))

@@ -42,15 +42,17 @@ def dtype_of(code: int, where: str = "") -> np.dtype:
 
 
 def from_type_string(text: str) -> np.dtype | None:
-    """Return the dtype that a schema's type string names, or None if it is not a tensor type.
+    """Return the dtype that a schema's type string names, or None if it is not a tensor type, or one that onnx_ir lacks.
 
     >>> from_type_string("tensor(int64)"), from_type_string("seq(tensor(int64))")
     (dtype('int64'), None)
+    >>> from_type_string("tensor(of_a_newer_onnx)")
     """
     if not text.startswith("tensor("):
         return None
     name = text.removeprefix("tensor(").removesuffix(")")
-    return np.dtype((_NAMES.get(name) or ir.DataType[name.upper()]).numpy())
+    known = _NAMES.get(name) or ir.DataType.__members__.get(name.upper())  # onnx may be newer than onnx_ir
+    return None if known is None else np.dtype(known.numpy())
 
 
 def canonical(dtype: np.dtype) -> np.dtype:
