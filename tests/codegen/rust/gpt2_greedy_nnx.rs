@@ -178,8 +178,10 @@ fn while_loop(x0: Tensor<1, Int>, x1: Tensor<2, Int>, x2: Tensor<1, Bool>, x3: T
         let x_50 = Tensor::cat(vec![wrapped(x_49.clone().slice_dim(2, ..1).squeeze_dim::<2>(2), b).unsqueeze_dim::<3>(2), wrapped(x_49.slice_dim(2, 1..).squeeze_dim::<2>(2), t + 5).unsqueeze_dim::<3>(2)], 2);
         let indices_3 = x_50.clone().slice_dim(2, ..1).reshape([b, 1]);
         let indices_4 = x_50.slice_dim(2, 1..).reshape([b, 1]);
-        let x_51 = carry_5.bool_or(x_48.clone().equal_elem(38));
-        (carry, carry_2, carry_3, carry_4, carry_5) = (carry + 1, x_51.clone().cast(IntDType::U8).min().not_equal_elem(0).bool_not(), carry_3 + 1, scattered(carry_4.reshape([b * t + 5 * b]).pad([(0, 1)], PadMode::Constant(0.0)), (indices_3.clone().clamp(0, b as i64 - 1) * (t as i64 + 5) + indices_4.clone().clamp(0, t as i64 + 4)).mask_fill(indices_3.clone().greater_equal_elem(0).bool_and(indices_3.lower_equal_elem(b as i64 - 1)).bool_and(indices_4.clone().greater_equal_elem(0).bool_and(indices_4.lower_equal_elem(t as i64 + 4))).bool_not(), b as i64 * t as i64 + 5 * b as i64), x_48.reshape([b]), IndexingUpdateOp::Assign).slice(s![..b * t + 5 * b]).reshape([b, t + 5]), x_51);
+        let x_51 = carry_3 + 1;
+        let x_52 = carry_5.bool_or(x_48.clone().equal_elem(38));
+        let x_53 = x_51.clone().lower_elem(t as i64 + 5).bool_and(x_52.clone().cast(IntDType::U8).min().not_equal_elem(0).bool_not());
+        (carry, carry_2, carry_3, carry_4, carry_5) = (carry + 1, x_53, x_51, scattered(carry_4.reshape([b * t + 5 * b]).pad([(0, 1)], PadMode::Constant(0.0)), (indices_3.clone().clamp(0, b as i64 - 1) * (t as i64 + 5) + indices_4.clone().clamp(0, t as i64 + 4)).mask_fill(indices_3.clone().greater_equal_elem(0).bool_and(indices_3.lower_equal_elem(b as i64 - 1)).bool_and(indices_4.clone().greater_equal_elem(0).bool_and(indices_4.lower_equal_elem(t as i64 + 4))).bool_not(), b as i64 * t as i64 + 5 * b as i64), x_48.reshape([b]), IndexingUpdateOp::Assign).slice(s![..b * t + 5 * b]).reshape([b, t + 5]), x_52);
     }
     (carry, carry_2, carry_3, carry_4, carry_5)
 }
