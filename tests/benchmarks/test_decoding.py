@@ -17,7 +17,7 @@ CONFIG = Config(vocabulary=40, hidden=64, layers=2, heads=4, groups=2, mlp=48, n
 def test_both_graphs_return_the_same_logits(cache, rows, precision, most):
     pair = sides(nnx_model(Llama, CONFIG, None), CONFIG, cache, precision)
     for new, past in ((1, 5), (3, 0)):
-        ours, theirs = (side.bound(new, past, rows)() for side in pair)
+        ours, theirs, *_ = (side.bound(new, past, rows)() for side in pair)
         assert ours.shape == (1, new, 40)
         assert differ(ours, theirs) < most
     with pytest.raises(SystemExit, match="the two graphs differ by"):

@@ -94,6 +94,19 @@ class Seen:
         """The number that all its elements equal, or None; None for weights, too."""
         return number_of(self.value)
 
+    @property
+    def ungrouped(self) -> Seen:
+        """It, seen through fewer views: none of its axes is merged of an axis and a part of another one."""
+        value, along = self.entry, [*self.along[:1]]
+        for axes, dims in self.along[1:]:
+            if any(isinstance(part, Part) for axis in axes if isinstance(axis, Joined) for part in axis.parts):
+                break
+            node = value.producer()
+            assert node is not None
+            value = source(node)
+            along.append((axes, dims))
+        return Seen(value, along[-1][0], self.entry, along)
+
     def operands(self, *op_types: str) -> list[Seen] | None:
         """Return the operands of the elementwise operator that computes it, as they broadcast to it.
 

@@ -29,7 +29,7 @@ from jaxport.graph.editing import (
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.activations import ACTIVATIONS, GATED, activations
-from jaxport.graph.fusions.attention import ANCHOR, Attended, Groups, heads_first, heads_merged, recognized
+from jaxport.graph.fusions.attention import ANCHOR, Attended, Groups, either, heads_first, heads_merged, recognized
 from jaxport.graph.masks import HIDDEN, Axes, Mask, additive
 from jaxport.graph.matching import Axis, Joined, Seen, joined, look
 from jaxport.importer.resolving.registry import op
@@ -115,6 +115,10 @@ def _views(value: ir.Value) -> Iterator[ir.Value]:
 
 
 def _fusion(whole: Attended, known: Knowledge) -> Fusion | str:
+    return either(whole, lambda whole: _call(whole, known))
+
+
+def _call(whole: Attended, known: Knowledge) -> Fusion | str:
     if not _is_of_one_type(whole):
         return "it is not of float32 or bfloat16"
     if whole.axes.heads is None and len(whole.result.axes) < 4:

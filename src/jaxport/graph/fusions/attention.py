@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ def attention(model: ir.Model) -> str:
 
     def find(node: ir.Node) -> Fusion | str | None:
         whole = recognized(node)
-        return _fusion(whole, opset, known) if isinstance(whole, Attended) else whole
+        return either(whole, lambda whole: _fusion(whole, opset, known)) if isinstance(whole, Attended) else whole
 
     return fuse(model, find, ANCHOR)
 
@@ -117,6 +117,12 @@ class Attended:
         return self.operands[3]
 
     @property
+    def ungrouped(self) -> Attended:
+        """It, with queries, keys and values seen through fewer views (see `Seen.ungrouped`)."""
+        query, key, value, result = self.operands
+        return replace(self, operands=(query.ungrouped, key.ungrouped, value.ungrouped, result))
+
+    @property
     def leaves(self) -> list[ir.Value]:
         """The values that it is computed from."""
         sink = () if self.sink is None else (self.sink,)
@@ -146,6 +152,15 @@ class Attended:
         return Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, self.sizes)
 
 
+def either(whole: Attended, fusion: Callable[[Attended], Fusion | str]) -> Fusion | str:
+    """Return the fusion of an attention, or else of what its operands are through fewer views; or why there is none."""
+    found = fusion(whole)
+    if isinstance(found, Fusion):
+        return found
+    further = fusion(whole.ungrouped)
+    return further if isinstance(further, Fusion) else found
+
+
 def recognized(node: ir.Node, view: ir.Value | None = None) -> Attended | str | None:
     """Return the attention that a product ends, the reason why a similar computation is none, or None.
 
@@ -153,12 +168,18 @@ def recognized(node: ir.Node, view: ir.Value | None = None) -> Attended | str | 
       node: the product.
       view: a view of its result, which is the result of the attention.
     """
+    found = _recognized(node, view, lambda seen: seen)
+    # Windows that go to the batch are seen as parts of two axes, where the views before them belong to the projections.
+    return found if isinstance(found, Attended) else _recognized(node, view, lambda seen: seen.ungrouped) or found
+
+
+def _recognized(node: ir.Node, view: ir.Value | None, through: Callable[[Seen], Seen]) -> Attended | str | None:
     result = Seen.whole(node.outputs[0] if view is None else view)
     operands = None if result is None or result.value is not node.outputs[0] else result.contracted()
     if result is None or operands is None:
         return None
     for weights, value in (operands, operands[::-1]):
-        weights, value = unrounded(weights), uncast(value)
+        weights, value = unrounded(weights), through(uncast(value))
         weights, is_guarded = _unguarded(weights)
         weighed = weighed_by(weights)
         if weighed is None or weighed.node.graph is not node.graph:
@@ -169,6 +190,7 @@ def recognized(node: ir.Node, view: ir.Value | None = None) -> Attended | str | 
         scores = _scores(weighed.scores, keys)
         if isinstance(scores, str) or scores is None:
             return scores
+        scores = replace(scores, query=through(scores.query), key=through(scores.key))
         sizes = sizes_of(scores.product, *(scores.product.contracted(is_whole=True) or ()), scores.query, scores.key)
         axes = _axes(scores, sizes, value, keys)
         if axes is None:
