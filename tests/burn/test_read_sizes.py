@@ -13,11 +13,10 @@ from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import ValueNotKnown
 from tests.burn.crates import Built, RunError, build, case_of, selected
-from tests.burn.test_gaps import Inputs, in_runtime, model, run, some
+from tests.burn.test_gaps import Inputs, check_in_runtime, model, some
 
 pytestmark = pytest.mark.burn
 
-LIMIT = 1e-5
 """Relative to the largest element of an output."""
 ZERO, ONE = np.array(0), np.array(1)
 
@@ -113,12 +112,7 @@ def compiled(request: pytest.FixtureRequest) -> Built:
 
 @pytest.mark.parametrize("name", CASES)
 def test_sizes_are_read_from_elements(name: str, compiled: Built) -> None:
-    make, samples = CASES[name]
-    for inputs in samples:
-        outputs = run(compiled, name, inputs)
-        for key, expected in in_runtime(make(), inputs).items():
-            assert outputs[key].shape == expected.shape
-            np.testing.assert_allclose(outputs[key], expected, atol=LIMIT * np.abs(expected).max(), rtol=0)
+    check_in_runtime(name, CASES[name], compiled)
 
 
 REFUSED = {

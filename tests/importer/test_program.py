@@ -223,6 +223,13 @@ def test_integers_that_doubles_hold_are_announced(what: str) -> None:
     ] * bool(what)
 
 
+def test_a_function_with_the_name_of_an_operator_is_no_operator() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "mine": 1]>
+        g (double[2] x) => (float[2] y) { c = mine.Cast() d = Cast<to = 1>(x) y = Add(d, c) }
+        <domain: "mine", opset_import: ["": 17]> Cast () => (k) { k = Constant<value = float[2] {1.0, 2.0}>() }""")
+    np.testing.assert_array_equal(from_onnx(model)(np.ones(2, np.float32)), [2, 3])
+
+
 def test_doubles_that_sizes_decide_are_exact_and_not_announced() -> None:
     graph = """g (float[n] x) => (float[n] y) {
         s = Shape(x) d = Cast<to = 11>(s) third = Constant<value = double {0.333333333333333}>()

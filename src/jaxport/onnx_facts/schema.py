@@ -80,10 +80,7 @@ def dtype_of(type_text: str) -> np.dtype | None:
     name = type_text.removeprefix("tensor(").removesuffix(")")
     try:
         return np.dtype(ir.DataType[name.upper()].numpy())
-    except (
-        KeyError,
-        TypeError,
-    ):  # a type of an onnx that is newer than onnx_ir; a string, which has no dtype of its own
+    except (KeyError, TypeError):  # a type that onnx_ir does not know, or a string, which has no dtype of its own
         return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.graph.editing import is_op
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.values.dtypes import canonical, dtype_of
 from jaxport.onnx_facts import CHOICES, MEASURES, SIGN_CHANGES
@@ -86,7 +87,7 @@ def _affected(
             inner_integral = {inside for value, inside in formal if value in integral}
             is_affected |= bool(_affected(node.target.body, inner_doubles, inner_integral, static))
         doubles.update(made)
-        is_converted = node.node.op_type == "Cast" and inputs[0].dtype in _LARGE_INTEGERS
+        is_converted = is_op(node.node, "Cast") and inputs[0].dtype in _LARGE_INTEGERS
         integral.update(made if is_converted or is_integral else ())
         affected.update(outputs if is_affected else ())
     return affected
@@ -96,7 +97,7 @@ def _shows_integers(node: BoundNode, doubles: Collection[ir.Value]) -> bool:
     """Whether a node makes anything but floats of doubles that are large integers: float32 does not tell neighbours apart."""
     if isinstance(node.target, BodyFunction):
         return False
-    if node.node.op_type == "Cast" and isinstance(node.attributes.get("to"), int):
+    if is_op(node.node, "Cast") and isinstance(node.attributes.get("to"), int):
         return dtype_of(node.attributes["to"]).kind in "iu"
     return any(value is not None and value not in doubles for value in node.outputs)
 
@@ -115,7 +116,7 @@ def _makes_double(node: BoundNode, index: int, doubles: set[ir.Value]) -> bool:
     value, kind = node.node.outputs[index], node.output_types[index]
     if isinstance(kind, int):
         return node.inputs[kind] in doubles
-    if node.node.op_type == "Cast" and isinstance(node.attributes.get("to"), int):
+    if is_op(node.node, "Cast") and isinstance(node.attributes.get("to"), int):
         return dtype_of(node.attributes["to"]) == _DOUBLE
     # NumPy takes `np.dtype(None)` for float64.
     return (kind is not None and kind == _DOUBLE) or _is_double(value)
