@@ -212,7 +212,8 @@ def saturating_cast(op, x, dtype):
         x = op.cast(x, np.float32)
     limits = jnp.iinfo(dtype)
     low, high = (np.asarray(int(bound)).astype(x.dtype) for bound in (limits.min, limits.max))
-    x = op.Where(op.IsNaN(x), op.const(0, x.dtype), x)
+    if op.walker.keeps_nan:
+        x = op.Where(op.IsNaN(x), op.const(0, x.dtype), x)
     if int(high) == limits.max:
         x = op.Clip(x, op.const(low), op.const(high))
         return op.cast(op.cast(x, np.int8) if limits.bits < 8 else x, dtype)  # the runtime rounds narrower casts
