@@ -159,14 +159,9 @@ def test_types_have_names(part: str) -> None:
 ALIASES_OF_ANY = {
     "Attribute",
     "Aval",
-    "Dim",
-    "Effect",
     "JsonValue",
-    "Module",
     "PyTree",
     "RuntimeValue",
-    "Schema",
-    "TreeDef",
 }
 
 

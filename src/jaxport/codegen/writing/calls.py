@@ -59,7 +59,7 @@ class CallPrinter(Printer):
     Attributes:
       dialect: the framework.
       fields: the names of the module's parts.
-      sizes: the sizes that each module inside wants as arguments, by the module's identity.
+      sizes: the sizes that each module inside wants as arguments.
       ties: where the layers are whose weights are read here.
       tied: where the embeddings are whose tables are read here, by the variable that stands for each.
       tables: the tensors that are no parameters and too large for the source, by attribute.
@@ -70,6 +70,10 @@ class CallPrinter(Printer):
       result: the values that the module returns.
       started: the values that loops begin with.
       fixed: names that are not assigned to again.
+      last: the index of the last step that reads each value; infinite for results.
+      busy: until which step each name is needed: from then on it may name another value.
+      now: the index of the step that is being printed.
+      depth: how many nested functions are being printed: inside of one no name is used again.
     """
 
     dialect: Dialect | None = None

@@ -65,8 +65,11 @@ def _padded(value: ir.Value, modes: Sequence[Mode]) -> tuple[ir.Value, int, tupl
             widths = before, len(rows) - size - before
             if widths[1] < 0:
                 continue
-            usable = [mode for mode in modes if mode != "reflect" or max(widths) < size]  # runtimes mirror once
-            fitting = [mode for mode in usable if np.array_equal(rows, np.pad(np.arange(size), widths, mode))]
+            # Runtimes mirror once.
+            usable: list[Mode] = [mode for mode in modes if mode != "reflect" or max(widths) < size]
+            fitting: list[Mode] = [
+                mode for mode in usable if np.array_equal(rows, np.pad(np.arange(size), widths, mode))
+            ]
             if fitting:
                 return base, axis, widths, fitting
     return None

@@ -16,9 +16,10 @@ from jaxport.codegen.rewriting.producers import Producers, is_number
 from jaxport.codegen.rewriting.steps import in_place, reads, renamed
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.ops.quantization import dequantize
-from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
+from jaxport.importer.values.stored import tensor_value
+from jaxport.jaxprs.dims import static
 
 __all__ = ["dequantized", "quantized_linear", "with_rounding"]
 
@@ -56,7 +57,7 @@ def dequantized(value: RuntimeValue, node: object) -> Weight | None:
         if isinstance(value, HostValue):
             return Weight(stored.name or "", value.shape, value.dtype, lambda: value.data, trained=True)
         if tuple(value.shape) == tuple(tensors[0].shape):
-            return Weight(stored.name or "", tuple(value.shape), np.dtype(value.dtype), partial(_values, source))
+            return Weight(stored.name or "", static(value.shape), np.dtype(value.dtype), partial(_values, source))
     return None
 
 
