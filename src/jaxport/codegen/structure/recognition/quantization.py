@@ -94,9 +94,9 @@ def _order(value: Variable | HostValue, node: ir.Node, made: Mapping[Variable, O
         values = _values(node)
         return next((order for order in (plain, turned) if np.array_equal(values.transpose(order), value.data)), None)
     op, order = made.get(value), plain
-    if op is not None and op.step.name in ("T", "jnp.transpose") and isinstance(op.step.args[0], Variable):
-        order = [*op.step.args[1]] if len(op.step.args) > 1 else turned
-        op = made.get(op.step.args[0])
+    if op is not None and op.step.name in ("T", "jnp.transpose"):
+        source, *axes = op.step.args
+        order, op = [*axes[0]] if axes else turned, made.get(source)
     return order if op is not None and op.step.node is node else None
 
 
@@ -306,7 +306,7 @@ def _matrix(kernel: Variable | HostValue, node: ir.Node, made: Mapping[Variable,
     else:
         return None
     scales, zero_points = whole
-    block_size = options["block_size"] if scales.shape[1] > 1 else columns + -columns % (8 // bits)
+    block_size = options["block_size"] if len(scales[0]) > 1 else columns + -columns % (8 // bits)
     if block_size * bits % 8:
         return None
     return _Matrix(numbers, bits, block_size, scales, zero_points.astype(np.uint8))
