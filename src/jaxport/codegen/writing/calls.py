@@ -17,8 +17,8 @@ from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import common_name, key_of
 from jaxport.codegen.writing.flat import LONGEST_INLINE, leaves, needed, with_inferred_size
 from jaxport.codegen.writing.literals import attribute, call, name, number, restored
-from jaxport.codegen.writing.local_names import DESCRIPTIONS, readers_of
-from jaxport.codegen.writing.naming import NamingPrinter
+from jaxport.codegen.writing.naming.printer import NamingPrinter
+from jaxport.codegen.writing.naming.values import DESCRIPTIONS, readers_of
 from jaxport.codegen.writing.statements import (
     LONGEST_DISTANT,
     METHODS,

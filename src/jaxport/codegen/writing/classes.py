@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from jaxport.codegen.structure.modules.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.codegen.writing.calls import CallPrinter
-from jaxport.codegen.writing.class_names import distinct_names
 from jaxport.codegen.writing.dialect import Dialect, SequenceForm, in_runs, listed, without_defaults
 from jaxport.codegen.writing.drafts import Draft, grouped, with_arguments, with_functions
 from jaxport.codegen.writing.fields import (
@@ -26,6 +25,7 @@ from jaxport.codegen.writing.fields import (
     unique_arguments,
 )
 from jaxport.codegen.writing.literals import attribute, call, name, storable
+from jaxport.codegen.writing.naming.classes import distinct_names
 from jaxport.codegen.writing.numbers import class_key, text_of
 from jaxport.codegen.writing.outlined import outlined
 from jaxport.codegen.writing.sizes import size_statements

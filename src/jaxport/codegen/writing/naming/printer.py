@@ -13,7 +13,7 @@ from jaxport.codegen.tree import Call, Layer
 from jaxport.codegen.writing.fields import Fields, key_of
 from jaxport.codegen.writing.flat import Printer, default_name, leaves
 from jaxport.codegen.writing.literals import name
-from jaxport.codegen.writing.local_names import Readers, description, role_of
+from jaxport.codegen.writing.naming.values import Readers, description, role_of
 from jaxport.codegen.writing.statements import KEPT, lowered, names_of_parts
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue
