@@ -99,7 +99,7 @@ def _wraps(jaxpr: RuntimeValue, uses: Counter[RuntimeValue]) -> dict[RuntimeValu
     Each has the variable of its sum, `i + n`, and that has itself. What only they read is taken out of `uses`.
     """
     equations = _equations(jaxpr)
-    times = Counter(id(equation) for equation in equations)
+    times = Counter(equations)
     made = {variable: equation for equation in equations for variable in equation.outvars}
 
     def maker(atom: RuntimeValue, name: str) -> RuntimeValue:
@@ -115,11 +115,11 @@ def _wraps(jaxpr: RuntimeValue, uses: Counter[RuntimeValue]) -> dict[RuntimeValu
         return equation.primitive.name in ("convert_element_type", "mul", "add") and all(map(is_size, equation.invars))
 
     wraps: dict[RuntimeValue, RuntimeValue] = {}
-    for equation in {id(equation): equation for equation in equations}.values():
+    for equation in dict.fromkeys(equations):
         if equation.primitive.name != "select_n" or len(equation.invars) != 3:
             continue
         which, index, other = equation.invars
-        negative, total, count = maker(which, "lt"), maker(other, "add"), times[id(equation)]
+        negative, total, count = maker(which, "lt"), maker(other, "add"), times[equation]
         if negative is None or total is None or isinstance(index, jaxprs.Literal) or index.aval.dtype.itemsize < 4:
             continue
         zero = negative.invars[1]

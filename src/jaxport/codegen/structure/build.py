@@ -30,6 +30,7 @@ from jaxport.codegen.structure.modules.wrappers import without_wrappers
 from jaxport.codegen.structure.recognition.heads import with_attention_layers
 from jaxport.codegen.structure.recognition.layers import LayerWeights, recognised
 from jaxport.codegen.structure.recognition.quantization import with_rounding
+from jaxport.codegen.structure.recognition.quantizers import with_quantizers
 from jaxport.codegen.structure.spelling.rewritten import rewritten
 from jaxport.codegen.structure.steps import operators
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
@@ -62,7 +63,7 @@ def build(
     nodes, node_chain = node_chains(program.places)
     same = copies(recorded.steps, names, program, node_chain)
     steps, outputs = _with_read_weights([renamed(step, same) for step in recorded.steps], recorded.outputs, names)
-    ops, result = operators(steps, outputs, names)
+    ops, result = operators(with_rounding(steps, variables(outputs)), outputs, names)
     steps, result = rewritten(ops, result, names, channels_last)
     ops, result = operators(with_rounding(steps, variables(result)), result, names)
     results = list(dict.fromkeys(variables(result)))
@@ -98,7 +99,7 @@ def build(
         kept |= more
     root = without_wrappers(_with_weights(root, weights))
     root = with_attention_layers(root, accepts) if "MultiHeadAttention" in kinds else root
-    return with_loops(scheduled(root)), result
+    return with_loops(with_quantizers(scheduled(root), accepts)), result
 
 
 def _with_read_weights(
