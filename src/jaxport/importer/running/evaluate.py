@@ -28,7 +28,6 @@ from jaxport.importer.resolving.foreseeing import check_results, foresee
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
 from jaxport.importer.resolving.layouts import RANK, arranged
 from jaxport.importer.resolving.registry import BOUND, EXTENT, Operator, OperatorFunction
-from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.running import marking
 from jaxport.importer.running.scope import EvaluationScope
 from jaxport.importer.running.segments import Item, Nested, Segment
@@ -38,6 +37,7 @@ from jaxport.importer.values.host import Attribute, HostValue, Key, RuntimeValue
 from jaxport.importer.values.image_layout import ImageLayout
 from jaxport.importer.values.namespaces import cast, known, random
 from jaxport.importer.values.recording import Recorded, active, check_size
+from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs import InconclusiveDimensionOperation
 
 __all__ = ["LARGE", "Observer", "Subgraph", "evaluate", "evaluate_blocks", "observed", "observing"]
