@@ -2,7 +2,7 @@
 
 A program spells the sum over the experts of a token in many ways: all experts answer all tokens, and a one-hot code or a scatter
 weighs the answers; the matrices of the chosen experts are gathered, or their answers; a loop adds one expert after the
-other. All are one sum of products (`jaxport.graph.sums`): shares of experts, the last matrix, and what it multiplies.
+other. All are one sum of products (`jaxport.graph.fusions.sums`): shares of experts, the last matrix, and what it multiplies.
 
 The runtime's kernel on CPUs, of releases 1.28 to 1.32, computes in float32. It takes the softmax of all scores itself, and
 divides the shares of the chosen experts by their sum if asked to. It has ReLU, SiLU, the approximate GELU, none, and SiLU with
@@ -27,14 +27,14 @@ from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.gates import GATED, Activated, Projection, activated
 from jaxport.graph.fusions.routing import EXPERTS, Routing, routed
 from jaxport.graph.fusions.scores import unrounded
+from jaxport.graph.fusions.sums import At, Chosen, Term, multiplied, products, stack
 from jaxport.graph.matching import Axis, Seen
-from jaxport.graph.sums import At, Chosen, Product, multiplied, products, stack
-from jaxport.onnx_facts import ELEMENTWISE, EXPERT_LAYER, LOOKUPS, RUNTIME_DOMAIN, VIEWS
+from jaxport.onnx_facts import ELEMENTWISE, EXPERT_LAYER, EXPERT_PARTS, LOOKUPS, RUNTIME_DOMAIN, VIEWS
 
 ANCHOR = Anchor(
     at=("MatMul", "ReduceSum", "Add"),
     below=("TopK",),
-    through=VIEWS | ELEMENTWISE | LOOKUPS | {"MatMul", "ReduceSum", "Softmax", "ScatterElements", "Split", "Slice"},
+    through=VIEWS | ELEMENTWISE | LOOKUPS | EXPERT_PARTS,
 )
 
 
@@ -67,10 +67,10 @@ class Answer:
     factors: tuple[Seen, ...]
     expert: Axis
     inner: Axis
-    product: Product
+    product: Term
 
     @classmethod
-    def of(cls, product: Product, result: Sequence[Axis]) -> Answer | None:
+    def of(cls, product: Term, result: Sequence[Axis]) -> Answer | None:
         """Return the answer that a term is."""
         weights, operand = product.weights, product.operand
         if weights is None:
@@ -92,7 +92,7 @@ class Answer:
         if len(experts) > 1 or len(taken) > 1 or len(rest) != (operand is not None):
             return None
         expert = (*experts, *taken, None)[0]
-        return cls(tuple(factors), expert, (*rest, None)[0], Product(tuple(factors), weights, operand, product.scale))
+        return cls(tuple(factors), expert, (*rest, None)[0], Term(tuple(factors), weights, operand, product.scale))
 
 
 def _share_before(operand: Seen) -> tuple[Seen, Seen] | None:
