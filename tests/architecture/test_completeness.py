@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -30,6 +31,7 @@ ON_REQUEST = {
 }
 
 
+@functools.cache
 def defined_passes() -> dict[str, str]:
     """The public functions of passes and fusions that take a model alone, with the files that define them."""
     found = {}

@@ -45,6 +45,7 @@ from jaxport.graph.fusions.experts import mixture_of_experts
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
 from jaxport.graph.fusions.means import means
 from jaxport.graph.fusions.normalization import normalization
+from jaxport.graph.fusions.padding import padding
 from jaxport.graph.fusions.pixel_shuffle import pixel_shuffle, plain_shuffles
 from jaxport.graph.fusions.positions import positions
 from jaxport.graph.fusions.rotary import rotary
@@ -72,6 +73,7 @@ DEFAULT: tuple[Pass, ...] = (
     constants,
     simplify,
     positions,
+    padding,
     hoisting,
     scanned,
     repeated,
