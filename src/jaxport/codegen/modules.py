@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxport.codegen.bundles import bundle
 from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
+from jaxport.codegen.generating import generation
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Module, Weight
@@ -22,7 +23,6 @@ from jaxport.codegen.writing.classes import Classes, Draft
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import class_name
 from jaxport.codegen.writing.flat import variable_name
-from jaxport.codegen.writing.generating import generation
 from jaxport.codegen.writing.literals import comment, storable
 from jaxport.codegen.writing.numbers import with_differences
 from jaxport.codegen.writing.sizes import size_names
