@@ -13,6 +13,7 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 import jaxport
+from jaxport.codegen.recorded.fused import record_fused
 from tests.codegen import structured
 from tests.codegen.structured import compare, load
 from tests.codegen.test_structured import FRAMEWORKS, check_model
@@ -195,6 +196,26 @@ def test_files_of_the_dynamic_quantizer_of_onnx_runtime(
     assert "use_bias=False" in code
     stored = load_file(tmp_path / "out/model.safetensors")
     assert all(array.dtype.itemsize == 1 for array in stored.values() if array.ndim == 2)
+
+
+@pytest.mark.parametrize("scaled_by", ["step", "other"])
+def test_integer_products_are_one_operator_if_they_are_scaled_back(scaled_by: str, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 20]>
+        net (float[n, 3] x, float other) => (float[n, 2] y) <int8[3, 2] w = {{1, -2, 3, 4, -5, 6}}, float scale = {{0.5}}> {{
+            whole, step, zero = DynamicQuantizeLinear(x)
+            product = MatMulInteger(whole, w, zero)
+            narrow = Cast<to = 1>(product)
+            scales = Mul(scale, {scaled_by})
+            y = Mul(scales, narrow)
+        }}"""
+    )
+    program = jaxport.from_onnx(model)
+    kinds = [node.op_type for node in record_fused(program).program.model.graph]
+    assert (kinds == ["DynamicallyQuantizedMatMul"]) is (scaled_by == "step")
+    inputs = {"x": np.array([[0.1, -0.7, 2.0]], np.float32), "other": np.float32(0.3)}
+    program.to_source(tmp_path, framework="nnx")
+    compare([load(tmp_path).load()(*inputs.values())], [program(**inputs)])
 
 
 def test_a_table_that_is_dequantized_before_it_is_looked_up_stays_integers(tmp_path: Path) -> None:
