@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 #: Those of them that only read files, for each commit.
-FOR_COMMITS = tuple(f"tests/architecture/test_{name}.py" for name in ("private_names", "rooms", "source", "versions"))
+FOR_COMMITS = tuple(f"tests/architecture/test_{name}.py" for name in ("imports", "private_names", "rooms", "source"))
 #: The status of pytest where there is nothing to run.
 NO_TESTS = 5
 #: So many test files are collected; others that could see the change are only counted.
@@ -27,7 +27,17 @@ FILES = 12
 #: to the end.
 ALWAYS = tuple(
     f"tests/architecture/test_{name}.py"
-    for name in ("completeness", "deprecations", "imports", "interface", "private_names", "rooms", "source", "versions")
+    for name in (
+        "completeness",
+        "deprecations",
+        "imports",
+        "interface",
+        "lazy_imports",
+        "private_names",
+        "rooms",
+        "source",
+        "versions",
+    )
 )
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jaxport
 from examples.models import build, cells
 from jaxport.errors import JaxportError
-from tests.architecture.test_source import code_lines
+from tests.architecture.sources import code_lines
 from tests.torch.imported import Checks
 
 #: What the frameworks call parts of one layer otherwise.

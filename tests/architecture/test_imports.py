@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +9,6 @@ from tests.architecture.imports import UPWARD, imports_of, part_of, wrong_direct
 from tests.architecture.sources import SOURCE
 
 PACKAGE = SOURCE / "jaxport"
-# Loaded only when they are needed: the user pays for them, or has not installed them.
-LAZY = ("equinox", "flax", "lxml", "onnxruntime", "openvino", "rich", "safetensors", "torch", "typer")
 
 
 def test_imports_run_one_way():
@@ -61,22 +57,6 @@ def test_the_direction_test_sees_what_it_must(tmp_path: Path, file: str, source:
     assert bool(wrong_directions(tmp_path, {("export/api.py", "verify"): "a convenience"})) is is_wrong
 
 
-def loaded_by(statement: str) -> list[str]:
-    """The modules of `LAZY` that a fresh process has loaded after `statement`."""
-    program = f"{statement}\nimport sys\nprint(*(name for name in {LAZY!r} if name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
-def test_importing_the_package_loads_nothing_slow():
-    assert loaded_by("import jaxport") == []
-
-
-@pytest.mark.parametrize("name", ["flax", "lxml", "onnxruntime", "typer"])
-def test_the_import_test_sees_what_is_loaded(name: str):
-    assert name in loaded_by(f"import jaxport, {name}")
-
-
 @pytest.mark.parametrize("framework", ["flax", "equinox"])
 def test_a_framework_is_known_to_its_own_files_only(framework: str):
     knowing = {found.file for found in imports_of(PACKAGE) if found.module.split(".")[0] == framework}
@@ -89,18 +69,3 @@ def test_an_optional_or_slow_library_is_imported_late(library: str):
     late_parts = {"cli", "testing", "verify"}
     early = [found for found in imports_of(PACKAGE) if found.at_import and found.module.split(".")[0] == library]
     assert [str(found) for found in early if part_of(found.file) not in late_parts] == []
-
-
-def test_a_rule_may_be_replaced_before_the_first_export():
-    """Names of the package are loaded late: whoever registers a rule finds ours there already."""
-    program = """
-import jaxport, jax.numpy as jnp
-
-@jaxport.rule("tanh", replace=True)
-def tanh(op, x):
-    return op.Sin(x)
-
-print([node.op_type for node in jaxport.to_onnx(jnp.tanh, [("B",)]).model.graph])
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "['Sin']\n"

@@ -44,3 +44,7 @@ def test_the_makefile_runs_every_tested_release():
 def test_each_supported_python_is_named():
     named = [item.split(" :: ")[-1] for item in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", item)]
     assert named == ["3.11", "3.12", "3.13"]
+
+
+def test_the_tested_releases_are_in_order():
+    assert list(jaxprs.TESTED) == sorted(jaxprs.TESTED)

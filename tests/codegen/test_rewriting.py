@@ -112,7 +112,8 @@ ROW = HostValue(np.float32([2.0]))
 THREE = HostValue(np.int32(3))
 
 SAMPLES: dict[str, dict[str, Any]] = {
-    "x + (zero := 0)": {"x": WHOLE},
+    "x + (zero := 0)": {"x": WHOLE}, "jnp.where(x == 0, 0, x)": {"x": WHOLE},
+    **{f"x {one} a {other} b": {"x": WHOLE, "a": THREE, "b": HostValue(np.int32(5))} for one in "+-" for other in "+-"},
     "x == True": {"x": TRUE}, "x == False": {"x": TRUE}, "x != True": {"x": TRUE}, "x != False": {"x": TRUE},
     "~~x": {"x": TRUE}, "x & True": {"x": TRUE}, "x | False": {"x": TRUE},
     "jnp.where(_, x, x)": {"_": [TRUE]}, "jnp.broadcast_to(x, _)": {"_": [(2, 3)]}, "jnp.repeat(x, 1, **_)": {"options": {"axis": 0}},

@@ -63,6 +63,17 @@ NODES = {
     "minus zero": ("c = Constant<value_float = 0.0>() y = Sub(x, c)", "return x", (" - ",)),
     "plus zero": ("c = Constant<value_float = 0.0>() y = Add(x, c)", "x + 0.0", ()),
     "plus negative zero": ("c = Constant<value_float = -0.0>() y = Add(x, c)", "return x", ("+",)),
+    "no negative zero": (
+        "k = Constant<value_ints = [2]>() s = Softmax(x) y, i = TopK(s, k)",
+        "lax.top_k(",
+        ("where",),
+    ),
+    "negative zeros are equal in order": ("k = Constant<value_ints = [2]>() y, i = TopK(x, k)", "jnp.where(x == 0", ()),
+    "integers in turn": (
+        "a = Constant<value_int = -1>() b = Constant<value_int = 2>() i = Cast<to = 7>(x) s = Add(i, a) t = Add(s, b) y = Cast<to = 1>(t)",
+        " + 1",
+        (" - ", "+ 2"),
+    ),
     "zero read by exp": ("c = Constant<value_float = 0.0>() s = Add(x, c) y = Exp(s)", "jnp.exp(x)", ("+",)),
     "zero read by division": ("c = Constant<value_float = 0.0>() s = Add(x, c) y = Reciprocal(s)", "0.0", ()),
     "zero after abs": ("c = Constant<value_float = 0.0>() s = Abs(x) y = Add(s, c)", "jnp.abs(x)", ("+",)),

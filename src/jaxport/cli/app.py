@@ -94,9 +94,9 @@ State = Annotated[
     Literal["refuse", "outputs", "discard"], typer.Option(help="How to treat state that the call changes.")
 ]
 Nonfinite = Annotated[
-    Literal["runtime", "exact"],
+    Literal["runtime", "exact", "ignore"],
     typer.Option(
-        help="How max pooling and recurrent layers treat NaN: as the runtime's operators do, or exactly as JAX does."
+        help="NaN and infinities: as the runtime's max pools and recurrent layers treat them, exactly as in JAX, or with the promise that nothing is NaN."
     ),
 ]
 Checks = Annotated[

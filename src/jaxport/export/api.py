@@ -134,9 +134,10 @@ def to_onnx(
       state: how to treat state that the call changes (batch statistics, caches): "refuse", "outputs" or "discard".
       functions: the blocks to export as ONNX functions: a qualified name, a class, a predicate on blocks, or several.
       constraints: constraints on the symbols (`"T >= 2"`), as `jax.export.symbolic_shape` takes them; None is none.
-      nonfinite: how max pooling and recurrent layers treat NaN, and how max pooling treats minus infinity: "runtime",
-        as the runtime's kernels do, which ignore them; "exact", as JAX does, which takes several more operators, or a
-        loop.
+      nonfinite: how NaN and infinities are treated where operators differ from JAX: "runtime", as the runtime's kernels
+        do in max pooling and recurrent layers, and as JAX does elsewhere; "exact", as JAX does, which takes several more
+        operators, or a loop; "ignore" promises that nothing is NaN, and leaves out what only NaN needs: the `max`,
+        `argmax`, `sort` or `top_k` of floats is one operator or two.
       checks: how to treat checks that raise Python errors while the program runs (`eqx.error_if`, which lineax and
         diffrax call). An ONNX model cannot raise errors, and checks compute nothing: "discard" leaves them out, and
         `explain()` and `requirements` list them; "refuse" refuses them.
@@ -194,7 +195,7 @@ def to_onnx(
             checks=checks,
             unroll_scans=unroll_scans,
             rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
-            passes=graph_passes.default(caches=chosen.caches) if passes is None else passes,
+            passes=graph_passes.default(caches=chosen.caches, experts=chosen.experts) if passes is None else passes,
         )
         exported = None
         try:
@@ -296,7 +297,7 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
         rules,
         BLOCK_RULES,
         IsWhole(frozenset(BLOCK_RULES), options.wanted),
-        exact_nonfinite=options.nonfinite == "exact",
+        nonfinite=options.nonfinite,
         discards_checks=options.checks == "discard",
         unroll_scans=options.unroll_scans,
         operator_rule=imported.RULE,

@@ -171,15 +171,22 @@ class Fusion:
     inner: Sequence[ir.Node] = ()
 
     def used_elsewhere(self, inside: set[ir.Node]) -> ir.Value | None:
-        """Return an intermediate value that a node outside uses, so that fusing saves nothing; views cost nothing."""
+        """Return an intermediate value that a node outside uses, so that fusing saves nothing.
+
+        Views cost nothing, and next to nothing a test for NaN, which a softmax shares with what orders the same scores.
+        """
         for node in self.inner:
             for value in node.outputs:
-                if value is self.result or is_op(node, *VIEWS):
+                if value is self.result or is_op(node, *VIEWS, "IsNaN"):
                     continue
-                users = {user for user, _ in value.uses()} - inside
+                users = {user for user, _ in value.uses() if _is_used(user)} - inside
                 if value.is_graph_output() or any(not is_op(user, *self.ignored) for user in users):
                     return value
         return None
+
+
+def _is_used(node: ir.Node) -> bool:
+    return any(value.uses() or value.is_graph_output() for value in node.outputs)
 
 
 Find = Callable[[ir.Node], "Fusion | str | None"]
@@ -287,12 +294,13 @@ def _unprofitable(fusions: dict[ir.Value, Fusion]) -> Iterable[tuple[str, str | 
 
 
 def _drop_parts(fusions: dict[ir.Value, Fusion]) -> None:
-    """Drop the fusions that are parts of larger ones."""
-    owners = {
-        node: fusion for fusion in fusions.values() for node in fusion.inner if node is not fusion.result.producer()
-    }
-    for result in [result for result in fusions if result.producer() in owners]:
-        del fusions[result]
+    """Drop the fusions that are parts of larger ones, which end later and stay."""
+    owned: set[ir.Node | None] = set()
+    for result, fusion in reversed(list(fusions.items())):
+        if result.producer() in owned:
+            del fusions[result]
+        else:
+            owned |= set(fusion.inner)
 
 
 def report(made: Mapping[str, int], declined: Mapping[str, Sequence[str | None]]) -> str:

@@ -186,3 +186,34 @@ def test_the_neighbor_of_a_float(dtype, towards):
     exported = jaxport.to_onnx(lax.nextafter, [x, y])
     with np.errstate(all="ignore"):  # NumPy computes it in floats too
         np.testing.assert_array_equal(exported(x, y), np.nextafter(x, y))
+
+
+FIRST_TRUE = {
+    "two conditions": (lambda x: jnp.select([x > 1, x > 0], [x * 2, x * 3], -x), 7),
+    "one": (lambda x: jnp.select([x > 1], [x * 2], -x), 4),
+    "that broadcast": (lambda x: jnp.select([x > 1, x[:1] > 0], [x * 2, 1.0], -x), None),
+    "numbers": (lambda x: jnp.select([x > 1, x > 0], [1, 2], 0), 4),
+    "booleans": (lambda x: jnp.select([x > 1, x > 0], [x > 3, True], False), None),
+    "no default": (lambda x: lax.select_n(jnp.argmax(jnp.stack([x > 1, x < 0, x < 9]), 0), x, x * 2, x * 3), 8),
+    "last axis": (lambda x: lax.select_n(jnp.argmax(jnp.stack([x > 1, x < 0, x < -1], -1), -1), x, x * 2, x * 3), 8),
+}
+
+
+@pytest.mark.parametrize(("select", "nodes"), FIRST_TRUE.values(), ids=FIRST_TRUE)
+def test_what_the_first_condition_selects_needs_no_position(select, nodes):
+    exported = check(select, spec("B", 3))
+    assert "ArgMax" not in operators(exported)
+    assert nodes is None or len(exported.model.graph) == nodes
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda x: lax.select_n(jnp.argmax(jnp.stack([x, -x, x * 2]), 0), x, x * 2, x * 3),
+        lambda x: lax.select_n(jnp.argmax(jnp.concatenate([x > 1, x < 0]), 0), x[0], x[1], x[2], x[0] * 2, x[1], x[2]),
+        lambda x: lax.select_n(jnp.argmin(jnp.stack([x > 1, x < 0]), 0), x, x * 2),
+    ],
+    ids=["numbers", "parts of two rows", "the first that does not hold"],
+)
+def test_other_positions_are_computed(select):
+    assert {"ArgMax", "ArgMin"} & set(operators(check(select, spec(3, 4))))

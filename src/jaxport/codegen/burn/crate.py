@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
+from jaxport.codegen.burn.definitions import Struct, snake_case
 from jaxport.codegen.burn.helpers import names as helper_names, source
 from jaxport.codegen.burn.imports import imports
 from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE
-from jaxport.codegen.burn.printing import MOST_TOGETHER, Struct, Structs, kind_of_value, snake_case
+from jaxport.codegen.burn.printing import MOST_TOGETHER, Structs, kind_of_value
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import dtype_name, kind_of
 from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of

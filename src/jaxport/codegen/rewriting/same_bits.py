@@ -6,7 +6,8 @@ the other; `x - 0.0` and `x * 1.0` always do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,6 +23,9 @@ from jaxport.importer.values.recording import Step, Variable
 __all__ = ["SAME_BITS"]
 
 SAME_BITS = RuleTable()
+
+LARGEST_TERM = 1 << 20
+"""Integers up to this are added ahead."""
 
 LONGEST_FRACTION = 32
 """A factor of one part in more than these is written as a division."""
@@ -74,6 +78,8 @@ def _keeps_zeros(x: RuntimeValue, zero: RuntimeValue, out: Variable, rewriting: 
 
 
 SAME_BITS.rewrite("x + (zero := 0)", "x", when=_keeps_zeros)
+SAME_BITS.rewrite("jnp.where(x == 0, 0, x)", "x", when=lambda x, out, rewriting: is_like(x, out)
+                  and is_never_negative_zero(x, rewriting.producers))  # fmt: skip
 SAME_BITS.rewrite("x - (zero := 0)", "x", when=lambda zero: not _is_negative_zero(zero))
 SAME_BITS.rewrite("x * 1", "x")
 SAME_BITS.rewrite("x / 1", "x")
@@ -92,6 +98,26 @@ for _same in ("jnp.minimum(x, x)", "jnp.maximum(x, x)", "-(-x)", "jnp.negative(j
 for _idempotent in ("jnp.abs", "jnp.floor", "jnp.ceil", "jnp.round", "jnp.sign", "nn.relu"):
     SAME_BITS.rewrite(f"{_idempotent}({_idempotent}(x))", f"{_idempotent}(x)")
 SAME_BITS.rewrite("jnp.broadcast_to(jnp.broadcast_to(x, _), shape)", "jnp.broadcast_to(x, shape)")
+
+
+def _sum_of(first: int, second: int) -> Callable[[RuntimeValue, RuntimeValue, Variable], HostValue | None]:
+    """Return what adds two small integers with signs, if the sum is not negative and the result holds integers."""
+
+    def total(a: RuntimeValue, b: RuntimeValue, out: Variable) -> HostValue | None:
+        numbers = number(a), number(b)
+        if np.dtype(out.dtype).kind != "i" or any(value is None or abs(value) > LARGEST_TERM for value in numbers):
+            return None
+        found = sum(
+            sign * int(value) for sign, value in zip((first, second), numbers, strict=True) if value is not None
+        )
+        return HostValue(np.asarray(found, out.dtype)) if found >= 0 else None
+
+    return total
+
+
+for (_one, _first), (_other, _second) in itertools.product([("+", 1), ("-", -1)], repeat=2):
+    SAME_BITS.rewrite(f"x {_one} a {_other} b", "x + total", when=is_like, total=_sum_of(_first, _second))
+    SAME_BITS.rewrite(f"x {_one} a {_other} b", "x - total", when=is_like, total=_sum_of(-_first, -_second))
 
 # Truth values
 

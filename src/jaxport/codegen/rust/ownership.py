@@ -195,7 +195,7 @@ def _assign(
         if targets(inner) - names - {"_"}:  # some are bound, others assigned to
             taken = {*binders, *_names(body)}
             for name in sorted(names):
-                meanwhile = unique(name, taken)
+                meanwhile = unique(f"next_{name}", taken)
                 taken.add(meanwhile)
                 for target in inner.targets:
                     for node in ast.walk(target):

@@ -39,6 +39,7 @@ from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.traced.tracing import RecordedProgram
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable, map_leaves
+from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["build"]
 
@@ -146,18 +147,18 @@ def _module(
 
 def _are_doubled(root: Module, weights: LayerWeights, own: Collection[Variable]) -> bool:
     """Whether a parameter that is no tie is in several modules."""
-    holders: dict[tuple[str, tuple[int, int] | None], set[int]] = {}
+    holders: dict[tuple[str, tuple[int, int] | None], IdentitySet[object]] = {}
     single = {weights.names[variable] for variable in own if variable not in weights.shared}
     for module in root.walk():
         for item in module.items:
             if isinstance(item, Layer):
                 for weight in item.weights.values():
                     for one in weight.pieces or (weight,):
-                        holders.setdefault((one.name, one.part), set()).add(id(item.weights))
+                        holders.setdefault((one.name, one.part), IdentitySet()).add(item.weights)
             elif isinstance(item, Op):
                 for variable in item.inputs:
                     if variable in weights.names:
-                        holders.setdefault((weights.names[variable], None), set()).add(id(module))
+                        holders.setdefault((weights.names[variable], None), IdentitySet()).add(module)
     return any(name in single and len(modules) > 1 for (name, _), modules in holders.items())
 
 

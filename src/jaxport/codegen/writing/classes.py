@@ -25,6 +25,7 @@ from jaxport.codegen.writing.fields import (
     unique_arguments,
 )
 from jaxport.codegen.writing.literals import attribute, call, name, storable
+from jaxport.codegen.writing.naming.classes import distinct_names
 from jaxport.codegen.writing.numbers import class_key, text_of
 from jaxport.codegen.writing.outlined import outlined
 from jaxport.codegen.writing.sizes import size_statements
@@ -34,6 +35,7 @@ from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.tracing import Fixed
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
+from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = ["Classes", "Draft"]
 
@@ -91,6 +93,8 @@ class Classes:
     functions: dict[str, str] = field(default_factory=dict)
     definitions: list[ast.ClassDef | ast.FunctionDef] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    first: dict[str, Draft] = field(default_factory=dict)
+    root_name: str = ""
 
     def print(self, root: Module, base: str) -> str:
         """Make all classes, and return the name of the model's."""
@@ -102,7 +106,7 @@ class Classes:
         for module in root.walk():
             by_height.setdefault(heights[module], []).append(module)
         self.names = {*self.reserved}
-        root_name = self._unique(base)
+        root_name = self.root_name = self._unique(base)
         self.names.add(root_name)
         for height in sorted(by_height):
             groups: dict[Hashable, list[Draft]] = {}
@@ -185,6 +189,23 @@ class Classes:
     def _unique(self, wanted: str) -> str:
         return unique(wanted, self.names)
 
+    def _named(self, base: str, draft: Draft) -> str:
+        """Return a name for a class: its own, or one that tells what differs from the class that has it."""
+        first = self.first.setdefault(base, draft)
+        own = self._spelled(base)
+        if self._is_free(own):
+            return own
+        owner = "framework" if own in self.reserved else "model" if own == self.root_name else "class"
+        different = distinct_names(base, draft, first if first is not draft else None, owner)
+        return next(filter(self._is_free, map(self._spelled, different)), self._unique(base))
+
+    def _spelled(self, wanted: str) -> str:
+        """Return a name as the target spells classes."""
+        return wanted
+
+    def _is_free(self, wanted: str) -> bool:
+        return wanted not in self.names
+
     def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
         """Return what prints the computation of a module."""
         return CallPrinter(taken, **options)
@@ -212,8 +233,9 @@ class Classes:
         """Return the attributes of a module; of a sequence the places of its elements."""
         if module not in self.sequences:
             return self._parts_of(module)
-        paths = {key_of(child): path for child, path in self.sequences[module].children()}
-        return Fields(paths={k: tuple(int(p) if p.isdigit() else p for p in v.split(".")) for k, v in paths.items()})
+        parts = lambda path: tuple(int(part) if part.isdigit() else part for part in path.split("."))
+        paths = ((key_of(child), parts(path)) for child, path in self.sequences[module].children())
+        return Fields(paths=IdentityMap(paths))
 
     def _measure(self, module: Module, heights: dict[Module, int]) -> int:
         if module not in heights:
@@ -231,7 +253,12 @@ class Classes:
             dialect=self.dialect,
             fields=fields,
             sizes={
-                id(call.module): self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
+                call.module: self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
+            },
+            returned={
+                id(call.module): self.drafts[call.module].returned
+                for call in module.calls()
+                if call.module in self.drafts
             },
             ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
             roles=self.roles,
@@ -325,9 +352,9 @@ class Classes:
             return
         bases = {draft.base for draft in drafts}
         kinds = Counter(last_word(draft.base) for draft in drafts)
-        made = chosen or self._unique(drafts[0].base if len(bases) == 1 else kinds.most_common(1)[0][0])
-        self.names.add(made)
         first = drafts[0]
+        made = chosen or self._named(first.base if len(bases) == 1 else kinds.most_common(1)[0][0], first)
+        self.names.add(made)
         taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}
         arguments: dict[str, list[int]] = {}
         for places in varying.values():

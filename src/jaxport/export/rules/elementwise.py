@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from jaxport.export.emit.registry import renamed, rule
-from jaxport.export.rules import integer_division
+from jaxport.export.rules import first_true, integer_division
 from jaxport.onnx_facts import releases
 
 elementwise = functools.partial(rule, broadcasts=True)
@@ -212,7 +212,8 @@ def saturating_cast(op, x, dtype):
         x = op.cast(x, np.float32)
     limits = jnp.iinfo(dtype)
     low, high = (np.asarray(int(bound)).astype(x.dtype) for bound in (limits.min, limits.max))
-    x = op.Where(op.IsNaN(x), op.const(0, x.dtype), x)
+    if op.walker.keeps_nan:
+        x = op.Where(op.IsNaN(x), op.const(0, x.dtype), x)
     if int(high) == limits.max:
         x = op.Clip(x, op.const(low), op.const(high))
         return op.cast(op.cast(x, np.int8) if limits.bits < 8 else x, dtype)  # the runtime rounds narrower casts
@@ -226,6 +227,12 @@ def select_n(op, which, *cases):
         if len(cases) == 1:
             return cases[0]
         return integer_division.corrected(op, which, cases[1], cases[0]) or where(op, which, cases[1], cases[0])
+    conditions = first_true.conditions(op, which)
+    if conditions is not None and len(conditions) == len(cases):
+        result = cases[0]
+        for condition, case in zip(conditions[:0:-1], cases[:0:-1], strict=True):
+            result = where(op, condition, case, result)
+        return result if _all(conditions[0], False) else where(op, conditions[0], cases[0], result)
     result = cases[-1]
     for index in range(len(cases) - 2, -1, -1):
         result = where(op, op.LessOrEqual(which, index), cases[index], result)

@@ -42,7 +42,7 @@ def operator(op, *operands, block, jaxpr, operation):
         op.decline("the target has no such operator")
     if _is_unserved(operation):
         op.decline("ONNX Runtime computes it in another layout only")
-    if op.walker.exact_nonfinite:
+    if op.walker.nonfinite == "exact":
         op.decline("NaN has to be treated as JAX does")
     if operation.name not in DECODERS and all(x.is_constant for x in operands[: len(block.arguments)]):
         op.decline("its result is a constant")

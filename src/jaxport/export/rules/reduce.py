@@ -57,7 +57,7 @@ def extremum(op_type):
         if x.dtype == np.uint32:  # only int64 is wider
             return op.cast(reduced(op, op_type, op.cast(x, np.float64), axes), np.uint32)
         result = reduced(op, op_type, x, axes)
-        if x.dtype.kind not in "fV":
+        if x.dtype.kind not in "fV" or not op.walker.keeps_nan:
             return result
         # A NaN anywhere makes the result NaN in JAX; the runtime only sees one that comes first.
         any_nan = reduced(op, "ReduceMax", op.cast(op.IsNaN(x), np.uint8), axes)

@@ -393,7 +393,7 @@ def reduced(op, scatter, x, updates, combination):
     if combination is REPLACE:
         return scatter(x, updates, None)
     result = scatter(x, updates, combination.reduction)
-    if x.dtype.kind in "iu" or combination not in (MAXIMUM, MINIMUM):
+    if x.dtype.kind in "iu" or combination not in (MAXIMUM, MINIMUM) or not op.walker.keeps_nan:
         return result
     nan = scatter(op.cast(op.IsNaN(x), np.uint8), op.cast(op.IsNaN(updates), np.uint8), "max")
     return op.Where(op.cast(nan, np.bool_), op.const(np.nan, x.dtype), result)

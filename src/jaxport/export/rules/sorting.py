@@ -45,6 +45,8 @@ def position(op_type):
         if x.dtype.kind not in "fV":
             return op.cast(op.emit(op_type, order_keys(op, x)[0], **where), index_dtype)
         # The first NaN wins in JAX; the runtime's comparisons with it are all false.
+        if not op.walker.keeps_nan:
+            return op.cast(op.emit(op_type, x, **where), index_dtype)
         nan = op.cast(op.IsNaN(x), np.uint8)
         any_nan = op.cast(op.ReduceMax(nan, (axes[0],), keepdims=0), np.bool_)
         return op.cast(op.Where(any_nan, op.ArgMax(nan, **where), op.emit(op_type, x, **where)), index_dtype)
@@ -73,7 +75,7 @@ def order_keys(op, x):
         return [op.cast(op.BitwiseXor(x, op.const(1 << 31, np.uint32)), np.int32)]
     if x.dtype.kind == "b":
         return [op.cast(x, np.uint8)]
-    if x.dtype.kind in "iu":
+    if x.dtype.kind in "iu" or not op.walker.keeps_nan:
         return [x]
     nan, infinity = op.IsNaN(x), op.const(np.inf, WIDER_FLOAT.get(x.dtype.name, x.dtype))
     if x.dtype == np.float64:

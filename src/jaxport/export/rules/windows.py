@@ -103,7 +103,7 @@ def max_pool(op, x, options, exact):
     """Compute the maximum. The runtime's ignores NaN, and replaces minus infinity by the lowest finite float32."""
     if exact:
         return op.MaxPool(x, **options)
-    if not op.walker.exact_nonfinite:
+    if op.walker.nonfinite != "exact":
         op.remark = 'passes over NaN, minus infinity is the lowest float; `nonfinite="exact"` keeps both'
         return op.MaxPool(x, **options)
     any_nan = op.cast(op.MaxPool(op.cast(op.IsNaN(x), np.uint8), **options), np.bool_)

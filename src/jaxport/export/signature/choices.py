@@ -10,7 +10,7 @@ from jaxport.errors import InvalidArgument
 
 __all__ = ["Checks", "Fold", "Nonfinite", "Weights", "check_choices"]
 
-Nonfinite = Literal["runtime", "exact"]
+Nonfinite = Literal["runtime", "exact", "ignore"]
 Fold = Literal["constants", "weights"]
 Checks = Literal["discard", "refuse"]
 Weights = Literal["constants", "inputs"] | str | Sequence[str] | Callable[[str], object]

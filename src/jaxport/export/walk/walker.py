@@ -25,6 +25,7 @@ from jaxport.export.emit.emitter import Declined, Emitter, Refused
 from jaxport.export.emit.places import Record
 from jaxport.export.emit.registry import RULES, Rule
 from jaxport.export.emit.value import Value, has_data_type
+from jaxport.export.signature.choices import Nonfinite
 from jaxport.export.walk import plugins
 from jaxport.export.walk.sources import source_lines
 from jaxport.export.walk.templates import BlockTemplates
@@ -58,7 +59,7 @@ class Walker:
       rules, block_rules: the rules by primitive name, and by block target.
       is_whole: which blocks a rule or an ONNX function exports, so that nothing looks into them.
       legalize: whether operators are computed in another dtype if the runtime has no kernel.
-      exact_nonfinite: whether NaN and infinities are as in JAX even if the runtime's operators differ.
+      nonfinite: how NaN and infinities are treated where operators differ from JAX.
       discards_checks: whether checks of values that raise Python errors are left out.
       unroll_scans: the greatest length of a scan that is unrolled; if None, that depends on what is scanned.
       operator_rule: the rule of blocks that are operators of an imported model.
@@ -76,7 +77,7 @@ class Walker:
     block_rules: Mapping[str, Rule]
     is_whole: Callable[[Block], bool] = all_blocks
     legalize: bool = True
-    exact_nonfinite: bool = False
+    nonfinite: Nonfinite = "runtime"
     discards_checks: bool = True
     unroll_scans: int | None = None
     operator_rule: Rule | None = None
@@ -89,6 +90,11 @@ class Walker:
     refusals: list[Refusal] = field(default_factory=list)
     _sources: dict[Any, tuple[str, str]] = field(default_factory=dict)
     _traced: dict[tuple, tuple[ClosedJaxpr, PyTree]] = field(default_factory=dict)
+
+    @property
+    def keeps_nan(self) -> bool:
+        """Whether results have JAX's NaN, which some operators need others for."""
+        return self.nonfinite != "ignore"
 
     def walk(self, op: Emitter, jaxpr: Jaxpr, operands: Sequence[Value]) -> list[Value]:
         """Export the equations of `jaxpr` in the graph of `op`; return the values of its outputs."""

@@ -300,6 +300,11 @@ _UPDATES = {
 }
 
 
+def is_extreme(operation: str) -> bool:
+    """Whether an update keeps the greater or the smaller number: Burn's ignore NaN."""
+    return operation in ("Max", "Min")
+
+
 def _scatter(name: str) -> RuntimeValue:
     def rule(
         body: RustBody, x: TypedValue, indices: TypedValue, updates: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: RuntimeValue, mode: RuntimeValue,
@@ -348,7 +353,9 @@ def _scatter(name: str) -> RuntimeValue:
         if valid is not None:
             source = tensor(padded(body, source, [(0, 1)], 0), (rows + 1,), value.dtype)
         new = body.tensor(body.reshaped(changed, (count,)))
-        node = body.helper("scattered", body.tensor(source), flat, new, Literal(f"IndexingUpdateOp::{_UPDATES[name]}"))
+        operation = Literal(f"IndexingUpdateOp::{_UPDATES[name]}")
+        called = "scattered_extremes" if is_extreme(_UPDATES[name]) and x.kind == "Float" else "scattered"
+        node = body.helper(called, body.tensor(source), flat, new, operation)
         if valid is not None:
             end = body.number(rows)
             node = method(node, "slice", Slices([RustRange(None, end, 1)]))

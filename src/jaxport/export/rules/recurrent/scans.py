@@ -83,7 +83,7 @@ def recurrent_layer(
         raise Unfit("")  # not similar to one, or a loop over layers
     if not dims.known(lambda: length >= 1):
         raise Unfit("the loop may have no step")
-    if op.walker.exact_nonfinite:
+    if op.walker.nonfinite == "exact":
         raise Unfit("the operators pass over NaN")
     reasons = []
     for last in (True, False):
