@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 import jaxport
+from jaxport.importer.names import Framework
 
 FRAMEWORKS = ("nnx", "equinox", "burn")
 
@@ -74,14 +75,14 @@ def programs() -> dict[str, jaxport.Program]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_operands_of_an_attention_are_called_so(programs: dict[str, jaxport.Program], framework: str) -> None:
+def test_operands_of_an_attention_are_called_so(programs: dict[str, jaxport.Program], framework: Framework) -> None:
     code = programs["attention"].to_source(framework=framework).code
     assert not re.search(r"\bx_\d", code)
     assert re.search(r"\bkey = ", code), code
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_value_beside_x_says_what_it_is(programs: dict[str, jaxport.Program], framework: str) -> None:
+def test_a_value_beside_x_says_what_it_is(programs: dict[str, jaxport.Program], framework: Framework) -> None:
     code = programs["gated"].to_source(framework=framework).code
     assert not re.search(r"\bx_\d", code), code
 
