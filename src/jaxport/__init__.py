@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from jaxport.export.exported import Exported
     from jaxport.export.generation.decoders import decoder_inputs, encoder_decoder_inputs
     from jaxport.export.passes.dense import Int8
-    from jaxport.export.passes.int4 import Int4
+    from jaxport.export.passes.int4_levels import Int4
     from jaxport.export.walk.functions import onnx_function
     from jaxport.importer.limits import Limits
     from jaxport.importer.program import Program, from_onnx
@@ -92,7 +92,7 @@ __version__ = "0.1.0"
 #: The modules of the names that are loaded on first use.
 _LAZY = {
     "Calibration": "jaxport.export.delivery.calibration",
-    "Int4": "jaxport.export.passes.int4",
+    "Int4": "jaxport.export.passes.int4_levels",
     "Int8": "jaxport.export.passes.dense",
     "Exported": "jaxport.export.exported",
     "make_mox": "jaxport.mox.programs.tracing",

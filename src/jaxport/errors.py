@@ -20,7 +20,7 @@ opset 99 is out of range
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ from jaxport.columns import titled
 from jaxport.printable import printable, printable_lines
 
 __all__ = [
+    "AGAIN",
     "ExportError",
     "InvalidArgument",
     "JaxportError",
@@ -43,8 +44,13 @@ __all__ = [
     "ValueNotKnown",
     "VerificationFailed",
     "boundary",
+    "check_inputs_exist",
+    "given_twice",
     "noted",
 ]
+
+AGAIN = "export the model again"
+"""What to do instead of importing a malformed file."""
 
 
 class JaxportError(Exception):
@@ -146,6 +152,32 @@ class Unsupported(JaxportError):
         self.args = (titled(headline, rows, gap=3),)
 
 
+def check_inputs_exist(given: Iterable[str], names: Collection[str], where: str) -> None:
+    """Refuse the name of an input that a model does not have.
+
+    >>> check_inputs_exist(["mask"], ["ids", "positions"], "`verify(avoid=...)`")
+    Traceback (most recent call last):
+    jaxport.InvalidArgument: `mask` is not an input of the model
+      where:   `verify(avoid=...)`
+      instead: the inputs are `ids`, `positions`
+    """
+    for name in given:
+        if name not in names:
+            known = ", ".join(f"`{name}`" for name in names)
+            raise InvalidArgument(
+                f"`{name}` is not an input of the model", where=where, instead=f"the inputs are {known or 'none'}"
+            )
+
+
+def given_twice(name: str, option: str) -> InvalidArgument:
+    """Return the error for a name that an option of the command has twice.
+
+    >>> given_twice("ids", "--value").refused
+    '`ids` is given twice'
+    """
+    return InvalidArgument(f"`{name}` is given twice", where=f"`{option}`", instead="give it once")
+
+
 class ValueNotKnown(Unsupported):
     """A shape, an axis or a count depends on values that are not known while a program is traced."""
 
@@ -214,5 +246,5 @@ def _reason(error: BaseException) -> str:
 
 # Users see these as `jaxport.Unsupported`, whatever file defines them.
 for _name in __all__:
-    if _name not in ("boundary", "noted"):
+    if isinstance(globals()[_name], type):
         globals()[_name].__module__ = "jaxport"

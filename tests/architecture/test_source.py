@@ -221,6 +221,22 @@ def test_every_class_has_a_name_of_its_own() -> None:
     assert not {cls: found for cls, found in places.items() if len(found) > 1}
 
 
+# How often the identity of an object may be taken as a number, outside of `jaxprs/identity.py`. It only goes down: classes whose
+# `==` is identity are keys themselves, and an `IdentityMap` takes the others, and keeps them alive.
+MOST_IDENTITIES = 43
+
+
+def test_objects_are_keys_themselves() -> None:
+    places = [
+        f"{name(path)}:{node.lineno}"
+        for path in FILES
+        if name(path) != "jaxprs/identity.py"
+        for node in nodes_of(path)
+        if isinstance(node, ast.Name) and node.id == "id"
+    ]
+    assert len(places) <= MOST_IDENTITIES, f"use the object, or an `IdentityMap`: {len(places)} places take an `id`"
+
+
 # The files that say what one operator becomes, and so name many.
 NAMING = {
     "codegen/rewriting/known.py": "which operator a recorded step is",

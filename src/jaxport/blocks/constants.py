@@ -88,10 +88,10 @@ class _Hoisting:
             return jaxprs.closed(lifted[-1][0], ()) if closed else lifted[-1][0]
 
         params = {name: map_jaxprs(lift, value) for name, value in equation.params.items()}
-        operands = {id(array): variable_of(array) for _, arrays in lifted for array in arrays}
+        inputs = [list(map(variable_of, arrays)) for _, arrays in lifted]
+        operands = {variable: variable for variables in inputs for variable in variables}
         if not operands:
             return equation
-        inputs = [list(map(id, arrays)) for _, arrays in lifted]
         more = Widening([body for body, _ in lifted], inputs, operands)
         (made,), _ = widened(equation.replace(params=params), more)
         return made

@@ -21,7 +21,7 @@ from jaxport.cli.targets import torch_program
 from jaxport.cli.terminal.files import STANDARD, model_file, output_file, output_folder
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
-from jaxport.errors import InvalidArgument, VerificationFailed
+from jaxport.errors import InvalidArgument, VerificationFailed, given_twice
 from jaxport.files import publish
 from jaxport.verify.importing import Comparison
 from jaxport.verify.report import Report
@@ -384,7 +384,7 @@ def parse_values(texts: Iterable[str]) -> Parameters:
         if not equals or not name:
             raise InvalidArgument(f'"{text}" is not a value', where="`--value`", instead='write it like "shape=[2,3]"')
         if name in values:
-            raise InvalidArgument(f"`{name}` is given twice", where="`--value`", instead="give it once")
+            raise given_twice(name, "--value")
         values[name] = _array(value) if value.endswith(".npy") else _literal(text, value)
     return values
 

@@ -112,11 +112,11 @@ def show_tree(model: Model, inputs: Inputs) -> None:
 
 def _tree(mox: Mox) -> dict[str, object]:
     """Return a Mox as nested values, one per node of its tree."""
-    inside: dict[int, list[object]] = {0: []}
+    inside: dict[Node | None, list[object]] = {None: []}
     for node in mox.tree.nodes:
-        inside[id(node)] = []
-        inside[0 if node.parent is None else id(node.parent)].append({**_values(node), "nodes": inside[id(node)]})
-    return {"name": mox.name, "nodes": inside[0]}
+        inside[node] = []
+        inside[node.parent].append({**_values(node), "nodes": inside[node]})
+    return {"name": mox.name, "nodes": inside[None]}
 
 
 def _values(node: Node) -> dict[str, object]:

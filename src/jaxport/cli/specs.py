@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
 import numpy as np
 
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, given_twice
 
 if TYPE_CHECKING:
     from jaxport.export.delivery.precisions import Named
@@ -167,7 +167,7 @@ def parse_keyword(texts: Iterable[str], option: str) -> dict[str, Any]:
                 f'"{text}" is not a keyword argument', where=f"`{option}`", instead='write it like "train=False"'
             )
         if name in values:
-            raise InvalidArgument(f"`{name}` is given twice", where=f"`{option}`", instead="give it once")
+            raise given_twice(name, option)
         values[name] = _literal(value.strip())
     return values
 
@@ -246,7 +246,7 @@ def parse_input_params(texts: Iterable[str]) -> dict[str, InputSpec]:
                 f'"{text}" has no name', where="`--input-param`", instead='write it like "mask:bool[B,T]"'
             )
         if spec.name in specs:
-            raise InvalidArgument(f"`{spec.name}` is given twice", where="`--input-param`", instead="give it once")
+            raise given_twice(spec.name, "--input-param")
         specs[spec.name] = spec
     return specs
 

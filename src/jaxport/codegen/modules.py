@@ -162,7 +162,8 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     fixed = {key for key in parameters if weights[key].file in left_out}
     parts_trained = prefixes(parameters - fixed, fixed) if fixed else None
     loading = [dialect.loading(made, is_random, parts_trained), pytorch_loading(made, weights, entries, program)]
-    parts = [*_definitions(dialect, body), *helper_sources(body), body, *filter(None, loading)]
+    definitions = _definitions(dialect, body)
+    parts = [*definitions, *helper_sources("\n".join([*definitions, body])), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
     title = "\n".join([f"`{comment(program.name)}`, {MARK}.", *noted(recorded.notes)])
     title = f'"""{title}{chr(10) * bool(recorded.notes)}"""\n\nfrom __future__ import annotations\n'

@@ -195,7 +195,7 @@ def to_onnx(
             checks=checks,
             unroll_scans=unroll_scans,
             rules={key: r if isinstance(r, Rule) else Rule(key, r) for key, r in (rules or {}).items()},
-            passes=graph_passes.default(caches=chosen.caches) if passes is None else passes,
+            passes=graph_passes.default(caches=chosen.caches, experts=chosen.experts) if passes is None else passes,
         )
         exported = None
         try:

@@ -171,10 +171,13 @@ class Fusion:
     inner: Sequence[ir.Node] = ()
 
     def used_elsewhere(self, inside: set[ir.Node]) -> ir.Value | None:
-        """Return an intermediate value that a node outside uses, so that fusing saves nothing; views cost nothing."""
+        """Return an intermediate value that a node outside uses, so that fusing saves nothing.
+
+        Views cost nothing, and next to nothing a test for NaN, which a softmax shares with what orders the same scores.
+        """
         for node in self.inner:
             for value in node.outputs:
-                if value is self.result or is_op(node, *VIEWS):
+                if value is self.result or is_op(node, *VIEWS, "IsNaN"):
                     continue
                 users = {user for user, _ in value.uses() if _is_used(user)} - inside
                 if value.is_graph_output() or any(not is_op(user, *self.ignored) for user in users):

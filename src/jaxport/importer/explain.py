@@ -155,13 +155,13 @@ def _folded(program: Program, seen: Mapping[BoundNode, _Seen], note: str) -> Pha
 
 
 def _finalized(program: Program, steps: Sequence[Step]) -> Phase:
-    calls: dict[int, list[str]] = {}
+    calls: dict[ir.Node | None, list[str]] = {}
     for step in steps:
-        calls.setdefault(id(step.node), []).append(_called(step))
+        calls.setdefault(step.node, []).append(_called(step))
     rows = [
-        (_label(node, depth), " ".join(calls[id(node.node)]))
+        (_label(node, depth), " ".join(calls[node.node]))
         for node, depth in _nodes(program.body)
-        if id(node.node) in calls and depth == 0
+        if node.node in calls and depth == 0
     ]
     weights = program.weights
     roles = [("parameter", name, f"{spec.dtype}{list(spec.shape)}") for name, spec in weights.specs.items()]

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from jaxport import saving
 from jaxport.blocks import current_recorder
-from jaxport.errors import boundary
+from jaxport.errors import AGAIN, boundary
 from jaxport.importer.batching import Batches
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
@@ -101,7 +101,7 @@ def from_onnx(
     {'bias': Array([3., 3.], dtype=float32)}
     """
     where = f"`{source}`" if isinstance(source, str | os.PathLike) else ""
-    with boundary("the model is malformed", where=where, instead="export the model again"), phase("Importing"):
+    with boundary("the model is malformed", where=where, instead=AGAIN), phase("Importing"):
         model = load(source, limits)
         tell_ignored(model, strict)
         return Program(

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Var, closed, nameless
 from jaxport.jaxprs.rewrite import inlined, literals
 from jaxport.jaxprs.walk import Location, bodies
@@ -77,8 +78,8 @@ class _Tapping:
             if chosen:
                 outvars = [Var(v.aval) if isinstance(v, DropVar) else v for v in made.outvars]
                 made = made.replace(outvars=outvars)
-                names: dict[int, Atom] = {id(old): new for old, new in zip(equation.outvars, outvars, strict=False)}
-                values = [*values, *(names.get(id(atom), atom) for atom in chosen)]
+                names = IdentityMap[Atom, Atom](zip(equation.outvars, outvars, strict=False))
+                values = [*values, *(names.get(atom, atom) for atom in chosen)]
                 below = [*below, *(Tap(here, around, equation, atom) for atom in chosen)]
             equations += [*before, made]
             outputs += values

@@ -203,7 +203,8 @@ UNSERVED = frozenset((name, "layout", 1) for name in INITIAL_STATES)
 #: The operators of the default domain that have subgraphs.
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
-#: The domain of ONNX Runtime's own operators, and its attention to a key-value cache.
+#: The domain of ONNX Runtime's own operators, its attention to a key-value cache, and its mixtures of experts, in floats and in fewer bits.
 RUNTIME_DOMAIN, CACHED_ATTENTION = "com.microsoft", "GroupQueryAttention"
+EXPERT_LAYER, QUANTIZED_EXPERT_LAYER = "MoE", "QMoE"
 #: Operators of that domain all of whose integers are int32: none of them was wider before.
 OF_INT32 = frozenset({"Attention", CACHED_ATTENTION, "MultiHeadAttention"})

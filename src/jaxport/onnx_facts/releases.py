@@ -51,6 +51,16 @@ def current_release() -> str:
     return _made_for.get()
 
 
+def is_at_least(release: str, other: str) -> bool:
+    """Whether a release of the runtime is another one, or newer.
+
+    >>> is_at_least("1.28", "1.9"), is_at_least("1.17", "1.28")
+    (True, False)
+    """
+    one, two = (tuple(map(int, text.split("."))) for text in (release, other))
+    return one >= two
+
+
 def missing(op_type: str, release: str | None = None) -> frozenset[np.dtype]:
     """Return the dtypes for which a release of the runtime has no kernel of an operator, or no exact one.
 

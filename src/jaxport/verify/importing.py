@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport import jaxprs
-from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown
+from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown, check_inputs_exist
 from jaxport.export.signature.ports import Port
 from jaxport.importer import Program
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
@@ -222,13 +222,7 @@ class Comparison(Sides[Run]):
         if not isinstance(inputs, Mapping):
             inputs = dict(zip(self.program.input_names, inputs or (), strict=False))
         declared = {value.name: value for value in self.program.inputs}
-        unknown = [name for name in inputs if name not in declared]
-        if unknown:
-            raise InvalidArgument(
-                f"`{unknown[0]}` is not an input of the model",
-                where=f"`{self.program.name}`",
-                instead=f"the inputs are {', '.join(f'`{name}`' for name in declared)}",
-            )
+        check_inputs_exist(inputs, declared, f"`{self.program.name}`")
         texts = {name: value for name, value in inputs.items() if declared[name].dtype == ir.DataType.STRING}
         given, sizes = arrays_and_sizes({n: v for n, v in inputs.items() if n not in texts}, self._specs)
         return {name: _array(name, value, declared[name].dtype) for name, value in {**texts, **given}.items()}, sizes

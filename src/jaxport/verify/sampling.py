@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export.signature.ports import Port, is_key, key_implementation
 from jaxport.jaxprs import PyTree, dims
 from jaxport.jaxprs.walk import bodies, interpret
@@ -255,13 +255,7 @@ def avoided(avoid: Mapping[str, Iterable[int]] | None, names: Iterable[str]) -> 
     {'ids': (0,)}
     """
     known = list(names)
-    unknown = [name for name in avoid or () if name not in known]
-    if unknown:
-        raise InvalidArgument(
-            f"`{unknown[0]}` is not an input of the model",
-            where="`verify(avoid=...)`",
-            instead=f"the inputs are {', '.join(known)}",
-        )
+    check_inputs_exist(avoid or (), known, "`verify(avoid=...)`")
     return {name: tuple(map(int, values)) for name, values in (avoid or {}).items()}
 
 

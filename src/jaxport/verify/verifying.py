@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxport import blocks
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export import failures
 from jaxport.export.delivery.precisions import Precision, recorded
 from jaxport.export.flags.tracing import traced_with_flags, with_bools
@@ -341,13 +341,7 @@ class _Subject(Sides[_FunctionRun]):
             return {}, inputs
         names = [port.name for port in self.inputs]
         if isinstance(inputs, Mapping):
-            unknown = sorted(set(inputs) - set(names))
-            if unknown:
-                raise InvalidArgument(
-                    f"`{unknown[0]}` is not an input of the model",
-                    where="`verify(inputs=...)`",
-                    instead=f"the inputs are {', '.join(names)}",
-                )
+            check_inputs_exist(inputs, names, "`verify(inputs=...)`")
             return {name: _shaped(value) for name, value in inputs.items()}, None
         leaves, tree = jax.tree.flatten(tuple(inputs), is_leaf=is_shape)
         wanted = self.traced.in_tree.children()[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 
+from jaxport.codegen.equinox.quantized import QUANTIZED, QUANTIZED_DEFINITIONS
 from jaxport.codegen.tree import Layer
 from jaxport.codegen.writing.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
 from jaxport.codegen.writing.literals import call, name
@@ -12,7 +13,7 @@ from jaxport.importer.values.host import Attribute
 
 __all__ = ["DEFINITIONS", "LAYERS"]
 
-DEFINITIONS = {
+DEFINITIONS = QUANTIZED_DEFINITIONS | {
     "Sequential": '''class Sequential(eqx.Module):
     """Modules and functions, one after the other."""
 
@@ -31,34 +32,6 @@ DEFINITIONS = {
 
     def __call__(self, x: Array, *, key: Array | None = None) -> Array:
         y = x @ self.weight.T
-        return y if self.bias is None else y + self.bias
-''',
-    "QuantizedLinear": '''class QuantizedLinear(eqx.Module):
-    """A linear layer with a kernel of few bits, packed into bytes, in blocks with a scale each. It is not trained."""
-
-    packed: Array
-    scales: Array
-    zero_points: Array | None
-    bias: Array | None
-    in_features: int = eqx.field(static=True)
-    bits: int = eqx.field(static=True)
-
-    def __init__(
-        self, in_features, out_features, bits, block_size, *, use_bias=True, zero_points=False, dtype=jnp.float32
-    ):
-        blocks = -(-in_features // block_size)
-        self.in_features, self.bits = in_features, bits
-        self.packed = jnp.zeros((out_features, blocks, block_size * bits // 8), jnp.uint8)
-        self.scales = jnp.zeros((out_features, blocks), dtype)
-        self.zero_points = jnp.zeros((out_features, blocks), jnp.uint8) if zero_points else None
-        self.bias = jnp.zeros(out_features, dtype) if use_bias else None
-
-    def __call__(self, x: Array, *, key: Array | None = None) -> Array:
-        packed, scales = self.packed, lax.stop_gradient(self.scales)
-        numbers = (packed[..., None] >> jnp.arange(0, 8, self.bits, dtype=jnp.uint8)) & (2**self.bits - 1)
-        zeros = 2 ** (self.bits - 1) if self.zero_points is None else self.zero_points[..., None].astype(scales.dtype)
-        values = (numbers.reshape(*scales.shape, -1).astype(scales.dtype) - zeros) * scales[..., None]
-        y = x @ values.reshape(len(scales), -1)[:, : self.in_features].T
         return y if self.bias is None else y + self.bias
 ''',
     "GroupedLinear": '''class GroupedLinear(eqx.Module):
@@ -333,15 +306,6 @@ def _linear(layer: Layer) -> ast.expr:
     return _made("Linear", layer, "in_features", "out_features", **_bias(layer))
 
 
-def _quantized_linear(layer: Layer) -> ast.expr:
-    sizes = [constant(layer.config[size], size) for size in ("in_features", "out_features", "bits", "block_size")]
-    made = keywords(
-        {**_bias(layer), "zero_points": "zero_points" in layer.weights}, {"use_bias": True, "zero_points": False}
-    )
-    dtype = sized(layer.weights["scales"].dtype)
-    return call("QuantizedLinear", *sizes, **made, **({"dtype": dtype} if dtype is not None else {}))
-
-
 def _grouped_linear(layer: Layer) -> ast.expr:
     return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
 
@@ -386,7 +350,6 @@ def _dropout(layer: Layer) -> ast.expr:
     return _made("Dropout", layer, "rate", keyed=False, seed=layer.config["seed"])
 
 
-_QUANTIZED = {role: Field(role) for role in ("packed", "scales", "zero_points", "bias")}
 _SAME = {role: Field(role) for role in ("kernel", "bias", "scale", "mean", "var")}
 
 
@@ -419,7 +382,6 @@ _RNN = {
 
 _KINDS: dict[str, tuple[Callable[[Layer], ast.expr], Mapping[str, Field]]] = {
     "Linear": (_linear, _WEIGHT),
-    "QuantizedLinear": (_quantized_linear, _QUANTIZED),
     "GroupedLinear": (_grouped_linear, _SAME),
     "Conv": (_conv, _SAME),
     "ConvTranspose": (_conv_transpose, _SAME),
@@ -439,4 +401,7 @@ def _constructor(build: Callable[[Layer], ast.expr], fields: Mapping[str, Field]
     return Constructor(build, lambda layer: {role: fields[role] for role in layer.weights})
 
 
-LAYERS = {kind: _constructor(build, fields) for kind, (build, fields) in _KINDS.items()}
+LAYERS = {kind: _constructor(build, fields) for kind, (build, fields) in _KINDS.items()} | {
+    kind: Constructor(build, lambda layer: {role: Field(role) for role in layer.weights})
+    for kind, build in QUANTIZED.items()
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from jaxport.codegen.flax.quantized import QUANTIZED, QUANTIZED_DEFINITIONS
 from jaxport.codegen.tree import Layer
 from jaxport.codegen.writing.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
 from jaxport.codegen.writing.literals import call, name
@@ -13,7 +14,7 @@ from jaxport.importer.values.host import Attribute
 __all__ = ["DEFINITIONS", "LAYERS", "accepts"]
 
 
-DEFINITIONS = {
+DEFINITIONS = QUANTIZED_DEFINITIONS | {
     "Sequential": '''class Sequential(nnx.List):
     """Modules and functions, one after the other."""
 
@@ -21,28 +22,6 @@ DEFINITIONS = {
         for layer in self:
             x = layer(x)
         return x
-''',
-    "QuantizedLinear": '''class QuantizedLinear(nnx.Module):
-    """A linear layer with a kernel of few bits, packed into bytes, in blocks with a scale each. It is not trained."""
-
-    def __init__(
-        self, in_features, out_features, bits, block_size, *, use_bias=True, zero_points=False, param_dtype=jnp.float32,
-        rngs: nnx.Rngs,
-    ):
-        blocks = -(-in_features // block_size)
-        self.in_features, self.bits = in_features, bits
-        self.packed = Table(jnp.zeros((out_features, blocks, block_size * bits // 8), jnp.uint8))
-        self.scales = Table(jnp.zeros((out_features, blocks), param_dtype))
-        self.zero_points = Table(jnp.zeros((out_features, blocks), jnp.uint8)) if zero_points else None
-        self.bias = nnx.Param(jnp.zeros((out_features,), param_dtype)) if use_bias else None
-
-    def __call__(self, x: Array) -> Array:
-        packed, scales = self.packed[...], self.scales[...]
-        numbers = (packed[..., None] >> jnp.arange(0, 8, self.bits, dtype=jnp.uint8)) & (2**self.bits - 1)
-        zeros = 2 ** (self.bits - 1) if self.zero_points is None else self.zero_points[...][..., None].astype(scales.dtype)
-        values = (numbers.reshape(*scales.shape, -1).astype(scales.dtype) - zeros) * scales[..., None]
-        y = x @ values.reshape(len(scales), -1)[:, : self.in_features].T
-        return y if self.bias is None else y + self.bias[...]
 ''',
     "GroupedLinear": '''class GroupedLinear(nnx.Module):
     """A linear layer for each group, such as an expert: of all groups, or of the one group of each row."""
@@ -102,15 +81,6 @@ def _made(function: str, layer: Layer, *sizes: str, **options: Attribute) -> ast
 
 def _linear(layer: Layer) -> ast.expr:
     return _made("Linear", layer, "in_features", "out_features", **_uses(layer, "bias"))
-
-
-def _quantized_linear(layer: Layer) -> ast.expr:
-    sizes = [constant(layer.config[size], size) for size in ("in_features", "out_features", "bits", "block_size")]
-    options = {**_uses(layer, "bias"), "zero_points": "zero_points" in layer.weights}
-    made = keywords(options, {**DEFAULTS, "zero_points": False})
-    dtype = sized(layer.weights["scales"].dtype)
-    made |= {"param_dtype": dtype} if dtype is not None else {}
-    return call("QuantizedLinear", *sizes, **made, rngs=name("rngs"))
 
 
 def _grouped_linear(layer: Layer) -> ast.expr:
@@ -211,7 +181,6 @@ LAYERS = {
     kind: Constructor(build, _fields)
     for kind, build in {
         "Linear": _linear,
-        "QuantizedLinear": _quantized_linear,
         "GroupedLinear": _grouped_linear,
         "Conv": _conv,
         "ConvTranspose": _conv_transpose,
@@ -227,4 +196,4 @@ LAYERS = {
         "MultiHeadAttention": _attention,
         "Dropout": _dropout,
     }.items()
-}
+} | {kind: Constructor(build, _fields) for kind, build in QUANTIZED.items()}

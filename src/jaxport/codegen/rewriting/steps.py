@@ -80,7 +80,7 @@ def _large_key(value: HostValue) -> Hashable:
 def leaf_key(leaf: RuntimeValue) -> Hashable:
     """Return a key that equal arguments of steps share; None for one that is not compared."""
     if isinstance(leaf, Variable):
-        return ("variable", id(leaf))
+        return ("variable", leaf)
     if isinstance(leaf, HostValue):
         if leaf.size > SMALL:
             return ("host", id(leaf.data)) if leaf.symbolic else _large_key(leaf)

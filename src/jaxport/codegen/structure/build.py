@@ -30,6 +30,7 @@ from jaxport.codegen.structure.modules.wrappers import without_wrappers
 from jaxport.codegen.structure.recognition.heads import with_attention_layers
 from jaxport.codegen.structure.recognition.layers import LayerWeights, recognised
 from jaxport.codegen.structure.recognition.quantization import with_rounding
+from jaxport.codegen.structure.recognition.quantizers import with_quantizers
 from jaxport.codegen.structure.spelling.rewritten import rewritten
 from jaxport.codegen.structure.steps import operators
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
@@ -38,6 +39,7 @@ from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.traced.tracing import RecordedProgram
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable, map_leaves
+from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["build"]
 
@@ -61,7 +63,7 @@ def build(
     nodes, node_chain = node_chains(program.places)
     same = copies(recorded.steps, names, program, node_chain)
     steps, outputs = _with_read_weights([renamed(step, same) for step in recorded.steps], recorded.outputs, names)
-    ops, result = operators(steps, outputs, names)
+    ops, result = operators(with_rounding(steps, variables(outputs)), outputs, names)
     steps, result = rewritten(ops, result, names, channels_last)
     ops, result = operators(with_rounding(steps, variables(result)), result, names)
     results = list(dict.fromkeys(variables(result)))
@@ -97,7 +99,7 @@ def build(
         kept |= more
     root = without_wrappers(_with_weights(root, weights))
     root = with_attention_layers(root, accepts) if "MultiHeadAttention" in kinds else root
-    return with_loops(scheduled(root)), result
+    return with_loops(with_quantizers(scheduled(root), accepts)), result
 
 
 def _with_read_weights(
@@ -145,18 +147,18 @@ def _module(
 
 def _are_doubled(root: Module, weights: LayerWeights, own: Collection[Variable]) -> bool:
     """Whether a parameter that is no tie is in several modules."""
-    holders: dict[tuple[str, tuple[int, int] | None], set[int]] = {}
+    holders: dict[tuple[str, tuple[int, int] | None], IdentitySet[object]] = {}
     single = {weights.names[variable] for variable in own if variable not in weights.shared}
     for module in root.walk():
         for item in module.items:
             if isinstance(item, Layer):
                 for weight in item.weights.values():
                     for one in weight.pieces or (weight,):
-                        holders.setdefault((one.name, one.part), set()).add(id(item.weights))
+                        holders.setdefault((one.name, one.part), IdentitySet()).add(item.weights)
             elif isinstance(item, Op):
                 for variable in item.inputs:
                     if variable in weights.names:
-                        holders.setdefault((weights.names[variable], None), set()).add(id(module))
+                        holders.setdefault((weights.names[variable], None), IdentitySet()).add(module)
     return any(name in single and len(modules) > 1 for (name, _), modules in holders.items())
 
 

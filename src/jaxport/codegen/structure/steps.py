@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 
 import jax
+import onnx_ir as ir
 
 from jaxport.codegen.rewriting.steps import REARRANGING, leaf_key, reads, renamed, variables
 from jaxport.codegen.tree import Op
@@ -61,11 +62,11 @@ def _beside_readers(steps: Sequence[Step], results: Collection[Variable], weight
     alike.
     """
     rearranging: dict[Variable, Step] = {}
-    copies: dict[tuple[Variable, int], Variable] = {}
+    copies: dict[tuple[Variable, ir.Node | Step], Variable] = {}
     done: list[Step] = []
 
     def copied(variable: Variable, reader: Step) -> Variable:
-        key = variable, id(reader if reader.node is None else reader.node)
+        key = variable, reader if reader.node is None else reader.node
         if key not in copies:
             copies[key] = copy_of(variable, reader)
         return copies[key]

@@ -14,7 +14,7 @@ import numpy as np
 from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.codegen.writing.dialect import Dialect
-from jaxport.codegen.writing.fields import common_name, key_of
+from jaxport.codegen.writing.fields import Child, common_name, key_of
 from jaxport.codegen.writing.flat import LONGEST_INLINE, leaves, needed, with_inferred_size
 from jaxport.codegen.writing.literals import attribute, call, name, number, restored
 from jaxport.codegen.writing.naming.printer import NamingPrinter
@@ -69,7 +69,7 @@ class CallPrinter(NamingPrinter):
     """
 
     dialect: Dialect | None = None
-    sizes: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    sizes: dict[Child, tuple[str, ...]] = field(default_factory=dict)
     ties: dict[Layer, str] = field(default_factory=dict)
     tied: dict[Variable, str] = field(default_factory=dict)
     tables: dict[str, HostValue] = field(default_factory=dict)
@@ -118,12 +118,12 @@ class CallPrinter(NamingPrinter):
         """Return the statements that compute a result."""
         self.result = result
         items = [part for item in items for part in (items_of_rounds(item) if self._is_unlisted(item) else (item,))]
-        loops: dict[int, Loop] = {}
+        loops: dict[Step, Loop] = {}
         steps: list[Step] = []
         for item in items:
             step = self._step_of(item)
             if isinstance(item, Loop):
-                loops[id(step)] = item
+                loops[step] = item
                 self.started |= {item.calls[0].inputs[position] for position in item.carried}
             steps.append(step)
         steps = attending(steps, self.tied, self.dialect.attends if self.dialect is not None else "")
@@ -146,8 +146,8 @@ class CallPrinter(NamingPrinter):
         statements: list[ast.stmt] = []
         for index, step in enumerate(steps):
             self.now = index
-            if id(step) in loops:
-                statements += self._loop(loops[id(step)])
+            if step in loops:
+                statements += self._loop(loops[step])
                 continue
             reader = readers.get(step.outputs) if isinstance(step.outputs, Variable) else None
             statements += self._statements(step, uses, reader, len(steps))
@@ -166,7 +166,7 @@ class CallPrinter(NamingPrinter):
             options = dict(zip(keywords, item.inputs[first:], strict=True))
             return Step("call", self.fields.text(item), item.inputs[:first], options, item.outputs[0], item)
         if isinstance(item, Call):
-            sizes = {key: SizeName(key) for key in self.sizes.get(id(item.module), ())}
+            sizes = {key: SizeName(key) for key in self.sizes.get(item.module, ())}
             outputs = item.outputs[0] if len(item.outputs) == 1 else item.outputs
             return Step("call", self.fields.text(item.module), item.inputs, sizes, outputs, item)
         if isinstance(item, Loop):
@@ -291,7 +291,7 @@ class CallPrinter(NamingPrinter):
         iterated: list[tuple[str, ast.expr]] = []
         for column in columns:
             *around, position = self.fields.paths[key_of(column[0])]
-            if key_of(column[0]) != key_of(column[-1]) and tuple(around) not in elements:
+            if key_of(column[0]) is not key_of(column[-1]) and tuple(around) not in elements:
                 element = elements[tuple(around)] = self._free(
                     singular(str(around[0])) if len(around) == 1 else "layer"
                 )
@@ -325,9 +325,7 @@ class CallPrinter(NamingPrinter):
             body = self._round(loop, arguments, elements, target)
         else:
             called = name(element) if element else ast.parse(self.fields.text(first.module), mode="eval").body
-            body = [
-                ast.Assign([target], self.invoked(called, arguments, self.sizes.get(id(first.module), ())), lineno=0)
-            ]
+            body = [ast.Assign([target], self.invoked(called, arguments, self.sizes.get(first.module, ())), lineno=0)]
         for chosen, places in lists.items():
             body += self.appended(chosen, [name(targets[output]) for output in places])
         statements.append(for_loop(iterated, len(loop.calls), body))
@@ -364,7 +362,7 @@ class CallPrinter(NamingPrinter):
         if not isinstance(item, Loop):
             return False
         columns = parts_by_place(item)
-        different = any(len({self.sizes.get(id(child), ()) for child in column}) > 1 for column in columns)
+        different = any(len({self.sizes.get(child, ()) for child in column}) > 1 for column in columns)
         return different or not self.fields.follow(columns)
 
     def _round(

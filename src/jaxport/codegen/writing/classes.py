@@ -35,6 +35,7 @@ from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.tracing import Fixed
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
+from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = ["Classes", "Draft"]
 
@@ -232,8 +233,9 @@ class Classes:
         """Return the attributes of a module; of a sequence the places of its elements."""
         if module not in self.sequences:
             return self._parts_of(module)
-        paths = {key_of(child): path for child, path in self.sequences[module].children()}
-        return Fields(paths={k: tuple(int(p) if p.isdigit() else p for p in v.split(".")) for k, v in paths.items()})
+        parts = lambda path: tuple(int(part) if part.isdigit() else part for part in path.split("."))
+        paths = ((key_of(child), parts(path)) for child, path in self.sequences[module].children())
+        return Fields(paths=IdentityMap(paths))
 
     def _measure(self, module: Module, heights: dict[Module, int]) -> int:
         if module not in heights:
@@ -251,7 +253,7 @@ class Classes:
             dialect=self.dialect,
             fields=fields,
             sizes={
-                id(call.module): self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
+                call.module: self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
             },
             returned={
                 id(call.module): self.drafts[call.module].returned

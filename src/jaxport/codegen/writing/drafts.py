@@ -102,7 +102,7 @@ def with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draf
     kept: dict[str, ast.expr] = {}
     for argument, places in arguments.items():
         for at in places:
-            replacements.expressions[id(numbers[at])] = name(argument) if at < inner else attribute(f"self.{argument}")
+            replacements.expressions[numbers[at]] = name(argument) if at < inner else attribute(f"self.{argument}")
             if at >= inner:
                 kept[argument] = name(argument)
     init = {key: replacements.visit(value) for key, value in draft.init.items()}
@@ -113,6 +113,6 @@ def with_functions(draft: Draft, activations: Mapping[str, Sequence[int]]) -> Dr
     """Return the draft with attributes in place of the activations that it calls."""
     called, replacements = draft.activations, Replacements()
     for argument, places in activations.items():
-        replacements.expressions |= {id(called[at]): attribute(f"self.{argument}") for at in places}
+        replacements.expressions |= {called[at]: attribute(f"self.{argument}") for at in places}
     kept: dict[str, ast.expr] = {argument: name(argument) for argument in activations}
     return replace(draft, init={**kept, **draft.init}, method=replacements.visit(draft.method))

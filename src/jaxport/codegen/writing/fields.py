@@ -12,6 +12,7 @@ from jaxport.codegen.structure.spelling.rewritten import ROLES
 from jaxport.codegen.tree import Call, Layer, Loop, Module, Op, Weight
 from jaxport.importer.names import given_name, identifier, unique
 from jaxport.importer.values.recording import Variable
+from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = [
     "Entry",
@@ -47,11 +48,11 @@ class Fields:
 
     single: dict[str, Child] = field(default_factory=dict)
     lists: dict[str, list[Entry]] = field(default_factory=dict)
-    paths: dict[int, tuple[str | int, ...]] = field(default_factory=dict)
+    paths: IdentityMap[object, tuple[str | int, ...]] = field(default_factory=IdentityMap)
     weights: dict[Variable, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     order: list[str] = field(default_factory=list)
-    elements: dict[int, str] = field(default_factory=dict)
+    elements: IdentityMap[object, str] = field(default_factory=IdentityMap)
     spelled: Callable[[str], str] = lambda name: name
 
     def fresh(self, wanted: str) -> str:
@@ -87,9 +88,9 @@ class Fields:
         return "self" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in self.paths[key_of(child)])
 
 
-def key_of(child: Child) -> int:
-    """Return a key that all calls of one module or layer share, by identity."""
-    return id(child.weights) if isinstance(child, Layer) else id(child)
+def key_of(child: Child) -> object:
+    """Return what all calls of one module or layer share: the key of an `IdentityMap`."""
+    return child.weights if isinstance(child, Layer) else child
 
 
 def fields_of(module: Module, reserved: Collection[str], spelled: Callable[[str], str] = lambda name: name) -> Fields:
@@ -98,8 +99,8 @@ def fields_of(module: Module, reserved: Collection[str], spelled: Callable[[str]
     `spelled` writes a name as the target's conventions are.
     """
     fields = Fields(taken=set(reserved), spelled=spelled)
-    labels: dict[int, str] = {}
-    children: dict[int, Child] = {}
+    labels = IdentityMap[object, str]()
+    children = IdentityMap[object, Child]()
     for child in _children(module):
         children.setdefault(key_of(child), child)
         labels[key_of(child)] = _label(child, module)
@@ -150,15 +151,17 @@ def _put(entries: list[Entry], place: Sequence[int], child: Child) -> None:
     entries.append(child)
 
 
-def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int, tuple[str, tuple[int, ...]]]:
+def _lists(
+    children: Mapping[object, Child], labels: Mapping[object, str]
+) -> Mapping[object, tuple[str, tuple[int, ...]]]:
     """Return the lists that parts are elements of, or lists of lists, and the place of each.
 
     The labels of a list are numbered from 0 on, without a gap, in order: `blocks.0`, `blocks.1`, or `stages.0.0`,
     `stages.0.1`, `stages.1.0`.
     """
-    places: dict[int, tuple[str, tuple[int, ...]]] = {}
+    places = IdentityMap[object, tuple[str, tuple[int, ...]]]()
     for depth in (2, 1):
-        numbered: dict[str, list[tuple[tuple[int, ...], int]]] = {}
+        numbered: dict[str, list[tuple[tuple[int, ...], object]]] = {}
         for key in children:
             label = re.fullmatch(rf"(.+?)((?:[._]\d{{1,6}}){{{depth}}})", labels[key])
             if label is not None and key not in places:
@@ -168,7 +171,7 @@ def _lists(children: Mapping[int, Child], labels: Mapping[int, str]) -> dict[int
             is_list = all("." in labels[key][len(stem) :] or isinstance(children[key], Module) for _, key in members)
             is_single = len(members) == 1 and "." not in labels[members[0][1]][len(stem) :]
             if is_list and not is_single and _follow([place for place, _ in members]):
-                places |= {key: (stem, place) for place, key in members}
+                places.update((key, (stem, place)) for place, key in members)
     return places
 
 
@@ -281,9 +284,9 @@ def roles_of(root: Module, names: Mapping[Variable, str]) -> dict[Variable, str]
 
 def _calls_of_one(module: Module) -> Iterable[list[Call]]:
     """Return the calls of each module that is called in another, if there are several."""
-    calls_by_module: dict[int, list[Call]] = {}
+    calls_by_module: dict[Module, list[Call]] = {}
     for call in module.calls():
-        calls_by_module.setdefault(id(call.module), []).append(call)
+        calls_by_module.setdefault(call.module, []).append(call)
     return (calls for calls in calls_by_module.values() if len(calls) > 1)
 
 

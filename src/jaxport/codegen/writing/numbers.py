@@ -92,11 +92,11 @@ class Replacements(ast.NodeTransformer):
     """Expressions in place of numbers and functions, by the identity of these."""
 
     def __init__(self) -> None:
-        self.expressions: dict[int, ast.expr] = {}
+        self.expressions: dict[ast.expr, ast.expr] = {}
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        return self.expressions.get(id(node), node)
+        return self.expressions.get(node, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
-        return self.expressions.get(id(node), node)
+        return self.expressions.get(node, node)

@@ -281,7 +281,7 @@ class _Repeated:
             ast.arg(renamed[self.order[at]], name("int" if self.order[at] in self.search.sizes else "Array"))
             for at in self.inputs
         ]
-        replaced: dict[int, str] = {}
+        replaced: dict[ast.AST, str] = {}
         for places in self.columns:
             node = first.slots[places[0]]
             kind = type(node.value).__name__ if isinstance(node, ast.Constant) else "Array"
@@ -289,7 +289,7 @@ class _Repeated:
             chosen = unique(wanted, used)
             used.add(chosen)
             parameters.append(ast.arg(chosen, name(kind)))
-            replaced |= {id(first.slots[at]): chosen for at in places}
+            replaced |= {first.slots[at]: chosen for at in places}
             kinds[places[0]] = chosen
         replacing = _Replacing(replaced, renamed)
         body: list[ast.stmt] = []
@@ -363,12 +363,12 @@ def _same(statement: ast.stmt) -> dict[int, object]:
 class _Replacing(ast.NodeTransformer):
     """Parameters in place of what differs, and other names."""
 
-    def __init__(self, replaced: Mapping[int, str], renamed: Mapping[str, str]):
+    def __init__(self, replaced: Mapping[ast.AST, str], renamed: Mapping[str, str]):
         self.replaced, self.renamed = replaced, renamed
 
     def visit(self, node: ast.AST) -> ast.AST:
-        if id(node) in self.replaced:
-            return name(self.replaced[id(node)])
+        if node in self.replaced:
+            return name(self.replaced[node])
         if isinstance(node, ast.Name):
             return ast.Name(self.renamed.get(node.id, node.id), node.ctx)
         if isinstance(node, ast.arg):

@@ -131,9 +131,9 @@ def uniform(element: HostValue, shape: ast.expr) -> ast.expr:
     return call(short, shape, dtype) if short else call("jnp.full", shape, number(element.item()), dtype)
 
 
-def direct_operands(step: Step, loops: Mapping[int, Loop]) -> Iterator[Variable]:
+def direct_operands(step: Step, loops: Mapping[Step, Loop]) -> Iterator[Variable]:
     """Yield the values that are operands of a step itself, not of a loop or of a function that is one of its operands."""
-    for leaf in () if id(step) in loops else leaves((step.args, step.kwargs)):
+    for leaf in () if step in loops else leaves((step.args, step.kwargs)):
         if isinstance(leaf, Variable):
             yield leaf
 

@@ -18,11 +18,14 @@ from jaxport.export.delivery.calibration import Calibration, ranges_of, read_cal
 from jaxport.export.passes.calibrated import calibrated_int8
 from jaxport.export.passes.dense import Int8, NodeFilter, dynamic_int8, everywhere, weights_second
 from jaxport.export.passes.half import half
-from jaxport.export.passes.int4 import MICROSOFT, ROUNDING, Int4, block_int4, quantized, rounding_error
+from jaxport.export.passes.int4 import block_int4
+from jaxport.export.passes.int4_levels import Int4, quantized, rounding_error
+from jaxport.export.passes.int4_runtime import PACKED_TABLES_SINCE, ROUNDING
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
 from jaxport.graph.editing import subgraphs
 from jaxport.jaxprs import PyTree
+from jaxport.onnx_facts import RUNTIME_DOMAIN, releases
 
 if TYPE_CHECKING:
     from jaxport.export.delivery.targets import Target
@@ -237,7 +240,7 @@ def recorded(name: str) -> Precision | None:
 
 def _check_target(chosen: Precision, target: Target, opset: int) -> None:
     """Refuse a precision that a target cannot run, before any work."""
-    blocks = isinstance(chosen.form, Int4) and not target.has_domain(MICROSOFT)
+    blocks = isinstance(chosen.form, Int4) and not target.has_domain(RUNTIME_DOMAIN)
     if chosen.dtype in target.without_dtypes and (not isinstance(chosen.form, Int4) or blocks):
         _refuse(
             f'the target "{target.name}" has no {chosen.dtype}',
@@ -314,8 +317,10 @@ def _rewriting(
 ) -> Rewriting:
     match precision.form:
         case Int4() as form:
-            contrib = target.has_domain(MICROSOFT)
-            return "block_int4", functools.partial(block_int4, contrib=contrib, form=form, where=where)
+            contrib = target.has_domain(RUNTIME_DOMAIN)
+            is_recent = contrib and releases.is_at_least(target.release, PACKED_TABLES_SINCE)
+            run = functools.partial(block_int4, contrib=contrib, packed_tables=is_recent, form=form, where=where)
+            return "block_int4", run
         case Int8(dynamic=True) as form:
             return "dynamic_int8", functools.partial(dynamic_int8, form=form, where=where)
         case Int8() as form:

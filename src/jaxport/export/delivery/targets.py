@@ -51,6 +51,7 @@ class Target:
       decoder: whether a model has to be an encoder, or a step of a decoder with the inputs of `jaxport.decoder_inputs` or
         `jaxport.encoder_decoder_inputs`.
       caches: whether attention to a key-value cache becomes ONNX Runtime's GroupQueryAttention.
+      experts: whether a mixture of experts becomes ONNX Runtime's MoE.
       signs_uint32: whether the runtime treats uint32 as signed, which makes comparisons and conversions of large values
         wrong.
     """
@@ -66,6 +67,7 @@ class Target:
     passes: tuple[Pass, ...] = ()
     decoder: bool = False
     caches: bool = False
+    experts: bool = False
     signs_uint32: bool = False
 
     def __post_init__(self) -> None:
@@ -128,6 +130,7 @@ TARGETS: dict[str, Target] = {
             runtime=releases.OLDEST,
             domains=_MICROSOFT,
             caches=True,
+            experts=True,
         ),
         Target(
             "genai",
@@ -136,6 +139,7 @@ TARGETS: dict[str, Target] = {
             domains=_MICROSOFT,
             decoder=True,
             caches=True,
+            experts=True,
         ),
         Target("onnx"),
     )

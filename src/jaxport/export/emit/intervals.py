@@ -57,7 +57,7 @@ def interval(value: Value) -> Interval:
     return _interval(value, {}, DEPTH)
 
 
-def _interval(value: Value, known: dict[int, Interval], depth: int) -> Interval:
+def _interval(value: Value, known: dict[Value, Interval], depth: int) -> Interval:
     integral = value.dtype.kind in "iub"
     if value.constant is not None and value.constant.size:
         number = int if integral else float
@@ -66,16 +66,16 @@ def _interval(value: Value, known: dict[int, Interval], depth: int) -> Interval:
     origin = value.origin
     if origin is None or not depth:
         return limits
-    if id(value) not in known:
+    if value not in known:
         bounds = _computed(origin, known, depth)
         if bounds is None and not integral and origin.op_type in RANGES:
             bounds = Interval(*RANGES[origin.op_type])
         # Arithmetic that may leave the dtype wraps, or becomes infinite, so nothing is known. No dim is that large.
-        known[id(value)] = bounds if bounds is not None and _fits(bounds, value.dtype) else limits
-    return known[id(value)]
+        known[value] = bounds if bounds is not None and _fits(bounds, value.dtype) else limits
+    return known[value]
 
 
-def _computed(origin: Origin, known: dict[int, Interval], depth: int) -> Interval | None:
+def _computed(origin: Origin, known: dict[Value, Interval], depth: int) -> Interval | None:
     """Return the range that follows from those of the operands, or None."""
     rule = RULES.get(origin.op_type)
     if rule is None:

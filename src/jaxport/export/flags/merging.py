@@ -100,7 +100,7 @@ class _Merge:
         self.index: Var | None = None
         self.equations: list[JaxprEqn] = []
         self.hoisted: set[JaxprEqn] = set()
-        self._joins: dict[tuple[int, int], _Join] = {}
+        self._joins: IdentityMap[Atom, IdentityMap[Atom, _Join]] = IdentityMap()
         self._made_in: dict[Var, tuple[int, JaxprEqn]] = {}  # a side's own variables: segment, equation
 
     def program(self) -> tuple[list[JaxprEqn], list[Any], set[Any]]:
@@ -186,12 +186,12 @@ class _Merge:
             value, other_value = np.asarray(one.val), np.asarray(other.val)
             if value.shape == () and value.dtype == np.bool_ and bool(value) and not bool(other_value):
                 return self.flag
-        key = id(one), id(other)  # a literal has no hash; the join keeps both
-        if key not in self._joins:
+        joins = self._joins.setdefault(one, IdentityMap())
+        if other not in joins:
             made = [self._made_in[atom][0] for atom in sides if isinstance(atom, Var) and atom in self._made_in]
-            join = self._joins[key] = _Join(Var(one.aval), sides)
+            join = joins[other] = _Join(Var(one.aval), sides)
             self.segments[max(made) if made else number].joins.append(join)
-        return self._joins[key].result
+        return joins[other].result
 
     def _cross(self, atom: Any, number: int) -> None:
         """Record that a segment needs a value; one that another segment makes is computed regardless of the flag."""

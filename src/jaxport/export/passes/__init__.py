@@ -41,6 +41,7 @@ from jaxport.export.passes.tidy import tidy, unit_axes
 from jaxport.export.passes.tied import tied
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.attention import attention
+from jaxport.graph.fusions.experts import mixture_of_experts
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
 from jaxport.graph.fusions.means import means
 from jaxport.graph.fusions.normalization import normalization
@@ -104,14 +105,16 @@ DEFAULT: tuple[Pass, ...] = (
 )
 
 
-def default(*, caches: bool) -> tuple[Pass, ...]:
+def default(*, caches: bool, experts: bool) -> tuple[Pass, ...]:
     """Return the passes of an export.
 
     Args:
       caches: whether the runtime's operator for attention to a key-value cache may be used.
+      experts: whether the runtime's operator for mixtures of experts may be used.
     """
     at = DEFAULT.index(attention)
-    return (*DEFAULT[:at], cached_attention, *DEFAULT[at:]) if caches else DEFAULT
+    wanted = ((cached_attention, caches), (mixture_of_experts, experts))
+    return (*DEFAULT[:at], *(graph_pass for graph_pass, is_wanted in wanted if is_wanted), *DEFAULT[at:])
 
 
 def pass_name(graph_pass: Pass) -> str:

@@ -220,19 +220,22 @@ def _fits(array: np.ndarray | None, dtype: np.dtype) -> bool:
 
 
 def known(
-    value: ir.Value | None, memory: dict[ir.Value, np.ndarray | None], weights: bool = False
+    value: ir.Value | None,
+    memory: dict[ir.Value, np.ndarray | None],
+    weights: bool = False,
+    largest: int | None = LARGE,
 ) -> np.ndarray | None:
     """Return the array of a value that depends on constants only; None if it is too large.
 
     `memory` caches the arrays of other values of the graph. What depends on arrays that the user has a name for is not
-    known, unless it is asked for `weights`, too.
+    known, unless it is asked for `weights`, too. `largest` is the number of bytes of the largest array; None for any.
     """
     stack = [] if value is None else [value]
     while stack:  # a chain of operations may be longer than Python's stack
         last = stack[-1]
         if last in memory:
             stack.pop()
-        elif not _may_be_known(last):
+        elif not _may_be_known(last, largest):
             memory[last] = constant_of(last) if weights or not last.meta.get(PARAMETER) else None
         elif unseen := [x for x in _node_of(last).inputs if x is not None and x not in memory]:
             stack += unseen
@@ -241,12 +244,14 @@ def known(
     return None if value is None else memory[value]
 
 
-def _may_be_known(value: ir.Value) -> bool:
+def _may_be_known(value: ir.Value, largest: int | None) -> bool:
     """Whether a value is computed, and small enough to be folded."""
     node, dims = value.producer(), static_dims(dims_of(value))
     if constant_of(value) is not None or node is None or node.domain or not node.inputs or len(node.outputs) != 1:
         return False
-    return value.dtype is not None and dims is not None and math.prod(dims) * value.dtype.itemsize <= LARGE
+    if value.dtype is None or dims is None:
+        return False
+    return largest is None or math.prod(dims) * value.dtype.itemsize <= largest
 
 
 def _known(value: ir.Value, memory: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:

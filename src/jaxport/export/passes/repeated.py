@@ -54,14 +54,14 @@ def _key(node: ir.Node) -> tuple:
 def _operand_key(value: ir.Value | None) -> object:
     array = constant_of(value)
     if value is not None and is_weight(value):  # an equal weight is another one
-        return id(value) if array is None else (held(value), str(array.dtype), *memory_of(array))
+        return value if array is None else (held(value), str(array.dtype), *memory_of(array))
     if array is None or array.nbytes > SMALL or array.dtype == object:
-        return id(value)
+        return value
     return (array.dtype, array.shape, array.tobytes())
 
 
 def _attribute_key(node: ir.Node, attribute: ir.Attr) -> object:
     if attribute.type is ir.AttributeType.TENSOR:
         tensor = attribute.as_tensor()
-        return id(node) if tensor.nbytes > SMALL else (str(tensor.dtype), str(tensor.shape), tensor.tobytes())
+        return node if tensor.nbytes > SMALL else (str(tensor.dtype), str(tensor.shape), tensor.tobytes())
     return str(attribute.value)

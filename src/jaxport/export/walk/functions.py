@@ -23,6 +23,7 @@ from jaxport.export.emit.value import Scope, Value
 from jaxport.export.passes.inlining import inlining
 from jaxport.graph.editing import SMALL
 from jaxport.jaxprs import JaxprEqn, Module, Parameters
+from jaxport.jaxprs.identity import IdentitySet
 
 if TYPE_CHECKING:
     from jaxport.blocks import Block
@@ -194,12 +195,13 @@ class FunctionBuilder:
     calls: list[FunctionCall] = field(default_factory=list)
     _owners: dict[tuple[str, str], str] = field(default_factory=dict)
     _signatures: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
-    _hit: set[int] = field(default_factory=set)
+    _hit: IdentitySet[str | Callable[[Block], bool]] = field(default_factory=IdentitySet)
 
     def wants(self, block: Block) -> bool:
         """Whether a block becomes a function."""
         hits = self.selector.matches(block)
-        self._hit.update(map(id, hits))
+        for hit in hits:
+            self._hit.add(hit)
         return bool(hits) or OPTION in block.options
 
     def call(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
@@ -258,7 +260,7 @@ class FunctionBuilder:
           ExportError: an entry of `functions` matched nothing.
         """
         for entry in (*self.selector.targets, *self.selector.predicates):
-            if id(entry) not in self._hit:
+            if entry not in self._hit:
                 raise ExportError(
                     f"`functions={entry!r}` matches no call",
                     why="no module class, function or decorated callable of that name is called",

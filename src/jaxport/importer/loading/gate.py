@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from jaxport.errors import ModelError
+from jaxport.errors import AGAIN, ModelError
 from jaxport.importer.limits import Budget
 from jaxport.importer.loading.frame import OWN_FILE
 from jaxport.importer.loading.mapping import Buffer, MappedTensor
@@ -169,12 +169,10 @@ class Gate:
         element, dims = ir.DataType(tensor.data_type), tuple(tensor.dims)
         size = _check_shape(dims, element, where)
         if tensor.HasField("segment"):
-            raise ModelError("a tensor in segments cannot be read", where=where, instead="export the model again")
+            raise ModelError("a tensor in segments cannot be read", where=where, instead=AGAIN)
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             if element == ir.DataType.STRING:
-                raise ModelError(
-                    "strings cannot be stored outside a tensor", where=where, instead="export the model again"
-                )
+                raise ModelError("strings cannot be stored outside a tensor", where=where, instead=AGAIN)
             place = self._placed(_entries(tensor, where), size, self.folders, where, _asked(dims, element))
             del tensor.external_data[:]
             tensor.external_data.add(key="location", value=f"{_PASSED}{len(self.places)}")
@@ -197,7 +195,7 @@ class Gate:
                 else f"the tensor has data of another type than {element.name}",
                 where=where,
                 why="the file is truncated or damaged",
-                instead="export the model again",
+                instead=AGAIN,
             )
 
     def _placed(
@@ -209,7 +207,7 @@ class Gate:
                 raise ModelError(
                     f"the {key} `{entries[key][:40]}` of external data is not a size",
                     where=where,
-                    instead="export the model again",
+                    instead=AGAIN,
                 )
         location, offset = entries.get("location", ""), int(entries.get("offset", 0))
         length = int(entries.get("length", size)) or size
@@ -219,7 +217,7 @@ class Gate:
                     f"{asked} needs {size} bytes, the tensor has {length}",
                     where=where,
                     why="the file is truncated or damaged",
-                    instead="export the model again",
+                    instead=AGAIN,
                 )
             return self.own, offset
         if not folders:
@@ -312,12 +310,10 @@ def _shown(location: str) -> str:
 def _check_shape(dims: Sequence[int], element: ir.DataType, where: str) -> int:
     """Return the number of bytes of a shape; refuse an invalid one."""
     if any(size < 0 for size in dims):
-        raise ModelError(f"the shape {list(dims)} has a negative size", where=where, instead="export the model again")
+        raise ModelError(f"the shape {list(dims)} has a negative size", where=where, instead=AGAIN)
     bits = 8 if element == ir.DataType.STRING else element.bitwidth
     if math.prod(max(size, 1) for size in dims) * bits > 8 * LARGEST or len(dims) > MOST_AXES:
-        raise ModelError(
-            f"the shape {list(dims)} is larger than any array can be", where=where, instead="export the model again"
-        )
+        raise ModelError(f"the shape {list(dims)} is larger than any array can be", where=where, instead=AGAIN)
     return math.ceil(math.prod(dims) * bits / 8)
 
 
@@ -325,9 +321,7 @@ def _entries(tensor: onnx.TensorProto, where: str) -> dict[str, str]:
     entries: dict[str, str] = {}
     for entry in tensor.external_data:
         if entries.setdefault(entry.key, entry.value) != entry.value:
-            raise ModelError(
-                f"external data gives its `{entry.key}` twice", where=where, instead="export the model again"
-            )
+            raise ModelError(f"external data gives its `{entry.key}` twice", where=where, instead=AGAIN)
     return entries
 
 

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, Message
 
-from jaxport.errors import InvalidArgument, ModelError
+from jaxport.errors import AGAIN, InvalidArgument, ModelError
 from jaxport.files import existing_file
 from jaxport.importer.limits import Budget, Limits
 from jaxport.importer.loading.frame import without_data
@@ -224,7 +224,7 @@ def _check_names(holder: onnx.GraphProto | onnx.NodeProto) -> None:
         names = [holder.name, *(entry.name for entries in lists for entry in entries)]
     for name in names:
         if not isinstance(name, str):
-            raise ModelError(f"the name {name!r} is not text", why="it is not UTF-8", instead="export the model again")
+            raise ModelError(f"the name {name!r} is not text", why="it is not UTF-8", instead=AGAIN)
 
 
 def as_written(path: Path) -> ir.Model:

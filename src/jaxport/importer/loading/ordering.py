@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import onnx_ir as ir
 
-from jaxport.errors import ModelError
+from jaxport.errors import AGAIN, ModelError
 from jaxport.graph.editing import bodies
 from jaxport.importer.resolving.graph import describe
 
@@ -72,5 +72,5 @@ def _cyclic(graph: ir.Graph) -> ModelError:
         "the nodes form a cycle",
         where=describe(nodes[0]) if nodes else f"graph `{graph.name}`",
         why=f"each of these is used to compute the next: {', '.join(f'`{name}`' for name in names[:8])}",
-        instead="export the model again",
+        instead=AGAIN,
     )

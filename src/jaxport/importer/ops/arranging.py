@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from jaxport.errors import ModelError, Refusal, Unsupported
+from jaxport.errors import AGAIN, ModelError, Refusal, Unsupported
 from jaxport.importer.ops.indexing import columns_to_image
 from jaxport.importer.resolving.registry import Host, OutputCount, earlier, op
 from jaxport.importer.values.host import RuntimeValue, SizesDiffer, Tensor, dims_compare, is_dim
@@ -48,9 +48,7 @@ def split(input, split: Host | None = None, *, axis=0, num_outputs=None, outputs
     if split is not None:
         return _split(input, split.tolist(), axis)
     if num_outputs is not None and num_outputs != outputs:
-        raise ModelError(
-            f"`num_outputs` is {num_outputs}, the node has {outputs} outputs", instead="export the model again"
-        )
+        raise ModelError(f"`num_outputs` is {num_outputs}, the node has {outputs} outputs", instead=AGAIN)
     return _split_evenly(input, outputs, axis)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxport.errors import ModelError
+from jaxport.errors import AGAIN, ModelError
 from jaxport.importer.ops.grouped_convolutions import lowering
 from jaxport.importer.resolving.registry import image_op, op
 from jaxport.importer.values.host import RuntimeValue
@@ -14,7 +14,6 @@ from jaxport.importer.values.image_layout import ONNX
 from jaxport.importer.values.namespaces import helper, jnp, lax, nn
 from jaxport.jaxprs import Dim
 
-AGAIN = "export the model again"
 AUTO_PADS = {"SAME_UPPER": "SAME", "SAME_LOWER": "SAME_LOWER", "VALID": "VALID"}
 
 

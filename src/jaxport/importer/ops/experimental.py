@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.errors import ModelError
+from jaxport.errors import AGAIN, ModelError
 from jaxport.importer.ops import activations, normalization  # noqa: F401  what is looked up below
 from jaxport.importer.ops.indexing import slice_
 from jaxport.importer.ops.normalization import mean_variance_normalization
@@ -48,7 +48,7 @@ def crop(input, *, border=None, scale=None):
     if border is None or len(border) != 4 or input.ndim != 4:
         raise ModelError(
             "the attribute `border` has to be the left, top, right and bottom border of a four-dimensional image",
-            instead="export the model again",
+            instead=AGAIN,
         )
     left, top, right, bottom = border
     height, width = scale or (input.shape[2] - top - bottom, input.shape[3] - left - right)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import jax
 import numpy as np
 
-from jaxport.errors import ModelError, Refusal, Unsupported
+from jaxport.errors import AGAIN, ModelError, Refusal, Unsupported
 from jaxport.importer.resolving.registry import Extent, Host, Position, earlier, op, variant
 from jaxport.importer.values.host import HostValue, SizesNeeded, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import helper, jnp, known, lax
@@ -244,7 +244,7 @@ def updated_slice(data, new, position, width: Host | None = None, highest: Host 
         raise ModelError(
             f"{new.shape[axis]} entries replace {replaced}",
             why="the size of the result would depend on the position",
-            instead="export the model again",
+            instead=AGAIN,
         )
     _check_inside(replaced, data.shape[axis], 0 if highest is None else highest.item())
     return lax.dynamic_update_slice_in_dim(data, new, jnp.reshape(position, ()), axis)
@@ -258,7 +258,7 @@ def _check_inside(size: Dim, length: Dim, highest: Dim = 0) -> None:
         raise ModelError(
             f"a part of {size} entries that may begin at {highest} does not fit into {length}",
             why="the size of the result would depend on the position",
-            instead="export the model again",
+            instead=AGAIN,
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxport.errors import InvalidArgument
+from jaxport.errors import AGAIN, InvalidArgument
 from jaxport.importer.ops.ml_scores import DOMAIN, chosen
 from jaxport.importer.ops.strings import strings
 from jaxport.importer.resolving.registry import earlier, op
@@ -106,7 +106,7 @@ def _one(*candidates: tuple[RuntimeValue, RuntimeValue]) -> tuple[HostValue, int
         if values is not None:
             array = values.data if isinstance(values, HostValue) else np.array(values, dtype=dtype)
             return HostValue(array, STRING if array.dtype.kind in "OU" else array.dtype), index
-    raise InvalidArgument("the encoder has neither keys nor values", instead="export the model again")
+    raise InvalidArgument("the encoder has neither keys nor values", instead=AGAIN)
 
 
 @op(DOMAIN, "LabelEncoder", since=4)

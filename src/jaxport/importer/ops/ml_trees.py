@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxport.errors import ModelError
+from jaxport.errors import AGAIN, ModelError
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.ops.ml_scores import DOMAIN, labelled, transformed, two_classes
 from jaxport.importer.resolving.registry import earlier, op
@@ -47,7 +47,7 @@ class Trees(NamedTuple):
             np.subtract.at(parents, children, 1)
             at = np.unique(children[parents[children] == 0])
         if seen < len(inner):
-            raise ModelError("the nodes of a tree form a cycle", instead="export the model again")
+            raise ModelError("the nodes of a tree form a cycle", instead=AGAIN)
         return steps
 
 

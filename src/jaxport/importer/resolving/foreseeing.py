@@ -14,7 +14,7 @@ import jax
 import onnx_ir as ir
 from jax.core import Tracer
 
-from jaxport.errors import ModelError
+from jaxport.errors import AGAIN, ModelError
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.resolving.graph import Body, BoundNode, describe
 from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue
@@ -120,5 +120,5 @@ def check_window(attribute: ir.Attr, node: ir.Node) -> None:
                 f"`{attribute.name}` has {wide:,}",
                 where=describe(node),
                 why=f"no window may be larger than {LARGEST_STEP:,}",
-                instead="export the model again",
+                instead=AGAIN,
             )

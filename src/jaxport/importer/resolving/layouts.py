@@ -123,12 +123,12 @@ def choose(body: Body) -> None:
 
 def keep_order(body: Body) -> None:
     """Let all nodes of a body, and of those inside it, compute in the order of the model's axes."""
-    pending, seen = [body], set[int]()
+    pending, seen = [body], set[Body]()
     while pending:
         inner = pending.pop()
-        if id(inner) in seen:
+        if inner in seen:
             continue
-        seen.add(id(inner))
+        seen.add(inner)
         for node in inner.nodes:
             node.channels_last, node.kernel_layout = False, OIHW
             pending += node.bodies()

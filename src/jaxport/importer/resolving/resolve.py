@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from inspect import Parameter
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema, SchemaError
 
-from jaxport.errors import ModelError, Refusal, Unsupported, noted
+from jaxport.errors import AGAIN, ModelError, Refusal, Unsupported, noted
 from jaxport.graph.editing import operator_name, subgraphs
 from jaxport.importer.limits import Limits
 from jaxport.importer.resolving.extents import place_slices
@@ -35,10 +35,22 @@ from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue
 
 __all__ = ["attribute_value", "resolve", "schema_in_force", "tensor_value"]
 
-Schema = Any
-"""An `onnx.defs.OpSchema`: its stubs lack the methods that return bodies."""
 FIRST_IR_WITH_OPSETS = 3
 """Files of older versions have no opsets: their operators are those of version 1."""
+
+
+class _Bodies(Protocol):
+    """What an `OpSchema` says of the bodies that define its operator, which the stubs of onnx lack."""
+
+    has_function: bool
+    function_opset_versions: Sequence[int]
+    has_context_dependent_function: bool
+    context_dependent_function_opset_versions: Sequence[int]
+
+    def get_function_with_opset_version(self, version: int, /) -> bytes: ...
+    def get_context_dependent_function_with_opset_version(
+        self, version: int, node: bytes, types: Sequence[bytes], /
+    ) -> bytes: ...
 
 
 def resolve(model: ir.Model, limits: Limits | None = None) -> Body:
@@ -58,7 +70,7 @@ def resolve(model: ir.Model, limits: Limits | None = None) -> Body:
     return body
 
 
-def schema_in_force(domain: str, name: str, opset: int) -> Schema | None:
+def schema_in_force(domain: str, name: str, opset: int) -> OpSchema | None:
     """ONNX's schema (`onnx.defs.OpSchema`) of the operator at this version of the domain's opset, or None.
 
     >>> schema_in_force("", "Softmax", 12).since_version
@@ -137,7 +149,7 @@ class _Resolver:
                 raise ModelError(
                     f"nothing computes the output `{value.name}`",
                     where=f"graph `{graph.name}`",
-                    instead="export the model again",
+                    instead=AGAIN,
                 )
         if body.operations > max(self.limits.operations, len(live)):
             raise ModelError(
@@ -161,7 +173,7 @@ class _Resolver:
             f"nothing computes `{value.name}`",
             where=describe(node),
             why="it is not an input, initializer or output of the graph or of those around it",
-            instead="export the model again",
+            instead=AGAIN,
         )
 
     def node(self, node: ir.Node, opsets: Mapping[str, int]) -> BoundNode | None:
@@ -218,7 +230,7 @@ class _Resolver:
         return True
 
     def target(
-        self, node: ir.Node, opset: int, default_opset: int, schema: Schema
+        self, node: ir.Node, opset: int, default_opset: int, schema: OpSchema | None
     ) -> Operator | BodyFunction | SchemaFunction | None:
         operator = lookup(node.domain, node.op_type, opset)
         if operator is not None:
@@ -226,10 +238,11 @@ class _Resolver:
         if schema is not None and schema.deprecated:
             self.add_refusal(node.op_type, node, f"ONNX removed it in version {schema.since_version}")
             return None
-        if schema is not None and schema.has_function:
-            data = schema.get_function_with_opset_version(_body_version(schema.function_opset_versions, opset))
+        bodies = cast("_Bodies", schema)
+        if schema is not None and bodies.has_function:
+            data = bodies.get_function_with_opset_version(_body_version(bodies.function_opset_versions, opset))
             return _schema_body(schema, onnx.FunctionProto.FromString(data), default_opset)
-        if schema is not None and schema.has_context_dependent_function:
+        if schema is not None and bodies.has_context_dependent_function:
             references = tuple(name for name, attribute in node.attributes.items() if attribute.is_ref())
             body_for = cache(partial(_context_body, schema, node, opset, default_opset))
             return SchemaFunction(schema.name, body_for, references)
@@ -253,7 +266,7 @@ class _Resolver:
                 f"the function `{function.name}` calls itself",
                 where=f"domain `{function.domain}`",
                 why="ONNX functions cannot be recursive",
-                instead="export the model again",
+                instead=AGAIN,
             )
         if len(self.building) >= self.limits.nesting:
             raise ModelError(
@@ -275,7 +288,7 @@ class _Resolver:
         return self.functions[identifier]
 
     def attributes(
-        self, node: ir.Node, target: object, schema: Schema, opsets: Mapping[str, int]
+        self, node: ir.Node, target: object, schema: OpSchema | None, opsets: Mapping[str, int]
     ) -> dict[str, RuntimeValue] | None:
         """Return the node's attributes in the function's form, or None if something is refused."""
         values: dict[str, RuntimeValue] = {}
@@ -295,7 +308,7 @@ class _Resolver:
                     raise ModelError(
                         f"the attribute `{attribute.name}` is {attribute.type.name}, not {wanted}",
                         where=describe(node),
-                        instead="export the model again",
+                        instead=AGAIN,
                     )
             check_window(attribute, node)
             if attribute.is_ref():
@@ -309,9 +322,7 @@ class _Resolver:
         if isinstance(target, Operator):
             for name, parameter in target.attributes.items():
                 if parameter.default is Parameter.empty and name not in values:
-                    raise ModelError(
-                        f"the attribute `{name}` is missing", where=describe(node), instead="export the model again"
-                    )
+                    raise ModelError(f"the attribute `{name}` is missing", where=describe(node), instead=AGAIN)
             for name, what in target.context.items():
                 if what == "graph":
                     values[name] = self.differentiated(node, values, opsets)
@@ -325,7 +336,7 @@ class _Resolver:
         names = (*attributes["xs"], *(attributes.get("zs") or ()), attributes["y"])
         unknown = [name for name in names if name not in named]
         if unknown:
-            raise ModelError(f"nothing computes `{unknown[0]}`", where=describe(node), instead="export the model again")
+            raise ModelError(f"nothing computes `{unknown[0]}`", where=describe(node), instead=AGAIN)
         *inputs, output = (named[name] for name in names)
         wanted, chosen = {output}, []
         for other in reversed(node.graph):
@@ -355,7 +366,7 @@ def _kind(target: object, attribute: ir.Attr) -> str:
     return kind
 
 
-def _schema_body(schema: Schema, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
+def _schema_body(schema: OpSchema, proto: onnx.FunctionProto, opset: int) -> BodyFunction:
     """Return ONNX's body for an operator, resolved by itself; `opset` is the model's, of ONNX's own operators."""
     if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
         proto.opset_import.add(domain="", version=opset)
@@ -378,7 +389,7 @@ def _schema_body(schema: Schema, proto: onnx.FunctionProto, opset: int) -> BodyF
 
 
 def _context_body(
-    schema: Schema,
+    schema: OpSchema,
     node: ir.Node,
     opset: int,
     default_opset: int,
@@ -402,13 +413,14 @@ def _context_body(
                 else:
                     dim.dim_param = str(size)
         types.append(proto.SerializeToString())
-    version = _body_version(schema.context_dependent_function_opset_versions, opset)
+    bodies = cast("_Bodies", schema)
+    version = _body_version(bodies.context_dependent_function_opset_versions, opset)
     proto = ir.to_proto(node)
     own = [attribute for attribute in proto.attribute if not attribute.ref_attr_name]
     own += [ir.to_proto(ir.convenience.convert_attribute(name, value)) for name, value in references]
     del proto.attribute[:]
     proto.attribute.extend(own)
-    data = schema.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
+    data = bodies.get_context_dependent_function_with_opset_version(version, proto.SerializeToString(), types)
     return _schema_body(schema, onnx.FunctionProto.FromString(data), default_opset)
 
 
@@ -437,7 +449,7 @@ def _live(graph: ir.Graph) -> Iterator[ir.Node]:
     return reversed(live)
 
 
-def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: object, schema: Schema) -> None:
+def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: object, schema: OpSchema | None) -> None:
     if isinstance(target, BodyFunction):
         most, required = len(target.body.inputs), []
     elif isinstance(target, Operator) and not target.plain:
@@ -459,7 +471,7 @@ def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: ob
             if missing
             else f"{len(inputs)} inputs are given, {most} are taken",
             where=describe(node),
-            instead="export the model again",
+            instead=AGAIN,
         )
 
 
@@ -475,7 +487,9 @@ def attribute_value(attribute: ir.Attr) -> RuntimeValue:
     return value
 
 
-def _output_types(schema: Schema, inputs: tuple[ir.Value | None, ...], count: int) -> tuple[int | np.dtype | None, ...]:
+def _output_types(
+    schema: OpSchema | None, inputs: tuple[ir.Value | None, ...], count: int
+) -> tuple[int | np.dtype | None, ...]:
     """Return for each output the input that has the same type, or the only type that the schema allows, or None."""
     if schema is None:
         return (None,) * count

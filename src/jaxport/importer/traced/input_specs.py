@@ -13,7 +13,7 @@ import jax.export
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.errors import InvalidArgument
+from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.traced.assumptions import Assumptions
 from jaxport.importer.traced.read_sizes import ReadSizes
@@ -146,13 +146,7 @@ def read_specs(
       InvalidArgument: there is no such input, or a shape is not one that it can have.
     """
     declared = {value.name or "": value for value in program.inputs}
-    unknown = [name for name in inputs if name not in declared]
-    if unknown:
-        raise InvalidArgument(
-            f"`{unknown[0]}` is not an input of the model",
-            where="`inputs`",
-            instead=f"the inputs are {', '.join(f'`{name}`' for name in declared)}",
-        )
+    check_inputs_exist(inputs, declared, "`inputs`")
     specs: dict[str, RuntimeValue] = {}
     values: dict[str, RuntimeValue] = {}
     constraints: dict[str, None] = {}

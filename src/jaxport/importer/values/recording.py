@@ -23,6 +23,7 @@ from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.folding import fold
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.jaxprs import Dim, PythonFunction
+from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = [
     "Function",
@@ -98,7 +99,7 @@ class Recording:
     ) -> RuntimeValue:
         """Call `function` on the live values behind the arguments, and record the call."""
         kwargs = kwargs or {}
-        functions: dict[int, Function] = {}
+        functions = IdentityMap[PythonFunction, Function]()
         live_args, live_kwargs = (self._live(tree, functions) for tree in (args, dict(kwargs)))
         shown_args, shown_kwargs = (_shown(tree, functions) for tree in (args, dict(kwargs)))
         result = map_leaves(recorded, function(*live_args, **live_kwargs))
@@ -107,14 +108,14 @@ class Recording:
             self.steps.append(Step(form, name, shown_args, shown_kwargs, outputs, self.node))
         return result
 
-    def _live(self, tree: RuntimeValue, functions: dict[int, Function]) -> RuntimeValue:
+    def _live(self, tree: RuntimeValue, functions: IdentityMap[PythonFunction, Function]) -> RuntimeValue:
         """Return `tree` with live values for recorded ones, and callables that record into `functions`."""
 
         def live(leaf: RuntimeValue) -> RuntimeValue:
             if isinstance(leaf, Recorded):
                 return leaf.value
             if _is_python_function(leaf):
-                return self._wrapped(leaf, functions.setdefault(id(leaf), Function(leaf.__name__)))
+                return self._wrapped(leaf, functions.setdefault(leaf, Function(leaf.__name__)))
             return _lowered(leaf)
 
         return map_leaves(live, tree)
@@ -349,12 +350,12 @@ def _is_python_function(leaf: object) -> bool:
     return callable(leaf) and not isinstance(leaf, type | Recordable | HostValue | Recorded | jax.Array | np.dtype)
 
 
-def _shown(tree: RuntimeValue, functions: Mapping[int, Function]) -> RuntimeValue:
+def _shown(tree: RuntimeValue, functions: Mapping[PythonFunction, Function]) -> RuntimeValue:
     """Return `tree` with variables for recorded values, and the record of each callable."""
 
     def shown(leaf: RuntimeValue) -> RuntimeValue:
         if isinstance(leaf, Recorded):
             return leaf.variable
-        return functions.get(id(leaf), leaf)
+        return functions.get(leaf, leaf)
 
     return map_leaves(shown, tree)

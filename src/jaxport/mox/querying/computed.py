@@ -37,7 +37,7 @@ def computed_weights(jaxpr: jaxprs.Jaxpr, parameters: Sequence[int]) -> list[Com
     >>> [(found.equation.primitive.name, sorted(found.origins)) for found in computed_weights(body, [1, 2])]
     [('transpose', [1, 2])]
     """
-    found: dict[int, ComputedWeight] = {}
+    found: dict[JaxprEqn, ComputedWeight] = {}
 
     def rule(equation: JaxprEqn, operands: Sequence[_Computed]) -> Sequence[_Computed]:
         count = len(equation.outvars)
@@ -49,7 +49,7 @@ def computed_weights(jaxpr: jaxprs.Jaxpr, parameters: Sequence[int]) -> list[Com
         if equation.primitive.name == "dot_general":
             for operand, other in (operands, operands[::-1]):
                 if operand.origins and operand.equation is not None and other.origins is None:
-                    found[id(operand.equation)] = ComputedWeight(operand.equation, operand.origins)
+                    found[operand.equation] = ComputedWeight(operand.equation, operand.origins)
         if equation.effects or any(operand.origins is None for operand in operands):
             return [_Computed(None)] * count
         origins = frozenset().union(*(operand.origins or () for operand in operands))

@@ -105,7 +105,7 @@ class ParameterFlow:
     ):
         """Follow the input number `weight`, or what an equation computes; the inputs `constants` are parameters, too."""
         self.readings: list[Reading] = []
-        self.added: dict[int, Axes] = {}
+        self.added: dict[JaxprEqn, Axes] = {}
         self.strays = False
         avals: list[Aval] = [variable.aval for variable in jaxpr.invars]
         inputs = [_Operand(is_constant=index in constants, is_mixed=index in constants) for index in range(len(avals))]
@@ -299,7 +299,7 @@ class ParameterFlow:
         if len(result.shape) != len(first.axes):
             return None
         if is_sum and len(carriers) == 1 and (first.exact or first.kind != "weight"):
-            self.added[id(equation)] = first.axes
+            self.added[equation] = first.axes
         if first.kind == "weight":
             return replace(first, exact=False, linear=False) if all(is_constant) else None
         return replace(first, exact=first.exact and is_sum and len(carriers) == 1)

@@ -146,8 +146,8 @@ def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
     block = node.block
     if block is not None and block.weights:
         origins = [origin_of(mox, node, node.equation.invars[index]) for index in block.weights]
-        slicing = {id(scan) for origin in origins for scan in origin.sliced}
-        return tuple(scan for scan in scans if id(scan) in slicing)
+        slicing = {scan for origin in origins for scan in origin.sliced}
+        return tuple(scan for scan in scans if scan in slicing)
     return tuple(scan for scan in scans if _slices_weights(mox, scan))
 
 

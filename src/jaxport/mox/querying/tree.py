@@ -22,7 +22,7 @@ from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.callables.framework import public_name
 from jaxport.jaxprs import Atom, Aval
-from jaxport.jaxprs.mapped import Levels, axes_of_batches, borne_by
+from jaxport.jaxprs.mapped import Levels, Mapped, axes_of_batches, borne_by
 from jaxport.jaxprs.walk import Location, bodies
 from jaxport.jaxprs.widen import body_names, runs_bodies
 from jaxport.printable import printable
@@ -128,15 +128,15 @@ class Tree:
         return {**equations, **blocks}
 
     @cached_property
-    def _emitted(self) -> Counter[int]:
+    def _emitted(self) -> Counter[Mapped]:
         """How many equations bear each record of an operation under `vmap`."""
-        return Counter(id(record) for node in self.nodes for record in borne_by(node.equation))
+        return Counter(record for node in self.nodes for record in borne_by(node.equation))
 
     def axes_of(self, node: Node) -> Levels | None:
         """Return the axes of the batch of each array of a call, for each `vmap` around it; None if these are not known."""
         if node.block is not None:
             return node.block.axes
-        return axes_of_batches(node.equation, lambda record: self._emitted[id(record)] == 1)
+        return axes_of_batches(node.equation, lambda record: self._emitted[record] == 1)
 
     @cached_property
     def element_of(self) -> Mapping[Node, _Element]:

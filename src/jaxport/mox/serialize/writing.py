@@ -101,13 +101,10 @@ class _Writer:
 
     def dims(self) -> list[str]:
         """Return the constraints on the symbols of the dims."""
-        scopes = {
-            id(dim.scope): dim.scope
-            for aval in self.mox.jaxpr.in_avals
-            for dim in aval.shape
-            if jax_export.is_symbolic_dim(dim)
+        scopes = {  # in the order of the arguments
+            dim.scope: None for aval in self.mox.jaxpr.in_avals for dim in aval.shape if jax_export.is_symbolic_dim(dim)
         }
-        return [str(text) for scope in scopes.values() for text in getattr(scope, "_constraints", ())]
+        return [str(text) for scope in scopes for text in getattr(scope, "_constraints", ())]
 
     def refuse(self, name: str, why: str) -> None:
         self.refusals.append(Refusal(name, f"`{self.path or self.mox.name}`", why))

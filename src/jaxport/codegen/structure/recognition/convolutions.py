@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from jax import lax
 
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
-from jaxport.codegen.structure.recognition.quantization import dequantized
+from jaxport.codegen.structure.recognition.quantization import dequantized, stored_kernel
 from jaxport.codegen.structure.spelling.channels import LAYOUTS
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.values.host import Attribute, RuntimeValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs import Dim
 
-__all__ = ["convolution"]
+__all__ = ["convolution", "stored_convolution"]
 
 CONVOLUTIONS = {"conv_general_dilated", "depthwise_convolution", "grouped_convolution"}
+
+
+def stored_convolution(op: Op, matcher: Matcher) -> Layer | None:
+    """Return the convolution that an operator is the end of if the file has its kernel in integers of 8 bits."""
+    if not matcher.weights.channels_last or (layer := convolution(op, matcher)) is None or layer.kind != "Conv":
+        return None
+    product, _ = matcher.with_bias(op, layer.config["out_features"])
+    kernel = stored_kernel(product.step.args[1], product.step.node, matcher.made)
+    if kernel is None or kernel["scales"].dtype != layer.outputs[0].dtype:
+        return None
+    weights = kernel | {role: weight for role, weight in layer.weights.items() if role != "kernel"}
+    return replace(layer, kind="QuantizedConv", weights=weights)
 
 
 def convolution(op: Op, matcher: Matcher) -> Layer | None:
@@ -38,7 +51,7 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
     x, kernel, strides, pads = step.args
     weight, layout = matcher.parameter(kernel), LAYOUTS.get(len(x.shape))
     if weight is None and layout is not None:
-        weight, layout = dequantized(kernel, step.node), (layout[0], f"OI{layout[1][:-2]}", layout[2])
+        weight, layout = dequantized(kernel, step.node, matcher.made), (layout[0], f"OI{layout[1][:-2]}", layout[2])
         weight = weight.transposed((*range(2, len(x.shape)), 1, 0)) if weight is not None else None
     if weight is None or len(weight.shape) != len(x.shape) or not are_of_type(x, weight, bias):
         return None

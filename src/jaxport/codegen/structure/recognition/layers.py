@@ -13,10 +13,10 @@ import ml_dtypes
 import numpy as np
 
 from jaxport.codegen.rewriting.producers import number
-from jaxport.codegen.structure.recognition.convolutions import convolution
+from jaxport.codegen.structure.recognition.convolutions import convolution, stored_convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
-from jaxport.codegen.structure.recognition.quantization import dequantized, quantized_linear
+from jaxport.codegen.structure.recognition.quantization import dequantized, quantized_linear, stored_linear
 from jaxport.codegen.structure.recognition.recurrent import recurrent
 from jaxport.codegen.structure.recognition.training import dropout, is_of_batch
 from jaxport.codegen.structure.spelling.group_norm_rules import CENTERED, FIRST
@@ -50,7 +50,7 @@ def linear(op: Op, matcher: Matcher) -> Layer | None:
     if product.step.name not in ("jnp.matmul", "@") or product.step.kwargs:
         return None
     x, kernel = product.step.args
-    weight = matcher.parameter(kernel) or dequantized(kernel, product.step.node)
+    weight = matcher.parameter(kernel) or dequantized(kernel, product.step.node, matcher.made)
     if weight is None or len(weight.shape) != 2 or not isinstance(x, Variable) or x in matcher.weights.names:
         return None
     if not are_of_type(x, weight, bias) or len(x.shape) < 1 or product.outputs[0].shape != out.shape:
@@ -204,8 +204,10 @@ Recogniser = Callable[[Op, Matcher], Layer | None]
 """Returns the layer whose last operator this is, or None; the matcher answers questions about the operators before it."""
 
 RECOGNISERS: list[Recogniser] = [
+    stored_linear,
     linear,
     quantized_linear,
+    stored_convolution,
     convolution,
     grouped_linear,
     embedding,

@@ -193,7 +193,7 @@ class Matcher:
             if channels_first:
                 weight = self.per_channel(bias, size, len(op.outputs[0].shape))
             else:
-                weight = self.vector(bias, size) or dequantized(bias, op.step.node)
+                weight = self.vector(bias, size) or dequantized(bias, op.step.node, self.made)
             weight = weight if weight is not None and weight.shape == (size,) else None
             if weight is not None and before is not None and self.uses[other] == 1:
                 return before, weight

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.codegen.rewriting.patterns import bindings, pattern
 from jaxport.codegen.rewriting.producers import Producers, is_number
-from jaxport.codegen.rewriting.steps import in_place, reads, renamed
+from jaxport.codegen.rewriting.steps import REARRANGING, in_place, reads, renamed
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.ops.quantization import dequantize
 from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["dequantized", "quantized_linear", "with_rounding"]
+__all__ = ["dequantized", "quantized_linear", "stored_kernel", "stored_linear", "with_rounding"]
 
 OPTIONS = ("axis", "block_size")
+BITS = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
+"""The types of integers that are stored in bytes, and their widths."""
 SCALES = (2.0**-80, 2.0**80)
 """Scales with which no product of a small integer is denormal or infinite."""
 
@@ -41,30 +43,76 @@ if TYPE_CHECKING:
     from jaxport.codegen.structure.recognition.matching import Matcher
 
 
-def dequantized(value: RuntimeValue, node: object) -> Weight | None:
-    """Return the weight that an operand of a node is, if the file has it quantized, and nothing else reads that."""
-    if not isinstance(value, Variable | HostValue) or not isinstance(node, ir.Node):
-        return None
-    for operand in node.inputs[:MOST_OPERANDS]:
+class _Stored(NamedTuple):
+    """A tensor of integers, and the node that dequantizes it for one operator alone."""
+
+    tensor: ir.Value
+    node: ir.Node
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name or ""
+
+
+def _stored(node: object) -> Iterator[_Stored]:
+    """Yield the operands of a node that the file has quantized, and that nothing else reads."""
+    for operand in node.inputs[:MOST_OPERANDS] if isinstance(node, ir.Node) else ():
         source = operand.producer() if operand is not None else None
         if source is None or source.op_type != "DequantizeLinear" or len(operand.uses()) != 1:  # type: ignore[union-attr]
             continue
-        tensors = [part.const_value if part is not None else None for part in source.inputs]
-        stored = source.inputs[0]
-        if tensors[0] is None or tensors[1] is None or stored is None or len(stored.uses()) != 1:
+        tensor, scale = source.inputs[:2]
+        if tensor is None or tensor.const_value is None or scale is None or scale.const_value is None:
             continue
+        if len(tensor.uses()) == 1:
+            yield _Stored(tensor, source)
+
+
+def dequantized(value: RuntimeValue, node: object, made: Mapping[Variable, Op]) -> Weight | None:
+    """Return the weight that an operand of a node is, if the file has it quantized, and nothing else reads that.
+
+    `made` has the operators that make values.
+    """
+    if not isinstance(value, Variable | HostValue):
+        return None
+    for stored in _stored(node):
         if isinstance(value, HostValue):
-            return Weight(stored.name or "", value.shape, value.dtype, lambda: value.data, trained=True)
-        if tuple(value.shape) == tuple(tensors[0].shape):
-            return Weight(stored.name or "", tuple(value.shape), np.dtype(value.dtype), partial(_values, source))
+            return Weight(stored.name, value.shape, value.dtype, lambda: value.data, trained=True)
+        order = _order(value, stored.node, made)
+        if order is not None:
+            shape, read = tuple(value.shape), partial(_values, stored.node, order)
+            return Weight(stored.name, shape, np.dtype(value.dtype), read)
     return None
 
 
-def _values(node: ir.Node) -> np.ndarray:
-    """Return the result of a node that dequantizes a tensor of the file."""
-    tensors = [tensor_value(part.const_value).data for part in node.inputs if part is not None and part.const_value]
-    options = {key: node.attributes[key].as_int() for key in OPTIONS if key in node.attributes}
-    return np.asarray(dequantize(*tensors, **options))
+def _order(value: Variable | HostValue, node: ir.Node, made: Mapping[Variable, Op]) -> list[int] | None:
+    """Return the order in which a value has the axes of what a node dequantizes; None if it is another value."""
+    rank = len(value.shape)
+    plain, turned = [*range(rank)], [*range(rank)][::-1]
+    if isinstance(value, HostValue):
+        if value.symbolic:
+            return None
+        values = _values(node)
+        return next((order for order in (plain, turned) if np.array_equal(values.transpose(order), value.data)), None)
+    op, order = made.get(value), plain
+    if op is not None and op.step.name in ("T", "jnp.transpose"):
+        source, *axes = op.step.args
+        order, op = [*axes[0]] if axes else turned, made.get(source)
+    return order if op is not None and op.step.node is node else None
+
+
+def _tensors(node: ir.Node) -> list[np.ndarray]:
+    """Return the tensor of the file that a node dequantizes, its scale, and its zero point if it has one."""
+    return [tensor_value(part.const_value).data for part in node.inputs if part is not None and part.const_value]
+
+
+def _options(node: ir.Node) -> dict[str, int]:
+    return {key: node.attributes[key].as_int() for key in OPTIONS if key in node.attributes}
+
+
+def _values(node: ir.Node, order: Sequence[int] = ()) -> np.ndarray:
+    """Return the result of a node that dequantizes a tensor of the file, perhaps with its axes in another order."""
+    values = np.asarray(dequantize(*_tensors(node), **_options(node)))
+    return values.transpose(order) if order else values
 
 
 def with_rounding(steps: Sequence[Step], results: Iterable[Variable]) -> list[Step]:
@@ -76,12 +124,12 @@ def with_rounding(steps: Sequence[Step], results: Iterable[Variable]) -> list[St
     for step in steps:
         producers.note(step)
     rounded: dict[Variable, Step] = {}
-    same: dict[Variable, Value] = {}
+    same: dict[Variable, Variable] = {}
     done: list[Step] = []
     for original in steps:
         step = renamed(_rounding(original, producers, uses) or original, same)
         if step.name == "helper.fake_quantized":
-            if step.outputs not in kept and _is_rounded(step, rounded):
+            if step.outputs not in kept and _is_rounded(step, rounded, same, producers):
                 same[step.outputs] = step.args[0]
                 continue
             rounded[step.outputs] = step
@@ -89,13 +137,25 @@ def with_rounding(steps: Sequence[Step], results: Iterable[Variable]) -> list[St
     return done
 
 
-def _is_rounded(step: Step, rounded: Mapping[Variable, Step]) -> bool:
+def _is_rounded(
+    step: Step, rounded: Mapping[Variable, Step], same: Mapping[Variable, Variable], producers: Producers
+) -> bool:
     """Whether a value has been rounded to the same numbers before: a product with such a scale is exact enough to come back."""
     x, scale, *others = step.args
-    before = rounded.get(x)
-    if before is None or not SCALES[0] < abs(float(scale.data)) < SCALES[1]:
+    if not isinstance(scale, HostValue) or not SCALES[0] < abs(float(scale.data)) < SCALES[1]:
         return False
-    return bool(before.args[1].data == scale.data) and list(before.args[2:]) == others
+    while x not in rounded and (before := _rearranged(x, producers)) is not None:
+        x = same.get(before, before)
+    before = rounded.get(x)
+    return before is not None and bool(before.args[1].data == scale.data) and list(before.args[2:]) == others
+
+
+def _rearranged(x: Variable, producers: Producers) -> Variable | None:
+    """Return the value that another has elements of, and nothing else."""
+    made = producers.made.get(x) or producers.parts.get(x, (None,))[0]
+    if made is None or not (made.name in REARRANGING or made.name == "jnp.split" or made.form == "index"):
+        return None
+    return made.args[0] if isinstance(made.args[0], Variable) else None
 
 
 def _rounding(step: Step, producers: Producers, uses: Mapping[Variable, int]) -> Step | None:
@@ -152,6 +212,113 @@ def quantized_linear(op: Op, matcher: Matcher) -> Layer | None:
     return Layer(
         "QuantizedLinear", config, weights | ({"bias": bias} if bias is not None else {}), (x,), (out,), "linear"
     )
+
+
+class _Matrix(NamedTuple):
+    """A matrix as integers that begin at 0, a row for each column of the matrix, in blocks with a scale each."""
+
+    numbers: np.ndarray
+    bits: int
+    block_size: int
+    scales: np.ndarray
+    zero_points: np.ndarray
+
+
+def stored_linear(op: Op, matcher: Matcher) -> Layer | None:
+    """`x @ kernel`, of a kernel that the file has as integers of 8 bits or less, with a scale for all, a column or a block."""
+    out = op.outputs[0]
+    if not out.shape or not isinstance(out.shape[-1], int):
+        return None
+    product, bias = matcher.with_bias(op, out.shape[-1])
+    if product.step.name not in ("jnp.matmul", "@") or product.step.kwargs or product.outputs[0].shape != out.shape:
+        return None
+    x, kernel = product.step.args
+    if not isinstance(x, Variable) or not isinstance(kernel, Variable | HostValue) or len(kernel.shape) != 2:
+        return None
+    if not x.dtype == kernel.dtype == out.dtype or (bias is not None and bias.dtype != x.dtype):
+        return None
+    found = ((stored, _matrix(kernel, stored.node, matcher.made)) for stored in _stored(product.step.node))
+    name, matrix = next(((stored.name, each) for stored, each in found if each is not None), ("", None))
+    if matrix is None or matrix.scales.dtype != kernel.dtype:
+        return None
+    (rows, blocks), width = matrix.scales.shape, matrix.block_size * matrix.bits // 8
+    weights = {
+        "packed": Weight(name, (rows, blocks, width), np.dtype(np.uint8), lambda: _packed(matrix), trained=False),
+        "scales": Weight("", (rows, blocks), matrix.scales.dtype, lambda: matrix.scales, trained=False),
+    }
+    if np.any(matrix.zero_points != 2 ** (matrix.bits - 1)):
+        weights["zero_points"] = Weight(
+            "", (rows, blocks), np.dtype(np.uint8), lambda: matrix.zero_points, trained=False
+        )
+    config = {"in_features": kernel.shape[0], "out_features": rows, "bits": matrix.bits}
+    config["block_size"] = matrix.block_size if blocks > 1 else None
+    return Layer(
+        "QuantizedLinear", config, weights | ({"bias": bias} if bias is not None else {}), (x,), (out,), "linear"
+    )
+
+
+def stored_kernel(kernel: RuntimeValue, node: object, made: Mapping[Variable, Op]) -> dict[str, Weight] | None:
+    """Return the kernel of a convolution, outputs first, if the file has it as 8-bit integers with one scale or one for each output.
+
+    Its integers are (*sizes, in, out).
+    """
+    if not isinstance(kernel, Variable | HostValue):
+        return None
+    for stored in _stored(node):
+        integers, scale, *others = _tensors(stored.node)
+        axis = _options(stored.node).get("axis", 1) % max(integers.ndim, 1)
+        if integers.dtype.name not in ("int8", "uint8") or (scale.size > 1 and (scale.ndim, axis) != (1, 0)):
+            continue
+        if _order(kernel, stored.node, made) != [*range(integers.ndim)]:
+            continue
+        outputs, order = integers.shape[0], (*range(2, integers.ndim), 1, 0)
+        parts = {"kernel": integers.transpose(order), "scales": np.broadcast_to(scale.reshape(-1), (outputs,))}
+        if others and np.any(others[0]):
+            parts["zero_points"] = np.broadcast_to(others[0].reshape(-1), (outputs,))
+        names = {"kernel": stored.name}
+        return {
+            role: Weight(names.get(role, ""), part.shape, part.dtype, partial(np.asarray, part), trained=False)
+            for role, part in parts.items()
+        }
+    return None
+
+
+def _matrix(kernel: Variable | HostValue, node: ir.Node, made: Mapping[Variable, Op]) -> _Matrix | None:
+    """Return the integers of a matrix that a node dequantizes, and that perhaps was turned then; None if it is another."""
+    integers, scale, *others = _tensors(node)
+    bits = BITS.get(integers.dtype.name)
+    if bits is None or integers.ndim != 2 or (len(others) and others[0].shape != scale.shape):
+        return None
+    order = _order(kernel, node, made)
+    if order is None:
+        return None
+    order = order[::-1]  # where the outputs of the layer are in the file, and where its inputs
+    options, lowest = _options(node), 0 if integers.dtype.name.startswith("u") else -(2 ** (bits - 1))
+    (rows, columns), axis = (integers.shape[at] for at in order), options.get("axis", 1) % 2
+    numbers = (integers.transpose(order).astype(np.int16) - lowest).astype(np.uint8)
+    zero_point = (others[0] if others else np.zeros(scale.shape, np.int8)).astype(np.int16) - lowest
+    if scale.size == 1:
+        whole = [np.broadcast_to(part.reshape(1, 1), (rows, 1)) for part in (scale, zero_point)]
+    elif scale.ndim == 1 and axis == order[0]:
+        whole = [part[:, None] for part in (scale, zero_point)]
+    elif scale.ndim == 2 and axis == order[1] and options.get("block_size"):
+        whole = [part.transpose(order) for part in (scale, zero_point)]
+    else:
+        return None
+    scales, zero_points = whole
+    block_size = options["block_size"] if len(scales[0]) > 1 else columns + -columns % (8 // bits)
+    if block_size * bits % 8:
+        return None
+    return _Matrix(numbers, bits, block_size, scales, zero_points.astype(np.uint8))
+
+
+def _packed(matrix: _Matrix) -> np.ndarray:
+    """Return the integers of a matrix in bytes, the first in the lowest bits, as (outputs, blocks, bytes)."""
+    (rows, columns), (_, blocks) = matrix.numbers.shape, matrix.scales.shape
+    whole = np.zeros((rows, blocks * matrix.block_size), np.uint8)
+    whole[:, :columns] = matrix.numbers
+    parts = whole.reshape(rows, blocks, -1, 8 // matrix.bits)
+    return np.bitwise_or.reduce(parts << np.arange(0, 8, matrix.bits, dtype=np.uint8), axis=-1)
 
 
 def _kept(value: HostValue, shape: tuple[int, ...]) -> Weight:

@@ -22,6 +22,7 @@ from jaxport.export.rules.recurrent.expressions import (
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet, elementwise
 from jaxport.jaxprs import Atom, Dim, Jaxpr, JaxprEqn, Literal, Parameters, PythonFunction, Var, dims, parameters
 from jaxport.jaxprs.dataflow import variables
+from jaxport.jaxprs.identity import IdentityMap
 
 if TYPE_CHECKING:
     from jax.lax import GatherDimensionNumbers
@@ -62,7 +63,7 @@ class Evaluation:
         self.values: dict[Var, Sheet | Unfit] = {}
         self.invariants: list[Atom] = []
         self.inputs: list[Atom] = []
-        self._numbers: dict[Var | int, int] = {}
+        self._numbers = IdentityMap[Atom, int]()
 
     def invariant(self, atom: Atom) -> Sheet:
         """Return the sheet of a loop-invariant atom."""
@@ -76,11 +77,10 @@ class Evaluation:
         return sheets.leaf("input", self._number(atom, self.inputs), self.label(_aval(atom).shape), _aval(atom).shape)
 
     def _number(self, atom: Atom, known: list[Atom]) -> int:
-        key = id(atom) if isinstance(atom, Literal) else atom
-        if key not in self._numbers:
-            self._numbers[key] = len(known)
+        if atom not in self._numbers:
+            self._numbers[atom] = len(known)
             known.append(atom)
-        return self._numbers[key]
+        return self._numbers[atom]
 
     def weight(self, atom: Atom) -> int | None:
         """Return the number of an invariant; None for atoms that change between steps."""

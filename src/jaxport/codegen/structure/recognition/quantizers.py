@@ -1,0 +1,76 @@
+"""Values that are rounded to those of an integer type: layers that keep the scale and the zero point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from jaxport.codegen.structure.modules.sequences import elements_of
+from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Weight
+from jaxport.importer.values.host import HostValue
+from jaxport.importer.values.recording import Variable
+
+__all__ = ["with_quantizers"]
+
+LABEL = "quantize"
+"""The name of a layer that rounds, or of the list of those of a module."""
+
+
+def with_quantizers(root: Module, accepts: Callable[[Layer], bool]) -> Module:
+    """Return the tree with a layer in place of each `fake_quantized(x, scale, zero_point, dtype)`.
+
+    The numbers are data of the layers, so that blocks which differ in them only are one class. `accepts` says whether the
+    target has the layer.
+    """
+    return _Quantizers(accepts).module(root)
+
+
+class _Quantizers:
+    def __init__(self, accepts: Callable[[Layer], bool]) -> None:
+        self.accepts = accepts
+        self.done: dict[Module, Module] = {}
+
+    def module(self, module: Module) -> Module:
+        if module not in self.done:
+            self.done[module] = replace(module, items=tuple(self._items(module)))
+        return self.done[module]
+
+    def _items(self, module: Module) -> Iterator[Item]:
+        labels = _labels(module)
+        for item in module.items:
+            if isinstance(item, Call):
+                yield replace(item, module=self.module(item.module))
+                continue
+            layer = _layer(item, labels[item]) if isinstance(item, Op) and item in labels else None
+            yield layer if layer is not None and self.accepts(layer) else item
+
+
+def _labels(module: Module) -> Mapping[Op, str]:
+    """Return the place of each rounding below a module: in a list of them, or its own among the elements of a sequence."""
+    rounding = [item for item in module.items if isinstance(item, Op) and _is_rounding(item)]
+    elements = elements_of(module)
+    if elements is None:
+        return {op: f"{LABEL}.{place}" if len(rounding) > 1 else LABEL for place, op in enumerate(rounding)}
+    begin = f"{elements.stem}." if elements.stem else ""
+    single = {run[0]: number for number, run in elements.functions.items() if len(run) == 1}
+    return {op: f"{begin}{single[op]}" for op in rounding if op in single}
+
+
+def _is_rounding(op: Op) -> bool:
+    if op.step.name != "helper.fake_quantized":
+        return False
+    x, scale, zero_point, dtype = op.step.args
+    is_known = isinstance(scale, HostValue) and not scale.ndim and scale.dtype == op.outputs[0].dtype
+    return is_known and isinstance(x, Variable) and isinstance(zero_point, int) and np.dtype(dtype).kind in "iu"
+
+
+def _layer(op: Op, label: str) -> Layer:
+    x, scale, zero_point, dtype = op.step.args
+    kind, offset = np.dtype(dtype), np.asarray(zero_point, np.dtype(dtype))
+    weights = {
+        "scale": Weight("", (), np.dtype(scale.dtype), lambda: np.asarray(scale.data), trained=False),
+        "zero_point": Weight("", (), kind, lambda: offset, trained=False),
+    }
+    return Layer("FakeQuantize", {"dtype": kind.name}, weights, (x,), op.outputs, label)
