@@ -89,7 +89,7 @@ def test_a_value_beside_x_says_what_it_is(programs: dict[str, jaxport.Program], 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_classes_of_one_name_are_told_apart_by_their_parts(
-    programs: dict[str, jaxport.Program], framework: str
+    programs: dict[str, jaxport.Program], framework: Framework
 ) -> None:
     code = programs["layers"].to_source(framework=framework).code
     names = re.findall(r"^(?:class|pub struct) (Layer(?!s|Norm)\w*?)(?:Config)?\b", code, re.MULTILINE)

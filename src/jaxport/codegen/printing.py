@@ -99,9 +99,9 @@ def _printed(
         if framework == "burn":
             crate = to_crate(recorded)
             elements = elements_for(recorded.read, recorded.assumed)
-            is_random = draws(recorded)
-            is_sampled = sample is not None and elements is not None and not is_random
-            arrays = sample(recorded.inputs.keys(), elements) if is_sampled else None
+            is_random, arrays = draws(recorded), None
+            if sample is not None and elements is not None and not is_random:
+                arrays = sample(recorded.inputs.keys(), elements)
             notes = (*recorded.notes, *([DRAWN] if is_random else []))
             return crate_source(crate, comment(program.name) or "model", metadata.version("jaxport"), arrays, notes)
         return to_source(recorded) if dialect is None else to_modules(recorded, dialect, trained)

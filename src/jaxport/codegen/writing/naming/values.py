@@ -136,8 +136,8 @@ def description(step: Step, readers: Readers, makers: Mapping[Variable, Step]) -
         return "part"
     if step.name in ("+", "*", "/"):
         return _of_arithmetic(step)
-    last = step.name.rpartition(".")[2]
-    named = NOUNS.get(step.name) or (last if last.endswith("ed") and last.isidentifier() else "")
+    words = step.name.rpartition(".")[2].split("_")
+    named = NOUNS.get(step.name) or next((word for word in words if re.fullmatch("[a-z]+ed", word)), "")
     named = named or {"method": "updated", "vmap": "mapped"}.get(step.form)
     return named or ("indices" if jnp.issubdtype(value.dtype, np.integer) else "x")
 
