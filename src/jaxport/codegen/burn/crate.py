@@ -14,6 +14,7 @@ from jaxport.codegen.burn.helpers import names as helper_names, source
 from jaxport.codegen.burn.imports import imports
 from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Structs, kind_of_value
+from jaxport.codegen.burn.rules.drawing import without_keys
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import dtype_name, kind_of
 from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of
@@ -90,7 +91,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
       Unsupported: operations or types have no form in Burn; all are named.
       InvalidArgument: an input is no array, or a size cannot be read from the inputs.
     """
-    program = recorded.program
+    program, recorded = recorded.program, without_keys(recorded)
     tree, result = build(recorded, LAYERS, channels_last=False, accepts=BURN.accepts)
     tree = in_place(tree, SHORT)
     outputs = {

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
 from jaxport.codegen.burn.equations import constant, printed
-from jaxport.codegen.burn.rules import calls  # noqa: F401  it registers its rules
+from jaxport.codegen.burn.rules import calls, drawing  # noqa: F401  they register their rules
 from jaxport.codegen.burn.rules.control import together
 from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.registry import CALLS

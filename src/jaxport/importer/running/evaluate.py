@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.blocks import Boundary, current_recorder
+from jaxport.blocks import Boundary, comparing_sizes, current_recorder
 from jaxport.errors import (
     LONGEST_REASON,
     InvalidArgument,
@@ -124,14 +124,22 @@ def evaluate(body: Body, values: dict[ir.Value, RuntimeValue], key: Key | None =
       values: the inputs, and the initializers that are not to be read from the model.
       key: a `jax.random` key for the random operators; a fixed one if None.
     """
-    return _run(body, EvaluationScope(values, {}, key))
+    with _comparing(values):
+        return _run(body, EvaluationScope(values, {}, key))
 
 
 def evaluate_blocks(
     body: Body, items: Sequence[Item], values: dict[ir.Value, RuntimeValue], key: Key | None = None
 ) -> tuple[RuntimeValue, ...]:
     """Return the outputs as `evaluate` does, with each segment of `items` (the body's nodes) as a block."""
-    return _run(body, EvaluationScope(values, {}, key), {body: items})
+    with _comparing(values):
+        return _run(body, EvaluationScope(values, {}, key), {body: items})
+
+
+def _comparing(values: Mapping[ir.Value, RuntimeValue]) -> AbstractContextManager[None]:
+    """Return what is open while values of symbolic sizes are computed with."""
+    has_names = any(is_dim(size) for value in values.values() for size in getattr(value, "shape", ()))
+    return comparing_sizes() if has_names else nullcontext()
 
 
 def _run_items(items: Sequence[Item], scope: EvaluationScope) -> None:

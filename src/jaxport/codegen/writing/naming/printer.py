@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from jaxport.codegen.rewriting.producers import number as number_of
 from jaxport.codegen.structure.spelling.rewritten import MOVING, ROLES
 from jaxport.codegen.tree import Call, Layer, Module
@@ -131,4 +133,7 @@ class NamingPrinter(Printer):
         if isinstance(source, Variable) and isinstance(step.outputs, Variable) and source in self.called:
             self.called[step.outputs] = self.called[source]
             return self.called[source]
-        return (role_of(step.outputs, self.readers) if isinstance(step.outputs, Variable) else "") or self.default(step)
+        if not isinstance(step.outputs, Variable):
+            return self.default(step)
+        is_mask = step.outputs.dtype == np.bool_ and len(step.outputs.shape) > 1
+        return role_of(step.outputs, self.readers) or ("mask" if is_mask else self.default(step))
