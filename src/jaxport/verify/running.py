@@ -21,7 +21,7 @@ from jaxport.export.signature.ports import Port
 from jaxport.jaxprs import Array, Parameters, PyTree, dims
 from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.phases import phase
-from jaxport.verify import decoding, sampling, sizes as size_choice
+from jaxport.verify import decoding, sampling, size_choice
 from jaxport.verify.comparing import OF_DTYPES, Tolerance, compared_results
 from jaxport.verify.precision import in_full_precision
 from jaxport.verify.report import Output, compared_outputs

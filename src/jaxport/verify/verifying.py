@@ -17,7 +17,7 @@ from jaxport import blocks
 from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export import failures
 from jaxport.export.delivery.precisions import Precision, recorded
-from jaxport.export.flags.tracing import traced_with_flags, with_bools
+from jaxport.export.flags.tracing_flags import traced_with_flags, with_bools
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
