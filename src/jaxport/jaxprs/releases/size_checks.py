@@ -70,7 +70,9 @@ def _factored(size: SymbolicDim) -> list[Dim]:
 
     With a part `f`, the size is `a * f + b`. If `b` is `c * a`, for a number `c`, then it is `a * (f + c)`.
     """
-    rest = {tuple(term._factors): number for term, number in getattr(size, "_sorted_terms", ())}
+    if isinstance(size, int) or not is_symbolic_dim(size):
+        return []
+    rest = {tuple(term._factors): number for term, number in size._sorted_terms}
     product: list[Dim] = []
     for part in dict.fromkeys(part for parts in rest for part, _ in parts):
         slope = {
