@@ -11,7 +11,7 @@ from tests.architecture.imports import Import, imports_of
 ROOMS: dict[str, str] = {
     "blocks": "constants block labels liveness callables marking grouping ungrouping tracing",
     "codegen": "tree rust rewriting structure recorded writing checkpoint flax equinox source bundles generating modules burn printing",
-    "codegen/burn": "imports helpers values body rules equations layers checks parameters steps printing crate source",
+    "codegen/burn": "imports helpers values body rules equations layers checks parameters steps definitions printing crate source",
     "codegen/structure": "steps modules spelling recognition build",
     "export": "signature emit explain generation passes prepare flags delivery rules walk failures function_graph exported api",
     "graph": "editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",

@@ -162,6 +162,14 @@ ROWS: dict[str, Row] = {
     "scatter_nd of rows": Row(
         "scatter_nd(a, b, c, IndexingUpdateOp::Assign)", lambda a, b, c: a.at[b[:, 0]].set(c), (X34, i([-1], [7]), some(2, 4))
     ),
+    "scatter_nd_extremes": Row(
+        "scatter_nd_extremes(a, b, c, IndexingUpdateOp::Min)", lambda a, b, c: a.at[b[:, 0], b[:, 1]].min(c),
+        (X34.copy(), i([0, -1], [2, 1], [2, 1], [0, -5]), f(9, NAN, 7, 6)),
+    ),
+    "scattered_extremes": Row(
+        "scattered_extremes(a, b, c, IndexingUpdateOp::Max)", lambda a, b, c: a.at[b[:, 0]].max(c),
+        (f(1, NAN, -INF, 3, 0), i([0], [1], [2], [3], [3]), f(2, 5, NAN, 4, 1)),
+    ),
     "rotary": Row(
         "rotary(a, b, c)",
         lambda a, b, c: jnp.concatenate([b * a[..., :3] - c * a[..., 3:], c * a[..., :3] + b * a[..., 3:]], -1),
@@ -182,6 +190,7 @@ ROWS: dict[str, Row] = {
     "argsort_int": Row("argsort_int(a, 0, true)", lambda a: jnp.argsort(a, descending=True), (np.arange(40, dtype=np.int32) % 3,)),
     "top_k": top_k("top_k", UNSTABLE, 0),
     "top_k indices": top_k("top_k", UNSTABLE, 1),
+    "top_k of NaN": Row("top_k(a, 5).1", lambda a: lax.top_k(a, 5)[1], (f(1, NAN, -NAN, INF, -INF),)),
     "top_k_int indices": top_k("top_k_int", np.arange(40, dtype=np.int32) % 3, 1),
     **{
         expression.partition("(")[0] + f" {name}": Row(

@@ -111,8 +111,10 @@ class Generated(NamedTuple):
         return f"{self.text}\n{self.specs}"
 
 
-def probed(scope: Scope, text: str, names: Sequence[str]) -> dict[str, jax.ShapeDtypeStruct] | None:
-    """The shapes that a statement gives to names, if JAX accepts it, and if they are not too large."""
+def probed(
+    scope: Scope, text: str, names: Sequence[str], *, may_be_empty: bool = False
+) -> dict[str, jax.ShapeDtypeStruct] | None:
+    """The shapes that a statement gives to names, if JAX accepts it, and if they are neither too large nor empty."""
 
     def run(values: dict[str, Any]) -> list[Any]:
         namespace = {**GLOBALS, **values}
@@ -124,20 +126,33 @@ def probed(scope: Scope, text: str, names: Sequence[str]) -> dict[str, jax.Shape
     except Exception:  # noqa: BLE001  whatever JAX says of it: there is no such statement
         return None
     sizes = [np.prod([size if isinstance(size, int) else SYMBOL for size in result.shape]) for result in results]
-    if any(not 0 < size <= LARGEST for size in sizes) or any(len(result.shape) > 4 for result in results):
+    if any(not (0 if may_be_empty else 1) <= size <= LARGEST for size in sizes) or any(
+        len(result.shape) > 4 for result in results
+    ):
         return None
     return dict(zip(names, results, strict=True))
 
 
 def kind(struct: jax.ShapeDtypeStruct) -> str:
-    return {"f": "x", "i": "i", "b": "b"}.get(np.dtype(struct.dtype).kind, "")
+    dtype = np.dtype(struct.dtype)
+    return "x" if jnp.issubdtype(dtype, jnp.floating) else {"i": "i", "u": "i", "b": "b"}.get(dtype.kind, "")
 
 
 @dataclass
 class Writer:
-    """Writes a program, choice by choice."""
+    """Writes a program, choice by choice.
+
+    Attributes:
+      random: makes the choices.
+      expressions: those that a statement may have.
+      nested: the part of the statements that call a function that is written for them.
+      may_be_empty: whether values may have no elements.
+    """
 
     random: random.Random
+    expressions: Sequence[str] = tuple(EXPRESSIONS)
+    nested: float = 0.35
+    may_be_empty: bool = False
     _named: int = 0
 
     def name(self, letter: str) -> str:
@@ -174,11 +189,11 @@ class Writer:
         for _ in range(count):
             for _ in range(20):  # some are no statements
                 try:
-                    nested = depth < DEEPEST and self.random.random() < 0.35
+                    nested = depth < DEEPEST and self.random.random() < self.nested
                     text, names = self.around(scope, depth) if nested else self.plain(scope)
                 except KeyError:
                     continue
-                found = probed(scope, text, names)
+                found = probed(scope, text, names, may_be_empty=self.may_be_empty)
                 if found is not None:
                     lines.append(text)
                     scope.update(found)
@@ -187,7 +202,7 @@ class Writer:
 
     def plain(self, scope: Scope) -> tuple[str, list[str]]:
         name = self.name("v")
-        return f"{name} = {self.filled(scope, self.random.choice(EXPRESSIONS))}", [name]
+        return f"{name} = {self.filled(scope, self.random.choice(self.expressions))}", [name]
 
     def around(self, scope: Scope, depth: int) -> tuple[str, list[str]]:
         template = self.random.choice(list(AROUND))

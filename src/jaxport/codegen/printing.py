@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxport.codegen.burn.crate import to_crate
+from jaxport.codegen.burn.rules.drawing import draws
 from jaxport.codegen.burn.source import CrateSource, crate_source
 from jaxport.codegen.equinox import EQUINOX
 from jaxport.codegen.flax import NNX
@@ -34,6 +35,10 @@ Sample = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
 _DIALECTS = {dialect.name: dialect for dialect in (NNX, EQUINOX)}
 FRAMEWORKS = ("jax", *_DIALECTS, "burn")
 """The frameworks that source can be printed for; `"jax"` is one function, and `"burn"` a crate of Rust."""
+
+
+DRAWN = "random values are drawn by Burn, others than JAX's, so that no test compares results; dropout drops in training only"
+"""What a crate says of random values."""
 
 
 def printed(
@@ -94,8 +99,9 @@ def _printed(
         if framework == "burn":
             crate = to_crate(recorded)
             elements = elements_for(recorded.read, recorded.assumed)
-            arrays = sample(recorded.inputs.keys(), elements) if sample is not None and elements is not None else None
-            return crate_source(
-                crate, comment(program.name) or "model", metadata.version("jaxport"), arrays, recorded.notes
-            )
+            is_random, arrays = draws(recorded), None
+            if sample is not None and elements is not None and not is_random:
+                arrays = sample(recorded.inputs.keys(), elements)
+            notes = (*recorded.notes, *([DRAWN] if is_random else []))
+            return crate_source(crate, comment(program.name) or "model", metadata.version("jaxport"), arrays, notes)
         return to_source(recorded) if dialect is None else to_modules(recorded, dialect, trained)

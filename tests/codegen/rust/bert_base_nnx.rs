@@ -43,8 +43,8 @@ impl NnxBert {
         let [_, t] = input_ids.dims();
         let words = embed::<2, 3>(&self.words, input_ids);
         let positions = embed::<1, 2>(&self.positions, Tensor::arange(0..t as i64, (&device, DType::I32)));
-        let x = words + positions.unsqueeze::<3>();
-        let mut x = self.norm.forward(x + embed::<2, 3>(&self.segments, token_type_ids));
+        let x = words + positions.unsqueeze::<3>() + embed::<2, 3>(&self.segments, token_type_ids);
+        let mut x = self.norm.forward(x);
         let mask = attention_mask.unsqueeze_dims::<4>(&[1, 2]).not_equal_elem(0);
         for layer in &self.layers {
             x = layer.forward(x, mask.clone());
@@ -56,7 +56,7 @@ impl NnxBert {
 /// The module `layers.0` of the model.
 #[derive(Module, Debug)]
 pub struct NnxLayer {
-    pub attention: MultiHeadAttention2,
+    pub attention: MultiHeadAttentionLayer,
     pub attention_norm: LayerNorm,
     pub intermediate: Linear,
     pub output: Linear,
@@ -67,7 +67,7 @@ impl NnxLayer {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            attention: MultiHeadAttention2::new(device),
+            attention: MultiHeadAttentionLayer::new(device),
             attention_norm: LayerNormConfig::new(32).with_epsilon(1.0e-12).init(device),
             intermediate: LinearConfig::new(32, 64).init(device),
             output: LinearConfig::new(64, 32).init(device),
@@ -85,14 +85,14 @@ impl NnxLayer {
 
 /// The module `layers.0.attention` of the model.
 #[derive(Module, Debug)]
-pub struct MultiHeadAttention2 {
+pub struct MultiHeadAttentionLayer {
     pub query: Linear,
     pub key: Linear,
     pub value: Linear,
     pub out: Linear,
 }
 
-impl MultiHeadAttention2 {
+impl MultiHeadAttentionLayer {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {

@@ -15,7 +15,7 @@ impl NnxBidirectionalGru {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            layers: vec![Bidirectional::new(6, device), Bidirectional::new(32, device)],
+            layers: vec![BidirectionalConfig::new(6).init(device), BidirectionalConfig::new(32).init(device)],
             head: LinearConfig::new(32, 5).init(device),
         }
     }
@@ -33,14 +33,30 @@ impl NnxBidirectionalGru {
         let device = x.device();
         let [b, t, _] = x.dims();
         let x_2 = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
-        let x_3 = -Tensor::arange(0..t as i64, (&device, DType::I32)) + (t as i64 - 1);
-        let x_3 = computed(x_3.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1));
-        let x_4 = x_3.clone().unsqueeze_dim::<3>(2);
-        let x_3 = x_3.clone().equal(x_3).unsqueeze_dim::<3>(2);
+        let shifted = -Tensor::arange(0..t as i64, (&device, DType::I32)) + (t as i64 - 1);
+        let remainder = computed(shifted.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1));
+        let remainder_2 = remainder.clone().unsqueeze_dim::<3>(2);
+        let mask = remainder.clone().equal(remainder).unsqueeze_dim::<3>(2);
         for layer in &self.layers {
-            x = layer.forward(x, x_2.clone(), x_4.clone(), x_3.clone());
+            x = layer.forward(x, x_2.clone(), remainder_2.clone(), mask.clone());
         }
         self.head.forward(x)
+    }
+}
+
+/// The configuration of [`Bidirectional`].
+#[derive(Config, Debug)]
+pub struct BidirectionalConfig {
+    pub in_features: usize,
+}
+
+impl BidirectionalConfig {
+    /// Makes the module with new weights.
+    pub fn init(&self, device: &Device) -> Bidirectional {
+        Bidirectional {
+            forward_rnn: RnnConfig::new(self.in_features).init(device),
+            backward_rnn: RnnWithMaskFillConfig::new(self.in_features).init(device),
+        }
     }
 }
 
@@ -48,43 +64,58 @@ impl NnxBidirectionalGru {
 #[derive(Module, Debug)]
 pub struct Bidirectional {
     pub forward_rnn: Rnn,
-    pub backward_rnn: Rnn2,
+    pub backward_rnn: RnnWithMaskFill,
 }
 
 impl Bidirectional {
-    /// Makes the module with new weights.
-    pub fn new(in_features: usize, device: &Device) -> Self {
-        Self {
-            forward_rnn: Rnn::new(in_features, device),
-            backward_rnn: Rnn2::new(in_features, device),
-        }
-    }
-
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>) -> Tensor<3> {
         Tensor::cat(vec![self.forward_rnn.forward(x.clone(), x_2.clone()), self.backward_rnn.forward(x, indices, mask, x_2)], 2)
     }
 }
 
+/// The configuration of [`RnnWithMaskFill`].
+#[derive(Config, Debug)]
+pub struct RnnWithMaskFillConfig {
+    pub in_features: usize,
+}
+
+impl RnnWithMaskFillConfig {
+    /// Makes the module with new weights.
+    pub fn init(&self, device: &Device) -> RnnWithMaskFill {
+        RnnWithMaskFill {
+            cell: gru_with_one_bias(GruConfig::new(self.in_features, 16, true).init(device)),
+        }
+    }
+}
+
 /// The module `layers.0.backward_rnn` of the model.
 #[derive(Module, Debug)]
-pub struct Rnn2 {
+pub struct RnnWithMaskFill {
     pub cell: Gru,
 }
 
-impl Rnn2 {
-    /// Makes the module with new weights.
-    pub fn new(in_features: usize, device: &Device) -> Self {
-        Self {
-            cell: gru_with_one_bias(GruConfig::new(in_features, 16, true).init(device)),
-        }
-    }
-
+impl RnnWithMaskFill {
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>, x_2: Tensor<2>) -> Tensor<3> {
-        let x = gather_nd::<3, 3, 3, _>(x, indices.clone(), 1).mask_fill(mask.clone().bool_not(), f32::NAN);
-        let x = self.cell.forward(x, Some(x_2)).swap_dims(0, 1);
+        let x = gather_nd::<3, 3, 3, _>(x, indices.clone(), 1).mask_fill(mask.clone().bool_not(), f32::NAN).swap_dims(0, 1);
+        let x = self.cell.forward(x.swap_dims(0, 1), Some(x_2)).swap_dims(0, 1);
         gather_nd::<3, 3, 3, _>(x.swap_dims(0, 1), indices, 1).mask_fill(mask.bool_not(), f32::NAN)
+    }
+}
+
+/// The configuration of [`Rnn`].
+#[derive(Config, Debug)]
+pub struct RnnConfig {
+    pub in_features: usize,
+}
+
+impl RnnConfig {
+    /// Makes the module with new weights.
+    pub fn init(&self, device: &Device) -> Rnn {
+        Rnn {
+            cell: gru_with_one_bias(GruConfig::new(self.in_features, 16, true).init(device)),
+        }
     }
 }
 
@@ -95,13 +126,6 @@ pub struct Rnn {
 }
 
 impl Rnn {
-    /// Makes the module with new weights.
-    pub fn new(in_features: usize, device: &Device) -> Self {
-        Self {
-            cell: gru_with_one_bias(GruConfig::new(in_features, 16, true).init(device)),
-        }
-    }
-
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> Tensor<3> {
         let x = self.cell.forward(x, Some(x_2)).swap_dims(0, 1);

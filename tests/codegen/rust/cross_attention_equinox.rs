@@ -7,7 +7,7 @@ use super::helpers::{check_shape, dot_product_attention, rotary};
 /// The model.
 #[derive(Module, Debug)]
 pub struct EquinoxCrossAttention {
-    pub norm: RMSNorm,
+    pub norm: RmsNormLayer,
     pub attention: MultiheadAttention,
 }
 
@@ -15,7 +15,7 @@ impl EquinoxCrossAttention {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {
-            norm: RMSNorm::new(device),
+            norm: RmsNormLayer::new(device),
             attention: MultiheadAttention::new(device),
         }
     }
@@ -69,23 +69,23 @@ impl MultiheadAttention {
         let [b, _, _] = x.dims();
         let query_proj = self.query_proj.forward(x).reshape([b, 5, 4, 8]);
         let cos = self.table.val().expand([b, 5, 4]).unsqueeze_dim::<4>(2);
-        let x = rotary(query_proj, cos, self.table_2.val().expand([b, 5, 4]).unsqueeze_dim::<4>(2));
+        let query = rotary(query_proj, cos, self.table_2.val().expand([b, 5, 4]).unsqueeze_dim::<4>(2));
         let key_proj = self.key_proj.forward(memory.clone()).reshape([b, 7, 4, 8]);
         let cos = self.table_3.val().expand([b, 7, 4]).unsqueeze_dim::<4>(2);
-        let x_2 = rotary(key_proj, cos, self.table_4.val().expand([b, 7, 4]).unsqueeze_dim::<4>(2));
-        let x = dot_product_attention(x, x_2, self.value_proj.forward(memory).reshape([b, 7, 4, 8]), Some(mask));
+        let key = rotary(key_proj, cos, self.table_4.val().expand([b, 7, 4]).unsqueeze_dim::<4>(2));
+        let x = dot_product_attention(query, key, self.value_proj.forward(memory).reshape([b, 7, 4, 8]), Some(mask));
         self.output_proj.forward(x.reshape([b, 5, 32]))
     }
 }
 
 /// The module `norm` of the model.
 #[derive(Module, Debug)]
-pub struct RMSNorm {
+pub struct RmsNormLayer {
     pub norm: RmsNorm,
     pub bias: Param<Tensor<2>>,
 }
 
-impl RMSNorm {
+impl RmsNormLayer {
     /// Makes the module with new weights.
     pub fn new(device: &Device) -> Self {
         Self {

@@ -102,14 +102,14 @@ impl NnxGpt2 {
         let device = prompt.device();
         let [b, t] = prompt.dims();
         let x = Tensor::<1, Int>::zeros([1], (&device, DType::I32));
-        let x_2 = prompt.pad([(0, 0), (0, 5)], PadMode::Constant(38.0));
-        let x_3 = Tensor::<1, Int>::full([b], 0, &device).equal_elem(1);
+        let padded = prompt.pad([(0, 0), (0, 5)], PadMode::Constant(38.0));
+        let mask = Tensor::<1, Int>::full([b], 0, &device).equal_elem(1);
         let positions = embed::<1, 2>(&self.positions, Tensor::arange(0..t as i64 + 5, (&device, DType::I32)));
-        let x_4 = self.words.weight.val().transpose();
-        let x_5 = Tensor::arange(0..b as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1);
-        let x_5 = Tensor::cat(vec![x_5, Tensor::<2, Int>::zeros([b, 1], (&device, DType::I32))], 1);
-        let x_5 = x_5.unsqueeze_dim::<3>(1);
-        let (_, _, _, x, _) = while_loop(x, x_2, x_3, self.words.weight.val(), positions, self.scale.val(), self.bias.val(), self.kernel.val(), self.bias_2.val(), self.kernel_2.val(), self.bias_3.val(), self.kernel_3.val(), self.bias_4.val(), self.kernel_4.val(), self.bias_5.val(), self.scale_2.val(), self.bias_6.val(), self.kernel_5.val(), self.bias_7.val(), self.kernel_6.val(), self.bias_8.val(), self.scale_3.val(), self.bias_9.val(), self.kernel_7.val(), self.bias_10.val(), self.kernel_8.val(), self.bias_11.val(), self.kernel_9.val(), self.bias_12.val(), self.kernel_10.val(), self.bias_13.val(), self.scale_4.val(), self.bias_14.val(), self.kernel_11.val(), self.bias_15.val(), self.kernel_12.val(), self.bias_16.val(), self.scale_5.val(), self.bias_17.val(), x_4, x_5);
+        let transposed = self.words.weight.val().transpose();
+        let positions_2 = Tensor::arange(0..b as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1);
+        let joined = Tensor::cat(vec![positions_2, Tensor::<2, Int>::zeros([b, 1], (&device, DType::I32))], 1);
+        let joined = joined.unsqueeze_dim::<3>(1);
+        let (_, _, _, x, _) = while_loop(x, padded, mask, self.words.weight.val(), positions, self.scale.val(), self.bias.val(), self.kernel.val(), self.bias_2.val(), self.kernel_2.val(), self.bias_3.val(), self.kernel_3.val(), self.bias_4.val(), self.kernel_4.val(), self.bias_5.val(), self.scale_2.val(), self.bias_6.val(), self.kernel_5.val(), self.bias_7.val(), self.kernel_6.val(), self.bias_8.val(), self.scale_3.val(), self.bias_9.val(), self.kernel_7.val(), self.bias_10.val(), self.kernel_8.val(), self.bias_11.val(), self.kernel_9.val(), self.bias_12.val(), self.kernel_10.val(), self.bias_13.val(), self.scale_4.val(), self.bias_14.val(), self.kernel_11.val(), self.bias_15.val(), self.kernel_12.val(), self.bias_16.val(), self.scale_5.val(), self.bias_17.val(), transposed, joined);
         x
     }
 }

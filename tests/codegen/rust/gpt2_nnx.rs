@@ -70,8 +70,8 @@ impl NnxBlock {
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let x = x.clone() + causal_attention(&self.attention, self.attention_norm.forward(x));
-        let x_2 = activation::gelu_approximate(self.widen.forward(self.mlp_norm.forward(x.clone())));
-        x + self.narrow.forward(x_2)
+        let hidden = activation::gelu_approximate(self.widen.forward(self.mlp_norm.forward(x.clone())));
+        x + self.narrow.forward(hidden)
     }
 }
 

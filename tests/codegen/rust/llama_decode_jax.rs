@@ -39,26 +39,26 @@ impl Decode {
         let [b] = token.dims();
         let [_, _, s_2, _, _] = cache_key.dims();
         let mut x = embed::<1, 2>(&self.words, token.clamp(-40, 39)).unsqueeze_dim::<3>(1);
-        let x_2 = position.clone().unsqueeze_dims::<3>(&[1, 2]).cast(FloatDType::F32) * Tensor::<3>::from_data([[[1.0, 0.1, 0.01, 0.001]]], (&device, DType::F32));
-        let x_2 = x_2.unsqueeze_dim::<4>(2);
-        let cos = x_2.clone().cos();
-        let sin = x_2.sin();
-        let x_2 = Tensor::arange(0..b as i64, (&device, DType::I32));
-        let x_2 = Tensor::stack::<2>(vec![x_2, position.clone().clamp_min(0 - s_2 as i64).clamp_max(s_2 as i64 - 1)], 1);
-        let x_3 = Tensor::arange(0..s_2 as i64, (&device, DType::I32));
-        let x_3 = x_3.unsqueeze::<2>().lower_equal(position.unsqueeze_dim::<2>(1)).unsqueeze_dims::<5>(&[1, 2, 3]);
+        let scaled = position.clone().unsqueeze_dims::<3>(&[1, 2]).cast(FloatDType::F32) * Tensor::<3>::from_data([[[1.0, 0.1, 0.01, 0.001]]], (&device, DType::F32));
+        let scaled = scaled.unsqueeze_dim::<4>(2);
+        let cos = scaled.clone().cos();
+        let sin = scaled.sin();
+        let positions = Tensor::arange(0..b as i64, (&device, DType::I32));
+        let stacked = Tensor::stack::<2>(vec![positions, position.clone().clamp_min(0 - s_2 as i64).clamp_max(s_2 as i64 - 1)], 1);
+        let positions = Tensor::arange(0..s_2 as i64, (&device, DType::I32));
+        let mask = positions.unsqueeze::<2>().lower_equal(position.unsqueeze_dim::<2>(1)).unsqueeze_dims::<5>(&[1, 2, 3]);
         let mut cache_keys = Vec::new();
         let mut cache_values = Vec::new();
         for ((layer, layer_cache_key), layer_cache_value) in self.layers.iter().zip(cache_key.iter_dim(0).map(|row| row.squeeze_dim::<4>(0))).zip(cache_value.iter_dim(0).map(|row| row.squeeze_dim::<4>(0))) {
-            let (layer_cache_key, layer_cache_value, x_4) = layer.forward(x, cos.clone(), sin.clone(), layer_cache_key, x_2.clone(), layer_cache_value, x_3.clone());
-            x = x_4;
+            let (layer_cache_key, layer_cache_value, next_x) = layer.forward(x, cos.clone(), sin.clone(), layer_cache_key, stacked.clone(), layer_cache_value, mask.clone());
+            x = next_x;
             cache_keys.push(layer_cache_key);
             cache_values.push(layer_cache_value);
         }
-        let x_2 = Tensor::stack::<5>(cache_keys, 0);
-        let x_3 = Tensor::stack::<5>(cache_values, 0);
+        let stacked = Tensor::stack::<5>(cache_keys, 0);
+        let stacked_2 = Tensor::stack::<5>(cache_values, 0);
         let x = module::linear(self.norm.forward(x), self.words.weight.val().transpose(), None);
-        (x.squeeze_dim::<2>(1), x_2, x_3)
+        (x.squeeze_dim::<2>(1), stacked, stacked_2)
     }
 }
 
@@ -96,17 +96,17 @@ impl Block {
     pub fn forward(&self, x: Tensor<3>, cos: Tensor<4>, sin: Tensor<4>, cache_key: Tensor<4>, indices: Tensor<2, Int>, cache_value: Tensor<4>, mask: Tensor<5, Bool>) -> (Tensor<4>, Tensor<4>, Tensor<3>) {
         let [b, _, _] = x.dims();
         let attention_norm = self.attention_norm.forward(x.clone());
-        let x_2 = rotary(self.key.forward(attention_norm.clone()).reshape([b, 1, 2, 8]), cos.clone(), sin.clone()).squeeze_dim::<3>(1);
-        let x_2 = scatter_nd(cache_key, indices.clone(), x_2, IndexingUpdateOp::Assign);
-        let x_3 = scatter_nd(cache_value, indices, self.value.forward(attention_norm.clone()).reshape([b, 2, 8]), IndexingUpdateOp::Assign);
-        let x_4 = rotary(self.query.forward(attention_norm).reshape([b, 1, 4, 8]), cos, sin);
-        let x_4 = x_4.reshape([b, 2, 2, 8]).matmul(x_2.clone().permute([0, 2, 3, 1])).unsqueeze_dim::<5>(3);
-        let softmax_2 = activation::softmax((x_4 / 2.828427).mask_fill(mask.bool_not(), f32::NEG_INFINITY), 4);
-        let x_4 = softmax_2.squeeze_dim::<4>(3).matmul(x_3.clone().swap_dims(1, 2)).reshape([b, 1, 32]);
-        let x = x + self.output.forward(x_4);
+        let rotated = rotary(self.key.forward(attention_norm.clone()).reshape([b, 1, 2, 8]), cos.clone(), sin.clone()).squeeze_dim::<3>(1);
+        let updated = scatter_nd(cache_key, indices.clone(), rotated, IndexingUpdateOp::Assign);
+        let updated_2 = scatter_nd(cache_value, indices, self.value.forward(attention_norm.clone()).reshape([b, 2, 8]), IndexingUpdateOp::Assign);
+        let rotated = rotary(self.query.forward(attention_norm).reshape([b, 1, 4, 8]), cos, sin);
+        let scores = rotated.reshape([b, 2, 2, 8]).matmul(updated.clone().permute([0, 2, 3, 1])).unsqueeze_dim::<5>(3);
+        let softmax_2 = activation::softmax((scores / 2.828427).mask_fill(mask.bool_not(), f32::NEG_INFINITY), 4);
+        let product = softmax_2.squeeze_dim::<4>(3).matmul(updated_2.clone().swap_dims(1, 2)).reshape([b, 1, 32]);
+        let x = x + self.output.forward(product);
         let mlp_norm = self.mlp_norm.forward(x.clone());
-        let x_4 = activation::silu(self.gate.forward(mlp_norm.clone()));
-        (x_2, x_3, x + self.down.forward(x_4 * self.up.forward(mlp_norm)))
+        let gate = activation::silu(self.gate.forward(mlp_norm.clone()));
+        (updated, updated_2, x + self.down.forward(gate * self.up.forward(mlp_norm)))
     }
 }
 

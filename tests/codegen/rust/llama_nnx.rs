@@ -34,11 +34,11 @@ impl NnxLlama {
         let device = ids.device();
         let [b, t] = ids.dims();
         let mut x = embed::<2, 3>(&self.words, ids);
-        let x_2 = Tensor::arange(0..t as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1).cast(FloatDType::F32);
-        let x_2 = x_2 * Tensor::<2>::from_data([[1.0, 0.1, 0.01, 0.001]], (&device, DType::F32));
-        let x_2 = x_2.unsqueeze_dim::<3>(1);
-        let cos = x_2.clone().cos().reshape([1, t, 4]).expand([b, t, 4]).unsqueeze_dim::<4>(2);
-        let sin = x_2.sin().reshape([1, t, 4]).expand([b, t, 4]).unsqueeze_dim::<4>(2);
+        let positions = Tensor::arange(0..t as i64, (&device, DType::I32)).unsqueeze_dim::<2>(1).cast(FloatDType::F32);
+        let scaled = positions * Tensor::<2>::from_data([[1.0, 0.1, 0.01, 0.001]], (&device, DType::F32));
+        let scaled = scaled.unsqueeze_dim::<3>(1);
+        let cos = scaled.clone().cos().reshape([1, t, 4]).expand([b, t, 4]).unsqueeze_dim::<4>(2);
+        let sin = scaled.sin().reshape([1, t, 4]).expand([b, t, 4]).unsqueeze_dim::<4>(2);
         for layer in &self.layers {
             x = layer.forward(x, cos.clone(), sin.clone());
         }
@@ -74,8 +74,8 @@ impl NnxLayer {
     pub fn forward(&self, x: Tensor<3>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<3> {
         let x = x.clone() + self.attention.forward(self.attention_norm.forward(x), cos, sin);
         let mlp_norm = self.mlp_norm.forward(x.clone());
-        let x_2 = activation::silu(self.gate.forward(mlp_norm.clone()));
-        x + self.down.forward(x_2 * self.up.forward(mlp_norm))
+        let gate = activation::silu(self.gate.forward(mlp_norm.clone()));
+        x + self.down.forward(gate * self.up.forward(mlp_norm))
     }
 }
 
@@ -103,9 +103,9 @@ impl NnxAttention {
     pub fn forward(&self, x: Tensor<3>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<3> {
         let device = x.device();
         let [b, t, _] = x.dims();
-        let x_2 = rotary(self.query.forward(x.clone()).reshape([b, t, 4, 8]), cos.clone(), sin.clone());
-        let x_3 = rotary(self.key.forward(x.clone()).reshape([b, t, 2, 8]), cos, sin);
-        let x = dot_product_attention(x_2, x_3, self.value.forward(x).reshape([b, t, 2, 8]), Some(causal_mask(t, t, &device)));
+        let query = rotary(self.query.forward(x.clone()).reshape([b, t, 4, 8]), cos.clone(), sin.clone());
+        let key = rotary(self.key.forward(x.clone()).reshape([b, t, 2, 8]), cos, sin);
+        let x = dot_product_attention(query, key, self.value.forward(x).reshape([b, t, 2, 8]), Some(causal_mask(t, t, &device)));
         self.output.forward(x.reshape([b, t, 32]))
     }
 }

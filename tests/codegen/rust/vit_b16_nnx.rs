@@ -77,8 +77,8 @@ impl NnxBlock {
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let attention = self.attention.forward(MhaInput::self_attn(self.attention_norm.forward(x.clone()))).context;
         let x = x + attention;
-        let x_2 = activation::gelu_approximate(self.mlp_0.forward(self.mlp_norm.forward(x.clone())));
-        x + self.mlp_3.forward(x_2)
+        let hidden = activation::gelu_approximate(self.mlp_0.forward(self.mlp_norm.forward(x.clone())));
+        x + self.mlp_3.forward(hidden)
     }
 }
 

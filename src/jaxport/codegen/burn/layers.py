@@ -369,8 +369,6 @@ KEYWORDS = (
     "priv try typeof unsized virtual yield union"
 )
 """Words of Rust that are no names."""
-LONGEST_INITIALS = 2
-"""How many capital letters may stand together as the whole name of a type."""
 NAMES_IN_USE = NAMES | {
     *f"{KEYWORDS} Vec Option Some None Result Ok Err String Box usize f64 f32 i64 i32 u8 bool str Outputs Tensors".split(),
     *"device model load save forward new run helpers burn std core vec assert".split(),
@@ -380,16 +378,19 @@ NAMES_IN_USE = NAMES | {
 """Names that the source uses otherwise."""
 
 
-def camel_case(name: str) -> str:
-    """Return a name as Rust spells types.
+INITIALS = ("MLP", "FFN")
+"""Initials that are a word of their own behind others."""
 
-    >>> camel_case("LSTM"), camel_case("GPT2MLP"), camel_case("Self_Attention"), camel_case("FC")
-    ('Lstm', 'Gpt2Mlp', 'SelfAttention', 'FC')
+
+def camel_case(name: str) -> str:
+    """Return a name as Rust spells types: the words of the name, and initials as one word.
+
+    >>> [camel_case(text) for text in ("LSTM", "GPT2MLP", "CLIPMLP", "Self_Attention", "GPT2LMHead")]
+    ['Lstm', 'Gpt2Mlp', 'ClipMlp', 'SelfAttention', 'Gpt2LmHead']
     """
-    stem = name.replace("_", "")
-    if not stem.isupper() or len(stem) <= LONGEST_INITIALS:
-        return stem
-    return re.sub(r"[A-Z]+", lambda letters: letters[0].capitalize(), stem)
+    apart = re.sub(rf"(?<=[A-Z])({'|'.join(INITIALS)})$", r"_\1", name)
+    words = [re.sub(r"[A-Z]+(?![a-z])", lambda initials: initials[0].capitalize(), word) for word in apart.split("_")]
+    return "".join(word[:1].upper() + word[1:] for word in words)
 
 
 def _value(weight: ast.expr) -> ast.expr:

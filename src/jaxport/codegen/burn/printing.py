@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import ast
 import copy
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import jax
 import numpy as np
 
 from jaxport.codegen.burn.checks import check_statement, element_statements
+from jaxport.codegen.burn.definitions import Struct, default_of, snake_case
 from jaxport.codegen.burn.layers import (
-    KEYWORDS,
     camel_case,
     forward,
     is_cell,
@@ -41,7 +41,7 @@ from jaxport.codegen.rust.nodes import (
     path_call,
     returned_at_once,
 )
-from jaxport.codegen.rust.text import expression_text, function_text
+from jaxport.codegen.rust.text import expression_text
 from jaxport.codegen.tree import Call, Layer, Module, Weight
 from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.classes import Classes, Draft
@@ -52,7 +52,7 @@ from jaxport.errors import Refusal
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["RustCalls", "Struct", "Structs"]
+__all__ = ["RustCalls", "Structs"]
 
 MOST_TOGETHER = 4
 """Results of a model that are a tuple; more are a structure with names."""
@@ -211,7 +211,8 @@ class RustCalls(CallPrinter):
     def target(self, tree: RuntimeValue, uses: RuntimeValue, default: str | Sequence[str]) -> ast.expr:
         if isinstance(tree, tuple | list):
             flat = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable)]
-            defaults = default if not isinstance(default, str) and len(default) == len(flat) else ["x"] * len(flat)
+            alike = [default if isinstance(default, str) else "x"] * len(flat)
+            defaults = default if not isinstance(default, str) and len(default) == len(flat) else alike
             parts = [self.target(leaf, uses, own) for leaf, own in zip(flat, defaults, strict=True)]
             return parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Store())
         made = super().target(tree, uses, default)
@@ -240,72 +241,6 @@ def _where(step: Step) -> str:
 
 
 @dataclass(eq=False)
-class Struct:
-    """A structure of Rust: a module, or the root.
-
-    Attributes:
-      name: its name.
-      fields: its fields with their types.
-      arguments: the arguments of `new`, with their types.
-      init: the expressions of the fields.
-      method: its `forward`.
-      copied: the names in `forward` whose values are copied.
-      title: what its documentation says.
-      sizes: the names of sizes that Rust spells otherwise.
-      further: the text of its other functions.
-    """
-
-    name: str
-    fields: dict[str, str]
-    arguments: dict[str, str]
-    init: dict[str, ast.expr]
-    method: RustFunction
-    copied: Collection[str]
-    title: str
-    sizes: Mapping[str, str]
-    further: str = ""
-
-    def text(self) -> str:
-        """Return its definition, with `new` and `forward`."""
-        lines = [f"/// {self.title}", "#[derive(Module, Debug)]", f"pub struct {self.name} {{"]
-        lines += [f"    pub {key}: {kind}," for key, kind in self.fields.items()]
-        lines += ["}", "", f"impl {self.name} {{"]
-        uses_device = any(
-            isinstance(node, ast.Name) and node.id == "device"
-            for value in self.init.values()
-            for node in ast.walk(value)
-        )
-        arguments = [f"{key}: {kind}" for key, kind in self.arguments.items()]
-        arguments.append(f"{'' if uses_device else '_'}device: &Device")
-        lines += ["    /// Makes the module with new weights.", f"    pub fn new({', '.join(arguments)}) -> Self {{"]
-        lines += [
-            "        Self {",
-            *(f"            {self._field(key)}," for key in self.fields),
-            "        }",
-            "    }",
-            "",
-            *([self.further, ""] if self.further else []),
-        ]
-        lines += [function_text(self.method, [*self.copied], 1, self.sizes), "}"]
-        return "\n".join(lines)
-
-    def _field(self, key: str) -> str:
-        """Return a field with its first value; an argument of the same name is named once."""
-        value = expression_text(self.init[key])
-        return key if value == key else f"{key}: {value}"
-
-
-def snake_case(name: str) -> str:
-    """Return a name as Rust spells fields and variables.
-
-    >>> snake_case("LayerNorm"), snake_case("c_fc"), snake_case("self")
-    ('layer_norm', 'c_fc', 'self_')
-    """
-    text = re.sub(r"_+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_") or "part"
-    return f"{text}_" if text in KEYWORDS.split() else text
-
-
-@dataclass(eq=False)
 class Structs(Classes):
     """Makes the structures of a tree; `read` has the elements of those arguments of the model that are sizes."""
 
@@ -325,11 +260,17 @@ class Structs(Classes):
     def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
         return RustCalls({*taken, "device"}, functions=self.private, refusals=self.refusals, **options)
 
+    def _spelled(self, wanted: str) -> str:
+        return camel_case(wanted)
+
+    def _is_free(self, wanted: str) -> bool:
+        """Whether a structure may have a name: none has it, and no configuration."""
+        return not {wanted, f"{wanted}Config", wanted.removesuffix("Config")} & self.names
+
     def _unique(self, wanted: str) -> str:
-        stem, number = camel_case(wanted), 1
-        while (chosen := f"{stem}{number if number > 1 else ''}") in self.names:
-            number += 1
-        return chosen
+        stem = self._spelled(wanted)
+        numbered = (f"{stem}{number if number > 1 else ''}" for number in count(1))
+        return next(filter(self._is_free, numbered))
 
     def _parts_of(self, module: Module) -> Fields:
         """Return the fields of a structure: the elements of a list are of one type, or fields of their own."""
@@ -427,7 +368,17 @@ class Structs(Classes):
             return self.dialect.layers[child.kind].build(child)
         made, arguments, options = self.drafts[child].constructor
         values = [*map(copy.deepcopy, arguments), *copy.deepcopy(dict(options)).values()]
-        return path_call(f"{made}::new", *values, name("device"))
+        if not values:
+            return path_call(f"{made}::new", name("device"))
+        defaults = {value.role: default_of(value.role) for value in values}  # type: ignore[attr-defined]
+        required = [value for value in values if defaults[value.role] is None]  # type: ignore[attr-defined]
+        configured: ast.expr = path_call(f"{made}Config::new", *required)
+        for value in values:
+            default = defaults[value.role]  # type: ignore[attr-defined]
+            if default is not None:
+                configured = method(configured, f"with_{value.role}", value)  # type: ignore[attr-defined]
+                configured.is_default = value.value == default  # type: ignore[attr-defined]
+        return method(configured, "init", name("device"))
 
     def _class(
         self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],

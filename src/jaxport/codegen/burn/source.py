@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from jaxport.codegen.burn.crate import Crate
+from jaxport.codegen.burn.definitions import snake_case
 from jaxport.codegen.burn.layers import KEYWORDS
-from jaxport.codegen.burn.printing import snake_case
 from jaxport.codegen.modules import GENERIC, is_generated_file
 from jaxport.codegen.rust.text import LAYOUT, formatted
 from jaxport.codegen.source import noted, summary

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import number as number_of
 from jaxport.codegen.rewriting.steps import reads
-from jaxport.codegen.structure.spelling.rewritten import MOVING, ROLES
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.codegen.writing.dialect import Dialect
-from jaxport.codegen.writing.fields import Child, Fields, common_name, key_of
-from jaxport.codegen.writing.flat import LONGEST_INLINE, Printer, default_name, leaves, needed, with_inferred_size
+from jaxport.codegen.writing.fields import Child, common_name, key_of
+from jaxport.codegen.writing.flat import LONGEST_INLINE, leaves, needed, with_inferred_size
 from jaxport.codegen.writing.literals import attribute, call, name, number, restored
+from jaxport.codegen.writing.naming.printer import NamingPrinter
+from jaxport.codegen.writing.naming.values import DESCRIPTIONS, readers_of
 from jaxport.codegen.writing.statements import (
-    KEPT,
     LONGEST_DISTANT,
     METHODS,
     WEAK,
@@ -32,8 +32,6 @@ from jaxport.codegen.writing.statements import (
     is_single_number,
     items_of_rounds,
     listed_parts,
-    lowered,
-    names_of_parts,
     parts_by_place,
     plural,
     replaced_inputs,
@@ -43,52 +41,43 @@ from jaxport.codegen.writing.statements import (
     uniform,
     with_plain_axis,
 )
-from jaxport.importer.names import identifier, unique
+from jaxport.importer.names import identifier
 from jaxport.importer.values.host import HostValue, RuntimeValue, has_stand_ins, is_dim
 from jaxport.importer.values.recording import Function, Step, Variable
 
 __all__ = ["CallPrinter"]
 
+SHORT = 3
+"""Characters that a description of a value counts at most, where it is decided what stands in one line."""
+
 
 @dataclass
-class CallPrinter(Printer):
+class CallPrinter(NamingPrinter):
     """Prints one module's computation.
-
-    A name is used again once nothing reads the value that it had: `x = self.norm(x)`.
 
     Attributes:
       dialect: the framework.
-      fields: the names of the module's parts.
-      sizes: the sizes that each module inside wants as arguments, by the module's identity.
+      sizes: the sizes that each module inside wants as arguments.
       ties: where the layers are whose weights are read here.
       tied: where the embeddings are whose tables are read here, by the variable that stands for each.
       tables: the tensors that are no parameters and too large for the source, by attribute.
-      called: the names of the results of layers.
       roles: the names of the arguments of modules whose values differ between calls.
       results: the names of the results of the model.
       lists: the values that a list holds, by its name.
       result: the values that the module returns.
-      started: the values that loops begin with.
       fixed: names that are not assigned to again.
     """
 
     dialect: Dialect | None = None
-    fields: Fields = field(default_factory=Fields)
     sizes: dict[Child, tuple[str, ...]] = field(default_factory=dict)
     ties: dict[Layer, str] = field(default_factory=dict)
     tied: dict[Variable, str] = field(default_factory=dict)
     tables: dict[str, HostValue] = field(default_factory=dict)
-    called: dict[Variable, str] = field(default_factory=dict)
     roles: Mapping[Variable, str] = field(default_factory=dict)
     results: Mapping[Variable, str] = field(default_factory=dict)
     lists: dict[str, list[Variable]] = field(default_factory=dict)
     result: RuntimeValue = None
-    started: set[Variable] = field(default_factory=set)
     fixed: Collection[str] = ()
-    busy: dict[str, float] = field(default_factory=dict)
-    last: dict[Variable, float] = field(default_factory=dict)
-    now: float = -1
-    depth: int = 0
 
     def arguments(self, names: dict[Variable, str]) -> None:
         """Binds the arguments of the module, which may be assigned to once nothing reads them."""
@@ -108,38 +97,6 @@ class CallPrinter(Printer):
                 expression = attribute(f"self.{self.fields.weights[variable]}")
             is_fixed = isinstance(weight, Weight) and not weight.trained
             self.expressions[variable] = (self.dialect.frozen if is_fixed else self.dialect.value)(expression)
-
-    def bind(self, variable: Variable, default: str = "x") -> str:
-        """Return a name for a variable; of the module's own values it may be one that is free again."""
-        if self.depth:
-            chosen = self.fresh(identifier(default, "x"))
-        else:
-            chosen = self._free(default)
-            self.busy[chosen] = self.last.get(variable, self.now)
-        self.expressions[variable] = name(chosen)
-        return chosen
-
-    def _free(self, wanted: str) -> str:
-        occupied = {used for used in self.taken if self.busy.get(used, math.inf) > self.now}
-        chosen = unique(wanted, occupied)
-        self.taken.add(chosen)
-        return chosen
-
-    def definition(self, function: Function) -> ast.stmt:
-        """Return a nested function; its names are its own for good."""
-        self.depth += 1
-        try:
-            return super().definition(function)
-        finally:
-            self.depth -= 1
-
-    def is_short(self, function: Function) -> bool:
-        """Whether a function becomes a `lambda`."""
-        self.depth += 1
-        try:
-            return super().is_short(function)
-        finally:
-            self.depth -= 1
 
     def function_name(self, path: str) -> ast.expr:
         """Return a function, or a part of the module."""
@@ -171,6 +128,8 @@ class CallPrinter(Printer):
             steps.append(step)
         steps = attending(steps, self.tied, self.dialect.attends if self.dialect is not None else "")
         steps, uses = needed(steps, result)
+        self.readers = readers_of(steps)
+        self.makers = {step.outputs: step for step in steps if isinstance(step.outputs, Variable) and step not in loops}
         for index, step in enumerate(steps):
             for variable in reads(step):
                 self.last[variable] = index
@@ -215,31 +174,38 @@ class CallPrinter(Printer):
     def _statements(self, step: Step, uses: Counter[Variable], reader: int | None, end: int) -> list[ast.stmt]:
         """Return the statements of a step; none if its only reader, the step at place `reader`, has it in its expression."""
         statements = self.nested(step)
-        expression, default = self.expression(step), self._default(step)
+        expression, default = self.expression(step), self._names_of(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
             if isinstance(expression, ast.Name) and expression.id in self.busy and not self.started:
                 self.expressions[variable] = expression  # as it was: no name of its own
                 self.busy[expression.id] = max(self.busy[expression.id], self.last[variable])
                 return statements
-            text, is_next = self.text(expression), reader == self.now + 1
+            length, is_next = self.length(expression), reader == self.now + 1
             longest = math.inf if reader == end and is_next else LONGEST_INLINE if is_next else LONGEST_DISTANT
-            if reader is not None and uses[variable] == 1 and not statements and len(text) <= longest:
+            if reader is not None and uses[variable] == 1 and not statements and length <= longest:
                 self.expressions[variable] = expression
                 for node in ast.walk(expression):
                     if isinstance(node, ast.Name) and node.id in self.busy:
                         self.busy[node.id] = max(self.busy[node.id], reader)
                 return statements
+            assert isinstance(default, str)
             target: ast.expr = ast.Name(self.bind(variable, default), ast.Store())
         else:
             unused = isinstance(step.outputs, tuple) and not any(uses[v] for v in leaves(step.outputs[0]))
             outputs = (None, *step.outputs[1:]) if unused and isinstance(step.node, Layer) else step.outputs
-            target = self.target(outputs, uses, self._parts(step) if step.name == "jnp.split" else default)
+            target = self.target(outputs, uses, default)
         return [*statements, ast.Assign([target], expression, lineno=0)]
 
     def text(self, expression: ast.expr) -> str:
         """Return an expression as it is written."""
         return ast.unparse(expression)
+
+    def length(self, expression: ast.expr) -> int:
+        """Return how long an expression is, whatever describes the values in it: statements that are alike are printed alike."""
+        names = [node.id for node in ast.walk(expression) if isinstance(node, ast.Name) and node.id in self.busy]
+        described = [one for one in names if re.sub(r"_\d+$", "", one) in DESCRIPTIONS]
+        return len(self.text(expression)) - sum(max(len(one) - SHORT, 0) for one in described)
 
     def nested(self, step: Step) -> list[ast.stmt]:
         """Return the functions that are defined for a step."""
@@ -263,36 +229,6 @@ class CallPrinter(Printer):
     def element(self, chosen: str, index: int) -> ast.expr:
         """Return an element of a list."""
         return ast.Subscript(name(chosen), ast.Constant(index), ast.Load())
-
-    def _parts(self, step: Step) -> list[str]:
-        """Return names for the parts of a value: `q`, `k` and `v` are those of the result of the layer `qkv`."""
-        return names_of_parts(self.called.get(step.args[0], ""), len(step.outputs))
-
-    def default(self, step: Step) -> str:
-        """Return a name that is not that of an operator."""
-        return chosen if (chosen := default_name(step)) in KEPT else "x"
-
-    def _default(self, step: Step) -> str:
-        """Return a name for a result: that of the layer that makes it, or `x`."""
-        if any(variable in self.started for variable in leaves(step.outputs)):
-            return "x"
-        if isinstance(step.node, Layer | Call):
-            part = step.node if isinstance(step.node, Layer) else step.node.module
-            place = self.fields.paths[key_of(part)]
-            names = [part for part in place if isinstance(part, str)]
-            chosen = lowered(names[-1]) if len(names) == len(place) else "x"
-            for variable in leaves(step.outputs):
-                self.called[variable] = chosen
-            return chosen
-        if isinstance(step.outputs, Variable) and step.outputs.hint in ROLES:
-            return step.outputs.hint
-        if step.name == "jnp.broadcast_to" and isinstance(step.args[0], HostValue) and number_of(step.args[0]) == 0:
-            return "zeros"
-        source = step.args[0] if step.name in MOVING and step.args else None
-        if isinstance(source, Variable) and isinstance(step.outputs, Variable) and source in self.called:
-            self.called[step.outputs] = self.called[source]
-            return self.called[source]
-        return self.default(step)
 
     def value(self, value: RuntimeValue) -> ast.expr:
         """Return any argument as an expression."""
@@ -464,7 +400,7 @@ class CallPrinter(Printer):
         for position in loop.carried:
             if position in names:
                 continue
-            chosen, expression = self._free("x"), self.expressions[inputs[position]]
+            chosen, expression = self._free(self.unless_free("hidden")), self.expressions[inputs[position]]
             self.busy[chosen] = math.inf
             statements.append(ast.Assign([ast.Name(chosen, ast.Store())], expression, lineno=0))
             names[position] = chosen

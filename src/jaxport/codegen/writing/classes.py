@@ -25,6 +25,8 @@ from jaxport.codegen.writing.fields import (
     unique_arguments,
 )
 from jaxport.codegen.writing.literals import attribute, call, name, storable
+from jaxport.codegen.writing.naming.classes import distinct_names
+from jaxport.codegen.writing.naming.values import argument_description
 from jaxport.codegen.writing.numbers import class_key, text_of
 from jaxport.codegen.writing.outlined import outlined
 from jaxport.codegen.writing.sizes import size_statements
@@ -92,6 +94,9 @@ class Classes:
     functions: dict[str, str] = field(default_factory=dict)
     definitions: list[ast.ClassDef | ast.FunctionDef] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    first: dict[str, Draft] = field(default_factory=dict)
+    root_name: str = ""
+    parameters: dict[Module, list[str]] = field(default_factory=dict)
 
     def print(self, root: Module, base: str) -> str:
         """Make all classes, and return the name of the model's."""
@@ -103,7 +108,7 @@ class Classes:
         for module in root.walk():
             by_height.setdefault(heights[module], []).append(module)
         self.names = {*self.reserved}
-        root_name = self._unique(base)
+        root_name = self.root_name = self._unique(base)
         self.names.add(root_name)
         for height in sorted(by_height):
             groups: dict[Hashable, list[Draft]] = {}
@@ -186,6 +191,23 @@ class Classes:
     def _unique(self, wanted: str) -> str:
         return unique(wanted, self.names)
 
+    def _named(self, base: str, draft: Draft) -> str:
+        """Return a name for a class: its own, or one that tells what differs from the class that has it."""
+        first = self.first.setdefault(base, draft)
+        own = self._spelled(base)
+        if self._is_free(own):
+            return own
+        owner = "framework" if own in self.reserved else "model" if own == self.root_name else "class"
+        different = distinct_names(base, draft, first if first is not draft else None, owner)
+        return next(filter(self._is_free, map(self._spelled, different)), self._unique(base))
+
+    def _spelled(self, wanted: str) -> str:
+        """Return a name as the target spells classes."""
+        return wanted
+
+    def _is_free(self, wanted: str) -> bool:
+        return wanted not in self.names
+
     def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
         """Return what prints the computation of a module."""
         return CallPrinter(taken, **options)
@@ -226,14 +248,17 @@ class Classes:
         fields = self._parts_of(module)
         taken = {"self", *self.reserved, *self.known_sizes}
         is_root = module is root
-        variables = list(self.inputs) if is_root else module.inputs
-        arguments = dict(self.inputs) if is_root else self._arguments(variables, taken)
+        arguments = dict(self.inputs) if is_root else self._arguments(module, taken)
+        self.parameters[module] = [*arguments.values()]
         printer = self.printer(
             {*taken, *arguments.values()},
             dialect=self.dialect,
             fields=fields,
             sizes={
                 call.module: self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
+            },
+            returned={
+                call.module: self.drafts[call.module].returned for call in module.calls() if call.module in self.drafts
             },
             ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
             roles=self.roles,
@@ -254,8 +279,11 @@ class Classes:
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
         return Draft(module, name, fields, self._init(fields, module, printer.tables), method, sizes, printer.tables)
 
-    def _arguments(self, variables: Sequence[Variable], taken: set[str]) -> dict[Variable, str]:
-        return unique_arguments(variables, {**self.inputs, **self.roles}, set(taken))
+    def _arguments(self, module: Module, taken: set[str]) -> dict[Variable, str]:
+        def described(variable: Variable) -> str:
+            return argument_description(variable, module.items, self.parameters)
+
+        return unique_arguments(module.inputs, {**self.inputs, **self.roles}, set(taken), described)
 
     def _layer_path(self, module: Module, layer: Layer) -> str:
         """Where a layer is below a module: `self.transformer.embed`."""
@@ -327,9 +355,9 @@ class Classes:
             return
         bases = {draft.base for draft in drafts}
         kinds = Counter(last_word(draft.base) for draft in drafts)
-        made = chosen or self._unique(drafts[0].base if len(bases) == 1 else kinds.most_common(1)[0][0])
-        self.names.add(made)
         first = drafts[0]
+        made = chosen or self._named(first.base if len(bases) == 1 else kinds.most_common(1)[0][0], first)
+        self.names.add(made)
         taken = {*first.fields.taken, *self.reserved, "self", "_", self.dialect.signature[0]}
         arguments: dict[str, list[int]] = {}
         for places in varying.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -57,6 +58,12 @@ class Draft:
         return ast.Module(assigned, []), self.method
 
     @property
+    def returned(self) -> tuple[str, ...]:
+        """The names of the results of the method, or of the parts that make them; empty for what has none."""
+        ends = [node.value for node in ast.walk(self.method) if isinstance(node, ast.Return)]
+        return tuple(map(_name_of, ends[-1].elts)) if ends and isinstance(ends[-1], ast.Tuple) else ()
+
+    @property
     def activations(self) -> list[ast.Attribute]:
         """The activations that the method calls, and that may become arguments."""
         return activations_of(self.method)
@@ -65,6 +72,19 @@ class Draft:
     def numbers(self) -> list[ast.Constant]:
         """The numbers that may become arguments, those of the constructor first."""
         return [number for tree in self.trees for number in numbers_of(tree)]
+
+
+def _name_of(node: ast.expr) -> str:
+    """Return the name that a value has, or that the part of the module has that computes it; empty for others and for `x`.
+
+    >>> [_name_of(ast.parse(text, mode="eval").body) for text in ("key_2", "self.norm(x)", "x", "a + b")]
+    ['key', 'norm', '', '']
+    """
+    receiver = node.func if isinstance(node, ast.Call) else getattr(node, "receiver", node)
+    if isinstance(receiver, ast.Attribute) and isinstance(receiver.value, ast.Name) and receiver.value.id == "self":
+        return receiver.attr
+    text = receiver.id if isinstance(receiver, ast.Name) else ""
+    return "" if text in ("x", "part") else re.sub(r"_\d+$", "", text)
 
 
 def grouped(drafts: Iterable[Draft], key: Callable[[Draft], list[str]]) -> list[list[Draft]]:

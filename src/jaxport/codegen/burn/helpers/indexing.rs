@@ -164,3 +164,15 @@ pub fn scatter_nd<const D: usize, const DI: usize, const DU: usize, K: Basic>(
     let spare = x.clone().slice_dim(0, 0..1);
     Tensor::cat(vec![x, spare], 0).scatter_nd(places, updates, operation).slice_dim(0, 0..rows)
 }
+
+/// `scatter_nd` of maxima or minima, which are NaN where any of their elements is.
+pub fn scatter_nd_extremes<const D: usize, const DI: usize, const DU: usize>(
+    x: Tensor<D>,
+    indices: Tensor<DI, Int>,
+    updates: Tensor<DU>,
+    operation: IndexingUpdateOp,
+) -> Tensor<D> {
+    let (here, there) = (x.clone().is_nan().int(), updates.clone().is_nan().int());
+    let missing = scatter_nd(here, indices.clone(), there, IndexingUpdateOp::Add);
+    scatter_nd(x, indices, updates, operation).mask_fill(missing.greater_elem(0), f32::NAN)
+}

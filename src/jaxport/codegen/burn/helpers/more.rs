@@ -11,6 +11,18 @@ pub fn scattered<K: Numeric>(
     x.scatter_nd(positions, values, operation)
 }
 
+/// `scattered` of maxima or minima, which are NaN where any of their elements is.
+pub fn scattered_extremes(
+    x: Tensor<1>,
+    positions: Tensor<2, Int>,
+    values: Tensor<1>,
+    operation: IndexingUpdateOp,
+) -> Tensor<1> {
+    let (here, there) = (x.clone().is_nan().int(), values.clone().is_nan().int());
+    let missing = scattered(here, positions.clone(), there, IndexingUpdateOp::Add);
+    scattered(x, positions, values, operation).mask_fill(missing.greater_elem(0), f32::NAN)
+}
+
 /// The elements of a list from the last to the first.
 pub fn reversed<T>(mut values: Vec<T>) -> Vec<T> {
     values.reverse();

@@ -37,7 +37,7 @@ fn nan_last(a: f64, b: f64) -> Ordering {
 
 /// The indices that sort `x` along an axis, equal elements as they come and NaN after all numbers: `jnp.argsort`.
 ///
-/// Descending, NaN comes first and equal elements still come as they are: the order of `lax.top_k`.
+/// Descending, NaN comes first and equal elements still come as they are.
 pub fn argsort<const D: usize>(x: Tensor<D>, axis: usize, descending: bool) -> Tensor<D, Int> {
     let (dims, device) = (x.dims(), x.device());
     let keys: Vec<f64> = x.into_data().iter().collect();
@@ -58,10 +58,13 @@ pub fn argsort_int<const D: usize>(
 }
 
 /// The `k` greatest elements of the last axis and where they are, of equal ones the first: `lax.top_k`.
+///
+/// NaN is beyond the infinity of its sign, as XLA's is: a sort in ascending order may be the one of `-x`.
 pub fn top_k<const D: usize>(x: Tensor<D>, k: usize) -> (Tensor<D>, Tensor<D, Int>) {
     let (dims, device) = (x.dims(), x.device());
     let keys: Vec<f64> = x.clone().into_data().iter().collect();
-    let indices = ordered(keys, dims, D - 1, k, |a, b| nan_last(b, a), &device);
+    let greatest = |a: f64, b: f64| b.partial_cmp(&a).unwrap_or_else(|| b.total_cmp(&a));
+    let indices = ordered(keys, dims, D - 1, k, greatest, &device);
     (x.gather(D - 1, indices.clone()), indices)
 }
 

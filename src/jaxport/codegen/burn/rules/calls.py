@@ -11,7 +11,7 @@ from jax.core import max_dim, min_dim
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.elementwise import converted
-from jaxport.codegen.burn.rules.indexing import INDEX, fill_of
+from jaxport.codegen.burn.rules.indexing import INDEX, fill_of, is_extreme
 from jaxport.codegen.burn.rules.reductions import of_kind, reduced
 from jaxport.codegen.burn.rules.registry import call
 from jaxport.codegen.burn.rules.shapes import added_axes, part_of, stack as stacked
@@ -244,7 +244,8 @@ def scatter_nd(
         return None
     operation = {"set": "Assign", "add": "Add", "multiply": "Mul", "max": "Max", "min": "Min"}[update]
     operands = [*map(body.tensor, values), Literal(f"IndexingUpdateOp::{operation}")]
-    return tensor(body.helper("scatter_nd", *operands), x.shape, x.dtype)
+    called = "scatter_nd_extremes" if is_extreme(operation) and x.kind == "Float" else "scatter_nd"
+    return tensor(body.helper(called, *operands), x.shape, x.dtype)
 
 
 def _is_empty(*values: TypedValue) -> bool:

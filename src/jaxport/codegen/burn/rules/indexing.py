@@ -16,6 +16,7 @@ from jaxport.codegen.burn.rules.shapes import added_axes, counted, padded, part_
 from jaxport.codegen.burn.values import TypedValue, same, tensor
 from jaxport.codegen.rust.nodes import Array, Binary, Literal, RustRange, Slices, method
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.jaxprs.dims import static
 
 INDEX = np.dtype("int32")
 
@@ -84,7 +85,11 @@ def _known_starts(
     indices: TypedValue, x: TypedValue, start_map: Sequence[int], sizes: Sequence[Dim]
 ) -> list[Dim] | None:
     """Return where a window begins, if that is known and inside."""
-    known = indices.known if isinstance(indices.known, np.ndarray) else np.full(indices.shape, indices.known, object)
+    known = (
+        indices.known
+        if isinstance(indices.known, np.ndarray)
+        else np.full(static(indices.shape), indices.known, object)
+    )
     starts: list[Dim] = [0] * len(x.shape)
     for axis, start in zip(start_map, known.ravel().tolist(), strict=True):
         last = x.shape[axis] - sizes[axis]
@@ -300,6 +305,11 @@ _UPDATES = {
 }
 
 
+def is_extreme(operation: str) -> bool:
+    """Whether an update keeps the greater or the smaller number: Burn's ignore NaN."""
+    return operation in ("Max", "Min")
+
+
 def _scatter(name: str) -> RuntimeValue:
     def rule(
         body: RustBody, x: TypedValue, indices: TypedValue, updates: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: RuntimeValue, mode: RuntimeValue,
@@ -348,7 +358,9 @@ def _scatter(name: str) -> RuntimeValue:
         if valid is not None:
             source = tensor(padded(body, source, [(0, 1)], 0), (rows + 1,), value.dtype)
         new = body.tensor(body.reshaped(changed, (count,)))
-        node = body.helper("scattered", body.tensor(source), flat, new, Literal(f"IndexingUpdateOp::{_UPDATES[name]}"))
+        operation = Literal(f"IndexingUpdateOp::{_UPDATES[name]}")
+        called = "scattered_extremes" if is_extreme(_UPDATES[name]) and x.kind == "Float" else "scattered"
+        node = body.helper(called, body.tensor(source), flat, new, operation)
         if valid is not None:
             end = body.number(rows)
             node = method(node, "slice", Slices([RustRange(None, end, 1)]))

@@ -1,0 +1,1 @@
+"""Names of values and classes that say what they are."""

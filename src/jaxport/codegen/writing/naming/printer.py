@@ -1,0 +1,139 @@
+"""Names for the values of a module, used again once nothing reads the value that they had: `x = self.norm(x)`."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jaxport.codegen.rewriting.producers import number as number_of
+from jaxport.codegen.structure.spelling.rewritten import MOVING, ROLES
+from jaxport.codegen.tree import Call, Layer, Module
+from jaxport.codegen.writing.fields import Fields, key_of
+from jaxport.codegen.writing.flat import Printer, default_name, leaves
+from jaxport.codegen.writing.literals import name
+from jaxport.codegen.writing.naming.values import Readers, description, role_of
+from jaxport.codegen.writing.statements import KEPT, lowered, names_of_parts
+from jaxport.importer.names import identifier, unique
+from jaxport.importer.values.host import HostValue
+from jaxport.importer.values.recording import Function, Step, Variable
+
+__all__ = ["NamingPrinter"]
+
+
+@dataclass
+class NamingPrinter(Printer):
+    """Names the values of one module.
+
+    Attributes:
+      fields: the names of the module's parts.
+      called: the names of the results of layers.
+      started: the values that loops begin with.
+      readers: the steps that read each value.
+      makers: the steps that make each value.
+      returned: the names that the results have in the modules that are called.
+      busy: when nothing reads any more what each name holds, as a number of a step.
+      last: the last step that reads each value.
+      now: the step that is printed.
+      depth: how many functions are around it.
+    """
+
+    fields: Fields = field(default_factory=Fields)
+    called: dict[Variable, str] = field(default_factory=dict)
+    started: set[Variable] = field(default_factory=set)
+    readers: Readers = field(default_factory=dict)
+    makers: dict[Variable, Step] = field(default_factory=dict)
+    returned: dict[Module, tuple[str, ...]] = field(default_factory=dict)
+    busy: dict[str, float] = field(default_factory=dict)
+    last: dict[Variable, float] = field(default_factory=dict)
+    now: float = -1
+    depth: int = 0
+
+    def bind(self, variable: Variable, default: str = "x") -> str:
+        """Return a name for a variable; of the module's own values it may be one that is free again."""
+        if self.depth:
+            chosen = self.fresh(identifier(default, "x"))
+        else:
+            chosen = self._free(default)
+            self.busy[chosen] = self.last.get(variable, self.now)
+        self.expressions[variable] = name(chosen)
+        return chosen
+
+    def _free(self, wanted: str) -> str:
+        occupied = {used for used in self.taken if self.busy.get(used, math.inf) > self.now}
+        chosen = unique(wanted, occupied)
+        self.taken.add(chosen)
+        return chosen
+
+    def definition(self, function: Function) -> ast.stmt:
+        """Return a nested function; its names are its own for good."""
+        self.depth += 1
+        try:
+            return super().definition(function)
+        finally:
+            self.depth -= 1
+
+    def is_short(self, function: Function) -> bool:
+        """Whether a function becomes a `lambda`."""
+        self.depth += 1
+        try:
+            return super().is_short(function)
+        finally:
+            self.depth -= 1
+
+    def _names_of(self, step: Step) -> str | Sequence[str]:
+        """Return a name for the result of a step, or one for each of its results."""
+        default = self._default(step)
+        if step.name == "jnp.split":
+            return self._parts(step)
+        module = step.node.module if isinstance(step.node, Call) else None
+        own = self.returned.get(module, ()) if module is not None else ()
+        is_told = isinstance(step.outputs, tuple) and len(own) == len(step.outputs) and default != "x"
+        return [one or default for one in own] if is_told else default
+
+    def _parts(self, step: Step) -> list[str]:
+        """Return names for the parts of a value: those in the name of the layer `qkv`, or what the parts are read for."""
+        told = names_of_parts(self.called.get(step.args[0], ""), len(step.outputs))
+        roles = [role_of(part, self.readers) or name for part, name in zip(step.outputs, told, strict=True)]
+        return roles if {*told} == {"part"} else told
+
+    def default(self, step: Step) -> str:
+        """Return a name that is not that of an operator: `x`, or what the value is if `x` is another one."""
+        return (
+            chosen
+            if (chosen := default_name(step)) in KEPT
+            else self.unless_free(description(step, self.readers, self.makers))
+        )
+
+    def unless_free(self, wanted: str) -> str:
+        """Return a name for where `x` is a value that is still read; else `x`."""
+        is_free = self.busy.get("x", math.inf) <= self.now and not self.depth
+        return wanted if "x" in self.taken and not is_free else "x"
+
+    def _default(self, step: Step) -> str:
+        """Return a name for a result: that of the layer that makes it, or `x`."""
+        if any(variable in self.started for variable in leaves(step.outputs)):
+            return self.unless_free("hidden")
+        if isinstance(step.node, Layer | Call):
+            part = step.node if isinstance(step.node, Layer) else step.node.module
+            place = self.fields.paths[key_of(part)]
+            names = [part for part in place if isinstance(part, str)]
+            chosen = lowered(names[-1]) if len(names) == len(place) else self.unless_free("hidden")
+            for variable in leaves(step.outputs):
+                self.called[variable] = chosen
+            return chosen
+        if isinstance(step.outputs, Variable) and step.outputs.hint in ROLES:
+            return step.outputs.hint
+        if step.name == "jnp.broadcast_to" and isinstance(step.args[0], HostValue) and number_of(step.args[0]) == 0:
+            return "zeros"
+        source = step.args[0] if step.name in MOVING and step.args else None
+        if isinstance(source, Variable) and isinstance(step.outputs, Variable) and source in self.called:
+            self.called[step.outputs] = self.called[source]
+            return self.called[source]
+        if not isinstance(step.outputs, Variable):
+            return self.default(step)
+        is_mask = step.outputs.dtype == np.bool_ and len(step.outputs.shape) > 1
+        return role_of(step.outputs, self.readers) or ("mask" if is_mask else self.default(step))
