@@ -25,6 +25,7 @@ from jaxport.importer.resolving.graph import (
     SchemaFunction,
     describe,
 )
+from jaxport.importer.resolving.halves import find_halves
 from jaxport.importer.resolving.layouts import choose
 from jaxport.importer.resolving.ranges import count_ranges
 from jaxport.importer.resolving.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
@@ -149,6 +150,7 @@ class _Resolver:
         body.captured = tuple(captured)
         place_slices(body)
         count_ranges(body)
+        find_halves(body)
         body.expire()
         choose(body)
         return body

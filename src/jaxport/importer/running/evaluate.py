@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from functools import wraps
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
@@ -294,7 +295,9 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             inputs, attributes = arrangement.inputs, arrangement.attributes
         else:
             inputs = [None if value is None else scope[value] for value in node.inputs]
-        if isinstance(target, Operator):
+        if recording is None and recorder is None and (product := _of_halves(node, scope)) is not None:
+            outputs: tuple[RuntimeValue, ...] = (product,)
+        elif isinstance(target, Operator):
             layout = ImageLayout(kernel=node.kernel_layout) if arrangement is None else arrangement.layout
             outputs = _call(node, target, target.in_layout(layout), inputs, attributes, scope)
         else:
@@ -318,6 +321,17 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             scope.last[value] = output
         else:
             scope.values[value] = output
+
+
+def _of_halves(node: BoundNode, scope: EvaluationScope) -> jax.Array | None:
+    """Return a product of arrays in half precision that a file casts to float32 first; None for any other node.
+
+    Blocks and printed source have the operators of the file.
+    """
+    operands = [scope[value] for value in node.halves]
+    if not operands or not all(isinstance(x, jax.Array) for x in operands):
+        return None
+    return jnp.matmul(*operands, preferred_element_type=np.float32)
 
 
 LARGE = 2**30
