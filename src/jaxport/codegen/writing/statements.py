@@ -225,12 +225,12 @@ KEPT = {"mask", "softmax", "top_k"}
 
 
 def attending(steps: Sequence[Step], tables: Mapping[Variable, str], method: str) -> list[Step]:
-    """Return steps with `self.embed.attend(x)` in place of `x @ table.T`, if embeddings have such a method.
+    """Return steps with `self.embed(x)` in place of `take(table, x)`, and `self.embed.attend(x)` in place of `x @ table.T`.
 
     Args:
       steps: the steps of a module.
       tables: where the embeddings are, by the variable that stands for the table of each.
-      method: the name of the method; empty if there is none.
+      method: the name of the method that multiplies; empty if embeddings have none.
     """
     turned = {
         step.outputs: tables[step.args[0]]
@@ -239,6 +239,13 @@ def attending(steps: Sequence[Step], tables: Mapping[Variable, str], method: str
         if isinstance(step.args[0], Variable) and step.args[0] in tables
     }
 
+    def called(step: Step) -> Step:
+        source, indices = step.args if step.name == "jnp.take" and len(step.args) == 2 else (None, None)
+        is_lookup = step.form == "call" and step.kwargs == {"axis": 0} and isinstance(source, Variable)
+        if is_lookup and source in tables and isinstance(indices, Variable) and np.dtype(indices.dtype).kind in "iu":
+            return Step("call", tables[source], (indices,), {}, step.outputs, step.node)
+        return attended(step) if method else step
+
     def attended(step: Step) -> Step:
         is_product = step.name in ("@", "jnp.matmul") and step.form != "vmap" and len(step.args) == 2
         table = step.args[1] if is_product and isinstance(step.args[1], Variable) else None
@@ -246,4 +253,4 @@ def attending(steps: Sequence[Step], tables: Mapping[Variable, str], method: str
             return step
         return Step("call", f"{turned[table]}.{method}", step.args[:1], {}, step.outputs, step.node)
 
-    return [attended(step) for step in steps] if method else [*steps]
+    return [called(step) for step in steps]
