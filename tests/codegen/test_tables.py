@@ -117,6 +117,8 @@ def test_modules_that_look_up_in_one_table_get_what_its_embedding_returns(framew
     calls = [line for line in code.splitlines() if "self.decoder(" in line]
     assert calls
     assert not any("embedding" in line or "weight" in line for line in calls)
+    rust = jaxport.from_onnx(model).to_source(framework="burn").code
+    assert "embed::<2, 3>(&self.encoder.words, target)" in " ".join(rust.split())
 
 
 def test_what_an_exporter_computed_of_equal_weights_belongs_to_each_layer(tmp_path: Path) -> None:

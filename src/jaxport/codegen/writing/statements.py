@@ -240,11 +240,13 @@ def attending(steps: Sequence[Step], tables: Mapping[Variable, str], method: str
     }
 
     def called(step: Step) -> Step:
-        source, indices = step.args if step.name == "jnp.take" and len(step.args) == 2 else (None, None)
-        is_lookup = step.form == "call" and step.kwargs == {"axis": 0} and isinstance(source, Variable)
-        if is_lookup and source in tables and isinstance(indices, Variable) and np.dtype(indices.dtype).kind in "iu":
-            return Step("call", tables[source], (indices,), {}, step.outputs, step.node)
-        return attended(step) if method else step
+        if (step.form, step.name, len(step.args), step.kwargs) != ("call", "jnp.take", 2, {"axis": 0}):
+            return attended(step) if method else step
+        table, indices = step.args
+        if not isinstance(table, Variable) or table not in tables or not isinstance(indices, Variable):
+            return step
+        is_whole = np.dtype(indices.dtype).kind in "iu"
+        return Step("call", tables[table], (indices,), {}, step.outputs, step.node) if is_whole else step
 
     def attended(step: Step) -> Step:
         is_product = step.name in ("@", "jnp.matmul") and step.form != "vmap" and len(step.args) == 2
