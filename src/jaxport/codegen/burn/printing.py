@@ -94,6 +94,10 @@ class RustCalls(CallPrinter):
             if step.node.kind == "Embed" and not _is_inside(step.node, step.args[0]):
                 return self._embedded(self._part(step), inputs[0], len(step.node.inputs[0].shape))
             return forward(step.node, self._part(step), inputs)
+        if step.name in self.tied.values():
+            return self._embedded(
+                ast.parse(step.name, mode="eval").body, self.value(step.args[0]), len(step.args[0].shape)
+            )
         if isinstance(step.node, Call):
             return self.invoked(self._part(step), [self.value(value) for value in step.args], [*step.kwargs])
         steps = self._steps()

@@ -23,6 +23,7 @@ from jaxport.codegen.structure.modules.scopes import (
     node_chains,
     placed_by_names,
     places_of,
+    share_tables,
 )
 from jaxport.codegen.structure.modules.stacks import with_rounds
 from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned_by_elements, place_shared, shared
@@ -134,6 +135,7 @@ def _module(
     if weights.channels_last:
         keep_channels_last(leaves, chains, weights.names)
     hoist(leaves, chains, weights.names)
+    share_tables(leaves, chains, weights.names, weights.shared)
     cells = cells_of(leaves, chains, types, results)
     types = {**types, **mine(leaves, chains, [*weights.names], around_node)}
     put_into_cells(cells, leaves, chains, types)
