@@ -13,6 +13,7 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 import jaxport
+from jaxport.codegen.recorded.fused import record_fused
 from tests.codegen import structured
 from tests.codegen.structured import compare, load
 from tests.codegen.test_structured import FRAMEWORKS, check_model
@@ -157,6 +158,81 @@ def test_a_kernel_that_is_read_twice_stays_as_it_is(tmp_path: Path) -> None:
     proto.graph.node.append(twice)
     proto.graph.output.append(onnx.helper.make_tensor_value_info("again", 1, ["batch", 128]))
     assert "Linear(64, 128" not in check_model(proto, tmp_path, "nnx")
+
+
+class Words(nnx.Module):
+    """An embedding, two layers of one value, and one behind them."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.words = nnx.Embed(40, 16, rngs=rngs)
+        self.up, self.gate = nnx.Linear(16, 32, rngs=rngs), nnx.Linear(16, 32, use_bias=False, rngs=rngs)
+        self.down = nnx.Linear(32, 16, rngs=rngs)
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        x = self.words(ids)
+        return self.down(nnx.silu(self.up(x)) * self.gate(x))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("kind", ["QInt8", "QUInt8"])
+def test_files_of_the_dynamic_quantizer_of_onnx_runtime(
+    kind: str, per_channel: bool, framework: str, tmp_path: Path
+) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    ids = np.random.default_rng(4).integers(0, 40, (3, 5)).astype(np.int32)
+    jaxport.to_onnx(
+        Words(nnx.Rngs(0)), [jax.ShapeDtypeStruct((3, 5), np.int32)], input_names=["ids"], target="portable"
+    ).save(tmp_path / "float.onnx")
+    quantize_dynamic(
+        tmp_path / "float.onnx", tmp_path / "int8.onnx", weight_type=QuantType[kind], per_channel=per_channel
+    )
+    model = onnx.load(tmp_path / "int8.onnx")
+    assert sum(node.op_type == "MatMulInteger" for node in model.graph.node) == 3
+    code = structured.check(model, {"ids": ids}, tmp_path / "out", framework)
+    assert code.count("DynamicQuantizedLinear(16, 32") == 2
+    assert "QuantizedEmbed(40, 16" in code
+    assert "use_bias=False" in code
+    stored = load_file(tmp_path / "out/model.safetensors")
+    assert all(array.dtype.itemsize == 1 for array in stored.values() if array.ndim == 2)
+
+
+@pytest.mark.parametrize("scaled_by", ["step", "other"])
+def test_integer_products_are_one_operator_if_they_are_scaled_back(scaled_by: str, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 20]>
+        net (float[n, 3] x, float other) => (float[n, 2] y) <int8[3, 2] w = {{1, -2, 3, 4, -5, 6}}, float scale = {{0.5}}> {{
+            whole, step, zero = DynamicQuantizeLinear(x)
+            product = MatMulInteger(whole, w, zero)
+            narrow = Cast<to = 1>(product)
+            scales = Mul(scale, {scaled_by})
+            y = Mul(scales, narrow)
+        }}"""
+    )
+    program = jaxport.from_onnx(model)
+    kinds = [node.op_type for node in record_fused(program).program.model.graph]
+    assert (kinds == ["DynamicallyQuantizedMatMul"]) is (scaled_by == "step")
+    inputs = {"x": np.array([[0.1, -0.7, 2.0]], np.float32), "other": np.float32(0.3)}
+    program.to_source(tmp_path, framework="nnx")
+    compare([load(tmp_path).load()(*inputs.values())], [program(**inputs)])
+
+
+def test_a_table_that_is_dequantized_before_it_is_looked_up_stays_integers(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    tensors = {"w": random.integers(-128, 128, (30, 4), dtype=np.int8), "s": np.float32(0.02), "z": np.int8(3)}
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["w", "s", "z"], ["table"]),
+        onnx.helper.make_node("Gather", ["table", "ids"], ["y"]),
+    ]
+    values = [onnx.helper.make_tensor_value_info("ids", 7, ["n"]), onnx.helper.make_tensor_value_info("y", 1, ["n", 4])]
+    initializers = [onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in tensors.items()]
+    graph = onnx.helper.make_graph(nodes, "net", values[:1], values[1:], initializers)
+    program = jaxport.from_onnx(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)]))
+    assert "QuantizedEmbed(30, 4, rngs=rngs)" in program.to_source(tmp_path, framework="nnx").code
+    ids = np.array([0, 29, -1, 7])
+    compare([load(tmp_path).load()(ids)], [program(ids)])
+    assert load_file(tmp_path / "model.safetensors")["embed.embedding"].dtype == np.int8
 
 
 def in_few_bits(bits: int, zero_points: bool, bias: bool, width: int = 40) -> onnx.ModelProto:

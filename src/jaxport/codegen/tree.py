@@ -83,7 +83,8 @@ class Layer:
     """A layer that all frameworks have.
 
     Attributes:
-      kind: `Linear`, `QuantizedLinear`, `QuantizedConv`, `FakeQuantize`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`,
+      kind: `Linear`, `QuantizedLinear`, `QuantizedConv`, `DynamicQuantizedLinear`, `QuantizedEmbed`,
+        `FakeQuantize`, `GroupedLinear`, `Conv`, `ConvTranspose`, `Embed`, `LayerNorm`, `RMSNorm`, `BatchNorm`, `GroupNorm`,
         `LSTM`, `GatewiseLSTM`, `GRU`, `RNN`, `Dropout` or `MultiHeadAttention`.
       config: its options, sizes included; `keywords` are the names of the last inputs, `is_causal` says what a mask is, and
         `in_single` that a normalization of a narrower type computes in single precision.

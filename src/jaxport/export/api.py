@@ -211,17 +211,29 @@ def to_onnx(
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `to_onnx`, read and checked. Those without a line here are as `to_onnx` takes them.
+    """The arguments of `to_onnx`, read and checked.
 
     Attributes:
       fn: the function, with its static parameters bound.
+      name: the name of the graph.
       declared: the arguments as the user declared them.
       flags: the positions of the Python flags among the leaves of the arguments.
+      opset: the opset that the walk writes.
       lowers: whether the lowest opset is written in which the model means the same.
+      target: where the model has to run.
       choice: the precision, None for that of the trace.
       single: whether inputs and outputs of 16-bit floats become float32.
+      input_names, output_names: the user's names of the ports, None for those of the arguments and results.
+      inputs_as_nchw, outputs_as_nchw: the positions of images whose channels come second in the model, but last in the function.
+      fold: what is computed while exporting: what depends on constants alone, or on weights, too.
+      weights: whether weights are stored in the model, or are inputs.
+      state: what becomes of the state that a call changes.
       wanted: the blocks that become ONNX functions.
+      nonfinite: how NaN and infinities are treated where operators differ from JAX.
+      checks: whether checks that raise Python errors are left out or refused.
+      unroll_scans: the greatest length of a scan that is unrolled; if None, that depends on what is scanned.
       rules: the user's own rules, by primitive or block target.
+      passes: the graph passes, in order.
     """
 
     fn: PythonFunction

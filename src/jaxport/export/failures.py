@@ -253,7 +253,7 @@ class _Trial:
 
 
 def _substituted(dim: dims.Dim, replacement: Mapping[str, str]) -> dims.Dim:
-    if dims.is_static(dim):
+    if not jax.export.is_symbolic_dim(dim):
         return dim
     own = {name: jax.export.symbolic_shape(name, scope=dim.scope)[0] for name in dims.symbols(str(dim))}
     return dims.evaluate(dim, {name: dims.evaluate(replacement.get(name, name), own) for name in own})

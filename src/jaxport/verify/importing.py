@@ -221,7 +221,7 @@ class Comparison(Sides[Run]):
         """Return the arrays that the user gives, and the sizes that are given as shapes of others."""
         if not isinstance(inputs, Mapping):
             inputs = dict(zip(self.program.input_names, inputs or (), strict=False))
-        declared = {value.name: value for value in self.program.inputs}
+        declared = {value.name or "": value for value in self.program.inputs}
         check_inputs_exist(inputs, declared, f"`{self.program.name}`")
         texts = {name: value for name, value in inputs.items() if declared[name].dtype == ir.DataType.STRING}
         given, sizes = arrays_and_sizes({n: v for n, v in inputs.items() if n not in texts}, self._specs)

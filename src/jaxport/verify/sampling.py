@@ -158,7 +158,7 @@ def _merged(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> _Valu
 def _selections(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> Iterator[tuple[_ValueOrigin, Range]]:
     """Yield the operands that select, with the range that they select from."""
     name, params = equation.primitive.name, equation.params
-    shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
+    shapes: list[tuple[dims.Dim, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
     if name == "gather" or name.startswith("scatter"):
         numbers = params["dimension_numbers"]
         axes = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims

@@ -33,6 +33,7 @@ from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.tracing import RecordedProgram
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
+from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = ["Crate", "to_crate"]
 
@@ -124,11 +125,11 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
     tensors, origins, known = {}, {}, program.weights.tensors
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
-    in_layers = {id(one) for layer in layers for weight in layer.weights.values() for one in (weight, *weight.pieces)}
+    in_layers = {one for layer in layers for weight in layer.weights.values() for one in (weight, *weight.pieces)}
     inside = total = 0
     for key, weight in tensors_of(tree, structs, BURN):
         count = math.prod(weight.shape) if weight.trained else 0
-        total, inside = total + count, inside + count * (id(weight) in in_layers)
+        total, inside = total + count, inside + count * (weight in in_layers)
         tensors[key] = _stored(np.asarray(HostValue(np.asarray(weight.read()), name=weight.name).to_jax()))
         origin = _origin(weight, known)
         if origin is not None:
@@ -136,8 +137,8 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     definitions = [one for one in structs.definitions if isinstance(one, Struct)]
     types = {dtype_name(value.dtype) for value in tensors.values() if kind_of(value.dtype) == "Float"}
     if inputs:
-        labels = {id(variable): label for label, variable in recorded.inputs.items()}
-        named = {key: (labels[id(variable)], variable) for variable, key in inputs.items()}
+        labels = IdentityMap((variable, label) for label, variable in recorded.inputs.items())
+        named = {key: (labels[variable], variable) for variable, key in inputs.items()}
         assumed = recorded.assumed
         held = [text for text in assumed.constraints if _is_of_elements(text, assumed.read)]
         definitions[-1].further = check_text(named, assumed.checked, spelled, read, held)
@@ -211,12 +212,12 @@ def _glue(
     recorded: RecordedProgram, root: str, inputs: Mapping[Variable, str], result: RuntimeValue, structs: Structs
 ) -> tuple[str, str]:
     """Return what `load` and `run` use, and the two."""
-    names = {id(tree): key for key, tree in recorded.inputs.items()}
+    names = IdentityMap((tree, key) for key, tree in recorded.inputs.items())
     declared = {value.name: value.dtype for value in recorded.program.model.graph.outputs}
     arguments, lines = [*inputs.values()], []
     for variable, argument in inputs.items():
         kind = {"Float": "float", "Int": "int", "Bool": "bool"}[kind_of(variable.dtype)]
-        read = f"inputs.{kind}({quoted(names[id(variable)])}, device)?"
+        read = f"inputs.{kind}({quoted(names[variable])}, device)?"
         if kind != "bool":
             read += f".cast({'Float' if kind == 'float' else 'Int'}DType::{dtype_name(variable.dtype)})"
         lines.append(f"    let {argument} = {read};")

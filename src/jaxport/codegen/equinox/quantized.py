@@ -40,6 +40,22 @@ QUANTIZED_DEFINITIONS = {
         y = x @ values.reshape(len(scales), -1)[:, : self.in_features].T
         return y if self.bias is None else y + self.bias
 ''',
+    "QuantizedEmbed": '''class QuantizedEmbed(eqx.Module):
+    """An embedding of 8-bit integers, with a scale and a zero point. It is not trained."""
+
+    embedding: Array
+    scale: Array
+    zero_point: Array
+
+    def __init__(self, num_embeddings, features, kind=jnp.int8, *, dtype=jnp.float32):
+        self.embedding = jnp.zeros((num_embeddings, features), kind)
+        self.scale = jnp.ones((), dtype)
+        self.zero_point = jnp.zeros((), kind)
+
+    def __call__(self, x: Array, *, key: Array | None = None) -> Array:
+        scale = lax.stop_gradient(self.scale)
+        return (jnp.take(self.embedding.astype(scale.dtype), x, axis=0) - self.zero_point) * scale
+''',
     "FakeQuantize": '''class FakeQuantize(eqx.Module):
     """Rounds to the values that an integer type has with a scale and a zero point, which are not trained."""
 
@@ -52,6 +68,24 @@ QUANTIZED_DEFINITIONS = {
 
     def __call__(self, x: Array, *, key: Array | None = None) -> Array:
         return fake_quantized(x, lax.stop_gradient(self.scale), self.zero_point, self.zero_point.dtype)
+''',
+    "DynamicQuantizedLinear": '''class DynamicQuantizedLinear(eqx.Module):
+    """A linear layer of integers: its kernel is int8, and its operand is rounded in each call. The kernel is not trained."""
+
+    kernel: Array
+    scales: Array
+    zero_points: Array | None
+    bias: Array | None
+
+    def __init__(self, in_features, out_features, *, use_bias=True, zero_points=False):
+        self.kernel = jnp.zeros((in_features, out_features), jnp.int8)
+        self.scales = jnp.zeros(out_features)
+        self.zero_points = jnp.zeros(out_features, jnp.int8) if zero_points else None
+        self.bias = jnp.zeros(out_features) if use_bias else None
+
+    def __call__(self, x: Array, *, key: Array | None = None) -> Array:
+        y = dynamic_product(x, self.kernel, lax.stop_gradient(self.scales), self.zero_points)
+        return y if self.bias is None else y + self.bias
 ''',
     "QuantizedConv": '''class QuantizedConv(eqx.Module):
     """A convolution with a kernel of 8-bit integers, with a scale for each of its outputs. It is not trained."""
@@ -108,6 +142,15 @@ def _fake_quantize(layer: Layer) -> ast.expr:
     return call("FakeQuantize", *positional, **({"dtype": dtype} if dtype is not None else {}))
 
 
+def _dynamic_linear(layer: Layer) -> ast.expr:
+    sizes = [constant(layer.config[size], size) for size in ("in_features", "out_features")]
+    made = keywords(
+        {"use_bias": "bias" in layer.weights, "zero_points": "zero_points" in layer.weights},
+        {"use_bias": True, "zero_points": False},
+    )
+    return call("DynamicQuantizedLinear", *sizes, **made)
+
+
 def _quantized_conv(layer: Layer) -> ast.expr:
     config = layer.config
     sizes = [constant(config[size], size) for size in ("in_features", "out_features", "kernel_size")]
@@ -128,5 +171,18 @@ def _quantized_conv(layer: Layer) -> ast.expr:
     return call("QuantizedConv", *sizes, **made)
 
 
-QUANTIZED = {"QuantizedLinear": _quantized_linear, "QuantizedConv": _quantized_conv, "FakeQuantize": _fake_quantize}
+def _quantized_embed(layer: Layer) -> ast.expr:
+    sizes = [constant(layer.config[size], size) for size in ("num_embeddings", "features")]
+    kind, dtype = layer.weights["embedding"].dtype.name, sized(layer.weights["scale"].dtype)
+    kinds = [] if kind == "int8" else [attribute(f"jnp.{kind}")]
+    return call("QuantizedEmbed", *sizes, *kinds, **({"dtype": dtype} if dtype is not None else {}))
+
+
+QUANTIZED = {
+    "QuantizedEmbed": _quantized_embed,
+    "QuantizedLinear": _quantized_linear,
+    "QuantizedConv": _quantized_conv,
+    "DynamicQuantizedLinear": _dynamic_linear,
+    "FakeQuantize": _fake_quantize,
+}
 """The constructors of these layers, by kind."""

@@ -34,6 +34,18 @@ QUANTIZED_DEFINITIONS = {
         y = x @ values.reshape(len(scales), -1)[:, : self.in_features].T
         return y if self.bias is None else y + self.bias[...]
 ''',
+    "QuantizedEmbed": '''class QuantizedEmbed(nnx.Module):
+    """An embedding of 8-bit integers, with a scale and a zero point. It is not trained."""
+
+    def __init__(self, num_embeddings, features, dtype=jnp.int8, *, param_dtype=jnp.float32, rngs: nnx.Rngs):
+        self.embedding = Table(jnp.zeros((num_embeddings, features), dtype))
+        self.scale = Table(jnp.ones((), param_dtype))
+        self.zero_point = Table(jnp.zeros((), dtype))
+
+    def __call__(self, x: Array) -> Array:
+        scale, zero_point = self.scale[...], self.zero_point[...]
+        return (jnp.take(self.embedding[...].astype(scale.dtype), x, axis=0) - zero_point) * scale
+''',
     "FakeQuantize": '''class FakeQuantize(nnx.Module):
     """Rounds to the values that an integer type has with a scale and a zero point, which are not trained."""
 
@@ -43,6 +55,20 @@ QUANTIZED_DEFINITIONS = {
 
     def __call__(self, x: Array) -> Array:
         return fake_quantized(x, self.scale[...], self.zero_point[...], self.zero_point.dtype)
+''',
+    "DynamicQuantizedLinear": '''class DynamicQuantizedLinear(nnx.Module):
+    """A linear layer of integers: its kernel is int8, and its operand is rounded in each call. The kernel is not trained."""
+
+    def __init__(self, in_features, out_features, *, use_bias=True, zero_points=False, rngs: nnx.Rngs):
+        self.kernel = Table(jnp.zeros((in_features, out_features), jnp.int8))
+        self.scales = Table(jnp.zeros((out_features,)))
+        self.zero_points = Table(jnp.zeros((out_features,), jnp.int8)) if zero_points else None
+        self.bias = nnx.Param(jnp.zeros((out_features,))) if use_bias else None
+
+    def __call__(self, x: Array) -> Array:
+        zero_points = None if self.zero_points is None else self.zero_points[...]
+        y = dynamic_product(x, self.kernel[...], self.scales[...], zero_points)
+        return y if self.bias is None else y + self.bias[...]
 ''',
     "QuantizedConv": '''class QuantizedConv(nnx.Module):
     """A convolution with a kernel of 8-bit integers, with a scale for each of its outputs. It is not trained."""
@@ -89,6 +115,15 @@ def _fake_quantize(layer: Layer) -> ast.expr:
     return call("FakeQuantize", *positional, **({"param_dtype": dtype} if dtype is not None else {}), rngs=name("rngs"))
 
 
+def _dynamic_linear(layer: Layer) -> ast.expr:
+    sizes = [constant(layer.config[size], size) for size in ("in_features", "out_features")]
+    made = keywords(
+        {"use_bias": "bias" in layer.weights, "zero_points": "zero_points" in layer.weights},
+        {"use_bias": True, "zero_points": False},
+    )
+    return call("DynamicQuantizedLinear", *sizes, **made, rngs=name("rngs"))
+
+
 def _quantized_conv(layer: Layer) -> ast.expr:
     config = layer.config
     sizes = [constant(config[size], size) for size in ("in_features", "out_features", "kernel_size")]
@@ -109,5 +144,20 @@ def _quantized_conv(layer: Layer) -> ast.expr:
     return call("QuantizedConv", *sizes, **made, rngs=name("rngs"))
 
 
-QUANTIZED = {"QuantizedLinear": _quantized_linear, "QuantizedConv": _quantized_conv, "FakeQuantize": _fake_quantize}
+def _quantized_embed(layer: Layer) -> ast.expr:
+    sizes = [constant(layer.config[size], size) for size in ("num_embeddings", "features")]
+    kind, dtype = layer.weights["embedding"].dtype.name, sized(layer.weights["scale"].dtype)
+    kinds = [] if kind == "int8" else [attribute(f"jnp.{kind}")]
+    return call(
+        "QuantizedEmbed", *sizes, *kinds, **({"param_dtype": dtype} if dtype is not None else {}), rngs=name("rngs")
+    )
+
+
+QUANTIZED = {
+    "QuantizedEmbed": _quantized_embed,
+    "QuantizedLinear": _quantized_linear,
+    "QuantizedConv": _quantized_conv,
+    "DynamicQuantizedLinear": _dynamic_linear,
+    "FakeQuantize": _fake_quantize,
+}
 """The constructors of these layers, by kind."""

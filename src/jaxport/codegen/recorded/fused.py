@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from jaxport.codegen.recorded.caches import cached_attention
 from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated, gelu
+from jaxport.codegen.recorded.integers import integer_products
 from jaxport.codegen.recorded.lines import convolved_lines
 from jaxport.codegen.recorded.merged import products, unmerged
 from jaxport.codegen.recorded.turned import weights_second
@@ -53,6 +54,7 @@ FUSIONS = (
     unmerged,
     weights_second,
     convolved_lines,
+    integer_products,
 )
 FIRST = (limits_as_operands, cached_attention)
 """Other forms of operators, in which the fusions know them."""

@@ -258,9 +258,7 @@ class Classes:
                 call.module: self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
             },
             returned={
-                id(call.module): self.drafts[call.module].returned
-                for call in module.calls()
-                if call.module in self.drafts
+                call.module: self.drafts[call.module].returned for call in module.calls() if call.module in self.drafts
             },
             ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
             roles=self.roles,

@@ -211,12 +211,13 @@ class Decoder:
             )
         past, cross = (ports_named(pattern, input_ports) for pattern in (_PAST, _CROSS))
         _, heads, _, size = past[0].shape
+        vocabulary = output_ports[LOGITS].shape[2] if LOGITS in output_ports else None
         count = len(past) // len(SIDES)
         return cls(
             count,
-            heads,
-            size,
-            output_ports[LOGITS].shape[2] if LOGITS in output_ports else None,
+            int(heads),
+            int(size),
+            None if vocabulary is None else int(vocabulary),
             static,
             "position_ids" in input_ports,
             EMBEDDINGS in input_ports,

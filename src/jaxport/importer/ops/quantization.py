@@ -17,7 +17,7 @@ from jaxport.importer.values.host import RuntimeValue, Tensor, host
 from jaxport.importer.values.image_layout import ONNX
 from jaxport.importer.values.namespaces import cast, helper, jnp, known, lax
 from jaxport.importer.values.recording import active
-from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs import PythonFunction, dims
 
 
 def spread(parameter: RuntimeValue, x: Tensor, axis: int, block_size: int = 0) -> Tensor:
@@ -134,6 +134,23 @@ def dynamically_quantized(x):
     return whole.astype(jnp.uint8), scale, zero_point.astype(jnp.uint8)
 
 
+@helper
+def dynamic_product(x, kernel, scale, zero_point=None):
+    """Return `x @ kernel` in integers: `x` rounded to 256 steps between its least and its greatest element, the kernel as int8.
+
+    The signs of `x` and the zero points are corrected by the sums of the columns and of the rows.
+    """
+    whole, step, origin = dynamically_quantized(x)
+    rows = (whole.astype(jnp.int32) - 128).astype(jnp.int8)
+    offset = 128 - origin.astype(jnp.int32)
+    product = jnp.matmul(rows, kernel, preferred_element_type=jnp.int32)
+    product = product + offset * jnp.sum(kernel, axis=0, dtype=jnp.int32)
+    if zero_point is not None:
+        sums = jnp.sum(rows.astype(jnp.int32) + offset, axis=-1, keepdims=True)
+        product = product - sums * zero_point.astype(jnp.int32)
+    return product.astype(jnp.float32) * (step * scale)
+
+
 @op("DynamicQuantizeLinear", since=11)
 def dynamic_quantize(x):
     return dynamically_quantized(x)
@@ -149,7 +166,7 @@ def _along(parameter: RuntimeValue, x: Tensor, axis: int) -> Tensor:
     return spread(parameter, x, axis) if parameter.ndim < 2 else parameter
 
 
-def _as_int8(x: Tensor) -> tuple[Tensor, int]:
+def as_int8(x: Tensor) -> tuple[Tensor, int]:
     """Return 8-bit integers shifted into the range of int8, and the shift: 0 or 128."""
     return (x, 0) if x.dtype.kind == "i" else (cast(cast(x, np.int32) - 128, np.int8), 128)
 
@@ -167,12 +184,12 @@ def product_with(B: Tensor, b_zero_point: Tensor | None = None) -> PythonFunctio
     XLA multiplies int8 several times as fast as int32. The effect of signs and zero points is corrected by the sums of
     the columns, which are computed once, and of the rows.
     """
-    columns, shift = _as_int8(B)
+    columns, shift = as_int8(B)
     sums = jnp.sum(columns, axis=-2, keepdims=True, dtype=np.int32)
     of_columns = _offset(shift, b_zero_point, B, -1)
 
     def multiplied(A: Tensor, a_zero_point: Tensor | None = None) -> Tensor:
-        rows, shift = _as_int8(A)
+        rows, shift = as_int8(A)
         of_rows = _offset(shift, a_zero_point, A, -2)
         product = jnp.matmul(rows, columns, preferred_element_type=np.int32)
         if of_rows is not None:
@@ -208,9 +225,9 @@ def _largest_sum(w: Tensor, zero_point: Tensor | None) -> int:
     """Return the most that a kernel less its zero point makes of a window whose elements are 1 or -1."""
     kernel, offset = known(w), host(0) if is_zero(zero_point) else known(zero_point)
     if kernel is None or offset is None or kernel.symbolic or offset.symbolic:
-        return math.prod(w.shape[1:]) * _largest(w, zero_point)
+        return math.prod(dims.static(w.shape[1:])) * _largest(w, zero_point)
     zeros = offset.data.astype(np.int64).reshape(-1, *[1] * (w.ndim - 1))
-    sums = np.sum(np.abs(kernel.data.astype(np.int64) - zeros).reshape(w.shape[0], -1), axis=1)
+    sums = np.sum(np.abs(kernel.data.astype(np.int64) - zeros).reshape(int(w.shape[0]), -1), axis=1)
     return max(int(np.max(sums, initial=0)), 1)
 
 

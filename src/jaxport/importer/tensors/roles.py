@@ -17,8 +17,8 @@ from jaxport.importer.loading.claims import Role, claims
 from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.resolving.registry import Operator
-from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.tensors.tables import is_table, is_window
+from jaxport.importer.values.stored import tensor_value
 from jaxport.onnx_facts import (
     ARITHMETIC,
     COMPARISONS,
@@ -123,6 +123,13 @@ _BUFFER = re.compile(r"(?i)(\w+_)?(anchors?|anchor_grid|prior(s|_?box(es)?)?|gri
 """The names that authors give constants which no layer trains."""
 
 
+def _scales(body: Body) -> set[ir.Value]:
+    """Return what the step of a value that is quantized in each call is multiplied by: the scales of quantized weights."""
+    steps = {node.outputs[1] for node in body.nodes if node.node.op_type == "DynamicQuantizeLinear"}
+    products = [node for node in body.nodes if node.node.op_type == "Mul" and not steps.isdisjoint(node.inputs)]
+    return {value for node in products for value in node.inputs if value is not None and value not in steps}
+
+
 def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[ir.Value, Role]:
     """Return the roles that follow from the nodes that use initializers, and from names that an exporter did not make up.
 
@@ -135,6 +142,7 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
     uses = _uses(body, {})
     angles = _only_for(body, {"Cos", "Sin"}, _MOVED | _TURNED)
     compared = _only_for(body, COMPARISONS, _MOVED)
+    scales = _scales(body)
     biases = _biases(body, {v: tuple(tensor.shape.numpy()) for v, tensor in body.initializers.items()})
 
     def role(value: ir.Value) -> Role:
@@ -145,6 +153,8 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
         looked_up = "rows" in kinds
         if "statistic" in kinds:
             return "statistic"
+        if value in scales:
+            return "constant"
         if kind:
             return "parameter" if kind == "PARAMETER" else "constant"
         if of_pytorch and _COMPUTED.fullmatch(name):

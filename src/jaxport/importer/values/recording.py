@@ -125,7 +125,7 @@ class Recording:
             with recording_scope(Recording(node=self.node)) as inner:
                 parameters = map_leaves(recorded, args)
                 result = function(*parameters)
-                live = inner._live(result, {})
+                live = inner._live(result, IdentityMap())
             record.parameters, record.steps, record.result = _shown(parameters, {}), inner.steps, _shown(result, {})
             return live
 

@@ -325,7 +325,7 @@ def _constraint(text: JsonValue) -> str:
     return text
 
 
-def _check_call(name: str, operands: list[Aval], results: list[Aval], body: jaxprs.ClosedJaxpr) -> None:
+def _check_call(name: str, operands: Sequence[Atom], results: Sequence[Atom], body: jaxprs.ClosedJaxpr) -> None:
     """Compare the operands and results of a call with its body, which JAX itself does not."""
     typed = lambda avals: [(aval.shape, aval.dtype) for aval in avals]
     operand_avals, made = [atom.aval for atom in operands], [atom.aval for atom in results]

@@ -16,7 +16,13 @@ from jaxport.codegen.rewriting.producers import number
 from jaxport.codegen.structure.recognition.convolutions import convolution, stored_convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
-from jaxport.codegen.structure.recognition.quantization import dequantized, quantized_linear, stored_linear
+from jaxport.codegen.structure.recognition.quantization import (
+    dequantized,
+    dynamic_linear,
+    quantized_linear,
+    stored_embedding,
+    stored_linear,
+)
 from jaxport.codegen.structure.recognition.recurrent import recurrent
 from jaxport.codegen.structure.recognition.training import dropout, is_of_batch
 from jaxport.codegen.structure.spelling.group_norm_rules import CENTERED, FIRST
@@ -207,9 +213,11 @@ RECOGNISERS: list[Recogniser] = [
     stored_linear,
     linear,
     quantized_linear,
+    dynamic_linear,
     stored_convolution,
     convolution,
     grouped_linear,
+    stored_embedding,
     embedding,
     normalization,
     batch_normalization,

@@ -16,11 +16,20 @@ from jaxport.codegen.rewriting.producers import Producers, is_number
 from jaxport.codegen.rewriting.steps import REARRANGING, in_place, reads, renamed
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.ops.quantization import dequantize
-from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
+from jaxport.importer.values.stored import tensor_value
+from jaxport.jaxprs.dims import static
 
-__all__ = ["dequantized", "quantized_linear", "stored_kernel", "stored_linear", "with_rounding"]
+__all__ = [
+    "dequantized",
+    "dynamic_linear",
+    "quantized_linear",
+    "stored_embedding",
+    "stored_kernel",
+    "stored_linear",
+    "with_rounding",
+]
 
 OPTIONS = ("axis", "block_size")
 BITS = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2, "uint2": 2}
@@ -79,7 +88,7 @@ def dequantized(value: RuntimeValue, node: object, made: Mapping[Variable, Op]) 
             return Weight(stored.name, value.shape, value.dtype, lambda: value.data, trained=True)
         order = _order(value, stored.node, made)
         if order is not None:
-            shape, read = tuple(value.shape), partial(_values, stored.node, order)
+            shape, read = static(value.shape), partial(_values, stored.node, order)
             return Weight(stored.name, shape, np.dtype(value.dtype), read)
     return None
 
@@ -319,6 +328,69 @@ def _packed(matrix: _Matrix) -> np.ndarray:
     whole[:, :columns] = matrix.numbers
     parts = whole.reshape(rows, blocks, -1, 8 // matrix.bits)
     return np.bitwise_or.reduce(parts << np.arange(0, 8, matrix.bits, dtype=np.uint8), axis=-1)
+
+
+def dynamic_linear(op: Op, matcher: Matcher) -> Layer | None:
+    """`dynamic_product(x, kernel, scale, zero_point)`, of a matrix of int8, and perhaps a bias."""
+    out = op.outputs[0]
+    size = out.shape[-1] if out.shape else None
+    product, bias = matcher.with_bias(op, size) if isinstance(size, int) else (op, None)
+    if product.step.name != "helper.dynamic_product" or product.outputs[0].shape != out.shape:
+        return None
+    x, kernel, scale, *others = product.step.args
+    constants = [kernel, scale, *others]
+    if not isinstance(x, Variable) or not all(isinstance(each, HostValue) for each in constants):
+        return None
+    rows, columns = kernel.shape
+    spread = lambda value: lambda: np.broadcast_to(value.data, (columns,))
+    weights = {"kernel": _kept(kernel, kernel.shape)}
+    weights |= {
+        role: Weight("", (columns,), np.dtype(value.dtype), spread(value), trained=False)
+        for role, value in zip(("scales", "zero_points"), (scale, *others), strict=False)
+    }
+    config = {"in_features": rows, "out_features": columns}
+    weights |= {"bias": bias} if bias is not None else {}
+    return Layer("DynamicQuantizedLinear", config, weights, (x,), (out,), "linear")
+
+
+LOOKUPS = (
+    "(jnp.take(table, indices, axis=0).astype(_) - zero_point) * scale",
+    "jnp.take(table, indices, axis=0).astype(_) * scale",
+)
+"""Rows of a table of integers, dequantized."""
+
+
+def stored_embedding(op: Op, matcher: Matcher) -> Layer | None:
+    """Rows of a table that the file has as integers of 8 bits, with one scale: dequantized behind the lookup, or before it."""
+    out, zero_point = op.outputs[0], HostValue(np.zeros((), np.int8))
+    bound = next((found for text in LOOKUPS if (found := matcher.bound(text, op.step)) is not None), None)
+    if bound is not None:
+        table, indices, scale = bound["table"], bound["indices"], bound["scale"]
+        zero_point = bound.get("zero_point", zero_point)
+        parts = [table, scale, zero_point]
+        if not all(isinstance(part, HostValue) and not part.symbolic for part in parts):
+            return None
+        name, integers, scale, zero = table.name or "", *(np.asarray(part.data) for part in parts)
+    else:
+        bound = matcher.bound("jnp.take(table, indices, axis=0)", op.step)
+        stored = [] if bound is None else [*_stored(op.step.node)][:1]
+        if bound is None or not stored or _order(bound["table"], stored[0].node, matcher.made) != [0, 1]:
+            return None
+        indices, name = bound["indices"], stored[0].name
+        integers, scale, zero = [*_tensors(stored[0].node), zero_point.data][:3]
+    if integers.dtype.name not in ("int8", "uint8") or integers.ndim != 2 or scale.size != 1 or zero.size != 1:
+        return None
+    if scale.dtype != out.dtype or not isinstance(indices, Variable) or np.dtype(indices.dtype).kind not in "iu":
+        return None
+    arrays = {"embedding": integers, "scale": scale.reshape(()), "zero_point": zero.reshape(()).astype(integers.dtype)}
+    if not np.array_equal(arrays["zero_point"], zero.reshape(())):
+        return None
+    weights = {
+        role: Weight(name if role == "embedding" else "", array.shape, array.dtype, partial(np.asarray, array), False)
+        for role, array in arrays.items()
+    }
+    config = {"num_embeddings": integers.shape[0], "features": integers.shape[1]}
+    return Layer("QuantizedEmbed", config, weights, (indices,), op.outputs, "embed")
 
 
 def _kept(value: HostValue, shape: tuple[int, ...]) -> Weight:
