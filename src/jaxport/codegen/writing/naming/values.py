@@ -39,7 +39,7 @@ NOUNS = {
     "jnp.sort": "ordered", "jnp.concatenate": "joined", "jnp.stack": "stacked", "jnp.pad": "padded", "jnp.tile": "repeated",
     "jnp.repeat": "repeated", "jnp.broadcast_to": "expanded", "jnp.where": "chosen", "jnp.take": "rows", "jnp.take_along_axis": "chosen",
     "jnp.clip": "bounded", "jnp.round": "rounded", "jnp.floor": "rounded", "jnp.ceil": "rounded", "jnp.sign": "signs", "jnp.roll": "rolled",
-    "jnp.flip": "reversed_", "jnp.reshape": "arranged", "jnp.transpose": "transposed", "jnp.squeeze": "squeezed",
+    "jnp.flip": "flipped", "jnp.reshape": "arranged", "jnp.transpose": "transposed", "jnp.squeeze": "squeezed",
     "jnp.expand_dims": "unsqueezed", "astype": "converted", "T": "transposed", "mT": "transposed", "jnp.matmul": "product", "@": "product",
     "jnp.einsum": "product", "lax.conv_general_dilated": "features", "lax.conv_transpose": "features", "lax.reduce_window": "pooled",
     "nn.max_pool": "pooled", "nn.avg_pool": "pooled", "helper.rotary": "rotated", "jnp.tril": "triangle", "jnp.triu": "triangle",
