@@ -55,6 +55,15 @@ def expression_text(node: ast.expr) -> str:
     return _text(node, 0)
 
 
+def _prefixed(symbol: str, text: str) -> str:
+    """Return an expression behind a prefix; the compiler warns of `--x`.
+
+    >>> _prefixed("-", "x"), _prefixed("-", "-x")
+    ('-x', '-(-x)')
+    """
+    return f"{symbol}({text})" if symbol == "-" and text.startswith("-") else f"{symbol}{text}"
+
+
 def _text(node: ast.AST | None, around: int) -> str:
     text, precedence = _parts(node)
     return f"({text})" if precedence < around else text
@@ -95,9 +104,9 @@ def _parts(node: ast.AST | None) -> tuple[str, int]:
         case Try():
             return f"{_text(node.value, 15)}?", 20
         case Unary():
-            return f"{node.symbol}{_text(node.value, 14)}", 14
+            return _prefixed(node.symbol, _text(node.value, 14)), 14
         case ast.UnaryOp():
-            return f"-{_text(node.operand, 14)}", 14
+            return _prefixed("-", _text(node.operand, 14)), 14
         case Binary():
             own = _PRECEDENCE[node.symbol]
             return f"{_text(node.left, own)} {node.symbol} {_text(node.right, own + 1)}", own
