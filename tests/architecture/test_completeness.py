@@ -56,7 +56,8 @@ def test_a_pass_runs_or_is_documented(name: str) -> None:
         assert word in text, f"`{word}` ({file}) is not in docs/{page}: say what it is for"
         return
     assert name in {
-        passes.pass_name(graph_pass) for graph_pass in (*passes.default(caches=True, experts=True), *fused.FIRST, *fused.FUSIONS)
+        passes.pass_name(graph_pass)
+        for graph_pass in (*passes.default(caches=True, experts=True), *fused.FIRST, *fused.FUSIONS)
     }, (
         f"`{name}` ({file}) takes a model and never runs: add it to `DEFAULT` in export/passes/__init__.py, to `FUSIONS` in "
         "codegen/recorded/fused.py, or to `ON_REQUEST` here"

@@ -18,6 +18,8 @@ MODULES = ("jax._src", "jax.extend", "jax.interpreters")
 NEEDED = """
     jax._src.api.Inline
     jax._src.core
+    jax._src.export.shape_poly
+    jax._src.export.shape_poly._DimExpr
     jax._src.flattree
     jax._src.interpreters.batching
     jax._src.interpreters.mlir._lowerings
@@ -30,6 +32,7 @@ NEEDED = """
     jax._src.lax.special.regularized_incomplete_beta_impl
     jax._src.state.discharge
     jax.extend.core.ClosedJaxpr
+    jax.extend.core.Effect
     jax.extend.core.Jaxpr
     jax.extend.core.JaxprEqn
     jax.extend.core.Literal

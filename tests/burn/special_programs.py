@@ -51,9 +51,9 @@ TEXT = """
 FURTHER = [text.strip() for line in TEXT.strip().splitlines() for text in line.split(" | ")]
 
 FLOATS = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1.5, 1e10, -3e38, 3e38, 1e-9, 6e4, -1e-7)
-FLOAT_TYPES = tuple(
-    map(np.dtype, ("float32", "float32", "float32", "float32", "float16", "float64", ml_dtypes.bfloat16))
-)
+FLOAT_TYPES: tuple[np.dtype, ...] = (
+    *[np.dtype("float32")] * 4, np.dtype("float16"), np.dtype("float64"), np.dtype(ml_dtypes.bfloat16),
+)  # fmt: skip
 INTEGER_TYPES = tuple(np.dtype(f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64))
 SHAPES = (
     ((4, 3), (3,)),
@@ -98,7 +98,8 @@ def special_program(seed: int, index: int) -> SpecialProgram:
     given = [(shape, float_type) for shape in shapes] + [(choices.choice([(3,), (2, 3), shapes[0]]), integer_type)] * 2
     inputs = tuple(_drawn(choices, shape, dtype) for shape, dtype in given)
     with jax.enable_x64(is_wide):
-        writer = Writer(choices, (*EXPRESSIONS, *FURTHER, *FURTHER), nested=0.08, may_be_empty=True)
+        nested = 0.08 if index % 4 else 0.5  # each fourth one is about loops and branches
+        writer = Writer(choices, (*EXPRESSIONS, *FURTHER, *FURTHER), nested=nested, may_be_empty=True)
         scope = {writer.name("x"): jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs}
         names = list(scope)
         text = writer.written(scope, choices.randint(3, 6), 0)

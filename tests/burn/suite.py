@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 from jaxport.codegen.burn.crate import Crate, to_crate
+from jaxport.codegen.burn.rules.drawing import draws
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import JaxportError, ValueNotKnown
 from jaxport.importer import Program, from_onnx
@@ -36,6 +37,10 @@ __all__ = ["KINDS", "Report", "Result", "check", "chosen", "first_line"]
 
 KINDS = ("equal", "refused", "crashes", "does not compile", "warns", "fails", "differs")
 """What may become of a case; only the first two are right."""
+
+
+class Drawn(Exception):
+    """A case has random values: its crate draws others, and is not compared."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,8 @@ def printed(name: str, folder: Path) -> list[Printed] | Result:
                 crate, arguments = _crate(program, inputs)
                 sources = case_of(crate, f"{name}.{number}", folder)
                 made.append(Printed(sources, [(arguments, expected)], [*program.output_names]))
+    except Drawn:
+        return Result("refused", "random values are Burn's")
     except JaxportError as error:
         rows = sorted({f"{row.name}: {row.why}" for row in getattr(error, "refusals", ())})
         return Result("refused", "; ".join(rows) or " ".join(str(error).split())[:200])
@@ -159,7 +166,10 @@ def _recorded(program: Program, known: dict[str, Any], traced: dict[str, Any]) -
     def spec(array: np.ndarray) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
-    return to_crate(record_fused(program, {**known, **jax.tree.map(spec, traced)}))
+    recorded = record_fused(program, {**known, **jax.tree.map(spec, traced)})
+    if draws(recorded):
+        raise Drawn
+    return to_crate(recorded)
 
 
 def check(names: Collection[str], folder: str = "suite", *, processes: int = 1) -> Report:

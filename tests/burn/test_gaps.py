@@ -172,6 +172,10 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
 DETECTOR = """g (float[1, 6, 4] boxes, float[1, 2, 6] scores) => (int64[k, 3] chosen)
     { chosen = NonMaxSuppression(boxes, scores, most, overlap, least) }"""
 TOKENS = 32
+#: `random.normal`, `random.uniform`, `random.bernoulli` and `random.categorical`, as ONNX has them.
+DRAWN = """g (float[n] p, float[k, 3] logits) => (float[50000] normal, float[n] uniform, float[n] kept, int32[k, 20000] chosen) {
+    normal = RandomNormal<shape = [50000], mean = 1.0, scale = 2.0>() uniform = RandomUniformLike<low = -1.0, high = 3.0>(p)
+    kept = Bernoulli(p) chosen = Multinomial<sample_size = 20000>(logits) }"""
 
 
 def detector() -> onnx.ModelProto:
@@ -196,6 +200,8 @@ def stepping() -> jaxport.Exported:
 def program_of(name: str) -> jaxport.Program:
     if name == "detector":
         return jaxport.from_onnx(detector(), sizes={"chosen": 8})
+    if name == "drawn":
+        return jaxport.from_onnx(model(DRAWN))
     return jaxport.from_onnx(
         {"looped": looped, "stepping": stepping}[name]().model if name not in CASES else CASES[name][0]()
     )
@@ -213,7 +219,7 @@ def compiled(request: pytest.FixtureRequest) -> Built:
     return build(cases, "gaps")
 
 
-EXTRA = ("detector", "looped", "stepping")
+EXTRA = ("detector", "drawn", "looped", "stepping")
 
 
 def run(compiled: Built, name: str, inputs: Inputs) -> dict[str, np.ndarray]:
@@ -267,6 +273,18 @@ def test_indices_outside_are_not_numbers(compiled: Built) -> None:
     found = run(compiled, "embedding", {"i": np.array([5, -6, 1])})["y"]
     assert np.isnan(found[:2]).all()
     np.testing.assert_array_equal(found[2], some(5, 4)[1])
+
+
+def test_what_is_drawn_has_the_distribution(compiled: Built) -> None:
+    shares = np.array([[0.2, 0.3, 0.5], [0.7, 0.1, 0.2]], np.float32)
+    p = np.repeat(np.array([0, 0.25, 1], np.float32), 20000)
+    drawn = run(compiled, "drawn", {"p": p, "logits": np.log(shares)})
+    assert abs(drawn["normal"].mean() - 1) < 0.05
+    assert abs(drawn["normal"].std() - 2) < 0.05
+    assert -1 <= drawn["uniform"].min() < -0.99 < 2.99 < drawn["uniform"].max() <= 3
+    np.testing.assert_allclose(drawn["kept"].reshape(3, -1).mean(1), [0, 0.25, 1], atol=0.02)
+    for row, expected in zip(drawn["chosen"], shares, strict=True):
+        np.testing.assert_allclose(np.bincount(row, minlength=3) / row.size, expected, atol=0.02)
 
 
 def test_boxes_are_chosen(compiled: Built) -> None:

@@ -53,7 +53,7 @@ def test_the_page_runs_with_cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             printed = printed_by(block, PAGE, namespace)
     assert printed.strip() == "True"
     assert said["service"] in PAGE.read_text()
-    run(program, "test")
+    run(program, "test", "--features", "embed")
     if "web" not in said or (node := shutil.which("node")) is None:
         pytest.skip("There is no wasm32 target of rustup, or no Node: the example for browsers was not run.")
     found = run(node, "web.mjs", f"{environment['CARGO_TARGET_DIR']}/{WASM}/debug/examples/web.wasm")

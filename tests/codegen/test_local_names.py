@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 import jaxport
+from jaxport.importer.names import Framework
 
 FRAMEWORKS = ("nnx", "equinox", "burn")
 
@@ -74,21 +75,21 @@ def programs() -> dict[str, jaxport.Program]:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_operands_of_an_attention_are_called_so(programs: dict[str, jaxport.Program], framework: str) -> None:
+def test_operands_of_an_attention_are_called_so(programs: dict[str, jaxport.Program], framework: Framework) -> None:
     code = programs["attention"].to_source(framework=framework).code
     assert not re.search(r"\bx_\d", code)
     assert re.search(r"\bkey = ", code), code
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_value_beside_x_says_what_it_is(programs: dict[str, jaxport.Program], framework: str) -> None:
+def test_a_value_beside_x_says_what_it_is(programs: dict[str, jaxport.Program], framework: Framework) -> None:
     code = programs["gated"].to_source(framework=framework).code
     assert not re.search(r"\bx_\d", code), code
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_classes_of_one_name_are_told_apart_by_their_parts(
-    programs: dict[str, jaxport.Program], framework: str
+    programs: dict[str, jaxport.Program], framework: Framework
 ) -> None:
     code = programs["layers"].to_source(framework=framework).code
     names = re.findall(r"^(?:class|pub struct) (Layer(?!s|Norm)\w*?)(?:Config)?\b", code, re.MULTILINE)

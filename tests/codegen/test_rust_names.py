@@ -106,12 +106,21 @@ def test_a_crate_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
-    text = '<ir_version: 8, opset_import: ["": 18]> g (float[n] x) => (float[n] y) { a = RandomNormalLike(x) b = Bernoulli(x) y = Add(a, b) }'
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[n] x) => (float[n] y) { a = Cast<to = 17>(x) b = Cast<to = 22>(x) c = Cast<to = 1>(a) d = Cast<to = 1>(b) y = Add(c, d) }'
     program = jaxport.from_onnx(onnx.parser.parse_model(text))
     with pytest.raises(Unsupported) as raised:
         program.to_source(tmp_path / "crate", framework="burn")
-    assert {row.where for row in raised.value.refusals} == {"`RandomNormalLike`", "`Bernoulli`"}
+    assert {row.where for row in raised.value.refusals} == {"`Cast`"}
+    assert {row.name for row in raised.value.refusals} == {"values of type float8_e4m3fn", "values of type int4"}
     assert not (tmp_path / "crate").exists()
+
+
+def test_a_crate_that_draws_says_so_and_compares_nothing(tmp_path: Path) -> None:
+    text = '<ir_version: 8, opset_import: ["": 18]> g (float[n] x) => (float[n] y) { a = RandomNormalLike<mean = 1.0, scale = 2.0>(x) b = Bernoulli(x) y = Add(a, b) }'
+    source = jaxport.from_onnx(onnx.parser.parse_model(text)).to_source(tmp_path, framework="burn")
+    assert "Distribution::Normal(0.0, 1.0)" in source.code
+    assert "random values are drawn by Burn" in " ".join(source.code.split("//!"))
+    assert not (tmp_path / "tests").exists()
 
 
 def test_no_path_of_this_machine_is_in_a_crate(tmp_path: Path) -> None:

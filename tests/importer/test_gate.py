@@ -17,7 +17,7 @@ from jaxport.importer import from_onnx
 from jaxport.importer.limits import Budget, Limits
 from jaxport.importer.loading.gate import Gate, tensors
 from jaxport.importer.loading.mapping import Buffer
-from jaxport.importer.resolving.resolve import tensor_value
+from jaxport.importer.values.stored import tensor_value
 from tests.fuzzing.opened import opened_files
 from tests.importer.models import model
 

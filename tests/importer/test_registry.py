@@ -14,7 +14,7 @@ from onnx.defs import OpSchema
 from jaxport.errors import InvalidArgument, ModelError, RuleError
 from jaxport.importer import op
 from jaxport.importer.resolving.registry import KNOWN_OPSETS, Operator, lookup, operators, variant, versions
-from jaxport.importer.resolving.resolve import attribute_value
+from jaxport.importer.values.stored import attribute_value
 from tests.importer.models import needs_newest_onnx, program
 
 SCHEMAS = onnx.defs.get_all_schemas_with_history()

@@ -22,7 +22,7 @@ from jaxport.blocks.marking.recorder import Boundary, Operators
 from jaxport.blocks.marking.targets import bound_again, with_markers
 from jaxport.blocks.marking.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
-from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, source_info_util
+from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, TreeDef, source_info_util
 from jaxport.jaxprs.dataflow import used_variables
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 from jaxport.jaxprs.meshes import is_on_mesh, of_no_mesh, without_explicit_axes, without_meshes
@@ -77,7 +77,7 @@ class Traced:
 
     jaxpr: jaxprs.ClosedJaxpr
     weights: tuple[TracedWeight, ...]
-    in_tree: Any  # `jax.tree_util.PyTreeDef`, which type checkers do not take as a type
+    in_tree: TreeDef
     out_tree: Any
     input_paths: tuple[str, ...]
     output_paths: tuple[str, ...]

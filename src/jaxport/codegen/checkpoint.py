@@ -20,7 +20,7 @@ from jaxport.importer.loading.claims import claims, state_dict_names
 from jaxport.importer.names import is_made_up
 from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BoundNode
-from jaxport.importer.resolving.resolve import tensor_value
+from jaxport.importer.values.stored import tensor_value
 
 __all__ = ["pytorch_loading", "state_dict_entries"]
 

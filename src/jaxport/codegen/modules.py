@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxport.codegen.bundles import bundle
 from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
+from jaxport.codegen.generating import generation
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Module, Weight
@@ -28,7 +29,7 @@ from jaxport.codegen.writing.sizes import size_names
 from jaxport.errors import InvalidArgument, SaveError
 from jaxport.files import checked_path, publish_all
 from jaxport.importer.names import unique
-from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.namespaces import HELPERS
 from jaxport.importer.values.recording import Variable
 
@@ -165,8 +166,11 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     definitions = _definitions(dialect, body)
     parts = [*definitions, *helper_sources("\n".join([*definitions, body])), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
-    title = "\n".join([f"`{comment(program.name)}`, {MARK}.", *noted(recorded.notes)])
-    title = f'"""{title}{chr(10) * bool(recorded.notes)}"""\n\nfrom __future__ import annotations\n'
+    declared = {value.name or "": value.shape for value in (*program.body.inputs, *program.body.outputs)}
+    example = generation(recorded.inputs, program.output_names, declared)
+    said = [*noted(recorded.notes), *example]
+    title = "\n".join([f"`{comment(program.name)}`, {MARK}.", *said])
+    title = f'"""{title}{chr(10) * bool(said)}"""\n\nfrom __future__ import annotations\n'
     code = formatted(f"{title}\n{_imports(text, dialect)}\n\n\n{text}\n")
     return ModuleSource(code, tensors, origins, recorded.notes)
 

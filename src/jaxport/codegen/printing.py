@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from jaxport.codegen.burn.crate import to_crate
+from jaxport.codegen.burn.rules.drawing import draws
 from jaxport.codegen.burn.source import CrateSource, crate_source
 from jaxport.codegen.equinox import EQUINOX
 from jaxport.codegen.flax import NNX
@@ -21,7 +22,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.names import Framework
 from jaxport.importer.program import Program
 from jaxport.importer.traced.read_sizes import elements_for
-from jaxport.importer.traced.tracing import record
+from jaxport.importer.traced.recorded_program import record
 from jaxport.importer.values.host import NeedsWideTypes, RuntimeValue
 from jaxport.importer.variants import in_model_order, with_all_weights
 from jaxport.phases import phase
@@ -36,6 +37,10 @@ FRAMEWORKS = ("jax", *_DIALECTS, "burn")
 """The frameworks that source can be printed for; `"jax"` is one function, and `"burn"` a crate of Rust."""
 
 
+DRAWN = "random values are drawn by Burn, others than JAX's, so that no test compares results; dropout drops in training only"
+"""What a crate says of random values."""
+
+
 def printed(
     program: Program,
     inputs: Mapping[str, RuntimeValue] | None,
@@ -48,7 +53,7 @@ def printed(
 
     Args:
       program: the imported model.
-      inputs: for `jaxport.importer.traced.tracing.record`: sizes other than the declared ones, and values that decide shapes.
+      inputs: for `jaxport.importer.traced.recorded_program.record`: sizes other than the declared ones, and values that decide shapes.
       framework: one of `FRAMEWORKS`.
       sample: of the names of a crate's inputs, and of the values of those that decide sizes, returns inputs and outputs by name
         for the crate's test; or None.
@@ -94,8 +99,9 @@ def _printed(
         if framework == "burn":
             crate = to_crate(recorded)
             elements = elements_for(recorded.read, recorded.assumed)
-            arrays = sample(recorded.inputs.keys(), elements) if sample is not None and elements is not None else None
-            return crate_source(
-                crate, comment(program.name) or "model", metadata.version("jaxport"), arrays, recorded.notes
-            )
+            is_random, arrays = draws(recorded), None
+            if sample is not None and elements is not None and not is_random:
+                arrays = sample(recorded.inputs.keys(), elements)
+            notes = (*recorded.notes, *([DRAWN] if is_random else []))
+            return crate_source(crate, comment(program.name) or "model", metadata.version("jaxport"), arrays, notes)
         return to_source(recorded) if dialect is None else to_modules(recorded, dialect, trained)

@@ -20,7 +20,7 @@ from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, prepare
-from jaxport.export.delivery import lowest, precisions, roles, targets
+from jaxport.export.delivery import minimal_opset, precisions, roles, targets
 from jaxport.export.delivery.calibration import Calibration
 from jaxport.export.delivery.precisions import Border, Chosen, Named
 from jaxport.export.delivery.requirements import CHECKS
@@ -32,7 +32,7 @@ from jaxport.export.emit.places import Place
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Scope, Value
 from jaxport.export.exported import Exported
-from jaxport.export.flags.tracing import traced_with_flags
+from jaxport.export.flags.tracing_flags import traced_with_flags
 from jaxport.export.generation import buffers, decoders, encoders
 from jaxport.export.passes import Pass
 from jaxport.export.prepare import PreparedProgram
@@ -211,17 +211,29 @@ def to_onnx(
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `to_onnx`, read and checked. Those without a line here are as `to_onnx` takes them.
+    """The arguments of `to_onnx`, read and checked.
 
     Attributes:
       fn: the function, with its static parameters bound.
+      name: the name of the graph.
       declared: the arguments as the user declared them.
       flags: the positions of the Python flags among the leaves of the arguments.
+      opset: the opset that the walk writes.
       lowers: whether the lowest opset is written in which the model means the same.
+      target: where the model has to run.
       choice: the precision, None for that of the trace.
       single: whether inputs and outputs of 16-bit floats become float32.
+      input_names, output_names: the user's names of the ports, None for those of the arguments and results.
+      inputs_as_nchw, outputs_as_nchw: the positions of images whose channels come second in the model, but last in the function.
+      fold: what is computed while exporting: what depends on constants alone, or on weights, too.
+      weights: whether weights are stored in the model, or are inputs.
+      state: what becomes of the state that a call changes.
       wanted: the blocks that become ONNX functions.
+      nonfinite: how NaN and infinities are treated where operators differ from JAX.
+      checks: whether checks that raise Python errors are left out or refused.
+      unroll_scans: the greatest length of a scan that is unrolled; if None, that depends on what is scanned.
       rules: the user's own rules, by primitive or block target.
+      passes: the graph passes, in order.
     """
 
     fn: PythonFunction
@@ -267,8 +279,8 @@ def _finished(traced: blocks.Traced, options: Options) -> Exported:
         exported.pass_reports = (*exported.pass_reports, *reports)
         _name_outputs(exported.model.graph, exported.outputs)
         if options.lowers:
-            lowest.lower(exported.model)
-        lowest.record(exported.model)
+            minimal_opset.lower(exported.model)
+        minimal_opset.record(exported.model)
         if options.fold == "constants":
             roles.record(exported.model)
         check_scopes(exported.model)

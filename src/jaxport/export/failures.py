@@ -18,7 +18,7 @@ import jax
 from jaxport import blocks
 from jaxport.blocks.marking.recorder import calls_left
 from jaxport.errors import ExportError, JaxportError
-from jaxport.export.flags.tracing import input_paths, with_flags
+from jaxport.export.flags.tracing_flags import input_paths, with_flags
 from jaxport.export.signature.specs import Inputs
 from jaxport.export.walk import sources
 from jaxport.jaxprs import PythonFunction, PyTree, dims
@@ -253,7 +253,7 @@ class _Trial:
 
 
 def _substituted(dim: dims.Dim, replacement: Mapping[str, str]) -> dims.Dim:
-    if dims.is_static(dim):
+    if not jax.export.is_symbolic_dim(dim):
         return dim
     own = {name: jax.export.symbolic_shape(name, scope=dim.scope)[0] for name in dims.symbols(str(dim))}
     return dims.evaluate(dim, {name: dims.evaluate(replacement.get(name, name), own) for name in own})

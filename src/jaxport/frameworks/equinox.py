@@ -18,7 +18,7 @@ from jaxport.jaxprs.identity import IdentitySet
 __all__ = ["framework"]
 
 
-class Equinox(Framework):
+class Equinox(Framework[equinox.Module]):
     """`equinox`."""
 
     namespaces = ("equinox.nn", "equinox")
@@ -40,7 +40,7 @@ class Equinox(Framework):
         """Yield all layers: Equinox's and the user's."""
         return (cls for cls in subclasses(equinox.Module) if _is_layer(cls))
 
-    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
+    def submodules(self, module: equinox.Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and those below it, parents first."""
         seen: IdentitySet[PyTree] = IdentitySet()
         waiting = [("", module)]
@@ -61,7 +61,7 @@ class Equinox(Framework):
                 continue
             waiting += [(f"{path}.{key}" if path else str(key), child) for key, child in reversed(children)]
 
-    def leaves(self, module: Module) -> list[Leaf]:
+    def leaves(self, module: equinox.Module) -> list[Leaf]:
         """Return the arrays among the leaves of the pytree."""
         return [
             Leaf(jax.tree_util.keystr(keys, simple=True, separator="."), leaf, jnp.issubdtype(leaf.dtype, jnp.inexact))
@@ -76,7 +76,7 @@ class Equinox(Framework):
         is_old = lambda node: node is old
         return jax.tree.map(lambda node: part if node is old else node, model, is_leaf=is_old)
 
-    def config(self, module: Module) -> dict[str, PyTree]:
+    def config(self, module: equinox.Module) -> dict[str, PyTree]:
         """Return the fields that hold no arrays or modules."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items(values, lambda item: isinstance(item, equinox.Module))

@@ -13,14 +13,14 @@ from jaxport.blocks.callables.framework import Framework, Leaf, OwnPlace, static
 from jaxport.blocks.callables.values import is_array
 from jaxport.blocks.marking.recorder import Recorder
 from jaxport.blocks.marking.targets import BOUNDARY
-from jaxport.jaxprs import Module, PyTree, source_info_util
+from jaxport.jaxprs import PyTree, source_info_util
 
 __all__ = ["framework"]
 
 source_info_util.register_exclusion(__file__)
 
 
-class Haiku(Framework):
+class Haiku(Framework[haiku.Module]):
     """`haiku`."""
 
     namespaces = ("haiku", "haiku.nets")
@@ -42,7 +42,7 @@ class Haiku(Framework):
 
         return haiku.intercept_methods(intercept)
 
-    def own_place(self, module: Module) -> OwnPlace:
+    def own_place(self, module: haiku.Module) -> OwnPlace:
         """Return the place below the root of the running transformation's parameters, by the name of the module."""
         params = base.current_frame().params
 
@@ -51,12 +51,12 @@ class Haiku(Framework):
 
         return OwnPlace(params, "", _dotted(module.module_name), leaves)
 
-    def parameters(self, module: Module) -> list[PyTree]:
+    def parameters(self, module: haiku.Module) -> list[PyTree]:
         """Return the arrays under the name of the module; those of its submodules are found in their own calls."""
         own = base.current_frame().params.get(module.module_name, {})
         return [value for value in own.values() if is_array(value)]
 
-    def config(self, module: Module) -> dict[str, PyTree]:
+    def config(self, module: haiku.Module) -> dict[str, PyTree]:
         """Return the public attributes that hold no arrays or modules."""
         return static_items({k: v for k, v in vars(module).items() if k not in _NAMES}, self.is_opaque)
 

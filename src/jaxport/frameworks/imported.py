@@ -16,7 +16,7 @@ from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
 __all__ = ["framework"]
 
 
-class Imported(Framework):
+class Imported(Framework[Program | NodeModule]):
     """`jaxport.importer`: the program itself opens and closes its blocks (see `jaxport.importer.running.segments`)."""
 
     namespaces = ("jaxport",)
@@ -25,20 +25,20 @@ class Imported(Framework):
         """Whether it is a program, or a module of one."""
         return isinstance(value, Program | NodeModule)
 
-    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
+    def submodules(self, module: Program | NodeModule) -> Iterator[tuple[str, Module]]:
         """Yield the program, then its modules, parents first."""
         yield "", module
         if isinstance(module, Program):
             yield from ((inner.path, inner) for inner in module.modules.walk() if inner.path)
 
-    def leaves(self, module: Module) -> list[Leaf]:
+    def leaves(self, module: Program | NodeModule) -> list[Leaf]:
         """Return the parameters and the statistics, under the names of the initializers."""
         if not isinstance(module, Program):
             return []
         params = [Leaf(name, array, jnp.issubdtype(array.dtype, jnp.inexact)) for name, array in module.params.items()]
         return params + [Leaf(v.name or "", array, False) for v, array in module.weights.untrained.items()]
 
-    def config(self, module: Module) -> dict[str, PyTree]:
+    def config(self, module: Program | NodeModule) -> dict[str, PyTree]:
         """Return nothing: the static fields of a module of a graph are in its nodes."""
         del module
         return {}

@@ -32,7 +32,7 @@ class _Scope(keras.StatelessScope):
         super().add_update(update)
 
 
-class Keras(Framework):
+class Keras(Framework[keras.layers.Layer]):
     """`keras`, version 3, with JAX as its backend."""
 
     namespaces = ("keras.layers", "keras.models", "keras")
@@ -63,7 +63,7 @@ class Keras(Framework):
         if mask is not None:
             set_keras_mask(after, mask)
 
-    def named_by(self, module: Module, method: str) -> Callable | None:
+    def named_by(self, module: keras.layers.Layer, method: str) -> Callable | None:
         """Return `call`, whose arguments `__call__` takes."""
         return module.call if method == "__call__" else None
 
@@ -84,7 +84,7 @@ class Keras(Framework):
                 instead="call the model once, or build it (`model.build(input_shape)`), before",
             )
 
-    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
+    def submodules(self, module: keras.layers.Layer) -> Iterator[tuple[str, Module]]:
         """Yield the module and those below it, parents first; a layer's key is its name."""
         seen: IdentitySet[PyTree] = IdentitySet()
         waiting = [("", module)]
@@ -96,12 +96,12 @@ class Keras(Framework):
                 below = layer._flatten_layers(include_self=False, recursive=False)  # only a model has `layers`
                 waiting += [(joined(path, child.name), child) for child in reversed(below)]
 
-    def leaves(self, module: Module) -> list[Leaf]:
+    def leaves(self, module: keras.layers.Layer) -> list[Leaf]:
         """Return the variables under the paths that Keras gives them: `dense/kernel`."""
         variables = [module] if isinstance(module, keras.Variable) else module.variables
         return [_leaf(variable, variable.value) for variable in variables if variable._value is not None]
 
-    def config(self, module: Module) -> dict[str, PyTree]:
+    def config(self, module: keras.layers.Layer) -> dict[str, PyTree]:
         """Return the public attributes that describe the layer itself: numbers, names, functions."""
         plain = {k: v for k, v in vars(module).items() if isinstance(v, _PLAIN) and k not in _OF_EVERY_LAYER}
         return static_items(plain, self.is_opaque)

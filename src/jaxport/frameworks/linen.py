@@ -15,7 +15,7 @@ from jaxport.blocks.callables.framework import Framework, Leaf, Lifted, OwnPlace
 from jaxport.blocks.callables.values import is_array
 from jaxport.blocks.marking.recorder import Recorder
 from jaxport.blocks.marking.targets import BOUNDARY
-from jaxport.jaxprs import Module, Parameters, PyTree, source_info_util
+from jaxport.jaxprs import Parameters, PyTree, source_info_util
 
 __all__ = ["framework"]
 
@@ -28,7 +28,7 @@ _INNER_METHODS = frozenset({"setup", "__post_init__"})
 _WITNESSES = 4
 
 
-class Linen(Framework):
+class Linen(Framework[linen.Module]):
     """`flax.linen`."""
 
     namespaces = ("flax.linen",)
@@ -64,8 +64,9 @@ class Linen(Framework):
 
         return linen.intercept_methods(intercept)
 
-    def own_place(self, module: Module) -> OwnPlace:
+    def own_place(self, module: linen.Module) -> OwnPlace:
         """Return the path of a bound module; a lifted transformation gives its body a root scope of its own."""
+        assert module.scope is not None
         root = module.scope.root
 
         def leaves() -> list[tuple[str, Leaf]]:
@@ -75,33 +76,36 @@ class Linen(Framework):
 
         return OwnPlace(root, ".".join(root.path), ".".join(module.path[len(root.path) :]), leaves)
 
-    def parameters(self, module: Module) -> list[PyTree]:
+    def parameters(self, module: linen.Module) -> list[PyTree]:
         """Return the arrays of the module's own scope; those of its submodules are found in their own calls."""
         return [value for values in module.variables.values() for value in values.values() if is_array(value)]
 
-    def lift(self, module: Module) -> Lifted | None:
+    def lift(self, module: linen.Module) -> Lifted | None:
         """Lift a bound module: it holds variables, which a call may change."""
-        if module.scope is None:
+        scope: PyTree = module.scope
+        if scope is None:
             return None
         unbound, variables = module.unbind()
         leaves = tuple(_leaves(variables))
         flat, tree = jax.tree.flatten(variables)
         positions = [index for index, leaf in enumerate(flat) if is_array(leaf)]
-        rngs = {name: rng.as_jax_rng() for name, rng in module.scope.rngs.items()}
+        rngs = {name: rng.as_jax_rng() for name, rng in scope.rngs.items()}
 
         def rebuild(values: Sequence[PyTree]) -> PyTree:
             new = list(flat)
             for index, value in zip(positions, values, strict=True):
                 new[index] = value
-            return unbound.bind(jax.tree.unflatten(tree, new), rngs=rngs, mutable=module.scope.mutable)
+            return unbound.bind(jax.tree.unflatten(tree, new), rngs=rngs, mutable=scope.mutable)
 
         def snapshot(bound: linen.Module) -> Snapshot:
             return Snapshot({leaf.path: leaf for leaf in _leaves(bound.variables)}, {})
 
         return Lifted(leaves, {}, rebuild, snapshot)
 
-    def part(self, value: PyTree, original: Module, copy: Module) -> PyTree | None:
+    def part(self, value: PyTree, original: linen.Module, copy: linen.Module) -> PyTree | None:
         """Return a directly called submodule of a bound module, bound to the copy of its variables."""
+        assert original.scope is not None
+        assert copy.scope is not None
         if value.scope is None or value is original or value.scope.root is not original.scope.root:
             return None
         scope = copy.scope.root
@@ -131,7 +135,7 @@ class Linen(Framework):
         # A default before an input without one is dropped: only the names matter.
         return inspect.Signature([p.replace(default=inspect.Parameter.empty) for p in order])
 
-    def config(self, module: Module) -> dict[str, PyTree]:
+    def config(self, module: linen.Module) -> dict[str, PyTree]:
         """Return the dataclass fields."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items({k: v for k, v in values.items() if k not in ("name", "parent")}, self.is_opaque)

@@ -23,7 +23,7 @@ from jaxport.jaxprs.identity import IdentitySet
 __all__ = ["framework"]
 
 
-class Nnx(Framework):
+class Nnx(Framework[nnx.Module]):
     """`flax.nnx`."""
 
     namespaces = ("flax.nnx", "flax.nnx.bridge")
@@ -58,21 +58,21 @@ class Nnx(Framework):
             for cls in (base, *subclasses(base)):
                 yield from ((cls, name, _PREPARED.get(name)) for name in names if name in vars(cls))
 
-    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
+    def submodules(self, module: nnx.Module) -> Iterator[tuple[str, Module]]:
         """Yield parents first; a shared module is at the first of its paths in the order of their names."""
         return iter(_Visit.of(module).modules())
 
-    def leaves(self, module: Module) -> list[Leaf]:
+    def leaves(self, module: nnx.Module) -> list[Leaf]:
         """Return one leaf per array of a Variable, and the arrays that are attributes themselves."""
         return _Visit.of(module).leaves()
 
-    def config(self, module: Module) -> dict[str, PyTree]:
+    def config(self, module: nnx.Module) -> dict[str, PyTree]:
         """Return the attributes that hold no arrays, Variables or modules."""
         return static_items(vars(module), self.is_opaque)
 
     lifts_together = True
 
-    def lift(self, module: Module) -> Lifted:
+    def lift(self, module: nnx.Module) -> Lifted:
         """Split outside and merge inside the trace, so that counts and statistics never leak into the user's module."""
         graphdef, flat = graphlib.flatten(module, graph=True)
         variables = [(".".join(map(str, path)), node, _kind_of(node)) for path, node in flat]
@@ -104,16 +104,16 @@ class Nnx(Framework):
         flat_leaves = tuple(leaf for own in leaves for leaf in own)
         return Lifted(flat_leaves, visit.attributes, rebuild, self._snapshot, restore, visit.objects())
 
-    def nodes(self, module: Module) -> Iterator[PyTree]:
+    def nodes(self, module: nnx.Module) -> Iterator[PyTree]:
         """Yield all graph nodes and Variables, each once."""
         return iter(_Visit.of(module).objects())
 
-    def look(self, module: Module) -> Look:
+    def look(self, module: nnx.Module) -> Look:
         """Return all of it from one walk."""
         visit = _Visit.of(module)
         return Look(visit.objects(), visit.leaves(), visit.modules())
 
-    def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
+    def with_part(self, model: nnx.Module, old: Module, part: Module) -> PyTree | None:
         """The model, which is a copy, with a field changed; a module that is shared changes in all of its places."""
         if not isinstance(old, nnx.Module) or not isinstance(part, nnx.Module):
             return None
@@ -128,7 +128,7 @@ class Nnx(Framework):
                     changed = True
         return model if changed else None
 
-    def is_outside(self, module: Module, known: Sequence[bool]) -> bool:
+    def is_outside(self, module: PyTree, known: Sequence[bool]) -> bool:
         """NNX only lets objects be changed at the level of the transformation that made them, and so records it.
 
         A Variable of a state that the callable holds is read in place.

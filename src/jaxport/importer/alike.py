@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.importer.resolving.resolve import tensor_value
+from jaxport.importer.values.stored import tensor_value
 
 __all__ = ["is_uniform", "originals"]
 

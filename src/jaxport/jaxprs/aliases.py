@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import jax
+import jax.export
 import numpy as np
 
-__all__ = ["Array", "Aval", "Dim", "Effect", "Module", "Parameters", "PyTree", "PythonFunction", "Shape", "TreeDef"]
+if TYPE_CHECKING:
+    from jax._src.export.shape_poly import _DimExpr as SymbolicDim  # noqa: TID251  no public name
+    from jax.extend.core import Effect
+else:
+    Effect = object  # whose place changes between releases
+    (_symbol,) = jax.export.symbolic_shape("n")
+    SymbolicDim = type(_symbol)  # whose name is not public
+
+__all__ = [
+    "Array",
+    "Aval",
+    "Dim",
+    "Effect",
+    "Module",
+    "Parameters",
+    "PyTree",
+    "PythonFunction",
+    "Shape",
+    "SymbolicDim",
+    "TreeDef",
+]
 
 PyTree = Any
 """What a user's function takes or returns, or holds: arrays in containers, modules, or objects of any other type."""
 
-Module = Any
+Module: TypeAlias = object
 """An object of a framework that is called and may hold weights; frameworks share no class for it."""
 
 Array = jax.Array | np.ndarray
 """An array of JAX, a tracer, or an array of NumPy."""
 
-Dim = Any
-"""The size of an axis: an `int`, or a symbolic dimension expression of `jax.export`, whose class is not public."""
+Dim: TypeAlias = int | SymbolicDim
+"""The size of an axis: an integer, or an expression in the symbols of `jax.export`."""
 
 Shape = tuple[Dim, ...]
 """The sizes of all axes."""
@@ -32,10 +53,23 @@ Parameters = Mapping[str, Any]
 """The parameters of an equation by name, or the keyword arguments of a call: each has a type of its own."""
 
 Aval = Any
-"""The type of a value of a program: a `ShapedArray`, or that of a token, which has neither shape nor dtype."""
+"""The type of a value of a program: a `ShapedArray`, or that of a token. JAX says of a variable that it has an `AbstractValue`, which
+has neither shape nor dtype."""
 
-Effect = Any
-"""An effect of an equation or a body; those on a mutable reference name its variable."""
 
-TreeDef = Any
-"""The structure of a pytree: a `jax.tree_util.PyTreeDef`, which type checkers do not take as a type."""
+class TreeDef(Protocol):
+    """The structure of a pytree: what is used of `jax.tree_util.PyTreeDef`, which type checkers take for a variable."""
+
+    num_leaves: int
+
+    def children(self) -> list[TreeDef]:
+        """Return the structures of the children."""
+        ...
+
+    def node_data(self) -> tuple[type, PyTree] | None:
+        """Return the class of the container and what it says of itself; None for a leaf."""
+        ...
+
+    def unflatten(self, leaves: Iterable[PyTree], /) -> PyTree:
+        """Return the pytree with these leaves."""
+        ...

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from jax.core import max_dim, min_dim
 from jax.export import is_symbolic_dim, symbolic_shape
 
-from jaxport.jaxprs.aliases import Dim
+from jaxport.jaxprs.aliases import Dim, SymbolicDim
 from jaxport.jaxprs.dim_text import FUNCTIONS, Expression, parse, symbols
 from jaxport.jaxprs.releases.names import InconclusiveDimensionOperation
 
@@ -33,12 +34,16 @@ __all__ = [
     "same",
     "shapes_differ",
     "solve_linear",
+    "static",
     "surely_differ",
     "symbols",
 ]
 
+Number = TypeVar("Number")
+"""Integers, dims, or objects with the operators of integers."""
+
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq}
-_FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
+_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -50,13 +55,13 @@ _FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
 }
 
 
-def _method(a: Dim, b: Dim, name: str, of_dims: Callable[[Dim, Dim], Dim]) -> Dim:
+def _method(a: Any, b: Any, name: str, of_dims: Callable[[Dim, Dim], Dim]) -> Any:
     if is_symbolic_dim(a) or is_symbolic_dim(b):
         return of_dims(a, b)
     return getattr(a, name)(b) if hasattr(a, name) else getattr(b, name)(a)
 
 
-def is_static(dim: Dim) -> bool:
+def is_static(dim: Dim | float) -> bool:
     """Whether `dim` is a plain integer."""
     return dim.__class__ is int or isinstance(dim, int) or (hasattr(dim, "__index__") and not hasattr(dim, "scope"))
 
@@ -64,6 +69,15 @@ def is_static(dim: Dim) -> bool:
 def all_static(dims: Sequence[Dim]) -> bool:
     """Whether every one of `dims` is a plain integer."""
     return all(is_static(dim) for dim in dims)
+
+
+def static(dims: Iterable[Dim]) -> tuple[int, ...]:
+    """Return sizes that are known to be plain integers as such; for a symbolic one JAX raises an error.
+
+    >>> static([2, 3])
+    (2, 3)
+    """
+    return tuple(map(int, dims))
 
 
 def label(dim: Dim) -> str | int:
@@ -75,7 +89,7 @@ def label(dim: Dim) -> str | int:
     return int(dim) if is_static(dim) else str(dim)
 
 
-def evaluate(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+def evaluate(dim: Dim | str, values: Mapping[str, Number]) -> Number:
     """Return the value of `dim` given `values` of its symbols: integers, dims, or objects with integer operators.
 
     The objects may have methods `maximum(other)` and `minimum(other)` for `max` and `min`.
@@ -88,10 +102,12 @@ def evaluate(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     >>> evaluate((B + 1) // 2, {"B": 4}), evaluate("2*(N + 1)", {"N": B})
     (2, 2*B + 2)
     """
-    return int(dim) if is_static(dim) else _value(parse(str(dim)), values)
+    if not isinstance(dim, str) and is_static(dim):
+        return cast("Number", int(dim))  # every kind of number takes integers
+    return _value(parse(str(dim)), values)
 
 
-def _value(node: Expression, values: Mapping[str, Dim]) -> Dim:
+def _value(node: Expression, values: Mapping[str, Any]) -> Any:
     match node.form:
         case "number":
             return node.value
@@ -102,7 +118,7 @@ def _value(node: Expression, values: Mapping[str, Dim]) -> Dim:
     return functools.reduce(_FUNCTIONS[node.form], (_value(part, values) for part in node.parts))
 
 
-def rounded_down(dim: Dim, divisor: int) -> Dim | None:
+def rounded_down(dim: SymbolicDim, divisor: int) -> Dim | None:
     """Return `n` if a symbolic dim is `n - n % divisor`, which a graph divides for `n // divisor`; else None.
 
     >>> from jax import export
@@ -128,7 +144,7 @@ class _Linear:
     def __init__(self, scale: int, offset: int):
         self.scale, self.offset = scale, offset
 
-    def __add__(self, other: Dim) -> _Linear:
+    def __add__(self, other: int | _Linear) -> _Linear:
         if isinstance(other, _Linear):
             return _Linear(self.scale + other.scale, self.offset + other.offset)
         return _Linear(self.scale, self.offset + other)
@@ -138,7 +154,7 @@ class _Linear:
             raise TypeError("not linear")
         return _Linear(self.scale * other, self.offset * other)
 
-    def __sub__(self, other: Dim) -> _Linear:
+    def __sub__(self, other: int | _Linear) -> _Linear:
         return self + other * -1
 
     def __rsub__(self, other: int) -> _Linear:
@@ -169,7 +185,7 @@ def solve_linear(dim: Dim) -> tuple[str, int, int] | None:
     return (name, form.scale, form.offset) if form.scale else None
 
 
-def constraints_of(dim: Dim) -> list[str]:
+def constraints_of(dim: SymbolicDim) -> list[str]:
     """Return the constraints of the scope of a symbolic dimension, as they were given.
 
     >>> from jax import export

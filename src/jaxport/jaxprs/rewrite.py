@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import ShapedArray
 
 from jaxport.jaxprs.aliases import Array, Aval, Effect, PythonFunction, PyTree
 from jaxport.jaxprs.releases.names import (
@@ -38,6 +37,7 @@ from jaxport.jaxprs.releases.names import (
     new_jaxpr_eqn,
     reference_of,
     struct_of,
+    with_reference,
 )
 from jaxport.jaxprs.walk import bodies, map_jaxprs, with_equations
 
@@ -88,7 +88,9 @@ def with_operands(equation: JaxprEqn, invars: Sequence[Atom], outvars: Sequence[
         old = (*equation.invars, *equation.outvars)
         names = {atom: new for atom, new in zip(old, (*invars, *outvars), strict=True) if isinstance(atom, Var)}
         effects = {
-            effect if (reference := reference_of(effect)) is None else effect.replace(names.get(reference, reference))
+            effect
+            if (reference := reference_of(effect)) is None
+            else with_reference(effect, names.get(reference, reference))
             for effect in effects
         }
     return equation.replace(invars=list(invars), outvars=list(outvars), effects=effects)
@@ -172,7 +174,7 @@ def traced(function: PythonFunction, operands: Sequence[PyTree]) -> ClosedJaxpr:
 def traced_equation(function: PythonFunction, operands: Sequence[PyTree]) -> JaxprEqn:
     """Return the only equation of a function, as this release of JAX makes it.
 
-    >>> traced_equation(jnp.sin, [ShapedArray((), jnp.float32)]).primitive
+    >>> traced_equation(jnp.sin, [jax.typeof(jnp.float32(0))]).primitive
     sin
     """
     (equation,) = traced(function, operands).eqns
@@ -251,7 +253,7 @@ class VariableRewriting(Rewriting, abc.ABC):
     """
 
     @abc.abstractmethod
-    def avals(self, aval: object) -> Sequence[ShapedArray] | None:
+    def avals(self, aval: Aval) -> Sequence[Aval] | None:
         """Return the abstract values of a variable's replacements; None if the variable stays."""
 
     @abc.abstractmethod

@@ -206,5 +206,7 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 #: The domain of ONNX Runtime's own operators, its attention to a key-value cache, and its mixtures of experts, in floats and in fewer bits.
 RUNTIME_DOMAIN, CACHED_ATTENTION = "com.microsoft", "GroupQueryAttention"
 EXPERT_LAYER, QUANTIZED_EXPERT_LAYER = "MoE", "QMoE"
+#: Operators of mixtures of experts, beside elementwise ones, views and look-ups.
+EXPERT_PARTS = frozenset("MatMul ReduceSum ScatterElements Slice Softmax Split".split())
 #: Operators of that domain all of whose integers are int32: none of them was wider before.
 OF_INT32 = frozenset({"Attention", CACHED_ATTENTION, "MultiHeadAttention"})

@@ -18,8 +18,8 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export.signature.ports import Port, is_key, key_implementation
 from jaxport.jaxprs import PyTree, dims
+from jaxport.jaxprs.body_inputs import source_of
 from jaxport.jaxprs.walk import bodies, interpret
-from jaxport.jaxprs.widen import source_of
 
 #: The range of integers without bounds.
 FREE = (-4, 12)
@@ -158,7 +158,7 @@ def _merged(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> _Valu
 def _selections(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> Iterator[tuple[_ValueOrigin, Range]]:
     """Yield the operands that select, with the range that they select from."""
     name, params = equation.primitive.name, equation.params
-    shapes = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
+    shapes: list[tuple[dims.Dim, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
     if name == "gather" or name.startswith("scatter"):
         numbers = params["dimension_numbers"]
         axes = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims

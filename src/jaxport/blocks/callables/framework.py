@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from jaxport.blocks.block import freeze
 from jaxport.blocks.callables.values import is_array
@@ -30,6 +30,9 @@ __all__ = [
     "public_name",
     "static_items",
 ]
+
+ModuleType = TypeVar("ModuleType")
+"""What a framework's modules are."""
 
 # Packages whose objects and globals hold nothing of the user's.
 LIBRARIES = frozenset(
@@ -114,7 +117,7 @@ class Look:
     submodules: Sequence[tuple[str, Module]]
 
 
-class Framework:
+class Framework(Generic[ModuleType]):
     """How a framework's modules are recognised, named, inspected and called. The base class knows no modules."""
 
     #: the public names of the framework's namespaces, in the order in which they are searched
@@ -180,28 +183,28 @@ class Framework:
         """
         return nullcontext()
 
-    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
+    def submodules(self, module: ModuleType) -> Iterator[tuple[str, Module]]:
         """Yield the module and all modules below it, with their paths; shared ones once, at their first path.
 
         By default only the module: those below it are created in each call.
         """
         yield "", module
 
-    def leaves(self, module: Module) -> list[Leaf]:
+    def leaves(self, module: ModuleType) -> list[Leaf]:
         """Return all arrays of the module and of the modules below it; by default none: they are arguments."""
         del module
         return []
 
-    def config(self, module: Module) -> dict[str, PyTree]:
+    def config(self, module: ModuleType) -> dict[str, PyTree]:
         """Return the static fields of a module."""
         raise NotImplementedError
 
-    def own_place(self, module: Module) -> OwnPlace | None:
+    def own_place(self, module: ModuleType) -> OwnPlace | None:
         """Return the place that the module reports for itself, or None if it does not know."""
         del module
         return None
 
-    def parameters(self, module: Module) -> list[PyTree]:
+    def parameters(self, module: ModuleType) -> list[PyTree]:
         """Return the arrays that are the module's own parameters although they reach the trace as arguments."""
         del module
         return []
@@ -210,7 +213,7 @@ class Framework:
         """Copy the attributes of an argument of a call to the marker's result for it."""
         del before, after
 
-    def named_by(self, module: Module, method: str) -> Callable | None:
+    def named_by(self, module: ModuleType, method: str) -> Callable | None:
         """Return the function whose signature names the arguments of a method that hides its own."""
         del module, method
         return None
@@ -226,25 +229,25 @@ class Framework:
     #: whether `lift` takes a tuple of models, too, which may share parts
     lifts_together = False
 
-    def lift(self, module: Module) -> Lifted | None:
+    def lift(self, module: ModuleType) -> Lifted | None:
         """Return the module decomposed, or None if a call cannot change it."""
         del module
         return None
 
-    def nodes(self, module: Module) -> Iterator[PyTree]:
+    def nodes(self, module: ModuleType) -> Iterator[PyTree]:
         """Yield all objects below the module, itself included, that a copy of it copies, in the same order."""
         return (node for _, node in self.submodules(module))
 
-    def look(self, module: Module) -> Look:
+    def look(self, module: ModuleType) -> Look:
         """Return the objects, arrays and modules below a module, in one walk."""
         return Look(list(self.nodes(module)), self.leaves(module), list(self.submodules(module)))
 
-    def part(self, value: PyTree, original: Module, copy: Module) -> PyTree | None:
+    def part(self, value: PyTree, original: ModuleType, copy: ModuleType) -> PyTree | None:
         """Return the part of `copy` that corresponds to the part `value` of `original`, or None if it is no part."""
         del value, original, copy
         return None
 
-    def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
+    def with_part(self, model: ModuleType, old: Module, part: Module) -> PyTree | None:
         """Return the model with `part` in every place of `old`; None if it cannot hold a module there.
 
         A mutable model is a copy of the user's, and is changed in place.
@@ -252,7 +255,7 @@ class Framework:
         del model, old, part
         return None
 
-    def is_outside(self, module: object, known: Sequence[bool]) -> bool:
+    def is_outside(self, module: PyTree, known: Sequence[bool]) -> bool:
         """Whether a module that is used in a trace existed before it.
 
         Its arrays are concrete; `known` tells for each whether it belongs to a known model.

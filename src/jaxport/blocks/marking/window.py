@@ -18,10 +18,10 @@ from jaxport.blocks.callables.framework import Framework, public_name
 from jaxport.blocks.marking import targets as targets_module
 from jaxport.blocks.marking.recorder import Operators, Recorder
 from jaxport.blocks.marking.targets import Patch, class_boundaries, method_patches, selection
-from jaxport.jaxprs import CHECKS_OF_SIZES, PyTree, source_info_util
-from jaxport.jaxprs.mapped import RECORDS_OF_VMAP
+from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, PyTree, source_info_util
+from jaxport.jaxprs.vmap_axes import RECORDS_OF_VMAP
 
-__all__ = ["Patches", "activation", "current_recorder", "patched", "target_of"]
+__all__ = ["Patches", "activation", "comparing_sizes", "current_recorder", "patched", "target_of"]
 
 # The frames of this package are not the user's: jax leaves them out of the source lines that it keeps.
 source_info_util.register_exclusion(__file__)
@@ -163,6 +163,21 @@ class _Turn:
 patched = Patches()
 
 
+class _Comparing:
+    """A user of the patches of `comparing_sizes`."""
+
+
+@contextmanager
+def comparing_sizes() -> Iterator[None]:
+    """While it is open, JAX compares products of symbolic sizes by their factors, as it does in a window."""
+    user = _Comparing()
+    try:
+        patched.enter(user, DECISIONS_ON_SIZES)
+        yield
+    finally:
+        patched.leave(user)
+
+
 @contextmanager
 def activation(
     targets: Iterable[str] = (), *, frameworks: Iterable[Framework] | None = None, operators: Operators = "none"
@@ -198,7 +213,9 @@ def activation(
     stack = ExitStack()
     weakref.finalize(recorder, stack.close).atexit = False  # does nothing after the stack was closed
     try:
-        patched.enter(recorder, [*selected.patches, *of_methods, *CHECKS_OF_SIZES, *RECORDS_OF_VMAP])
+        patched.enter(
+            recorder, [*selected.patches, *of_methods, *CHECKS_OF_SIZES, *DECISIONS_ON_SIZES, *RECORDS_OF_VMAP]
+        )
         recorders.append(weakref.ref(recorder))
         for framework in frameworks:
             stack.enter_context(framework.interception(current_recorder))

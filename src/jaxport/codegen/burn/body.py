@@ -37,6 +37,7 @@ from jaxport.codegen.rust.text import number_text
 from jaxport.codegen.writing.literals import LARGEST_LITERAL
 from jaxport.importer.names import unique
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.jaxprs.dims import static
 
 __all__ = ["NeedsStatements", "RustBody"]
 
@@ -188,7 +189,7 @@ class RustBody:
             return steps
         if known.size > LARGEST_LITERAL:
             return self.table(known)
-        data = self._nested(known.reshape(shape or (1,)), dtype)
+        data = self._nested(known.reshape(static(shape) or (1,)), dtype)
         return path_call(f"{generics}::from_data", data, self.options(dtype))
 
     def _steps(self, known: np.ndarray, dtype: np.dtype) -> ast.expr | None:
@@ -236,7 +237,7 @@ class RustBody:
         """Return the elements of a value in another shape."""
         if value.known is not None:
             known = (
-                value.known.reshape(shape)
+                value.known.reshape(static(shape))
                 if isinstance(value.known, np.ndarray) and not any(map(is_dim, shape))
                 else value.known
             )

@@ -14,6 +14,7 @@ from jaxport.codegen.burn.helpers import names as helper_names, source
 from jaxport.codegen.burn.imports import imports
 from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Structs, kind_of_value
+from jaxport.codegen.burn.rules.drawing import without_keys
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import dtype_name, kind_of
 from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of
@@ -29,9 +30,10 @@ from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.names import unique
 from jaxport.importer.tensors.origins import WeightOrigin
 from jaxport.importer.traced.conditions import names_in
-from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
+from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = ["Crate", "to_crate"]
 
@@ -89,7 +91,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
       Unsupported: operations or types have no form in Burn; all are named.
       InvalidArgument: an input is no array, or a size cannot be read from the inputs.
     """
-    program = recorded.program
+    program, recorded = recorded.program, without_keys(recorded)
     tree, result = build(recorded, LAYERS, channels_last=False, accepts=BURN.accepts)
     tree = in_place(tree, SHORT)
     outputs = {
@@ -123,11 +125,11 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
     tensors, origins, known = {}, {}, program.weights.tensors
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
-    in_layers = {id(one) for layer in layers for weight in layer.weights.values() for one in (weight, *weight.pieces)}
+    in_layers = {one for layer in layers for weight in layer.weights.values() for one in (weight, *weight.pieces)}
     inside = total = 0
     for key, weight in tensors_of(tree, structs, BURN):
         count = math.prod(weight.shape) if weight.trained else 0
-        total, inside = total + count, inside + count * (id(weight) in in_layers)
+        total, inside = total + count, inside + count * (weight in in_layers)
         tensors[key] = _stored(np.asarray(HostValue(np.asarray(weight.read()), name=weight.name).to_jax()))
         origin = _origin(weight, known)
         if origin is not None:
@@ -135,8 +137,8 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     definitions = [one for one in structs.definitions if isinstance(one, Struct)]
     types = {dtype_name(value.dtype) for value in tensors.values() if kind_of(value.dtype) == "Float"}
     if inputs:
-        labels = {id(variable): label for label, variable in recorded.inputs.items()}
-        named = {key: (labels[id(variable)], variable) for variable, key in inputs.items()}
+        labels = IdentityMap((variable, label) for label, variable in recorded.inputs.items())
+        named = {key: (labels[variable], variable) for variable, key in inputs.items()}
         assumed = recorded.assumed
         held = [text for text in assumed.constraints if _is_of_elements(text, assumed.read)]
         definitions[-1].further = check_text(named, assumed.checked, spelled, read, held)
@@ -210,12 +212,12 @@ def _glue(
     recorded: RecordedProgram, root: str, inputs: Mapping[Variable, str], result: RuntimeValue, structs: Structs
 ) -> tuple[str, str]:
     """Return what `load` and `run` use, and the two."""
-    names = {id(tree): key for key, tree in recorded.inputs.items()}
+    names = IdentityMap((tree, key) for key, tree in recorded.inputs.items())
     declared = {value.name: value.dtype for value in recorded.program.model.graph.outputs}
     arguments, lines = [*inputs.values()], []
     for variable, argument in inputs.items():
         kind = {"Float": "float", "Int": "int", "Bool": "bool"}[kind_of(variable.dtype)]
-        read = f"inputs.{kind}({quoted(names[id(variable)])}, device)?"
+        read = f"inputs.{kind}({quoted(names[variable])}, device)?"
         if kind != "bool":
             read += f".cast({'Float' if kind == 'float' else 'Int'}DType::{dtype_name(variable.dtype)})"
         lines.append(f"    let {argument} = {read};")

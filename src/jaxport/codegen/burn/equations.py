@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from jaxport.codegen.burn.rules.registry import PRIMITIVES, WITHOUT_EFFECT
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_complex, kind_of
 from jaxport.codegen.rust.text import expression_text
 from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.jaxprs.dims import static
 from jaxport.jaxprs.rewrite import evaluated
 from jaxport.jaxprs.walk import interpret
 
@@ -97,7 +99,7 @@ def _wraps(jaxpr: RuntimeValue, uses: Counter[RuntimeValue]) -> dict[RuntimeValu
     Each has the variable of its sum, `i + n`, and that has itself. What only they read is taken out of `uses`.
     """
     equations = _equations(jaxpr)
-    times = Counter(id(equation) for equation in equations)
+    times = Counter(equations)
     made = {variable: equation for equation in equations for variable in equation.outvars}
 
     def maker(atom: RuntimeValue, name: str) -> RuntimeValue:
@@ -113,11 +115,11 @@ def _wraps(jaxpr: RuntimeValue, uses: Counter[RuntimeValue]) -> dict[RuntimeValu
         return equation.primitive.name in ("convert_element_type", "mul", "add") and all(map(is_size, equation.invars))
 
     wraps: dict[RuntimeValue, RuntimeValue] = {}
-    for equation in {id(equation): equation for equation in equations}.values():
+    for equation in dict.fromkeys(equations):
         if equation.primitive.name != "select_n" or len(equation.invars) != 3:
             continue
         which, index, other = equation.invars
-        negative, total, count = maker(which, "lt"), maker(other, "add"), times[id(equation)]
+        negative, total, count = maker(which, "lt"), maker(other, "add"), times[equation]
         if negative is None or total is None or isinstance(index, jaxprs.Literal) or index.aval.dtype.itemsize < 4:
             continue
         zero = negative.invars[1]
@@ -188,11 +190,11 @@ def _folded(equation: RuntimeValue, operands: Sequence[TypedValue]) -> list[Type
     shapes_ = [(*value.shape,) for value in operands] + [(*variable.aval.shape,) for variable in equation.outvars]
     if any(is_dim(size) for shape in shapes_ for size in shape) or any(is_dim(value.known) for value in operands):
         return None
-    if any(np.prod(shape, dtype=np.int64) > LARGEST_FOLDED for shape in shapes_):
+    if any(math.prod(static(shape)) > LARGEST_FOLDED for shape in shapes_):
         return None
     if any(np.dtype(value.dtype).kind == "O" for value in operands):
         return None
-    arrays = [np.broadcast_to(np.asarray(value.known, value.dtype), value.shape) for value in operands]
+    arrays = [np.broadcast_to(np.asarray(value.known, value.dtype), static(value.shape)) for value in operands]
     try:
         results = evaluated(equation, [*map(jax.numpy.asarray, arrays)])
     except (TypeError, ValueError, NotImplementedError):

@@ -14,13 +14,13 @@ import numpy as np
 
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
 from jaxport.codegen.burn.equations import constant, printed
-from jaxport.codegen.burn.rules import calls  # noqa: F401  it registers its rules
+from jaxport.codegen.burn.rules import calls, drawing  # noqa: F401  they register their rules
 from jaxport.codegen.burn.rules.control import together
 from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.registry import CALLS
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor, tensor_type
 from jaxport.codegen.rewriting.steps import reads
-from jaxport.codegen.rust.nodes import RustFunction, path_call, returned_at_once
+from jaxport.codegen.rust.nodes import Borrow, RustFunction, path_call, returned_at_once
 from jaxport.codegen.rust.text import function_text
 from jaxport.codegen.writing.sizes import size_statements
 from jaxport.importer.names import identifier, unique
@@ -34,9 +34,12 @@ from jaxport.importer.values.recording import (
     lower,
     map_leaves,
 )
+from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = ["Functions", "StepPrinter"]
 
+Environment = IdentityMap[Variable | HostValue, RuntimeValue]
+"""The values of variables and of large constants."""
 LARGEST_CONSTANT = 64
 """Elements of a known operand up to which it is traced as a constant; a larger one is an operand."""
 
@@ -214,6 +217,8 @@ class StepPrinter:
 
         def make(name: str) -> str:
             (statements_,) = copy.deepcopy(([*prologue, *statements],))
+            if parameters and parameters[0] == "device":  # it is a reference already
+                statements_ = [_Referenced().visit(statement) for statement in statements_]
             made = RustFunction(name, parameters, types, result_type, statements_, "", False, False, "")
             return function_text(made, [*body.copied, *body.sizes, *sizes, "device"], 0, self.functions.sizes)
 
@@ -232,6 +237,15 @@ class StepPrinter:
             self.uses_device = True
             arguments = [body.device(), *arguments]
         return path_call(name, *arguments)
+
+
+class _Referenced(ast.NodeTransformer):
+    """Writes `device` in place of `&device`."""
+
+    def visit(self, node: ast.AST) -> RuntimeValue:
+        node = self.generic_visit(node)
+        is_device = isinstance(node, Borrow) and isinstance(node.value, ast.Name) and node.value.id == "device"
+        return node.value if is_device else node
 
 
 def _read(node: ast.expr, variable: Variable) -> TypedValue:
@@ -290,9 +304,7 @@ class _Traced:
         self.jaxpr = jax.make_jaxpr(lambda *arrays: self._run(step, arrays))(*operands)
 
     def _run(self, step: Step, arrays: Sequence[jax.Array]) -> RuntimeValue:
-        environment: dict[int, RuntimeValue] = {
-            id(v): array for v, array in zip([*self.variables, *self.tables], arrays, strict=True)
-        }
+        environment = Environment(zip([*self.variables, *self.tables], arrays, strict=True))
         result = replayed(step, environment)
         leaves = jax.tree.leaves(result)
         wanted = jax.tree.leaves(step.outputs)
@@ -304,12 +316,12 @@ def _is_uniform(array: np.ndarray) -> bool:
     return array.dtype.kind == "O" or array.tobytes() == array.ravel()[0].tobytes() * array.size
 
 
-def replayed(step: Step, environment: Mapping[int, RuntimeValue]) -> RuntimeValue:
-    """Run a step on values: `environment` has those of variables and of large constants by identity."""
+def replayed(step: Step, environment: Environment) -> RuntimeValue:
+    """Run a step on values: `environment` has those of variables and of large constants."""
 
     def value(leaf: RuntimeValue) -> RuntimeValue:
-        if id(leaf) in environment and isinstance(leaf, Variable | HostValue):
-            return environment[id(leaf)]
+        if isinstance(leaf, Variable | HostValue) and leaf in environment:
+            return environment[leaf]
         if isinstance(leaf, RecordedFunction):
             return lambda *args: _called(leaf, args, environment)
         if isinstance(leaf, slice):
@@ -337,16 +349,14 @@ def replayed(step: Step, environment: Mapping[int, RuntimeValue]) -> RuntimeValu
     return _function_of(step.name)(*args, **kwargs)
 
 
-def _called(
-    function: RecordedFunction, args: Sequence[RuntimeValue], environment: Mapping[int, RuntimeValue]
-) -> RuntimeValue:
-    inner = dict(environment)
+def _called(function: RecordedFunction, args: Sequence[RuntimeValue], environment: Environment) -> RuntimeValue:
+    inner = Environment(environment.items())
 
     def bind(tree: RuntimeValue, values: RuntimeValue) -> None:
         leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
         for leaf, value in zip(leaves, structure.flatten_up_to(values), strict=True):
             if isinstance(leaf, Variable):
-                inner[id(leaf)] = value
+                inner[leaf] = value
 
     for parameter, value in zip(function.parameters, args, strict=True):
         bind(parameter, value)
@@ -354,7 +364,7 @@ def _called(
         bind(step.outputs, replayed(step, inner))
 
     def result(leaf: RuntimeValue) -> RuntimeValue:
-        return inner[id(leaf)] if isinstance(leaf, Variable) else lower(leaf)
+        return inner[leaf] if isinstance(leaf, Variable) else lower(leaf)
 
     return map_leaves(result, function.result)
 

@@ -23,14 +23,14 @@ class Ownership:
 
     Attributes:
       copied: the names whose values are copied: sizes, references to modules.
-      mutable: the statements that bind names which are assigned to later, by identity, with these names.
-      assigning: the statements that assign to names bound before, by identity.
+      mutable: the statements that bind names which are assigned to later, with these names.
+      assigning: the statements that assign to names bound before.
       arguments: the parameters of the function that are assigned to.
     """
 
     copied: Collection[str]
-    mutable: dict[int, set[str]] = field(default_factory=dict)
-    assigning: set[int] = field(default_factory=set)
+    mutable: dict[ast.stmt, set[str]] = field(default_factory=dict)
+    assigning: set[ast.stmt] = field(default_factory=set)
     arguments: set[str] = field(default_factory=set)
 
 
@@ -170,8 +170,8 @@ def _bind(
             _mark(list_, binders, facts)
         else:
             for block in _branches(statement):
-                _bind(block.statements, dict(binders), facts, set())
-            if id(statement) not in facts.assigning:
+                _bind(block.statements, dict(binders), facts, live([ast.Expr(block.value)], ()))
+            if statement not in facts.assigning:
                 binders |= dict.fromkeys(targets(statement), statement)
 
 
@@ -203,9 +203,9 @@ def _assign(
                             node.id = meanwhile
                 assignment = ast.Assign([ast.Name(name, ast.Store())], ast.Name(meanwhile, ast.Load()), lineno=0)
                 body.insert(body.index(inner) + 1, assignment)
-                facts.assigning.add(id(assignment))
+                facts.assigning.add(assignment)
         else:
-            facts.assigning.add(id(inner))
+            facts.assigning.add(inner)
 
 
 def _mark(name: str, binders: dict[str, ast.stmt | None], facts: Ownership) -> None:
@@ -213,7 +213,7 @@ def _mark(name: str, binders: dict[str, ast.stmt | None], facts: Ownership) -> N
     if binder is None:
         facts.arguments.add(name)
     else:
-        facts.mutable.setdefault(id(binder), set()).add(name)
+        facts.mutable.setdefault(binder, set()).add(name)
 
 
 def _without_unread(statements: list[ast.stmt], after: Collection[str]) -> None:
@@ -320,6 +320,6 @@ def _uses(node: ast.AST, parent: ast.AST | None, place: str) -> Iterator[tuple[a
 def _replace(parent: ast.AST, place: str, old: ast.AST, new: ast.AST) -> None:
     value = getattr(parent, place)
     if isinstance(value, list):
-        value[[id(element) for element in value].index(id(old))] = new
+        value[value.index(old)] = new
     else:
         setattr(parent, place, new)

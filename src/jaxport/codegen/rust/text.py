@@ -200,8 +200,8 @@ def _lines(statements: Sequence[ast.stmt], facts: Ownership, depth: int) -> list
     for statement in statements:
         match statement:
             case ast.Assign():
-                target = _target(statement.targets[0], facts.mutable.get(id(statement), set()), statement.value)
-                let = "" if id(statement) in facts.assigning else "let "
+                target = _target(statement.targets[0], facts.mutable.get(statement, set()), statement.value)
+                let = "" if statement in facts.assigning else "let "
                 value = _value_text(statement.value, depth, facts)
                 lines.append(f"{indent}{let}{target} = {value};")
             case ast.Return() if isinstance(statement.value, IfElse):
@@ -209,7 +209,7 @@ def _lines(statements: Sequence[ast.stmt], facts: Ownership, depth: int) -> list
             case ast.Return():
                 lines.append(f"{indent}{_text(statement.value, 0)}")
             case ast.For():
-                target = _paired(statement.target, facts.mutable.get(id(statement), set()))
+                target = _paired(statement.target, facts.mutable.get(statement, set()))
                 over = statement.iter
                 text = f"&{_text(over, 14)}" if isinstance(over, ast.Attribute | ast.Subscript) else _text(over, 0)
                 lines.append(f"{indent}for {target} in {text} {{")
@@ -322,9 +322,9 @@ def _with_dims(line: str) -> str:
 
 def _respell(function: RustFunction, names: Mapping[str, str]) -> None:
     """Spell sizes otherwise, in place; a size has no fields: in `self.norm`, `self` is the receiver, whatever sizes are called."""
-    receivers = {id(node.value) for node in ast.walk(function) if isinstance(node, ast.Attribute)}
+    receivers = {node.value for node in ast.walk(function) if isinstance(node, ast.Attribute)}
     for node in ast.walk(function):
-        if isinstance(node, ast.Name) and id(node) not in receivers:
+        if isinstance(node, ast.Name) and node not in receivers:
             node.id = names.get(node.id, node.id)
     function.parameters = [names.get(one, one) for one in function.parameters]
 

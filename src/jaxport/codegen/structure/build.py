@@ -37,7 +37,7 @@ from jaxport.codegen.structure.steps import operators
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.errors import InvalidArgument
 from jaxport.importer.calls import Chain, called, common
-from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable, map_leaves
 from jaxport.jaxprs.identity import IdentitySet

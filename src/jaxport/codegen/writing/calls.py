@@ -57,7 +57,7 @@ class CallPrinter(NamingPrinter):
 
     Attributes:
       dialect: the framework.
-      sizes: the sizes that each module inside wants as arguments, by the module's identity.
+      sizes: the sizes that each module inside wants as arguments.
       ties: where the layers are whose weights are read here.
       tied: where the embeddings are whose tables are read here, by the variable that stands for each.
       tables: the tensors that are no parameters and too large for the source, by attribute.
@@ -133,9 +133,7 @@ class CallPrinter(NamingPrinter):
         steps = self.of_tables(steps)
         steps, uses = needed(steps, result)
         self.readers = readers_of(steps)
-        self.makers = {
-            step.outputs: step for step in steps if isinstance(step.outputs, Variable) and id(step) not in loops
-        }
+        self.makers = {step.outputs: step for step in steps if isinstance(step.outputs, Variable) and step not in loops}
         for index, step in enumerate(steps):
             for variable in reads(step):
                 self.last[variable] = index

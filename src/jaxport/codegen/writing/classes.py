@@ -26,13 +26,14 @@ from jaxport.codegen.writing.fields import (
 )
 from jaxport.codegen.writing.literals import attribute, call, name, storable
 from jaxport.codegen.writing.naming.classes import distinct_names
+from jaxport.codegen.writing.naming.values import argument_description
 from jaxport.codegen.writing.numbers import class_key, text_of
 from jaxport.codegen.writing.outlined import outlined
 from jaxport.codegen.writing.sizes import size_statements
 from jaxport.codegen.writing.starts import Start, begun, filled, starts
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.traced.assumptions import Bounds
-from jaxport.importer.traced.tracing import Fixed
+from jaxport.importer.traced.recorded_program import Fixed
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap
@@ -95,6 +96,7 @@ class Classes:
     names: set[str] = field(default_factory=set)
     first: dict[str, Draft] = field(default_factory=dict)
     root_name: str = ""
+    parameters: dict[Module, list[str]] = field(default_factory=dict)
 
     def print(self, root: Module, base: str) -> str:
         """Make all classes, and return the name of the model's."""
@@ -246,8 +248,8 @@ class Classes:
         fields = self._parts_of(module)
         taken = {"self", *self.reserved, *self.known_sizes}
         is_root = module is root
-        variables = list(self.inputs) if is_root else module.inputs
-        arguments = dict(self.inputs) if is_root else self._arguments(variables, taken)
+        arguments = dict(self.inputs) if is_root else self._arguments(module, taken)
+        self.parameters[module] = [*arguments.values()]
         printer = self.printer(
             {*taken, *arguments.values()},
             dialect=self.dialect,
@@ -256,9 +258,7 @@ class Classes:
                 call.module: self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
             },
             returned={
-                id(call.module): self.drafts[call.module].returned
-                for call in module.calls()
-                if call.module in self.drafts
+                call.module: self.drafts[call.module].returned for call in module.calls() if call.module in self.drafts
             },
             ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
             roles=self.roles,
@@ -279,8 +279,11 @@ class Classes:
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
         return Draft(module, name, fields, self._init(fields, module, printer.tables), method, sizes, printer.tables)
 
-    def _arguments(self, variables: Sequence[Variable], taken: set[str]) -> dict[Variable, str]:
-        return unique_arguments(variables, {**self.inputs, **self.roles}, set(taken))
+    def _arguments(self, module: Module, taken: set[str]) -> dict[Variable, str]:
+        def described(variable: Variable) -> str:
+            return argument_description(variable, module.items, self.parameters)
+
+        return unique_arguments(module.inputs, {**self.inputs, **self.roles}, set(taken), described)
 
     def _layer_path(self, module: Module, layer: Layer) -> str:
         """Where a layer is below a module: `self.transformer.embed`."""

@@ -301,12 +301,16 @@ def _without_numbers(name: str) -> str:
 
 
 def unique_arguments(
-    variables: Sequence[Variable], known: Mapping[Variable, str], taken: set[str]
+    variables: Sequence[Variable], known: Mapping[Variable, str], taken: set[str], described: Callable[[Variable], str]
 ) -> dict[Variable, str]:
-    """Return a name for each argument of a module; those that are arguments of the model keep theirs."""
+    """Return a name for each argument of a module; those that are arguments of the model keep theirs.
+
+    `described` says what an argument is that would be a second `x`.
+    """
     names: dict[Variable, str] = {}
     for variable in variables:
-        chosen = unique(known.get(variable) or argument_role(variable), taken)
+        wanted = known.get(variable) or argument_role(variable)
+        chosen = unique(described(variable) if wanted == "x" and "x" in taken else wanted, taken)
         taken.add(chosen)
         names[variable] = chosen
     return names

@@ -260,8 +260,9 @@ class Emitter:
         if dtype is None:
             raise RuleError(f"the operand {operand!r} needs a dtype", instead="write `op.const(value, dtype)`")
         if isinstance(operand, (tuple, list)):
-            return self.dims(operand) if dtype == INT64 else self.const(operand, dtype)
-        return self.dim(operand, dtype) if dtype.kind in "iu" else self.const(operand, dtype)
+            return self.dims(operand) if dtype == INT64 else self.const(np.asarray(operand), dtype)
+        number: Any = operand
+        return self.dim(number, dtype) if dtype.kind in "iu" else self.const(number, dtype)
 
     def _result_dtype(
         self, facts: schema.Schema, index: int, values: Sequence[Value | None], attributes: Parameters

@@ -6,8 +6,9 @@ The range of floats is that of the elements that are not NaN, up to rounding.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -21,11 +22,14 @@ from jaxport.onnx_facts import RANGES, SELECTIONS
 DEPTH = 24
 
 
+End: TypeAlias = dims.Dim | float
+
+
 class Interval(NamedTuple):
     """The smallest and the largest value, both included; either may be a symbolic dim."""
 
-    low: dims.Dim | float
-    high: dims.Dim | float
+    low: End
+    high: End
 
 
 ANY_FLOAT = Interval(-math.inf, math.inf)
@@ -100,16 +104,20 @@ def _fits(interval: Interval, dtype: np.dtype) -> bool:
     """Whether a range lies in a dtype: integers may be symbolic, and floats infinite."""
     limits = _limits(dtype)
     if dtype.kind in "iub":
-        return all(not dims.is_static(end) or limits.low <= end <= limits.high for end in interval)
+        return all(not dims.is_static(end) or _lies_in(limits, end) for end in interval)
     numbers = all(isinstance(end, float) or dims.is_static(end) for end in interval)
-    return numbers and all(math.isinf(end) or limits.low <= end <= limits.high for end in interval)
+    return numbers and all((isinstance(end, float) and math.isinf(end)) or _lies_in(limits, end) for end in interval)
 
 
-def _at_most(a: dims.Dim | float, b: dims.Dim | float) -> bool:
-    return dims.known(lambda: a <= b)
+def _lies_in(limits: Interval, end: End) -> bool:
+    return operator.le(limits.low, end) and operator.le(end, limits.high)
 
 
-def _larger(a: dims.Dim | float, b: dims.Dim | float) -> dims.Dim | float | None:
+def _at_most(a: End, b: End) -> bool:
+    return dims.known(lambda: operator.le(a, b))
+
+
+def _larger(a: End, b: End) -> End | None:
     """Return the larger end, or None if that is undecided."""
     return b if _at_most(a, b) else a if _at_most(b, a) else None
 

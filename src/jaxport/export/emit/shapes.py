@@ -200,7 +200,7 @@ def _slice(operands, attributes):
         if not dims.is_static(shape[axis]):
             raise Unknown
         shape[axis] = len(
-            range(*slice(start, None if step < 0 and end < -shape[axis] else end, step).indices(shape[axis]))
+            range(*slice(start, None if step < 0 and end < -shape[axis] else end, step).indices(int(shape[axis])))
         )
     return [tuple(shape)]
 
@@ -261,7 +261,7 @@ def _range(operands, attributes):
     return [(max(0, -((start - limit) // delta)),)]
 
 
-def _window(size: dims.Dim, kernel: int, stride: int, dilation: int, padding: int) -> dims.Dim:
+def _window(size: dims.Dim, kernel: dims.Dim, stride: int, dilation: int, padding: int) -> dims.Dim:
     return (size + padding - (dilation * (kernel - 1) + 1)) // stride + 1
 
 

@@ -195,7 +195,7 @@ def beside(value: Value | None, op_type: str, first: Value | None) -> Value | No
 
 def _label(dim: dims.Dim) -> int | ir.SymbolicDim:
     """Return a dim as a shape in the graph has it."""
-    return dim if dim.__class__ is int else int(dim) if dims.is_static(dim) else _symbolic(dim)
+    return dim if isinstance(dim, int) else int(dim) if dims.is_static(dim) else _symbolic(dim)
 
 
 @functools.lru_cache(maxsize=256)

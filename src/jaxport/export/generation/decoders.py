@@ -211,12 +211,13 @@ class Decoder:
             )
         past, cross = (ports_named(pattern, input_ports) for pattern in (_PAST, _CROSS))
         _, heads, _, size = past[0].shape
+        vocabulary = output_ports[LOGITS].shape[2] if LOGITS in output_ports else None
         count = len(past) // len(SIDES)
         return cls(
             count,
-            heads,
-            size,
-            output_ports[LOGITS].shape[2] if LOGITS in output_ports else None,
+            int(heads),
+            int(size),
+            None if vocabulary is None else int(vocabulary),
             static,
             "position_ids" in input_ports,
             EMBEDDINGS in input_ports,
@@ -445,7 +446,7 @@ def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
         if is_cached_attention(writer) and set(value.consumers()) <= {writer, *_measuring(value)}:
             continue
         if writer is None or writer.op_type not in (*SCATTERS, "Concat"):
-            yield f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, .at[].set)"
+            yield f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, .at[].set), at one place for all sequences"
             continue
         for user in value.consumers():
             copied = user.op_type == "Slice" and all(reader is writer for reader in user.outputs[0].consumers())

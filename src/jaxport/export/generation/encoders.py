@@ -76,7 +76,8 @@ class Encoder:
                 f'{{"{STATES}": ..., "present": [{{"encoder": {{"key": ..., "value": ...}}}}, ...]}}',
             )
         _, states, hidden = output_ports[STATES].shape
-        return cls(len(rows) // len(SIDES), hidden, input_ports[FEATURES].shape[2], states, tuple(rows[0].shape))
+        features = int(input_ports[FEATURES].shape[2])
+        return cls(len(rows) // len(SIDES), int(hidden), features, states, tuple(rows[0].shape))
 
     def config(self) -> dict[str, Any]:
         """Return the part of `genai_config.json` about the encoder."""

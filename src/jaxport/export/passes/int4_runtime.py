@@ -18,7 +18,7 @@ from jaxport.export.passes.dense import LARGE, Dense
 from jaxport.export.passes.int4_levels import GROUPS, Int4, pairs, quantized, rounding_error
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, permutation, source
 from jaxport.graph.fusing import Builder, Fusion
-from jaxport.onnx_facts import EXPERT_LAYER, QUANTIZED_EXPERT_LAYER, RUNTIME_DOMAIN
+from jaxport.onnx_facts import EXPERT_LAYER, QUANTIZED_EXPERT_LAYER, RESHAPING, RUNTIME_DOMAIN
 
 #: The oldest release of ONNX Runtime that looks up rows in packed bytes.
 PACKED_TABLES_SINCE = "1.28"
@@ -39,7 +39,7 @@ def chooses_experts(node: ir.Node) -> bool:
         for user, place in value.uses():
             if is_expert_layer(user) and place == 1:
                 return True
-            if is_op(user, "Reshape", "Slice", "Add", "Squeeze", "Unsqueeze") and user.outputs[0] not in seen:
+            if is_op(user, *RESHAPING, "Add", "Slice") and user.outputs[0] not in seen:
                 seen.add(user.outputs[0])
                 if len(seen) < len(GROUPS):
                     waiting.append(user.outputs[0])

@@ -182,7 +182,7 @@ class SpecReader:
         self._names.add(name)
         return name
 
-    def _dim(self, dim: Dim, where: str) -> dims.Dim:
+    def _dim(self, dim: Dim | str, where: str) -> dims.Dim:
         if isinstance(dim, (int, np.integer)):
             if dim < 0:
                 raise InvalidArgument(f"the size {dim} is negative", where=where, instead='name it: ("B", 3)')
@@ -390,7 +390,7 @@ def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Arra
                 why=f"it was exported as ({', '.join(str(d) for d in shape)})",
                 instead="pass an array of that shape",
             )
-    symbolic = [dim for shape in shapes.values() for dim in shape if not dims.is_static(dim)]
+    symbolic = [dim for shape in shapes.values() for dim in shape if export.is_symbolic_dim(dim)]
     for text in dims.constraints_of(symbolic[0]) if symbolic else ():
         if dims.is_broken(text, sizes):
             raise InvalidArgument(

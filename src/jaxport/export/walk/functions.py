@@ -195,7 +195,7 @@ class FunctionBuilder:
     calls: list[FunctionCall] = field(default_factory=list)
     _owners: dict[tuple[str, str], str] = field(default_factory=dict)
     _signatures: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
-    _hit: IdentitySet[str | Callable[[Block], bool]] = field(default_factory=IdentitySet)
+    _hit: IdentitySet[str | Callable[[Block], bool]] = field(default_factory=IdentitySet[Any])
 
     def wants(self, block: Block) -> bool:
         """Whether a block becomes a function."""

@@ -70,6 +70,8 @@ class Walker:
       derived: constants that rules computed from others, by key, so that each is stored once.
       records: how each equation was exported, in order.
       refusals: the equations that cannot be exported.
+      _sources: the user's line and function, by the traceback of an equation.
+      _traced: the programs of Python functions that rules call, by the function and the types of its operands.
     """
 
     opset: int

@@ -27,6 +27,7 @@ from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, sou
 from jaxport.graph.fusing import Builder, Fusion, fuse
 from jaxport.graph.fusions.attention import ANCHOR, HIDDEN, LOW, Attended, additive, heads_merged, recognized
 from jaxport.graph.fusions.scores import uncast_value
+from jaxport.graph.fusions.unusual_caches import unusual_cache
 from jaxport.graph.matching import Axis, Seen, between, look
 from jaxport.graph.positions import NOTHING, Affine, Condition, Known, Position, affine, conjunction, size
 from jaxport.onnx_facts import CACHED_ATTENTION, RUNTIME_DOMAIN
@@ -336,7 +337,7 @@ def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
     pairs = ((whole.operands[1], axes.inner), (whole.operands[2], axes.outer))
     caches = [Cache.of(seen, (axes.batch, axes.heads, axes.keys, vector), known) for seen, vector in pairs]
     if None in caches:
-        return None
+        return unusual_cache(whole.operands[1:3])
     keys, values = caches
     if isinstance(keys, str):
         return keys

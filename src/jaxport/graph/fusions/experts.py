@@ -2,7 +2,7 @@
 
 A program spells the sum over the experts of a token in many ways: all experts answer all tokens, and a one-hot code or a scatter
 weighs the answers; the matrices of the chosen experts are gathered, or their answers; a loop adds one expert after the
-other. All are one sum of products (`jaxport.graph.sums`): shares of experts, the last matrix, and what it multiplies.
+other. All are one sum of products (`jaxport.graph.fusions.sums`): shares of experts, the last matrix, and what it multiplies.
 
 The runtime's kernel on CPUs, of releases 1.28 to 1.32, computes in float32. It takes the softmax of all scores itself, and
 divides the shares of the chosen experts by their sum if asked to. It has ReLU, SiLU, the approximate GELU, none, and SiLU with
@@ -22,19 +22,19 @@ import onnx_ir.passes.common as common
 
 from jaxport.graph.arranging import Arrangement, atoms, sizes_of
 from jaxport.graph.axis_groups import product
-from jaxport.graph.editing import Dim, dims_of
+from jaxport.graph.editing import Dim, dims_of, is_op
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.gates import GATED, Activated, Projection, activated
 from jaxport.graph.fusions.routing import EXPERTS, Routing, routed
 from jaxport.graph.fusions.scores import unrounded
+from jaxport.graph.fusions.sums import At, Chosen, Term, multiplied, products, stack
 from jaxport.graph.matching import Axis, Seen
-from jaxport.graph.sums import At, Chosen, Product, multiplied, products, stack
-from jaxport.onnx_facts import ELEMENTWISE, EXPERT_LAYER, LOOKUPS, RUNTIME_DOMAIN, VIEWS
+from jaxport.onnx_facts import ELEMENTWISE, EXPERT_LAYER, EXPERT_PARTS, LOOKUPS, RUNTIME_DOMAIN, VIEWS
 
 ANCHOR = Anchor(
     at=("MatMul", "ReduceSum", "Add"),
     below=("TopK",),
-    through=VIEWS | ELEMENTWISE | LOOKUPS | {"MatMul", "ReduceSum", "Softmax", "ScatterElements", "Split", "Slice"},
+    through=VIEWS | ELEMENTWISE | LOOKUPS | EXPERT_PARTS,
 )
 
 
@@ -42,7 +42,9 @@ def mixture_of_experts(model: ir.Model) -> str:
     """Replace mixtures of experts by ONNX Runtime's MoE, in the main graph."""
 
     def find(node: ir.Node) -> Fusion | str | None:
-        mixture = Mixture.of(node) if node.graph is model.graph else None
+        if node.graph is not model.graph:
+            return None
+        mixture = _sorted_by_expert(node) or Mixture.of(node)
         return mixture.fusion() if isinstance(mixture, Mixture) else mixture
 
     # What is no longer used may read the numbers of experts: the bounds of an index that is known to be within them.
@@ -67,10 +69,10 @@ class Answer:
     factors: tuple[Seen, ...]
     expert: Axis
     inner: Axis
-    product: Product
+    product: Term
 
     @classmethod
-    def of(cls, product: Product, result: Sequence[Axis]) -> Answer | None:
+    def of(cls, product: Term, result: Sequence[Axis]) -> Answer | None:
         """Return the answer that a term is."""
         weights, operand = product.weights, product.operand
         if weights is None:
@@ -92,7 +94,7 @@ class Answer:
         if len(experts) > 1 or len(taken) > 1 or len(rest) != (operand is not None):
             return None
         expert = (*experts, *taken, None)[0]
-        return cls(tuple(factors), expert, (*rest, None)[0], Product(tuple(factors), weights, operand, product.scale))
+        return cls(tuple(factors), expert, (*rest, None)[0], Term(tuple(factors), weights, operand, product.scale))
 
 
 def _share_before(operand: Seen) -> tuple[Seen, Seen] | None:
@@ -415,6 +417,18 @@ def _checked(
         return "its experts are not as many as the scores"
     mixture = Mixture(result, tokens, out, routing, experts, sizes, found[0][0].product.scale)
     return _hindrance(mixture) or mixture
+
+
+def _sorted_by_expert(node: ir.Node) -> str | None:
+    """Return why a product of tokens that are sorted by expert (`jax.lax.ragged_dot`) stays as it is; None for others."""
+    result = Seen.whole(node.outputs[0]) if is_op(node, "MatMul") else None
+    sides = None if result is None else multiplied(result)
+    if sides is None or stack(sides[1]) is None or (chosen := sides[0].operands("Where")) is None:
+        return None
+    bounds = [] if chosen[2].scalar != 0 else chosen[0].operands("And") or []
+    if sorted(one.node.op_type for one in bounds if one.is_op("Less", "LessOrEqual")) != ["Less", "LessOrEqual"]:
+        return None
+    return "its tokens are sorted by expert, as for `ragged_dot`: a one-hot code, or gathered matrices, are recognised"
 
 
 def _hindrance(mixture: Mixture) -> str | None:

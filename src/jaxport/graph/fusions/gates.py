@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxport.graph.editing import constant_of
 from jaxport.graph.fusions.scores import unrounded
+from jaxport.graph.fusions.sums import multiplied, selected, stack
 from jaxport.graph.matching import Axis, Seen
-from jaxport.graph.sums import multiplied, selected, stack
 
 #: The activations that have no gate.
 PLAIN = {"Relu": "relu", "Gelu": "gelu"}

@@ -12,8 +12,7 @@ https://onnx.ai/onnx/operators/onnx__Pad.html
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -22,8 +21,11 @@ from jaxport.graph.editing import constant_of, dims_of, integer, is_op, source, 
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.matching import Seen
 
-Mode = Literal["reflect", "edge"]
-MODES: tuple[Mode, ...] = ("reflect", "edge")
+#: The rows of an axis that is padded, by mode.
+MODES: Mapping[str, Callable[[np.ndarray, tuple[int, int]], np.ndarray]] = {
+    "reflect": lambda rows, widths: np.pad(rows, widths, "reflect"),
+    "edge": lambda rows, widths: np.pad(rows, widths, "edge"),
+}
 
 
 def padding(model: ir.Model) -> str:
@@ -50,7 +52,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     return obstacle("Pad", result.dtype, opset) or Fusion("Pad", result, [value], build)
 
 
-def _padded(value: ir.Value, modes: Sequence[Mode]) -> tuple[ir.Value, int, tuple[int, int], list[Mode]] | None:
+def _padded(value: ir.Value, modes: Sequence[str]) -> tuple[ir.Value, int, tuple[int, int], list[str]] | None:
     """Return what a Concat pads, its axis, the number of rows before and after, and the modes that give them."""
     node, dims = value.producer(), dims_of(value)
     if node is None or not is_op(node, "Concat") or dims is None:
@@ -66,7 +68,7 @@ def _padded(value: ir.Value, modes: Sequence[Mode]) -> tuple[ir.Value, int, tupl
             if widths[1] < 0:
                 continue
             usable = [mode for mode in modes if mode != "reflect" or max(widths) < size]  # runtimes mirror once
-            fitting = [mode for mode in usable if np.array_equal(rows, np.pad(np.arange(size), widths, mode))]
+            fitting = [mode for mode in usable if np.array_equal(rows, MODES[mode](np.arange(size), widths))]
             if fitting:
                 return base, axis, widths, fitting
     return None

@@ -10,8 +10,8 @@ import numpy as np
 from jaxport.graph.arranging import atoms
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, source
 from jaxport.graph.fusions.scores import unrounded
+from jaxport.graph.fusions.sums import At, Chosen, plain_index
 from jaxport.graph.matching import Axis, Seen, look, over
-from jaxport.graph.sums import At, Chosen, plain_index
 
 #: The label of the axis of experts, where a score of each is known.
 EXPERTS = "experts"
@@ -37,7 +37,7 @@ class Routing:
 
 
 @dataclass(frozen=True)
-class Choice:
+class BestExperts:
     """The best experts of each token.
 
     Attributes:
@@ -53,7 +53,7 @@ class Choice:
     count: int
 
     @classmethod
-    def of(cls, index: Seen, tokens: Sequence[Axis]) -> Choice | None:
+    def of(cls, index: Seen, tokens: Sequence[Axis]) -> BestExperts | None:
         """Return the choice that numbers of experts are."""
         node, axes = index.value.producer(), index.axes
         own = [axis for axis in atoms(axes, tokens) if axis not in tokens]
@@ -117,7 +117,7 @@ def routed(factors: Sequence[Seen], expert: Axis, tokens: Sequence[Axis]) -> tup
             return None
         index, number = found[0]
         shares = [one for one in factors if numbered(one, expert) is None]
-    choice = Choice.of(index, tokens)
+    choice = BestExperts.of(index, tokens)
     if choice is None or len(shares) != 1:
         return None
     routing = _shared(unrounded(shares[0]), choice)
@@ -136,7 +136,7 @@ def _scattered(seen: Seen, expert: Axis) -> tuple[Seen, Seen] | None:
     return plain_index(look(index, labels)), look(shares, labels)
 
 
-def _shared(shares: Seen, choice: Choice) -> Routing | str:
+def _shared(shares: Seen, choice: BestExperts) -> Routing | str:
     """Return the routing with these shares of the chosen experts."""
     no_softmax = "its shares are no softmax of the scores by which experts are chosen"
     experts = (dims_of(choice.scored.value) or [None])[-1]
@@ -155,13 +155,13 @@ def _shared(shares: Seen, choice: Choice) -> Routing | str:
     return _routing(_unshared(taken), choice, experts, is_normalized)
 
 
-def _routing(scores: Seen, choice: Choice, experts: object, is_normalized: bool) -> Routing | str:
+def _routing(scores: Seen, choice: BestExperts, experts: object, is_normalized: bool) -> Routing | str:
     if not isinstance(experts, int):
         return "the number of its experts is not known"
     return Routing(scores, choice.count, experts, is_normalized)
 
 
-def _undivided(shares: Seen, choice: Choice, experts: object) -> Seen | None:
+def _undivided(shares: Seen, choice: BestExperts, experts: object) -> Seen | None:
     """Return the shares before they are divided by their sum, perhaps with a negligible number added to it."""
     whole, total = shares.operands("Div") or (None, None)
     if whole is None or total is None:
@@ -178,7 +178,7 @@ def _undivided(shares: Seen, choice: Choice, experts: object) -> Seen | None:
     return whole
 
 
-def _taken(shares: Seen, choice: Choice) -> Seen | None:
+def _taken(shares: Seen, choice: BestExperts) -> Seen | None:
     """Return what the values of the chosen experts are taken from."""
     axes = (*choice.index.axes[:-1], EXPERTS)
     if shares.axes != choice.index.axes:

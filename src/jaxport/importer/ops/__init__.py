@@ -6,6 +6,7 @@ from jaxport.importer.ops import (
     attention,
     casting,
     contrib_attention,
+    contrib_experts,
     contrib_fused,
     contrib_moved,
     contrib_quantized,

@@ -64,7 +64,7 @@ def _padded(data: Tensor, pads: Sequence[Dim], axes: Sequence[int], mode: str, v
             "an attribute has a value that ONNX does not define",
             [Refusal("", "", f"`mode` is {mode!r}; it has to be one of {', '.join(MODES)}")],
         )
-    widths = [(0, 0)] * data.ndim
+    widths: list[tuple[Dim, Dim]] = [(0, 0)] * data.ndim
     for axis, before, after in zip(axes, pads[: len(axes)], pads[len(axes) :], strict=True):
         widths[axis] = (before, after)
     dims = any(is_dim(width) for pair in widths for width in pair)

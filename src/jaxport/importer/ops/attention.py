@@ -16,7 +16,7 @@ from jaxport.importer.values.namespaces import cast, helper, jnp, known, lax, nn
 from jaxport.jaxprs import Dim
 
 
-def split_heads(x: RuntimeValue, heads: Dim) -> Tensor:
+def split_heads(x: RuntimeValue, heads: Dim | None) -> Tensor:
     """Reshape (batch, length, heads * size) to (batch, heads, length, size)."""
     batch, length, width = x.shape
     return jnp.swapaxes(jnp.reshape(x, (batch, length, heads, width // heads)), 1, 2)
@@ -56,7 +56,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 def products(q: Tensor, k: Tensor, scale: float | None) -> Tensor:
     """Return scaled products of queries and keys; small types split the scale between both to avoid overflow."""
-    scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    scale = 1 / math.sqrt(int(q.shape[3])) if scale is None else scale
     if q.dtype.itemsize >= 4:
         return product(q * scale, k.mT)
     return product(q * math.sqrt(scale), (k * math.sqrt(scale)).mT)
@@ -205,7 +205,7 @@ def linear_attention(
     rate = None if beta is None else cast(split_heads(beta, beta.shape[-1]), np.float32)
     state = jnp.zeros((batch, kv_num_heads, size, v.shape[3])) if past_state is None else cast(past_state, np.float32)
     y, state = linear_attention_scan(*(cast(x, np.float32) for x in (q, k, v)), state, gate, rate)
-    y = jnp.reshape(jnp.swapaxes(y, 1, 2), (batch, heads, length, v.shape[3])) * (scale or 1 / math.sqrt(size))
+    y = jnp.reshape(jnp.swapaxes(y, 1, 2), (batch, heads, length, v.shape[3])) * (scale or 1 / math.sqrt(int(size)))
     return cast(merge_heads(y), query.dtype), cast(state, query.dtype if past_state is None else past_state.dtype)
 
 

@@ -372,9 +372,20 @@ def with_rows(cache, rows, starts, length):
 def _cached(past: Tensor | None, new: Tensor, before: RuntimeValue, total: Dim) -> Tensor:
     """Return the cache with the new rows at the end of each sequence; it grows to the longest one if needed."""
     room = total if past is None else max_dim(total, past.shape[2])
-    if past is None or isinstance(before, int):  # the first rows
+    if past is None:
         return _lengthened(new, room)
+    if isinstance(before, int):  # the first rows; a longer cache keeps its rows behind these, as it does in later steps
+        behind = past[:, :, new.shape[2] :] if _is_longer(past, new) else None
+        return _lengthened(new, room) if behind is None else jnp.concatenate([new, behind], axis=2)
     return with_rows(past, new, jnp.reshape(before, (-1,)), total)
+
+
+def _is_longer(past: Tensor, new: Tensor) -> bool:
+    """Whether a cache is known to have more rows than the new ones, or to have as many for all sizes that names have."""
+    try:
+        return dims_compare(">=", past.shape[2], new.shape[2])
+    except Undecided:
+        return False
 
 
 def _lengthened(cache: Tensor, room: RuntimeValue) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxport.errors import AGAIN, ModelError, Refusal, Unsupported
 from jaxport.importer.resolving.registry import Extent, Host, Position, earlier, op, variant
-from jaxport.importer.values.host import HostValue, SizesNeeded, Tensor, host, is_dim
+from jaxport.importer.values.host import HostValue, RuntimeValue, SizesNeeded, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import helper, jnp, known, lax
 from jaxport.jaxprs import Dim, dims
 
@@ -229,7 +229,7 @@ def slice_(
 
 @op("jaxport", "UpdatedSlice", since=1)
 def updated_slice(data, new, position, width: Host | None = None, highest: Host | None = None, *, axis, size=None):
-    """Return `data` with `new`, `size` entries of `axis`, from a position on (see `jaxport.importer.resolving.extents`).
+    """Return `data` with `new`, `size` entries of `axis`, from a position on (see `jaxport.importer.resolving.data_dependent_slices`).
 
     Where `width` is given, it is the size; `highest` is where a position is clipped.
     """
@@ -239,7 +239,7 @@ def updated_slice(data, new, position, width: Host | None = None, highest: Host 
         before = _sliced(data, host([0]), first, [axis], [1])
         behind = _sliced(data, last, host([np.iinfo(np.int64).max]), [axis], [1])
         return jnp.concatenate([before, new, behind], axis=axis)
-    replaced = size if width is None else width.item()
+    replaced: RuntimeValue = size if width is None else width.item()
     if not dims.same(new.shape[axis], replaced):
         raise ModelError(
             f"{new.shape[axis]} entries replace {replaced}",
@@ -264,7 +264,7 @@ def _check_inside(size: Dim, length: Dim, highest: Dim = 0) -> None:
 
 @op("jaxport", "Window", since=1)
 def window(data, starts, sizes: Host, axes: Host | None, *highest: Host):
-    """Return a part of `data` of some sizes, wherever it begins (see `jaxport.importer.resolving.extents`).
+    """Return a part of `data` of some sizes, wherever it begins (see `jaxport.importer.resolving.data_dependent_slices`).
 
     `highest` is where all starts, or each of them, are clipped.
     """

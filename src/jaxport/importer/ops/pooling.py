@@ -49,7 +49,7 @@ def _clipped(size: Dim, kernel: int, stride: int, dilation: int, around: tuple[i
     """
     if is_dim(size) or dilation > 1:
         return kernel
-    whole = size + sum(around)
+    whole = int(size) + sum(around)
     return whole if 0 < whole < kernel < whole + stride else kernel
 
 

@@ -17,7 +17,7 @@ from jaxport.importer.values.host import RuntimeValue, Tensor, host
 from jaxport.importer.values.image_layout import ONNX
 from jaxport.importer.values.namespaces import cast, helper, jnp, known, lax
 from jaxport.importer.values.recording import active
-from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs import PythonFunction, dims
 
 
 def spread(parameter: RuntimeValue, x: Tensor, axis: int, block_size: int = 0) -> Tensor:
@@ -225,9 +225,9 @@ def _largest_sum(w: Tensor, zero_point: Tensor | None) -> int:
     """Return the most that a kernel less its zero point makes of a window whose elements are 1 or -1."""
     kernel, offset = known(w), host(0) if is_zero(zero_point) else known(zero_point)
     if kernel is None or offset is None or kernel.symbolic or offset.symbolic:
-        return math.prod(w.shape[1:]) * _largest(w, zero_point)
+        return math.prod(dims.static(w.shape[1:])) * _largest(w, zero_point)
     zeros = offset.data.astype(np.int64).reshape(-1, *[1] * (w.ndim - 1))
-    sums = np.sum(np.abs(kernel.data.astype(np.int64) - zeros).reshape(w.shape[0], -1), axis=1)
+    sums = np.sum(np.abs(kernel.data.astype(np.int64) - zeros).reshape(int(w.shape[0]), -1), axis=1)
     return max(int(np.max(sums, initial=0)), 1)
 
 

@@ -10,6 +10,7 @@ from jaxport.importer.ops.indexing import reverse_sequence
 from jaxport.importer.resolving.registry import earlier, op, variant
 from jaxport.importer.values.host import RuntimeValue, Tensor
 from jaxport.importer.values.namespaces import jnp, lax, nn
+from jaxport.jaxprs import Dim
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -115,7 +116,7 @@ def _initial(state: Tensor, zeros: Tensor) -> Tensor:
 
 
 def _scanned(
-    step: Step, states: States, inputs: Tensor, steps: int, lengths: Tensor | None, reverse: bool
+    step: Step, states: States, inputs: Tensor, steps: Dim, lengths: Tensor | None, reverse: bool
 ) -> tuple[Tensor, States]:
     """Return the first state at every step, and all final states; beyond its length a sequence keeps its state.
 

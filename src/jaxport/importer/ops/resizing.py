@@ -110,7 +110,7 @@ def resized(x, axes, sizes, scales=None, **options):
 def _scaled_size(n: Dim, scale: float) -> Dim:
     """Return `floor(n * scale)`, rounded as in single precision."""
     if not is_dim(n):
-        return int(np.float32(n) * np.float32(scale))
+        return int(np.float32(int(n)) * np.float32(scale))
     below = next((q for q in range(1, 1025) if np.float32(round(scale * q) / q) == np.float32(scale)), None)
     if below is None:
         why = f"the scale {scale} of a symbolic size is not a simple fraction; give the axis a fixed size"

@@ -28,7 +28,7 @@ def _transformed(x: Tensor, length: Tensor | None, axis: int, inverse: int, ones
     return _parts(lax.slice_in_dim(y, 0, y.shape[axis] // 2 + 1, axis=axis) if onesided else y)
 
 
-def _mirrored(half: Tensor, length: Tensor, axis: int) -> Tensor:
+def _mirrored(half: Tensor, length: Tensor | Dim, axis: int) -> Tensor:
     """Return the whole transform of a real signal, whose second half has the conjugates of the first."""
     inner = lax.slice_in_dim(half, 1, (length + 1) // 2, axis=axis)
     return jnp.concatenate([half, jnp.conj(jnp.flip(inner, axis))], axis=axis)

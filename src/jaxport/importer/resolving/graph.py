@@ -44,7 +44,7 @@ class Body:
         made = {value for node in self.nodes for value in node.outputs if value is not None}
         seen = set(self.outputs)
         for node in reversed(self.nodes):
-            used = [value for value in node.inputs if value in made]
+            used = [value for value in (*node.inputs, *node.halves) if value in made]
             used += [value for inner in node.bodies() for value in inner.captured if value in made]
             node.expired = tuple(value for value in dict.fromkeys(used) if value not in seen)
             seen.update(node.expired)
@@ -90,7 +90,8 @@ class BoundNode:
     `kernel_layout` is the layout of a convolution's kernel, `channels_last` whether images have that layout where the
     node is computed, if it can be; `version` is that of the domain's opset, None for a function of the model; `bound` is the maximum number of rows of the result, `extent` the size of a slice
     along its axes if that does not depend on where it is, `decided_by` are the inputs of the model whose values alone
-    decide which branch of an `If` runs, `foreseen` are inputs whose result was found not to be too large.
+    decide which branch of an `If` runs, `foreseen` are inputs whose result was found not to be too large,
+    `halves` the operands of a product before they are cast from half precision.
     """
 
     node: ir.Node
@@ -108,6 +109,7 @@ class BoundNode:
     extent: tuple[int, ...] | None = None
     decided_by: tuple[str, ...] = ()
     foreseen: tuple[RuntimeValue, ...] = ()
+    halves: tuple[ir.Value, ...] = ()
 
     def input_mark(self, index: int) -> str | None:
         """Return the requirement of the input at `index`, as its operator's signature has it."""

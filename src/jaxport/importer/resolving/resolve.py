@@ -15,8 +15,7 @@ from onnx.defs import OpSchema, SchemaError
 from jaxport.errors import AGAIN, ModelError, Refusal, Unsupported, noted
 from jaxport.graph.editing import operator_name, subgraphs
 from jaxport.importer.limits import Limits
-from jaxport.importer.resolving.extents import place_slices
-from jaxport.importer.resolving.foreseeing import check_window
+from jaxport.importer.resolving.data_dependent_slices import place_slices
 from jaxport.importer.resolving.graph import (
     Body,
     BodyFunction,
@@ -26,14 +25,17 @@ from jaxport.importer.resolving.graph import (
     SchemaFunction,
     describe,
 )
+from jaxport.importer.resolving.halves import find_halves
 from jaxport.importer.resolving.layouts import choose
 from jaxport.importer.resolving.ranges import count_ranges
 from jaxport.importer.resolving.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
+from jaxport.importer.resolving.result_sizes import check_window
 from jaxport.importer.resolving.unchecked import is_ignored
 from jaxport.importer.values.dtypes import from_type_string
-from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue
+from jaxport.importer.values.host import Attribute, RuntimeValue
+from jaxport.importer.values.stored import attribute_value
 
-__all__ = ["attribute_value", "resolve", "schema_in_force", "tensor_value"]
+__all__ = ["resolve", "schema_in_force"]
 
 FIRST_IR_WITH_OPSETS = 3
 """Files of older versions have no opsets: their operators are those of version 1."""
@@ -80,20 +82,6 @@ def schema_in_force(domain: str, name: str, opset: int) -> OpSchema | None:
         return onnx.defs.get_schema(name, opset, domain)
     except SchemaError:
         return None
-
-
-def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
-    """Return the elements of a tensor without copying them: memory-mapped, or in the model.
-
-    Raises:
-      ModelError: the tensor names a file: it did not pass `jaxport.importer.loading.gate`.
-    """
-    if isinstance(tensor, ir.ExternalTensor):
-        raise ModelError("the data of a tensor is in a file that was not checked", where=f"tensor `{tensor.name}`")
-    if tensor.dtype == ir.DataType.STRING:
-        strings = np.array([text.decode("utf-8", "surrogateescape") for text in tensor.string_data()], dtype=object)  # type: ignore[attr-defined]
-        return HostValue(strings.reshape(tensor.shape.numpy()), name=tensor.name or "")
-    return HostValue(tensor.numpy(), name=tensor.name or "")
 
 
 class _Resolver:
@@ -162,6 +150,7 @@ class _Resolver:
         body.captured = tuple(captured)
         place_slices(body)
         count_ranges(body)
+        find_halves(body)
         body.expire()
         choose(body)
         return body
@@ -303,7 +292,7 @@ class _Resolver:
                 )
                 return None
             if attribute.type != ir.AttributeType.UNDEFINED:
-                wanted = declared.type.name if declared is not None else _kind(target, attribute)
+                wanted = cast("Any", declared.type).name if declared is not None else _kind(target, attribute)
                 if attribute.type.name != wanted:
                     raise ModelError(
                         f"the attribute `{attribute.name}` is {attribute.type.name}, not {wanted}",
@@ -463,8 +452,10 @@ def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: ob
     if missing or (most is not None and len(inputs) > most):
         if isinstance(target, BodyFunction):
             formal: Sequence[RuntimeValue] = target.body.inputs
+        elif isinstance(target, Operator) and not target.plain:
+            formal = target.inputs
         else:
-            formal = target.inputs if isinstance(target, Operator) and not target.plain else list(schema.inputs)
+            formal = [] if schema is None else list(schema.inputs)
         names = [parameter.name for parameter in formal]
         raise ModelError(
             f"the input `{names[missing[0]]}` is missing"
@@ -473,18 +464,6 @@ def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: ob
             where=describe(node),
             instead=AGAIN,
         )
-
-
-def attribute_value(attribute: ir.Attr) -> RuntimeValue:
-    """Return an attribute as operator functions take it: a Python value, a tuple, or a host value for a tensor."""
-    kind, value = attribute.type, attribute.value
-    if kind == ir.AttributeType.TENSOR:
-        return tensor_value(attribute.as_tensor())
-    if kind in (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS):
-        return tuple(value)
-    if kind == ir.AttributeType.TENSORS:
-        return tuple(map(tensor_value, value))
-    return value
 
 
 def _output_types(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.blocks import Boundary, current_recorder
+from jaxport.blocks import Boundary, comparing_sizes, current_recorder
 from jaxport.errors import (
     LONGEST_REASON,
     InvalidArgument,
@@ -23,12 +24,11 @@ from jaxport.errors import (
     noted,
 )
 from jaxport.importer.names import unique_identifiers
-from jaxport.importer.resolving.deciding import BRANCH_NOT_KNOWN
-from jaxport.importer.resolving.foreseeing import check_results, foresee
+from jaxport.importer.resolving.branch_inputs import BRANCH_NOT_KNOWN
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
 from jaxport.importer.resolving.layouts import RANK, arranged
 from jaxport.importer.resolving.registry import BOUND, EXTENT, Operator, OperatorFunction
-from jaxport.importer.resolving.resolve import tensor_value
+from jaxport.importer.resolving.result_sizes import check_results, foresee
 from jaxport.importer.running import marking
 from jaxport.importer.running.scope import EvaluationScope
 from jaxport.importer.running.segments import Item, Nested, Segment
@@ -38,6 +38,7 @@ from jaxport.importer.values.host import Attribute, HostValue, Key, RuntimeValue
 from jaxport.importer.values.image_layout import ImageLayout
 from jaxport.importer.values.namespaces import cast, known, random
 from jaxport.importer.values.recording import Recorded, active, check_size
+from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs import InconclusiveDimensionOperation
 
 __all__ = ["LARGE", "Observer", "Subgraph", "evaluate", "evaluate_blocks", "observed", "observing"]
@@ -124,14 +125,22 @@ def evaluate(body: Body, values: dict[ir.Value, RuntimeValue], key: Key | None =
       values: the inputs, and the initializers that are not to be read from the model.
       key: a `jax.random` key for the random operators; a fixed one if None.
     """
-    return _run(body, EvaluationScope(values, {}, key))
+    with _comparing(values):
+        return _run(body, EvaluationScope(values, {}, key))
 
 
 def evaluate_blocks(
     body: Body, items: Sequence[Item], values: dict[ir.Value, RuntimeValue], key: Key | None = None
 ) -> tuple[RuntimeValue, ...]:
     """Return the outputs as `evaluate` does, with each segment of `items` (the body's nodes) as a block."""
-    return _run(body, EvaluationScope(values, {}, key), {body: items})
+    with _comparing(values):
+        return _run(body, EvaluationScope(values, {}, key), {body: items})
+
+
+def _comparing(values: Mapping[ir.Value, RuntimeValue]) -> AbstractContextManager[None]:
+    """Return what is open while values of symbolic sizes are computed with."""
+    has_names = any(is_dim(size) for value in values.values() for size in getattr(value, "shape", ()))
+    return comparing_sizes() if has_names else nullcontext()
 
 
 def _run_items(items: Sequence[Item], scope: EvaluationScope) -> None:
@@ -286,7 +295,9 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             inputs, attributes = arrangement.inputs, arrangement.attributes
         else:
             inputs = [None if value is None else scope[value] for value in node.inputs]
-        if isinstance(target, Operator):
+        if recording is None and recorder is None and (product := _of_halves(node, scope)) is not None:
+            outputs: tuple[RuntimeValue, ...] = (product,)
+        elif isinstance(target, Operator):
             layout = ImageLayout(kernel=node.kernel_layout) if arrangement is None else arrangement.layout
             outputs = _call(node, target, target.in_layout(layout), inputs, attributes, scope)
         else:
@@ -310,6 +321,17 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             scope.last[value] = output
         else:
             scope.values[value] = output
+
+
+def _of_halves(node: BoundNode, scope: EvaluationScope) -> jax.Array | None:
+    """Return a product of arrays in half precision that a file casts to float32 first; None for any other node.
+
+    Blocks and printed source have the operators of the file.
+    """
+    operands = [scope[value] for value in node.halves]
+    if not operands or not all(isinstance(x, jax.Array) for x in operands):
+        return None
+    return jnp.matmul(*operands, preferred_element_type=np.float32)
 
 
 LARGE = 2**30

@@ -17,8 +17,8 @@ from jaxport.importer.loading.claims import Role, claims
 from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.resolving.registry import Operator
-from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.tensors.tables import is_table, is_window
+from jaxport.importer.values.stored import tensor_value
 from jaxport.onnx_facts import (
     ARITHMETIC,
     COMPARISONS,

@@ -15,12 +15,12 @@ from jax.sharding import NamedSharding, Sharding
 from jaxport.errors import InvalidArgument
 from jaxport.importer.loading.mapping import MappedTensor
 from jaxport.importer.resolving.graph import Body
-from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.tensors.parameters import Params
 from jaxport.importer.tensors.roles import TRAINABLE, Role, kernels, roles
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.image_layout import HWIO, OIHW, order
+from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs.meshes import on_host
 
 __all__ = ["Shardings", "Weights"]

@@ -16,7 +16,7 @@ from typing import TypeVar
 import jax
 
 from jaxport.errors import JaxportError, ValueNotKnown
-from jaxport.importer.resolving.deciding import BRANCH_NOT_KNOWN
+from jaxport.importer.resolving.branch_inputs import BRANCH_NOT_KNOWN
 from jaxport.importer.traced.conditions import (
     Condition,
     Equality,

@@ -59,7 +59,7 @@ def _broken(program: Program, shapes: Mapping[str, tuple[dims.Dim, ...]]) -> tup
     try:
         declared = input_specs(program)
         sizes = {
-            str(dim): size
+            str(dim): int(size)
             for name, spec in declared.items()
             for dim, size in zip(getattr(spec, "shape", ()), shapes.get(name, ()), strict=False)
             if not dims.is_static(dim) and dims.is_static(size)

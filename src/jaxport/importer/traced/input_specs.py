@@ -21,7 +21,7 @@ from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
 from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
-from jaxport.jaxprs.dims import constraints_of, evaluate
+from jaxport.jaxprs.dims import constraints_of, evaluate, static
 
 if TYPE_CHECKING:
     from jaxport.importer.program import Program
@@ -93,7 +93,7 @@ def input_specs(
             return made
         least = read[value.name or ""]
         sizes = [names.size(text) + (least - 1) for text in elements[value]]
-        return ReadSizes(made, HostValue(np.array(sizes, dtype=object).reshape(shape), dtype, value.name or ""))
+        return ReadSizes(made, HostValue(np.array(sizes, dtype=object).reshape(static(shape)), dtype, value.name or ""))
 
     return {value.name or "": spec(value) for value in open_inputs}
 

@@ -179,7 +179,7 @@ class HostValue:
         """Whether some element is a dim, so that no NumPy array of `dtype` can hold it."""
         return self.data.dtype == object and self.dtype != STRING
 
-    def reshape(self, *shape: Dim) -> HostValue:
+    def reshape(self, *shape: Any) -> HostValue:
         return HostValue(self.data.reshape(*shape), self.dtype)
 
     def tolist(self) -> RuntimeValue:

@@ -125,7 +125,7 @@ class Recording:
             with recording_scope(Recording(node=self.node)) as inner:
                 parameters = map_leaves(recorded, args)
                 result = function(*parameters)
-                live = inner._live(result, {})
+                live = inner._live(result, IdentityMap())
             record.parameters, record.steps, record.result = _shown(parameters, {}), inner.steps, _shown(result, {})
             return live
 
@@ -356,6 +356,6 @@ def _shown(tree: RuntimeValue, functions: Mapping[PythonFunction, Function]) -> 
     def shown(leaf: RuntimeValue) -> RuntimeValue:
         if isinstance(leaf, Recorded):
             return leaf.variable
-        return functions.get(leaf, leaf)
+        return functions.get(leaf, leaf) if _is_python_function(leaf) else leaf
 
     return map_leaves(shown, tree)

@@ -7,7 +7,7 @@ which an architecture test checks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 from jax._src import core as _core
@@ -25,7 +25,7 @@ from jax.extend.core import (
 from jax.extend.core.primitives import closed_call_p, convert_element_type_p, random_gamma_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from jaxport.jaxprs.aliases import Array, PyTree
+from jaxport.jaxprs.aliases import Array, Effect, PyTree
 from jaxport.jaxprs.releases.versions import release
 
 if TYPE_CHECKING:
@@ -119,6 +119,11 @@ def reference_of(effect: object) -> Var | None:
     Before JAX 0.10 an effect has the place of the reference among the operands, which stays as it is.
     """
     return getattr(effect, "input", None)
+
+
+def with_reference(effect: Effect, reference: Atom) -> Effect:
+    """Return an effect on another mutable reference than the one that it names."""
+    return cast("Any", effect).replace(reference)
 
 
 def varying(value: Array, axes: tuple[str, ...]) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs.dims import static
 from jaxport.mox.edits.checks import check_predicate
 from jaxport.mox.edits.lora import (
     GATE,
@@ -146,7 +147,7 @@ def ia3(*, inputs: bool = False, weights: Callable[[str], bool] | None = None, n
             "inputs": inputs,
             "mergeable": scaled is not None,
         }
-        params: dict[str, Array] = {f"{before}ia3_scale": np.ones(sizes, kernel.dtype)}
+        params: dict[str, Array] = {f"{before}ia3_scale": np.ones(static(sizes), kernel.dtype)}
         argument = kernel.argument if inputs else None
         return _replacement(_multiplied(before, argument, places, _gate(before, name)), params, config, before)
 

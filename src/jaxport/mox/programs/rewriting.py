@@ -15,7 +15,7 @@ __all__ = ["TypeRewriting"]
 class TypeRewriting(VariableRewriting):
     """One pass over a program; a subclass maps types, params and constants."""
 
-    def avals(self, aval: object) -> Sequence[Aval] | None:
+    def avals(self, aval: Aval) -> Sequence[Aval] | None:
         """Return the other type, if there is one."""
         other = self.aval(aval)
         return None if other is aval else [other]

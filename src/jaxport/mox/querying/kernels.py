@@ -60,7 +60,7 @@ class Kernel:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     batch: tuple[int, ...] = ()
-    shape: tuple[int, ...] = ()
+    shape: tuple[Dim, ...] = ()
     dtype: np.dtype | None = None
     argument: int = 0
     met: tuple[int, ...] | None = None

@@ -13,7 +13,7 @@ from jaxport.mox.querying.match import Match
 __all__ = ["framework"]
 
 
-class Programs(Framework):
+class Programs(Framework[Mox | Match]):
     """Traced programs: they hold arrays by path, and their own blocks are found when they run."""
 
     def is_module(self, value: object) -> bool:
@@ -29,12 +29,12 @@ class Programs(Framework):
         """Whether a value is a Mox."""
         return isinstance(value, Mox)
 
-    def submodules(self, module: Module) -> Iterator[tuple[str, Module]]:
+    def submodules(self, module: Mox | Match) -> Iterator[tuple[str, Module]]:
         """Yield no modules."""
         del module
         return iter(())
 
-    def leaves(self, module: Module) -> list[Leaf]:
+    def leaves(self, module: Mox | Match) -> list[Leaf]:
         """Return the arrays that the program holds.
 
         A block that is being replaced has no arrays of its own: it calls the original.
@@ -46,7 +46,7 @@ class Programs(Framework):
             for weight in module.weights
         ]
 
-    def config(self, module: Module) -> dict[str, PyTree]:
+    def config(self, module: Mox | Match) -> dict[str, PyTree]:
         """Return no fields."""
         del module
         return {}

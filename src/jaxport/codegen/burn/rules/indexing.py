@@ -16,6 +16,7 @@ from jaxport.codegen.burn.rules.shapes import added_axes, counted, padded, part_
 from jaxport.codegen.burn.values import TypedValue, same, tensor
 from jaxport.codegen.rust.nodes import Array, Binary, Literal, RustRange, Slices, method
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.jaxprs.dims import static
 
 INDEX = np.dtype("int32")
 
@@ -84,7 +85,11 @@ def _known_starts(
     indices: TypedValue, x: TypedValue, start_map: Sequence[int], sizes: Sequence[Dim]
 ) -> list[Dim] | None:
     """Return where a window begins, if that is known and inside."""
-    known = indices.known if isinstance(indices.known, np.ndarray) else np.full(indices.shape, indices.known, object)
+    known = (
+        indices.known
+        if isinstance(indices.known, np.ndarray)
+        else np.full(static(indices.shape), indices.known, object)
+    )
     starts: list[Dim] = [0] * len(x.shape)
     for axis, start in zip(start_map, known.ravel().tolist(), strict=True):
         last = x.shape[axis] - sizes[axis]

@@ -31,6 +31,18 @@ impl ${root} {
         }
     }
 
+    /// Reads the weights of bytes that are part of the program; those of Burn's own format are not copied.
+    pub fn from_static(
+        bytes: &'static Aligned<[u8]>,
+        device: &Device,
+    ) -> Result<Self, SafetensorsStoreError> {
+        if bytes.0.starts_with(&BURNPACK) {
+            Self::from_store(BurnpackStore::from_static(&bytes.0)${cast}, device).map_err(other)
+        } else {
+            Self::from_bytes(bytes.0.to_vec(), device)
+        }
+    }
+
     /// The model with the weights that are part of the program.
     #[cfg(feature = "embed")]
     pub fn embedded(device: &Device) -> Result<Self, SafetensorsStoreError> {
@@ -57,6 +69,18 @@ impl ${root} {
         Ok(model)
     }
 }
+
+/// The model with the weights that are part of the program, on the default device.
+#[cfg(feature = "embed")]
+impl Default for ${root} {
+    fn default() -> Self {
+        Self::embedded(&Device::default()).expect("the weights are those of the model")
+    }
+}
+
+/// Bytes that lie where numbers may: `&Aligned(*include_bytes!("model.bpk"))`.
+#[repr(C, align(64))]
+pub struct Aligned<Bytes: ?Sized>(pub Bytes);
 
 /// The first bytes of a file of Burn's own format.
 const BURNPACK: [u8; 4] = 0x4255524e_u32.to_le_bytes();

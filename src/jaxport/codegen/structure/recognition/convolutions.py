@@ -14,6 +14,7 @@ from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.values.host import Attribute, RuntimeValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs import Dim
+from jaxport.jaxprs.dims import static
 
 __all__ = ["convolution", "stored_convolution"]
 
@@ -111,7 +112,7 @@ def _padding(pads: RuntimeValue, sizes: Sequence[Dim], config: Mapping[str, Attr
         known = sizes
     if pads != "VALID" and not all(isinstance(size, int) for size in known):
         return {"padding": None, "named_padding": pads}
-    pairs = lax.padtype_to_pads(known, whole, strides, pads) if pads != "VALID" else [(0, 0)] * len(whole)
+    pairs = lax.padtype_to_pads(static(known), whole, strides, pads) if pads != "VALID" else [(0, 0)] * len(whole)
     padding = tuple((int(low), int(high)) for low, high in pairs)
     return {"padding": padding} | ({"named_padding": pads} if pads != "VALID" else {})
 

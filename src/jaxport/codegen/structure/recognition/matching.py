@@ -17,9 +17,10 @@ from jaxport.codegen.tree import Layer, Leaf, Op, Weight
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BoundNode
-from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
+from jaxport.importer.values.stored import tensor_value
+from jaxport.jaxprs.dims import static
 
 __all__ = ["LayerWeights", "Matcher", "are_of_type"]
 
@@ -53,7 +54,7 @@ class LayerWeights:
         """Return a parameter, with its axes in another order."""
         name, file, weights = self.names[variable], self.files[variable], self.program.weights
         dtype, order = np.dtype(variable.dtype), weights.axes(file)
-        weight = Weight(name, variable.shape, dtype, lambda: weights.host_array(file), axes=order, origin=file)
+        weight = Weight(name, static(variable.shape), dtype, lambda: weights.host_array(file), axes=order, origin=file)
         return weight if axes is None else weight.transposed(axes)
 
     def initializer(self, node: BoundNode, index: int) -> Weight | None:
@@ -137,7 +138,7 @@ class Matcher:
         if not self.is_parameter(stored) or stored in self.weights.shared:
             return None
         if squeezed is not None:
-            return self.weights.weight(stored).reshaped(turned_from.shape).transposed(axes)
+            return self.weights.weight(stored).reshaped(static(turned_from.shape)).transposed(axes)
         return self.weights.weight(turned_from, axes)
 
     def vector(self, value: RuntimeValue, size: int) -> Weight | None:

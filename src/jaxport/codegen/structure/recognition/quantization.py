@@ -16,9 +16,10 @@ from jaxport.codegen.rewriting.producers import Producers, is_number
 from jaxport.codegen.rewriting.steps import REARRANGING, in_place, reads, renamed
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.ops.quantization import dequantize
-from jaxport.importer.resolving.resolve import tensor_value
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
+from jaxport.importer.values.stored import tensor_value
+from jaxport.jaxprs.dims import static
 
 __all__ = [
     "dequantized",
@@ -87,7 +88,7 @@ def dequantized(value: RuntimeValue, node: object, made: Mapping[Variable, Op]) 
             return Weight(stored.name, value.shape, value.dtype, lambda: value.data, trained=True)
         order = _order(value, stored.node, made)
         if order is not None:
-            shape, read = tuple(value.shape), partial(_values, stored.node, order)
+            shape, read = static(value.shape), partial(_values, stored.node, order)
             return Weight(stored.name, shape, np.dtype(value.dtype), read)
     return None
 

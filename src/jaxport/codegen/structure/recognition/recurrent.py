@@ -14,6 +14,7 @@ from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue
 from jaxport.importer.values.recording import Function, Variable
+from jaxport.jaxprs.dims import static
 
 __all__ = ["recurrent"]
 
@@ -152,7 +153,7 @@ class Packed:
         return self._rows[value] if isinstance(value, Variable) else None
 
     def _found(self, value: Variable, is_matrix: bool) -> np.ndarray | None:
-        sizes = value.shape[: len(value.shape) - is_matrix]
+        sizes = static(value.shape[: len(value.shape) - is_matrix])
         if self.matcher.is_parameter(value) and value not in self._turned:
             self._first[value] = self._count
             self._count += math.prod(sizes)
@@ -186,9 +187,9 @@ class Packed:
             if value in self._first and value not in self._turned:
                 return None  # elsewhere its rows are those of gates
             if value not in self._first:
-                self._first[value], self._count = self._count, self._count + value.shape[-1]
+                self._first[value], self._count = self._count, self._count + int(value.shape[-1])
                 self._turned.add(value)
-            return np.arange(self._first[value], self._first[value] + value.shape[-1])
+            return np.arange(self._first[value], self._first[value] + int(value.shape[-1]))
         joined = self.matcher.step(value, "jnp.concatenate")
         if joined is None or joined.step.kwargs.get("axis", 0) not in (1, -1):
             return None
@@ -246,8 +247,8 @@ class Packed:
         if parameter in self._turned:
             if len(numbers) < self._length(parameter):
                 return None  # a part that is not in one piece
-            return Weight(whole.name, tuple(parameter.shape), whole.dtype, whole.read, origin=whole.origin)
-        width = parameter.shape[-1] if is_matrix else 1
+            return Weight(whole.name, static(parameter.shape), whole.dtype, whole.read, origin=whole.origin)
+        width = int(parameter.shape[-1]) if is_matrix else 1
         shape = (width, len(numbers)) if is_matrix else (len(numbers),)
         read = lambda: np.ascontiguousarray(whole.read().reshape(-1, *shape[:-1])[rows].T)
         part = None if len(numbers) == self._length(parameter) else (begin * width, rows.stop * width)
@@ -260,7 +261,7 @@ class Packed:
         return rows
 
     def _length(self, parameter: Variable) -> int:
-        return parameter.shape[-1] if parameter in self._turned else self._known(parameter).size
+        return int(parameter.shape[-1]) if parameter in self._turned else self._known(parameter).size
 
     def _is_own(self, op: Op) -> bool:
         """Whether only a node, or the same in other calls of its module, reads the parameters."""

@@ -83,7 +83,7 @@ def _standardized(normal: RuntimeValue, out: Variable, producers: Producers) -> 
     for bound in bindings(pattern(CENTERED), normal, producers):
         x, epsilon = bound["x"], number(bound["epsilon"])
         if _axes(bound["axes"]) == spatial and epsilon is not None and isinstance(x, Variable) and x.shape == out.shape:
-            return x, channels, epsilon
+            return x, int(channels), epsilon
     for bound in bindings(pattern(f"jnp.reshape({CENTERED}, _)"), normal, producers):
         rows, epsilon, grouped = bound["x"], number(bound["epsilon"]), producers.step(bound["x"], "jnp.reshape")
         x, (batch, groups, *others) = (None if grouped is None else grouped.args[0]), rows.shape

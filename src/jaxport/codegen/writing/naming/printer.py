@@ -7,9 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from jaxport.codegen.rewriting.producers import number as number_of
 from jaxport.codegen.structure.spelling.rewritten import MOVING, ROLES
-from jaxport.codegen.tree import Call, Layer
+from jaxport.codegen.tree import Call, Layer, Module
 from jaxport.codegen.writing.fields import Fields, key_of
 from jaxport.codegen.writing.flat import Printer, default_name, leaves
 from jaxport.codegen.writing.literals import name
@@ -32,7 +34,7 @@ class NamingPrinter(Printer):
       started: the values that loops begin with.
       readers: the steps that read each value.
       makers: the steps that make each value.
-      returned: the names that the results have in the modules that are called, by the module's identity.
+      returned: the names that the results have in the modules that are called.
       busy: when nothing reads any more what each name holds, as a number of a step.
       last: the last step that reads each value.
       now: the step that is printed.
@@ -44,7 +46,7 @@ class NamingPrinter(Printer):
     started: set[Variable] = field(default_factory=set)
     readers: Readers = field(default_factory=dict)
     makers: dict[Variable, Step] = field(default_factory=dict)
-    returned: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    returned: dict[Module, tuple[str, ...]] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=dict)
     last: dict[Variable, float] = field(default_factory=dict)
     now: float = -1
@@ -88,7 +90,7 @@ class NamingPrinter(Printer):
         if step.name == "jnp.split":
             return self._parts(step)
         module = step.node.module if isinstance(step.node, Call) else None
-        own = self.returned.get(id(module), ())
+        own = self.returned.get(module, ()) if module is not None else ()
         is_told = isinstance(step.outputs, tuple) and len(own) == len(step.outputs) and default != "x"
         return [one or default for one in own] if is_told else default
 
@@ -131,4 +133,7 @@ class NamingPrinter(Printer):
         if isinstance(source, Variable) and isinstance(step.outputs, Variable) and source in self.called:
             self.called[step.outputs] = self.called[source]
             return self.called[source]
-        return (role_of(step.outputs, self.readers) if isinstance(step.outputs, Variable) else "") or self.default(step)
+        if not isinstance(step.outputs, Variable):
+            return self.default(step)
+        is_mask = step.outputs.dtype == np.bool_ and len(step.outputs.shape) > 1
+        return role_of(step.outputs, self.readers) or ("mask" if is_mask else self.default(step))

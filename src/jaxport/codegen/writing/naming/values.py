@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import jax.numpy as jnp
@@ -9,9 +10,10 @@ import numpy as np
 
 from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.structure.spelling.rewritten import MOVING
+from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["DESCRIPTIONS", "Readers", "description", "readers_of", "role_of"]
+__all__ = ["DESCRIPTIONS", "Readers", "argument_description", "description", "readers_of", "role_of"]
 
 Readers = Mapping[Variable, Sequence[Step]]
 """The steps that read each value."""
@@ -30,20 +32,20 @@ ACTIVATIONS = frozenset(
 ) | {"jnp.tanh", "nn.sigmoid"}
 
 NOUNS = {
-    "jnp.mean": "mean", "jnp.var": "variance", "jnp.std": "deviation", "jnp.sum": "total", "jnp.prod": "product", "jnp.max": "maximum",
-    "jnp.min": "minimum", "jnp.maximum": "largest", "jnp.minimum": "smallest", "jnp.sqrt": "root", "lax.rsqrt": "scale",
+    "jnp.mean": "mean", "jnp.var": "variance", "jnp.std": "deviation", "jnp.sum": "total", "jnp.prod": "product", "jnp.max": "greatest",
+    "jnp.min": "least", "jnp.maximum": "greater", "jnp.minimum": "lesser", "jnp.sqrt": "root", "lax.rsqrt": "scale",
     "jnp.square": "squares", "jnp.exp": "exponentials", "jnp.log": "logarithms", "nn.log_softmax": "logarithms", "jnp.abs": "magnitude",
     "jnp.cumsum": "sums", "jnp.arange": "positions", "jnp.argmax": "indices", "jnp.argmin": "indices", "jnp.argsort": "order",
     "jnp.sort": "ordered", "jnp.concatenate": "joined", "jnp.stack": "stacked", "jnp.pad": "padded", "jnp.tile": "repeated",
     "jnp.repeat": "repeated", "jnp.broadcast_to": "expanded", "jnp.where": "chosen", "jnp.take": "rows", "jnp.take_along_axis": "chosen",
-    "jnp.clip": "clipped", "jnp.round": "rounded", "jnp.floor": "rounded", "jnp.ceil": "rounded", "jnp.sign": "signs", "jnp.roll": "rolled",
-    "jnp.flip": "reversed_", "jnp.reshape": "reshaped", "jnp.transpose": "transposed", "jnp.squeeze": "squeezed",
+    "jnp.clip": "bounded", "jnp.round": "rounded", "jnp.floor": "rounded", "jnp.ceil": "rounded", "jnp.sign": "signs", "jnp.roll": "rolled",
+    "jnp.flip": "reversed_", "jnp.reshape": "arranged", "jnp.transpose": "transposed", "jnp.squeeze": "squeezed",
     "jnp.expand_dims": "unsqueezed", "astype": "converted", "T": "transposed", "mT": "transposed", "jnp.matmul": "product", "@": "product",
     "jnp.einsum": "product", "lax.conv_general_dilated": "features", "lax.conv_transpose": "features", "lax.reduce_window": "pooled",
     "nn.max_pool": "pooled", "nn.avg_pool": "pooled", "helper.rotary": "rotated", "jnp.tril": "triangle", "jnp.triu": "triangle",
     "nn.logsumexp": "total", "jnp.linalg.norm": "norm", "jnp.power": "power", "**": "power", "-": "difference", "%": "remainder",
     "//": "quotient", "helper.scatter_nd": "updated", "helper.scatter_elements": "updated", "helper.write_into_cache": "updated",
-    "helper.gather_nd": "rows", "jnp.logical_and": "mask", "jnp.logical_or": "mask", "jnp.logical_not": "mask",
+    "helper.gather_nd": "rows", "lax.cond": "chosen", "lax.switch": "chosen", "lax.scan": "state", "lax.while_loop": "state", "jnp.logical_and": "mask", "jnp.logical_or": "mask", "jnp.logical_not": "mask",
 }  # fmt: skip
 """What a function makes."""
 DESCRIPTIONS = frozenset(NOUNS.values()) | frozenset(
@@ -134,8 +136,8 @@ def description(step: Step, readers: Readers, makers: Mapping[Variable, Step]) -
         return "part"
     if step.name in ("+", "*", "/"):
         return _of_arithmetic(step)
-    last = step.name.rpartition(".")[2]
-    named = NOUNS.get(step.name) or (last if last.endswith("ed") and last.isidentifier() else "")
+    words = step.name.rpartition(".")[2].split("_")
+    named = NOUNS.get(step.name) or next((word for word in words if re.fullmatch("[a-z]+ed", word)), "")
     named = named or {"method": "updated", "vmap": "mapped"}.get(step.form)
     return named or ("indices" if jnp.issubdtype(value.dtype, np.integer) else "x")
 
@@ -148,3 +150,34 @@ def _of_arithmetic(step: Step) -> str:
     if step.name == "+":
         return "residual" if first.shape == second.shape and len(first.shape) > 1 else "total"
     return "product" if step.name == "*" else "ratio"
+
+
+def argument_description(argument: Variable, items: Sequence[Item], parameters: Mapping[Module, Sequence[str]]) -> str:
+    """Return a name for an argument of a module beside `x`: what the modules call it that it is handed to, or what is done with it.
+
+    Args:
+      argument: the argument.
+      items: what the module computes.
+      parameters: the names of the arguments of the modules inside.
+    """
+    ops = [item.step for item in items if isinstance(item, Op)]
+    readers = readers_of(ops)
+    if role := role_of(argument, readers):
+        return role
+    calls = [
+        call for item in items for call in (item.calls if isinstance(item, Loop) else [item]) if isinstance(call, Call)
+    ]
+    for call in calls:
+        for value, name in zip(call.inputs, parameters.get(call.module, ()), strict=False):
+            if value is argument and not re.fullmatch(r"x(_\d+)?", name):
+                return re.sub(r"_\d+$", "", name)
+    labels = [
+        item.label.lower() for item in items if isinstance(item, Layer) and any(one is argument for one in item.inputs)
+    ]
+    if labels and all(re.match(r"(to_)?(k|v|kv)(_|$)|key|value", label.rpartition(".")[2]) for label in labels):
+        return "memory"
+    sums = [step.outputs for step in readers.get(argument, ()) if step.name == "+"]
+    if not sums or len(sums) < len(readers[argument]):
+        return "x"
+    projected = [value for item in items if isinstance(item, Layer) and item.kind == "Linear" for value in item.inputs]
+    return "offset" if any(one is value for one in sums for value in projected) else "residual"

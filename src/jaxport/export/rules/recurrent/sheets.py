@@ -139,7 +139,7 @@ def _spread(sheet: Sheet, labels: Sequence[int], sizes: Sequence[int]) -> tuple[
 def transposed(sheet: Sheet, permutation: Sequence[int]) -> Sheet:
     """Return `sheet` with its axes in another order."""
     order = [sheet.features.index(axis) for axis in permutation if sheet.labels[axis] == FEATURE]
-    labels, shape = ([values[axis] for axis in permutation] for values in (sheet.labels, sheet.shape))
+    labels, shape = [sheet.labels[axis] for axis in permutation], [sheet.shape[axis] for axis in permutation]
     return sheet.with_features(lambda x: x.transpose(order), labels, shape)
 
 
@@ -200,7 +200,7 @@ def squeezed(sheet: Sheet, axes: Sequence[int]) -> Sheet:
         raise Unfit(MOVED)
     drop = tuple(sheet.features.index(axis) for axis in axes if sheet.labels[axis] == FEATURE)
     kept = [axis for axis in range(len(sheet.shape)) if axis not in axes]
-    labels, shape = ([values[axis] for axis in kept] for values in (sheet.labels, sheet.shape))
+    labels, shape = [sheet.labels[axis] for axis in kept], [sheet.shape[axis] for axis in kept]
     return sheet.with_features(lambda x: x.squeeze(drop), labels, shape)
 
 

@@ -37,7 +37,7 @@ class At:
 
 
 @dataclass(frozen=True)
-class Product:
+class Term:
     """A term of a sum.
 
     Attributes:
@@ -52,18 +52,18 @@ class Product:
     operand: Seen | None = None
     scale: float = 1.0
 
-    def times(self, other: Product) -> Product | None:
+    def times(self, other: Term) -> Term | None:
         """Return the product of two products; None if both have weights."""
         if self.weights is not None and other.weights is not None:
             return None
         first = self if self.weights is not None else other
         scale = self.scale * other.scale
-        return Product((*self.factors, *other.factors), first.weights, first.operand, scale)
+        return Term((*self.factors, *other.factors), first.weights, first.operand, scale)
 
 
-def products(seen: Seen) -> list[Product]:
+def products(seen: Seen) -> list[Term]:
     """Return the terms of a value: sums and products are multiplied out down to the first matrix of weights."""
-    terms: list[Product] = []
+    terms: list[Term] = []
     for term in _terms(seen):
         terms += _multiplied_out(term)
     return terms
@@ -87,30 +87,30 @@ def is_used_once(seen: Seen) -> bool:
     return all(len(value.uses()) == 1 and not value.is_graph_output() for value in (seen.value, seen.entry))
 
 
-def _multiplied_out(seen: Seen) -> list[Product]:
+def _multiplied_out(seen: Seen) -> list[Term]:
     number = _number(seen)
     if number is not None:
-        return [Product(scale=number)] if number else []
+        return [Term(scale=number)] if number else []
     if (weights := stack(seen)) is not None:
-        return [Product(weights=weights)]
+        return [Term(weights=weights)]
     if (chosen := seen.operands("Where")) is not None and chosen[2].scalar == 0:
         return [replace(one, factors=(chosen[0], *one.factors)) for one in products(chosen[1])]
     if seen.is_op("Cast") and source(seen.node).dtype is ir.DataType.BOOL:
-        return [Product((look(source(seen.node), seen.axes),))]
+        return [Term((look(source(seen.node), seen.axes),))]
     if (picked := _picked(seen)) is not None:
         return products(picked)
     if (summed := seen.reduced("ReduceSum")) is not None:
         return products(summed)
     sides = seen.operands("Mul") or multiplied(seen)
     if sides is None or len(sides) != 2:
-        return [Product((seen,))]
+        return [Term((seen,))]
     for one, other in (sides, sides[::-1]):
         if seen.is_op("MatMul") and (weights := stack(one)) is not None:
-            return [Product(weights=weights, operand=other)]
+            return [Term(weights=weights, operand=other)]
     left, right = products(sides[0]), products(sides[1])
     combined = [one.times(other) for one in left for other in right] if len(left) * len(right) <= MOST else [None]
     known = [one for one in combined if one is not None]
-    return known if len(known) == len(combined) else [Product((seen,))]
+    return known if len(known) == len(combined) else [Term((seen,))]
 
 
 def _number(seen: Seen) -> float | None:

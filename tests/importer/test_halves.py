@@ -1,0 +1,72 @@
+"""Products in half precision that a file computes in float32: multiplied as they are, with sums in float32."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx.helper
+import pytest
+
+import jaxport
+import jaxport.testing
+
+DTYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16}
+
+
+def model(left: str = "bfloat16", right: str = "bfloat16", *, shape: tuple[int, ...] = (4, 6)) -> jaxport.Program:
+    """A product of casts of `x` and of the weight `w`, cast back."""
+    kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for name, dtype in DTYPES.items()}
+    make = onnx.helper.make_node
+    nodes = [
+        make("Cast", ["x"], ["wide_x"], to=onnx.TensorProto.FLOAT),
+        make("Cast", ["w"], ["wide_w"], to=onnx.TensorProto.FLOAT),
+        make("MatMul", ["wide_x", "wide_w"], ["wide"]),
+        make("Cast", ["wide"], ["y"], to=kinds[left]),
+    ]
+    weight = np.random.default_rng(0).normal(size=shape).astype(DTYPES[right])
+    tensor = onnx.helper.make_tensor("w", kinds[right], shape, weight.tobytes(), raw=True)
+    x = onnx.helper.make_tensor_value_info("x", kinds[left], ["B", shape[-2]])
+    graph = onnx.helper.make_graph(nodes, "product", [x], [onnx.helper.make_empty_tensor_value_info("y")], [tensor])
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    return jaxport.from_onnx(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
+
+
+def products(function, x):
+    """The dtypes of the operands of all products of a traced function."""
+    closed = jax.make_jaxpr(lambda x: function(x))(x)
+    return [[v.aval.dtype.name for v in e.invars] for e in closed.jaxpr.eqns if e.primitive.name == "dot_general"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operands_are_multiplied_as_they_are(dtype: str) -> None:
+    program = model(dtype, dtype)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(3, 4)), DTYPES[dtype])
+    assert products(program, x) == [[dtype, dtype]]
+    weight = np.asarray(program.params["w"])
+    expected = (np.float32(x) @ np.float32(weight)).astype(DTYPES[dtype])
+    for found in (program(x), jax.jit(program)(x)):
+        assert found.dtype == DTYPES[dtype]
+        np.testing.assert_allclose(np.float32(found), np.float32(expected), rtol=1e-2)
+
+
+def test_operands_of_two_types_are_cast() -> None:
+    x = jnp.ones((3, 4), jnp.bfloat16)
+    assert products(model("bfloat16", "float16"), x) == [["float32", "float32"]]
+
+
+def test_stacks_and_gradients() -> None:
+    program = model(shape=(2, 4, 6))
+    x = jnp.ones((3, 4), jnp.bfloat16)
+    assert program(x).shape == (2, 3, 6)
+    gradient = jax.grad(lambda x: program(x).astype(jnp.float32).sum())(x)
+    expected = np.float32(program.params["w"]).sum((0, 2))
+    np.testing.assert_allclose(np.float32(gradient), np.broadcast_to(expected, (3, 4)), rtol=2e-2)
+
+
+def test_the_file_is_written_again_as_it_was() -> None:
+    program = model()
+    exported = jaxport.to_onnx(program, [jaxport.testing.spec("B", 4, dtype=jnp.bfloat16)])
+    assert sorted(node.op_type for node in exported.model.graph) == ["Cast", "Cast", "MatMul"]
+    exported.verify()
+    program.verify()
