@@ -242,9 +242,11 @@ class StepPrinter:
 class _Referenced(ast.NodeTransformer):
     """Writes `device` in place of `&device`."""
 
-    def visit_Borrow(self, node: Borrow) -> ast.AST:
-        self.generic_visit(node)
-        return node.value if isinstance(node.value, ast.Name) and node.value.id == "device" else node
+    def visit(self, node: ast.AST) -> RuntimeValue:
+        node = self.generic_visit(node)
+        if isinstance(node, Borrow) and isinstance(node.value, ast.Name) and node.value.id == "device":
+            return node.value
+        return node
 
 
 def _read(node: ast.expr, variable: Variable) -> TypedValue:
