@@ -12,7 +12,7 @@ import argparse
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def losses(loss: Callable[[Any], jax.Array], weights: Any, steps: int) -> list[f
     return [*found, float(loss(weights))]
 
 
-def compared(path: Path, framework: str, steps: int) -> list[str]:
+def compared(path: Path, framework: Literal["nnx", "equinox"], steps: int) -> list[str]:
     """Return a row: the losses at both ends, and the largest difference between both sides, relative to the first loss."""
     program = jaxport.from_onnx(path)
     inputs = np.load(path.with_suffix(".0.npz"))
