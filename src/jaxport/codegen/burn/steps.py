@@ -244,8 +244,9 @@ class _Referenced(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> RuntimeValue:
         node = self.generic_visit(node)
-        is_device = isinstance(node, Borrow) and isinstance(node.value, ast.Name) and node.value.id == "device"
-        return node.value if is_device else node
+        if isinstance(node, Borrow) and isinstance(node.value, ast.Name) and node.value.id == "device":
+            return node.value
+        return node
 
 
 def _read(node: ast.expr, variable: Variable) -> TypedValue:

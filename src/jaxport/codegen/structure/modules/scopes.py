@@ -306,7 +306,7 @@ def share_tables(
         table: Variable = leaf.step.args[0]
         owner = owners.get(table) if isinstance(table, Variable) else None
         layer = maker.get(owner.outputs[0]) if owner is not None else None
-        if not isinstance(layer, Layer):
+        if not isinstance(table, Variable) or not isinstance(layer, Layer):
             continue
         chain, around = chains[leaf], common([chains[leaf], chains[layer]])
         if len(around) == len(chain):
