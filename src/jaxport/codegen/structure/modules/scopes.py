@@ -301,7 +301,9 @@ def share_tables(
     """
     maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
     for leaf in leaves:
-        table = leaf.step.args[0] if isinstance(leaf, Op) and leaf.step.name == "jnp.take" else None
+        if not isinstance(leaf, Op) or leaf.step.name != "jnp.take":
+            continue
+        table: Variable = leaf.step.args[0]
         owner = owners.get(table) if isinstance(table, Variable) else None
         layer = maker.get(owner.outputs[0]) if owner is not None else None
         if not isinstance(table, Variable) or not isinstance(layer, Layer):
