@@ -150,7 +150,7 @@ def by_operator(rows: Sequence[Mapping[str, Any]]) -> str:
 def sampled(comparison: Comparison) -> list[dict[str, Any]]:
     """Inputs that a program takes; none if those that are made up do not fit it."""
     try:
-        return [dict(run.arrays) for run in comparison.runs(None, None, 0)]
+        return [dict(run.arrays) for run in comparison.runs(None)]
     except JaxportError:
         return []
 

@@ -27,7 +27,7 @@ from benchmarks.bench_source import coverage
 from benchmarks.measure import rendered
 from jaxport.jaxprs.releases.versions import QUICKLY
 from jaxport.verify.importing import Comparison
-from jaxport.verify.running import Run
+from jaxport.verify.running import Run, Sampling
 from tests.codegen.structured import load
 
 LIST = Path(__file__).with_name("strangers.txt")
@@ -84,7 +84,7 @@ def measured(path: Path, sizes: Mapping[str, int]) -> dict[str, Any]:
         row["declared"] = told(error)
     comparison = Comparison(program, threads=1)
     try:
-        runs = list(comparison.runs(None, [dict(sizes)] if sizes else None, 0))
+        runs = list(comparison.runs(None, Sampling([dict(sizes)] if sizes else None)))
     except jaxport.JaxportError as error:
         row["difference"] = f"no inputs: {told(error)}"
         return row

@@ -26,6 +26,7 @@ from jaxport.importer.tensors.ties import Ties
 from jaxport.jaxprs import PythonFunction, PyTree
 from jaxport.onnx_facts import ROLES, STATE_DICT
 from jaxport.phases import phase
+from jaxport.verify.comparing import OF_DTYPES
 from jaxport.verify.importing import Comparison
 from jaxport.verify.report import Output, Report
 from jaxport.verify.running import Run
@@ -456,7 +457,7 @@ class _Beside(Comparison):
         """Return the inputs of the program that are the arguments of a call."""
         tensors = [leaf for leaf in call.leaves if isinstance(leaf, _torch().Tensor)]
         arrays = dict(zip(self.program.input_names, map(_array, tensors), strict=True))
-        run = next(self.runs(arrays, None, 0))
+        run = next(self.runs(arrays))
         return replace(run, sizes=call.sizes)
 
     def expected(self, run: Run) -> list[np.ndarray]:  # noqa: ARG002  the call has the arguments of the run
@@ -476,9 +477,8 @@ def _compared(program: Program, call: _ModuleCall) -> Report:
                 raise
             continue  # the module does not take these sizes
         sides = _Beside(program, other)
-        outputs += [
-            output for _, compared in sides.comparisons([sides.run_of(other)], None, None) for output in compared
-        ]
+        ((_, compared),) = sides.comparisons([sides.run_of(other)], OF_DTYPES)
+        outputs += compared
         if number:
             break
     return Report(call.name, tuple(outputs), runtime="PyTorch")

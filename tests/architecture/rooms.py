@@ -15,11 +15,11 @@ ROOMS: dict[str, str] = {
     "codegen/structure": "steps modules spelling recognition build",
     "export": "signature emit explain generation passes prepare flags delivery rules walk failures function_graph exported api",
     "graph": "editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
-    "importer": "limits names regular shown parts values resolving traced batching ops loading alike calls modules tensors running "
+    "importer": "limits names re2 representation parts values resolving traced batching ops loading alike calls modules tensors running "
     "program explain variants",
-    "jaxprs": "aliases identity dim_text releases walk dataflow dims rewrite alike widen taps mapped meshes",
+    "jaxprs": "aliases identity dim_text releases walk dataflow dims rewrite alike body_inputs taps vmap_axes meshes",
     "mox": "programs querying substitution serialize looking sharding edits",
-    "verify": "comparing precision runtime decoding sampling sizes given conditioning report running per_block importing verifying",
+    "verify": "comparing precision runtime decoding sampling size_choice given conditioning report running per_block importing verifying",
 }
 
 # Annotations and convenience methods that look at a later room, each with its reason.
@@ -34,7 +34,7 @@ LATER: dict[tuple[str, str, str], str] = {
     ("importer", "program", "explain"): "`program.explain()`",
     ("importer", "program", "variants"): "`program.with_params()`",
     ("importer", "resolving", "running"): "a layout looks at the values of the walk that it arranges",
-    ("importer", "shown", "program"): "what a program shows of itself",
+    ("importer", "representation", "program"): "what a program shows of itself",
     ("importer", "traced", "program"): "a program is recorded",
     ("mox", "programs", "looking"): "`mox.show()`",
     ("mox", "programs", "querying"): "`mox.select()`, and the types of predicates",

@@ -18,6 +18,7 @@ MODULES = ("jax._src", "jax.extend", "jax.interpreters")
 NEEDED = """
     jax._src.api.Inline
     jax._src.core
+    jax._src.export.shape_poly
     jax._src.export.shape_poly._DimExpr
     jax._src.flattree
     jax._src.interpreters.batching

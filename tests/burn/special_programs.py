@@ -98,7 +98,8 @@ def special_program(seed: int, index: int) -> SpecialProgram:
     given = [(shape, float_type) for shape in shapes] + [(choices.choice([(3,), (2, 3), shapes[0]]), integer_type)] * 2
     inputs = tuple(_drawn(choices, shape, dtype) for shape, dtype in given)
     with jax.enable_x64(is_wide):
-        writer = Writer(choices, (*EXPRESSIONS, *FURTHER, *FURTHER), nested=0.08, may_be_empty=True)
+        nested = 0.08 if index % 4 else 0.5  # each fourth one is about loops and branches
+        writer = Writer(choices, (*EXPRESSIONS, *FURTHER, *FURTHER), nested=nested, may_be_empty=True)
         scope = {writer.name("x"): jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs}
         names = list(scope)
         text = writer.written(scope, choices.randint(3, 6), 0)

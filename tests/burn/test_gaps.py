@@ -172,6 +172,7 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
 DETECTOR = """g (float[1, 6, 4] boxes, float[1, 2, 6] scores) => (int64[k, 3] chosen)
     { chosen = NonMaxSuppression(boxes, scores, most, overlap, least) }"""
 TOKENS = 32
+#: `random.normal`, `random.uniform`, `random.bernoulli` and `random.categorical`, as ONNX has them.
 DRAWN = """g (float[n] p, float[k, 3] logits) => (float[50000] normal, float[n] uniform, float[n] kept, int32[k, 20000] chosen) {
     normal = RandomNormal<shape = [50000], mean = 1.0, scale = 2.0>() uniform = RandomUniformLike<low = -1.0, high = 3.0>(p)
     kept = Bernoulli(p) chosen = Multinomial<sample_size = 20000>(logits) }"""

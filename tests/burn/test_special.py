@@ -114,6 +114,12 @@ INDEXED: Results = {
     "placed": lambda x, i: lax.dynamic_update_slice(x, x[:2, :2], (i[7], i[8])),
     "hot": lambda x, i: nn.one_hot(i, 5),
 }  # fmt: skip
+CONTROL: Results = {
+    "loop in a branch": lambda x: lax.cond(x.sum() > 0, lambda: lax.scan(lambda c, r: (2 * x, r), x, x)[0], lambda: x),
+    "branch in a loop": lambda x: lax.scan(lambda c, r: (lax.cond(r > 0, lambda: c + r, lambda: -c), c), x, x)[0],
+    "diagonal": lambda x: jax.grad(lambda a: jnp.diag(jnp.sin(a)).sum())(x[:9].reshape(3, 3)),
+    "top_k": lambda x: lax.top_k(x, 3)[1] + lax.top_k(-x, 3)[1] + jnp.argsort(x)[:3],
+}
 NONE = np.zeros((0, 3), np.float32)
 EMPTY: Results = {
     **{name: partial(getattr(jnp, name), axis=0) for name in "sum prod any all cumsum sort argsort".split()},
@@ -171,6 +177,7 @@ PROGRAMS: dict[str, Program] = {
     **{f"model {np.dtype(dtype).name}": Program(mlp(dtype), [np.random.default_rng(1).normal(size=(3, 8)).astype(dtype)], dtype == "float64") for dtype in ("float32", "float16", BFLOAT16, "float64")},
     "reduced float32": Program(FLOAT_REDUCED, [np.resize(floats("float32"), (7, 11))]),
     "reduced zeros": Program(REDUCED, [np.array([[0.0, -0.0, -0.0, 0.0, 1.0], [-0.0, 0.0, -0.0, -1.0, -0.0]], np.float32)]),
+    "control": Program(CONTROL, [np.linspace(1, -0.5, 10, dtype=np.float32)]),
     "indexed": Program(INDEXED, [TABLE, PLACES]),
     "empty": Program(EMPTY, [NONE]),
 }  # fmt: skip

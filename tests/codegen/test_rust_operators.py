@@ -84,6 +84,8 @@ def test_results_that_are_lists_are_refused_by_name() -> None:
     assert raised.value.refusals[0].where == "`y`"
 
 
-def test_random_values_are_refused() -> None:
-    with pytest.raises(Unsupported, match="random values otherwise"):
-        model("(float[2] x) => (float[2] y) { y = Bernoulli(x) }")
+def test_random_values_are_drawn_and_refused_in_loops() -> None:
+    assert ".lower(x)" in model("(float[2] x) => (float[2] y) { y = Bernoulli(x) }")
+    with pytest.raises(Unsupported, match="random_seed"):
+        model("""(float[2] x, bool c) => (float[2] y) { y = Loop(, c, x) <body = b (int64 i, bool go, float[2] v) => (bool next, float[2] w)
+            { w = RandomNormalLike(v) s = ReduceSum<keepdims = 0>(w) next = Cast<to = 9>(s) }> }""")

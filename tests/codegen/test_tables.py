@@ -8,8 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from flax import nnx
+from safetensors.numpy import load_file
 
 import jaxport
+from tests.codegen import structured
 from tests.codegen.structured import load
 from tests.codegen.test_loops import Graph, X
 from tests.codegen.test_structured import FRAMEWORKS, check_model
@@ -91,3 +93,40 @@ def test_a_list_of_lists_is_one(tmp_path: Path) -> None:
     assert "in self.stages[0]:" in code
     keys = {".".join(map(str, path)) for path, _ in nnx.to_flat_state(nnx.state(Stages(nnx.Rngs(0)), nnx.Param))}
     assert keys == set(load(tmp_path).named(load(tmp_path).load()))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_modules_that_look_up_in_one_table_get_what_its_embedding_returns(framework: str, tmp_path: Path) -> None:
+    """A translator: the words of both sides have one table, which the logits are computed with, too."""
+    graph = Graph()
+    graph.inputs = [onnx.helper.make_tensor_value_info(name, 7, ["n", 3]) for name in ("source", "target")]
+    table, memory = graph.weight("encoder.words.weight", 9, 8), ""
+    for side, word in (("encoder", "source"), ("decoder", "target")):
+        words = graph.node("Gather", [table, word], f"{side}.words")
+        words = graph.node("Mul", [words, memory], side) if memory else words
+        memory = graph.block(words, f"{side}.block")
+    turned = graph.node("Transpose", [table], "head", perm=[1, 0])
+    model = graph.model(y=graph.node("MatMul", [memory, turned], "head"))
+    code = structured.check(
+        model, {"source": np.array([[0, 8, 3]]), "target": np.array([[1, 1, 5]])}, tmp_path, framework
+    )
+    assert "self.encoder.words(target)" in code
+    assert [name for name in load_file(tmp_path / "model.safetensors") if "words" in name] == [
+        {"nnx": "encoder.words.embedding", "equinox": "encoder.words.weight"}[framework]
+    ]
+    calls = [line for line in code.splitlines() if "self.decoder(" in line]
+    assert calls
+    assert not any("embedding" in line or "weight" in line for line in calls)
+    rust = jaxport.from_onnx(model).to_source(framework="burn").code
+    assert "embed::<2, 3>(&self.encoder.words, target)" in " ".join(rust.split())
+
+
+def test_what_an_exporter_computed_of_equal_weights_belongs_to_each_layer(tmp_path: Path) -> None:
+    graph, value = Graph(x=["n", 8]), "x"
+    for layer in range(2):
+        path = f"layers.{layer}"
+        decay = graph.node("Tanh", [graph.weight("onnx::Exp_17", 8, 8)], path)
+        value = graph.node("MatMul", [graph.block(value, path), decay], path)
+    code = check_model(graph.model(y=value), tmp_path, "nnx")
+    assert code.count("self.Exp = nnx.Param(") == 1
+    assert "for layer in self.layers" in code

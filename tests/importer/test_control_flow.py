@@ -210,3 +210,13 @@ def test_a_counter_that_begins_at_a_size_is_counted(framework, tmp_path):
     results = module.model(module.load_params(), x) if framework == "jax" else module.load()(x)
     for result, expected in zip(results, counted(x), strict=True):
         np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_a_loop_whose_condition_becomes_a_constant_is_printed() -> None:
+    text = """g (int64 n, bool c, float[2] x) => (float[2] y) <bool yes = {1}> { y = Loop(n, c, x)
+        <body = b (int64 i, bool go, float[2] v) => (bool next, float[2] w) { next = Identity(yes) w = Add(v, x) }> }"""
+    arguments = (np.array(3), np.array(True), X)
+    structs = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in arguments]
+    source = program(text).to_source(inputs=dict(zip("ncx", structs, strict=True)), framework="jax")
+    module = printed.load(source)
+    np.testing.assert_array_equal(jax.tree.leaves(module.model(module.params, *arguments))[0], 4 * X)

@@ -159,6 +159,20 @@ def test_a_slice_that_may_be_whole_or_not_is_held_to_the_side_that_fits():
     assert "`n >= 4` has to hold" in repr(from_onnx(model(text)).to_source(framework="jax"))
 
 
+def test_the_sign_of_what_is_left_of_a_size_is_the_usual_one(tmp_path):
+    """A count of windows of five, in steps of two; a division of a negative size rounds towards zero instead."""
+    text = """g (float[n] x) => (float[m] y) <float[1] half = {0.5}, int64[1] five = {5}, int64[1] two = {2}, int64[1] one = {1}> {
+        s = Shape(x) d = Sub(s, five) q = Div(d, two) w = Add(q, one) y = Expand(half, w) }"""
+    program = from_onnx(model(text))
+    source = program.to_source(tmp_path, framework="nnx")
+    assert "`n >= 5` has to hold" in repr(source)
+    made = structured.load(tmp_path).load()
+    assert [made(np.zeros(size, np.float32)).shape for size in (5, 8)] == [(1,), (2,)]
+    assert program(np.zeros(8, np.float32)).shape == (2,)
+    with pytest.raises(ValueError, match="n has to be at least 5"):
+        made(np.zeros(4, np.float32))
+
+
 def test_sizes_are_given_in_the_notation_of_exports(tmp_path):
     made = model(THREE_LEVELS)
     source = from_onnx(made).to_source(inputs={"x": ("n", 3, "32*rows", 64)}, framework="nnx")

@@ -10,7 +10,7 @@ import numpy as np
 
 import jaxport
 from jaxport.export.exported import Exported
-from jaxport.verify import sampling, sizes as size_choice
+from jaxport.verify import sampling, size_choice
 from tests.runtimes.programs import Program
 
 

@@ -11,10 +11,10 @@ import jax
 
 from jaxport import jaxprs
 from jaxport.jaxprs import Array, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var, nameless
+from jaxport.jaxprs.body_inputs import Widening, takes_inputs, takes_outputs, widened
 from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.jaxprs.walk import equations_within, map_jaxprs
-from jaxport.jaxprs.widen import Widening, takes_inputs, takes_outputs, widened
 
 __all__ = ["hoisted"]
 

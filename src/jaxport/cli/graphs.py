@@ -134,13 +134,14 @@ def _again(program: Program, target: TargetName) -> Exported:
 def _compared(program: Program, exported: Exported, sizes: list[dict[str, int]] | None, seed: int) -> list[Output]:
     """Run the model of a program and an export of it on the same inputs, and compare."""
     from jaxport.verify.importing import Comparison
+    from jaxport.verify.running import Sampling
     from jaxport.verify.runtime import as_written
 
     comparison = Comparison(program)
     session = as_written(exported.model)
     return [
         output
-        for run in comparison.runs(None, sizes, seed)
+        for run in comparison.runs(None, Sampling(sizes, seed=seed))
         for output in comparison.compared(run, comparison.expected(run), session.run(run.arrays))
     ]
 

@@ -23,8 +23,10 @@ from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed, given_twice
 from jaxport.files import publish
+from jaxport.verify.comparing import Tolerance
 from jaxport.verify.importing import Comparison
 from jaxport.verify.report import Report
+from jaxport.verify.running import Sampling
 
 if TYPE_CHECKING:
     import jax
@@ -232,14 +234,14 @@ def run_model(
         )
     comparison = Comparison(program, threads)
     outputs, timings, first = [], [], None
-    for run in comparison.runs(known, specs.parse_sizes(sizes), seed):
+    for run in comparison.runs(known, Sampling(specs.parse_sizes(sizes), seed=seed)):
         (in_jax, compile_seconds), in_runtime = (
             _timed(lambda run=run: comparison.in_jax(run)),
             comparison.in_runtime(run),
         )
         expected, actual = in_runtime(), in_jax()
         first = first if first is not None else dict(zip(program.output_names, expected, strict=True))
-        outputs += comparison.compared(run, expected, actual, rtol, atol)
+        outputs += comparison.compared(run, expected, actual, Tolerance(rtol, atol))
         timings.append(_Timing(run.sizes, compile_seconds, _times(in_jax, repeat), _times(in_runtime, repeat)))
     report = Report(program.name or model.name, tuple(outputs))
     results = first or {}

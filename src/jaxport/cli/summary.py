@@ -10,7 +10,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from jaxport.errors import JaxportError, ModelError
-from jaxport.export.delivery import lowest
+from jaxport.export.delivery import minimal_opset
 from jaxport.importer import Program, from_onnx
 from jaxport.importer.loading.load import as_written
 from jaxport.importer.modules import NodeModule
@@ -142,7 +142,7 @@ def summarize(path: Path) -> Summary:
         file_bytes=path.stat().st_size,
         ir_version=model.ir_version,
         opsets={domain or "ai.onnx": version for domain, version in model.opset_imports.items()},
-        opset_for=list(lowest.recorded(model)),
+        opset_for=list(minimal_opset.recorded(model)),
         producer=" ".join(text for text in (model.producer_name, model.producer_version) if text),
         inputs=[_tensor(value) for value in model.graph.inputs],
         outputs=[_tensor(value) for value in model.graph.outputs],

@@ -29,7 +29,7 @@ from jaxport.codegen.writing.sizes import size_names
 from jaxport.errors import InvalidArgument, SaveError
 from jaxport.files import checked_path, publish_all
 from jaxport.importer.names import unique
-from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.namespaces import HELPERS
 from jaxport.importer.values.recording import Variable
 

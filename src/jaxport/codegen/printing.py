@@ -22,7 +22,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.names import Framework
 from jaxport.importer.program import Program
 from jaxport.importer.traced.read_sizes import elements_for
-from jaxport.importer.traced.tracing import record
+from jaxport.importer.traced.recorded_program import record
 from jaxport.importer.values.host import NeedsWideTypes, RuntimeValue
 from jaxport.importer.variants import in_model_order, with_all_weights
 from jaxport.phases import phase
@@ -53,7 +53,7 @@ def printed(
 
     Args:
       program: the imported model.
-      inputs: for `jaxport.importer.traced.tracing.record`: sizes other than the declared ones, and values that decide shapes.
+      inputs: for `jaxport.importer.traced.recorded_program.record`: sizes other than the declared ones, and values that decide shapes.
       framework: one of `FRAMEWORKS`.
       sample: of the names of a crate's inputs, and of the values of those that decide sizes, returns inputs and outputs by name
         for the crate's test; or None.

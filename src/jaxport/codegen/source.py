@@ -22,7 +22,7 @@ from jaxport.codegen.writing.sizes import size_names, size_statements
 from jaxport.errors import NotInstalled, SaveError, boundary
 from jaxport.files import checked_path, new_folder, publish
 from jaxport.importer.names import unique_identifiers
-from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.namespaces import HELPERS
@@ -93,7 +93,7 @@ def to_source(recorded: RecordedProgram) -> Source:
 
     >>> import onnx.parser
     >>> from jaxport.importer import from_onnx
-    >>> from jaxport.importer.traced.tracing import record
+    >>> from jaxport.importer.traced.recorded_program import record
     >>> program = from_onnx(
     ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
     ...     agraph (float[batch, 2] x) => (float[batch, 2] y) { h = Add(x, x)  y = Tanh(h) }''')

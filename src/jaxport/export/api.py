@@ -20,7 +20,7 @@ from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.tracing import State
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, prepare
-from jaxport.export.delivery import lowest, precisions, roles, targets
+from jaxport.export.delivery import minimal_opset, precisions, roles, targets
 from jaxport.export.delivery.calibration import Calibration
 from jaxport.export.delivery.precisions import Border, Chosen, Named
 from jaxport.export.delivery.requirements import CHECKS
@@ -32,7 +32,7 @@ from jaxport.export.emit.places import Place
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Scope, Value
 from jaxport.export.exported import Exported
-from jaxport.export.flags.tracing import traced_with_flags
+from jaxport.export.flags.tracing_flags import traced_with_flags
 from jaxport.export.generation import buffers, decoders, encoders
 from jaxport.export.passes import Pass
 from jaxport.export.prepare import PreparedProgram
@@ -279,8 +279,8 @@ def _finished(traced: blocks.Traced, options: Options) -> Exported:
         exported.pass_reports = (*exported.pass_reports, *reports)
         _name_outputs(exported.model.graph, exported.outputs)
         if options.lowers:
-            lowest.lower(exported.model)
-        lowest.record(exported.model)
+            minimal_opset.lower(exported.model)
+        minimal_opset.record(exported.model)
         if options.fold == "constants":
             roles.record(exported.model)
         check_scopes(exported.model)

@@ -18,7 +18,7 @@ import jax
 from jaxport import blocks
 from jaxport.blocks.marking.recorder import calls_left
 from jaxport.errors import ExportError, JaxportError
-from jaxport.export.flags.tracing import input_paths, with_flags
+from jaxport.export.flags.tracing_flags import input_paths, with_flags
 from jaxport.export.signature.specs import Inputs
 from jaxport.export.walk import sources
 from jaxport.jaxprs import PythonFunction, PyTree, dims

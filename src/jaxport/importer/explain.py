@@ -15,7 +15,7 @@ from jaxport.importer.modules import Scope, scopes_by_node
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, SchemaFunction
 from jaxport.importer.resolving.unchecked import unknown_attributes
 from jaxport.importer.running.evaluate import observing
-from jaxport.importer.traced.tracing import record
+from jaxport.importer.traced.recorded_program import record
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step
@@ -95,7 +95,7 @@ def explain(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) 
 
     Args:
       program: the imported model.
-      inputs: for `jaxport.importer.traced.tracing.record`: sizes other than the declared ones, and values that decide shapes.
+      inputs: for `jaxport.importer.traced.recorded_program.record`: sizes other than the declared ones, and values that decide shapes.
     """
     seen: dict[BoundNode, _Seen] = {}
     steps: list[Step] = []

@@ -21,18 +21,18 @@ from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters
 from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
+from jaxport.importer.representation import summary
 from jaxport.importer.resolving.bounds import set_bounds
-from jaxport.importer.resolving.deciding import set_deciding_inputs
-from jaxport.importer.resolving.foreseeing import bytes_of
+from jaxport.importer.resolving.branch_inputs import set_deciding_inputs
 from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.layouts import keep_order
-from jaxport.importer.resolving.narrowing import warning_of
 from jaxport.importer.resolving.resolve import resolve
+from jaxport.importer.resolving.result_sizes import bytes_of
 from jaxport.importer.resolving.unchecked import tell_ignored
+from jaxport.importer.resolving.x64_outputs import warning_of
 from jaxport.importer.running.compiling import Calls
 from jaxport.importer.running.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.running.segments import Item, arranged
-from jaxport.importer.shown import summary
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.roles import Role, static_values
 from jaxport.importer.tensors.ties import Ties, untie

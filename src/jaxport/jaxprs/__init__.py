@@ -57,7 +57,7 @@ from jaxport.jaxprs.releases.names import (
 )
 from jaxport.jaxprs.releases.parameters import native, parameters, with_parameters
 from jaxport.jaxprs.releases.primitives import ad, batching, dce_jaxpr, liveness_rule, mlir, partial_eval_rules
-from jaxport.jaxprs.releases.sizes import CHECKS_OF_SIZES, DECISIONS_ON_SIZES
+from jaxport.jaxprs.releases.size_checks import CHECKS_OF_SIZES, DECISIONS_ON_SIZES
 from jaxport.jaxprs.releases.versions import (
     DIGAMMA_AT_ZERO,
     INFINITE_BESIDE_NAN,

@@ -20,6 +20,7 @@ from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxport.jaxprs.aliases import Array, Aval, Parameters, PyTree, Shape
+from jaxport.jaxprs.body_inputs import jit_parameters
 from jaxport.jaxprs.releases.names import (
     Atom,
     ClosedJaxpr,
@@ -32,7 +33,6 @@ from jaxport.jaxprs.releases.names import (
 )
 from jaxport.jaxprs.rewrite import Rewriting, evaluated, fresh, itself, literals, with_operands
 from jaxport.jaxprs.walk import bodies, interpret, with_equations
-from jaxport.jaxprs.widen import jit_parameters
 
 __all__ = [
     "NO_MESH",

@@ -174,7 +174,7 @@ def traced(function: PythonFunction, operands: Sequence[PyTree]) -> ClosedJaxpr:
 def traced_equation(function: PythonFunction, operands: Sequence[PyTree]) -> JaxprEqn:
     """Return the only equation of a function, as this release of JAX makes it.
 
-    >>> traced_equation(jnp.sin, [ShapedArray((), jnp.float32)]).primitive
+    >>> traced_equation(jnp.sin, [jax.typeof(jnp.float32(0))]).primitive
     sin
     """
     (equation,) = traced(function, operands).eqns

@@ -17,8 +17,8 @@ from jaxport.mox.edits.prune import prune
 from jaxport.mox.edits.quantize import calibrate, dequantize_linear, qdq, quantize, quantize_linear
 from jaxport.mox.edits.scaling import dora, ia3
 from jaxport.mox.looking.account import Account, account
+from jaxport.mox.programs.make import eval_mox, make_mox
 from jaxport.mox.programs.mox import Mox
-from jaxport.mox.programs.tracing import eval_mox, make_mox
 from jaxport.mox.querying.match import Match
 from jaxport.mox.querying.selection import Selection, query, sub
 from jaxport.mox.serialize.files import dumps, load, load_params, loads, save, save_params

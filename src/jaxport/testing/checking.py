@@ -17,7 +17,7 @@ from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.export.api import to_onnx
 from jaxport.export.emit import opsets
 from jaxport.export.exported import Exported
-from jaxport.export.flags.tracing import with_bools
+from jaxport.export.flags.tracing_flags import with_bools
 from jaxport.export.signature.ports import is_key
 from jaxport.export.signature.specs import is_shape
 from jaxport.importer import from_onnx

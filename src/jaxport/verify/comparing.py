@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +63,20 @@ def tolerances(dtype: DTypeLike, inside: DTypeLike | None = None) -> tuple[float
         precision = jnp.finfo(inside)
     relative, scaled = UNITS[precision.bits]
     return relative * float(precision.eps), scaled * float(precision.eps)
+
+
+class Tolerance(NamedTuple):
+    """How far an element may be off, as `difference` takes it; None for the tolerance of the dtype.
+
+    >>> difference(np.float32([1, 2]), np.float32([1, 3]), *Tolerance(atol=2)).problem
+    ''
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+
+
+OF_DTYPES = Tolerance()
 
 
 def difference(
@@ -144,8 +159,7 @@ def difference(
 def compared_results(
     expected: Sequence[np.ndarray],
     actual: Sequence[np.ndarray],
-    rtol: float | None,
-    atol: float | None,
+    tolerance: Tolerance,
     inside: Sequence[DTypeLike | None],
     spread: Callable[[], Sequence[np.ndarray]],
     scaled: float | None = None,
@@ -154,7 +168,7 @@ def compared_results(
 
     Args:
       expected, actual: the results.
-      rtol, atol: as `difference` takes them.
+      tolerance: that of each element.
       inside: the narrowest float that each was rounded to.
       spread: returns the change of each result in JAX itself under different rounding.
       scaled: as `difference` takes it; then rounding explains nothing.
@@ -162,7 +176,7 @@ def compared_results(
     narrow = inside if len(inside) == len(expected) else [None] * len(expected)
     triples = list(zip(expected, actual, narrow, strict=True))
     differences = [
-        difference(value, result, rtol, atol, inside=dtype, scaled=scaled) for value, result, dtype in triples
+        difference(value, result, *tolerance, inside=dtype, scaled=scaled) for value, result, dtype in triples
     ]
     if scaled is not None or not any(how.problem for how in differences):
         return differences
@@ -173,7 +187,7 @@ def compared_results(
     if [change.shape for change in changes] != [value.shape for value in expected]:
         return differences
     return [
-        difference(value, result, rtol, atol, inside=dtype, spread=change) if how.problem else how
+        difference(value, result, *tolerance, inside=dtype, spread=change) if how.problem else how
         for (value, result, dtype), change, how in zip(triples, changes, differences, strict=True)
     ]
 

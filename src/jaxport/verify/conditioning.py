@@ -18,9 +18,9 @@ import numpy as np
 
 from jaxport import blocks, jaxprs
 from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS
 from jaxport.jaxprs.rewrite import evaluated
 from jaxport.jaxprs.walk import bodies, interpret
-from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS
 from jaxport.verify.precision import MOVES, in_full_precision
 
 #: The number of runs.

@@ -21,11 +21,12 @@ from jaxport.importer.values.arguments import external
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.jaxprs.walk import equations_within
 from jaxport.verify import conditioning
+from jaxport.verify.comparing import Tolerance
 from jaxport.verify.decoding import is_counted, sizes_of_step
 from jaxport.verify.given import arrays_and_sizes
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Report
-from jaxport.verify.running import Run, Sides, arguments
+from jaxport.verify.running import DRAWN, Run, Sampling, Sides, arguments
 from jaxport.verify.runtime import Session, as_written, is_quantized
 
 LONGEST_COMPILED = 5000
@@ -82,8 +83,8 @@ def verify_program(
       N=3    y       float32  3×2    ...
     """
     comparison = Comparison(program)
-    runs = comparison.runs(inputs, sizes, seed, avoid)
-    outputs = [output for _, compared in comparison.comparisons(runs, rtol, atol) for output in compared]
+    runs = comparison.runs(inputs, Sampling(sizes, avoid, seed))
+    outputs = [output for _, compared in comparison.comparisons(runs, Tolerance(rtol, atol)) for output in compared]
     report = Report(program.name or "model", tuple(outputs))
     if check:
         report.raise_if_failed()
@@ -114,7 +115,7 @@ def sample(
     True
     """
     comparison = Comparison(program)
-    run = next(comparison.runs(known, None, seed))
+    run = next(comparison.runs(known, Sampling(seed=seed)))
     return dict(run.arrays), comparison.in_jax(run)()
 
 
@@ -161,13 +162,7 @@ class Comparison(Sides[Run]):
         with jax.enable_x64(True):
             return input_specs(self.program)
 
-    def runs(
-        self,
-        inputs: Sequence[PyTree] | Parameters | None,
-        sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
-        seed: int,
-        avoid: Mapping[str, Iterable[int]] | None = None,
-    ) -> Iterator[Run]:
+    def runs(self, inputs: Sequence[PyTree] | Parameters | None, sampling: Sampling = DRAWN) -> Iterator[Run]:
         """Yield the inputs to run on, at each set of sizes."""
         by_name, said = self._by_name(inputs)
         missing = [name for name in self.program.static_inputs if name not in by_name]
@@ -179,13 +174,13 @@ class Comparison(Sides[Run]):
                 instead="give an array for it",
             )
         with jax.enable_x64(True):
-            traced, assumed = self._traced(by_name, {*said, *(name for each in sizes or () for name in each)})
+            traced, assumed = self._traced(by_name, {*said, *(name for each in sampling.sizes or () for name in each)})
             specs = input_specs(self.program, assumed)
         ports = {name: Port(name, spec.shape, spec.dtype) for name, spec in specs.items()}
         names = [name for name in ports if name not in self.program.static_inputs]
         known, inside = {**said, **self._known_sizes(by_name)}, narrowest(traced)
         is_step = is_counted(self.program.model)
-        drawn = arguments(traced, names, ports, by_name, known, sizes, avoid, seed, is_step=is_step)
+        drawn = arguments(traced, names, ports, by_name, known, sampling, is_step=is_step)
         for at, arrays in drawn:
             yield Run({**at, **{name: dims.evaluate(text, at) for name, text in assumed.sizes.items()}}, arrays, inside)
 

@@ -21,8 +21,8 @@ from jaxport.export.signature.ports import Port
 from jaxport.jaxprs import Array, Parameters, PyTree, dims
 from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.phases import phase
-from jaxport.verify import decoding, sampling, sizes as size_choice
-from jaxport.verify.comparing import compared_results
+from jaxport.verify import decoding, sampling, size_choice
+from jaxport.verify.comparing import OF_DTYPES, Tolerance, compared_results
 from jaxport.verify.precision import in_full_precision
 from jaxport.verify.report import Output, compared_outputs
 
@@ -52,6 +52,24 @@ def _step_by_step(equation: jaxprs.JaxprEqn) -> jaxprs.JaxprEqn:
 def run_traced(traced: blocks.Traced, inputs: Sequence[PyTree]) -> list[Array]:
     """Return the outputs of a traced program, including those of the state."""
     return run_program(traced.jaxpr, [*(weight.value for weight in traced.weights), *inputs])
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How arguments and sizes are drawn.
+
+    Attributes:
+      sizes: the sizes of the symbols, for one run or several; by default some are drawn.
+      avoid: by input, integers that are not drawn.
+      seed: the seed of the sampled arguments and sizes.
+    """
+
+    sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None
+    avoid: Mapping[str, Iterable[int]] | None = None
+    seed: int = 0
+
+
+DRAWN = Sampling()
 
 
 @dataclass(frozen=True)
@@ -97,21 +115,18 @@ class Sides(ABC, Generic[R]):
         run: R,
         expected: Sequence[np.ndarray],
         actual: Sequence[np.ndarray],
-        rtol: float | None = None,
-        atol: float | None = None,
+        tolerance: Tolerance = OF_DTYPES,
     ) -> list[Output]:
         """Compare the outputs of a run."""
         spread = functools.partial(self.spread, run)
-        differences = compared_results(expected, actual, rtol, atol, run.inside, spread, self.scaled)
+        differences = compared_results(expected, actual, tolerance, run.inside, spread, self.scaled)
         return compared_outputs(self.output_names, run.sizes, expected, differences)
 
-    def comparisons(
-        self, runs: Iterable[R], rtol: float | None, atol: float | None
-    ) -> Iterator[tuple[R, list[Output]]]:
+    def comparisons(self, runs: Iterable[R], tolerance: Tolerance) -> Iterator[tuple[R, list[Output]]]:
         """Run both sides on each set of inputs; yield it with the comparisons of its outputs."""
         for run in runs:
             with phase("Comparing"):
-                outputs = self.compared(run, self.expected(run), self.actual(run), rtol, atol)
+                outputs = self.compared(run, self.expected(run), self.actual(run), tolerance)
             yield run, outputs
 
 
@@ -121,9 +136,7 @@ def arguments(
     ports: Mapping[str, Port],
     by_name: Parameters,
     known: Mapping[str, int],
-    sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
-    avoid: Mapping[str, Iterable[int]] | None,
-    seed: int,
+    drawn: Sampling,
     sampler: Sampler | None = None,
     choices: Sequence[Parameters] = ({},),
     is_step: bool = False,
@@ -136,7 +149,7 @@ def arguments(
       ports: the inputs by name, in order.
       by_name: the arguments that the user passes, by name.
       known: the sizes that these have.
-      sizes, avoid, seed: as `verify` takes them.
+      drawn: how the others are drawn.
       sampler: makes arguments, if the user has one.
       choices: further arguments. At the first sizes there is a run for each, and one at each of the others.
       is_step: whether the program is a step of a decoder, with a mask of padding and positions that follow from it.
@@ -144,16 +157,16 @@ def arguments(
     Raises:
       InvalidArgument: the sizes do not fit, or there is no such input to avoid integers for.
     """
-    bounds, avoided = sampling.bounds(trace), sampling.avoided(avoid, ports)
+    bounds, avoided = sampling.bounds(trace), sampling.avoided(drawn.avoid, ports)
     searched = sampling.ordered(trace)
     place = {name: len(trace.in_avals) - len(traced) + index for index, name in enumerate(traced)}
     valid = {name: bounds.get(place[name], ()) for name in traced}
-    sets = size_choice.sets(size_choice.Conditions(trace), sizes, known, seed)
-    sets = decoding.settled(sets) if is_step and not sizes else sets
+    sets = size_choice.sets(size_choice.Conditions(trace), drawn.sizes, known, drawn.seed)
+    sets = decoding.settled(sets) if is_step and not drawn.sizes else sets
     runs = [(sets[0], chosen) for chosen in choices]
     runs += [(at, choices[number % len(choices)]) for number, at in enumerate(sets[1:], 1)]
     for number, (at, chosen) in enumerate(runs):
-        generator = np.random.default_rng([seed, number])
+        generator = np.random.default_rng([drawn.seed, number])
         values = {**by_name, **chosen}
         for name, port in ports.items():
             if name not in values and sampler is not None:

@@ -18,8 +18,8 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export.signature.ports import Port, is_key, key_implementation
 from jaxport.jaxprs import PyTree, dims
+from jaxport.jaxprs.body_inputs import source_of
 from jaxport.jaxprs.walk import bodies, interpret
-from jaxport.jaxprs.widen import source_of
 
 #: The range of integers without bounds.
 FREE = (-4, 12)

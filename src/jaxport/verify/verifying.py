@@ -17,18 +17,19 @@ from jaxport import blocks
 from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export import failures
 from jaxport.export.delivery.precisions import Precision, recorded
-from jaxport.export.flags.tracing import traced_with_flags, with_bools
+from jaxport.export.flags.tracing_flags import traced_with_flags, with_bools
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
+from jaxport.verify.comparing import Tolerance
 from jaxport.verify.decoding import is_counted
 from jaxport.verify.given import arrays_and_sizes, is_shape
 from jaxport.verify.per_block.blockwise import block_differences
 from jaxport.verify.per_block.localizing import Localizer
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import BlockDifference, Divergence, Output, Report
-from jaxport.verify.running import Run, Sampler, Sides, arguments, run_traced
+from jaxport.verify.running import Run, Sampler, Sampling, Sides, arguments, run_traced
 from jaxport.verify.runtime import Session, as_written, is_quantized
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def verify(
         x64=exported.x64,
         exported=exported,
     )
-    return subject.report(inputs, sizes, rtol, atol, avoid, seed, check, per_block)
+    return subject.report(inputs, Sampling(sizes, avoid, seed), Tolerance(rtol, atol), check, per_block)
 
 
 def verify_file(
@@ -179,7 +180,7 @@ def verify_file(
         x64=x64,
         precision=recorded(session.metadata.get("jaxport.precision", "")),
     )
-    return subject.report(None, sizes, rtol, atol, avoid, seed, check)
+    return subject.report(None, Sampling(sizes, avoid, seed), Tolerance(rtol, atol), check)
 
 
 def _ports(
@@ -228,22 +229,14 @@ class _Subject(Sides[_FunctionRun]):
         self.scaled = self.precision.tolerance if self.precision is not None else None
 
     def report(
-        self,
-        inputs: PyTree,
-        sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
-        rtol: float | None,
-        atol: float | None,
-        avoid: Mapping[str, Iterable[int]] | None,
-        seed: int,
-        check: bool,
-        per_block: bool = False,
+        self, inputs: PyTree, sampling: Sampling, tolerance: Tolerance, check: bool, per_block: bool = False
     ) -> Report:
         """Run both sides and compare."""
         outputs: list[Output] = []
         blocks_found: tuple[BlockDifference, ...] = ()
         divergence: Divergence | None = None
         with jax.enable_x64(self.x64):
-            for run, compared in self.comparisons(self._runs(inputs, sizes, avoid, seed), rtol, atol):
+            for run, compared in self.comparisons(self._runs(inputs, sampling), tolerance):
                 if per_block and self.exported is not None and not outputs:
                     blocks_found = block_differences(self.exported, run.leaves, run.arrays)
                 outputs += compared
@@ -253,7 +246,7 @@ class _Subject(Sides[_FunctionRun]):
                     and self.precision is None
                     and not all(output.ok for output in compared)
                 ):
-                    divergence = Localizer(self.exported, run.leaves, run.arrays, rtol, atol).divergence()
+                    divergence = Localizer(self.exported, run.leaves, run.arrays, tolerance).divergence()
         in_precision = self.precision.name if self.precision is not None else ""
         report = Report(self.name, tuple(outputs), divergence, in_precision, blocks_found)
         if check:
@@ -306,13 +299,7 @@ class _Subject(Sides[_FunctionRun]):
         count = self.traced.in_tree.num_leaves
         return [static[index] if index in static else next(arrays) for index in range(count)]
 
-    def _runs(
-        self,
-        inputs: PyTree,
-        sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None,
-        avoid: Mapping[str, Iterable[int]] | None,
-        seed: int,
-    ) -> Iterator[_FunctionRun]:
+    def _runs(self, inputs: PyTree, sampling: Sampling) -> Iterator[_FunctionRun]:
         """Yield the arguments to run on, at each set of sizes, and for each value of each flag at the first."""
         ports = {port.name: port for port in self.inputs}
         by_name, sampler = self._by_name(inputs)
@@ -326,9 +313,7 @@ class _Subject(Sides[_FunctionRun]):
         choices = [dict(zip(flags, chosen, strict=True)) for chosen in bools]
         trace, inside = self.traced.jaxpr, narrowest(self.traced.jaxpr)
         is_step = self.exported is not None and is_counted(self.exported.model)
-        drawn = arguments(
-            trace, list(ports), ports, by_name, known, sizes, avoid, seed, sampler, choices, is_step=is_step
-        )
+        drawn = arguments(trace, list(ports), ports, by_name, known, sampling, sampler, choices, is_step=is_step)
         for at, values in drawn:
             specs.sizes_of(shapes, values)
             arrays = {name: port.to_model(values[name], self.x64) for name, port in ports.items()}

@@ -65,9 +65,9 @@ impl NnxExperts {
         let product = (gate * self.up.forward(norm.clone()).reshape([b, t, 6, 24])).unsqueeze_dim::<5>(4);
         let router = self.router.forward(norm);
         let chosen = router.clone().mask_fill(router.clone().is_nan(), f32::INFINITY);
-        let (_, top_k) = top_k(chosen.clone().mask_fill(chosen.equal_elem(0.0), 0.0), 2);
-        let x_2 = activation::softmax(take_along_axis(router, top_k.clone(), 2, f32::NAN), 2).unsqueeze_dim::<4>(2);
-        let mask = top_k.unsqueeze_dim::<4>(3).equal(Tensor::<4, Int>::from_data([[[[0, 1, 2, 3, 4, 5]]]], (&device, DType::I32)));
+        let (_, indices) = top_k(chosen.clone().mask_fill(chosen.equal_elem(0.0), 0.0), 2);
+        let x_2 = activation::softmax(take_along_axis(router, indices.clone(), 2, f32::NAN), 2).unsqueeze_dim::<4>(2);
+        let mask = indices.unsqueeze_dim::<4>(3).equal(Tensor::<4, Int>::from_data([[[[0, 1, 2, 3, 4, 5]]]], (&device, DType::I32)));
         let product_2 = x_2.matmul(mask.cast(FloatDType::F32)).squeeze_dim::<3>(2).unsqueeze_dims::<5>(&[3, 4]);
         x + self.down.forward(product.matmul(product_2).reshape([b, t, 144]))
     }

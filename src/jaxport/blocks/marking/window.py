@@ -19,7 +19,7 @@ from jaxport.blocks.marking import targets as targets_module
 from jaxport.blocks.marking.recorder import Operators, Recorder
 from jaxport.blocks.marking.targets import Patch, class_boundaries, method_patches, selection
 from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, PyTree, source_info_util
-from jaxport.jaxprs.mapped import RECORDS_OF_VMAP
+from jaxport.jaxprs.vmap_axes import RECORDS_OF_VMAP
 
 __all__ = ["Patches", "activation", "comparing_sizes", "current_recorder", "patched", "target_of"]
 

@@ -30,7 +30,7 @@ from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.names import unique
 from jaxport.importer.tensors.origins import WeightOrigin
 from jaxport.importer.traced.conditions import names_in
-from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxport.codegen.burn.checks import check_statement, element_statements
 from jaxport.codegen.burn.definitions import Struct, default_of, snake_case
+from jaxport.codegen.burn.helpers import names as helper_names
 from jaxport.codegen.burn.layers import (
     camel_case,
     forward,
@@ -77,6 +78,16 @@ class RustCalls(CallPrinter):
     def text(self, expression: ast.expr) -> str:
         return expression_text(expression)
 
+    def _free(self, wanted: str) -> str:
+        """Return a name that no function has: a value would hide it."""
+        self.taken |= {*helper_names(), *self.functions.texts.values()}
+        chosen = super()._free(wanted)
+        self.functions.taken.add(chosen)
+        return chosen
+
+    def _names_of(self, step: Step) -> str | Sequence[str]:
+        return ("greatest", "indices") if step.name == "lax.top_k" else super()._names_of(step)
+
     def nested(self, step: Step) -> list[ast.stmt]:  # noqa: ARG002  functions inside a step are traced with it
         return []
 
@@ -94,6 +105,10 @@ class RustCalls(CallPrinter):
             if step.node.kind == "Embed" and not _is_inside(step.node, step.args[0]):
                 return self._embedded(self._part(step), inputs[0], len(step.node.inputs[0].shape))
             return forward(step.node, self._part(step), inputs)
+        if step.name in self.tied.values():
+            return self._embedded(
+                ast.parse(step.name, mode="eval").body, self.value(step.args[0]), len(step.args[0].shape)
+            )
         if isinstance(step.node, Call):
             return self.invoked(self._part(step), [self.value(value) for value in step.args], [*step.kwargs])
         steps = self._steps()

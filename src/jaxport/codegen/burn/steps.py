@@ -20,7 +20,7 @@ from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.registry import CALLS
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor, tensor_type
 from jaxport.codegen.rewriting.steps import reads
-from jaxport.codegen.rust.nodes import RustFunction, path_call, returned_at_once
+from jaxport.codegen.rust.nodes import Borrow, RustFunction, path_call, returned_at_once
 from jaxport.codegen.rust.text import function_text
 from jaxport.codegen.writing.sizes import size_statements
 from jaxport.importer.names import identifier, unique
@@ -217,6 +217,8 @@ class StepPrinter:
 
         def make(name: str) -> str:
             (statements_,) = copy.deepcopy(([*prologue, *statements],))
+            if parameters and parameters[0] == "device":  # it is a reference already
+                statements_ = [_Referenced().visit(statement) for statement in statements_]
             made = RustFunction(name, parameters, types, result_type, statements_, "", False, False, "")
             return function_text(made, [*body.copied, *body.sizes, *sizes, "device"], 0, self.functions.sizes)
 
@@ -235,6 +237,16 @@ class StepPrinter:
             self.uses_device = True
             arguments = [body.device(), *arguments]
         return path_call(name, *arguments)
+
+
+class _Referenced(ast.NodeTransformer):
+    """Writes `device` in place of `&device`."""
+
+    def visit(self, node: ast.AST) -> RuntimeValue:
+        node = self.generic_visit(node)
+        if isinstance(node, Borrow) and isinstance(node.value, ast.Name) and node.value.id == "device":
+            return node.value
+        return node
 
 
 def _read(node: ast.expr, variable: Variable) -> TypedValue:

@@ -35,7 +35,7 @@ from jaxport.graph.identities import identities
 from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BodyFunction, BoundNode
 from jaxport.importer.running.evaluate import observing
-from jaxport.importer.traced.tracing import RecordedProgram, arguments, completed, record_once
+from jaxport.importer.traced.recorded_program import RecordedProgram, arguments, completed, record_once
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.variants import rebuilt
@@ -77,7 +77,7 @@ def record_fused(
     strict: bool = False,
     reads_sizes: bool = False,
 ) -> RecordedProgram:
-    """Record a program as `jaxport.importer.traced.tracing.record` does, after the fusions.
+    """Record a program as `jaxport.importer.traced.recorded_program.record` does, after the fusions.
 
     Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none, and attention in
     bfloat16 and GELU in half precision are one operator, which rounds less often than the file. `reads_sizes` is for

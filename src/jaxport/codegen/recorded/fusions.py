@@ -34,7 +34,7 @@ from jaxport.graph.masks import HIDDEN, Axes, Mask, additive
 from jaxport.graph.matching import Axis, Joined, Seen, joined, look
 from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.host import RuntimeValue
-from jaxport.importer.values.namespaces import nn
+from jaxport.importer.values.namespaces import cast, nn
 from jaxport.onnx_facts import VIEWS
 
 __all__ = ["DOMAIN", "attention", "gated", "gelu"]
@@ -52,6 +52,10 @@ PLAIN = {"softcap": 0.0, "left_window_size": -1, "right_window_size": -1}
 """The values of the attributes of ONNX's Attention with which it does what JAX's function does."""
 
 
+HIDDEN_IN_HALF = -6e4
+"""A number whose sums with scores are all the same in float16, which has 32 between its neighbours there."""
+
+
 @op(DOMAIN, "DotProductAttention")
 def dot_product_attention(
     query: RuntimeValue,
@@ -63,13 +67,17 @@ def dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> RuntimeValue:
+    is_half = query.dtype == np.float16
+    if is_half:  # XLA does not compile JAX's function in float16 for CPUs; it computes scores in float32 anyway
+        query, key, value, bias = (x if x is None else cast(x, np.float32) for x in (query, key, value, bias))
     options = {"bias": bias, "mask": mask, "scale": scale, "is_causal": True if is_causal else None}
     options = {name: option for name, option in options.items() if option is not None}
-    return nn.dot_product_attention(query, key, value, **options)
+    result = nn.dot_product_attention(query, key, value, **options)
+    return cast(result, np.float16) if is_half else result
 
 
 def attention(model: ir.Model, *, strict: bool = False) -> str:
-    """Replace attention of float32 or bfloat16 by DotProductAttention: what is spelled out, and the operators.
+    """Replace attention of float32, bfloat16 or float16 by DotProductAttention: what is spelled out, and the operators.
 
     Args:
       model: changed in place.
@@ -120,7 +128,7 @@ def _fusion(whole: Attended, known: Knowledge) -> Fusion | str:
 
 def _call(whole: Attended, known: Knowledge) -> Fusion | str:
     if not _is_of_one_type(whole):
-        return "it is not of float32 or bfloat16"
+        return "it is not of float32, bfloat16 or float16"
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
     if whole.softcap or whole.sink is not None:
@@ -136,9 +144,7 @@ def _call(whole: Attended, known: Knowledge) -> Fusion | str:
     masking = Masking.of(whole, known)
     if isinstance(masking, str):
         return masking
-    attributes: dict[str, RuntimeValue] = (
-        {} if math.isclose(whole.scale * size**0.5, 1, rel_tol=1e-6) else {"scale": whole.scale}
-    )
+    attributes: dict[str, RuntimeValue] = {} if _is_usual_scale(whole, size) else {"scale": whole.scale}
     if masking.is_causal:
         attributes["is_causal"] = 1
 
@@ -155,14 +161,20 @@ def _call(whole: Attended, known: Knowledge) -> Fusion | str:
 
 
 def _is_of_one_type(whole: Attended) -> bool:
-    """Whether queries, keys, values and the result are of float32 or of bfloat16, and what is added is as wide or narrower.
+    """Whether queries, keys, values and the result are of float32, bfloat16 or float16, and what is added is as wide or narrower.
 
-    JAX's function computes scores and their softmax in single precision, whatever the type of its operands is. Of float16, XLA
-    does not compile it for CPUs.
+    JAX's function computes scores and their softmax in single precision, whatever the type of its operands is.
     """
     (dtype, *others), single = {seen.value.dtype for seen in whole.operands}, ir.DataType.FLOAT
     added = {seen.value.dtype for seen in whole.biases}
-    return not others and dtype in (single, ir.DataType.BFLOAT16) and added <= {single, dtype}
+    return not others and dtype in (single, ir.DataType.BFLOAT16, ir.DataType.FLOAT16) and added <= {single, dtype}
+
+
+def _is_usual_scale(whole: Attended, size: int) -> bool:
+    """Whether scores are divided by the root of the size of a key, as exactly as the type of the keys says that."""
+    dtype = numpy_dtype(whole.operands[0].value)
+    is_rounded = dtype.itemsize < 4 and dtype.type(whole.scale) == dtype.type(size**-0.5)
+    return is_rounded or math.isclose(whole.scale * size**0.5, 1, rel_tol=1e-6)
 
 
 def _positions_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
@@ -315,7 +327,8 @@ def _hides(mask: Mask, whole: Attended) -> bool:
     """Whether the sum with a mask of two numbers does not depend on the scores that it hides."""
     if mask.numbers is None or max(mask.numbers) != 0:
         return False
-    return min(mask.numbers) <= HIDDEN and (whole.is_guarded or min(mask.numbers) > -math.inf)
+    hidden = HIDDEN_IN_HALF if whole.operands[0].value.dtype is ir.DataType.FLOAT16 else HIDDEN
+    return min(mask.numbers) <= hidden and (whole.is_guarded or min(mask.numbers) > -math.inf)
 
 
 def _hides_nothing(mask: Mask, known: Knowledge) -> bool:

@@ -15,7 +15,7 @@ import jax
 from jaxport.codegen.rewriting.same_bits import SAME_BITS
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import reads, variables
-from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.recording import Function, Step, Variable, map_leaves
 
 __all__ = ["simplified"]
@@ -26,7 +26,7 @@ def simplified(recorded: RecordedProgram) -> RecordedProgram:
 
     >>> import onnx.parser
     >>> from jaxport.importer import from_onnx
-    >>> from jaxport.importer.traced.tracing import record
+    >>> from jaxport.importer.traced.recorded_program import record
     >>> program = from_onnx(
     ...     onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
     ...     agraph (float[n] x) => (float[n] y) <float one = {1}> { h = Mul(x, one) y = Tanh(h) }''')

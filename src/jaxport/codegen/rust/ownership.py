@@ -170,7 +170,7 @@ def _bind(
             _mark(list_, binders, facts)
         else:
             for block in _branches(statement):
-                _bind(block.statements, dict(binders), facts, set())
+                _bind(block.statements, dict(binders), facts, live([ast.Expr(block.value)], ()))
             if statement not in facts.assigning:
                 binders |= dict.fromkeys(targets(statement), statement)
 

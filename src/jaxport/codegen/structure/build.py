@@ -23,6 +23,7 @@ from jaxport.codegen.structure.modules.scopes import (
     node_chains,
     placed_by_names,
     places_of,
+    share_tables,
 )
 from jaxport.codegen.structure.modules.stacks import with_rounds
 from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned_by_elements, place_shared, shared
@@ -36,7 +37,7 @@ from jaxport.codegen.structure.steps import operators
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.errors import InvalidArgument
 from jaxport.importer.calls import Chain, called, common
-from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable, map_leaves
 from jaxport.jaxprs.identity import IdentitySet
@@ -134,6 +135,7 @@ def _module(
     if weights.channels_last:
         keep_channels_last(leaves, chains, weights.names)
     hoist(leaves, chains, weights.names)
+    share_tables(leaves, chains, weights.names, weights.shared)
     cells = cells_of(leaves, chains, types, results)
     types = {**types, **mine(leaves, chains, [*weights.names], around_node)}
     put_into_cells(cells, leaves, chains, types)

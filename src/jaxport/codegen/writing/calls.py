@@ -114,6 +114,10 @@ class CallPrinter(NamingPrinter):
         self.tables.setdefault(key, value)
         return restored(value.data, self.dialect.frozen(attribute(f"self.{key}")))
 
+    def of_tables(self, steps: list[Step]) -> list[Step]:
+        """Return steps with calls of embeddings in place of operators that read the tables of those."""
+        return attending(steps, self.tied, self.dialect.attends if self.dialect is not None else "")
+
     def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
         """Return the statements that compute a result."""
         self.result = result
@@ -126,7 +130,7 @@ class CallPrinter(NamingPrinter):
                 loops[step] = item
                 self.started |= {item.calls[0].inputs[position] for position in item.carried}
             steps.append(step)
-        steps = attending(steps, self.tied, self.dialect.attends if self.dialect is not None else "")
+        steps = self.of_tables(steps)
         steps, uses = needed(steps, result)
         self.readers = readers_of(steps)
         self.makers = {step.outputs: step for step in steps if isinstance(step.outputs, Variable) and step not in loops}

@@ -33,7 +33,7 @@ from jaxport.codegen.writing.sizes import size_statements
 from jaxport.codegen.writing.starts import Start, begun, filled, starts
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.traced.assumptions import Bounds
-from jaxport.importer.traced.tracing import Fixed
+from jaxport.importer.traced.recorded_program import Fixed
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap

@@ -11,7 +11,7 @@ import jax
 from jaxport.codegen.writing.literals import attribute
 from jaxport.errors import InvalidArgument
 from jaxport.importer.traced.assumptions import Bounds
-from jaxport.importer.traced.tracing import Fixed
+from jaxport.importer.traced.recorded_program import Fixed
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Variable
 

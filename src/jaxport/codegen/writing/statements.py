@@ -225,12 +225,12 @@ KEPT = {"mask", "softmax", "top_k"}
 
 
 def attending(steps: Sequence[Step], tables: Mapping[Variable, str], method: str) -> list[Step]:
-    """Return steps with `self.embed.attend(x)` in place of `x @ table.T`, if embeddings have such a method.
+    """Return steps with `self.embed(x)` in place of `take(table, x)`, and `self.embed.attend(x)` in place of `x @ table.T`.
 
     Args:
       steps: the steps of a module.
       tables: where the embeddings are, by the variable that stands for the table of each.
-      method: the name of the method; empty if there is none.
+      method: the name of the method that multiplies; empty if embeddings have none.
     """
     turned = {
         step.outputs: tables[step.args[0]]
@@ -239,6 +239,15 @@ def attending(steps: Sequence[Step], tables: Mapping[Variable, str], method: str
         if isinstance(step.args[0], Variable) and step.args[0] in tables
     }
 
+    def called(step: Step) -> Step:
+        if (step.form, step.name, len(step.args), step.kwargs) != ("call", "jnp.take", 2, {"axis": 0}):
+            return attended(step) if method else step
+        table, indices = step.args
+        if not isinstance(table, Variable) or table not in tables or not isinstance(indices, Variable):
+            return step
+        is_whole = np.dtype(indices.dtype).kind in "iu"
+        return Step("call", tables[table], (indices,), {}, step.outputs, step.node) if is_whole else step
+
     def attended(step: Step) -> Step:
         is_product = step.name in ("@", "jnp.matmul") and step.form != "vmap" and len(step.args) == 2
         table = step.args[1] if is_product and isinstance(step.args[1], Variable) else None
@@ -246,4 +255,4 @@ def attending(steps: Sequence[Step], tables: Mapping[Variable, str], method: str
             return step
         return Step("call", f"{turned[table]}.{method}", step.args[:1], {}, step.outputs, step.node)
 
-    return [attended(step) for step in steps] if method else [*steps]
+    return [called(step) for step in steps]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.delivery import lowest
+from jaxport.export.delivery import minimal_opset
 from jaxport.graph.editing import dims_of, graphs, operator_name
 from jaxport.onnx_facts import CONTROL_FLOW, ROW_NORMALIZATIONS, releases, schema
 from jaxport.onnx_facts.kernels import MISSING, RELEASES, VERSIONS
@@ -78,7 +78,7 @@ class Requirements:
         foreign = {domain for domain in model.opset_imports if domain} - {domain for domain, _ in own}
         return cls(
             opset=opset,
-            opset_for=lowest.requiring(model),
+            opset_for=minimal_opset.requiring(model),
             ir_version=int(model.ir_version or 0),
             runtime=runtime,
             newer=newer,

@@ -15,8 +15,7 @@ from onnx.defs import OpSchema, SchemaError
 from jaxport.errors import AGAIN, ModelError, Refusal, Unsupported, noted
 from jaxport.graph.editing import operator_name, subgraphs
 from jaxport.importer.limits import Limits
-from jaxport.importer.resolving.extents import place_slices
-from jaxport.importer.resolving.foreseeing import check_window
+from jaxport.importer.resolving.data_dependent_slices import place_slices
 from jaxport.importer.resolving.graph import (
     Body,
     BodyFunction,
@@ -30,6 +29,7 @@ from jaxport.importer.resolving.halves import find_halves
 from jaxport.importer.resolving.layouts import choose
 from jaxport.importer.resolving.ranges import count_ranges
 from jaxport.importer.resolving.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
+from jaxport.importer.resolving.result_sizes import check_window
 from jaxport.importer.resolving.unchecked import is_ignored
 from jaxport.importer.values.dtypes import from_type_string
 from jaxport.importer.values.host import Attribute, RuntimeValue

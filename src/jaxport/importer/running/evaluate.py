@@ -24,11 +24,11 @@ from jaxport.errors import (
     noted,
 )
 from jaxport.importer.names import unique_identifiers
-from jaxport.importer.resolving.deciding import BRANCH_NOT_KNOWN
-from jaxport.importer.resolving.foreseeing import check_results, foresee
+from jaxport.importer.resolving.branch_inputs import BRANCH_NOT_KNOWN
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
 from jaxport.importer.resolving.layouts import RANK, arranged
 from jaxport.importer.resolving.registry import BOUND, EXTENT, Operator, OperatorFunction
+from jaxport.importer.resolving.result_sizes import check_results, foresee
 from jaxport.importer.running import marking
 from jaxport.importer.running.scope import EvaluationScope
 from jaxport.importer.running.segments import Item, Nested, Segment

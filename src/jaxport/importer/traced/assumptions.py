@@ -16,7 +16,7 @@ from typing import TypeVar
 import jax
 
 from jaxport.errors import JaxportError, ValueNotKnown
-from jaxport.importer.resolving.deciding import BRANCH_NOT_KNOWN
+from jaxport.importer.resolving.branch_inputs import BRANCH_NOT_KNOWN
 from jaxport.importer.traced.conditions import (
     Condition,
     Equality,
@@ -155,7 +155,9 @@ def _attempted(attempt: Callable[[Assumptions], Result], assumed: Assumptions, r
             undecided = next((link for link in chain if isinstance(link, Undecided)), None)
             if undecided is not None and not any(getattr(link, "headline", "") == BRANCH_NOT_KNOWN for link in chain):
                 worlds = _worlds(assumed, undecided, place_of(error)[1])
-                return _with_one(attempt, worlds, rounds, error, "1" in (undecided.left, undecided.right))
+                is_sign = (undecided.symbol, undecided.right) == (">=", "0")
+                worlds = worlds[::-1] if is_sign else worlds
+                return _with_one(attempt, worlds, rounds, error, is_sign or "1" in (undecided.left, undecided.right))
             conditions = needed(error)
             worlds = [world for each in conditions for world in _sides(assumed, each, place_of(error)[1])]
             if len(worlds) == 2:
@@ -176,7 +178,8 @@ def _with_one(
 ) -> Result:
     """Return `attempt` for the sizes on one side, if those on the other do not fit the model.
 
-    Exporters compare a size with 1 where they remove an axis: any other size is the usual one.
+    Exporters compare a size with 1 where they remove an axis: any other size is the usual one. Images so small that the size
+    of a window's result would be negative are not: where both signs fit, the usual one is assumed, and checked.
     """
     results: list[Result] = []
     for world in worlds:

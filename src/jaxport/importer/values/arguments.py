@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.shown import declared as shown
+from jaxport.importer.representation import declared as shown
 from jaxport.importer.values.dtypes import STRING, canonical
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded

@@ -356,6 +356,6 @@ def _shown(tree: RuntimeValue, functions: Mapping[PythonFunction, Function]) -> 
     def shown(leaf: RuntimeValue) -> RuntimeValue:
         if isinstance(leaf, Recorded):
             return leaf.variable
-        return functions.get(leaf, leaf)
+        return functions.get(leaf, leaf) if _is_python_function(leaf) else leaf
 
     return map_leaves(shown, tree)

@@ -12,8 +12,8 @@ from jax import export as jax_export
 from jaxport import jaxprs
 from jaxport.columns import aligned
 from jaxport.jaxprs import Atom, Aval, Dim
+from jaxport.jaxprs.body_inputs import runs_bodies
 from jaxport.jaxprs.walk import bodies
-from jaxport.jaxprs.widen import runs_bodies
 from jaxport.mox.querying.tree import short_name
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.callables.values import is_tracer
 from jaxport.jaxprs import Array, Aval
+from jaxport.jaxprs.body_inputs import body_names, runs_bodies
 from jaxport.jaxprs.walk import bodies
-from jaxport.jaxprs.widen import body_names, runs_bodies
 from jaxport.mox.looking.show import count, text, title
 from jaxport.mox.querying.tree import joined, name_below, short_name, value_text
 from jaxport.printable import printable

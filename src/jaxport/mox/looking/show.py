@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.errors import SaveError
+from jaxport.jaxprs.body_inputs import body_names, runs_bodies
 from jaxport.jaxprs.walk import bodies
-from jaxport.jaxprs.widen import body_names, runs_bodies
 from jaxport.mox.querying.tree import joined, name_below, short_name, value_text
 from jaxport.printable import printable
 

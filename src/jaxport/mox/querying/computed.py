@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from jaxport import jaxprs
 from jaxport.jaxprs import JaxprEqn
+from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, runs_bodies
 from jaxport.jaxprs.walk import bodies, interpret
-from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS, runs_bodies
 
 __all__ = ["ComputedWeight", "computed_weights"]
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from jaxport import jaxprs
 from jaxport.jaxprs import Atom, Aval, Dim, JaxprEqn
+from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, runs_bodies, source_of
 from jaxport.jaxprs.walk import bodies, interpret
-from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS, runs_bodies, source_of
 from jaxport.mox.querying.axes import ELEMENTWISE, Axes, AxisPart, arranged, axes_of, cut, unknown
 from jaxport.mox.querying.computed import ComputedWeight
 

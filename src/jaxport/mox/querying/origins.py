@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.jaxprs import Array, Atom, Aval, PyTree
+from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, source_of
 from jaxport.jaxprs.dataflow import needed_equations, producers, reached
 from jaxport.jaxprs.rewrite import alone
 from jaxport.jaxprs.walk import bodies, interpret
-from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS, source_of
 from jaxport.mox.querying.tree import Node
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.callables.framework import public_name
 from jaxport.jaxprs import Atom, Aval
-from jaxport.jaxprs.mapped import Levels, Mapped, axes_of_batches, borne_by
+from jaxport.jaxprs.body_inputs import body_names, runs_bodies
+from jaxport.jaxprs.vmap_axes import Levels, Mapped, axes_of_batches, borne_by
 from jaxport.jaxprs.walk import Location, bodies
-from jaxport.jaxprs.widen import body_names, runs_bodies
 from jaxport.printable import printable
 
 if TYPE_CHECKING:

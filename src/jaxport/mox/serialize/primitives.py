@@ -14,10 +14,10 @@ from jax.sharding import PartitionSpec
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
 from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.jaxprs.body_inputs import jit_parameters
 from jaxport.jaxprs.meshes import NO_MESH, abstract_mesh, without_explicit_axes
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.walk import equations_within
-from jaxport.jaxprs.widen import jit_parameters
 
 __all__ = ["implementation", "keyword_values", "primitives"]
 

@@ -29,10 +29,10 @@ from jaxport.jaxprs import (
     source_info_util,
 )
 from jaxport.jaxprs.alike import takes_values
-from jaxport.jaxprs.mapped import Mapped, with_record
+from jaxport.jaxprs.body_inputs import jit_parameters
 from jaxport.jaxprs.meshes import in_body_of, local_type
 from jaxport.jaxprs.rewrite import traced_equation
-from jaxport.jaxprs.widen import jit_parameters
+from jaxport.jaxprs.vmap_axes import Mapped, with_record
 from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, DerivativeRule, equation_of

@@ -16,8 +16,8 @@ from jaxport.blocks.callables.framework import public_name
 from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
 from jaxport.jaxprs import Atom, Aval, PyTree, Var
-from jaxport.jaxprs.mapped import Mapped, borne_by, transforms_of
 from jaxport.jaxprs.meshes import in_body_of, without_explicit_axes, without_meshes
+from jaxport.jaxprs.vmap_axes import Mapped, borne_by, transforms_of
 from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, rule_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from jaxport.blocks.block import Block
 from jaxport.errors import Refusal
 from jaxport.jaxprs import concerns_reference
-from jaxport.jaxprs.mapped import records_of, transforms_of
-from jaxport.jaxprs.widen import DISSOLVED, body_names, takes_inputs, takes_outputs
+from jaxport.jaxprs.body_inputs import DISSOLVED, body_names, takes_inputs, takes_outputs
+from jaxport.jaxprs.vmap_axes import records_of, transforms_of
 from jaxport.mox.querying.tree import Node, Tree
 
 __all__ = ["refusal"]

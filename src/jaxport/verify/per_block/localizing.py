@@ -17,7 +17,7 @@ from jaxport.blocks import Block, block_p
 from jaxport.export.exported import Exported
 from jaxport.export.walk.sources import source_lines
 from jaxport.jaxprs import Array
-from jaxport.verify.comparing import FAILURES, difference
+from jaxport.verify.comparing import FAILURES, OF_DTYPES, Tolerance, difference
 from jaxport.verify.per_block.taps import Measured, measured, run
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Divergence
@@ -32,14 +32,13 @@ class Localizer:
       exported: the model.
       leaves: the arguments of the JAX function, as operands of the traced program.
       inputs: the same as inputs of the model.
-      rtol, atol: the tolerances; by default those of the dtypes.
+      tolerance: that of each element; by default that of its dtype.
     """
 
     exported: Exported
     leaves: Sequence[Array]
     inputs: Mapping[str, np.ndarray]
-    rtol: float | None = None
-    atol: float | None = None
+    tolerance: Tolerance = OF_DTYPES
 
     def divergence(self) -> Divergence:
         """Return the first block, and the first equation in it, whose result differs."""
@@ -71,7 +70,7 @@ class Localizer:
         for count in range(len(names) + 1):
             model = self.exported.again(traced, passes=count)
             if any(
-                difference(e, a, self.rtol, self.atol, inside=dtype).problem
+                difference(e, a, *self.tolerance, inside=dtype).problem
                 for e, a, dtype in zip(expected, run(model, self.inputs), inside, strict=False)
             ):
                 cause = f"the graph pass `{names[count - 1]}`" if count else "the runtime"
@@ -89,7 +88,7 @@ class Localizer:
         expected, actual = np.asarray(value.expected), value.actual
 
         def problem(steps: tuple[int, ...]) -> str:
-            return difference(expected[steps], actual[steps], self.rtol, self.atol, inside=value.inside).problem
+            return difference(expected[steps], actual[steps], *self.tolerance, inside=value.inside).problem
 
         whole = problem(())
         if not whole:

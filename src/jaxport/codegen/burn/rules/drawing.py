@@ -17,7 +17,7 @@ from jaxport.codegen.burn.rules.registry import PRIMITIVES, call
 from jaxport.codegen.burn.rules.shapes import added_axes
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, rank_of, tensor
 from jaxport.codegen.rust.nodes import Unary, method, path_call
-from jaxport.importer.traced.tracing import RecordedProgram
+from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import Dim, RuntimeValue
 from jaxport.importer.values.recording import Function, Step

@@ -28,6 +28,7 @@ __all__ = [
     "nodes_of",
     "placed_by_names",
     "places_of",
+    "share_tables",
 ]
 
 _ELEMENT = re.compile(r"(.+)[._](\d+)")
@@ -280,6 +281,40 @@ def _computed_by(
             if len(chain) > depth and chain[depth] == inside:
                 pending.append(before)
     return list(moving.values())
+
+
+def share_tables(
+    leaves: Sequence[Leaf],
+    chains: dict[Leaf, Chain],
+    weights: Container[Variable],
+    owners: Mapping[Variable, Op | None],
+) -> None:
+    """Move lookups in the table of another module's embedding to the module around both, which calls that embedding.
+
+    The decoder of a translator is called on the embeddings of its words; the table is not handed to it.
+
+    Args:
+      leaves: the layers and operators.
+      chains: the modules around each, by identity; changed.
+      weights: the variables that stand for tensors.
+      owners: the lookups that are the layers of tables, by table.
+    """
+    maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+    for leaf in leaves:
+        table = leaf.step.args[0] if isinstance(leaf, Op) and leaf.step.name == "jnp.take" else None
+        owner = owners.get(table) if isinstance(table, Variable) else None
+        layer = maker.get(owner.outputs[0]) if owner is not None else None
+        if not isinstance(table, Variable) or not isinstance(layer, Layer):
+            continue
+        chain, around = chains[leaf], common([chains[leaf], chains[layer]])
+        if len(around) == len(chain):
+            continue
+
+        def is_bound(variable: Variable, table: Variable = table) -> bool:
+            return variable in weights and variable is not table
+
+        for moved in _computed_by(leaf, chain[len(around)], len(around), chains, maker, is_bound):
+            chains[moved] = around
 
 
 LIST = "layers"

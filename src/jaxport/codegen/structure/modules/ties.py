@@ -147,6 +147,10 @@ def shared(
     }
 
 
+COMPUTED = "onnx::"
+"""How the names begin of what PyTorch's older exporter computed from weights: equal results are one tensor."""
+
+
 def owned_by_elements(ops: Sequence[Op], names: Mapping[Variable, str], chains: Mapping[Leaf, Chain]) -> set[Variable]:
     """Return the parameters that each element of a list has of its own, though the file has one tensor for all.
 
@@ -165,7 +169,7 @@ def owned_by_elements(ops: Sequence[Op], names: Mapping[Variable, str], chains: 
         if len({tuple(map(_without_positions, path)) for path in paths}) == 1 < len(paths)
         if (
             variable not in multiplied
-            if not given_name(names[variable])
+            if names[variable].startswith(COMPUTED) or not given_name(names[variable])
             else any(part.isdigit() for part in names[variable].split("."))
         )
     }

@@ -32,20 +32,20 @@ ACTIVATIONS = frozenset(
 ) | {"jnp.tanh", "nn.sigmoid"}
 
 NOUNS = {
-    "jnp.mean": "mean", "jnp.var": "variance", "jnp.std": "deviation", "jnp.sum": "total", "jnp.prod": "product", "jnp.max": "maximum",
-    "jnp.min": "minimum", "jnp.maximum": "largest", "jnp.minimum": "smallest", "jnp.sqrt": "root", "lax.rsqrt": "scale",
+    "jnp.mean": "mean", "jnp.var": "variance", "jnp.std": "deviation", "jnp.sum": "total", "jnp.prod": "product", "jnp.max": "greatest",
+    "jnp.min": "least", "jnp.maximum": "greater", "jnp.minimum": "lesser", "jnp.sqrt": "root", "lax.rsqrt": "scale",
     "jnp.square": "squares", "jnp.exp": "exponentials", "jnp.log": "logarithms", "nn.log_softmax": "logarithms", "jnp.abs": "magnitude",
     "jnp.cumsum": "sums", "jnp.arange": "positions", "jnp.argmax": "indices", "jnp.argmin": "indices", "jnp.argsort": "order",
     "jnp.sort": "ordered", "jnp.concatenate": "joined", "jnp.stack": "stacked", "jnp.pad": "padded", "jnp.tile": "repeated",
     "jnp.repeat": "repeated", "jnp.broadcast_to": "expanded", "jnp.where": "chosen", "jnp.take": "rows", "jnp.take_along_axis": "chosen",
-    "jnp.clip": "clipped", "jnp.round": "rounded", "jnp.floor": "rounded", "jnp.ceil": "rounded", "jnp.sign": "signs", "jnp.roll": "rolled",
-    "jnp.flip": "reversed_", "jnp.reshape": "reshaped", "jnp.transpose": "transposed", "jnp.squeeze": "squeezed",
+    "jnp.clip": "bounded", "jnp.round": "rounded", "jnp.floor": "rounded", "jnp.ceil": "rounded", "jnp.sign": "signs", "jnp.roll": "rolled",
+    "jnp.flip": "reversed_", "jnp.reshape": "arranged", "jnp.transpose": "transposed", "jnp.squeeze": "squeezed",
     "jnp.expand_dims": "unsqueezed", "astype": "converted", "T": "transposed", "mT": "transposed", "jnp.matmul": "product", "@": "product",
     "jnp.einsum": "product", "lax.conv_general_dilated": "features", "lax.conv_transpose": "features", "lax.reduce_window": "pooled",
     "nn.max_pool": "pooled", "nn.avg_pool": "pooled", "helper.rotary": "rotated", "jnp.tril": "triangle", "jnp.triu": "triangle",
     "nn.logsumexp": "total", "jnp.linalg.norm": "norm", "jnp.power": "power", "**": "power", "-": "difference", "%": "remainder",
     "//": "quotient", "helper.scatter_nd": "updated", "helper.scatter_elements": "updated", "helper.write_into_cache": "updated",
-    "helper.gather_nd": "rows", "jnp.logical_and": "mask", "jnp.logical_or": "mask", "jnp.logical_not": "mask",
+    "helper.gather_nd": "rows", "lax.cond": "chosen", "lax.switch": "chosen", "lax.scan": "state", "lax.while_loop": "state", "jnp.logical_and": "mask", "jnp.logical_or": "mask", "jnp.logical_not": "mask",
 }  # fmt: skip
 """What a function makes."""
 DESCRIPTIONS = frozenset(NOUNS.values()) | frozenset(

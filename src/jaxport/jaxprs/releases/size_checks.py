@@ -18,7 +18,7 @@ from jax._src import core as _core  # noqa: TID251 - the function is private
 from jax._src.export import shape_poly as _shape_poly  # noqa: TID251 - the function is private
 from jax.export import is_symbolic_dim
 
-from jaxport.jaxprs.aliases import Dim, PyTree
+from jaxport.jaxprs.aliases import Dim, PyTree, SymbolicDim
 
 __all__ = ["CHECKS_OF_SIZES", "DECISIONS_ON_SIZES"]
 
@@ -57,14 +57,15 @@ def _decided_by_factors(decide: Decision) -> Decision:
     """
 
     def bounds(size: Dim, precision: PyTree) -> tuple[float, float]:
-        product = () if precision == _shape_poly.BoundsPrecision.BEST else _factored(size)
+        is_best = precision == _shape_poly.BoundsPrecision.BEST
+        product = () if is_best or not is_symbolic_dim(size) else _factored(size)
         lows = [decide(factor, precision)[0] for factor in product] if len(product) > 1 else [-1]
         return (math.prod(lows), math.inf) if min(lows) >= 0 else decide(size, precision)
 
     return bounds
 
 
-def _factored(size: Dim) -> list[Dim]:
+def _factored(size: SymbolicDim) -> list[Dim]:
     """Return positive numbers and sizes of one variable part each whose product is `size`, or an empty list.
 
     With a part `f`, the size is `a * f + b`. If `b` is `c * a`, for a number `c`, then it is `a * (f + c)`.

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import jaxport
-from jaxport.export.delivery import lowest
+from jaxport.export.delivery import minimal_opset
 from jaxport.export.delivery.requirements import Requirements
 from jaxport.export.emit import opsets
 from jaxport.onnx_facts import versions
@@ -54,22 +54,22 @@ def test_a_file_says_which_operators_require_its_opset(tmp_path):
     exported = jaxport.to_onnx(attend, [("B", 4, 2, 8)])
     exported.save(tmp_path / "model.onnx")
     loaded = ir.load(tmp_path / "model.onnx")
-    assert loaded.metadata_props[lowest.RECORD] == "23: Attention"
+    assert loaded.metadata_props[minimal_opset.RECORD] == "23: Attention"
     for node in loaded.graph:  # as tools leave it that strip the types of values
         for value in node.outputs:
             value.type = None
     assert Requirements.of(loaded).opset_for == ("Attention",)
-    assert lowest.RECORD not in jaxport.to_onnx(jnp.tanh, [(3,)], opset=23).model.metadata_props
+    assert minimal_opset.RECORD not in jaxport.to_onnx(jnp.tanh, [(3,)], opset=23).model.metadata_props
 
 
 def test_a_record_of_another_graph_is_not_believed():
     model = jaxport.to_onnx(jax.nn.gelu, [("B",)]).model
-    assert lowest.recorded(model) == ("Gelu",)
+    assert minimal_opset.recorded(model) == ("Gelu",)
     model.graph.opset_imports[""] = 21
-    assert lowest.recorded(model) == ()
+    assert minimal_opset.recorded(model) == ()
     model.graph.opset_imports[""] = 20
     next(iter(model.graph)).op_type = "Relu"
-    assert lowest.recorded(model) == ()
+    assert minimal_opset.recorded(model) == ()
     assert Requirements.of(model).opset_for == ()
 
 
@@ -113,14 +113,14 @@ def model_of(op_type, attributes=None, dtype=np.float32, inputs=1, opset=23):
     ],
 )
 def test_what_keeps_an_opset(model, opset):
-    assert lowest.lowest(model) == opset
+    assert minimal_opset.lowest(model) == opset
 
 
 def test_operands_that_get_a_type_of_their_own_keep_the_opset():
     model = model_of("QuantizeLinear", inputs=2)
     model.graph.inputs[1].dtype = ir.DataType.FLOAT16
     model.graph.outputs[0].dtype = ir.DataType.UINT8
-    assert lowest.lowest(model) == 23
+    assert minimal_opset.lowest(model) == 23
 
 
 def test_all_operators_of_the_default_opset_were_compared():
@@ -130,7 +130,7 @@ def test_all_operators_of_the_default_opset_were_compared():
 def test_a_value_without_a_dtype_keeps_the_opset():
     model = model_of("Sin")
     model.graph.inputs[0].type = None
-    assert lowest.lowest(model) == 22
+    assert minimal_opset.lowest(model) == 22
 
 
 def test_the_operators_that_need_the_opset_are_told():

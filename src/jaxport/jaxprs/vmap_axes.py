@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jax._src.interpreters import batching as _batching  # noqa: TID251 - the class is private
 
 from jaxport.jaxprs.aliases import Aval, PyTree, Shape
+from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS
 from jaxport.jaxprs.releases.names import JaxprEqn, source_info_util
 from jaxport.jaxprs.rewrite import inlined, traced, with_operands
-from jaxport.jaxprs.widen import DISSOLVED, PLAIN_CALLS
 
 __all__ = [
     "RECORDS_OF_VMAP",

@@ -8,7 +8,7 @@ import pytest
 from jax import export
 
 import jaxport
-from jaxport.verify.sizes import Conditions, checked, chosen
+from jaxport.verify.size_choice import Conditions, checked, chosen
 
 
 def conditions_of(fn, *shapes, constraints=()):
