@@ -180,7 +180,32 @@ SPELLINGS = {
     "linear": plain(lambda gate: gate),
 }
 
+
+def sums_over_tokens(scores):
+    shares, chosen = softmax_first(scores)
+    return shares / shares.sum(1, keepdims=True), chosen
+
+
+def turned(scores):
+    shares, chosen = divided(scores)
+    return shares[..., ::-1], chosen
+
+
+def biased(scores):
+    _, chosen = lax.top_k(jax.nn.softmax(scores) + BIASES[0][:, 0], CHOSEN)
+    return jnp.take_along_axis(jax.nn.softmax(scores), chosen, -1), chosen
+
+
 DECLINED = {
+    **{
+        name: (functools.partial(dense, route=route), "no softmax of the scores")
+        for name, route in (
+            ("softmax over tokens", lambda scores: lax.top_k(jax.nn.softmax(scores, axis=1), CHOSEN)),
+            ("sums over tokens", sums_over_tokens),
+            ("chosen by other scores", biased),
+            ("shares of others", turned),
+        )
+    },
     "exact gelu": (plain(functools.partial(jax.nn.gelu, approximate=False)), "approximate one, and this one is exact"),
     "tanh": (plain(jnp.tanh), "has no activation Tanh"),
     "gated gelu": (functools.partial(dense, act=lambda gate, up: jax.nn.gelu(gate) * up), "a gate whose activation is not"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxport.graph.arranging import atoms
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, source
-from jaxport.graph.fusions.scores import unrounded
+from jaxport.graph.fusions.scores import softmax_axis, unrounded
 from jaxport.graph.fusions.sums import At, Chosen, plain_index
 from jaxport.graph.matching import Axis, Seen, look, over
 
@@ -93,7 +93,8 @@ def numbered(condition: Seen, expert: Axis) -> tuple[Seen, int | None] | None:
             continue
         if array.size == 1 and expert is None:
             return plain_index(index), int(array.item())
-        if expert in constant.axes and np.array_equal(array.ravel(), np.arange(array.size)):
+        along = [axis for axis in constant.axes if axis is not None]
+        if along == [expert] and np.array_equal(array.ravel(), np.arange(array.size)):
             return plain_index(index), expert.number if isinstance(expert, At) else None
     return None
 
@@ -143,14 +144,13 @@ def _shared(shares: Seen, choice: BestExperts) -> Routing | str:
     is_normalized = False
     if (normalized := _undivided(shares, choice, experts)) is not None:
         shares, is_normalized = normalized, True
-    if shares.is_op("Softmax") and integer(shares.node, "axis", -1) in (-1, len(shares.axes) - 1):
+    if shares.is_op("Softmax") and softmax_axis(shares) == choice.best:
         inner = _taken(unrounded(look(source(shares.node), shares.axes)), choice)
-        over_best = choice.best is None or shares.axes[-1] == choice.best
-        if inner is None or not over_best or is_normalized or inner != _unshared(choice.scored):
+        if inner is None or choice.best is None or is_normalized or inner != _unshared(choice.scored):
             return no_softmax
         return _routing(inner, choice, experts, is_normalized=True)
     taken = _taken(shares, choice)
-    if taken is None or not taken.is_op("Softmax") or _unshared(taken) != _unshared(choice.scored):
+    if taken is None or _unshared(taken) == taken or _unshared(taken) != _unshared(choice.scored):
         return no_softmax
     return _routing(_unshared(taken), choice, experts, is_normalized)
 
@@ -171,9 +171,8 @@ def _undivided(shares: Seen, choice: BestExperts, experts: object) -> Seen | Non
     summed = (total if padded is None else padded[1]).reduced("ReduceSum")
     whole = unrounded(whole)
     inner = None if summed is None else unrounded(summed)
-    if inner is None or (
-        over(inner, whole) != (choice.best,) and not (choice.best is None and inner.value is whole.value)
-    ):
+    alone = choice.best is None and inner is not None and inner == whole
+    if inner is None or not (alone or over(inner, whole) == (choice.best,)):
         return None
     return whole
 
@@ -195,6 +194,6 @@ def _taken(shares: Seen, choice: BestExperts) -> Seen | None:
 
 def _unshared(seen: Seen) -> Seen:
     """Return the scores that shares are a softmax of, along the experts; the value itself if it is none."""
-    if seen.is_op("Softmax") and integer(seen.node, "axis", -1) in (-1, len(seen.axes) - 1):
+    if seen.is_op("Softmax") and softmax_axis(seen) == EXPERTS:
         return unrounded(look(source(seen.node), seen.axes))
     return seen

@@ -35,7 +35,7 @@ class Weighed:
 def weighed_by(weights: Seen) -> Weighed | None:
     """Return the softmax that weights are, or its weights but for the last of each row."""
     if weights.is_op("Softmax"):
-        return Weighed(weights.node, look(source(weights.node), weights.axes), _softmax_axis(weights))
+        return Weighed(weights.node, look(source(weights.node), weights.axes), softmax_axis(weights))
     if not weights.is_op("Slice"):
         return None
     longer, dims = source(weights.node), dims_of(source(weights.node)) or ()
@@ -48,7 +48,7 @@ def weighed_by(weights: Seen) -> Weighed | None:
         return None
     labels = [("and a sink", keys) if axis == place else label for axis, label in enumerate(weights.axes)]
     softmax = unrounded(look(longer, labels))
-    if not softmax.is_op("Softmax") or _softmax_axis(softmax) != labels[place]:
+    if not softmax.is_op("Softmax") or softmax_axis(softmax) != labels[place]:
         return None
     both = unrounded(look(source(softmax.node), softmax.axes))
     if not both.is_op("Concat") or len(both.node.inputs) != 2:
@@ -63,7 +63,7 @@ def weighed_by(weights: Seen) -> Weighed | None:
     return Weighed(softmax.node, scores, keys, sink)
 
 
-def _softmax_axis(weights: Seen) -> Axis:
+def softmax_axis(weights: Seen) -> Axis:
     """Return the axis of a Softmax; None if it is over several, as it may be before opset 13."""
     node, rank = weights.node, len(weights.axes)
     if node.version is not None and node.version < SINGLE_AXIS:
