@@ -24,8 +24,8 @@ OPERANDS = ("query", "key", "value")
 PRODUCTS = frozenset({"@", "jnp.matmul", "jnp.einsum"})
 BEFORE_SOFTMAX = frozenset({"+", "*", "/", "-", "jnp.where", *MOVING})
 """What scores go through before they are weights: they are scaled and masked."""
-DEEPEST = 6
-"""Steps between a product and what is still called its scores."""
+DEEPEST = 8
+"""Steps between a value and what it is named for: a product and its scores, heads and their attention."""
 ACTIVATIONS = frozenset(
     f"nn.{name}"
     for name in "relu relu6 gelu silu elu selu celu leaky_relu softplus mish hard_swish hard_sigmoid hard_tanh".split()
@@ -68,26 +68,33 @@ def role_of(value: Variable, readers: Readers) -> str:
 
     A value that is only moved on its way, as heads are, is what it is moved for.
     """
-    following = readers.get(value, ())
-    if len(following) != 1:
-        return ""
-    (reader,) = following
-    places = [place for place, operand in enumerate(reader.args) if operand is value]
-    if reader.name == ATTENTION and len(places) == 1 and places[0] < len(OPERANDS):
-        return OPERANDS[places[0]]
-    is_moved = reader.name in MOVING or reader.name == "helper.rotary"
-    return role_of(reader.outputs, readers) if is_moved and places == [0] else ""
+    for _ in range(DEEPEST):
+        following = readers.get(value, ())
+        if len(following) != 1:
+            return ""
+        (reader,) = following
+        places = [place for place, operand in enumerate(reader.args) if operand is value]
+        if reader.name == ATTENTION and len(places) == 1 and places[0] < len(OPERANDS):
+            return OPERANDS[places[0]]
+        if places != [0] or (reader.name not in MOVING and reader.name != "helper.rotary"):
+            return ""
+        value = reader.outputs
+    return ""
 
 
 def _is_scores(value: Variable, readers: Readers) -> bool:
     """Whether a value is scaled and masked only before it becomes weights."""
-    following = readers.get(value, ())
-    if len(following) != 1 or not isinstance(following[0].outputs, Variable):
-        return False
-    (reader,) = following
-    if reader.name == "nn.softmax":
-        return reader.args[0] is value
-    return reader.name in BEFORE_SOFTMAX and _is_scores(reader.outputs, readers)
+    for _ in range(DEEPEST):
+        following = readers.get(value, ())
+        if len(following) != 1 or not isinstance(following[0].outputs, Variable):
+            return False
+        (reader,) = following
+        if reader.name == "nn.softmax":
+            return reader.args[0] is value
+        if reader.name not in BEFORE_SOFTMAX:
+            return False
+        value = reader.outputs
+    return False
 
 
 def _is_product(step: Step, makers: Mapping[Variable, Step], depth: int = 0) -> bool:
@@ -108,13 +115,14 @@ def _is_gate(step: Step, readers: Readers) -> bool:
     return all(isinstance(operand, Variable) for operand in following[0].args)
 
 
-def description(step: Step, readers: Readers, makers: Mapping[Variable, Step]) -> str:
+def description(step: Step, readers: Readers, makers: Mapping[Variable, Step], depth: int = 0) -> str:
     """Return a name for the result of a step, for where `x` has another value: what the function makes, or what it is for.
 
     Args:
       step: a step.
       readers: the steps that read each value.
       makers: the steps that make each value.
+      depth: how many moves of the value were looked through.
     """
     value = step.outputs
     if not isinstance(value, Variable):
@@ -130,8 +138,8 @@ def description(step: Step, readers: Readers, makers: Mapping[Variable, Step]) -
     if step.name in PRODUCTS | BEFORE_SOFTMAX and _is_scores(value, readers) and _is_product(step, makers):
         return "scores"
     source = step.args[0] if step.name in MOVING and step.args else None
-    if isinstance(source, Variable) and source in makers:
-        return description(makers[source], readers, makers)
+    if isinstance(source, Variable) and source in makers and depth < DEEPEST:
+        return description(makers[source], readers, makers, depth + 1)
     if step.form == "index":
         return "part"
     if step.name in ("+", "*", "/"):
