@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
 import jaxport
+from jaxport.mox.serialize import primitives
 from tests.compiling import on_devices
 
 PROGRAM = """
@@ -209,6 +211,12 @@ for kind in (AxisType.Auto, AxisType.Explicit):
         sync_global_devices(kind.name)
 print("as in one process")
 """
+
+
+def test_primitives_are_found_in_the_context_of_another_mesh():
+    primitives.collectives.cache_clear()
+    with jax.set_mesh(jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))):
+        assert "shard_map" in primitives.collectives()
 
 
 @pytest.mark.slow

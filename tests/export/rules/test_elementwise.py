@@ -7,6 +7,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx.parser
 import pytest
 from jax import lax
 
@@ -204,6 +205,21 @@ def test_what_the_first_condition_selects_needs_no_position(select, nodes):
     exported = check(select, spec("B", 3))
     assert "ArgMax" not in operators(exported)
     assert nodes is None or len(exported.model.graph) == nodes
+
+
+def test_a_position_in_64_bits_is_the_first_condition_too():
+    exported = check(lambda x: jnp.select([x > 1, x > 0], [x * 2, x * 3], -x), spec(3, 4), double_precision=True)
+    assert "ArgMax" not in operators(exported)
+
+
+def test_the_last_condition_of_an_imported_model_is_not_the_first():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]> g (float[3, 4] x) => (int32[3, 4] y) {
+        z = Constant<value_float = 0.0>() n = Neg(x) p = Greater(x, z) q = Less(n, z) a = Constant<value_ints = [0]>()
+        r = Unsqueeze(p, a) s = Unsqueeze(q, a) t = Concat<axis = 0>(r, s) c = Cast<to = 2>(t)
+        i = ArgMax<axis = 0, keepdims = 0, select_last_index = 1>(c) y = Cast<to = 6>(i) }""")
+    last = jaxport.from_onnx(model)
+    exported = check(lambda x: lax.select_n(last(x.astype(jnp.float32)), x, x * 2), spec(3, 4))
+    assert "ArgMax" in operators(exported)
 
 
 @pytest.mark.parametrize(

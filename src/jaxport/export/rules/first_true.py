@@ -23,11 +23,13 @@ __all__ = ["conditions"]
 
 def conditions(op: Emitter, position: Value) -> list[Value] | None:
     """Return the booleans of which `position` is the first that holds, or the first of all if none does; None if it is not."""
-    found = _before(position, "Cast")
-    if found is None or found.origin is None or found.origin.op_type != "ArgMax":
+    reduced = _before(position, "Cast") or position
+    origin = reduced.origin
+    if origin is None or origin.op_type != "ArgMax" or origin.attributes.get("keepdims", 1):
         return None
-    axis = found.origin.attributes["axis"]
-    stacked = _before(_before(found, "ArgMax"), "Cast")
+    if origin.attributes.get("select_last_index"):
+        return None  # an operator of an imported model
+    axis, stacked = origin.attributes.get("axis", 0), _before(origin.operands[0], "Cast")
     if stacked is None or stacked.dtype != bool or stacked.origin is None or stacked.origin.op_type != "Concat":
         return None
     parts = [part for part in stacked.origin.operands if part is not None and part.shape is not None]

@@ -119,11 +119,7 @@ def _cut(node: ir.Node, axis: int) -> slice | None:
     start, stop, along, *step = (int(array.item()) for array in numbers if array is not None)
     rank = len(dims_of(source(node)) or [0])
     by = step[0] if step else 1
-    if along % rank != axis:
-        return None
-    if by < 0 and stop < -(1 << 31):  # ONNX has no other way to say "to the first element"
-        return slice(start, None, by)
-    return slice(start, stop, by)
+    return slice(start, stop, by) if along % rank == axis else None
 
 
 def _spread(value: ir.Value, axis: int, known: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
