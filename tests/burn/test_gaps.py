@@ -245,7 +245,7 @@ def check_in_runtime(
         outputs = run(compiled, name, inputs)
         for key, expected in in_runtime(make(), inputs).items():
             assert outputs[key].shape == expected.shape
-            np.testing.assert_allclose(outputs[key], expected, atol=LIMIT * np.abs(expected).max(), rtol=0)
+            np.testing.assert_allclose(outputs[key], expected, atol=LIMIT * np.abs(expected).max(initial=0), rtol=0)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -20,7 +20,7 @@ from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate
 
-__all__ = ["CHECK_HELPERS", "check_statement", "check_text", "element_statements"]
+__all__ = ["CHECK_HELPERS", "check_statement", "check_text", "element_statements", "panicking", "size_check"]
 
 CHECK_HELPERS = (
     "check_at_least",
@@ -76,9 +76,7 @@ def check_text(
             statements.append(ast.Expr(Try(path_call("check_sizes", label, called, needed, declared))))
     for size, (least, most) in bounds.items():
         if size in known and (least > 1 or most is not None):
-            end = Literal("usize::MAX" if most is None else str(most))
-            arguments = Literal(quoted(size)), ast.Name(size, ast.Load()), Literal(str(least)), end
-            statements.append(ast.Expr(Try(path_call("check_size", *arguments))))
+            statements.append(ast.Expr(Try(size_check(size, (least, most)))))
     statements += [_held(text) for text in constraints if names_in(text) <= known]
     last = statements[-1] if statements else None
     if isinstance(last, ast.Expr) and isinstance(last.value, Try):
@@ -106,7 +104,19 @@ def check_statement(arguments: Sequence[str]) -> ast.stmt:
     """Return the statement of `forward` that panics with what `check` says."""
     # A size may be called `self`, and is spelled otherwise then.
     called = method(Literal("self"), "check", *(Borrow(ast.Name(key, ast.Load())) for key in arguments), borrows=True)
-    return ast.Expr(method(called, "unwrap_or_else", Literal('|error| panic!("{error}")')))
+    return panicking(called)
+
+
+def size_check(size: str, bounds: Bounds) -> ast.expr:
+    """Return the call that says whether a size is inside of bounds."""
+    least, most = bounds
+    end = Literal("usize::MAX" if most is None else str(most))
+    return path_call("check_size", Literal(quoted(size)), ast.Name(size, ast.Load()), Literal(str(least)), end)
+
+
+def panicking(check: ast.expr) -> ast.stmt:
+    """Return the statement that panics with what a check says."""
+    return ast.Expr(method(check, "unwrap_or_else", Literal('|error| panic!("{error}")')))
 
 
 def element_statements(

@@ -108,7 +108,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         rows = [Refusal("a result that is no array", f"`{name}`", "Let the model return arrays.") for name in others]
         raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
     result = result[0] if len(result) == 1 else tuple(result)
-    sizes = size_names(recorded.inputs) | element_names(recorded.read)
+    sizes = size_names(recorded.inputs) | element_names(recorded.read) | {*recorded.counted}
     reserved = {*NAMES_IN_USE}
     inputs = model_arguments(recorded, {*reserved, *sizes, "inputs", "outputs"})
     spelled: dict[str, str] = {}
@@ -118,7 +118,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     structs = Structs(BURN, reserved, inputs, private.size_names, result, outputs, {}, private=private)
     structs.output_names = program.output_names
     read = {inputs[recorded.inputs[key]]: elements for key, elements in recorded.read.items()}
-    structs.read = read
+    structs.read, structs.counted = read, recorded.counted
     root = structs.print(tree, root_name(program.modules.type, program.name))
     if structs.refusals:
         rows = list({(row.name, row.where): row for row in structs.refusals}.values())
