@@ -36,7 +36,7 @@ from jaxport.codegen.rust.nodes import (
 from jaxport.codegen.rust.text import number_text
 from jaxport.codegen.writing.literals import LARGEST_LITERAL
 from jaxport.importer.names import unique
-from jaxport.importer.traced.counted_sizes import may_be_nothing
+from jaxport.importer.traced.zero_sizes import may_be_nothing
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.dims import static
 

@@ -3,8 +3,7 @@
 JAX has no arrays of such sizes. A tensor of Rust has its sizes when the program runs, so that a printed crate may compute what
 a jitted program cannot: `NonZero` of a matrix is traced with the shape `[2, count]`.
 
-A size with a name is at least 1 in JAX, and a count may be 0. So a count is traced as `count_and_1 - 1`, and questions about 0
-stay open: an `If` on whether anything was found has no branch that is known.
+A count may be 0: an `If` on whether anything was found has no branch that is known.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import jax
 
@@ -24,13 +22,11 @@ from jaxport.importer.resolving.graph import BoundNode, describe
 from jaxport.importer.traced.assumptions import Assumptions, Bounds
 from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.read_sizes import ReadSizes
+from jaxport.importer.traced.zero_sizes import SUFFIX, size_text, with_zero
 from jaxport.importer.values.host import Attribute, Dim, RuntimeValue, is_dim
-from jaxport.jaxprs.dims import evaluate, symbols
+from jaxport.jaxprs.dims import symbols
 
-__all__ = ["counted_size", "counting", "counts_anew", "is_counting", "may_be_nothing", "spelled", "uncounted"]
-
-SUFFIX = "_and_1"
-"""The end of a name that stands for a count and 1."""
+__all__ = ["counted_size", "counting", "counts_anew", "is_counting", "uncounted"]
 
 
 @dataclass(eq=False)
@@ -72,7 +68,7 @@ class Counts:
             chosen = unique(identifier(f"{node.node.op_type}_count".lower(), "count"), self.taken)
             self.taken.add(chosen)
             self.made[key], self.nodes[chosen] = chosen, node
-        return self.assumed.symbol(f"{self.made[key]}{SUFFIX}", self.scope) - 1
+        return with_zero(self.made[key], self.assumed, self.scope)
 
     def bounds(self) -> dict[str, Bounds]:
         """Return what each count has to be: the least and the most, if that is known.
@@ -83,7 +79,7 @@ class Counts:
         bounds: dict[str, Bounds] = {}
         for name, node in self.nodes.items():
             symbol = f"{name}{SUFFIX}"
-            needed = [f"{name} == {spelled(text)}" for key, text in self.assumed.sizes.items() if key == symbol]
+            needed = [f"{name} == {size_text(text)}" for key, text in self.assumed.sizes.items() if key == symbol]
             others = [text for text in self.assumed.constraints if symbol in names_in(text) and len(names_in(text)) > 1]
             for text in [*needed, *others]:
                 why = f"`{text}` has to hold of a size that follows from values, and nothing says so"
@@ -156,31 +152,6 @@ def counted_size(node: BoundNode, deciding: Sequence[RuntimeValue], attributes: 
     """
     counts = _counts.get()
     return None if counts is None else counts.size(node, deciding, attributes)
-
-
-def may_be_nothing(size: Dim) -> bool:
-    """Whether a size may be 0 because it follows from values."""
-    return is_dim(size) and SUFFIX in str(size)
-
-
-def spelled(size: Dim | str) -> str:
-    """Return the text of a size, with counts in place of the names that they are traced by.
-
-    >>> spelled("2*nonzero_count_and_1 - 2"), spelled("batch")
-    ('2*nonzero_count', 'batch')
-    """
-    text = str(size)
-    return _spelled(text) if SUFFIX in text else text
-
-
-@lru_cache(maxsize=1024)
-def _spelled(text: str) -> str:
-    scope = jax.export.SymbolicScope()
-    names = {name: name.removesuffix(SUFFIX) for name in sorted(symbols(text))}
-    values = {
-        name: jax.export.symbolic_shape(chosen, scope=scope)[0] + (name != chosen) for name, chosen in names.items()
-    }
-    return str(evaluate(text, values))
 
 
 def _sizes(spec: RuntimeValue) -> Sequence[Dim]:

@@ -16,6 +16,7 @@ from jaxport.importer.traced.conditions import Condition, needed
 from jaxport.importer.traced.counted_sizes import counting, counts_anew
 from jaxport.importer.traced.input_specs import input_specs, is_spec, read_specs
 from jaxport.importer.traced.read_sizes import ReadSizes, readable
+from jaxport.importer.traced.zero_sizes import appended, spelled_assumptions
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
@@ -93,6 +94,7 @@ def completed(
     inputs: Mapping[str, RuntimeValue] | None,
     attempt: Callable[[dict[str, RuntimeValue]], RecordedProgram],
     reads_sizes: bool = False,
+    may_be_empty: bool = True,
 ) -> RecordedProgram:
     """Return `attempt` of the inputs, with sizes for which it succeeds, as far as arithmetic decides them.
 
@@ -102,18 +104,20 @@ def completed(
       attempt: records the program on specs and values of all inputs.
       reads_sizes: whether the recording is for a target whose arrays have their sizes as the program runs: it may read them from
         the elements of inputs, and count what a value has.
+      may_be_empty: whether such a target has caches that begin empty.
 
     Raises:
       ValueNotKnown: it needs sizes that arithmetic alone does not decide.
     """
     specs, values, constraints = read_specs(program, dict(inputs or {}))
     read = readable(program, {**specs, **values}) if reads_sizes else {}
+    empty = appended(program) if reads_sizes and may_be_empty else frozenset()
     latest = Assumptions(constraints, read=_read_names(input_specs(program, Assumptions(), specs, values, read)))
 
     def tried(assumed: Assumptions) -> RecordedProgram:
         nonlocal latest
         latest = assumed
-        sizes = input_specs(program, assumed, specs, values, read)
+        sizes = input_specs(program, assumed, specs, values, read, empty)
         counted: Mapping[str, Bounds] = {}
         with bounds_are_told(program) as taken:
             taken.update(sizes)
@@ -124,11 +128,14 @@ def completed(
             else:
                 made = attempt(sizes | values)
         fixed = _fixed(input_specs(program, Assumptions(constraints), specs, values), sizes) if assumed.sizes else {}
-        return replace(made, assumed=assumed.beyond(constraints), known=values, fixed=fixed, counted=counted)
+        assumed = spelled_assumptions(assumed.beyond(constraints))
+        return replace(made, assumed=assumed, known=values, fixed=fixed, counted=counted)
 
     try:
         return with_assumptions(tried, latest)
     except JaxportError as error:
+        if empty:
+            return completed(program, inputs, attempt, reads_sizes, may_be_empty=False)
         if reads_sizes:  # what the program asks for without these sizes is what a user can give
             return completed(program, inputs, attempt)
         conditions = needed(error)
