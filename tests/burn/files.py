@@ -68,6 +68,8 @@ def printed(path: Path, folder: Path) -> list[Printed] | Result:
     except JaxportError as error:
         rows = sorted({f"{row.name}: {row.why}" for row in getattr(error, "refusals", ())})
         return Result("refused", "; ".join(rows) or " ".join(str(error).split())[:200])
+    except Exception as error:  # noqa: BLE001  a report of failures of all kinds
+        return Result("crashes", f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
     return made
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxport.blocks import comparing_sizes
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.definitions import Struct, snake_case
 from jaxport.codegen.burn.helpers import names as helper_names, source
@@ -87,6 +88,7 @@ def _pattern(result: RuntimeValue, structs: Structs) -> str:
     return f"({', '.join(structs.result_names)})" if len(result) <= MOST_TOGETHER else "outputs"
 
 
+@comparing_sizes()  # steps are traced again
 def to_crate(recorded: RecordedProgram) -> Crate:
     """Return the program as structures of Rust.
 
