@@ -54,6 +54,19 @@ def quantized() -> onnx.ModelProto:
     return model(graph, **weights, **{key: np.asarray(value) for key, value in zeros.items()})
 
 
+def quantized_layers() -> onnx.ModelProto:
+    """A table and a convolution whose weights the file has as integers."""
+    graph = """g (int64[n, 9] i) => (float[n, 4, 7] y) { t = DequantizeLinear(table, ts, tz) e = Gather(t, i)
+        r = Transpose<perm = [0, 2, 1]>(e) w = DequantizeLinear<axis = 0>(kernel, ws) y = Conv(r, w, b) }"""
+    table, kernel = np.arange(60, dtype=np.int8).reshape(20, 3), np.arange(-18, 18, dtype=np.int8).reshape(4, 3, 3)
+    scales = {
+        "ts": np.array(0.1, np.float32),
+        "tz": np.array(3, np.int8),
+        "ws": np.array([0.1, 0.2, 0.3, 0.4], np.float32),
+    }
+    return model(graph, table=table, kernel=kernel, b=some(4), **scales)
+
+
 def of_functions() -> onnx.ModelProto:
     graph = "g (float[n, 4] x) => (float[n, 4] y) { h = local.block(x, a) y = local.block(h, b) }"
     function = (
@@ -147,6 +160,7 @@ ANGLES = some(16, 4)
 NORMAL = {"x": some(3, 4)}, {"x": -some(5, 4)}
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     "quantized": (quantized, (rows(3), rows(5))),
+    "quantized layers": (quantized_layers, ({"i": np.arange(27).reshape(3, 9) % 20}, {"i": np.arange(-9, 9).reshape(2, 9)})),
     "functions": (of_functions, (rows(3), rows(5))),
     "if": (lambda: model(IF, zero=np.zeros((), np.float32)), ({"x": np.ones((3, 4), np.float32)}, {"x": -np.ones((5, 4), np.float32)})),
     "loop": (lambda: model(LOOP, five=np.array(5), yes=np.array(True), half=np.array(0.5, np.float32)), (rows(3), rows(5))),

@@ -300,3 +300,14 @@ def test_an_adapter_beside_a_matrix_of_few_bits_is_all_that_is_trained():
     assert len(adapted.params) == 6
     assert all(".lora_" in name for name in adapted.params)
     np.testing.assert_allclose(adapted(x), program(x), rtol=1e-5, atol=1e-5)
+
+
+def test_layers_of_burn_have_the_values_of_integers_that_a_file_has() -> None:
+    from tests.burn.test_gaps import quantized_layers
+
+    source = jaxport.from_onnx(quantized_layers()).to_source(framework="burn")
+    assert "pub table: Embedding," in source.code
+    assert "pub conv: Conv1d," in source.code
+    assert {key: value.dtype.name for key, value in source.tensors.items()} == dict.fromkeys(
+        ("conv.weight", "conv.bias", "table.weight"), "float32"
+    )
