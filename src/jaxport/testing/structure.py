@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from jaxport.export.exported import Exported
+from jaxport.export.runtime import Session
 from jaxport.jaxprs import Parameters, PyTree, dims
-from jaxport.verify.runtime import Session
 
 
 def expect_graph(

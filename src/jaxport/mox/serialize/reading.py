@@ -33,11 +33,11 @@ from jaxport.jaxprs.body_inputs import jit_parameters
 from jaxport.jaxprs.meshes import in_body_of, local_type
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.vmap_axes import Mapped, with_record
+from jaxport.mox.primitives import collectives, implementation, keyword_values, primitives
 from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, DerivativeRule, equation_of
 from jaxport.mox.serialize.meshes import mesh_from, spec_from
-from jaxport.mox.serialize.primitives import collectives, implementation, keyword_values, primitives
 from jaxport.mox.serialize.trees import tree_from
 from jaxport.mox.serialize.values import decoded, dtype_of
 from jaxport.mox.serialize.writing import FORMAT, VERSION
