@@ -15,7 +15,7 @@ ROOMS: dict[str, str] = {
     "codegen/structure": "steps modules spelling recognition build",
     "export": "signature emit generation passes prepare flags precision_names minimal_opset requirements rules walk explain failures function_graph "
     "runtime exported delivery api",
-    "graph": "editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
+    "graph": "remembering editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
     "importer": "limits names re2 parts values resolving batching ops loading alike calls modules tensors interface "
     "traced running explain program variants",
     "jaxprs": "aliases identity dim_text releases walk dataflow dims rewrite alike body_inputs taps vmap_axes meshes",
