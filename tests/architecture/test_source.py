@@ -159,7 +159,6 @@ def test_types_have_names(part: str) -> None:
 # a `NewType` says what a value is.
 ALIASES_OF_ANY = {
     "Attribute",
-    "Aval",
     "JsonValue",
     "PyTree",
     "RuntimeValue",

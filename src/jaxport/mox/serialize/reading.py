@@ -25,6 +25,7 @@ from jaxport.jaxprs import (
     PythonFunction,
     PyTree,
     Var,
+    aval_of,
     dims,
     source_info_util,
 )
@@ -348,7 +349,7 @@ def _check_jit(params: Parameters, operands: int, results: int) -> None:
 
 
 def _typed(variable: jaxprs.Var) -> Aval:
-    return variable.aval
+    return aval_of(variable)
 
 
 def _effects(params: Parameters) -> set[Effect]:
