@@ -43,7 +43,7 @@ class BlockTemplates:
     _recording: bool = False
 
     def exported(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
-        """Export a block: from a template if one fits, by walking it otherwise."""
+        """Return the results of a block: emitted from a template if one fits, otherwise from the walk, which may record one."""
         if self._recording or op.place.base:  # the body of a function is in a graph of its own
             return op.walker.walk_block(op, equation, operands)
         kind = _kind(op, equation, operands)

@@ -176,7 +176,10 @@ def _with_one(
     error: JaxportError,
     prefers_first: bool = False,
 ) -> Result:
-    """Return `attempt` for the sizes on one side, if those on the other do not fit the model.
+    """Return the result of the only world in which `attempt` succeeds; raise `error` if there is none, or several.
+
+    A world is a set of assumptions: what a comparison of sizes leaves open is true in one, and false in the other. If
+    `prefers_first`, the first world that succeeds is taken without trying the other.
 
     Exporters compare a size with 1 where they remove an axis: any other size is the usual one. Images so small that the size
     of a window's result would be negative are not: where both signs fit, the usual one is assumed, and checked.

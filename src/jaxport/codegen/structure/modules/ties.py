@@ -1,4 +1,10 @@
-"""Parameters that operators share, copies of one, and others that only happen to be equal."""
+"""Parameters that operators share, copies of one, and others that only happen to be equal.
+
+Before and after:
+
+    table lookup `embed.weight`, and `h @ embed.weight.T` in the head   →   the head calls the embedding's table: a tie
+    `layers.0.norm.weight` is `layers.1.norm.weight`, all ones          →   a weight each: they are equal by chance
+"""
 
 from __future__ import annotations
 
