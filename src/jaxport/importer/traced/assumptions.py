@@ -25,10 +25,10 @@ from jaxport.importer.traced.conditions import (
     causes,
     names_in,
     needed,
-    split,
 )
 from jaxport.importer.values.host import Undecided
 from jaxport.jaxprs import Dim
+from jaxport.jaxprs.dim_text import split_sizes
 from jaxport.jaxprs.dims import evaluate, same, solve_linear, symbols
 
 __all__ = ["Assumptions", "Bounds", "demand", "example", "place_of", "with_assumptions"]
@@ -347,7 +347,7 @@ def _cut(condition: Equality) -> str | None:
     for side in condition[:2]:
         for start in [match.end() for match in re.finditer(r"\bmin\(", side)]:
             inside = balanced(side, start)
-            parts = sorted(split(inside), key=str.isdecimal)
+            parts = sorted(split_sizes(inside), key=str.isdecimal)
             if [part.isdecimal() for part in parts] == [False, True]:
                 sides = [text.replace(f"min({inside})", f"({parts[0]})") for text in sides]
                 constraints.append(f"{parts[0]} <= {parts[1]}")
@@ -362,7 +362,9 @@ def _beyond(condition: Equality) -> tuple[str, int] | None:
     ('n', 256)
     """
     text = f"{condition.left} {condition.right}"
-    chosen = [part for match in re.finditer(r"\b(min|max)\(", text) for part in split(balanced(text, match.end()))]
+    chosen = [
+        part for match in re.finditer(r"\b(min|max)\(", text) for part in split_sizes(balanced(text, match.end()))
+    ]
     compared = {name for part in chosen for name in symbols(part)}
     if len(compared) != 1:
         return None
