@@ -22,7 +22,7 @@ from jaxport.blocks.marking.targets import Patch, class_boundaries, method_patch
 from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, PyTree, source_info_util
 from jaxport.jaxprs.vmap_axes import RECORDS_OF_VMAP
 
-__all__ = ["Patches", "activation", "comparing_sizes", "current_recorder", "patched", "target_of"]
+__all__ = ["Patches", "activation", "comparing_sizes", "current_recorder", "loaded_frameworks", "patched", "target_of"]
 
 # The frames of this package are not the user's: jax leaves them out of the source lines that it keeps.
 source_info_util.register_exclusion(__file__)
@@ -46,6 +46,13 @@ def current_recorder() -> Recorder | None:
             return recorder
         recorders.pop()  # an interrupt kept the window from doing it
     return None
+
+
+def loaded_frameworks() -> tuple[Framework, ...]:
+    """Return the frameworks that this process has imported."""
+    from jaxport.frameworks import loaded
+
+    return loaded()
 
 
 class Patches:
@@ -205,9 +212,9 @@ def activation(
     >>> [equation.primitive.name for equation in jaxpr.eqns][0]
     'block_enter'
     """
-    from jaxport.frameworks import is_absent, loaded
+    from jaxport.frameworks import is_absent
 
-    frameworks = loaded() if frameworks is None else tuple(frameworks)
+    frameworks = loaded_frameworks() if frameworks is None else tuple(frameworks)
     targets = [target for target in targets if not is_absent(target)]
     selected = selection(targets, current_recorder)
     recorder = Recorder(frameworks, selected.functions, {**class_boundaries, **selected.classes}, operators)
@@ -247,8 +254,6 @@ def target_of(cls: type) -> str:
     >>> target_of(flax.nnx.Linear)
     'flax.nnx.Linear'
     """
-    from jaxport.frameworks import loaded
-
     declared = class_boundaries.get(cls)
-    namespaces = [namespace for framework in loaded() for namespace in framework.namespaces]
+    namespaces = [namespace for framework in loaded_frameworks() for namespace in framework.namespaces]
     return (declared and declared.target) or public_name(cls, namespaces)
