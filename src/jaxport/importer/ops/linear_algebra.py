@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from jaxport.errors import ModelError
 from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.resolving.registry import REQUIRED, earlier, op, renamed
 from jaxport.importer.values.host import Tensor
-from jaxport.importer.values.namespaces import jnp
+from jaxport.importer.values.namespaces import jnp, lax
 
 renamed(since=1, MatMul=jnp.matmul)
 
@@ -28,6 +29,21 @@ earlier("Gemm", since=6, until=6, ignored={"broadcast": 0})
 @op("Einsum", since=12)
 def einsum(*Inputs, equation):
     return jnp.einsum(equation, *Inputs)
+
+
+@op("jaxport", "GroupedProduct", since=1)
+def grouped_product(x, sizes, *matrices):
+    """Return groups of rows, each multiplied by its own matrix (see `jaxport.importer.resolving.products`).
+
+    The last size is that of the rows behind all groups, which become zeros.
+    """
+    if x.ndim != 2 or any(matrix.shape != matrices[0].shape or matrix.ndim != 2 for matrix in matrices):
+        raise ModelError(
+            "groups of rows are multiplied by operands that are no matrices of one shape",
+            why="the sizes of the groups depend on data",
+            instead="call the program outside `jax.jit`",
+        )
+    return lax.ragged_dot(x, jnp.stack(matrices), sizes[: len(matrices)])
 
 
 @op("Det", since=11)
