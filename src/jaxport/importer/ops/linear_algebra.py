@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from jaxport.errors import ModelError
 from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.resolving.registry import REQUIRED, earlier, op, renamed
@@ -29,6 +31,15 @@ earlier("Gemm", since=6, until=6, ignored={"broadcast": 0})
 @op("Einsum", since=12)
 def einsum(*Inputs, equation):
     return jnp.einsum(equation, *Inputs)
+
+
+def in_single(operator, A, B, C=None, *, equation="", alpha=1.0, beta=1.0, transA=0, transB=0):
+    """Return a MatMul, Gemm or Einsum of operands in half precision, summed in float32."""
+    if operator == "Einsum":
+        return jnp.einsum(equation, A, B, preferred_element_type=np.float32)
+    product = jnp.matmul(A.T if transA else A, B.T if transB else B, preferred_element_type=np.float32)
+    y = scaled(product, alpha)
+    return y if C is None else y + scaled(C, beta)
 
 
 @op("jaxport", "GroupedProduct", since=1)

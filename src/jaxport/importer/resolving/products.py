@@ -32,8 +32,8 @@ def find_halves(body: Body) -> None:
             (narrow,), (wide,) = node.inputs, node.outputs
             if narrow is not None and wide is not None and narrow.dtype in _HALVES:
                 before[wide] = narrow
-        elif is_op(node.node, "MatMul"):
-            operands = [None if value is None else before.get(value) for value in node.inputs]
+        elif is_op(node.node, "MatMul", "Gemm") or (is_op(node.node, "Einsum") and len(node.inputs) == 2):
+            operands = [None if value is None else before.get(value) for value in node.inputs[:2]]
             known = tuple(value for value in operands if value is not None)
             if len(known) == len(operands) and len({value.dtype for value in known}) == 1:
                 node.halves = known
