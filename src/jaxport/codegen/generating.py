@@ -27,7 +27,8 @@ def generation(
 ) -> list[str]:
     """Return the lines of an example that generates tokens with a decoder and its cache; none for any other model.
 
-    The decoder has the inputs and outputs that `jaxport.decoder_inputs` describes, in that order, and no others.
+    The decoder has the inputs and outputs that `jaxport.decoder_inputs` describes, in that order, and no others. Its cache is one
+    argument, and one result.
 
     Args:
       inputs: the inputs by name.
@@ -46,9 +47,9 @@ def generation(
     tokens = inputs[TOKENS]
     if None in caches or not isinstance(tokens, Variable) or len(tokens.shape) != 2 or isinstance(tokens.shape[1], int):
         return []
-    same = len({*caches}) == 1
-    past = f"[{caches[0]}] * {len(caches)}" if same else f"[{', '.join(map(str, caches))}]"
-    arguments = ", ".join(["new", *(_NAMES[name] for name in names[1:]), "*past"])
+    pairs = [f"({key}, {value})" for key, value in zip(caches[::2], caches[1::2], strict=True)]
+    past = f"[{pairs[0]}] * {len(pairs)}" if len({*pairs}) == 1 else f"[{', '.join(pairs)}]"
+    arguments = ", ".join(["new", *(_NAMES[name] for name in names[1:]), "past"])
     return [
         "",
         "Greedy generation with the cache, one token after the other:",
@@ -59,7 +60,7 @@ def generation(
         f">>> for _ in range({ADDED}):",
         "...     count = tokens.shape[1]",
         *(f"...     {_NAMES[name]} = {_BESIDE[name]}" for name in names[1:]),
-        f"...     logits, *past = model({arguments})",
+        f"...     logits, past = model({arguments})",
         "...     new = logits[:, -1:].argmax(-1)",
         "...     tokens = jnp.concatenate([tokens, new], axis=1)",
     ]
