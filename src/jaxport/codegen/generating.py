@@ -26,7 +26,9 @@ PROMPT, ADDED, ROWS = [1, 2, 3], 5, 64
 
 @dataclass(frozen=True)
 class Decoding:
-    """A step of a decoder that has the inputs and outputs which `jaxport.decoder_inputs` describes, in that order.
+    """A step of a decoder that has the inputs and outputs which `jaxport.decoder_inputs` describes, in that order, and no others.
+
+    A printed model takes the cache as one argument and returns it as one result.
 
     Attributes:
       tokens: the variable of the tokens.
@@ -86,9 +88,9 @@ def generation(
     caches = [
         f"jnp.zeros((1, {one.shape[1]}, {rows}, {one.shape[3]}), jnp.{np.dtype(one.dtype).name})" for one in step.caches
     ]
-    same = len({*caches}) == 1
-    past = f"[{caches[0]}] * {len(caches)}" if same else f"[{', '.join(caches)}]"
-    arguments = ", ".join(["new", *(_NAMES[name] for name in step.beside), "*past"])
+    pairs = [f"({key}, {value})" for key, value in zip(caches[::2], caches[1::2], strict=True)]
+    past = f"[{pairs[0]}] * {len(pairs)}" if len({*pairs}) == 1 else f"[{', '.join(pairs)}]"
+    arguments = ", ".join(["new", *(_NAMES[name] for name in step.beside), "past"])
     return [
         "",
         "Greedy generation with the cache, one token after the other:",
@@ -99,7 +101,7 @@ def generation(
         f">>> for _ in range({ADDED}):",
         "...     count = tokens.shape[1]",
         *(f"...     {_NAMES[name]} = {_BESIDE[name]}" for name in step.beside),
-        f"...     logits, *past = model({arguments})",
+        f"...     logits, past = model({arguments})",
         "...     new = logits[:, -1:].argmax(-1)",
         "...     tokens = jnp.concatenate([tokens, new], axis=1)",
     ]

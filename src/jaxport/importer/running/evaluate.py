@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from functools import wraps
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
@@ -24,6 +23,7 @@ from jaxport.errors import (
     noted,
 )
 from jaxport.importer.names import unique_identifiers
+from jaxport.importer.ops.linear_algebra import in_single
 from jaxport.importer.resolving.branch_inputs import BRANCH_NOT_KNOWN
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
 from jaxport.importer.resolving.layouts import RANK, arranged
@@ -297,7 +297,11 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             inputs, attributes = arrangement.inputs, arrangement.attributes
         else:
             inputs = [None if value is None else scope[value] for value in node.inputs]
-        if recording is None and recorder is None and (product := _of_halves(node, scope)) is not None:
+        if (
+            recording is None
+            and recorder is None
+            and (product := _of_halves(node, inputs, attributes, scope)) is not None
+        ):
             outputs: tuple[RuntimeValue, ...] = (product,)
         elif isinstance(target, Operator):
             layout = ImageLayout(kernel=node.kernel_layout) if arrangement is None else arrangement.layout
@@ -325,7 +329,9 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             scope.values[value] = output
 
 
-def _of_halves(node: BoundNode, scope: EvaluationScope) -> jax.Array | None:
+def _of_halves(
+    node: BoundNode, inputs: Sequence[RuntimeValue], attributes: Mapping[str, Attribute], scope: EvaluationScope
+) -> RuntimeValue | None:
     """Return a product of arrays in half precision that a file casts to float32 first; None for any other node.
 
     Blocks and printed source have the operators of the file.
@@ -333,7 +339,7 @@ def _of_halves(node: BoundNode, scope: EvaluationScope) -> jax.Array | None:
     operands = [scope[value] for value in node.halves]
     if not operands or not all(isinstance(x, jax.Array) for x in operands):
         return None
-    return jnp.matmul(*operands, preferred_element_type=np.float32)
+    return in_single(node.node.op_type, *operands, *inputs[len(operands) :], **attributes)
 
 
 LARGE = 2**30

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import jax
 import jax.export
@@ -14,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument, check_inputs_exist
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.traced.assumptions import Assumptions
 from jaxport.importer.traced.read_sizes import ReadSizes
@@ -24,9 +24,6 @@ from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
 from jaxport.jaxprs.dims import constraints_of, evaluate, static
 
-if TYPE_CHECKING:
-    from jaxport.importer.program import Program
-
 __all__ = ["input_specs", "is_spec", "read_specs"]
 
 LONGEST_EXPRESSION = 200
@@ -35,7 +32,7 @@ LARGE_SIZE = 10**6
 
 
 def input_specs(
-    program: Program,
+    program: ImportedProgram,
     assumed: Assumptions = Assumptions(),  # noqa: B008  it is frozen
     inputs: Mapping[str, RuntimeValue] | None = None,
     known: Collection[str] = (),
@@ -131,7 +128,7 @@ def _declared_sizes(value: ir.Value) -> Sequence[int | ir.SymbolicDim]:
 
 
 def read_specs(
-    program: Program, inputs: Mapping[str, RuntimeValue]
+    program: ImportedProgram, inputs: Mapping[str, RuntimeValue]
 ) -> tuple[dict[str, RuntimeValue], dict[str, RuntimeValue], tuple[str, ...]]:
     """Return the inputs that a user describes by their sizes, the values of the others, and constraints on the sizes.
 
@@ -230,7 +227,7 @@ def _check_size(name: str, size: int | str) -> None:
         ) from error
 
 
-def _bound(program: Program, given: Mapping[str, RuntimeValue]) -> dict[str, Dim]:
+def _bound(program: ImportedProgram, given: Mapping[str, RuntimeValue]) -> dict[str, Dim]:
     """Return what the user gave in place of the names of sizes that the model declares."""
     bound: dict[str, Dim] = {}
     for value in program.inputs:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from jaxport.errors import JaxportError, Refusal, ValueNotKnown
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.traced.assumptions import Assumptions, Bounds, example, place_of, with_assumptions
 from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.traced.conditions import Condition, needed
@@ -21,9 +21,6 @@ from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
 from jaxport.jaxprs.dims import evaluate, symbols
-
-if TYPE_CHECKING:
-    from jaxport.importer.program import Program
 
 __all__ = ["Fixed", "RecordedProgram", "arguments", "completed", "record", "record_once"]
 
@@ -47,7 +44,7 @@ class RecordedProgram:
     not need, are left out.
     """
 
-    program: Program
+    program: ImportedProgram
     params: dict[str, Variable]
     inputs: dict[str, RuntimeValue]
     steps: list[Step]
@@ -75,7 +72,7 @@ class RecordedProgram:
         )
 
 
-def record(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -> RecordedProgram:
+def record(program: ImportedProgram, inputs: Mapping[str, RuntimeValue] | None = None) -> RecordedProgram:
     """Record the program.
 
     Args:
@@ -90,7 +87,7 @@ def record(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -
 
 
 def completed(
-    program: Program,
+    program: ImportedProgram,
     inputs: Mapping[str, RuntimeValue] | None,
     attempt: Callable[[dict[str, RuntimeValue]], RecordedProgram],
     reads_sizes: bool = False,
@@ -190,7 +187,7 @@ def _changed(size: RuntimeValue, sizes: Mapping[str, str]) -> str:
 
 
 def arguments(
-    program: Program, inputs: Mapping[str, RuntimeValue]
+    program: ImportedProgram, inputs: Mapping[str, RuntimeValue]
 ) -> tuple[dict[str, RuntimeValue], dict[str, RuntimeValue]]:
     """Return the specs of the inputs that stay arguments, in the model's order, and the values of the others.
 
@@ -209,7 +206,7 @@ def arguments(
     return specs, known
 
 
-def record_once(program: Program, inputs: Mapping[str, RuntimeValue]) -> RecordedProgram:
+def record_once(program: ImportedProgram, inputs: Mapping[str, RuntimeValue]) -> RecordedProgram:
     """Record a program on specs and values of all inputs, with these sizes."""
     specs, known = arguments(program, inputs)
     read = {name: value for name, value in inputs.items() if isinstance(value, ReadSizes)}
