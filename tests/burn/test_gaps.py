@@ -9,8 +9,10 @@ from unittest import mock
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
+from flax import nnx
 from onnx import numpy_helper
 
 import jaxport
@@ -65,6 +67,22 @@ def quantized_layers() -> onnx.ModelProto:
         "ws": np.array([0.1, 0.2, 0.3, 0.4], np.float32),
     }
     return model(graph, table=table, kernel=kernel, b=some(4), **scales)
+
+
+def in_precision(precision: str) -> onnx.ModelProto:
+    """Two linear layers whose weights are integers, of sequences."""
+    rngs = nnx.Rngs(0)
+    layers = nnx.Linear(64, 48, rngs=rngs), nnx.relu, nnx.Linear(48, 24, use_bias=False, rngs=rngs)
+    exported = jaxport.to_onnx(nnx.Sequential(*layers), [("n", "t", 64)], precision=precision, target="onnxruntime")
+    return ir.to_proto(exported.model)
+
+
+def rounded() -> onnx.ModelProto:
+    """A value that is rounded to integers of 16 and 8 bits."""
+    graph = """g (float[n, 4] x) => (float[n, 4] y) { a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) c = Tanh(b)
+        d = QuantizeLinear(c, t, w) y = DequantizeLinear(d, t, w) }"""
+    zeros = {"z": np.array(-5, np.int16), "w": np.array(3, np.int8)}
+    return model(graph, s=np.array(0.01, np.float32), t=np.array(0.02, np.float32), **zeros)
 
 
 def of_functions() -> onnx.ModelProto:
@@ -161,6 +179,8 @@ NORMAL = {"x": some(3, 4)}, {"x": -some(5, 4)}
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     "quantized": (quantized, (rows(3), rows(5))),
     "quantized layers": (quantized_layers, ({"i": np.arange(27).reshape(3, 9) % 20}, {"i": np.arange(-9, 9).reshape(2, 9)})),
+    "products of integers": (lambda: in_precision("int8-dynamic"), ({"args_0": some(2, 3, 64)}, {"args_0": some(1, 5, 64)})),
+    "rounded": (rounded, (rows(3), rows(5))),
     "functions": (of_functions, (rows(3), rows(5))),
     "if": (lambda: model(IF, zero=np.zeros((), np.float32)), ({"x": np.ones((3, 4), np.float32)}, {"x": -np.ones((5, 4), np.float32)})),
     "loop": (lambda: model(LOOP, five=np.array(5), yes=np.array(True), half=np.array(0.5, np.float32)), (rows(3), rows(5))),
@@ -221,6 +241,8 @@ def stepping() -> jaxport.Exported:
 def program_of(name: str) -> jaxport.Program:
     if name == "detector":
         return jaxport.from_onnx(detector(), sizes={"chosen": 8})
+    if name == "4 bits":
+        return jaxport.from_onnx(in_precision("int4"))
     if name == "drawn":
         return jaxport.from_onnx(model(DRAWN))
     return jaxport.from_onnx(
@@ -240,7 +262,7 @@ def compiled(request: pytest.FixtureRequest) -> Built:
     return build(cases, "gaps")
 
 
-EXTRA = ("detector", "drawn", "looped", "stepping")
+EXTRA = ("detector", "drawn", "4 bits", "looped", "stepping")
 
 
 def run(compiled: Built, name: str, inputs: Inputs) -> dict[str, np.ndarray]:
@@ -306,6 +328,14 @@ def test_what_is_drawn_has_the_distribution(compiled: Built) -> None:
     np.testing.assert_allclose(drawn["kept"].reshape(3, -1).mean(1), [0, 0.25, 1], atol=0.02)
     for row, expected in zip(drawn["chosen"], shares, strict=True):
         np.testing.assert_allclose(np.bincount(row, minlength=3) / row.size, expected, atol=0.02)
+
+
+def test_weights_of_few_bits_are_those_of_the_file(compiled: Built) -> None:
+    """ONNX Runtime rounds what it multiplies them with, too."""
+    for x in (some(2, 3, 64), some(1, 5, 64)):
+        expected = np.asarray(program_of("4 bits")(args_0=x))
+        (found,) = run(compiled, "4 bits", {"args_0": x}).values()
+        np.testing.assert_allclose(found, expected, atol=LIMIT * np.abs(expected).max(), rtol=0)
 
 
 def test_boxes_are_chosen(compiled: Built) -> None:

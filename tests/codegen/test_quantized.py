@@ -311,3 +311,24 @@ def test_layers_of_burn_have_the_values_of_integers_that_a_file_has() -> None:
     assert {key: value.dtype.name for key, value in source.tensors.items()} == dict.fromkeys(
         ("conv.weight", "conv.bias", "table.weight"), "float32"
     )
+
+
+@pytest.mark.parametrize(
+    ("precision", "field"), [("int4", "QuantizedLinear"), ("int8-dynamic", "DynamicQuantizedLinear")]
+)
+def test_a_crate_has_integers_where_the_file_has(precision: str, field: str) -> None:
+    from tests.burn.test_gaps import in_precision
+
+    source = jaxport.from_onnx(in_precision(precision)).to_source(framework="burn")
+    assert source.code.count(f": {field},") == 2
+    assert f"pub struct {field} " in source.files["src/helpers.rs"]
+    integers = [value.nbytes for value in source.tensors.values() if value.dtype.kind in "iu"]
+    assert sum(integers) >= (64 * 48 + 48 * 24) // (2 if precision == "int4" else 1)
+
+
+def test_values_that_are_rounded_twice_alike_are_layers_of_one_kind() -> None:
+    from tests.burn.test_gaps import rounded
+
+    code = jaxport.from_onnx(rounded()).to_source(framework="burn").code
+    assert "FakeQuantizeConfig::new(-32768.0, 32767.0).init(device)" in code
+    assert "fn fake_quantized" not in code

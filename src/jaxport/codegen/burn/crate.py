@@ -12,8 +12,8 @@ from jaxport.blocks import comparing_sizes
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.definitions import Struct, snake_case
 from jaxport.codegen.burn.helpers import names as helper_names, source
-from jaxport.codegen.burn.imports import imports
-from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE
+from jaxport.codegen.burn.imports import imports, used
+from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE, QUANTIZED
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Structs, kind_of_value
 from jaxport.codegen.burn.rules.drawing import without_keys
 from jaxport.codegen.burn.steps import Functions
@@ -153,6 +153,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         parts.insert(0, _outputs(structs, result))
     body = "\n\n".join([*parts, *private.sources])
     private.helpers |= {name for name in CELL_HELPERS if f"{name}(" in body}
+    private.helpers |= {name for name in used(body) if name.removesuffix("Config") in QUANTIZED}
     helpers = helper_sources(private.helpers)
     lines = imports(body)
     if private.helpers:
