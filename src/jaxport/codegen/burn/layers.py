@@ -156,7 +156,7 @@ def _quantized_linear(layer: Layer) -> ast.expr:
     if layer.config.get("block_size", 0) is None:  # one block for each output
         config = layer.config
         whole = -(-config["in_features"] * config["bits"] // 8) * 8 // config["bits"]
-        layer = replace(layer, config=config | {"block_size": whole})
+        layer = replace(layer, config={**config, "block_size": whole})
     options = _options(bias="bias" in layer.weights, zero_points="zero_points" in layer.weights)
     return _config(layer.kind, _sizes(layer, *roles), options)
 
