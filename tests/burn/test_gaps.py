@@ -126,6 +126,8 @@ SPECTRUM = """g (float[n, 90, 1] x) => (float[n, 46, 2] y, float[n, 90, 2] z, fl
 PRODUCTS = """g (float[1, 3, h, w] x) => (float[k, m] y) { a = Conv<strides = [4, 4], pads = [1, 1, 1, 1]>(x, first)
     b = Conv<strides = [4, 4]>(a, second) r = Reshape(b, rows) z = ReduceSum<keepdims = 0>(r, zero) e = Unsqueeze(z, zero)
     f = Mul(e, e) y = CumSum(f, zero) }"""
+TABLE = """g (float[b, t, 4] x, float[b, p, 4] past) => (float[b, k, 4] y) { c = Concat<axis = 1>(past, x)
+    n = Shape<start = 1, end = 2>(c) rows = Slice(w, zero, n, zero) y = Add(c, rows) }"""
 FRAMES = "g (float[n, 128, 1] x) => (float[n, f, 9, 2] y) { y = STFT(x, step, window) }"
 
 
@@ -169,6 +171,10 @@ def sequences(length: int, batch: int, *states: str) -> dict[str, np.ndarray]:
     return {"x": some(length, batch, 4), **{name: some(2, batch, 3, seed=7 + at) for at, name in enumerate(states)}}
 
 
+def cached(length: int, past: int) -> dict[str, np.ndarray]:
+    return {"x": some(2, length, 4), "past": some(2, past, 4, seed=1)}
+
+
 def positions(batch: int, length: int) -> dict[str, np.ndarray]:
     at = np.random.default_rng(1).integers(0, 16, (batch, length))
     return {"x": some(batch, 2, length, 8), "at": at}
@@ -206,6 +212,7 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
         lambda: model(PRODUCTS, first=some(2, 3, 4, 4), second=some(2, 2, 4, 4), rows=np.array([2, -1]), zero=np.array([0])),
         ({"x": some(1, 3, 32, 48)}, {"x": some(1, 3, 17, 30)}),
     ),
+    "rows of a table": (lambda: model(TABLE, w=some(16, 4), zero=np.array([0]), first=np.array([1])), (cached(2, 3), cached(5, 0), cached(1, 15))),
     "frames": (lambda: model(FRAMES, 17, step=np.array(4), window=np.hanning(16).astype(np.float32)), ({"x": some(2, 128, 1)},)),
     "greedy search": (lambda: searching("GreedySearch", greedy(), decoder=decoder(1)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
     "beam search": (lambda: searching("BeamSearch", beams(3, 2), outputs=2, decoder=decoder(3)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
@@ -297,6 +304,7 @@ def test_a_gap_is_closed(name: str, compiled: Built) -> None:
 
 
 REFUSED = {
+    "rows of a table": (cached(9, 8), "`t + p` is 17, but has to be at most 16"),
     "einsum": ({"x": np.zeros((0, 4), np.float32)}, "`x` has the shape [0, 4], but no size of [n, 4] may be 0"),
     "scan": ({"x": some(3, 5)}, "`x` has the shape [3, 5], but needs [n, 4], such as [3, 4]"),
     "rotary": (
