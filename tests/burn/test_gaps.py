@@ -264,7 +264,7 @@ def compiled(request: pytest.FixtureRequest) -> Built:
     cases: dict[str, Case] = {}
     for name in names:
         cases[name] = case_of(
-            to_crate(record_fused(in_model_order(program_of(name)))), f"gaps_{name.replace(' ', '_')}"
+            to_crate(record_fused(in_model_order(program_of(name)), reads_sizes=True)), f"gaps_{name.replace(' ', '_')}"
         )
     return build(cases, "gaps")
 
