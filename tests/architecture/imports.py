@@ -44,7 +44,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "importer": frozenset(
         {"columns", "errors", "onnx_facts", "graph", "jaxprs", "files", "saving", "blocks", "phases", "printable"}
     ),
-    "codegen": frozenset({"errors", "onnx_facts", "graph", "files", "jaxprs", "importer", "phases"}),
+    "codegen": frozenset({"blocks", "errors", "onnx_facts", "graph", "files", "jaxprs", "importer", "phases"}),
 }
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).

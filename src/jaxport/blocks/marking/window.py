@@ -16,6 +16,7 @@ import jax
 
 from jaxport.blocks.callables.framework import Framework, public_name
 from jaxport.blocks.marking import targets as targets_module
+from jaxport.blocks.marking.open_sizes import functions_of_open_sizes
 from jaxport.blocks.marking.recorder import Operators, Recorder
 from jaxport.blocks.marking.targets import Patch, class_boundaries, method_patches, selection
 from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, PyTree, source_info_util
@@ -84,8 +85,9 @@ class Patches:
         return bool(self._patched)
 
     def enter(self, user: PyTree, patches: Sequence[Patch]) -> None:
-        """Replace each attribute of each owner by ``wrap(original)``, unless it is patched already."""
+        """Replace each attribute of each owner by ``wrap(original)``, unless another user patched it; one after the other."""
         turn = self._take_turn()
+        ours: set[tuple[int, str]] = set()
         try:
             self._restore()
             end = weakref.finalize(user, self._restore_later)
@@ -93,9 +95,10 @@ class Patches:
             self._users[user] = frozenset((id(owner), attribute) for owner, attribute, _ in patches), end
             for owner, attribute, wrap in patches:
                 key = id(owner), attribute
-                if key not in self._patched:
-                    raw = vars(owner)[attribute]
-                    replacement = wrap(raw)
+                if key not in self._patched or key in ours:
+                    ours.add(key)
+                    replacement = wrap(vars(owner)[attribute])
+                    raw = self._patched[key][2] if key in self._patched else vars(owner)[attribute]
                     self._patched[key] = owner, attribute, raw, replacement
                     setattr(owner, attribute, replacement)
         except BaseException:
@@ -216,12 +219,18 @@ def activation(
     selected = selection(targets, current_recorder)
     recorder = Recorder(frameworks, selected.functions, {**class_boundaries, **selected.classes}, operators)
     of_methods = method_patches(frameworks, [*class_boundaries, *selected.classes], current_recorder)
+    of_open_sizes = [
+        *functions_of_open_sizes(),
+        *(patch for framework in frameworks for patch in framework.open_sizes()),
+    ]
     recorders: list[weakref.ref[Recorder]] = _local.__dict__.setdefault("recorders", [])
     stack = ExitStack()
     weakref.finalize(recorder, stack.close).atexit = False  # does nothing after the stack was closed
     try:
         patched.enter(
-            recorder, [*selected.patches, *of_methods, *CHECKS_OF_SIZES, *DECISIONS_ON_SIZES, *RECORDS_OF_VMAP]
+            recorder,
+            # A boundary of a method encloses what it does for open sizes.
+            [*selected.patches, *of_open_sizes, *of_methods, *CHECKS_OF_SIZES, *DECISIONS_ON_SIZES, *RECORDS_OF_VMAP],
         )
         recorders.append(weakref.ref(recorder))
         for framework in frameworks:

@@ -17,6 +17,7 @@ from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.traced.assumptions import Assumptions
 from jaxport.importer.traced.read_sizes import ReadSizes
+from jaxport.importer.traced.zero_sizes import with_zero
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
 from jaxport.jaxprs import Dim
@@ -36,6 +37,7 @@ def input_specs(
     inputs: Mapping[str, RuntimeValue] | None = None,
     known: Collection[str] = (),
     read: Mapping[str, int] = MappingProxyType({}),
+    empty: Collection[str] = (),
 ) -> dict[str, RuntimeValue]:
     """Return a `jax.ShapeDtypeStruct` for each input of the model that is not known, with the model's own names for open sizes.
 
@@ -46,6 +48,7 @@ def input_specs(
         for the size in other inputs, too.
       known: the names of inputs whose values are known.
       read: the inputs that stand as `ReadSizes`, since their elements are sizes; each with the smallest one.
+      empty: the sizes that may be 0, as the model has them.
 
     Raises:
       InvalidArgument: the model does not declare the rank or type of an input.
@@ -75,7 +78,8 @@ def input_specs(
     scope = jax.export.SymbolicScope(assumed.constraints)
     taken = {value.name or "" for value in program.inputs} - named
     every = [*texts.values(), *(text for along in elements.values() for text in along)]
-    names = _Names(every, taken, bound, lambda name: assumed.symbol(name, scope))
+    symbol = lambda name: assumed.symbol(name, scope)
+    names = _Names(every, taken, bound, symbol, empty, lambda name: with_zero(name, assumed, scope))
 
     def spec(value: ir.Value) -> RuntimeValue:
         if value.name in given:
@@ -245,15 +249,23 @@ class _Names:
       inputs: names that are those of something else: such a size is `points_size`.
       bound: the sizes that the user gave in place of some of them.
       symbol: returns what stands for a name.
+      empty: the sizes that may be 0.
+      with_zero: returns what stands for the name of one of these.
     """
 
     def __init__(
-        self, texts: Iterable[str], inputs: Collection[str], bound: Mapping[str, Dim], symbol: Callable[[str], Dim]
+        self,
+        texts: Iterable[str],
+        inputs: Collection[str],
+        bound: Mapping[str, Dim],
+        symbol: Callable[[str], Dim],
+        empty: Collection[str],
+        with_zero: Callable[[str], Dim],
     ):
         texts = list(dict.fromkeys(texts))
         plain = [text for text in texts if text.isidentifier() and text not in bound]
         wanted = [f"{text}_size" if text in inputs else text for text in plain]
-        self.bound, self.symbol = bound, symbol
+        self.bound, self.symbol, self.empty, self.with_zero = bound, symbol, empty, with_zero
         self.names = dict(zip(plain, unique_identifiers(wanted, "size", FUNCTIONS), strict=True))
         for text in texts:
             if text not in self.names and text not in bound and not _is_expression(text, [*plain, *bound]):
@@ -263,7 +275,7 @@ class _Names:
         if text in self.bound:
             return self.of_user(self.bound[text])
         if text in self.names:
-            return self.symbol(self.names[text])
+            return (self.with_zero if text in self.empty else self.symbol)(self.names[text])
         return evaluate(text, {name: self.size(name) for name in symbols(text)})
 
     def of_user(self, size: Dim) -> Dim:
