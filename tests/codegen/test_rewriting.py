@@ -251,7 +251,7 @@ def test_a_pattern_matches(wanted: str, written: str, values: dict[str, Any], co
 def test_keywords_keep_their_order() -> None:
     """Source that is printed twice is the same text."""
     x, result = (Variable((2,), np.dtype("float32")) for _ in range(2))
-    words = {word: None for word in ("axis", "keepdims", "dtype", "where", "initial", "out", "a", "b")}
+    words = dict.fromkeys(("axis", "keepdims", "dtype", "where", "initial", "out", "a", "b"))
     (bound,) = bindings(
         pattern("jnp.sum(x, axis=_, **options)"), Step("call", "jnp.sum", (x,), words, result, None), Producers()
     )
