@@ -35,7 +35,7 @@ from benchmarks.graphs.pairs import PAIRS, Pair
 from benchmarks.measure import rendered
 from jaxport.codegen.modules import ModuleSource
 from jaxport.jaxprs.releases.versions import QUICKLY
-from tests.codegen.structured import NEEDED, imported, load, nameless
+from tests.codegen.structured import NEEDED, arguments, imported, load, nameless
 from tests.torch.imported import Checks
 
 FRAMEWORKS = ("nnx", "equinox")
@@ -120,8 +120,9 @@ def _printed(checks: Checks, specs: Any, framework: str) -> tuple[ModuleSource |
         assert imported(source.code) <= NEEDED
         with tempfile.TemporaryDirectory() as folder:
             source.save(folder)
-            made = load(Path(folder)).load()
-        call = jax.jit(lambda *inputs: made(*inputs), compiler_options=QUICKLY)
+            module = load(Path(folder))
+            made = module.load()
+        call = jax.jit(lambda *inputs: made(*arguments(module, inputs)), compiler_options=QUICKLY)
         largest = 0.0
         expected_sets = checks.expected
         # What the runtime refuses at the second set of sizes has the first ones written into the file.

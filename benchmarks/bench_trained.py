@@ -20,7 +20,7 @@ import numpy as np
 
 import jaxport
 from benchmarks.measure import rendered
-from tests.codegen.structured import load, loss_function, loss_of
+from tests.codegen.structured import arguments, load, loss_function, loss_of
 
 RATE = 0.01
 
@@ -48,7 +48,7 @@ def compared(path: Path, framework: Literal["nnx", "equinox"], steps: int) -> li
     expected = losses(lambda params: loss_of(program.apply(params, *arrays)), program.params, steps)
     with tempfile.TemporaryDirectory() as folder:
         program.to_source(folder, framework=framework)
-        weights, loss = loss_function(load(Path(folder)).load(), arrays, framework)
+        weights, loss = loss_function((module := load(Path(folder))).load(), arguments(module, arrays), framework)
         found = losses(loss, weights, steps)
     difference = max(abs(one - other) for one, other in zip(found, expected, strict=True)) / max(abs(expected[0]), 1e-9)
     return [path.stem, f"{expected[0]:.6f}", f"{expected[-1]:.6f}", f"{found[-1]:.6f}", f"{difference:.1e}"]

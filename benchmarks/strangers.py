@@ -28,7 +28,7 @@ from benchmarks.measure import rendered
 from jaxport.jaxprs.releases.versions import QUICKLY
 from jaxport.verify.importing import Comparison
 from jaxport.verify.running import Run, Sampling
-from tests.codegen.structured import load
+from tests.codegen.structured import arguments, load
 
 LIST = Path(__file__).with_name("strangers.txt")
 ROWS = "rows.declared.jsonl"
@@ -111,8 +111,9 @@ def difference(source: Any, comparison: Comparison, runs: Sequence[Run]) -> floa
 
     with tempfile.TemporaryDirectory() as folder:
         source.save(folder)
-        made = load(Path(folder)).load()
-    call, largest = jax.jit(lambda *inputs: made(*inputs), compiler_options=QUICKLY), 0.0
+        module = load(Path(folder))
+        made = module.load()
+    call, largest = jax.jit(lambda *inputs: made(*arguments(module, inputs)), compiler_options=QUICKLY), 0.0
     for run in runs:
         found = jax.tree.leaves(call(*(run.arrays[name] for name in comparison.program.input_names)))
         largest = max(largest, *map(relative_difference, found, comparison.expected(run)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,11 +42,12 @@ def check(
     module = load(folder)
     made = module.load()
     arrays = [jnp.asarray(inputs[name]) for name in program.input_names]
+    given = arguments(module, arrays)
     expected = jax.tree.leaves(jax.jit(lambda *given: program(*given), compiler_options=QUICKLY)(*arrays))
-    found = jax.tree.leaves(jax.jit(lambda *given: made(*given), compiler_options=QUICKLY)(*arrays))
+    found = jax.tree.leaves(jax.jit(lambda *given: made(*given), compiler_options=QUICKLY)(*given))
     compare(found, expected)
-    compare_gradients(program, made, arrays, framework, source)
-    step = gradient_step(made, arrays, framework)
+    compare_gradients(program, made, arrays, framework, source, given)
+    step = gradient_step(made, given, framework)
     assert step is None or step[1] < step[0], f"the loss is {step}"
     module.save(made, folder / "again.safetensors")
     again = jax.tree.leaves(module.load(folder / "again.safetensors"))
@@ -70,12 +71,17 @@ def compare(found: list[Any], expected: list[Any]) -> None:
 
 
 def compare_gradients(
-    program: jaxport.Program, model: Any, arrays: list[Any], framework: str, source: ModuleSource
+    program: jaxport.Program,
+    model: Any,
+    arrays: list[Any],
+    framework: str,
+    source: ModuleSource,
+    given: list[Any] | None = None,
 ) -> None:
     """Compares the gradient of each tensor with the program's, to 1e-4 of the largest.
 
     A tensor is matched by the path of its weight. Its axes and gates may be in another order: its elements are matched by
-    their values, so that they have to be distinct, or all the same.
+    their values, so that they have to be distinct, or all the same. `given` are the arguments of the model, where those are lists.
     """
     params = {
         name: value for name, value in program.params.items() if jnp.issubdtype(value.dtype, jnp.floating)
@@ -85,7 +91,7 @@ def compare_gradients(
     expected = _with_copies(
         jax.jit(differentiate, compiler_options=QUICKLY)(params), params, {*source.origins.values()}
     )
-    trained, loss = loss_function(model, arrays, framework)
+    trained, loss = loss_function(model, given or arrays, framework)
     slopes = jax.jit(jax.grad(loss), compiler_options=QUICKLY)(trained)
     by_origin: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
     for keys, slope in jax.tree_util.tree_leaves_with_path(slopes):
@@ -204,6 +210,14 @@ def load(folder: Path) -> ModuleType:
     with without_jaxport():
         spec.loader.exec_module(module)
     return module
+
+
+def arguments(module: ModuleType, arrays: Sequence[Any]) -> list[Any]:
+    """The arguments of a printed model that inputs of the file are, in its order: caches are lists of tuples."""
+    taken = [*arrays]
+    if hasattr(module, "flat"):
+        module.flat(lambda *given: taken.__setitem__(slice(None), given))(*arrays)
+    return taken
 
 
 def imported(code: str) -> set[str]:

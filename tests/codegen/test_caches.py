@@ -107,7 +107,8 @@ def test_attention_to_a_cache_is_jax_attention(case: str, framework: str, tmp_pa
     for past, new, masked in ((0, 5, 0), (5, 1, 2)):
         given = inputs(model, past, new, masked=masked)
         with without_jaxport():
-            found = jax.tree.leaves(jax.jit(lambda *values: made(*values))(*map(jnp.asarray, given.values())))
+            arguments = structured.arguments(module, [*map(jnp.asarray, given.values())])
+            found = jax.tree.leaves(jax.jit(lambda *values: made(*values))(*arguments))
         expected = in_runtime(model, given)
         rows = (
             slice(None) if not masked else slice(1, None)

@@ -121,7 +121,10 @@ LOOPS = {
     "with the first value": (with_the_first_value(), ["for layer in self.layers[1:]:"]),
     "separate caches": (
         separate_caches(),
-        ["for layer, past_key, past_value in zip(", "presents.extend((past_key, past_value))", "return (x, *presents)"],
+        [
+            "for layer, (past_key, past_value) in zip(self.layers, past, strict=True)",
+            "present.append((past_key, past_value))",
+        ],
     ),
     "a stacked cache": (stacked_cache(), ["in zip(self.layers, cache, strict=True)", "jnp.stack(caches)"]),
     "every state": (every_state(), ["for layer in self.layers:", "states.append(", "*states)"]),

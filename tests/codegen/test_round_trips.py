@@ -15,7 +15,7 @@ from flax import nnx
 
 import jaxport
 from examples.models import Framework, build, cells
-from tests.codegen.structured import compare, load
+from tests.codegen.structured import arguments, compare, load
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -106,12 +106,13 @@ def test_a_model_comes_back(name: str, framework: Framework, tmp_path: Path) -> 
     program = jaxport.from_onnx(exported.model)
     to = "equinox" if framework == "equinox" else "nnx"
     program.to_source(tmp_path, framework=to)
-    model = load(tmp_path).load()
+    module = load(tmp_path)
+    model = module.load()
     arrays = [
         jnp.asarray(leaf) for leaf in jax.tree.leaves(example.sample(np.random.default_rng(0), example.sizes[-1]))
     ]
     compare(
-        jax.tree.leaves(jax.jit(lambda *given: model(*given))(*arrays)),
+        jax.tree.leaves(jax.jit(lambda *given: model(*given))(*arguments(module, arrays))),
         jax.tree.leaves(jax.jit(lambda *given: program(*given))(*arrays)),
     )
 

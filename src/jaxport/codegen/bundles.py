@@ -24,13 +24,13 @@ from jaxport.codegen.writing.literals import name
 from jaxport.codegen.writing.statements import plural
 from jaxport.importer.names import unique
 
-__all__ = ["bundle"]
+__all__ = ["CallSite", "bundle", "call_method", "is_complete", "names_in", "sites_of", "without_number"]
 
 CALL = "__call__"
 
 
 @dataclass(frozen=True)
-class _Site:
+class CallSite:
     """A call of a module in the method of another one: `a, b = self.model(x, y)`."""
 
     method: ast.FunctionDef
@@ -47,20 +47,21 @@ def bundle(definitions: Sequence[ast.stmt], root: str) -> None:
     """
     classes = {one.name: one for one in definitions if isinstance(one, ast.ClassDef)}
     for title, one in classes.items():
-        method = _method(one)
-        sites = _sites(title, classes) if method is not None and title != root else []
-        if method is not None and sites and all(_is_plain(site, method) for site in sites):
+        method = call_method(one)
+        sites = sites_of(title, classes) if method is not None and title != root else []
+        if method is not None and sites and all(is_complete(site, method) for site in sites):
             _bundle_arguments(method, [site.call for site in sites], classes[title])
             _bundle_results(method, sites)
 
 
-def _method(one: ast.ClassDef) -> ast.FunctionDef | None:
+def call_method(one: ast.ClassDef) -> ast.FunctionDef | None:
+    """Return the method of a class that computes it."""
     return next((part for part in one.body if isinstance(part, ast.FunctionDef) and part.name == CALL), None)
 
 
-def _sites(title: str, classes: Mapping[str, ast.ClassDef]) -> list[_Site]:
+def sites_of(title: str, classes: Mapping[str, ast.ClassDef]) -> list[CallSite]:
     """Return where modules of a class are called; none unless each is an attribute of its own, and called there only."""
-    sites: list[_Site] = []
+    sites: list[CallSite] = []
     for around in classes.values():
         annotations = [node.annotation for node in ast.walk(around) if isinstance(node, ast.AnnAssign)]
         nodes = [node for node in [*ast.walk(around)] if isinstance(node, ast.Name) and node.id == title]
@@ -68,7 +69,7 @@ def _sites(title: str, classes: Mapping[str, ast.ClassDef]) -> list[_Site]:
         keys = {key for key, value in _attributes(around) if _is_call_of(value, title)}
         if made != len(keys):
             return []
-        method = _method(around)
+        method = call_method(around)
         reads = [
             node for node in ast.walk(around)
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.attr in keys
@@ -90,19 +91,19 @@ def _is_call_of(value: ast.expr, title: str) -> bool:
     return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == title
 
 
-def _calls_of(method: ast.FunctionDef, keys: set[str]) -> Iterator[_Site]:
+def _calls_of(method: ast.FunctionDef, keys: set[str]) -> Iterator[CallSite]:
     assigned = {node.value: node for node in ast.walk(method) if isinstance(node, ast.Assign)}
     for node in ast.walk(method):
         called = node.func if isinstance(node, ast.Call) else None
         if isinstance(called, ast.Attribute) and called.attr in keys and ast.unparse(called.value) == "self":
             assert isinstance(node, ast.Call)
-            yield _Site(method, node, assigned.get(node))
+            yield CallSite(method, node, assigned.get(node))
 
 
-def _is_plain(site: _Site, method: ast.FunctionDef) -> bool:
+def is_complete(site: CallSite, method: ast.FunctionDef) -> bool:
     """Whether a call has an expression for each argument."""
-    is_complete = len(site.call.args) == len(method.args.args) - 1
-    return is_complete and not any(isinstance(argument, ast.Starred) for argument in site.call.args)
+    has_each = len(site.call.args) == len(method.args.args) - 1
+    return has_each and not any(isinstance(argument, ast.Starred) for argument in site.call.args)
 
 
 # Arguments
@@ -165,7 +166,7 @@ class _ByBundle(ast.NodeTransformer):
 # Results
 
 
-def _bundle_results(method: ast.FunctionDef, sites: Sequence[_Site]) -> None:
+def _bundle_results(method: ast.FunctionDef, sites: Sequence[CallSite]) -> None:
     """Return a list itself instead of its elements, if all that callers do with these is to return them side by side."""
     last = method.body[-1]
     if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
@@ -185,14 +186,14 @@ def _bundle_results(method: ast.FunctionDef, sites: Sequence[_Site]) -> None:
     for site, run in zip(sites, runs, strict=True):
         assert run is not None
         targets, returned, begin, count = run
-        chosen = unique(listed.id, _names(site.method))
+        chosen = unique(listed.id, names_in(site.method))
         targets.elts[place : place + count] = [ast.Name(chosen, ast.Store())]
         returned.elts[begin : begin + count] = [ast.Starred(name(chosen), ast.Load())]
         if len(targets.elts) == 2:
-            _without_number(targets.elts[1 - place], site.method)
+            without_number(targets.elts[1 - place], site.method)
 
 
-def _run(site: _Site, place: int, others: int) -> tuple[ast.Tuple, ast.Tuple, int, int] | None:
+def _run(site: CallSite, place: int, others: int) -> tuple[ast.Tuple, ast.Tuple, int, int] | None:
     """Return the targets of a call, and where what it returns has the elements of a list: from which place on, and how many."""
     last = site.method.body[-1]
     targets = site.statement.targets[0] if site.statement is not None else None
@@ -215,17 +216,18 @@ def _run(site: _Site, place: int, others: int) -> tuple[ast.Tuple, ast.Tuple, in
     return targets, last.value, begin, count
 
 
-def _without_number(target: ast.expr, method: ast.FunctionDef) -> None:
+def without_number(target: ast.expr, method: ast.FunctionDef) -> None:
     """Name a result that is the only one beside a list `decoder`, not `decoder_25`."""
     assert isinstance(target, ast.Name)
     numbered, stem = target.id, re.sub(r"_\d+$", "", target.id)
-    if stem not in _names(method):
+    if stem not in names_in(method):
         for node in ast.walk(method):
             if isinstance(node, ast.Name) and node.id == numbered:
                 node.id = stem
 
 
-def _names(method: ast.FunctionDef) -> set[str]:
+def names_in(method: ast.FunctionDef) -> set[str]:
+    """Return the names that a method has for its arguments and values."""
     return {node.id for node in ast.walk(method) if isinstance(node, ast.Name)} | {
         argument.arg for argument in method.args.args
     }

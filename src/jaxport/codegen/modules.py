@@ -15,7 +15,9 @@ import numpy as np
 
 from jaxport.codegen.bundles import bundle
 from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
+from jaxport.codegen.families import of_file, states_of
 from jaxport.codegen.generating import generation
+from jaxport.codegen.grouping import group
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Module, Weight
@@ -37,7 +39,7 @@ __all__ = ["GENERIC", "ModuleSource", "is_generated_file", "model_arguments", "t
 
 _RESERVED = (
     "Array Any Path Iterator Mapping Table annotations self jax jnp lax nn nnx eqx random np re "
-    "load load_pytorch save filled named abstract is_tensor keys_from load_file save_file PYTORCH TRAINED Frozen frozen is_trained"
+    "load load_pytorch save flat INPUTS OUTPUTS filled named abstract is_tensor keys_from load_file save_file PYTORCH TRAINED Frozen frozen is_trained"
 )
 GENERIC = re.compile(r"(?i)(main_?graph|graph|torch_?jit|model|main|jaxport|.*\d{4,})?")
 MARK = "imported from ONNX"
@@ -148,6 +150,10 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     fixed = {recorded.inputs[key]: axes for key, axes in recorded.fixed.items() if key in recorded.inputs}
     classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked, fixed)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
+    nodes = [node for definition in classes.definitions for node in ast.walk(definition)]
+    taken = {node.id for node in nodes if isinstance(node, ast.Name)} | {*inputs.values()}
+    states = states_of(recorded, taken)
+    group(classes.definitions, made, states, len(program.output_names))
     bundle(classes.definitions, made)
     body = "\n\n\n".join(
         ast.unparse(ast.fix_missing_locations(with_differences(definition))) for definition in classes.definitions
@@ -162,12 +168,16 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     left_out = set() if trained is None else {*program.weights} - {*trained}
     fixed = {key for key in parameters if weights[key].file in left_out}
     parts_trained = prefixes(parameters - fixed, fixed) if fixed else None
-    loading = [dialect.loading(made, is_random, parts_trained), pytorch_loading(made, weights, entries, program)]
+    loading = [
+        dialect.loading(made, is_random, parts_trained),
+        pytorch_loading(made, weights, entries, program),
+        of_file(made, [*recorded.inputs], program.output_names, states),
+    ]
     definitions = _definitions(dialect, body)
     parts = [*definitions, *helper_sources("\n".join([*definitions, body])), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
     declared = {value.name or "": value.shape for value in (*program.body.inputs, *program.body.outputs)}
-    example = generation(recorded.inputs, program.output_names, declared)
+    example = generation(recorded.inputs, program.output_names, declared) if len(states) == 1 else []
     said = [*noted(recorded.notes), *example]
     title = "\n".join([f"`{comment(program.name)}`, {MARK}.", *said])
     title = f'"""{title}{chr(10) * bool(said)}"""\n\nfrom __future__ import annotations\n'
