@@ -11,20 +11,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import jax
 import onnx_ir as ir
 
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.resolving.registry import Operator
 from jaxport.importer.traced.assumptions import Assumptions, Bounds
 from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.dims import evaluate, known, solve_linear, symbols
-
-if TYPE_CHECKING:
-    from jaxport.importer.program import Program
 
 __all__ = ["appended", "may_be_nothing", "size_text", "spelled_assumptions", "with_zero"]
 
@@ -104,7 +101,7 @@ def _size(name: str, text: str) -> str:
     return size_text(evaluate(text, values) - 1)
 
 
-def appended(program: Program) -> frozenset[str]:
+def appended(program: ImportedProgram) -> frozenset[str]:
     """Return the sizes of inputs along which new rows are appended, as those of caches, which begin empty.
 
     Each is the text that the model has for it, or the input's name and the axis, as in `past_2`.

@@ -55,7 +55,7 @@ def rounded_normalization(op: Op, inside: Layer | None, matcher: Matcher) -> Lay
     known = {role: weight for role, weight in weights.items() if weight is not None}
     if len(known) < len(weights):
         return None
-    return Layer(inside.kind, inside.config | {"in_single": True}, known, (x,), (out,), "norm")
+    return Layer(inside.kind, {**inside.config, "in_single": True}, known, (x,), (out,), "norm")
 
 
 def _rounded(value: RuntimeValue, matcher: Matcher) -> Op | None:
