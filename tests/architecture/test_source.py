@@ -182,6 +182,32 @@ def test_no_further_name_stands_for_any() -> None:
     assert aliases_of_any(parsed("One = Any\nTwo: TypeAlias = Any\nthree: Any = 3\n")) == {"One", "Two"}
 
 
+# The files whose functions are typed by the tables that they stand in: a signature is that of an operator or a primitive.
+TYPED_BY_TABLES = ("export/emit/shapes.py", "export/prepare/pairs.py", "export/rules/", "importer/ops/")
+
+
+def untyped(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the functions with a parameter or a result that has no type; that of `__init__` is None."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            listed = node.args
+            parameters = [*listed.posonlyargs, *listed.args, *listed.kwonlyargs, listed.vararg, listed.kwarg]
+            typed = all(one is None or one.annotation is not None or one.arg in ("self", "cls") for one in parameters)
+            if not typed or (node.returns is None and node.name != "__init__"):
+                yield f"{node.lineno}: {node.name}"
+
+
+def test_functions_have_types() -> None:
+    found = {name(path): [*untyped(nodes_of(path))] for path in FILES if not name(path).startswith(TYPED_BY_TABLES)}
+    assert not {file: functions for file, functions in found.items() if functions}
+    assert [*untyped(parsed("def f(x) -> int: ...\ndef g(x: int): ...\ndef h(*xs, **ys) -> int: ..."))] == [
+        "1: f",
+        "2: g",
+        "3: h",
+    ]
+    assert not [*untyped(parsed("class A:\n    def __init__(self, x: int): ...\n    def f(self) -> int: ..."))]
+
+
 def test_code_and_any_are_counted() -> None:
     source = (
         '"""Docs."""\n\nfrom typing import Any\n\n# why\ndef f(x: Any) -> list[Any]:\n    """Docs."""\n    return x\n'

@@ -20,13 +20,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import jax
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import pytest
 
-from jaxport.codegen.burn.crate import Crate
+import jaxport
+from jaxport.codegen.burn.crate import Crate, to_crate
 from jaxport.codegen.burn.source import weights_text
+from jaxport.codegen.recorded.fused import record_fused
 from jaxport.codegen.rust.text import LAYOUT
+from jaxport.errors import ModelError
+from jaxport.importer.variants import in_model_order
+from jaxport.jaxprs import Array
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -89,6 +96,23 @@ def selected(request: pytest.FixtureRequest, parameter: str) -> list[str]:
     items = [item for item in request.session.items if getattr(item, "module", None) is request.node.obj]
     parameters = [getattr(item, "callspec", None) for item in items]
     return [*dict.fromkeys(one.params[parameter] for one in parameters if one is not None and parameter in one.params)]
+
+
+def crate_and_results(
+    model: ir.Model, inputs: Mapping[str, Array], is_wide: bool
+) -> tuple[Crate, dict[str, np.ndarray]]:
+    """The crate of a model, and what the program computes of inputs: with types of 64 bits if `is_wide`, or if it needs them."""
+    with jax.enable_x64(is_wide):
+        try:
+            program = in_model_order(jaxport.from_onnx(model))
+            crate = to_crate(record_fused(program))
+        except ModelError:  # it computes with integers of 64 bits; so does the crate then
+            if is_wide:
+                raise
+            return crate_and_results(model, inputs, is_wide=True)
+        values = program(**inputs)
+        arrays = [np.asarray(value) for value in (values if isinstance(values, tuple) else (values,))]
+        return crate, dict(zip(program.output_names, arrays, strict=True))
 
 
 def case_of(crate: Crate, name: str, folder: Path = BUILD / "weights") -> Case:

@@ -18,11 +18,8 @@ import numpy as np
 import pytest
 
 import jaxport
-from jaxport.codegen.burn.crate import to_crate
-from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import JaxportError, ModelError
-from jaxport.importer.variants import in_model_order
-from tests.burn.crates import Built, Case, RunError, build, case_of, selected
+from tests.burn.crates import Built, Case, RunError, build, case_of, crate_and_results, selected
 from tests.burn.special_programs import SUMS, SpecialProgram, first_differences, special_program
 from tests.burn.test_special import differs, shown
 
@@ -80,22 +77,14 @@ def printed(index: int) -> Printed:
             exported = jaxport.to_onnx(made.function(), [*made.inputs])
         except JaxportError as error:
             return Printed(made, None, {}, {}, str(error))
-    for wide in (made.is_wide, True):
-        with jax.enable_x64(wide):
-            try:
-                program = in_model_order(jaxport.from_onnx(exported.model))
-                crate = to_crate(record_fused(program))
-            except ModelError:  # it computes with integers of 64 bits; so does the crate then
-                if wide:
-                    raise
-                continue
-            except JaxportError as error:
-                return Printed(made, None, {}, {}, str(error))
-            given = exported.flatten(made.inputs, {})
-            values = program(**given)
-            arrays = [np.asarray(value) for value in (values if isinstance(values, tuple) else (values,))]
-            break
-    return Printed(made, case_of(crate, f"fuzz_{index}"), dict(zip(program.output_names, arrays, strict=True)), given)
+    given = exported.flatten(made.inputs, {})
+    try:
+        crate, results = crate_and_results(exported.model, given, made.is_wide)
+    except ModelError:
+        raise
+    except JaxportError as error:
+        return Printed(made, None, {}, {}, str(error))
+    return Printed(made, case_of(crate, f"fuzz_{index}"), results, given)
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,17 @@ import pytest
 from jax import lax, nn
 
 import jaxport
-from jaxport.codegen.burn.crate import to_crate
-from jaxport.codegen.recorded.fused import record_fused
-from jaxport.errors import ModelError
-from jaxport.importer.variants import in_model_order
-from tests.burn.crates import Built, Case, RunError, build, case_of, read_tensors, selected, write_tensors
+from tests.burn.crates import (
+    Built,
+    Case,
+    RunError,
+    build,
+    case_of,
+    crate_and_results,
+    read_tensors,
+    selected,
+    write_tensors,
+)
 
 pytestmark = pytest.mark.burn
 
@@ -206,22 +212,10 @@ def printed(name: str) -> Printed:
     with jax.enable_x64(is_wide):
         kept = {key: function for key, function in results.items() if accepts(function, inputs)}
         exported = jaxport.to_onnx(lambda *args: tuple(function(*args) for function in kept.values()), [*inputs])
-    for wide in (is_wide, True):
-        with jax.enable_x64(wide):
-            try:
-                program = in_model_order(jaxport.from_onnx(exported.model))
-                crate = to_crate(record_fused(program))
-            except ModelError:  # it computes with integers of 64 bits; so does the crate then
-                if wide:
-                    raise
-                continue
-            values = program(*inputs)
-            arrays = [np.asarray(value) for value in (values if isinstance(values, tuple) else (values,))]
-            expected = dict(zip(kept, zip(program.output_names, arrays, strict=True), strict=True))
-            break
+    given = dict(zip(exported.input_names, inputs, strict=True))
+    crate, computed = crate_and_results(exported.model, given, is_wide)
     case = case_of(crate, f"special_{name.replace(' ', '_')}")
-    given = dict(zip(program.input_names, inputs, strict=True))
-    return Printed(case, expected, given)
+    return Printed(case, dict(zip(kept, computed.items(), strict=True)), given)
 
 
 def accepts(function: Callable[..., Any], inputs: Sequence[np.ndarray]) -> bool:

@@ -248,6 +248,16 @@ def test_a_pattern_matches(wanted: str, written: str, values: dict[str, Any], co
     assert min(len(found), 1) == count
 
 
+def test_keywords_keep_their_order() -> None:
+    """Source that is printed twice is the same text."""
+    x, result = (Variable((2,), np.dtype("float32")) for _ in range(2))
+    words = dict.fromkeys(("axis", "keepdims", "dtype", "where", "initial", "out", "a", "b"))
+    (bound,) = bindings(
+        pattern("jnp.sum(x, axis=_, **options)"), Step("call", "jnp.sum", (x,), words, result, None), Producers()
+    )
+    assert list(bound["options"]) == list(words)[1:]
+
+
 @pytest.mark.parametrize(
     ("written", "values"),
     [

@@ -285,3 +285,13 @@ def test_a_random_key_is_an_argument_of_its_call_alone() -> None:
         np.testing.assert_array_equal(model(x), x)
         np.testing.assert_array_equal(plain(x, rng=key), -x)
         np.testing.assert_array_equal(plain(x), -x)
+
+
+def test_an_error_of_a_call_that_goes_straight_to_the_compiled_function_is_told_as_one_of_the_program() -> None:
+    model, x = program(SCALED), jnp.asarray(X)
+    for _ in range(3):
+        model(x)
+    x.delete()
+    with pytest.raises(ModelError, match=r"cannot be called with these inputs(?s:.)*deleted"):
+        model(x)
+    np.testing.assert_allclose(model(jnp.asarray(X)), np.tanh([2, 0]), rtol=1e-6)

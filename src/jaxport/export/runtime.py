@@ -17,6 +17,7 @@ from jaxport.errors import NotInstalled, RunError
 from jaxport.export.emit import opsets
 from jaxport.export.generation import buffers
 from jaxport.export.requirements import SLOW_ON_CPUS
+from jaxport.graph.editing import unpacked
 from jaxport.jaxprs import Array, PyTree
 from jaxport.onnx_facts import QUANTIZING
 
@@ -186,7 +187,7 @@ def _array(value: PyTree) -> np.ndarray:
     size = math.ceil(math.prod(shape) * dtype.bitwidth / 8)
     data = np.frombuffer(ctypes.string_at(value.data_ptr(), size) if size else b"", np.uint8)
     if dtype.bitwidth < 8:
-        return ir.PackedTensor(data, dtype, shape=ir.Shape(shape)).numpy()
+        return unpacked(data, dtype, shape)
     return data.view(dtype.numpy()).reshape(shape)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from jaxport.onnx_facts import CONTROL_FLOW
@@ -132,6 +133,16 @@ def source(node: ir.Node, index: int = 0) -> ir.Value:
 def sources(node: ir.Node) -> list[ir.Value]:
     """Return the inputs of an operator that requires all of them."""
     return [source(node, index) for index in range(len(node.inputs))]
+
+
+def unpacked(data: np.ndarray, dtype: ir.DataType, shape: Sequence[int]) -> np.ndarray:
+    """Return the elements of a dtype of less than a byte from the bytes of a file.
+
+    >>> unpacked(np.array([0b11100100], np.uint8), ir.DataType.UINT2, (4,)).tolist()
+    [0, 1, 2, 3]
+    """
+    # `ir.PackedTensor` of onnx-ir 0.2 reads 2-bit numbers as 4-bit ones.
+    return ir.from_proto(onnx.TensorProto(data_type=dtype.value, dims=shape, raw_data=data.tobytes())).numpy()
 
 
 def numpy_dtype(value: ir.Value) -> np.dtype:

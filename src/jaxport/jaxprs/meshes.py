@@ -8,6 +8,7 @@ axes, and its results return to the mesh of the arguments.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -307,8 +308,11 @@ def _context(context: PyTree, mesh: AbstractMesh) -> PyTree:
     """Return the context that an equation is evaluated in, with another mesh than that which it was traced with."""
     if context.cur_abstract_mesh == mesh:
         return context
+    # JAX 0.9 asks for what is not the mesh; later releases read it from the contexts that are open.
+    parameters = inspect.signature(type(context)).parameters.values()
+    others = [getattr(context, each.name) for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     with context.manager, jax.sharding.use_abstract_mesh(mesh):
-        return type(context)()
+        return type(context)(*others)
 
 
 def _of_no_mesh(name: str, value: PyTree) -> PyTree:

@@ -244,7 +244,7 @@ def _of_step(wanted: StepPattern, step: Step, producers: Producers, bound: Bindi
         rest.append((Anything(wanted.rest), step.args[count:], None))
     if wanted.options:
         rest.append(
-            (Anything(wanted.options), {word: step.kwargs[word] for word in step.kwargs.keys() - words.keys()}, None)
+            (Anything(wanted.options), {word: value for word, value in step.kwargs.items() if word not in words}, None)
         )
     swaps = step.name in COMMUTATIVE and len(step.args) == 2
     for args in (step.args, step.args[::-1]) if swaps else (step.args,):

@@ -23,25 +23,31 @@ from jaxport.jaxprs import JaxprEqn, Parameters, PythonFunction, dims
 from jaxport.onnx_facts.integers import quotient
 
 
-def _slice(x, starts, ends, axes=None, steps=None):
+def _slice(
+    x: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    axes: np.ndarray | None = None,
+    steps: np.ndarray | None = None,
+) -> np.ndarray:
     where = [slice(None)] * x.ndim
-    axes = range(len(starts)) if axes is None else axes.tolist()
-    steps = [1] * len(starts) if steps is None else steps.tolist()
-    for axis, start, end, step in zip(axes, starts.tolist(), ends.tolist(), steps, strict=True):
+    along = range(len(starts)) if axes is None else axes.tolist()
+    strides = [1] * len(starts) if steps is None else steps.tolist()
+    for axis, start, end, step in zip(along, starts.tolist(), ends.tolist(), strides, strict=True):
         before_first = step < 0 and end < -x.shape[axis]
         where[axis] = slice(start, None if before_first else end, step)
     return x[tuple(where)]
 
 
-def _reshape(x, shape, *, allowzero=0):
+def _reshape(x: np.ndarray, shape: np.ndarray, *, allowzero: int = 0) -> np.ndarray:
     return x.reshape([x.shape[i] if d == 0 and not allowzero else d for i, d in enumerate(shape.tolist())])
 
 
-def _unsqueeze(x, axes):
+def _unsqueeze(x: np.ndarray, axes: np.ndarray) -> np.ndarray:
     return np.expand_dims(x, tuple(axes.tolist()))
 
 
-def _squeeze(x, axes=None):
+def _squeeze(x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
     return np.squeeze(x, None if axes is None else tuple(axes.tolist()))
 
 

@@ -119,8 +119,10 @@ class _Groups:
 
         depth, count = dense.weights.shape
         tensors = self._tensors(builder, dense, parts)
+        # In subgraphs ONNX Runtime 1.28 has other values at this level than in the main graph.
+        accuracy = ACCURACY if builder.node.graph is builder.root else 0
         attributes = {
-            "K": depth, "N": count, "bits": 4, "block_size": self.form.size(depth), "accuracy_level": ACCURACY
+            "K": depth, "N": count, "bits": 4, "block_size": self.form.size(depth), "accuracy_level": accuracy
         }  # fmt: skip
         inputs = [dense.x, *tensors]
         result = builder.emit("MatMulNBits", inputs, dims, ir.DataType.FLOAT, RUNTIME_DOMAIN, **attributes)

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.graph.editing import unpacked
+
 __all__ = ["Buffer", "MappedTensor"]
 
 
@@ -63,7 +65,7 @@ class MappedTensor(ir.Tensor):
         dtype = np.dtype(like.dtype.numpy())
         shape = like.shape.numpy()
         if like.dtype.bitwidth < 8:
-            array = ir.PackedTensor(data, like.dtype, shape=ir.Shape(shape)).numpy()
+            array = unpacked(data, like.dtype, shape)
         else:
             array = data.view(dtype).reshape(shape)
         super().__init__(array, like.dtype, name=like.name)

@@ -269,7 +269,7 @@ def _checked(shardings: Shardings | None, specs: Mapping[str, jax.ShapeDtypeStru
         try:
             why = ""
             sharding.shard_shape(shape)
-        except ValueError as error:  # an axis that is not divided evenly
+        except (ValueError, IndexError) as error:  # an axis that is not divided evenly; JAX 0.9: one that is not there
             why = str(error)
         if isinstance(sharding, NamedSharding) and len(sharding.spec) > len(shape):
             why = f"it has {len(shape)} axes, {sharding.spec} is for {len(sharding.spec)}"
