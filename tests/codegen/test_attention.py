@@ -95,6 +95,14 @@ MASKED = {
         masked("b = Where(other, s, low) m = Where(mask, b, low)", MASK, "bool[5, 6] other"),
         "mask=jnp.logical_and(mask, other)",
     ),
+    "a low number is added before the scale": (
+        attention(
+            "t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) b = Where(mask, nothing, low) s = Add(a, b) "
+            f"m = Mul(s, scale) {WEIGHTED}",
+            MASK,
+        ),
+        "mask=mask, scale=0.25",
+    ),
     "the keys behind each query": (masked(f"{BEHIND} m = Where(mask, s, low)", *CAUSAL), "is_causal=True"),
     "the keys behind, by infinity": (
         masked(f"{BEHIND} m = Where(mask, s, low)", *CAUSAL, low="-inf"),
@@ -223,6 +231,10 @@ OTHERS = {
         "y = com.microsoft.Attention<num_heads=2>(q, w, , mask)",
         "float[batch, 5, 8] q", "float[8, 24] w", "int32[batch] mask",
     ),
+    "what is added to its scores is scaled with them": attention(
+        f"t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) s = Add(a, bias) m = Mul(s, scale) {WEIGHTED}",
+        QUERIES, KEYS, "float[2, 5, 6] bias",
+    ),
     "softmax over two axes": attention(f"{SCORES} p = Softmax<axis=2>(s) y = MatMul(p, k)", opset=12),
     "the scale is negative": attention(f"{SCORES} m = Neg(s) p = Softmax<axis=-1>(m) y = MatMul(p, k)"),
     "values of another size": attention(
@@ -268,7 +280,8 @@ KINDS = [onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16]
 @pytest.mark.parametrize("kind", KINDS)
 def test_half_precision(kind: int) -> None:
     """It is one call, in float32 for float16, unless each rounding of the file is asked for."""
-    program = in_half(attention(f"{SCORES} p = Softmax<axis=-1>(s) y = MatMul(p, k)"), kind, scale=0.25)
+    body = f"{SCORES} p = Softmax<axis=-1>(s) c = Cast<to={kind}>(p) y = MatMul(c, k)"
+    program = in_half(attention(body), kind, scale=0.25)
     q, k = (
         np.random.default_rng(0).normal(size=(2, 2, size, 4)).astype(program.inputs[0].dtype.numpy()) for size in (5, 6)
     )
