@@ -228,11 +228,11 @@ HELPED = {
         attention(f"{CAPPED} m = Add(s, bias) {WEIGHTED}", QUERIES, KEYS, "float[2, 5, 6] bias"), "bias=jnp.expand_dims(bias, 0)",
     ),
     "a soft cap, and the keys behind": (
-        attention(f"{CAPPED} {BEHIND} m = Where(mask, s, low) {WEIGHTED}", *CAUSAL), "softcap=4.0, is_causal=True",
+        attention(f"{CAPPED} {BEHIND} m = Where(mask, s, low) {WEIGHTED}", *CAUSAL), "is_causal=True, softcap=4.0",
     ),
     "the keys behind, and a mask": (
         attention(f"{CAPPED} {BEHIND} b = Where(mask, s, low) m = Where(c, b, low) {WEIGHTED}", *CAUSAL, "bool[batch, 1, length, length] c"),
-        "mask=c, scale=1.0, softcap=4.0, is_causal=True",
+        "mask=c, scale=1.0, is_causal=True, softcap=4.0",
     ),
     "a soft cap, and fewer heads of keys": (
         attention(
