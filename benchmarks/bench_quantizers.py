@@ -25,7 +25,7 @@ from benchmarks.measure import in_turns, rendered
 from examples.models import build
 from jaxport import Int4, Int8
 from jaxport.export.passes.int4 import ACCURACY
-from jaxport.verify.runtime import Session
+from jaxport.export.runtime import Session
 
 Inputs = dict[str, np.ndarray]
 FORMS = (Int8(dynamic=True), Int8(dynamic=True, full_range=True), Int8(), Int8(full_range=True), Int4())

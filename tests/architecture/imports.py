@@ -44,7 +44,7 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "importer": frozenset(
         {"columns", "errors", "onnx_facts", "graph", "jaxprs", "files", "saving", "blocks", "phases", "printable"}
     ),
-    "codegen": frozenset({"errors", "onnx_facts", "graph", "files", "jaxprs", "importer", "phases"}),
+    "codegen": frozenset({"blocks", "errors", "onnx_facts", "graph", "files", "jaxprs", "importer", "phases"}),
 }
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).
@@ -53,13 +53,7 @@ UPWARD: dict[tuple[str, str], str] = {
         "blocks/marking/window.py",
         "frameworks",
     ): "by default, the frameworks that the process has imported are looked at",
-    ("export/exported.py", "verify"): "`exported.verify()`, and `exported(x)`, which runs the model",
-    ("export/delivery/calibration.py", "verify"): "calibration runs the model on the user's batches",
-    ("export/signature/specs.py", "frameworks"): "the signature of an imported model says the dtypes of its inputs",
-    (
-        "export/walk/sources.py",
-        "frameworks",
-    ): "a line in a framework that is loaded is not the user's, wherever it lies",
+    ("export/exported.py", "verify"): "`exported.verify()`",
     ("graph/patterns.py", "export"): "a pattern is what the exporter emits for a JAX function",
     ("importer/program.py", "codegen"): "`program.to_source()`",
     ("importer/program.py", "verify"): "`program.verify()`",

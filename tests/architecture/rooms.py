@@ -13,37 +13,25 @@ ROOMS: dict[str, str] = {
     "codegen": "tree rust rewriting structure recorded writing checkpoint flax equinox source bundles families grouping generating modules burn printing",
     "codegen/burn": "imports helpers values body rules equations layers checks parameters steps definitions printing crate source",
     "codegen/structure": "steps modules spelling recognition build",
-    "export": "signature emit explain generation passes prepare flags delivery rules walk failures function_graph exported api",
-    "graph": "editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
-    "importer": "limits names re2 representation parts values resolving traced batching ops loading alike calls modules tensors running "
-    "program explain variants",
+    "export": "signature emit generation passes prepare flags precision_names minimal_opset requirements rules walk explain failures function_graph "
+    "runtime exported delivery api",
+    "graph": "remembering editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
+    "importer": "limits names re2 parts values resolving batching ops loading alike calls modules tensors interface "
+    "traced running explain program variants",
     "jaxprs": "aliases identity dim_text releases walk dataflow dims rewrite alike body_inputs taps vmap_axes meshes",
-    "mox": "programs querying substitution serialize looking sharding edits",
-    "verify": "comparing precision runtime decoding sampling size_choice given conditioning report running per_block importing verifying",
+    "mox": "primitives programs querying substitution serialize looking sharding edits writing_back",
+    "verify": "comparing precision decoding sampling size_choice given conditioning report running per_block importing verifying",
 }
 
 # Annotations and convenience methods that look at a later room, each with its reason.
 LATER: dict[tuple[str, str, str], str] = {
-    ("blocks", "callables", "marking"): "a framework marks calls in the recorder that it is given",
     ("codegen/burn", "rules", "equations"): "loops and branches have programs inside, which are printed by all rules",
-    ("export", "delivery", "exported"): "a precision converts, and a calibration runs, what was exported",
-    ("export", "emit", "walk"): "values and the emitter belong to the walk that made them",
-    ("export", "explain", "delivery"): "an explanation ends with what the model requires",
-    ("export", "explain", "passes"): "an explanation has the reports of the passes",
-    ("export", "explain", "walk"): "an explanation has the notes of the walk",
-    ("importer", "program", "explain"): "`program.explain()`",
-    ("importer", "program", "variants"): "`program.with_params()`",
-    ("importer", "resolving", "running"): "a layout looks at the values of the walk that it arranges",
-    ("importer", "representation", "program"): "what a program shows of itself",
-    ("importer", "traced", "program"): "a program is recorded",
     ("mox", "programs", "looking"): "`mox.show()`",
     ("mox", "programs", "querying"): "`mox.select()`, and the types of predicates",
     ("mox", "programs", "substitution"): "`mox.sub()`, `mox.patch()`, `mox.capture()` and `mox.unroll()`",
     ("mox", "programs", "serialize"): "`mox.save()`",
     ("mox", "programs", "sharding"): "`mox.shard()`",
     ("mox", "querying", "substitution"): "`selection.sub()` and `selection.capture()`",
-    ("mox", "querying", "serialize"): "a query may use the names of all primitives that can be stored",
-    ("mox", "substitution", "edits"): "`write_back` merges what LoRA has added",
 }
 
 # Families: as many files as there are things of the kind, one a file.

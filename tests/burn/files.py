@@ -63,11 +63,13 @@ def printed(path: Path, folder: Path) -> list[Printed] | Result:
         with jax.enable_x64(True):
             made: list[Printed] = []
             for number, (specs, chosen) in enumerate(_with_sizes(checks, sets)):
-                crate = to_crate(record_fused(program, specs))
+                crate = to_crate(record_fused(program, specs, reads_sizes=True))
                 made.append(Printed(case_of(crate, f"{path.stem}.{number}", folder), chosen, share))
     except JaxportError as error:
         rows = sorted({f"{row.name}: {row.why}" for row in getattr(error, "refusals", ())})
         return Result("refused", "; ".join(rows) or " ".join(str(error).split())[:200])
+    except Exception as error:  # noqa: BLE001  a report of failures of all kinds
+        return Result("crashes", f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
     return made
 
 

@@ -166,7 +166,7 @@ def _recorded(program: Program, known: dict[str, Any], traced: dict[str, Any]) -
     def spec(array: np.ndarray) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(array.shape, jax.dtypes.canonicalize_dtype(array.dtype))
 
-    recorded = record_fused(program, {**known, **jax.tree.map(spec, traced)})
+    recorded = record_fused(program, {**known, **jax.tree.map(spec, traced)}, reads_sizes=True)
     if draws(recorded):
         raise Drawn
     return to_crate(recorded)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.language_model import PROMPT, greedy
 from tests.burn.crates import ROOT, WASM, cargo, cargo_environment, compiles_to_wasm
 from tests.docs.test_pages import blocks_of, printed_by
 
@@ -20,6 +21,7 @@ PAGE = ROOT / "docs/rust.md"
 EXAMPLES = {
     "train": ["run", "--features", "train"],
     "service": ["run"],
+    "chat": ["run"],
     "web": ["build", "--target", WASM, "--no-default-features", "--features", "flex"],
 }
 """How cargo is asked for an example of the page; in the profile in which the dependencies are compiled already."""
@@ -32,8 +34,8 @@ def test_the_page_runs_with_cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     shutil.copytree(ROOT / "docs/files", tmp_path, dirs_exist_ok=True)
     environment = cargo_environment()
 
-    def run(*command: str) -> str:
-        done = subprocess.run(command, check=False, cwd="digits", env=environment, capture_output=True, text=True)
+    def run(*command: str, folder: str = "digits") -> str:
+        done = subprocess.run(command, check=False, cwd=folder, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
         return done.stdout
 
@@ -44,15 +46,18 @@ def test_the_page_runs_with_cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             Path(block.title).parent.mkdir(parents=True, exist_ok=True)
             Path(block.title).write_text(block.code)
             if block.language == "toml":
-                manifest = Path("digits/Cargo.toml")
+                folder = Path(block.title).parts[0]
+                manifest = Path(folder, "Cargo.toml")
                 manifest.write_text(manifest.read_text() + block.code)
                 example = Path(block.title).stem
                 if example != "web" or compiles_to_wasm():
-                    said[example] = run(program, *EXAMPLES[example], "--example", example)
+                    said[example] = run(program, *EXAMPLES[example], "--example", example, folder=folder)
         elif block.language == "python" or "with_params" in block.code:
             printed = printed_by(block, PAGE, namespace)
     assert printed.strip() == "True"
     assert said["service"] in PAGE.read_text()
+    llama: Any = namespace["llama"]
+    assert [*PROMPT, *map(int, said["chat"].split())] == greedy(llama, PROMPT, 8)
     run(program, "test", "--features", "embed")
     if "web" not in said or (node := shutil.which("node")) is None:
         pytest.skip("There is no wasm32 target of rustup, or no Node: the example for browsers was not run.")

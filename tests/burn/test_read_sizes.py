@@ -136,9 +136,8 @@ def test_elements_that_are_no_such_sizes_are_refused(name: str, compiled: Built)
 AXES = {
     "CumSum": "g (float[3, 4] x, int32 axis) => (float[3, 4] y) { y = CumSum(x, axis) }",
     "Unsqueeze": "g (float[3, 4] x, int64[1] axis) => (float[a, b, c] y) { y = Unsqueeze(x, axis) }",
-    "NonZero": "g (float[3, 4] x) => (int64[2, k] y) { y = NonZero(x) }",
 }
-"""What decides more than sizes, or follows from other values than elements of an input."""
+"""What decides more than sizes."""
 
 
 @pytest.mark.parametrize("operator", AXES)

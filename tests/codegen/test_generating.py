@@ -51,3 +51,21 @@ def test_the_example_generates_the_tokens_of_jax(framework: str, cache: str, tmp
 def test_other_models_have_no_example(tmp_path: Path) -> None:
     jaxport.to_onnx(lambda x: jnp.tanh(x), [("B", 3)]).save(tmp_path / "model.onnx")
     assert ">>>" not in jaxport.from_onnx(tmp_path / "model.onnx").to_source(framework="nnx").code
+
+
+@pytest.mark.parametrize(("cache", "argument"), [("growing", ""), ("static", " rows: usize,")])
+def test_a_crate_of_a_decoder_generates(cache: str, argument: str) -> None:
+    source = jaxport.to_source(DECODER, decoder_inputs(1, GROUPS, SIZE, cache=cache), framework="burn")
+    text = " ".join(source.files["src/generate.rs"].split())
+    assert f"fn generate(&self, text: &[i32],{argument} device: &Device) -> impl Iterator<Item = i32>" in text.replace(
+        "( &self", "(&self"
+    ).replace(", )", ")")
+    assert "pub mod generate;" in source.files["src/lib.rs"]
+    assert ("check_cache" in source.code) == (cache == "growing")
+    assert "model.generate(&[1, 2, 3]," in source.files["README.md"]
+
+
+def test_a_crate_of_another_model_does_not_generate() -> None:
+    source = jaxport.to_source(jnp.tanh, [("B", 3)], framework="burn")
+    assert "src/generate.rs" not in source.files
+    assert "generate" not in source.files["src/lib.rs"] + source.files["README.md"]

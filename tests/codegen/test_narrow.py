@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from flax import nnx
 from onnx import helper, numpy_helper
 
 import jaxport
+import jaxport.testing
 from tests.codegen.structured import load
 from tests.importer.printed import without_jaxport
 
@@ -88,3 +91,50 @@ def test_a_normalization_that_is_spelled_out_between_casts_is_a_layer(tmp_path: 
     x = random.normal(size=(2, 3, 8)).astype(np.float16)
     found = load(tmp_path).load()(x)
     np.testing.assert_allclose(np.asarray(found, np.float32), np.asarray(program(x), np.float32), rtol=4e-3, atol=4e-3)
+
+
+class Block(nnx.Module):
+    """Layers of Flax in bfloat16, whose weights are larger than what an export stores in the type of its computation, or not."""
+
+    def __init__(self, size: int, dtype: np.dtype):
+        rngs, options = nnx.Rngs(0), {"dtype": dtype, "param_dtype": dtype}
+        self.before, self.after = nnx.RMSNorm(size, rngs=rngs, **options), nnx.LayerNorm(size, rngs=rngs, **options)
+        self.up = nnx.Linear(size, 2 * size, bias_init=nnx.initializers.normal(1.0), rngs=rngs, **options)
+        self.down = nnx.Linear(2 * size, size, use_bias=False, rngs=rngs, **options)
+
+    def __call__(self, x):
+        return self.after(self.down(nnx.relu(self.up(self.before(x)))))
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+@pytest.mark.parametrize("size", [8, 128])
+def test_layers_that_a_file_computes_in_single_precision_are_those_of_flax(size: int, framework: str, tmp_path: Path):
+    exported = jaxport.to_onnx(Block(size, jnp.bfloat16), [jaxport.testing.spec("B", size, dtype=jnp.bfloat16)])
+    program = jaxport.from_onnx(exported.model)
+    code = program.to_source(tmp_path, framework=framework).code
+    if framework == "nnx":
+        assert f"nnx.Linear({size}, {2 * size}, param_dtype=jnp.bfloat16, rngs=rngs)" in code
+        assert f"nnx.RMSNorm({size}, epsilon=1e-06, param_dtype=jnp.bfloat16, rngs=rngs)" in code
+        assert code.count("class ") == 1
+        assert "nnx.Param(" not in code
+    x = np.random.default_rng(1).normal(size=(4, size)).astype(ml_dtypes.bfloat16)
+    with without_jaxport():
+        found = load(tmp_path).load()(x)
+    assert found.dtype == x.dtype
+    np.testing.assert_array_equal(np.float32(found), np.float32(exported(x)))
+
+
+def test_weights_that_half_precision_cannot_represent_stay_as_they_are(tmp_path: Path):
+    kernel = np.random.default_rng(0).normal(size=(8, 6)).astype(np.float32)
+    nodes = [
+        helper.make_node("Cast", ["x"], ["f"], to=1),
+        helper.make_node("MatMul", ["f", "kernel"], ["m"]),
+        helper.make_node("Cast", ["m"], ["y"], to=16),
+    ]
+    values = [helper.make_tensor_value_info(name, 16, ["batch", size]) for name, size in (("x", 8), ("y", 6))]
+    tensors = [numpy_helper.from_array(kernel, "kernel")]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:], tensors)
+    program = jaxport.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    assert "astype(jnp.float32)" in program.to_source(tmp_path, framework="nnx").code
+    x = np.random.default_rng(1).normal(size=(4, 8)).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(np.float32(load(tmp_path).load()(x)), np.float32(program(x)))

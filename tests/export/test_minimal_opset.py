@@ -11,9 +11,9 @@ import pytest
 from jax import lax
 
 import jaxport
-from jaxport.export.delivery import minimal_opset
-from jaxport.export.delivery.requirements import Requirements
+from jaxport.export import minimal_opset
 from jaxport.export.emit import opsets
+from jaxport.export.requirements import Requirements
 from jaxport.onnx_facts import versions
 from jaxport.testing import f32, spec
 from tests.exports import operators

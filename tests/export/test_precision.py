@@ -15,12 +15,12 @@ from jax import lax
 
 import jaxport
 from jaxport import Int4, Int8
-from jaxport.export.delivery.precisions import PRECISIONS
 from jaxport.export.passes.calibrated import calibrated_int8
 from jaxport.export.passes.dense import columns_int8
 from jaxport.export.passes.int4_levels import GROUPS, quantized, rounding_error
+from jaxport.export.precision_names import PRECISIONS
+from jaxport.export.runtime import Session
 from jaxport.testing import f32, i32
-from jaxport.verify.runtime import Session
 from tests.exports import export, operators, weight_bytes
 
 GENERATOR = np.random.default_rng(0)

@@ -19,8 +19,8 @@ from flax import linen as nn, nnx
 import jaxport
 from jaxport.export.emit import opsets
 from jaxport.export.emit.opsets import NEWEST
+from jaxport.export.runtime import newest_opset
 from jaxport.testing import check, f32, i32, spec
-from jaxport.verify.runtime import newest_opset
 from tests.exports import export
 
 

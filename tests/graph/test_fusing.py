@@ -11,6 +11,7 @@ from jax import lax
 import jaxport
 from jaxport.export.prepare import Contents
 from jaxport.graph.fusing import Anchor, fuse
+from jaxport.graph.remembering import remembered
 
 
 def found(anchor: Anchor, function, *inputs) -> list[str]:
@@ -42,6 +43,22 @@ def test_an_anchor_reaches_into_subgraphs():
         return lax.cond(x.sum() > 0, lambda: root * 2, lambda: x - 2)
 
     assert found(Anchor(at=("Mul",), below=("Sqrt",)), chosen, (4,)) == ["Mul"]
+
+
+def test_a_value_is_looked_at_once_while_fusions_are_searched_and_again_for_the_next_ones():
+    model = jaxport.to_onnx(lambda x: jnp.exp(x) * x + jnp.exp(x), [(4,)], passes=[]).model
+    looked_at = []
+    look = remembered(lambda value: looked_at.append(value.name))
+
+    def find(node):
+        for value in node.inputs:
+            look(value)
+
+    fuse(model, find)
+    assert len(looked_at) == len(set(looked_at)) < sum(len(node.inputs) for node in model.graph)
+    once = len(looked_at)
+    fuse(model, find)
+    assert len(looked_at) == 2 * once
 
 
 @pytest.mark.parametrize(

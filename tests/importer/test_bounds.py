@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx.parser
 import onnxruntime
@@ -11,6 +12,7 @@ import pytest
 import jaxport
 from jaxport.errors import InvalidArgument, ValueNotKnown
 from jaxport.importer import from_onnx
+from jaxport.importer.ops.searching import distinct
 from tests.importer import printed
 from tests.importer.models import model
 
@@ -167,3 +169,18 @@ def test_a_call_beyond_a_table_is_told_its_bound():
             onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
             g (float[n] x, float[m] y) => (float[k] z) { z = Add (x, y) }""")
         )(x[0, 0], x[0, :, 0])
+
+
+@pytest.mark.parametrize(
+    ("x", "axis"),
+    [
+        (np.array([1, np.nan, 2, np.nan, -0.0, 0.0, np.inf]), 0),
+        (np.array([3, 1, 3, -2, 1]), 0),
+        (np.arange(18).reshape(2, 9) % 4 > 1, 1),
+        (np.arange(24).reshape(2, 4, 3) // 5 % 2, 1),
+    ],
+)
+def test_distinct_slices_are_those_of_numpy(x: np.ndarray, axis: int) -> None:
+    _, *expected = np.unique(x, True, True, True, axis=axis)
+    for found, wanted in zip(distinct(jnp.asarray(x), axis, len(expected[0])), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted.ravel())

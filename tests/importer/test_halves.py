@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx.helper
 import pytest
+from onnx import numpy_helper
 
 import jaxport
 import jaxport.testing
@@ -14,20 +17,32 @@ import jaxport.testing
 DTYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
 
-def model(left: str = "bfloat16", right: str = "bfloat16", *, shape: tuple[int, ...] = (4, 6)) -> jaxport.Program:
+def model(
+    left: str = "bfloat16",
+    right: str = "bfloat16",
+    *,
+    shape: tuple[int, ...] = (4, 6),
+    operator: str = "MatMul",
+    more: tuple[str, ...] = (),
+    **attributes: Any,
+) -> jaxport.Program:
     """A product of casts of `x` and of the weight `w`, cast back."""
     kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for name, dtype in DTYPES.items()}
     make = onnx.helper.make_node
     nodes = [
         make("Cast", ["x"], ["wide_x"], to=onnx.TensorProto.FLOAT),
         make("Cast", ["w"], ["wide_w"], to=onnx.TensorProto.FLOAT),
-        make("MatMul", ["wide_x", "wide_w"], ["wide"]),
+        make(operator, ["wide_x", "wide_w", *more], ["wide"], **attributes),
         make("Cast", ["wide"], ["y"], to=kinds[left]),
     ]
     weight = np.random.default_rng(0).normal(size=shape).astype(DTYPES[right])
     tensor = onnx.helper.make_tensor("w", kinds[right], shape, weight.tobytes(), raw=True)
-    x = onnx.helper.make_tensor_value_info("x", kinds[left], ["B", shape[-2]])
-    graph = onnx.helper.make_graph(nodes, "product", [x], [onnx.helper.make_empty_tensor_value_info("y")], [tensor])
+    added = [numpy_helper.from_array(np.linspace(-1, 1, shape[-1], dtype=np.float32), name) for name in more]
+    width = shape[-1] if attributes.get("transB") else shape[-2]
+    x = onnx.helper.make_tensor_value_info("x", kinds[left], ["B", width])
+    graph = onnx.helper.make_graph(
+        nodes, "product", [x], [onnx.helper.make_empty_tensor_value_info("y")], [tensor, *added]
+    )
     opsets = [onnx.helper.make_opsetid("", 21)]
     return jaxport.from_onnx(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
 
@@ -53,6 +68,28 @@ def test_operands_are_multiplied_as_they_are(dtype: str) -> None:
 def test_operands_of_two_types_are_cast() -> None:
     x = jnp.ones((3, 4), jnp.bfloat16)
     assert products(model("bfloat16", "float16"), x) == [["float32", "float32"]]
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "a Gemm": {"operator": "Gemm", "more": ("bias",)},
+    "a Gemm with factors": {"operator": "Gemm", "more": ("bias",), "alpha": 0.5, "beta": 2.0},
+    "a Gemm with a transpose": {"operator": "Gemm", "transB": 1, "shape": (6, 4)},
+    "an Einsum": {"operator": "Einsum", "equation": "bi,io->bo"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_products(name: str) -> None:
+    options = OTHERS[name]
+    program, x = model(**options), jnp.asarray(np.random.default_rng(1).normal(size=(3, 4)), jnp.bfloat16)
+    assert products(program, x) == [["bfloat16", "bfloat16"]]
+    weight = np.float32(program.params["w"])
+    expected = options.get("alpha", 1.0) * (np.float32(x) @ (weight.T if options.get("transB") else weight))
+    expected = expected + options.get("beta", 1.0) * (np.linspace(-1, 1, 6) if options.get("more") else 0)
+    for found in (program(x), jax.jit(program)(x)):
+        np.testing.assert_allclose(np.float32(found), expected, rtol=1e-2, atol=1e-2)
+    jax.grad(lambda x: jnp.sum(program(x).astype(jnp.float32)))(x)
+    program.verify()
 
 
 def test_stacks_and_gradients() -> None:

@@ -9,9 +9,9 @@ import onnx.parser
 import pytest
 
 import jaxport
+from jaxport.export.runtime import Session
 from jaxport.importer import from_onnx, op
 from jaxport.onnx_facts import OPEN_ON_INTEGERS
-from jaxport.verify.runtime import Session
 from tests.exports import operators
 from tests.importer import backend
 from tests.importer.models import program

@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 import jaxport
-from jaxport.mox.serialize import primitives
+from jaxport.mox import primitives
 from tests.compiling import on_devices
 
 PROGRAM = """

@@ -214,10 +214,10 @@ class _Body:
             return joined(context.of(call.anchor), call.path)
         places = self.grouping.roots.places
         if call.owner is not None and places is not None:
-            if places.find(call.owner) is None:
+            if places.path_of(call.owner) is None:
                 # A function in one of JAX's caches brings a module that this callable does not hold.
                 places.register(call.owner, joined(context.enclosing, call.short_name))
-            return places.find(call.owner) or ""
+            return places.path_of(call.owner) or ""
         # A call that failed has no exit: later equations are not in it.
         around = self.context.enclosing if call.around is None else context.enclosing
         around = next((frame.path for frame in reversed(self.frames) if frame.call.key is call.around), around)

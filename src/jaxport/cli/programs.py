@@ -22,7 +22,9 @@ from jaxport.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxport.jaxprs import Aval, PythonFunction, PyTree
+    from jax.core import AbstractValue
+
+    from jaxport.jaxprs import PythonFunction, PyTree
     from jaxport.mox import Mox
     from jaxport.mox.querying.tree import Node
 
@@ -129,7 +131,7 @@ def _values(node: Node) -> dict[str, object]:
     }
 
 
-def _short(aval: Aval) -> str:
+def _short(aval: AbstractValue) -> str:
     return aval.str_short(short_dtypes=True)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from jaxport.errors import InvalidArgument, given_twice
 
 if TYPE_CHECKING:
-    from jaxport.export.delivery.precisions import Named
+    from jaxport.export.precision_names import Named
     from jaxport.jaxprs import PyTree
 
 __all__ = [
@@ -92,6 +92,8 @@ def parse_input(text: str) -> InputSpec:
     >>> parse_input("ids:int32[B,2*T]")
     InputSpec(name='ids', dtype='int32', dims=('B', '2*T'))
     """
+    from jaxport.jaxprs.dim_text import split_sizes
+
     parts = _INPUT.fullmatch(text.strip())
     if parts is None:
         raise _malformed(text, "its brackets or colons do not pair up")
@@ -103,7 +105,7 @@ def parse_input(text: str) -> InputSpec:
     if bare and _is_dtype(bare):
         raise _malformed(text, f"`{bare}` is a dtype, and its dims are missing")
     dims = bracketed if bracketed is not None else bare
-    return InputSpec(name, dtype or None, tuple(_dim(text, dim) for dim in _split(dims)) if dims else ())
+    return InputSpec(name, dtype or None, tuple(_dim(text, dim) for dim in split_sizes(dims)) if dims else ())
 
 
 def parse_sizes(texts: Iterable[str]) -> list[dict[str, int]] | None:
@@ -183,7 +185,7 @@ def parse_precision(text: str | None) -> Named | None:
     """
     if text is None or "," not in text:
         return cast("Named | None", text)  # which `to_onnx` checks
-    from jaxport.export.delivery.precisions import PRECISIONS
+    from jaxport.export.precision_names import PRECISIONS
 
     name, *options = (part.strip() for part in text.split(","))
     values = parse_keyword(options, "--precision")
@@ -273,20 +275,6 @@ def _literal(text: str) -> PyTree:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
-
-
-def _split(dims: str) -> list[str]:
-    """Split at the commas that are not inside parentheses: `B,max(T, 4)` has two dims."""
-    pieces, depth = [""], 0
-    for character in dims:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += character
-    if len(pieces) > 1 and not pieces[-1].strip():
-        pieces.pop()  # Python's own spelling of a tuple with one element: "B,"
-    return [piece.strip() for piece in pieces]
 
 
 def _dim(text: str, dim: str) -> Dim:

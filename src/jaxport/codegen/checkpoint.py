@@ -16,9 +16,9 @@ import onnx_ir as ir
 
 from jaxport.codegen.structure.modules.scopes import nodes_of
 from jaxport.codegen.tree import Weight
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.loading.claims import claims, state_dict_names
 from jaxport.importer.names import is_made_up
-from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.stored import tensor_value
 
@@ -47,7 +47,9 @@ class Entry:
     axes: tuple[int, ...]
 
 
-def pytorch_loading(model: str, weights: Mapping[str, Weight], known: Mapping[str, Entry], program: Program) -> str:
+def pytorch_loading(
+    model: str, weights: Mapping[str, Weight], known: Mapping[str, Entry], program: ImportedProgram
+) -> str:
     """Return the source of `load_pytorch`; nothing unless it is known for each weight which entry it is.
 
     Args:
@@ -82,7 +84,7 @@ def pytorch_loading(model: str, weights: Mapping[str, Weight], known: Mapping[st
     )
 
 
-def _others(program: Program, read: Set[str]) -> tuple[list[str], dict[str, str]]:
+def _others(program: ImportedProgram, read: Set[str]) -> tuple[list[str], dict[str, str]]:
     """Return the entries of the state dict that the model does not read, and the digests of those that are in its code."""
     tensors = {value.name: tensor for value, tensor in program.body.initializers.items()}
     names = [name for name in state_dict_names(program.model) if name not in read]
@@ -90,7 +92,7 @@ def _others(program: Program, read: Set[str]) -> tuple[list[str], dict[str, str]
     return [name for name in names if name not in tensors], {name: digest(name) for name in names if name in tensors}
 
 
-def state_dict_entries(program: Program) -> dict[str, Entry]:
+def state_dict_entries(program: ImportedProgram) -> dict[str, Entry]:
     """Return the entries that tensors of the file are, by the names of the tensors."""
     if program.model.producer_name != PRODUCER:
         return {}

@@ -1,10 +1,12 @@
-"""The example of greedy generation in the docstring of a printed decoder."""
+"""What a decoder's step takes, and the example of greedy generation in the docstring of a printed one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import onnx_ir as ir
 
 from jaxport.importer.values.host import RuntimeValue
@@ -22,13 +24,29 @@ TOKENS, LOGITS = "input_ids", "logits"
 PROMPT, ADDED, ROWS = [1, 2, 3], 5, 64
 
 
-def generation(
-    inputs: Mapping[str, RuntimeValue], outputs: Sequence[str], declared: Mapping[str, ir.Shape | None]
-) -> list[str]:
-    """Return the lines of an example that generates tokens with a decoder and its cache; none for any other model.
+@dataclass(frozen=True)
+class Decoding:
+    """A step of a decoder that has the inputs and outputs which `jaxport.decoder_inputs` describes, in that order, and no others.
 
-    The decoder has the inputs and outputs that `jaxport.decoder_inputs` describes, in that order, and no others. Its cache is one
-    argument, and one result.
+    A printed model takes the cache as one argument and returns it as one result.
+
+    Attributes:
+      tokens: the variable of the tokens.
+      beside: the inputs between the tokens and the cache.
+      caches: the variables of the cache.
+      is_static: whether the cache has its rows from the beginning.
+    """
+
+    tokens: Variable
+    beside: tuple[str, ...]
+    caches: tuple[Variable, ...]
+    is_static: bool
+
+
+def decoding(
+    inputs: Mapping[str, RuntimeValue], outputs: Sequence[str], declared: Mapping[str, ir.Shape | None]
+) -> Decoding | None:
+    """Return what a decoder's step takes; None for any other model.
 
     Args:
       inputs: the inputs by name.
@@ -38,18 +56,41 @@ def generation(
     cached = [(match[1], tree) for name, tree in inputs.items() if (match := _PAST.fullmatch(name))]
     names = [name for name in inputs if not _PAST.fullmatch(name)]
     if names[:1] != [TOKENS] or not {*names[1:]} <= {*_BESIDE} or list(inputs)[: len(names)] != names or not cached:
-        return []
+        return None
     if list(outputs) != [LOGITS, *(f"present.{part}" for part, _ in cached)]:
-        return []
-    caches = [
-        _zeros(tree, declared.get(f"past_key_values.{part}"), declared.get(f"present.{part}")) for part, tree in cached
-    ]
+        return None
+    past = [(declared.get(f"past_key_values.{part}"), declared.get(f"present.{part}")) for part, _ in cached]
     tokens = inputs[TOKENS]
-    if None in caches or not isinstance(tokens, Variable) or len(tokens.shape) != 2 or isinstance(tokens.shape[1], int):
+    if not isinstance(tokens, Variable) or len(tokens.shape) != 2 or isinstance(tokens.shape[1], int):
+        return None
+    if not all(_is_cache(tree) and None not in shapes for (_, tree), shapes in zip(cached, past, strict=True)):
+        return None
+    static = {before == after and before is not None and before[2] is not None for before, after in past}
+    if len(static) > 1:
+        return None
+    return Decoding(tokens, tuple(names[1:]), tuple(tree for _, tree in cached), static.pop())
+
+
+def generation(
+    inputs: Mapping[str, RuntimeValue], outputs: Sequence[str], declared: Mapping[str, ir.Shape | None]
+) -> list[str]:
+    """Return the lines of an example that generates tokens with a decoder and its cache; none for any other model.
+
+    Args:
+      inputs: the inputs by name.
+      outputs: the names of the outputs.
+      declared: the shapes of inputs and outputs in the file.
+    """
+    step = decoding(inputs, outputs, declared)
+    if step is None:
         return []
+    rows = ROWS if step.is_static else 0
+    caches = [
+        f"jnp.zeros((1, {one.shape[1]}, {rows}, {one.shape[3]}), jnp.{np.dtype(one.dtype).name})" for one in step.caches
+    ]
     pairs = [f"({key}, {value})" for key, value in zip(caches[::2], caches[1::2], strict=True)]
     past = f"[{pairs[0]}] * {len(pairs)}" if len({*pairs}) == 1 else f"[{', '.join(pairs)}]"
-    arguments = ", ".join(["new", *(_NAMES[name] for name in names[1:]), "past"])
+    arguments = ", ".join(["new", *(_NAMES[name] for name in step.beside), "past"])
     return [
         "",
         "Greedy generation with the cache, one token after the other:",
@@ -59,21 +100,17 @@ def generation(
         f">>> past = {past}",
         f">>> for _ in range({ADDED}):",
         "...     count = tokens.shape[1]",
-        *(f"...     {_NAMES[name]} = {_BESIDE[name]}" for name in names[1:]),
+        *(f"...     {_NAMES[name]} = {_BESIDE[name]}" for name in step.beside),
         f"...     logits, past = model({arguments})",
         "...     new = logits[:, -1:].argmax(-1)",
         "...     tokens = jnp.concatenate([tokens, new], axis=1)",
     ]
 
 
-def _zeros(cache: RuntimeValue, past: ir.Shape | None, present: ir.Shape | None) -> str | None:
-    """Return an empty cache for one sequence; None for a cache of another form."""
-    if not isinstance(cache, Variable) or len(cache.shape) != 4 or past is None or present is None:
-        return None
-    batch, heads, rows, size = cache.shape
-    if isinstance(rows, int) or not isinstance(heads, int) or not isinstance(size, int):
-        return None
-    if isinstance(batch, int) and batch != 1:
-        return None
-    is_static = past == present and past[2] is not None
-    return f"jnp.zeros((1, {heads}, {ROWS if is_static else 0}, {size}), jnp.{cache.dtype.name})"
+def _is_cache(tree: RuntimeValue) -> bool:
+    """Whether an input is the cache of a layer, for one sequence at least."""
+    if not isinstance(tree, Variable) or len(tree.shape) != 4:
+        return False
+    batch, heads, rows, size = tree.shape
+    is_one = not isinstance(batch, int) or batch == 1
+    return is_one and not isinstance(rows, int) and isinstance(heads, int) and isinstance(size, int)

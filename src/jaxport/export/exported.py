@@ -15,9 +15,11 @@ from numpy.typing import ArrayLike
 
 from jaxport import saving
 from jaxport.errors import InvalidArgument
-from jaxport.export.delivery.requirements import Requirements
 from jaxport.export.explain import Explanation
 from jaxport.export.generation import decoders, encoders
+from jaxport.export.precision_names import Precision
+from jaxport.export.requirements import Requirements
+from jaxport.export.runtime import Session
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port
 from jaxport.export.walk import functions
@@ -29,12 +31,10 @@ if TYPE_CHECKING:
 
     from jaxport import blocks
     from jaxport.blocks.tracing import State
-    from jaxport.export.delivery.precisions import Precision
     from jaxport.export.emit.places import Record
     from jaxport.export.passes import PassReport
     from jaxport.export.walk.functions import FunctionCall
     from jaxport.verify import Report
-    from jaxport.verify.runtime import Session
 
 
 @dataclass(eq=False, repr=False)
@@ -292,8 +292,6 @@ class Exported:
     @functools.cached_property
     def session(self) -> Session:
         """The model, loaded in ONNX Runtime on first use."""
-        from jaxport.verify.runtime import Session
-
         return Session(self.model)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 
 import equinox
 import jax
 import jax.numpy as jnp
+from jax.export import is_symbolic_dim
 
 from jaxport.blocks.callables.framework import Framework, Leaf, static_items
 from jaxport.blocks.callables.values import is_array
 from jaxport.blocks.marking.targets import subclasses
-from jaxport.jaxprs import Module, PyTree
+from jaxport.jaxprs import Module, PythonFunction, PyTree
 from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["framework"]
@@ -69,6 +71,10 @@ class Equinox(Framework[equinox.Module]):
             if is_array(leaf)
         ]
 
+    def open_sizes(self) -> Iterator[tuple[type, str, Callable[[PythonFunction], PythonFunction]]]:
+        """Yield the rotary embedding, which looks its table up by the length of the sequence."""
+        yield equinox.nn.RotaryPositionalEmbedding, "__call__", _rotary_embedding
+
     def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
         """The model with another module in the place of each occurrence of the old one."""
         if not self.is_module(old) or not isinstance(part, equinox.Module):
@@ -80,6 +86,22 @@ class Equinox(Framework[equinox.Module]):
         """Return the fields that hold no arrays or modules."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items(values, lambda item: isinstance(item, equinox.Module))
+
+
+def _rotary_embedding(original: PythonFunction) -> PythonFunction:
+    @functools.wraps(original)
+    def call(self: PyTree, x: jax.Array, *, key: PyTree = None) -> jax.Array:
+        if not is_symbolic_dim(x.shape[0]):
+            return original(self, x, key=key)
+        if x.shape[-1] != self.embedding_size:
+            raise ValueError(f"x.shape[-1] must match self.embedding_size, but {x.shape[-1]} != {self.embedding_size}")
+        exponents = jnp.arange(0.0, self.embedding_size, 2) / self.embedding_size
+        positions = jnp.arange(x.shape[0], dtype=exponents.dtype)
+        angles = jnp.tile(jnp.outer(positions, 1.0 / self.theta**exponents), (1, 2))
+        cosines, sines = jnp.cos(angles).astype(self.dtype), jnp.sin(angles).astype(self.dtype)
+        return (x * cosines + self.rotate_half(x) * sines).astype(x.dtype)
+
+    return call
 
 
 def _is_layer(cls: type) -> bool:

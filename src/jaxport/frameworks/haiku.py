@@ -9,9 +9,8 @@ import haiku  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp
 from haiku._src import base  # pyright: ignore[reportMissingImports]  the running transformation has no public name
 
-from jaxport.blocks.callables.framework import Framework, Leaf, OwnPlace, static_items
+from jaxport.blocks.callables.framework import CallRecorder, Framework, Leaf, OwnPlace, static_items
 from jaxport.blocks.callables.values import is_array
-from jaxport.blocks.marking.recorder import Recorder
 from jaxport.blocks.marking.targets import BOUNDARY
 from jaxport.jaxprs import PyTree, source_info_util
 
@@ -29,7 +28,7 @@ class Haiku(Framework[haiku.Module]):
         """Whether it is an `hk.Module`."""
         return isinstance(value, haiku.Module)
 
-    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[PyTree]:
+    def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[PyTree]:
         """Return a context with Haiku's own hook, which is local to the thread."""
 
         def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> PyTree:

@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen
 
-from jaxport.blocks.callables.framework import Framework, Leaf, Lifted, OwnPlace, Snapshot, static_items
+from jaxport.blocks.callables.framework import CallRecorder, Framework, Leaf, Lifted, OwnPlace, Snapshot, static_items
 from jaxport.blocks.callables.values import is_array
-from jaxport.blocks.marking.recorder import Recorder
 from jaxport.blocks.marking.targets import BOUNDARY
 from jaxport.jaxprs import Parameters, PyTree, source_info_util
 
@@ -42,7 +41,7 @@ class Linen(Framework[linen.Module]):
         """Whether it is a module, bound or not, or Linen's own handle on variables."""
         return isinstance(value, linen.Module | linen.module.Variable)
 
-    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[PyTree]:
+    def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[PyTree]:
         """Return a context with Linen's own hook, which is local to the thread."""
 
         def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> PyTree:

@@ -63,7 +63,12 @@ def nodes_of(model: ir.Model, *op_types: str) -> list[ir.Node]:
 
     A pass that changes the graph meets nodes that it has removed before: these have no graph.
     """
-    nodes = [node for graph in graphs(model) for node in graph]
+    nodes: list[ir.Node] = []
+    for root in roots(model):
+        first = list(root)
+        nodes += first
+        for body in subgraphs(first):
+            nodes += body
     return [node for node in nodes if node.op_type in op_types and not node.domain] if op_types else nodes
 
 
@@ -150,10 +155,14 @@ def permutation(node: ir.Node) -> tuple[int, ...]:
 
 def constant_of(value: ir.Value | None) -> np.ndarray | None:
     """Return the array of a constant, else None."""
-    if value is None or (value.const_value is None and not is_op(value.producer(), "Constant")):
+    if value is None:
         return None
-    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
+    tensor = value.const_value
+    if tensor is None:
+        if not is_op(value.producer(), "Constant"):
+            return None
+        tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None or value.is_graph_input() else tensor.numpy()
 
 
 def held(value: ir.Value | None) -> Held | None:

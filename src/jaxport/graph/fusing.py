@@ -27,6 +27,7 @@ from jaxport.graph.editing import (
     substitute,
 )
 from jaxport.graph.matching import between
+from jaxport.graph.remembering import remembering
 from jaxport.onnx_facts import VIEWS, releases, schema
 
 SHOWN = 5
@@ -238,8 +239,9 @@ def fuse(model: ir.Model, find: Find, *anchors: Anchor) -> str:
     declined: dict[str, list[str | None]] = collections.defaultdict(list)
     for root, nodes in _candidates(model, anchors):
         fusions: dict[ir.Value, Fusion] = {}
-        for node in nodes:
-            fusion = find(node)
+        with remembering():
+            found = [(node, find(node)) for node in nodes]
+        for node, fusion in found:
             if isinstance(fusion, str):
                 declined[fusion].append(node.outputs[0].name)
             elif fusion is not None and _delimited(fusion):

@@ -25,6 +25,7 @@ import onnx_ir as ir
 from jaxport.graph.editing import constant_of, is_op, number_of, source, sources
 from jaxport.graph.fusing import same_but_for_ones
 from jaxport.graph.matching import close
+from jaxport.graph.remembering import remembered
 from jaxport.jaxprs import PythonFunction
 from jaxport.onnx_facts import COMMUTATIVE, RESHAPING, releases
 
@@ -267,6 +268,7 @@ def _distinct(ways: Iterable[T]) -> Iterator[T]:
         yield second
 
 
+@remembered
 def plain(value: ir.Value) -> ir.Value:
     """Return a value without the views before it that only add or drop axes of size one, and products with one."""
     node = value.producer()  # every node of a model passes here
@@ -293,6 +295,7 @@ def _times_one(node: ir.Node) -> ir.Value | None:
     return second if node.op_type == "Mul" and _number(first) == 1 else None
 
 
+@remembered
 def kind(value: ir.Value) -> str:
     """Return the operator that computes a value: its name, or that of products and sums; empty if there is none."""
     node = plain(value).producer()
@@ -327,6 +330,7 @@ def operators_below(value: ir.Value) -> set[str] | None:
     return operators
 
 
+@remembered
 def _number(value: ir.Value) -> float | None:
     """Return the number that all elements of a constant equal."""
     array = constant_of(value)

@@ -91,7 +91,7 @@ class Batches:
         if count == self.size:
             return evaluate(inputs)
         names = list(self.axes)
-        split = [_split(inputs[name], self.axes[name], count // self.size) for name in names]
+        split = [_in_batches(inputs[name], self.axes[name], count // self.size) for name in names]
 
         def one(*batch: RuntimeValue) -> tuple[RuntimeValue, ...]:
             return tuple(map(jnp.asarray, evaluate({**inputs, **dict(zip(names, batch, strict=True))})))
@@ -114,7 +114,7 @@ class Batches:
         return jnp.reshape(result, (*shape[:axis], shape[axis] * self.size, *shape[axis + 2 :]))
 
 
-def _split(x: RuntimeValue, axis: int, count: RuntimeValue) -> RuntimeValue:
+def _in_batches(x: RuntimeValue, axis: int, count: RuntimeValue) -> RuntimeValue:
     """Split the axis of the rows of `x` into one of batches and one of rows."""
     return jnp.reshape(x, (*x.shape[:axis], count, x.shape[axis] // count, *x.shape[axis + 1 :]))
 

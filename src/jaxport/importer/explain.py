@@ -1,30 +1,29 @@
-"""`program.explain()`: the graph after each phase of the import."""
+"""What a program shows of itself: `repr(program)`, and `program.explain()`, the graph after each phase of the import."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from jaxport.columns import counted, titled
 from jaxport.errors import JaxportError
 from jaxport.graph.editing import operator_name
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.modules import Scope, scopes_by_node
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, SchemaFunction
 from jaxport.importer.resolving.unchecked import unknown_attributes
 from jaxport.importer.running.evaluate import observing
 from jaxport.importer.traced.recorded_program import record
+from jaxport.importer.values.arguments import declaration
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step
 from jaxport.printable import printable, printable_lines
 
-if TYPE_CHECKING:
-    from jaxport.importer.program import Program
-
-__all__ = ["GraphExplanation", "Phase", "explain"]
+__all__ = ["GraphExplanation", "Phase", "explain", "summary"]
 
 LONGEST_VALUE = 60
 _OWN = "jaxport.importer.ops."
@@ -90,7 +89,7 @@ class _Seen:
     outputs: Sequence[RuntimeValue]
 
 
-def explain(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -> GraphExplanation:
+def explain(program: ImportedProgram, inputs: Mapping[str, RuntimeValue] | None = None) -> GraphExplanation:
     """Return the graph of a program after each phase of its import.
 
     Args:
@@ -124,7 +123,7 @@ def _loaded(graph: ir.Graph) -> Phase:
     return Phase("loaded", counted(len(rows), "node"), ("node", "operator", "inputs", "outputs"), tuple(rows))
 
 
-def _resolved(program: Program) -> Phase:
+def _resolved(program: ImportedProgram) -> Phase:
     rows = [(_label(node, depth), *_served(node)) for node, depth in _nodes(program.body)]
     whole = sum(1 for _ in program.model.graph)
     dropped = whole - len(program.body.nodes)
@@ -134,7 +133,7 @@ def _resolved(program: Program) -> Phase:
     return Phase("resolved", title, ("operation", "served by", "since"), tuple(rows), "\n".join(ignored))
 
 
-def _folded(program: Program, seen: Mapping[BoundNode, _Seen], note: str) -> Phase:
+def _folded(program: ImportedProgram, seen: Mapping[BoundNode, _Seen], note: str) -> Phase:
     rows, known = [], 0
     scopes = scopes_by_node(node.node for node, _ in _nodes(program.body))
     for node, depth in _nodes(program.body):
@@ -154,7 +153,7 @@ def _folded(program: Program, seen: Mapping[BoundNode, _Seen], note: str) -> Pha
     return Phase("folded", title, ("operation", "module", "result", "why"), tuple(rows), note)
 
 
-def _finalized(program: Program, steps: Sequence[Step]) -> Phase:
+def _finalized(program: ImportedProgram, steps: Sequence[Step]) -> Phase:
     calls: dict[ir.Node | None, list[str]] = {}
     for step in steps:
         calls.setdefault(step.node, []).append(_called(step))
@@ -233,3 +232,24 @@ def _reason(seen: _Seen) -> str:
 
 def _called(step: Step) -> str:
     return {"index": "[…]", "vmap": "jax.vmap"}.get(step.form, step.name)
+
+
+def summary(program: ImportedProgram, calls: str) -> str:
+    """Return the inputs, outputs, parameters, operators and modules of a program, and how its `calls` ran."""
+    body, weights = program.body, program.weights
+    operators = Counter(node.target.label for node in body.nodes)
+    rows = [f"Program `{program.model.graph.name}` of {counted(len(body.nodes), 'operation')}"]
+    for label, values in (("input", program.inputs), ("output", body.outputs)):
+        rows += [f"  {label:<7} {declaration(value)}" for value in values]
+    count = sum(body.initializers[value].size for value in weights.initializers.values())
+    rows.append(f"  params  {counted(len(weights), 'array')}, {counted(count, 'element')}")
+    if program.untied:
+        (name, tensor), *others = program.untied.items()
+        also = f", and {len(others):,} more such" if others else ""
+        rows.append(f"  ties    {name} is stored as {tensor}{also}; each is a parameter")
+    rows.append("  ops     " + ", ".join(f"{name} {times}" for name, times in operators.most_common()))
+    rows.append(f"  calls   {calls}")
+    if program.modules.children:
+        rows.append(f"  modules {program.modules.type}".rstrip())
+        rows += [f"    {line}" for line in program.modules.lines()]
+    return "\n".join(map(printable, rows))

@@ -272,7 +272,7 @@ def scopes_of(node: ir.Node) -> list[Scope]:
         # The last entry is the operation itself.
         return _nested(zip(names[:-1], classes[:-1], strict=True))
     if _NAMESPACE in props:
-        return _nested(_split(entry) for entry in props[_NAMESPACE].split("/"))
+        return _nested(_scope_of(entry) for entry in props[_NAMESPACE].split("/"))
     parts = _modules_in_name(node.name or "")
     return _nested((".".join(parts[: end + 1]), "") for end in range(len(parts)))
 
@@ -304,7 +304,7 @@ def has_place(node: ir.Node) -> bool:
     return _NAMESPACE in node.metadata_props or "/" in (node.name or "")
 
 
-def _split(entry: str) -> Scope:
+def _scope_of(entry: str) -> Scope:
     path, _, kind = entry.rpartition(": ") if ": " in entry else ("", "", entry)
     # This package names the root, which has no path, after its class.
     return ("" if path == kind.rpartition(".")[2] else path), kind

@@ -17,11 +17,11 @@ from jaxport import saving
 from jaxport.blocks import current_recorder
 from jaxport.errors import AGAIN, boundary
 from jaxport.importer.batching import Batches
+from jaxport.importer.explain import GraphExplanation, explain, summary
 from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters
 from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
-from jaxport.importer.representation import summary
 from jaxport.importer.resolving.bounds import set_bounds
 from jaxport.importer.resolving.branch_inputs import set_deciding_inputs
 from jaxport.importer.resolving.graph import Body, BoundNode
@@ -34,6 +34,7 @@ from jaxport.importer.running.compiling import Calls
 from jaxport.importer.running.evaluate import evaluate, evaluate_blocks
 from jaxport.importer.running.segments import Item, arranged
 from jaxport.importer.tensors import weights
+from jaxport.importer.tensors.origins import read_back
 from jaxport.importer.tensors.roles import Role, static_values
 from jaxport.importer.tensors.ties import Ties, untie
 from jaxport.importer.traced.bounds import bounds_are_told
@@ -43,7 +44,6 @@ from jaxport.phases import phase
 
 if TYPE_CHECKING:
     from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
-    from jaxport.importer.explain import GraphExplanation
     from jaxport.verify.report import Report
 
 __all__ = ["Program", "from_onnx"]
@@ -278,8 +278,6 @@ class Program:
           operation   served by   since
           Relu        nn.relu     6
         """
-        from jaxport.importer.explain import explain
-
         with boundary("the program cannot be explained", where=f"`{self.name}`"):
             return explain(self, inputs)
 
@@ -349,10 +347,12 @@ class Program:
         >>> program.with_params({"w": 2 * program.params["w"]})(np.ones(2, np.float32))
         Array([2., 4.], dtype=float32)
         """
-        from jaxport.importer.variants import with_params
-
         with boundary("the program cannot have these parameters", where=f"`{self.name}`"):
-            return with_params(self, params)
+            if isinstance(params, Mapping):
+                model = self.weights.written(self.model, {**self.weights.arrays, **params})
+            else:
+                model = self.weights.filled(self.model, read_back(params, self.weights.tensors))
+            return Program(model, trainable=list(self.weights), **self._options)
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -390,10 +390,13 @@ class Program:
 
     def __call__(self, /, *inputs: RuntimeValue, **named: RuntimeValue) -> RuntimeValue:
         """Return the outputs with the program's own parameters, as `apply(program.params, …)` does."""
-        with boundary("the program cannot be called with these inputs", where=f"`{self.name}`"):
+        try:
             outputs = self._calls.again((*inputs, *named.values()), named)
-            if outputs is not None:
-                return self._packed(*outputs)
+        except Exception:
+            with boundary("the program cannot be called with these inputs", where=f"`{self.name}`"):
+                raise
+        if outputs is not None:
+            return self._packed(*outputs)
         rng = named.pop("rng", None)
         return self._applied(None, inputs, named, rng)
 
@@ -494,4 +497,4 @@ class Program:
             warnings.warn(told, stacklevel=4)
 
     def __repr__(self) -> str:
-        return summary(self)
+        return summary(self, str(self._calls))

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-
 import onnx_ir as ir
 
 from jaxport.importer.program import Program
-from jaxport.importer.tensors.origins import read_back
-from jaxport.importer.values.host import RuntimeValue
 
-__all__ = ["in_model_order", "rebuilt", "with_all_weights", "with_params"]
+__all__ = ["in_model_order", "rebuilt", "with_all_weights"]
 
 
 def rebuilt(program: Program, model: ir.Model) -> Program:
@@ -32,11 +27,3 @@ def with_all_weights(program: Program) -> Program:
     if len(weights) == len(program.weights):
         return program
     return Program(program.model, trainable=[*weights], **program._options)
-
-
-def with_params(program: Program, params: Mapping[str, RuntimeValue] | str | os.PathLike[str]) -> Program:
-    """See `Program.with_params`."""
-    weights = program.weights
-    if isinstance(params, Mapping):
-        return rebuilt(program, weights.written(program.model, {**weights.arrays, **params}))
-    return rebuilt(program, weights.filled(program.model, read_back(params, weights.tensors)))

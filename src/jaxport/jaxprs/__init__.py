@@ -5,8 +5,8 @@ private or move, `definitions` JAX's own definitions of primitives; `primitives`
 registers the rules of ours for JAX's transformations.
 
 What is known of programs: `walk` has the walks that others are made of, `dataflow` tells what values depend on, `rewrite`
-copies and rewrites programs, `widen` knows the operands of the equations that run bodies, `taps` makes inner values
-outputs, `alike` compares programs, `mapped` records which axes `vmap` adds; `parameters` reads and makes the parameters
+copies and rewrites programs, `body_inputs` knows the operands of the equations that run bodies, `taps` makes inner values
+outputs, `alike` compares programs, `vmap_axes` records which axes `vmap` adds; `parameters` reads and makes the parameters
 of primitives. `dims` evaluates symbolic sizes, which `dim_text` reads, and `sizes` checks them without errors. `identity`
 has mappings and sets of objects that are told apart by identity.
 """
@@ -22,6 +22,7 @@ from jaxport.jaxprs.aliases import (
     PyTree,
     Shape,
     TreeDef,
+    aval_of,
 )
 from jaxport.jaxprs.releases.names import (
     Atom,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import jax
 import jax.export
 import numpy as np
+from jax.core import ShapedArray
 
 if TYPE_CHECKING:
     from jax._src.export.shape_poly import _DimExpr as SymbolicDim  # noqa: TID251  no public name
-    from jax.extend.core import Effect
+    from jax.extend.core import Effect, Literal, Var
+
+    _Atom: TypeAlias = Literal | Var
 else:
     Effect = object  # whose place changes between releases
     (_symbol,) = jax.export.symbolic_shape("n")
@@ -29,6 +32,7 @@ __all__ = [
     "Shape",
     "SymbolicDim",
     "TreeDef",
+    "aval_of",
 ]
 
 PyTree = Any
@@ -52,9 +56,13 @@ PythonFunction = Callable[..., Any]
 Parameters = Mapping[str, Any]
 """The parameters of an equation by name, or the keyword arguments of a call: each has a type of its own."""
 
-Aval = Any
-"""The type of a value of a program: a `ShapedArray`, or that of a token. JAX says of a variable that it has an `AbstractValue`, which
-has neither shape nor dtype."""
+Aval: TypeAlias = ShapedArray
+"""The type of a value of a program; a token, which few programs have, has another one, without shape and dtype."""
+
+
+def aval_of(atom: _Atom) -> Aval:
+    """Return the type of a value, of which JAX says no more than that it is an `AbstractValue`."""
+    return cast(Aval, atom.aval)
 
 
 class TreeDef(Protocol):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.jaxprs import dims
+from jaxport.jaxprs import aval_of, dims
 from jaxport.jaxprs.aliases import Aval, PyTree
 from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
@@ -32,12 +32,14 @@ def takes_values(a: Aval, b: Aval) -> bool:
 
 def same_avals(atoms: Sequence[Atom], others: Sequence[Atom]) -> bool:
     """Whether variables and literals have the same dtypes and shapes, one by one."""
-    return len(atoms) == len(others) and all(same_aval(a.aval, b.aval) for a, b in zip(atoms, others, strict=True))
+    return len(atoms) == len(others) and all(
+        same_aval(aval_of(a), aval_of(b)) for a, b in zip(atoms, others, strict=True)
+    )
 
 
 def same_literal(a: Literal, b: Literal) -> bool:
     """Whether two literals are the same value."""
-    return same_aval(a.aval, b.aval) and _same_array(a.val, b.val)
+    return same_aval(aval_of(a), aval_of(b)) and _same_array(a.val, b.val)
 
 
 def same_computation(one: JaxprEqn, other: JaxprEqn) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from jaxport.jaxprs.aliases import Aval, Dim, Effect, Parameters
+from jaxport.jaxprs.aliases import Aval, Dim, Effect, Parameters, aval_of
 from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Var, closed, nameless
 from jaxport.jaxprs.releases.parameters import parameters, with_parameters
 from jaxport.jaxprs.rewrite import traced_equation, zeros
@@ -140,7 +140,7 @@ class Widening:
         """Return the avals of the new outputs of a body."""
         count = self.outputs[body] if self.outputs else 0
         outvars = self.bodies[body].outvars
-        return [atom.aval for atom in outvars[len(outvars) - count :]]
+        return [aval_of(atom) for atom in outvars[len(outvars) - count :]]
 
 
 def takes_inputs(equation: JaxprEqn) -> bool:

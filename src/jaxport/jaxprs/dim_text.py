@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from jaxport.errors import InvalidArgument
 
-__all__ = ["FUNCTIONS", "Expression", "parse", "symbols"]
+__all__ = ["FUNCTIONS", "Expression", "parse", "split_sizes", "symbols"]
 
 FUNCTIONS = frozenset({"floordiv", "mod", "max", "min"})
 
@@ -36,6 +36,25 @@ class Expression:
     parts: tuple[Expression, ...] = ()
     value: int = 0
     name: str = ""
+
+
+def split_sizes(text: str) -> list[str]:
+    """Split a list of sizes, or of the arguments of a function, at the commas outside of parentheses.
+
+    A comma at the end is Python's spelling of a list of one.
+
+    >>> split_sizes("B,max(T, 4)"), split_sizes("B,"), split_sizes("")
+    (['B', 'max(T, 4)'], ['B'], [''])
+    """
+    pieces, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    pieces = [piece.strip() for piece in pieces]
+    return pieces[:-1] if len(pieces) > 1 and not pieces[-1] else pieces
 
 
 @functools.lru_cache(maxsize=4096)

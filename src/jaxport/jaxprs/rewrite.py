@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxport.jaxprs.aliases import Array, Aval, Effect, PythonFunction, PyTree
+from jaxport.jaxprs.aliases import Array, Aval, Effect, PythonFunction, PyTree, aval_of
 from jaxport.jaxprs.releases.names import (
     Atom,
     ClosedJaxpr,
@@ -270,7 +270,7 @@ class VariableRewriting(Rewriting, abc.ABC):
 
     def concerns(self, equation: JaxprEqn) -> bool:
         """Whether an operand or a result of an equation is of the kind that is rewritten."""
-        return any(self.avals(atom.aval) is not None for atom in (*equation.invars, *equation.outvars))
+        return any(self.avals(aval_of(atom)) is not None for atom in (*equation.invars, *equation.outvars))
 
     def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
         """Rewrite a body."""
@@ -292,7 +292,7 @@ class VariableRewriting(Rewriting, abc.ABC):
         )
 
     def _parts(self, atom: Atom, renamed: dict[Var, list[Var]]) -> Sequence[Atom]:
-        avals = self.avals(atom.aval)
+        avals = self.avals(aval_of(atom))
         if avals is None:
             return [atom]
         if isinstance(atom, Literal):

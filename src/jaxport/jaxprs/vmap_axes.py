@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax._src.interpreters import batching as _batching  # noqa: TID251 - the class is private
 
-from jaxport.jaxprs.aliases import Aval, PyTree, Shape
+from jaxport.jaxprs.aliases import PyTree, Shape, aval_of
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS
 from jaxport.jaxprs.releases.names import JaxprEqn, source_info_util
 from jaxport.jaxprs.rewrite import inlined, traced, with_operands
@@ -268,10 +268,10 @@ def spread(equation: JaxprEqn) -> tuple[list[JaxprEqn], JaxprEqn]:
     if not records or not all(map(_is_elementwise, records)):
         return before, equation
     operands = []
-    made: Aval = equation.outvars[0].aval
+    made = aval_of(equation.outvars[0])
     shape = made.shape
     for atom in equation.invars:
-        aval: Aval = atom.aval
+        aval = aval_of(atom)
         if len(aval.shape) == len(shape) and aval.shape != shape:
             (atom,) = inlined(traced(lambda x: jnp.broadcast_to(x, shape), [aval]).jaxpr, [atom], before)
         operands.append(atom)

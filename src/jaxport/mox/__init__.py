@@ -24,7 +24,7 @@ from jaxport.mox.querying.selection import Selection, query, sub
 from jaxport.mox.serialize.files import dumps, load, load_params, loads, save, save_params
 from jaxport.mox.substitution.capture import Captured
 from jaxport.mox.substitution.replacement import Factory, Replacement, factory
-from jaxport.mox.substitution.write_back import write_back
+from jaxport.mox.writing_back import write_back
 
 __all__ = [
     "Account",

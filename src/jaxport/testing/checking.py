@@ -18,6 +18,7 @@ from jaxport.export.api import to_onnx
 from jaxport.export.emit import opsets
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing_flags import with_bools
+from jaxport.export.runtime import Session, newest_opset
 from jaxport.export.signature.ports import is_key
 from jaxport.export.signature.specs import is_shape
 from jaxport.importer import from_onnx
@@ -28,7 +29,6 @@ from jaxport.testing.structure import check_declared
 from jaxport.verify.comparing import difference
 from jaxport.verify.importing import caller
 from jaxport.verify.running import run_traced
-from jaxport.verify.runtime import Session, newest_opset
 
 #: Sizes that every symbolic case runs at: small, different from each other, and including one.
 SIZES: tuple[Mapping[str, int], ...] = ({"B": 2, "T": 5, "H": 6, "W": 7}, {"B": 1, "T": 3, "H": 9, "W": 8})

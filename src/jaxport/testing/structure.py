@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 
 from jaxport.export.exported import Exported
+from jaxport.export.runtime import Session
 from jaxport.jaxprs import Parameters, PyTree, dims
-from jaxport.verify.runtime import Session
+from jaxport.jaxprs.dim_text import split_sizes
 
 
 def expect_graph(
@@ -132,7 +133,7 @@ class _Element:
         matched = re.fullmatch(r"\s*([\w.]+)\s*(?:\[(.*)\])?\s*", text)
         assert matched is not None, f"`{text}` is not an element of a path: write an operator, or `Conv[B, 8, 6, 6]`"
         self.operator, shape = matched.groups()
-        self.shape = None if shape is None else [dim.strip() for dim in _split(shape)]
+        self.shape = None if shape is None else split_sizes(shape) if shape.strip() else []
 
     def fits(self, node: ir.Node) -> bool:
         if name(node) != self.operator:
@@ -145,11 +146,6 @@ class _Element:
             and len(shape) == len(self.shape)
             and all(wanted in ("?", str(dim)) for wanted, dim in zip(self.shape, shape, strict=True))
         )
-
-
-def _split(shape: str) -> list[str]:
-    """Split at the commas outside parentheses."""
-    return re.split(r",(?![^(]*\))", shape) if shape.strip() else []
 
 
 def _matches(nodes: Sequence[ir.Node], elements: Sequence[_Element]) -> Iterator[list[ir.Node]]:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown, check_inputs_exist
+from jaxport.export.runtime import Session, as_written, is_quantized
 from jaxport.export.signature.ports import Port
 from jaxport.importer import Program
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
@@ -27,7 +28,6 @@ from jaxport.verify.given import arrays_and_sizes
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import Report
 from jaxport.verify.running import DRAWN, Run, Sampling, Sides, arguments
-from jaxport.verify.runtime import Session, as_written, is_quantized
 
 LONGEST_COMPILED = 5000
 """The most operations of a program that is compiled for one call."""

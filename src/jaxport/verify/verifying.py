@@ -16,8 +16,9 @@ import numpy as np
 from jaxport import blocks
 from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export import failures
-from jaxport.export.delivery.precisions import Precision, recorded
 from jaxport.export.flags.tracing_flags import traced_with_flags, with_bools
+from jaxport.export.precision_names import Precision, recorded
+from jaxport.export.runtime import Session, as_written, is_quantized
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
@@ -30,7 +31,6 @@ from jaxport.verify.per_block.localizing import Localizer
 from jaxport.verify.precision import narrowest
 from jaxport.verify.report import BlockDifference, Divergence, Output, Report
 from jaxport.verify.running import Run, Sampler, Sampling, Sides, arguments, run_traced
-from jaxport.verify.runtime import Session, as_written, is_quantized
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported

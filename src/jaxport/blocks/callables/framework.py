@@ -8,17 +8,15 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from jaxport.blocks.block import freeze
 from jaxport.blocks.callables.values import is_array
 from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
 
-if TYPE_CHECKING:
-    from jaxport.blocks.marking.recorder import Recorder
-
 __all__ = [
     "LIBRARIES",
+    "CallRecorder",
     "Framework",
     "Leaf",
     "Lifted",
@@ -117,6 +115,27 @@ class Look:
     submodules: Sequence[tuple[str, Module]]
 
 
+class CallRecorder(Protocol):
+    """What a framework reports calls of modules to: `jaxport.blocks.marking.recorder.Recorder`."""
+
+    def call_method(
+        self,
+        owner: Module,
+        method: str,
+        function: Callable,
+        args: tuple,
+        kwargs: dict,
+        *,
+        named_by: Callable | None = None,
+    ) -> PyTree:
+        """Call `function(*args, **kwargs)`, the bound `method` of `owner`, between markers."""
+        ...
+
+    def stand_in(self, value: PyTree) -> PyTree:
+        """Return the running trace's copy of a module, or of another object with state."""
+        ...
+
+
 class Framework(Generic[ModuleType]):
     """How a framework's modules are recognised, named, inspected and called. The base class knows no modules."""
 
@@ -168,10 +187,14 @@ class Framework(Generic[ModuleType]):
         """
         return iter(())
 
-    def interception(self, recorder: Callable[[], Recorder | None]) -> AbstractContextManager[PyTree]:
+    def open_sizes(self) -> Iterator[tuple[type, str, Callable[[PythonFunction], PythonFunction]]]:
+        """Yield the classes and their methods that ask for the number of a size, and what wraps each to take symbolic ones."""
+        return iter(())
+
+    def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[PyTree]:
         """Return a context in which the framework itself reports each call of a module, in this thread only.
 
-        `recorder()` is the one to pass the call to (`Recorder.call_method`), None if no window is open any more.
+        `recorder()` is the one to pass the call to (`CallRecorder.call_method`), None if no window is open any more.
         """
         del recorder
         return nullcontext()

@@ -95,7 +95,7 @@ class Places:
         framework = self.types.root_framework_of(module)
         return iter(()) if framework is None else framework.submodules(module)
 
-    def find(self, module: Module) -> str | None:
+    def path_of(self, module: Module) -> str | None:
         """Return the path of a module, None if it is unknown."""
         return self._paths.get(module)
 

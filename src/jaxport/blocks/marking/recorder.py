@@ -300,7 +300,7 @@ class Recorder:
 
     def _note(self, error: Exception, call: BlockCall) -> None:
         """Add a call that an exception leaves to those recorded on it."""
-        path = call.path or (self.places.find(call.owner) if call.owner is not None else "") or self._below_a_call()
+        path = call.path or (self.places.path_of(call.owner) if call.owner is not None else "") or self._below_a_call()
         with suppress(AttributeError):  # an exception implemented in C may not take attributes
             setattr(error, _LEFT, (*calls_left(error), (path, call.target)))
 

@@ -16,12 +16,13 @@ import jax
 
 from jaxport.blocks.callables.framework import Framework, public_name
 from jaxport.blocks.marking import targets as targets_module
+from jaxport.blocks.marking.open_sizes import functions_of_open_sizes
 from jaxport.blocks.marking.recorder import Operators, Recorder
 from jaxport.blocks.marking.targets import Patch, class_boundaries, method_patches, selection
 from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, PyTree, source_info_util
 from jaxport.jaxprs.vmap_axes import RECORDS_OF_VMAP
 
-__all__ = ["Patches", "activation", "comparing_sizes", "current_recorder", "patched", "target_of"]
+__all__ = ["Patches", "activation", "comparing_sizes", "current_recorder", "loaded_frameworks", "patched", "target_of"]
 
 # The frames of this package are not the user's: jax leaves them out of the source lines that it keeps.
 source_info_util.register_exclusion(__file__)
@@ -45,6 +46,13 @@ def current_recorder() -> Recorder | None:
             return recorder
         recorders.pop()  # an interrupt kept the window from doing it
     return None
+
+
+def loaded_frameworks() -> tuple[Framework, ...]:
+    """Return the frameworks that this process has imported."""
+    from jaxport.frameworks import loaded
+
+    return loaded()
 
 
 class Patches:
@@ -77,8 +85,9 @@ class Patches:
         return bool(self._patched)
 
     def enter(self, user: PyTree, patches: Sequence[Patch]) -> None:
-        """Replace each attribute of each owner by ``wrap(original)``, unless it is patched already."""
+        """Replace each attribute of each owner by ``wrap(original)``, unless another user patched it; one after the other."""
         turn = self._take_turn()
+        ours: set[tuple[int, str]] = set()
         try:
             self._restore()
             end = weakref.finalize(user, self._restore_later)
@@ -86,9 +95,10 @@ class Patches:
             self._users[user] = frozenset((id(owner), attribute) for owner, attribute, _ in patches), end
             for owner, attribute, wrap in patches:
                 key = id(owner), attribute
-                if key not in self._patched:
-                    raw = vars(owner)[attribute]
-                    replacement = wrap(raw)
+                if key not in self._patched or key in ours:
+                    ours.add(key)
+                    replacement = wrap(vars(owner)[attribute])
+                    raw = self._patched[key][2] if key in self._patched else vars(owner)[attribute]
                     self._patched[key] = owner, attribute, raw, replacement
                     setattr(owner, attribute, replacement)
         except BaseException:
@@ -202,19 +212,25 @@ def activation(
     >>> [equation.primitive.name for equation in jaxpr.eqns][0]
     'block_enter'
     """
-    from jaxport.frameworks import is_absent, loaded
+    from jaxport.frameworks import is_absent
 
-    frameworks = loaded() if frameworks is None else tuple(frameworks)
+    frameworks = loaded_frameworks() if frameworks is None else tuple(frameworks)
     targets = [target for target in targets if not is_absent(target)]
     selected = selection(targets, current_recorder)
     recorder = Recorder(frameworks, selected.functions, {**class_boundaries, **selected.classes}, operators)
     of_methods = method_patches(frameworks, [*class_boundaries, *selected.classes], current_recorder)
+    of_open_sizes = [
+        *functions_of_open_sizes(),
+        *(patch for framework in frameworks for patch in framework.open_sizes()),
+    ]
     recorders: list[weakref.ref[Recorder]] = _local.__dict__.setdefault("recorders", [])
     stack = ExitStack()
     weakref.finalize(recorder, stack.close).atexit = False  # does nothing after the stack was closed
     try:
         patched.enter(
-            recorder, [*selected.patches, *of_methods, *CHECKS_OF_SIZES, *DECISIONS_ON_SIZES, *RECORDS_OF_VMAP]
+            recorder,
+            # A boundary of a method encloses what it does for open sizes.
+            [*selected.patches, *of_open_sizes, *of_methods, *CHECKS_OF_SIZES, *DECISIONS_ON_SIZES, *RECORDS_OF_VMAP],
         )
         recorders.append(weakref.ref(recorder))
         for framework in frameworks:
@@ -238,8 +254,6 @@ def target_of(cls: type) -> str:
     >>> target_of(flax.nnx.Linear)
     'flax.nnx.Linear'
     """
-    from jaxport.frameworks import loaded
-
     declared = class_boundaries.get(cls)
-    namespaces = [namespace for framework in loaded() for namespace in framework.namespaces]
+    namespaces = [namespace for framework in loaded_frameworks() for namespace in framework.namespaces]
     return (declared and declared.target) or public_name(cls, namespaces)

@@ -36,6 +36,7 @@ from jaxport.codegen.rust.nodes import (
 from jaxport.codegen.rust.text import number_text
 from jaxport.codegen.writing.literals import LARGEST_LITERAL
 from jaxport.importer.names import unique
+from jaxport.importer.traced.zero_sizes import may_be_nothing
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.dims import static
 
@@ -163,7 +164,7 @@ class RustBody:
 
     def expanded(self, node: ast.expr, shape: Sequence[Dim]) -> ast.expr:
         """Return a tensor whose axes of size 1 are repeated."""
-        if any(not is_dim(size) and size == 0 for size in shape):
+        if any(may_be_nothing(size) or (not is_dim(size) and size == 0) for size in shape):
             whole = path_call("Shape::new", self.shape(shape))
             return method(node, "expand", whole, generics=f"{rank_of(shape)}, _")
         return method(node, "expand", self.shape(shape))

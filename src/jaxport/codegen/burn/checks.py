@@ -15,15 +15,17 @@ from jaxport.codegen.rust.text import function_text, quoted
 from jaxport.codegen.writing.sizes import LINEAR
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.conditions import names_in
+from jaxport.importer.traced.zero_sizes import may_be_nothing, size_text
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate
 
-__all__ = ["CHECK_HELPERS", "check_statement", "check_text", "element_statements"]
+__all__ = ["CHECK_HELPERS", "check_statement", "check_text", "element_statements", "panicking", "size_check"]
 
 CHECK_HELPERS = (
     "check_at_least",
+    "check_cache",
     "check_elements",
     "check_equal",
     "check_shape",
@@ -57,9 +59,11 @@ def check_text(
         if any(not is_dim(size) and size == 0 for size in shape):
             continue  # nothing is read of it
         needed = [_needed(size, known, key, axis) for axis, size in enumerate(shape)] or [Literal("1")]
-        declared = f"[{', '.join(map(str, shape or (1,)))}]"
+        declared = f"[{', '.join(map(size_text, shape or (1,)))}]"
         dims = method(ast.Name(key, ast.Load()), "dims", borrows=True)
-        called = path_call("check_shape", Literal(quoted(label)), dims, Array(needed), Literal(quoted(declared)))
+        empty = [Literal(str(axis)) for axis, size in enumerate(shape) if may_be_nothing(size)][:1]
+        check = "check_cache" if empty else "check_shape"
+        called = path_call(check, Literal(quoted(label)), dims, Array(needed), Literal(quoted(declared)), *empty)
         statements.append(ast.Expr(Try(called)))
     for key, elements in read.items():
         label, own = Literal(quoted(inputs[key][0])), ast.Name(key, ast.Load())
@@ -76,9 +80,7 @@ def check_text(
             statements.append(ast.Expr(Try(path_call("check_sizes", label, called, needed, declared))))
     for size, (least, most) in bounds.items():
         if size in known and (least > 1 or most is not None):
-            end = Literal("usize::MAX" if most is None else str(most))
-            arguments = Literal(quoted(size)), ast.Name(size, ast.Load()), Literal(str(least)), end
-            statements.append(ast.Expr(Try(path_call("check_size", *arguments))))
+            statements.append(ast.Expr(Try(size_check(size, (least, most)))))
     statements += [_held(text) for text in constraints if names_in(text) <= known]
     last = statements[-1] if statements else None
     if isinstance(last, ast.Expr) and isinstance(last.value, Try):
@@ -106,7 +108,19 @@ def check_statement(arguments: Sequence[str]) -> ast.stmt:
     """Return the statement of `forward` that panics with what `check` says."""
     # A size may be called `self`, and is spelled otherwise then.
     called = method(Literal("self"), "check", *(Borrow(ast.Name(key, ast.Load())) for key in arguments), borrows=True)
-    return ast.Expr(method(called, "unwrap_or_else", Literal('|error| panic!("{error}")')))
+    return panicking(called)
+
+
+def size_check(size: str, bounds: Bounds) -> ast.expr:
+    """Return the call that says whether a size is inside of bounds."""
+    least, most = bounds
+    end = Literal("usize::MAX" if most is None else str(most))
+    return path_call("check_size", Literal(quoted(size)), ast.Name(size, ast.Load()), Literal(str(least)), end)
+
+
+def panicking(check: ast.expr) -> ast.stmt:
+    """Return the statement that panics with what a check says."""
+    return ast.Expr(method(check, "unwrap_or_else", Literal('|error| panic!("{error}")')))
 
 
 def element_statements(
@@ -168,7 +182,7 @@ def _sizes(arguments: Mapping[str, Variable]) -> tuple[list[ast.stmt], set[str]]
     """Return the statements that read sizes from the shapes of arguments, and their names."""
     known: set[str] = set()
     statements: list[ast.stmt] = []
-    read = {key: [str(size) for size in variable.shape] for key, variable in arguments.items()}
+    read = {key: [*map(size_text, variable.shape)] for key, variable in arguments.items()}
     needed = {name for sizes in read.values() for size in sizes for name in symbols(size)}
     for key, sizes in read.items():
         targets = [ast.Name(size if size in needed - known else "_", ast.Store()) for size in sizes]
@@ -192,9 +206,9 @@ def _needed(size: Dim, known: set[str], argument: str, axis: int) -> ast.expr:
     """Return what a size has to be; one whose names are not known is what it is."""
     if not is_dim(size):
         return Literal(str(int(size)))
-    if not symbols(str(size)) <= known:
+    if not symbols(size_text(size)) <= known:
         return _own_size(argument, axis)
-    if "-" in str(size):  # below 0 no shape agrees
+    if "-" in size_text(size):  # below 0 no shape agrees
         return Binary(signed_node(size)[0], "as", Literal("usize"))
     return size_node(size)[0]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxport.blocks import comparing_sizes
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.definitions import Struct, snake_case
 from jaxport.codegen.burn.helpers import names as helper_names, source
@@ -17,6 +18,7 @@ from jaxport.codegen.burn.printing import MOST_TOGETHER, Structs, kind_of_value
 from jaxport.codegen.burn.rules.drawing import without_keys
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import dtype_name, kind_of
+from jaxport.codegen.generating import decoding
 from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of
 from jaxport.codegen.rust.text import formatted, quoted
 from jaxport.codegen.structure import build
@@ -57,6 +59,7 @@ class Crate:
       arguments: the names of the arguments of `forward`.
       results: what its results are bound to in an example.
       coverage: the part of the elements of the parameters that are in layers.
+      generation: of a decoder with a cache, the words of `generate.rs`; empty for any other model.
     """
 
     root: str
@@ -70,6 +73,7 @@ class Crate:
     arguments: list[str] = field(default_factory=list)
     results: str = "y"
     coverage: float = 0.0
+    generation: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def glue(self) -> str:
@@ -84,6 +88,7 @@ def _pattern(result: RuntimeValue, structs: Structs) -> str:
     return f"({', '.join(structs.result_names)})" if len(result) <= MOST_TOGETHER else "outputs"
 
 
+@comparing_sizes()  # steps are traced again
 def to_crate(recorded: RecordedProgram) -> Crate:
     """Return the program as structures of Rust.
 
@@ -108,7 +113,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         rows = [Refusal("a result that is no array", f"`{name}`", "Let the model return arrays.") for name in others]
         raise Unsupported(f"`{comment(program.name)}` cannot be printed for Burn", rows)
     result = result[0] if len(result) == 1 else tuple(result)
-    sizes = size_names(recorded.inputs) | element_names(recorded.read)
+    sizes = size_names(recorded.inputs) | element_names(recorded.read) | {*recorded.counted}
     reserved = {*NAMES_IN_USE}
     inputs = model_arguments(recorded, {*reserved, *sizes, "inputs", "outputs"})
     spelled: dict[str, str] = {}
@@ -118,7 +123,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     structs = Structs(BURN, reserved, inputs, private.size_names, result, outputs, {}, private=private)
     structs.output_names = program.output_names
     read = {inputs[recorded.inputs[key]]: elements for key, elements in recorded.read.items()}
-    structs.read = read
+    structs.read, structs.counted = read, recorded.counted
     root = structs.print(tree, root_name(program.modules.type, program.name))
     if structs.refusals:
         rows = list({(row.name, row.where): row for row in structs.refusals}.values())
@@ -167,6 +172,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         [*inputs.values()],
         _pattern(result, structs),
         inside / total if total else 1.0,
+        _generation(recorded, root, inputs, structs),
     )
 
 
@@ -246,6 +252,48 @@ def _glue(
         body="\n".join(lines),
     )
     return _USES.format(root=root, types=", ".join(types)), filled
+
+
+def _generation(
+    recorded: RecordedProgram, root: str, inputs: Mapping[Variable, str], structs: Structs
+) -> dict[str, str]:
+    """Return the words of `generate.rs`; none unless the model is a decoder whose layers have caches of one shape."""
+    program = recorded.program
+    declared = {value.name or "": value.shape for value in (*program.body.inputs, *program.body.outputs)}
+    step = decoding(recorded.inputs, program.output_names, declared)
+    if step is None or len({(one.shape[1:], one.dtype) for one in step.caches}) > 1 or recorded.read:
+        return {}
+    _, heads, _, size = step.caches[0].shape
+    caches, types = [inputs[one] for one in step.caches], {key: v.dtype for key, v in recorded.inputs.items()}
+    made = {
+        "attention_mask": "Tensor::ones([1, count], (&device, DType::{}))",
+        "position_ids": "Tensor::arange(before as i64..count as i64, (&device, DType::{})).unsqueeze()",
+    }
+    beside = [made[name].format(dtype_name(types[name])) for name in step.beside]
+    called = f"self.forward({', '.join(['tokens', *beside, *caches])})"
+    logits, *present = structs.result_names
+    if len(present) < MOST_TOGETHER:
+        lines = [f"let ({', '.join([logits, *present])}) = {called};", f"({logits}, [{', '.join(present)}])"]
+    else:
+        present = [f"outputs.{key}" for key in present]
+        lines = [f"let outputs = {called};", f"(outputs.{logits}, [{', '.join(present)}])"]
+    static = step.is_static
+    return {
+        "root": root,
+        "count": str(len(caches)),
+        "heads": str(heads),
+        "size": str(size),
+        "dtype": dtype_name(step.caches[0].dtype),
+        "tokens": dtype_name(step.tokens.dtype),
+        "caches": ", ".join(caches),
+        "called": "\n".join(lines),
+        "rows": "rows" if static else "0",
+        "rows_documented": ", with rows for as many tokens" if static else "",
+        "rows_ending": ", until the cache has no row" if static else "",
+        "rows_parameter": "rows: usize, " if static else "",
+        "rows_argument": "rows, " if static else "",
+        "rows_guard": "if before + new.len() > rows { return None; }" if static else "",
+    }
 
 
 _GLUE = """/// Reads the weights of a file.

@@ -13,7 +13,7 @@ from jaxport.codegen.rust.nodes import RustFunction
 from jaxport.codegen.rust.text import expression_text, function_text
 from jaxport.codegen.writing.literals import attribute
 
-__all__ = ["Struct", "default_of", "snake_case"]
+__all__ = ["Struct", "default_of", "modules_in", "snake_case"]
 
 MAKES = "Makes the module with new weights."
 
@@ -107,3 +107,19 @@ def snake_case(name: str) -> str:
     """
     text = re.sub(r"_+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_") or "part"
     return f"{text}_" if text in KEYWORDS.split() else text
+
+
+def modules_in(loop: ast.For) -> list[ast.Name]:
+    """Return the names of modules that a loop goes over: they are references."""
+    sources = (
+        loop.iter.args
+        if isinstance(loop.iter, ast.Call) and getattr(loop.iter.func, "id", "") == "zip"
+        else [loop.iter]
+    )
+    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+    pairs = zip(targets, sources, strict=False)
+    return [
+        target
+        for target, source in pairs
+        if isinstance(target, ast.Name) and isinstance(source, ast.Attribute | ast.Subscript)
+    ]

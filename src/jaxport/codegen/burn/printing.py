@@ -12,8 +12,8 @@ from itertools import count
 import jax
 import numpy as np
 
-from jaxport.codegen.burn.checks import check_statement, element_statements
-from jaxport.codegen.burn.definitions import Struct, default_of, snake_case
+from jaxport.codegen.burn.checks import check_statement, element_statements, panicking, size_check
+from jaxport.codegen.burn.definitions import Struct, default_of, modules_in, snake_case
 from jaxport.codegen.burn.helpers import names as helper_names
 from jaxport.codegen.burn.layers import (
     camel_case,
@@ -43,13 +43,15 @@ from jaxport.codegen.rust.nodes import (
     returned_at_once,
 )
 from jaxport.codegen.rust.text import expression_text
-from jaxport.codegen.tree import Call, Layer, Module, Weight
+from jaxport.codegen.tree import Call, Item, Layer, Module, Weight
 from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.classes import Classes, Draft
 from jaxport.codegen.writing.dialect import constant
 from jaxport.codegen.writing.fields import Entry, Fields, fields_of, key_of
 from jaxport.codegen.writing.literals import attribute, name, storable
+from jaxport.codegen.writing.sizes import size_names, size_statements
 from jaxport.errors import Refusal
+from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
@@ -68,12 +70,24 @@ class RustCalls(CallPrinter):
       refusals: what has no form in Rust.
       uses_device: whether a tensor is created.
       zeros: the values that are zeros, under names.
+      counted: the sizes that follow from values, and what each has to be.
     """
 
     functions: Functions = field(default_factory=lambda: Functions(set()))
     refusals: list[Refusal] = field(default_factory=list)
     uses_device: bool = False
     zeros: set[Variable] = field(default_factory=set)
+    counted: Mapping[str, Bounds] = field(default_factory=dict)
+
+    def arguments(self, names: dict[Variable, str]) -> None:
+        super().arguments(names)
+        self.counted = {size: bounds for size, bounds in self.counted.items() if size not in size_names([*names])}
+
+    def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
+        """Return the statements that compute a result; those that read sizes for nothing are left out."""
+        statements = super().body(items, result)
+        read = [getattr(one, "reads", None) for one in statements]
+        return [one for one, sizes in zip(statements, read, strict=True) if sizes is None or sizes & self.dims]
 
     def text(self, expression: ast.expr) -> str:
         return expression_text(expression)
@@ -123,9 +137,28 @@ class RustCalls(CallPrinter):
     def _statements(self, step: Step, uses: Counter[Variable], reader: int | None, end: int) -> list[ast.stmt]:
         if isinstance(step.node, Layer) and is_cell(step.node):
             return self._cell(step, step.node, uses)
-        statements = super()._statements(step, uses, reader, end)
+        found = self.counted.keys() & size_names(step.outputs) - self.made_sizes
+        statements = super()._statements(step, uses, None if found else reader, end)
+        statements += self._counting(step, found)
         if isinstance(step.outputs, Variable) and any(_is_zeros(getattr(one, "value", None)) for one in statements):
             self.zeros.add(step.outputs)
+        return statements
+
+    def _counting(self, step: Step, names: Collection[str]) -> list[ast.stmt]:
+        """Return the statements that read sizes from the results of a step, of which they are, and check them."""
+        outputs = [leaf for leaf in jax.tree.leaves(step.outputs) if isinstance(leaf, Variable)]
+        made = {text.id: one for one in outputs if isinstance(text := self.expressions.get(one), ast.Name)}
+        statements, missing = size_statements(made, names)
+        found = {*names} - missing
+        self.made_sizes |= found
+        for statement in statements:
+            statement.reads = found  # type: ignore[attr-defined]
+        for size in sorted(found):
+            least, most = self.counted[size]
+            if (least, most) != (0, None) and not isinstance(step.node, Call):  # inside, it was checked
+                self.dims.add(size)
+                self.functions.helpers.add("check_size")
+                statements.append(panicking(size_check(size, (least, most))))
         return statements
 
     def _cell(self, step: Step, layer: Layer, uses: Counter[Variable]) -> list[ast.stmt]:
@@ -257,11 +290,15 @@ def _where(step: Step) -> str:
 
 @dataclass(eq=False)
 class Structs(Classes):
-    """Makes the structures of a tree; `read` has the elements of those arguments of the model that are sizes."""
+    """Makes the structures of a tree.
+
+    `read` has the elements of those arguments of the model that are sizes, `counted` the sizes that follow from values.
+    """
 
     private: Functions = field(default_factory=lambda: Functions(set()))
     refusals: list[Refusal] = field(default_factory=list)
     read: Mapping[str, HostValue] = field(default_factory=dict)
+    counted: Mapping[str, Bounds] = field(default_factory=dict)
 
     def _read(self, names: Collection[str]) -> tuple[list[ast.stmt], set[str]]:
         statements, known = element_statements(self.read, names)
@@ -273,7 +310,9 @@ class Structs(Classes):
         return None
 
     def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
-        return RustCalls({*taken, "device"}, functions=self.private, refusals=self.refusals, **options)
+        return RustCalls(
+            {*taken, "device"}, functions=self.private, refusals=self.refusals, counted=self.counted, **options
+        )
 
     def _spelled(self, wanted: str) -> str:
         return camel_case(wanted)
@@ -417,7 +456,7 @@ class Structs(Classes):
         init = {key: without_default_options(value) for key, value in draft.init.items()}
         assert isinstance(draft.method, RustFunction)
         copied = {*self.known_sizes, *draft.sizes, "device"}
-        loops = {node.id for node in ast.walk(draft.method) if isinstance(node, ast.For) for node in _modules_in(node)}
+        loops = {node.id for node in ast.walk(draft.method) if isinstance(node, ast.For) for node in modules_in(node)}
         return Struct(made, fields, types, init, draft.method, copied | loops, _title(draft), self.private.sizes)
 
 
@@ -426,22 +465,6 @@ def _title(draft: Draft) -> str:
 
     path = draft.module.path
     return f"The module `{comment(path)}` of the model." if path else "The model."
-
-
-def _modules_in(loop: ast.For) -> list[ast.Name]:
-    """Return the names of modules that a loop goes over: they are references."""
-    sources = (
-        loop.iter.args
-        if isinstance(loop.iter, ast.Call) and getattr(loop.iter.func, "id", "") == "zip"
-        else [loop.iter]
-    )
-    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
-    pairs = zip(targets, sources, strict=False)
-    return [
-        target
-        for target, source in pairs
-        if isinstance(target, ast.Name) and isinstance(source, ast.Attribute | ast.Subscript)
-    ]
 
 
 def kind_of_value(value: RuntimeValue, structs: Structs) -> str:

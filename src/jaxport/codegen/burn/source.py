@@ -142,6 +142,9 @@ def crate_source(
         "run": crate.run,
         "arguments": ", ".join(crate.arguments),
         "outputs": crate.results,
+        "generated": _GENERATED.format("" if not crate.generation["rows_argument"] else " 64,")
+        if crate.generation
+        else "",
     }
     texts = {path: _template(name, words) for name, path in _TEMPLATES.items()}
     texts["Cargo.toml"] = f"# {MARK} {version}.\n{texts['Cargo.toml']}"
@@ -154,10 +157,16 @@ def crate_source(
     texts["src/model.rs"] = f"//! {MARK} {version}.\n{said}\n{crate.model}"
     if crate.helpers:
         texts["src/helpers.rs"] = _marked(crate.helpers, version)
+    if crate.generation:
+        texts["src/generate.rs"] = _marked(_template("generate.rs", crate.generation), version)
     if sample is not None:
         texts["tests/outputs.rs"] = _marked(_template("outputs.rs", words), version)
     texts = {path: formatted(text) if path.endswith(".rs") else text for path, text in texts.items()}
     return CrateSource(texts, crate.tensors, crate.origins, crate.coverage, sample or ({}, {}), notes)
+
+
+_GENERATED = "let tokens: Vec<i32> = model.generate(&[1, 2, 3],{} &device).take(5).collect();\n"
+"""The line of an example that generates text."""
 
 
 def _package(name: str) -> str:
@@ -208,7 +217,7 @@ def _marked(text: str, version: str) -> str:
 
 
 def _modules(crate: Crate) -> str:
-    helpers = ["pub mod helpers;"] if crate.helpers else []
+    helpers = ["pub mod generate;"] * bool(crate.generation) + ["pub mod helpers;"] * bool(crate.helpers)
     return "\n".join(
         [*crate.uses.rstrip("\n").splitlines(), "", *helpers, "pub mod model;", "pub mod tensors;", "pub mod weights;"]
     )

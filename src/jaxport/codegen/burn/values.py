@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxport.codegen.rust.nodes import Array, Binary, Literal, method
 from jaxport.errors import Refusal
+from jaxport.importer.traced.zero_sizes import size_text
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.dim_text import Expression, parse, symbols
 
@@ -178,7 +179,7 @@ def size_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
     """
     if not is_dim(size):
         return ast.Constant(int(size)), frozenset()
-    text = str(size)
+    text = size_text(size)
     expression = parse(text)
     names = symbols(text)
     if _is_natural(expression):
@@ -190,7 +191,7 @@ def signed_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
     """Return a size as an expression of `i64`, and the names that it reads."""
     if not is_dim(size):
         return Literal(str(int(size))), frozenset()
-    text = str(size)
+    text = size_text(size)
     return _signed(parse(text)), symbols(text)
 
 

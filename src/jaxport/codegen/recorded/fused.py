@@ -35,6 +35,7 @@ from jaxport.graph.identities import identities
 from jaxport.importer.program import Program
 from jaxport.importer.resolving.graph import BodyFunction, BoundNode
 from jaxport.importer.running.evaluate import observing
+from jaxport.importer.traced.counted_sizes import counts_anew
 from jaxport.importer.traced.recorded_program import RecordedProgram, arguments, completed, record_once
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, RuntimeValue
@@ -82,7 +83,7 @@ def record_fused(
 
     Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none, and attention in
     bfloat16 and GELU in half precision are one operator, which rounds less often than the file. `reads_sizes` is for
-    targets whose programs read sizes from the elements of inputs. `has_helpers` is for those that copy functions in Python: attention
+    targets whose arrays have their sizes as the program runs. `has_helpers` is for those that copy functions in Python: attention
     that JAX has no function for is one.
 
     >>> import onnx.parser
@@ -126,6 +127,7 @@ def _seen(program: Program, inputs: Mapping[str, RuntimeValue]) -> dict[ir.Value
                 results.append(result)
 
     def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
+        counts_anew()
         program.evaluate(params, {**values, **known})
 
     with observing(observe):

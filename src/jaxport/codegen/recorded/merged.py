@@ -1,4 +1,10 @@
-"""What ONNX Runtime's optimizers merge, taken apart into operators that the other fusions know."""
+"""What ONNX Runtime's optimizers merge, taken apart into operators that the other fusions know.
+
+Before and after:
+
+    Attention(x, kernel, bias)   →   MultiHeadAttention(*Split(x @ kernel + bias))
+    FusedMatMul(a, b, transB=1, alpha=0.125)   →   (a @ bᵀ) * 0.125
+"""
 
 from __future__ import annotations
 

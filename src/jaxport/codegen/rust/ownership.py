@@ -3,6 +3,9 @@
 The pass runs over the finished statements of one function, from the last to the first, with the names that are read
 later. Names of a loop's body that the next round reads, or what follows the loop, are assigned to instead of bound anew;
 they are `let mut` where they are bound.
+
+    let y = norm(x);         let y = norm(x.clone());
+    let z = y + x;     →     let z = y + x;
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Recorded steps as operators with their operands and results: equal ones merged, unused ones left out."""
+"""Recorded steps as operators with their operands and results: equal ones merged, unused ones left out.
+
+Before and after:
+
+    a = jnp.tanh(x);  b = jnp.tanh(x);  c = jnp.sin(x);  return a + b   →   a = jnp.tanh(x);  return a + a
+"""
 
 from __future__ import annotations
 

@@ -66,6 +66,7 @@ class CallPrinter(NamingPrinter):
       lists: the values that a list holds, by its name.
       result: the values that the module returns.
       fixed: names that are not assigned to again.
+      made_sizes: the sizes that statements inside read.
     """
 
     dialect: Dialect | None = None
@@ -78,6 +79,7 @@ class CallPrinter(NamingPrinter):
     lists: dict[str, list[Variable]] = field(default_factory=dict)
     result: RuntimeValue = None
     fixed: Collection[str] = ()
+    made_sizes: set[str] = field(default_factory=set)
 
     def arguments(self, names: dict[Variable, str]) -> None:
         """Binds the arguments of the module, which may be assigned to once nothing reads them."""

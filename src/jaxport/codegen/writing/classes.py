@@ -269,7 +269,7 @@ class Classes:
         result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs
         body = printer.body(module.items, result)
         bounds = self.bounds if is_root else None
-        wanted = {*printer.dims, *(bounds or ())} & {*self.known_sizes}
+        wanted = ({*printer.dims, *(bounds or ())} & {*self.known_sizes}) - printer.made_sizes
         shaped = {text: variable for variable, text in arguments.items()}
         fixed = {text: self.fixed.get(variable, {}) for text, variable in shaped.items() if is_root}
         read, named = self._read(wanted) if is_root else ([], set())

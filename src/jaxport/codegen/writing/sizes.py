@@ -12,6 +12,7 @@ from jaxport.codegen.writing.literals import attribute
 from jaxport.errors import InvalidArgument
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed
+from jaxport.importer.traced.zero_sizes import size_text
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Variable
 
@@ -33,7 +34,7 @@ def element_names(read: Mapping[str, HostValue]) -> set[str]:
 
 
 def _names(sizes: Iterable[Dim]) -> set[str]:
-    texts = (LINEAR.fullmatch(str(size)) for size in sizes if is_dim(size))
+    texts = (LINEAR.fullmatch(size_text(size)) for size in sizes if is_dim(size))
     return {linear["name"] for linear in texts if linear is not None}
 
 
@@ -59,7 +60,7 @@ def size_statements(
     """
     wanted = set(names)
     shapes = {
-        name: [str(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)
+        name: [size_text(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)
     }
     statements: list[ast.stmt] = []
     for argument, axes in (fixed or {}).items():

@@ -1,1 +1,1 @@
-"""What a finished graph needs and where it runs: opsets, targets, precisions, and the last checks."""
+"""Where a finished graph runs: targets, precisions, and the last checks."""

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from jaxport.errors import InvalidArgument
 from jaxport.export.passes.calibrated import Range, layers, observed
 from jaxport.export.passes.dense import NodeFilter
+from jaxport.export.runtime import Session
 from jaxport.jaxprs import PyTree
 
 if TYPE_CHECKING:
@@ -213,8 +214,6 @@ def ranges_of(exported: Exported, calibration: Calibration, where: NodeFilter) -
       InvalidArgument: a batch is not what the function takes, or a value is not finite.
       NotInstalled: ONNX Runtime is not installed.
     """
-    from jaxport.verify.runtime import Session
-
     if not layers(exported.model, where)[0]:
         return {}
     names = [value.name or "" for value in observed(exported.model, where)]

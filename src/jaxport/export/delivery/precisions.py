@@ -1,17 +1,17 @@
-"""The reduced precisions: their names and tolerances, what each needs, and how a float32 model is converted to one."""
+"""What each reduced precision needs, and how a float32 model is converted to one."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from jaxport.errors import ExportError, InvalidArgument
+from jaxport.errors import ExportError
 from jaxport.export import passes as graph_passes
 from jaxport.export.delivery import choosing
 from jaxport.export.delivery.calibration import Calibration, ranges_of, read_calibration
@@ -19,10 +19,11 @@ from jaxport.export.passes.calibrated import calibrated_int8
 from jaxport.export.passes.dense import Int8, NodeFilter, dynamic_int8, everywhere, weights_second
 from jaxport.export.passes.half import half
 from jaxport.export.passes.int4 import block_int4
-from jaxport.export.passes.int4_levels import Int4, quantized, rounding_error
+from jaxport.export.passes.int4_levels import Int4
 from jaxport.export.passes.int4_runtime import PACKED_TABLES_SINCE, ROUNDING
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
+from jaxport.export.precision_names import FLOAT32, PRECISIONS, Border, Chosen, Named, Precision, named, refuse
 from jaxport.graph.editing import subgraphs
 from jaxport.jaxprs import PyTree
 from jaxport.onnx_facts import RUNTIME_DOMAIN, releases
@@ -34,57 +35,6 @@ if TYPE_CHECKING:
 
 BLOCKS_OPSET = 21
 """The first opset with 4-bit integers and blockwise scales."""
-
-
-@dataclass(frozen=True)
-class Precision:
-    """A precision.
-
-    Attributes:
-      name: the name in `to_onnx(precision=...)`.
-      tolerance: the largest tolerated difference of an output from that of the float32 function, relative to its largest
-        element.
-      dtype: the name of the dtype in which weights are stored.
-      half: the 16-bit dtype in which the model computes; None if it computes in float32.
-      form: how weights are stored in few bits; None if they are not, or in several ways.
-    """
-
-    name: str
-    tolerance: float
-    dtype: str
-    half: ir.DataType | None = None
-    form: Int4 | Int8 | None = None
-
-    @property
-    def calibrated(self) -> bool:
-        """Whether it needs calibration."""
-        return isinstance(self.form, Int8) and not self.form.dynamic
-
-
-#: The tolerances allow for the rounding error of about ten layers. That of "int4" is an upper bound: each model gets the
-#: tolerance that its own weights and its depth justify (`_of_weights`).
-PRECISIONS: dict[str, Precision] = {
-    precision.name: precision
-    for precision in (
-        Precision("float16", 0.02, "float16", ir.DataType.FLOAT16),
-        Precision("bfloat16", 0.1, "bfloat16", ir.DataType.BFLOAT16),
-        Precision("int8-dynamic", 0.1, "uint8", form=Int8(dynamic=True)),
-        Precision("int8", 0.2, "uint8", form=Int8()),
-        Precision("int4", 0.6, "int4", form=Int4()),
-    )
-}
-
-
-PrecisionName = Literal["float16", "bfloat16", "int8-dynamic", "int8", "int4"]
-"""The names of `PRECISIONS`."""
-Border = Literal["float32", "float16", "bfloat16"]
-"""The dtype of inputs and outputs that are float32 in JAX."""
-Named = PrecisionName | Int4 | Int8
-"""What stands for a precision in the arguments of `to_onnx`."""
-Chosen = Named | Literal["float32"]
-"""What a mapping chooses for the modules of a query."""
-FLOAT32: Literal["float32"] = "float32"
-"""The name that leaves the modules of a query unchanged."""
 
 
 @dataclass(frozen=True)
@@ -105,33 +55,6 @@ class Choice:
     queries: tuple[tuple[str, Precision | None], ...] = ()
 
 
-def named(precision: Named) -> Precision:
-    """Return the precision that an argument stands for.
-
-    Raises:
-      InvalidArgument: there is none.
-
-    >>> named("int4").tolerance, round(named(Int4(group=128)).tolerance, 2)
-    (0.6, 0.75)
-    """
-    if isinstance(precision, (Int4, Int8)):
-        name = str(precision)
-        default = PRECISIONS[name.partition("(")[0]]
-        coarser = _normal_rounding(precision) / _normal_rounding(Int4()) if isinstance(precision, Int4) else 1.0
-        return replace(default, name=name, tolerance=default.tolerance * coarser, form=precision)
-    if not isinstance(precision, str) or precision not in PRECISIONS:
-        allowed = f"{', '.join(map(repr, PRECISIONS))}, a `jaxport.Int4` or a `jaxport.Int8`"
-        _refuse(f"unknown precision {precision!r}", "to_onnx(precision=...)", allowed)
-    return PRECISIONS[precision]
-
-
-@functools.cache
-def _normal_rounding(form: Int4) -> float:
-    """Return how far normally distributed weights in 4 bits are from what they were."""
-    weights = np.random.default_rng(0).normal(size=(2048, 16)).astype(np.float32)
-    return rounding_error(weights, quantized(weights, form))
-
-
 def validated(
     precision: Named | Mapping[str, Chosen] | None,
     calibration: Calibration | Iterable[PyTree] | None,
@@ -148,7 +71,7 @@ def validated(
     if precision is None:
         for name, value in (("calibration", calibration), ("io", None if io == FLOAT32 else io)):
             if value is not None:
-                _refuse(
+                refuse(
                     f"`{name}` is given without a precision",
                     f"to_onnx({name}=...)",
                     "give `precision`, or leave it out",
@@ -158,16 +81,16 @@ def validated(
         return _by_queries(precision, calibration, io, target, opset, double)
     chosen = named(precision)
     if double:
-        _refuse("the model is in double precision", f"to_onnx(precision={precision!r})", "leave one of the two out")
+        refuse("the model is in double precision", f"to_onnx(precision={precision!r})", "leave one of the two out")
     if io not in (None, "float32", precision) or (io == precision and chosen.half is None):
         allowed = f'"float32" or "{precision}"' if chosen.half else '"float32"'
-        _refuse(f"inputs and outputs cannot be {io!r}", f"to_onnx(precision={precision!r}, io=...)", allowed)
+        refuse(f"inputs and outputs cannot be {io!r}", f"to_onnx(precision={precision!r}, io=...)", allowed)
     if chosen.calibrated != (calibration is not None):
         problem = "is given" if calibration is not None else "is missing"
         instead = 'it applies only to precision="int8"' if calibration is not None else (
             'pass a list of batches, each the arguments of the function; "int8-dynamic" needs none'
         )  # fmt: skip
-        _refuse(f"`calibration` {problem}", f"to_onnx(precision={precision!r})", instead)
+        refuse(f"`calibration` {problem}", f"to_onnx(precision={precision!r})", instead)
     _check_target(chosen, target, opset)
     return Choice(chosen, None if calibration is None else read_calibration(calibration), border=io == precision)
 
@@ -179,7 +102,7 @@ def check_border(exported: Exported) -> None:
       InvalidArgument: no input or output of the function is a float of 16 bits.
     """
     if all(port.declared != np.float32 for port in (*exported.inputs, *exported.outputs)):
-        _refuse(
+        refuse(
             "no input or output has floats of 16 bits",
             'to_onnx(io="float32")',
             "leave `io` out, or give `precision`, whose inputs and outputs stay float32",
@@ -201,7 +124,7 @@ def _by_queries(
     for query, name in precision.items():
         single = None if name == FLOAT32 else named(name)
         if single is not None and single.half is not None:
-            _refuse(
+            refuse(
                 f"`{query}` cannot have the precision {name!r} on its own",
                 where,
                 f"{allowed}, a `jaxport.Int4` or a `jaxport.Int8`",
@@ -209,7 +132,7 @@ def _by_queries(
         queries.append((query, single))
     used: list[Named] = list(dict.fromkeys(name for name in precision.values() if name != FLOAT32))
     if not used:
-        _refuse("no query has a precision of fewer bits", where, "leave `precision` out")
+        refuse("no query has a precision of fewer bits", where, "leave `precision` out")
     parts: list[Choice] = []
     for name in used:
         part = validated(name, calibration if named(name).calibrated else None, io, target, opset, double)
@@ -225,38 +148,21 @@ def _by_queries(
     return Choice(both, read, queries=tuple(queries))
 
 
-def recorded(name: str) -> Precision | None:
-    """Return the precision that a file records; the one with the largest tolerance if there are several, None for none.
-
-    >>> recorded("int4 and float16").name, recorded("")
-    ('int4', None)
-    """
-    parts = name.split(" and ")
-    known = [
-        precision for key, precision in PRECISIONS.items() if any(key == part.split("(")[0].strip() for part in parts)
-    ]
-    return max(known, key=lambda precision: precision.tolerance, default=None)
-
-
 def _check_target(chosen: Precision, target: Target, opset: int) -> None:
     """Refuse a precision that a target cannot run, before any work."""
     blocks = isinstance(chosen.form, Int4) and not target.has_domain(RUNTIME_DOMAIN)
     if chosen.dtype in target.without_dtypes and (not isinstance(chosen.form, Int4) or blocks):
-        _refuse(
+        refuse(
             f'the target "{target.name}" has no {chosen.dtype}',
             f"to_onnx(precision={chosen.name!r}, target=...)",
             "choose another precision, or another target",
         )
     if blocks and opset < BLOCKS_OPSET:
-        _refuse(
+        refuse(
             f'the target "{target.name}" at opset {opset} has no integers of 4 bits',
             f"to_onnx(precision={chosen.name!r}, target=...)",
             f'"web", "onnxruntime", or opset {BLOCKS_OPSET} or newer of another target',
         )
-
-
-def _refuse(problem: str, where: str, instead: str) -> None:
-    raise InvalidArgument(problem, where=f"`{where}`", instead=instead)
 
 
 def applied(exported: Exported, choice: Choice, target: Target) -> Exported:

@@ -10,7 +10,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from jaxport.errors import InvalidArgument, Refusal
-from jaxport.export.delivery import requirements, unsigned
+from jaxport.export import requirements
+from jaxport.export.delivery import unsigned
 from jaxport.export.emit import opsets
 from jaxport.export.passes import Pass
 from jaxport.export.passes.inlining import inlining

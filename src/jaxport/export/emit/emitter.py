@@ -46,7 +46,7 @@ from jaxport.onnx_facts import schema
 
 if TYPE_CHECKING:
     from jaxport.export.emit.places import Place
-    from jaxport.export.walk.walker import Walker
+    from jaxport.export.emit.walking import Walk
 
 INT64 = np.dtype(np.int64)
 #: Attributes that hold a data type.
@@ -66,7 +66,7 @@ class Emitter:
 
     __slots__ = ("outs", "place", "remark", "scope", "walker")
 
-    def __init__(self, walker: Walker, scope: Scope, place: Place, outs: Sequence[Any] = ()):
+    def __init__(self, walker: Walk, scope: Scope, place: Place, outs: Sequence[Any] = ()):
         self.walker, self.scope, self.place, self.outs, self.remark = walker, scope, place, outs, ""
 
     def __getattr__(self, name: str) -> PythonFunction:

@@ -12,10 +12,11 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.export.emit.value import Value
 from jaxport.onnx_facts.releases import NEWEST, current_release, lacks_kernel, missing, registered
-from jaxport.onnx_facts.schema import Schema
+from jaxport.onnx_facts.schema import Schema, find
 
 #: Dtypes that hold all values of a dtype, the cheapest first.
 WIDER: dict[str, tuple[str, ...]] = {
@@ -98,6 +99,17 @@ def compute_dtype(op_type: str, facts: Schema, values: Sequence[Value | None]) -
     """Return the dtype to compute in, or None if the operands' own dtype works or nothing wider exists."""
     parameter, dtype = type_parameter(facts, values)
     return _compute_dtype(op_type, facts, parameter, dtype, current_release())
+
+
+def dtype_of_kernel(op_type: str, opset: int, dtype: DTypeLike) -> np.dtype:
+    """Return the dtype that an operator of the default domain is computed in, for operands of `dtype`.
+
+    >>> str(dtype_of_kernel("MatMul", 18, "bfloat16")), str(dtype_of_kernel("MatMul", 18, "float32"))
+    ('float32', 'float32')
+    """
+    own, facts = np.dtype(dtype), find("", op_type, opset)
+    wider = None if facts is None else _compute_dtype(op_type, facts, facts.inputs[0].type, own, current_release())
+    return wider or own
 
 
 @functools.lru_cache(maxsize=8192)

@@ -53,7 +53,7 @@ def traced_with_flags(
     traces = _Traces(fn, inputs, name, state, functions)
     if inputs.flags:
         try:
-            return traces.split(sorted(inputs.flags)), inputs.flags
+            return traces.merged(sorted(inputs.flags)), inputs.flags
         except JaxportError:
             raise
         except Exception as error:  # noqa: BLE001 - it may want the flag as an array
@@ -68,7 +68,7 @@ def traced_with_flags(
         booleans = [index for index, leaf in enumerate(leaves) if leaf.shape == () and leaf.dtype == np.bool_]
         for flags in [*([index] for index in booleans), *([booleans] if len(booleans) > 1 else [])]:
             if len(flags) <= MOST and traces.succeeds(flags):
-                return traces.split(flags), frozenset(flags)
+                return traces.merged(flags), frozenset(flags)
         raise
 
 
@@ -95,7 +95,7 @@ class _Traces:
             return True
         return True
 
-    def split(self, flags: Sequence[int], values: Mapping[int, bool] | None = None) -> Traced:
+    def merged(self, flags: Sequence[int], values: Mapping[int, bool] | None = None) -> Traced:
         """Return the merged traces for both values of each flag."""
         if len(flags) > MOST:
             raise InvalidArgument(
@@ -107,7 +107,7 @@ class _Traces:
         if not flags:
             return self.plain(values)
         flag, *others = flags
-        traces = (self.split(others, {**(values or {}), flag: value}) for value in (True, False))
+        traces = (self.merged(others, {**(values or {}), flag: value}) for value in (True, False))
         true, false = (replace(traced, jaxpr=without_dead_code(traced.jaxpr)) for traced in traces)
         path = input_paths(self.fn, self.inputs.args, self.inputs.kwargs)[flag]
         check_alike(true, false, path, self.name)

@@ -35,6 +35,7 @@ from jaxport.export.passes.resizing import resizing
 from jaxport.export.passes.scanned import scanned
 from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.sizes import sizes
+from jaxport.export.passes.stacks import stacks
 from jaxport.export.passes.statistics import batch_normalization
 from jaxport.export.passes.tables import tables
 from jaxport.export.passes.tidy import tidy, unit_axes
@@ -68,6 +69,7 @@ class PassReport:
 DEFAULT: tuple[Pass, ...] = (
     identities,
     average_pools,
+    stacks,
     tidy,
     batch_normalization,
     constants,

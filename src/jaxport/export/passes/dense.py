@@ -1,8 +1,13 @@
-"""Store the weights of products in fewer bits, and compute the products with them.
+"""Products with stored weights: what they are (`Dense`), and dynamic quantization to 8 bits.
 
-1. `dynamic_int8`: the weights in 8 bits with a scale per column; the other operand is quantized to 8 bits at run time, by its
-   own range (DynamicQuantizeLinear, MatMulInteger).
-   Large tables whose rows are looked up are stored in the same way, with a scale per row; a tied head shares the table.
+1. `weights_second` writes `W @ x` as `(xᵀ @ Wᵀ)ᵀ`, since the operators for weights of few bits take them as the second operand.
+2. `dynamic_int8` stores the weights in 8 bits with a scale per column, and quantizes the other operand at run time, by its own range:
+
+       MatMul(x, W)   →   q, s, z = DynamicQuantizeLinear(x)
+                          Cast(MatMulInteger(q, levels, z)) * (s * scales)
+
+3. It stores large tables whose rows are looked up in the same way, with a scale per row: `Gather(T, i)` becomes
+   `Cast(Gather(levels, i)) * Gather(scales, i)`. A head tied to the table shares its levels.
 
 Weights of 8 bits are signed, because runtimes multiply unsigned bytes by signed ones three times as fast as by unsigned
 ones. Unless all are asked for, they use only the levels from -64 to 64: the sum of two products of 255 and 64 fits into 16

@@ -9,6 +9,7 @@ from jaxport.export.rules import (
     cumulative,
     elementwise,
     fft,
+    grouped,
     indexing,
     linalg,
     linear,

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxport.export.emit.registry import rule
-from jaxport.jaxprs.releases import definitions
 
 
 @rule("dot_general", irrelevant=("precision",))
@@ -57,16 +56,6 @@ def scaled_matmul(x, y, x_scale, y_scale, *, preferred_element_type):
 
 
 rule("scaled_matmul_wrapper", via=scaled_matmul)
-
-
-def ragged_dot(x, y, group_sizes, *, ragged_dot_dimension_numbers, preferred_element_type):
-    """Multiply groups of rows (mixtures of experts), by JAX's own definition in terms of masks and `dot_general`."""
-    return definitions.ragged_dot_general_impl(
-        x, y, group_sizes, ragged_dot_dimension_numbers, preferred_element_type=preferred_element_type
-    )
-
-
-rule("ragged_dot_general", via=ragged_dot, irrelevant=("precision",))
 
 
 def scaled(x, scale, axes):

@@ -19,6 +19,7 @@ import numpy as np
 from jax import export
 from jax.typing import DTypeLike
 
+from jaxport.blocks import loaded_frameworks
 from jaxport.blocks.callables.naming import signature_of
 from jaxport.blocks.callables.places import Types
 from jaxport.errors import InvalidArgument
@@ -300,9 +301,7 @@ def read_inputs(
 
 def _declared_dtypes(fn: PythonFunction | None) -> dict[str, np.dtype | None]:
     """Return the dtype of each argument of a callable, as its signature tells: that of an imported model does."""
-    from jaxport.frameworks import loaded
-
-    signature = None if fn is None else signature_of(fn, Types(loaded()))
+    signature = None if fn is None else signature_of(fn, Types(loaded_frameworks()))
     parameters = {} if signature is None else signature.parameters
     dtypes = {name: parameter.annotation for name, parameter in parameters.items()}
     return {name: dtype if isinstance(dtype, np.dtype) else None for name, dtype in dtypes.items()}

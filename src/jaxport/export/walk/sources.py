@@ -20,6 +20,8 @@ from typing import Any
 
 import jax
 
+from jaxport.blocks import loaded_frameworks
+
 __all__ = ["is_library", "raised_at", "source_lines"]
 
 _OWN = str(Path(__file__).absolute().parents[2])
@@ -38,9 +40,8 @@ def is_library(file_name: str) -> bool:
 
 def _libraries() -> Callable[[str], bool]:
     """Return `is_library` for many files: what it depends on is read once."""
-    from jaxport.frameworks import loaded
-
-    packages = frozenset(namespace.partition(".")[0] for framework in loaded() for namespace in framework.namespaces)
+    namespaces = (namespace for framework in loaded_frameworks() for namespace in framework.namespaces)
+    packages = frozenset(namespace.partition(".")[0] for namespace in namespaces)
     return _judge(tuple(sys.path), packages)
 
 

@@ -29,7 +29,7 @@ from jaxport.jaxprs.identity import IdentityMap
 if TYPE_CHECKING:
     from jaxport.export.emit.emitter import Emitter
     from jaxport.export.emit.places import Place, Record
-    from jaxport.export.walk.walker import Walker
+    from jaxport.export.emit.walking import Walk
 
 #: The number of templates of one kind: blocks that differ more often are not worth comparing.
 MANY = 4
@@ -43,7 +43,7 @@ class BlockTemplates:
     _recording: bool = False
 
     def exported(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
-        """Export a block: from a template if one fits, by walking it otherwise."""
+        """Return the results of a block: emitted from a template if one fits, otherwise from the walk, which may record one."""
         if self._recording or op.place.base:  # the body of a function is in a graph of its own
             return op.walker.walk_block(op, equation, operands)
         kind = _kind(op, equation, operands)
@@ -150,7 +150,7 @@ class BlockTemplate:
 class _Comparison:
     """The comparison of two blocks, up to the path of their module and those of the weights."""
 
-    def __init__(self, walker: Walker, one: JaxprEqn, other: JaxprEqn):
+    def __init__(self, walker: Walk, one: JaxprEqn, other: JaxprEqn):
         self.walker, self.one, self.other = walker, one.params, other.params
         self.renamed = _renaming(self.one["block"].path, self.other["block"].path)
 

@@ -180,11 +180,15 @@ class Walker:
         return results
 
     def block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
-        """Export a block; one that equals an earlier block is not walked again."""
+        """Export a block, from the template of an equal one if there is one."""
         return self.templates.exported(op, equation, operands)
 
     def walk_block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
-        """Export a block: by its rule, as an ONNX function, or in place; an edited block only in place."""
+        """Export a block without templates.
+
+        A block that a user has edited is walked in place, as are blocks without a rule. Of the others, the rule may decline; then
+        those that the user selected become calls of an ONNX function, and the others are walked in place, too.
+        """
         block = equation.params["block"]
         operation = operation_of(block.options)
         place = op.place.enter(block) if operation is None else op.place

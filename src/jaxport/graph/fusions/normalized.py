@@ -20,6 +20,7 @@ from jaxport.graph.editing import PARAMETER, Dim, is_op, size_in
 from jaxport.graph.fusing import Anchor, same_but_for_ones, same_dims
 from jaxport.graph.fusions.scores import unrounded
 from jaxport.graph.matching import Axis, Reduced, Seen, close, over
+from jaxport.graph.remembering import remembered
 from jaxport.onnx_facts import ARITHMETIC, VIEWS
 
 #: A product that may have the root as a factor.
@@ -83,30 +84,34 @@ class Normalized:
         return along == [axis for axis in self.axes if axis in along]
 
 
-def normalized(node: ir.Node | None) -> Iterator[Normalized]:
-    """Yield the normalizations that a product or a sum may compute, seen from it and from the Reshape behind it."""
-    for scaled in scalings(node):
-        variance, epsilon, factors = scaled.variance, scaled.epsilon, scaled.factors
-        if scaled.centered is not None:
-            x, mean = scaled.centered
-            averaged = mean_of(mean)
-            axes = None if averaged is None else over(averaged, x)
-            if averaged is not None and axes is not None and _is_variance(variance, x, x, axes):
-                x = _entered(x, scaled.result)
-                yield Normalized("LayerNormalization", x, axes, epsilon, factors, averaged.sizes, scaled)
-            continue
-        squared = _mean_square(variance)
-        for index, seen in enumerate(factors):
-            scales = (*factors[:index], *factors[index + 1 :])
-            centered = _centered(seen)
-            if centered is not None and _is_variance(variance, seen, *centered[:2]):
-                x, axes, sizes = centered
-                yield Normalized("LayerNormalization", x, axes, epsilon, scales, sizes, scaled)
-                break
-            axes = None if squared is None else over(squared, seen)
-            if squared is not None and axes is not None:
-                yield Normalized("RMSNormalization", seen, axes, epsilon, scales, squared.sizes, scaled)
-                break
+@remembered
+def normalized(node: ir.Node | None) -> list[Normalized]:
+    """Return the normalizations that a product or a sum may compute, seen from it and from the Reshape behind it."""
+    return [match for scaled in scalings(node) for match in _matches(scaled)]
+
+
+def _matches(scaled: Scaling) -> Iterator[Normalized]:
+    variance, epsilon, factors = scaled.variance, scaled.epsilon, scaled.factors
+    if scaled.centered is not None:
+        x, mean = scaled.centered
+        averaged = mean_of(mean)
+        axes = None if averaged is None else over(averaged, x)
+        if averaged is not None and axes is not None and _is_variance(variance, x, x, axes):
+            x = _entered(x, scaled.result)
+            yield Normalized("LayerNormalization", x, axes, epsilon, factors, averaged.sizes, scaled)
+        return
+    squared = _mean_square(variance)
+    for index, seen in enumerate(factors):
+        scales = (*factors[:index], *factors[index + 1 :])
+        centered = _centered(seen)
+        if centered is not None and _is_variance(variance, seen, *centered[:2]):
+            x, axes, sizes = centered
+            yield Normalized("LayerNormalization", x, axes, epsilon, scales, sizes, scaled)
+            return
+        axes = None if squared is None else over(squared, seen)
+        if squared is not None and axes is not None:
+            yield Normalized("RMSNormalization", seen, axes, epsilon, scales, squared.sizes, scaled)
+            return
 
 
 def _entered(x: Seen, result: ir.Value) -> Seen:

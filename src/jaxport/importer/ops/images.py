@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 
 import numpy as np
+from jax.core import min_dim
 
 from jaxport.errors import NotInstalled
+from jaxport.importer.ops.indexing import gather_nd
 from jaxport.importer.resolving.registry import Host, Known, SizeBound, op
-from jaxport.importer.values.host import RuntimeValue, host
+from jaxport.importer.values.host import RuntimeValue, host, is_dim
 from jaxport.importer.values.namespaces import at_once, cast, helper, jnp, lax
 
 
@@ -41,16 +43,22 @@ def suppressed(boxes, scores, most, iou_threshold, score_threshold, center, coun
     `count` limits each class, `size` all. Unless `size` is None, padding rows point outside the scores, so
     that gathers ignore them.
     """
+    chosen = chosen_boxes(boxes, scores, most, iou_threshold, score_threshold, center, count)
+    batch, label, place = jnp.nonzero(chosen < scores.shape[2], size=size, fill_value=scores.shape)
+    box = chosen.at[batch, label, place].get(mode="fill", fill_value=scores.shape[2])
+    return jnp.stack([batch, label, box], axis=1)
+
+
+@helper
+def chosen_boxes(boxes, scores, most, iou_threshold, score_threshold, center, count):
+    """Return the boxes (batch, class, count) that non-maximum suppression selects, best first, padded with the number of boxes."""
     first, second = boxes[..., :2], boxes[..., 2:]
     if center:
         first, second = first - second / 2, first + second / 2
     good = jnp.full(scores.shape, True) if score_threshold is None else scores > score_threshold
     choose = lambda *parts: best_apart(*parts, most, iou_threshold, count)
     low, high = jnp.minimum(first, second)[:, None], jnp.maximum(first, second)[:, None]
-    chosen = jnp.vectorize(choose, signature="(n,d),(n,d),(n),(n)->(k)")(low, high, scores, good)
-    batch, label, place = jnp.nonzero(chosen < scores.shape[2], size=size, fill_value=scores.shape)
-    box = chosen.at[batch, label, place].get(mode="fill", fill_value=scores.shape[2])
-    return jnp.stack([batch, label, box], axis=1)
+    return jnp.vectorize(choose, signature="(n,d),(n,d),(n),(n)->(k)")(low, high, scores, good)
 
 
 @op("NonMaxSuppression", since=10)
@@ -67,6 +75,12 @@ def non_max_suppression(
     most = 0 if max_output_boxes_per_class is None else max_output_boxes_per_class.item()
     iou, score = (None if x is None else jnp.reshape(x, ()) for x in (iou_threshold, score_threshold))
     arguments = (boxes, scores, most, 0.0 if iou is None else iou, score, bool(center_point_box))
+    if is_dim(bound):
+        count = scores.shape[2]
+        chosen = chosen_boxes(*arguments, min_dim(most, count))
+        rows = jnp.argwhere(chosen < count, size=bound)
+        box = gather_nd(chosen, rows, 0)
+        return cast(jnp.concatenate([rows[:, :2], jnp.expand_dims(box, 1)], axis=1), np.int64)
     if bound is not None:
         return cast(suppressed(*arguments, min(most, bound), bound), np.int64)
     return host(np.asarray(at_once(suppressed, *arguments, min(most, scores.shape[2]), None)), np.int64)

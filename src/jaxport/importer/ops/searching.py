@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxport.importer.resolving.registry import Host, Known, SizeBound, earlier, op
 from jaxport.importer.values.host import HostValue, RuntimeValue, SizesNeeded, Tensor, host, is_dim
-from jaxport.importer.values.namespaces import jnp, lax
+from jaxport.importer.values.namespaces import helper, jnp, lax
 from jaxport.jaxprs import Dim, PythonFunction
 from jaxport.jaxprs.dims import known
 
@@ -75,12 +75,21 @@ def cumulative_product(x, axis: Host, *, exclusive=0, reverse=0):
 
 @op("NonZero", since=9)
 def nonzero(X: Known, *, bound: SizeBound = None):
+    if is_dim(bound):
+        rows = jnp.argwhere(jnp.reshape(X, (1,)) if X.ndim == 0 else X, size=bound)
+        return rows.T if X.ndim else rows.T[:0]
     if bound is not None:
         # Padding positions are outside the array, so that gathers and scatters ignore them.
         return jnp.stack(jnp.nonzero(X, size=bound, fill_value=X.shape))
     if X.ndim == 0:  # unlike NumPy: no axis, hence no row
         return host(np.zeros((0, int(bool(X))), np.int64))
     return host(np.array(X.data.nonzero(), np.int64))
+
+
+@helper
+def selected(x, indices, axis):
+    """Return the slices along an axis at indices that are all inside."""
+    return jnp.take(x, indices, axis=axis, mode="clip")
 
 
 def at_least(size: Dim, least: int) -> bool:
@@ -94,6 +103,9 @@ def compress(input, condition: Known, *, axis=None, bound: SizeBound = None):
     size = data.shape[axis or 0]
     if not is_dim(size) and not is_dim(condition.shape[0]) and condition.shape[0] > size:
         condition = condition[:size]  # what is beyond the axis selects nothing
+    if is_dim(bound):
+        chosen = jnp.squeeze(jnp.argwhere(condition, size=bound), 1)
+        return selected(data, chosen, (axis or 0) % data.ndim)
     if bound is not None:
         chosen = jnp.flatnonzero(condition, size=bound, fill_value=data.shape[axis or 0])
         return jnp.take(data, chosen, axis=axis or 0, mode="fill", fill_value=0)
@@ -103,11 +115,34 @@ def compress(input, condition: Known, *, axis=None, bound: SizeBound = None):
     return jnp.take(data, host(chosen), axis=axis or 0)
 
 
+@helper
+def distinct(x, axis, size):
+    """Return where each of the `size` different slices along an axis is first, which of them each is, and how often each is."""
+    rows = jnp.reshape(jnp.moveaxis(x, axis, 0), (x.shape[axis], -1))
+    places = jnp.arange(x.shape[axis])
+    one, other = rows[:, None], rows[None]
+    differs = (one != other) & ~((one != one) & (other != other))  # NaN is NaN
+    at = jnp.expand_dims(jnp.argmax(differs, axis=2), 2)  # where two slices differ first
+    is_greater = jnp.take_along_axis(differs & ~(one < other) & (other == other), at, axis=2)[..., 0]
+    is_first = jnp.argmin(differs.any(axis=2), axis=1) == places
+    before = (is_greater & is_first).sum(axis=1)
+    is_of = jnp.arange(size)[:, None] == before
+    return jnp.argmax(is_of & is_first, axis=1), before, is_of.sum(axis=1)
+
+
 @op("Unique", since=11)
 def unique(X: Known, *, axis=None, sorted=1, bound: SizeBound = None):
     if bound is None:
         elements, *positions = np.unique(X.data, True, True, True, axis=axis)
         results: RuntimeValue = (HostValue(elements, X.dtype), *(host(part, np.int64) for part in positions))
+    elif is_dim(bound):
+        data, along = (jnp.reshape(X, (-1,)), 0) if axis is None else (X, axis % X.ndim)
+        first, inverse, counts = distinct(data, along, bound)
+        if not sorted:  # in the order of first occurrence
+            order = jnp.argsort(first)
+            first, counts = selected(first, order, 0), selected(counts, order, 0)
+            inverse = selected(jnp.argsort(order), inverse, 0)
+        return selected(data, first, along), first, inverse, counts
     else:
         results = jnp.unique(X, True, True, True, axis=axis, size=bound)
     values, first, inverse, counts = results

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -30,9 +30,6 @@ from jaxport.importer.values.image_layout import CHANNELS_LAST, LAST, OIHW, ONNX
 from jaxport.importer.values.namespaces import jnp, known
 from jaxport.importer.values.recording import Recorded
 from jaxport.onnx_facts import ALONG_AXIS, BROADCASTS_SINCE, CONVOLUTIONS, ELEMENTWISE, REDUCTIONS, SOFTMAXES
-
-if TYPE_CHECKING:
-    from jaxport.importer.running.scope import EvaluationScope
 
 __all__ = ["Arranged", "arranged", "channels_last", "choose"]
 
@@ -73,7 +70,25 @@ class Arranged:
     layout: ImageLayout = ONNX
 
 
-Rule = Callable[[BoundNode, dict[str, RuntimeValue], "EvaluationScope"], Arranged | None]
+class ValuesInLayouts(Protocol):
+    """The values of a graph while it is evaluated: `jaxport.importer.running.scope.EvaluationScope`.
+
+    Attributes:
+      last: the images that are held with their channels last.
+    """
+
+    last: dict[ir.Value, RuntimeValue]
+
+    def held(self, value: ir.Value) -> RuntimeValue | None:
+        """Return the value with its channels last, if it is held so."""
+        ...
+
+    def __getitem__(self, value: ir.Value) -> RuntimeValue:
+        """Return the value in the model's order."""
+        ...
+
+
+Rule = Callable[[BoundNode, dict[str, RuntimeValue], "ValuesInLayouts"], Arranged | None]
 
 
 # The choice, before a program runs
@@ -176,7 +191,7 @@ def channels_last(x: RuntimeValue) -> RuntimeValue:
     return jnp.transpose(x, (1, 2, 0)) if x.ndim == RANK - 1 else jnp.expand_dims(x, -1)
 
 
-def arranged(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
+def arranged(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     """Return how to compute a node with its channels last; None to compute it in the model's order."""
     rule = _rule(node)
     return rule(node, attributes, scope) if rule is not None and (node.channels_last or rule is _transposed) else None
@@ -206,7 +221,7 @@ def _places(axes: Iterable[int]) -> tuple[int, ...] | None:
     return tuple(PLACES[axis] for axis in axes) if all(-RANK <= axis < RANK for axis in axes) else None
 
 
-def _image(value: ir.Value | None, scope: EvaluationScope) -> RuntimeValue | None:
+def _image(value: ir.Value | None, scope: ValuesInLayouts) -> RuntimeValue | None:
     """Return an image with its channels last; None if the value is no image."""
     if value is None:
         return None
@@ -216,7 +231,7 @@ def _image(value: ir.Value | None, scope: EvaluationScope) -> RuntimeValue | Non
     return held
 
 
-def _operands(node: BoundNode, scope: EvaluationScope) -> list[RuntimeValue] | None:
+def _operands(node: BoundNode, scope: ValuesInLayouts) -> list[RuntimeValue] | None:
     """Return the inputs of a node, images with the channels last; None if one that should be an image is none."""
     images, inputs = _image_inputs(node), []
     for index, value in enumerate(node.inputs):
@@ -227,14 +242,14 @@ def _operands(node: BoundNode, scope: EvaluationScope) -> list[RuntimeValue] | N
     return inputs
 
 
-def _lowered(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
+def _lowered(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     """Arrange an operator that is defined for several layouts."""
     inputs = _operands(node, scope)
     layout = replace(CHANNELS_LAST, kernel=node.kernel_layout)
     return None if inputs is None else Arranged(inputs, attributes, layout=layout)
 
 
-def _each(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
+def _each(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     images = [_image(value, scope) for value in node.inputs]
     if all(image is None for image in images) or "axis" in attributes:  # before version 7, which specifies broadcasting
         return None
@@ -249,7 +264,7 @@ def _each(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationSc
     return Arranged(inputs, attributes)
 
 
-def _along(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
+def _along(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     inputs = None if attributes.get("block_size") else _operands(node, scope)
     if inputs is None:
         return None
@@ -261,7 +276,7 @@ def _along(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationS
     return None if place is None else Arranged(inputs, {**attributes, "axis": place[0]})
 
 
-def _over(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
+def _over(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     data, *more = node.inputs
     image = _image(data, scope)
     if image is None:
@@ -282,7 +297,7 @@ def _over(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationSc
     return Arranged([image, host(places, np.dtype(np.int64))], attributes)
 
 
-def _by_axis(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
+def _by_axis(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     data, *others = node.inputs
     image = _image(data, scope)
     operands = [None if value is None else scope[value] for value in others]
@@ -309,7 +324,7 @@ def _reordered(numbers: np.ndarray) -> np.ndarray:
     return numbers.reshape(-1, RANK)[:, LAST].reshape(-1) if numbers.size % RANK == 0 else numbers
 
 
-def _transposed(node: BoundNode, attributes: dict[str, Attribute], scope: EvaluationScope) -> Arranged | None:
+def _transposed(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     (data,) = node.inputs
     perm = attributes.get("perm")
     if data is None or perm is None:

@@ -13,7 +13,8 @@ if an input has that name too. Annotations tell what the evaluator has to provid
 * `OutputCount`, `OutputsNamed`, `RandomKey`, `DifferentiatedGraph`: a keyword that is not an attribute: the number of
   outputs of the node, whether each has a name, a `jax.random` key, the part of the graph that the node differentiates.
 * `Extent`: such a keyword: the extent, or None.
-* `SizeBound`: such a keyword: the maximum number of rows of the result, or None if the user did not set it.
+* `SizeBound`: such a keyword: the maximum number of rows of the result, a dim if the result has as many rows as there are, or
+  None if the user did not set it.
 
 A keyword annotated with a dataclass is a group of attributes that several operators have: its fields are the attributes,
 with their defaults.
@@ -82,7 +83,7 @@ Position = Annotated[Any, POSITION]
 EXTENT = "extent"
 Extent = Annotated[tuple[int, ...] | None, EXTENT]
 BOUND = "size bound"
-SizeBound = Annotated[int | None, BOUND]
+SizeBound = Annotated[Any, BOUND]
 DifferentiatedGraph = Annotated[Any, "graph"]
 
 KNOWN_OPSETS = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}

@@ -25,8 +25,8 @@ from jaxport.importer.resolving.graph import (
     SchemaFunction,
     describe,
 )
-from jaxport.importer.resolving.halves import find_halves
 from jaxport.importer.resolving.layouts import choose
+from jaxport.importer.resolving.products import find_halves, join_grouped_products
 from jaxport.importer.resolving.ranges import count_ranges
 from jaxport.importer.resolving.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
 from jaxport.importer.resolving.result_sizes import check_window
@@ -149,6 +149,7 @@ class _Resolver:
         captured |= dict.fromkeys(value for value in graph.outputs if value not in own)
         body.captured = tuple(captured)
         place_slices(body)
+        join_grouped_products(body)
         count_ranges(body)
         find_halves(body)
         body.expire()

@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from functools import wraps
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
@@ -24,6 +23,7 @@ from jaxport.errors import (
     noted,
 )
 from jaxport.importer.names import unique_identifiers
+from jaxport.importer.ops.linear_algebra import in_single
 from jaxport.importer.resolving.branch_inputs import BRANCH_NOT_KNOWN
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
 from jaxport.importer.resolving.layouts import RANK, arranged
@@ -33,6 +33,7 @@ from jaxport.importer.running import marking
 from jaxport.importer.running.scope import EvaluationScope
 from jaxport.importer.running.segments import Item, Nested, Segment
 from jaxport.importer.traced.assumptions import demand
+from jaxport.importer.traced.counted_sizes import counted_size, is_counting, uncounted
 from jaxport.importer.values.dtypes import STRING, canonical
 from jaxport.importer.values.host import Attribute, HostValue, Key, RuntimeValue, is_dim
 from jaxport.importer.values.image_layout import ImageLayout
@@ -114,7 +115,8 @@ class Subgraph:
     def __call__(self, *inputs: RuntimeValue) -> tuple[RuntimeValue, ...]:
         _suggest_names(self.body.inputs, inputs)
         values: dict[ir.Value, RuntimeValue] = dict(zip(self.body.inputs, inputs, strict=True))
-        return _run(self.body, self.scope.inner(values), self.scope.bodies)
+        with uncounted():
+            return _run(self.body, self.scope.inner(values), self.scope.bodies)
 
 
 def evaluate(body: Body, values: dict[ir.Value, RuntimeValue], key: Key | None = None) -> tuple[RuntimeValue, ...]:
@@ -140,7 +142,7 @@ def evaluate_blocks(
 def _comparing(values: Mapping[ir.Value, RuntimeValue]) -> AbstractContextManager[None]:
     """Return what is open while values of symbolic sizes are computed with."""
     has_names = any(is_dim(size) for value in values.values() for size in getattr(value, "shape", ()))
-    return comparing_sizes() if has_names else nullcontext()
+    return comparing_sizes() if has_names or is_counting() else nullcontext()
 
 
 def _run_items(items: Sequence[Item], scope: EvaluationScope) -> None:
@@ -295,7 +297,11 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             inputs, attributes = arrangement.inputs, arrangement.attributes
         else:
             inputs = [None if value is None else scope[value] for value in node.inputs]
-        if recording is None and recorder is None and (product := _of_halves(node, scope)) is not None:
+        if (
+            recording is None
+            and recorder is None
+            and (product := _of_halves(node, inputs, attributes, scope)) is not None
+        ):
             outputs: tuple[RuntimeValue, ...] = (product,)
         elif isinstance(target, Operator):
             layout = ImageLayout(kernel=node.kernel_layout) if arrangement is None else arrangement.layout
@@ -323,7 +329,9 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             scope.values[value] = output
 
 
-def _of_halves(node: BoundNode, scope: EvaluationScope) -> jax.Array | None:
+def _of_halves(
+    node: BoundNode, inputs: Sequence[RuntimeValue], attributes: Mapping[str, Attribute], scope: EvaluationScope
+) -> RuntimeValue | None:
     """Return a product of arrays in half precision that a file casts to float32 first; None for any other node.
 
     Blocks and printed source have the operators of the file.
@@ -331,7 +339,7 @@ def _of_halves(node: BoundNode, scope: EvaluationScope) -> jax.Array | None:
     operands = [scope[value] for value in node.halves]
     if not operands or not all(isinstance(x, jax.Array) for x in operands):
         return None
-    return jnp.matmul(*operands, preferred_element_type=np.float32)
+    return in_single(node.node.op_type, *operands, *inputs[len(operands) :], **attributes)
 
 
 LARGE = 2**30
@@ -359,9 +367,13 @@ def _call(
     attributes: dict[str, Attribute],
     scope: EvaluationScope,
 ) -> tuple[RuntimeValue, ...]:
-    for index, value in enumerate(inputs):
-        mark = node.input_mark(index)
-        if value is not None and (mark == "host" or (mark == "known" and node.bound is None)):
+    marks = [node.input_mark(index) for index in range(len(inputs))]
+    deciding = [value for mark, value in zip(marks, inputs, strict=True) if mark == "known" and value is not None]
+    bound = node.bound
+    if bound is None and any(known(value) is None for value in deciding):
+        bound = counted_size(node, deciding, attributes)
+    for index, (mark, value) in enumerate(zip(marks, inputs, strict=True)):
+        if value is not None and (mark == "host" or (mark == "known" and bound is None)):
             inputs[index] = _on_host(node, operator, index, value)
     keywords = {
         operator.keyword(name): Subgraph(value, scope) if isinstance(value, Body) else value
@@ -369,7 +381,7 @@ def _call(
     }
     for name, kind in operator.context.items():
         if kind != "graph":  # which was refused when the node was bound
-            keywords[name] = _context(kind, node, scope)
+            keywords[name] = bound if kind == BOUND else _context(kind, node, scope)
     if operator.plain:
         inputs = [value for value in inputs if value is not None]
     if not any(isinstance(value, Body) for value in attributes.values()):
@@ -391,8 +403,6 @@ def _context(kind: str, node: BoundNode, scope: EvaluationScope) -> RuntimeValue
         return len(node.outputs)
     if kind == "outputs named":
         return tuple(value is not None for value in node.outputs)
-    if kind == BOUND:
-        return node.bound
     if kind == EXTENT:
         return node.extent
     # A random key for this node only.

@@ -49,7 +49,7 @@ def untie(model: ir.Model, ties: Ties) -> tuple[ir.Model, dict[str, str]]:
       InvalidArgument: `ties` is no such word, or no initializer has a given name.
     """
     _check(ties, model.graph.initializers)
-    split = {} if ties == "keep" else _split(model, ties)
+    split = {} if ties == "keep" else _uses_apart(model, ties)
     if not split:
         return model, {}
     copy = model.clone()
@@ -92,7 +92,7 @@ def _check(ties: Ties, names: Collection[str]) -> None:
             )
 
 
-def _split(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[Use]]]]:
+def _uses_apart(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[Use]]]]:
     """Return the groups of uses that get a tensor of their own, each with its name, by the name of the shared tensor."""
     claimed = claims(model) if ties == "auto" else {}
     split = {}

@@ -26,10 +26,10 @@ from jaxport.importer.traced.conditions import (
     causes,
     names_in,
     needed,
-    split,
 )
 from jaxport.importer.values.host import Undecided
 from jaxport.jaxprs import Dim
+from jaxport.jaxprs.dim_text import split_sizes
 from jaxport.jaxprs.dims import evaluate, same, solve_linear, symbols
 
 __all__ = ["Assumptions", "Bounds", "demand", "example", "place_of", "with_assumptions"]
@@ -179,7 +179,10 @@ def _with_one(
     error: JaxportError,
     prefers_first: bool = False,
 ) -> Result:
-    """Return `attempt` for the sizes on one side, if those on the other do not fit the model.
+    """Return the result of the only world in which `attempt` succeeds; raise `error` if there is none, or several.
+
+    A world is a set of assumptions: what a comparison of sizes leaves open is true in one, and false in the other. If
+    `prefers_first`, the first world that succeeds is taken without trying the other.
 
     Exporters compare a size with 1 where they remove an axis: any other size is the usual one. Images so small that the size
     of a window's result would be negative are not: where both signs fit, the usual one is assumed, and checked.
@@ -350,7 +353,7 @@ def _cut(condition: Equality) -> str | None:
     for side in condition[:2]:
         for start in [match.end() for match in re.finditer(r"\bmin\(", side)]:
             inside = balanced(side, start)
-            parts = sorted(split(inside), key=str.isdecimal)
+            parts = sorted(split_sizes(inside), key=str.isdecimal)
             if [part.isdecimal() for part in parts] == [False, True]:
                 sides = [text.replace(f"min({inside})", f"({parts[0]})") for text in sides]
                 constraints.append(f"{parts[0]} <= {parts[1]}")
@@ -365,7 +368,9 @@ def _beyond(condition: Equality) -> tuple[str, int] | None:
     ('n', 256)
     """
     text = f"{condition.left} {condition.right}"
-    chosen = [part for match in re.finditer(r"\b(min|max)\(", text) for part in split(balanced(text, match.end()))]
+    chosen = [
+        part for match in re.finditer(r"\b(min|max)\(", text) for part in split_sizes(balanced(text, match.end()))
+    ]
     compared = {name for part in chosen for name in symbols(part)}
     if len(compared) != 1:
         return None

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import jax
 
 from jaxport.errors import JaxportError, ModelError
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.jaxprs import dims
 
-if TYPE_CHECKING:
-    from jaxport.importer.program import Program
-
 __all__ = ["bounds_are_told"]
 
 
 @contextmanager
-def bounds_are_told(program: Program) -> Iterator[dict[str, RuntimeValue]]:
+def bounds_are_told(program: ImportedProgram) -> Iterator[dict[str, RuntimeValue]]:
     """Run a call; if it fails because a size is beyond what the model can have, raise an error that says what it can.
 
     Yields the inputs of the call by name: empty, for the caller to fill.
@@ -46,7 +43,7 @@ def bounds_are_told(program: Program) -> Iterator[dict[str, RuntimeValue]]:
         ) from error
 
 
-def _broken(program: Program, shapes: Mapping[str, tuple[dims.Dim, ...]]) -> tuple[str, str, str] | None:
+def _broken(program: ImportedProgram, shapes: Mapping[str, tuple[dims.Dim, ...]]) -> tuple[str, str, str] | None:
     """Return the sizes of a call, and what the model needs instead and for which node; None if that is not known."""
 
     def traced(assumed: Assumptions) -> Assumptions:

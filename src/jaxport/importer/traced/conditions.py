@@ -12,10 +12,10 @@ import jax
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.values.host import SizesDiffer, SizesNeeded
-from jaxport.jaxprs.dim_text import parse
+from jaxport.jaxprs.dim_text import parse, split_sizes
 from jaxport.jaxprs.dims import evaluate, same, symbols
 
-__all__ = ["Condition", "Equality", "Inequality", "balanced", "causes", "names_in", "needed", "split"]
+__all__ = ["Condition", "Equality", "Inequality", "balanced", "causes", "names_in", "needed"]
 
 
 class Equality(NamedTuple):
@@ -91,7 +91,7 @@ def _read(text: str) -> list[Condition]:
         return [Inequality(f"{reflected[1]} >= {max(int(reflected[2]) + 1, 2)}", False)]
     remainder = text.find(_REMAINDER)
     if remainder >= 0:
-        divided, divisor = split(balanced(text, remainder + len(_REMAINDER)))
+        divided, divisor = split_sizes(balanced(text, remainder + len(_REMAINDER)))
         divided, divisor = _reduced(divided, _positive(divisor))
         return [Equality(f"mod({divided}, {divisor})", "0", False)]
     return [*_mismatches(text)]
@@ -160,7 +160,7 @@ def _shapes(text: str) -> Iterator[list[str]]:
     at = 0
     while (at := text.find("(", at)) >= 0:
         inside = balanced(text, at + 1)
-        parts = split(inside)
+        parts = split_sizes(inside)
         if (
             "," in inside
             and (at == 0 or not (text[at - 1].isalnum() or text[at - 1] == "_"))
@@ -187,19 +187,6 @@ def balanced(text: str, start: int) -> str:
         if depth == 0:
             return text[start:at]
     return ""
-
-
-def split(text: str) -> list[str]:
-    """Split at the commas outside of parentheses; one at the end is Python's spelling of one size."""
-    pieces, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += character
-    pieces = [piece.strip() for piece in pieces]
-    return pieces[:-1] if len(pieces) > 1 and not pieces[-1] else pieces
 
 
 def names_in(text: str) -> set[str]:

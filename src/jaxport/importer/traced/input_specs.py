@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import jax
 import jax.export
@@ -14,17 +13,16 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument, check_inputs_exist
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.traced.assumptions import Assumptions
 from jaxport.importer.traced.read_sizes import ReadSizes
+from jaxport.importer.traced.zero_sizes import with_zero
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
 from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
 from jaxport.jaxprs.dims import constraints_of, evaluate, static
-
-if TYPE_CHECKING:
-    from jaxport.importer.program import Program
 
 __all__ = ["input_specs", "is_spec", "read_specs"]
 
@@ -34,11 +32,12 @@ LARGE_SIZE = 10**6
 
 
 def input_specs(
-    program: Program,
+    program: ImportedProgram,
     assumed: Assumptions = Assumptions(),  # noqa: B008  it is frozen
     inputs: Mapping[str, RuntimeValue] | None = None,
     known: Collection[str] = (),
     read: Mapping[str, int] = MappingProxyType({}),
+    empty: Collection[str] = (),
 ) -> dict[str, RuntimeValue]:
     """Return a `jax.ShapeDtypeStruct` for each input of the model that is not known, with the model's own names for open sizes.
 
@@ -49,6 +48,7 @@ def input_specs(
         for the size in other inputs, too.
       known: the names of inputs whose values are known.
       read: the inputs that stand as `ReadSizes`, since their elements are sizes; each with the smallest one.
+      empty: the sizes that may be 0, as the model has them.
 
     Raises:
       InvalidArgument: the model does not declare the rank or type of an input.
@@ -78,7 +78,8 @@ def input_specs(
     scope = jax.export.SymbolicScope(assumed.constraints)
     taken = {value.name or "" for value in program.inputs} - named
     every = [*texts.values(), *(text for along in elements.values() for text in along)]
-    names = _Names(every, taken, bound, lambda name: assumed.symbol(name, scope))
+    symbol = lambda name: assumed.symbol(name, scope)
+    names = _Names(every, taken, bound, symbol, empty, lambda name: with_zero(name, assumed, scope))
 
     def spec(value: ir.Value) -> RuntimeValue:
         if value.name in given:
@@ -127,7 +128,7 @@ def _declared_sizes(value: ir.Value) -> Sequence[int | ir.SymbolicDim]:
 
 
 def read_specs(
-    program: Program, inputs: Mapping[str, RuntimeValue]
+    program: ImportedProgram, inputs: Mapping[str, RuntimeValue]
 ) -> tuple[dict[str, RuntimeValue], dict[str, RuntimeValue], tuple[str, ...]]:
     """Return the inputs that a user describes by their sizes, the values of the others, and constraints on the sizes.
 
@@ -226,7 +227,7 @@ def _check_size(name: str, size: int | str) -> None:
         ) from error
 
 
-def _bound(program: Program, given: Mapping[str, RuntimeValue]) -> dict[str, Dim]:
+def _bound(program: ImportedProgram, given: Mapping[str, RuntimeValue]) -> dict[str, Dim]:
     """Return what the user gave in place of the names of sizes that the model declares."""
     bound: dict[str, Dim] = {}
     for value in program.inputs:
@@ -248,15 +249,23 @@ class _Names:
       inputs: names that are those of something else: such a size is `points_size`.
       bound: the sizes that the user gave in place of some of them.
       symbol: returns what stands for a name.
+      empty: the sizes that may be 0.
+      with_zero: returns what stands for the name of one of these.
     """
 
     def __init__(
-        self, texts: Iterable[str], inputs: Collection[str], bound: Mapping[str, Dim], symbol: Callable[[str], Dim]
+        self,
+        texts: Iterable[str],
+        inputs: Collection[str],
+        bound: Mapping[str, Dim],
+        symbol: Callable[[str], Dim],
+        empty: Collection[str],
+        with_zero: Callable[[str], Dim],
     ):
         texts = list(dict.fromkeys(texts))
         plain = [text for text in texts if text.isidentifier() and text not in bound]
         wanted = [f"{text}_size" if text in inputs else text for text in plain]
-        self.bound, self.symbol = bound, symbol
+        self.bound, self.symbol, self.empty, self.with_zero = bound, symbol, empty, with_zero
         self.names = dict(zip(plain, unique_identifiers(wanted, "size", FUNCTIONS), strict=True))
         for text in texts:
             if text not in self.names and text not in bound and not _is_expression(text, [*plain, *bound]):
@@ -266,7 +275,7 @@ class _Names:
         if text in self.bound:
             return self.of_user(self.bound[text])
         if text in self.names:
-            return self.symbol(self.names[text])
+            return (self.with_zero if text in self.empty else self.symbol)(self.names[text])
         return evaluate(text, {name: self.size(name) for name in symbols(text)})
 
     def of_user(self, size: Dim) -> Dim:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.registry import POSITION, Operator
 from jaxport.importer.traced.assumptions import Assumptions
@@ -22,9 +22,6 @@ from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate, is_broken
 from jaxport.onnx_facts import CHOICES
-
-if TYPE_CHECKING:
-    from jaxport.importer.program import Program
 
 __all__ = ["ReadSizes", "elements_for", "readable"]
 
@@ -52,7 +49,7 @@ class ReadSizes:
     elements: HostValue
 
 
-def readable(program: Program, given: Mapping[str, RuntimeValue]) -> dict[str, int]:
+def readable(program: ImportedProgram, given: Mapping[str, RuntimeValue]) -> dict[str, int]:
     """Return the inputs whose elements may be read as sizes, each with the smallest one that it may have.
 
     They are vectors of integers, or single ones, whose values decide shapes. A size is 1 or more, as those with names are in

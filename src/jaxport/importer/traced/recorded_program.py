@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from jaxport.errors import JaxportError, Refusal, ValueNotKnown
-from jaxport.importer.traced.assumptions import Assumptions, example, place_of, with_assumptions
+from jaxport.importer.interface import ImportedProgram
+from jaxport.importer.traced.assumptions import Assumptions, Bounds, example, place_of, with_assumptions
 from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.traced.conditions import Condition, needed
+from jaxport.importer.traced.counted_sizes import counting, counts_anew
 from jaxport.importer.traced.input_specs import input_specs, is_spec, read_specs
 from jaxport.importer.traced.read_sizes import ReadSizes, readable
+from jaxport.importer.traced.zero_sizes import appended, spelled_assumptions
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
 from jaxport.jaxprs.dims import evaluate, symbols
-
-if TYPE_CHECKING:
-    from jaxport.importer.program import Program
 
 __all__ = ["Fixed", "RecordedProgram", "arguments", "completed", "record", "record_once"]
 
@@ -39,12 +38,13 @@ class RecordedProgram:
     `inputs` maps the names of the inputs that are arguments to their trees of variables; the others were known, and the
     steps are for their values: `known` has them. `outputs` are trees of variables, host values and None, one for each output.
     `assumed` is what the sizes have to be, and `fixed` where inputs have an open size that has to be a number: by input and
-    axis, the name of the size and the number. `read` has the elements of those inputs that are sizes, as numbers and dims.
+    axis, the name of the size and the number. `read` has the elements of those inputs that are sizes, as numbers and dims, and
+    `counted` the sizes that follow from values, each with the least and the most that it may be.
     `is_finite` says that guards against NaN, which finite inputs and weights do
     not need, are left out.
     """
 
-    program: Program
+    program: ImportedProgram
     params: dict[str, Variable]
     inputs: dict[str, RuntimeValue]
     steps: list[Step]
@@ -54,18 +54,25 @@ class RecordedProgram:
     fixed: Mapping[str, Fixed] = field(default_factory=dict)
     is_finite: bool = False
     read: Mapping[str, HostValue] = field(default_factory=dict)
+    counted: Mapping[str, Bounds] = field(default_factory=dict)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What holds for these steps only: the sizes that were assumed, and the inputs that became constants."""
         return (
             *self.assumed.lines(),
+            *(
+                f"`{name} >= {least}` has to hold of what is counted"
+                for name, (least, _) in self.counted.items()
+                if least
+            ),
+            *(f"`{name} <= {most}` has to hold of what is counted" for name, (_, most) in self.counted.items() if most),
             *(f"the input `{name}` is a constant{_shown(value)}" for name, value in self.known.items()),
             *(["inputs and weights are finite: guards against NaN are left out"] if self.is_finite else []),
         )
 
 
-def record(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -> RecordedProgram:
+def record(program: ImportedProgram, inputs: Mapping[str, RuntimeValue] | None = None) -> RecordedProgram:
     """Record the program.
 
     Args:
@@ -80,10 +87,11 @@ def record(program: Program, inputs: Mapping[str, RuntimeValue] | None = None) -
 
 
 def completed(
-    program: Program,
+    program: ImportedProgram,
     inputs: Mapping[str, RuntimeValue] | None,
     attempt: Callable[[dict[str, RuntimeValue]], RecordedProgram],
     reads_sizes: bool = False,
+    may_be_empty: bool = True,
 ) -> RecordedProgram:
     """Return `attempt` of the inputs, with sizes for which it succeeds, as far as arithmetic decides them.
 
@@ -91,29 +99,41 @@ def completed(
       program: the imported model.
       inputs: as `record` takes them.
       attempt: records the program on specs and values of all inputs.
-      reads_sizes: whether the recording is for a target that may read sizes from the elements of inputs.
+      reads_sizes: whether the recording is for a target whose arrays have their sizes as the program runs: it may read them from
+        the elements of inputs, and count what a value has.
+      may_be_empty: whether such a target has caches that begin empty.
 
     Raises:
       ValueNotKnown: it needs sizes that arithmetic alone does not decide.
     """
     specs, values, constraints = read_specs(program, dict(inputs or {}))
     read = readable(program, {**specs, **values}) if reads_sizes else {}
+    empty = appended(program) if reads_sizes and may_be_empty else frozenset()
     latest = Assumptions(constraints, read=_read_names(input_specs(program, Assumptions(), specs, values, read)))
 
     def tried(assumed: Assumptions) -> RecordedProgram:
         nonlocal latest
         latest = assumed
-        sizes = input_specs(program, assumed, specs, values, read)
+        sizes = input_specs(program, assumed, specs, values, read, empty)
+        counted: Mapping[str, Bounds] = {}
         with bounds_are_told(program) as taken:
             taken.update(sizes)
-            made = attempt(sizes | values)
+            if reads_sizes:
+                with counting(assumed, sizes) as counts:
+                    made = attempt(sizes | values)
+                counted, assumed = counts.bounds(), counts.beyond()
+            else:
+                made = attempt(sizes | values)
         fixed = _fixed(input_specs(program, Assumptions(constraints), specs, values), sizes) if assumed.sizes else {}
-        return replace(made, assumed=assumed.beyond(constraints), known=values, fixed=fixed)
+        assumed = spelled_assumptions(assumed.beyond(constraints))
+        return replace(made, assumed=assumed, known=values, fixed=fixed, counted=counted)
 
     try:
         return with_assumptions(tried, latest)
     except JaxportError as error:
-        if read:  # what the program asks for without these sizes is what a user can give
+        if empty:
+            return completed(program, inputs, attempt, reads_sizes, may_be_empty=False)
+        if reads_sizes:  # what the program asks for without these sizes is what a user can give
             return completed(program, inputs, attempt)
         conditions = needed(error)
         if not conditions:
@@ -167,7 +187,7 @@ def _changed(size: RuntimeValue, sizes: Mapping[str, str]) -> str:
 
 
 def arguments(
-    program: Program, inputs: Mapping[str, RuntimeValue]
+    program: ImportedProgram, inputs: Mapping[str, RuntimeValue]
 ) -> tuple[dict[str, RuntimeValue], dict[str, RuntimeValue]]:
     """Return the specs of the inputs that stay arguments, in the model's order, and the values of the others.
 
@@ -186,13 +206,14 @@ def arguments(
     return specs, known
 
 
-def record_once(program: Program, inputs: Mapping[str, RuntimeValue]) -> RecordedProgram:
+def record_once(program: ImportedProgram, inputs: Mapping[str, RuntimeValue]) -> RecordedProgram:
     """Record a program on specs and values of all inputs, with these sizes."""
     specs, known = arguments(program, inputs)
     read = {name: value for name, value in inputs.items() if isinstance(value, ReadSizes)}
     result: dict[str, RuntimeValue] = {}
 
     def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
+        counts_anew()
         with recording_scope() as recording:
             shadow_params = {name: recorded(value, name) for name, value in params.items()}
             shadows = {  # in the model's order, which JAX does not keep

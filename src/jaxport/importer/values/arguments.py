@@ -10,13 +10,18 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.representation import declared as shown
 from jaxport.importer.values.dtypes import STRING, canonical
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded
 from jaxport.jaxprs import Dim
 
-__all__ = ["by_name", "checked", "external"]
+__all__ = ["by_name", "checked", "declaration", "external"]
+
+
+def declaration(value: ir.Value, quote: str = "") -> str:
+    """Return a value with its type and shape, as far as the model declares them: `x: FLOAT [batch,4]`."""
+    parts = [str(part) for part in (value.type, value.shape) if part is not None]
+    return f"{quote}{value.name}{quote}: {' '.join(parts) or 'of any type'}"
 
 
 def by_name(
@@ -38,7 +43,7 @@ def by_name(
     """
 
     def refused(problem: str) -> InvalidArgument:
-        return InvalidArgument(problem, instead=f"give {', '.join(shown(value, '`') for value in declared)}")
+        return InvalidArgument(problem, instead=f"give {', '.join(declaration(value, '`') for value in declared)}")
 
     if len(inputs) > len(declared):
         raise refused(f"{len(inputs)} inputs are given, the model has {len(declared)}")

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Atom, Aval, PyTree
+from jaxport.jaxprs import Array, Atom, Aval, PyTree, aval_of
 from jaxport.jaxprs.rewrite import inlined, traced
 from jaxport.mox.programs.rewriting import TypeRewriting
 from jaxport.mox.substitution.replacement import Rewrite
@@ -75,7 +75,7 @@ def _bordered(inner: jaxprs.ClosedJaxpr, outer: jaxprs.ClosedJaxpr) -> jaxprs.Ja
 
 def _converted(atom: Atom, aval: Aval, equations: list[jaxprs.JaxprEqn]) -> Atom:
     """Append the conversion of a value to the dtype of a type; return the result."""
-    before: Aval = atom.aval
+    before = aval_of(atom)
     if before.dtype == aval.dtype:
         return atom
     (result,) = inlined(traced(lambda x: x.astype(aval.dtype), [before]).jaxpr, [atom], equations)

@@ -11,7 +11,7 @@ from jax import export as jax_export
 
 from jaxport import jaxprs
 from jaxport.columns import aligned
-from jaxport.jaxprs import Atom, Aval, Dim
+from jaxport.jaxprs import Atom, Aval, Dim, aval_of
 from jaxport.jaxprs.body_inputs import runs_bodies
 from jaxport.jaxprs.walk import bodies
 from jaxport.mox.querying.tree import short_name
@@ -132,7 +132,7 @@ class _Counter:
             self.calls[key] = self.calls.get(key, 0) + times
             self.weights.setdefault(key, set()).update(block.weights.values())
             flops = self.body(equation.params["jaxpr"].jaxpr, times)
-            made = times * sum(_bytes(v.aval) for v in equation.outvars[: block.results])
+            made = times * sum(_bytes(aval_of(v)) for v in equation.outvars[: block.results])
             known = self.costs[key]
             self.costs[key] = known[0] + flops, known[1] + made
             return flops
@@ -159,18 +159,18 @@ def _bytes(aval: Aval) -> int:
 
 def _product(equation: jaxprs.JaxprEqn) -> int:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    operand: Aval = equation.invars[0].aval
-    return 2 * _size(equation.outvars[0].aval) * math.prod(_int(operand.shape[axis]) for axis in contracted)
+    operand = aval_of(equation.invars[0])
+    return 2 * _size(aval_of(equation.outvars[0])) * math.prod(_int(operand.shape[axis]) for axis in contracted)
 
 
 def _convolution(equation: jaxprs.JaxprEqn) -> int:
-    kernel: Aval = equation.invars[1].aval
+    kernel = aval_of(equation.invars[1])
     features = _int(kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]])
-    return 2 * _size(equation.outvars[0].aval) * (_size(kernel) // features)
+    return 2 * _size(aval_of(equation.outvars[0])) * (_size(kernel) // features)
 
 
 def _elements(atoms: Sequence[Atom]) -> int:
-    return sum(_size(atom.aval) for atom in atoms)
+    return sum(_size(aval_of(atom)) for atom in atoms)
 
 
 _OF_RESULTS = frozenset({

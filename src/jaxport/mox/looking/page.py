@@ -14,7 +14,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.callables.values import is_tracer
-from jaxport.jaxprs import Array, Aval
+from jaxport.jaxprs import Array, aval_of
 from jaxport.jaxprs.body_inputs import body_names, runs_bodies
 from jaxport.jaxprs.walk import bodies
 from jaxport.mox.looking.show import count, text, title
@@ -105,7 +105,7 @@ class _Rows:
             if "." in name or path in self.shown:
                 continue
             self.shown.add(path)
-            aval: Aval = equation.invars[index].aval
+            aval = aval_of(equation.invars[index])
             known = _summary(self.held[path]) if path in self.held else ""
             yield f"<div class='body note'>{escape(f'{name}: {aval.str_short(short_dtypes=True)}')} {known}</div>"
 

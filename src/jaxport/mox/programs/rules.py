@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Array, Aval, PyTree, TreeDef
+from jaxport.jaxprs import Array, Aval, PyTree, TreeDef, aval_of
 from jaxport.jaxprs.rewrite import alone, traced_equation
 
 __all__ = ["RULED", "DerivativeRule", "equation_of", "rule_of"]
@@ -54,9 +54,9 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
     (2, 2)
     """
     run = jaxprs.jaxpr_as_fun(alone(equation))
-    operand_avals = [atom.aval for atom in equation.invars]
+    operand_avals = [aval_of(atom) for atom in equation.invars]
     differentiable = _inexact(operand_avals)
-    made = _inexact([v.aval for v in equation.outvars])
+    made = _inexact([aval_of(v) for v in equation.outvars])
 
     def only(values: Sequence[Array]) -> Callable[..., list[Array]]:
         """Return the equation as a function of the operands that have derivatives."""
@@ -89,7 +89,7 @@ def rule_of(equation: jaxprs.JaxprEqn) -> DerivativeRule:
         return results, leaves
 
     forward = jax.make_jaxpr(results_and_residuals)(*_specs(operand_avals))
-    outputs: list[Aval] = [v.aval for v in equation.outvars]
+    outputs = [aval_of(v) for v in equation.outvars]
 
     def pulled(residuals: list, cotangents: list) -> list[Array]:
         waiting = iter(cotangents)

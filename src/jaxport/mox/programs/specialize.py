@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Aval, Dim, PyTree, dims
+from jaxport.jaxprs import Aval, Dim, PyTree, aval_of, dims
 from jaxport.jaxprs.dataflow import producers
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.mox.programs.rewriting import TypeRewriting
@@ -82,6 +82,6 @@ class _Specializing(TypeRewriting):
         """Yield the variables of a body that are sizes, with their values."""
         for variable, equation in producers(jaxpr).items():
             if equation.primitive.name == "dim_as_value":
-                aval: Aval = variable.aval
+                aval = aval_of(variable)
                 number = dims.evaluate(equation.params["dim"], self.sizes)
                 yield variable, jaxprs.Literal(np.asarray(number, aval.dtype)[()], aval)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from jaxport.jaxprs.aliases import Aval, Dim
+from jaxport.jaxprs.aliases import Dim, aval_of
 from jaxport.jaxprs.releases.names import JaxprEqn
 
 __all__ = [
@@ -98,13 +98,13 @@ def _reshape(equation: JaxprEqn, axes: Axes) -> Axes | None:
 
 def _of_other_sizes(equation: JaxprEqn, axes: Axes) -> Axes:
     """Return the axes of a slice, or of a padded array."""
-    result: Aval = equation.outvars[0].aval
+    result = aval_of(equation.outvars[0])
     pairs = zip(axes, _shape(equation), result.shape, strict=True)
     return tuple(axis if before == after else cut(axis, after) for axis, before, after in pairs)
 
 
 def _shape(equation: JaxprEqn) -> Sequence[Dim]:
-    operand: Aval = equation.invars[0].aval
+    operand = aval_of(equation.invars[0])
     return operand.shape
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Atom, Aval, Dim, JaxprEqn
+from jaxport.jaxprs import Atom, Dim, JaxprEqn, aval_of
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, runs_bodies, source_of
 from jaxport.jaxprs.walk import bodies, interpret
 from jaxport.mox.querying.axes import ELEMENTWISE, Axes, AxisPart, arranged, axes_of, cut, unknown
@@ -107,13 +107,13 @@ class ParameterFlow:
         self.readings: list[Reading] = []
         self.added: dict[JaxprEqn, Axes] = {}
         self.strays = False
-        avals: list[Aval] = [variable.aval for variable in jaxpr.invars]
+        avals = [aval_of(variable) for variable in jaxpr.invars]
         inputs = [_Operand(is_constant=index in constants, is_mixed=index in constants) for index in range(len(avals))]
         for index in arguments:
             if hasattr(avals[index], "shape"):
                 inputs[index] = _Operand(FollowedValue("argument", axes_of(index, avals[index].shape), source=index))
         self._start = weight.equation if isinstance(weight, ComputedWeight) else None
-        first: Aval = avals[weight] if isinstance(weight, int) else weight.equation.outvars[0].aval
+        first = avals[weight] if isinstance(weight, int) else aval_of(weight.equation.outvars[0])
         self.shape: Sequence[Dim] = first.shape
         self.dtype = first.dtype
         self._weight = _Operand(FollowedValue("weight", axes_of(WEIGHT, self.shape)), is_constant=True)
@@ -224,7 +224,7 @@ class ParameterFlow:
         grouped = equation.params["feature_group_count"] != 1 or equation.params["batch_group_count"] != 1
         roles = _roles(own, met_axes, ())
         self.readings.append(Reading("convolution", roles, {} if grouped else channels, own.exact, is_constant[0]))
-        result: Aval = equation.outvars[0].aval
+        result = aval_of(equation.outvars[0])
         made = [unknown(size) for size in result.shape]
         made[numbers.out_spec[1]] = own.axes[features]
         if image is not None and image.kind == "argument" and equation.params["batch_group_count"] == 1:
@@ -234,12 +234,12 @@ class ParameterFlow:
     def _gathered(self, equation: JaxprEqn, known: Sequence[FollowedValue | None]) -> FollowedValue | None:
         own, indices = known[0], known[1]
         numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
-        table: Aval = equation.invars[0].aval
+        table = aval_of(equation.invars[0])
         selected = [axis for axis in numbers.start_index_map if sizes[axis] != table.shape[axis]]
         batch = tuple(getattr(numbers, "operand_batching_dims", ()))
         if own is None or not selected or any(sizes[axis] != 1 for axis in selected):
             return None
-        result: Aval = equation.outvars[0].aval
+        result = aval_of(equation.outvars[0])
         dropped = {*numbers.collapsed_slice_dims, *batch}
         kept = [axis for axis in range(len(own.axes)) if axis not in dropped]
         rows = list(_axes_of(indices, equation.invars[1])[:-1])
@@ -259,7 +259,7 @@ class ParameterFlow:
         self, equation: JaxprEqn, known: Sequence[FollowedValue | None], is_constant: Sequence[bool]
     ) -> FollowedValue | None:
         own, sizes = known[0], equation.params["slice_sizes"]
-        table: Aval = equation.invars[0].aval
+        table = aval_of(equation.invars[0])
         selected = [axis for axis, size in enumerate(table.shape) if sizes[axis] != size]
         if own is None:
             return None
@@ -295,7 +295,7 @@ class ParameterFlow:
         first = carriers[0]
         if any((value.kind, value.axes) != (first.kind, first.axes) for value in carriers):
             return None
-        result: Aval = equation.outvars[0].aval
+        result = aval_of(equation.outvars[0])
         if len(result.shape) != len(first.axes):
             return None
         if is_sum and len(carriers) == 1 and (first.exact or first.kind != "weight"):
@@ -315,8 +315,8 @@ def _is(value: FollowedValue | None, *kinds: str) -> bool:
 
 def _spread(equation: JaxprEqn, operand: Atom, value: FollowedValue) -> FollowedValue:
     """Return what is known of an operand in the shape of the result: axes of one element are repeated."""
-    before: Aval = operand.aval
-    after: Aval = equation.outvars[0].aval
+    before = aval_of(operand)
+    after = aval_of(equation.outvars[0])
     if before.shape == after.shape or len(before.shape) != len(after.shape):
         return value
     pairs = zip(value.axes, before.shape, after.shape, strict=True)
@@ -324,7 +324,7 @@ def _spread(equation: JaxprEqn, operand: Atom, value: FollowedValue) -> Followed
 
 
 def _axes_of(value: FollowedValue | None, atom: Atom) -> Axes:
-    aval: Aval = atom.aval
+    aval = aval_of(atom)
     return value.axes if value is not None else tuple(unknown(size) for size in aval.shape)
 
 
@@ -358,8 +358,8 @@ def _concatenated(
 ) -> FollowedValue | None:
     """Return what is known of a parameter beside others in one array, or of an argument among columns of indices."""
     along = equation.params["dimension"]
-    operands: list[Aval] = [atom.aval for atom in equation.invars]
-    result: Aval = equation.outvars[0].aval
+    operands = [aval_of(atom) for atom in equation.invars]
+    result = aval_of(equation.outvars[0])
     (place, *more) = [place for place, value in enumerate(known) if value is not None]
     first = known[place]
     if first is None or more:

@@ -18,7 +18,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Aval, Dim
+from jaxport.jaxprs import Aval, Dim, aval_of
 from jaxport.mox.querying.axes import AxisPart, joined_parts
 from jaxport.mox.querying.computed import ComputedWeight, computed_weights
 from jaxport.mox.querying.flow import WEIGHT, ParameterFlow, Reading
@@ -112,7 +112,7 @@ def kernels(match: Match, computed: bool = False) -> list[Kernel]:
     jaxpr = ungroup(match.node.equation.params["jaxpr"]).jaxpr
     used: list[Kernel] = []
     for index in block.named:
-        aval: Aval = jaxpr.invars[index].aval
+        aval = aval_of(jaxpr.invars[index])
         if aval.ndim >= 2 and jnp.issubdtype(aval.dtype, jnp.floating):
             used += _kernel(match, jaxpr, index, index)
     known = {kernel.index for kernel in used}
@@ -307,7 +307,7 @@ class _Place:
         firsts = list(dict.fromkeys(name.partition(".")[0] for name in block.arguments))
         name = block.arguments[source]
         argument = int(name) if all(first.isdecimal() for first in firsts) else firsts.index(name)
-        aval: Aval = jaxpr.invars[source].aval
+        aval = aval_of(jaxpr.invars[source])
         axes = list(range(aval.ndim))
         made = [] if result is None else [tuple(part for part in axis if part.size != 1) for axis in result.axes]
         for in_axes, out_axes in reversed(block.axes):

@@ -15,7 +15,7 @@ from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.marking.window import current_recorder
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Aval, Parameters, PyTree, Var
+from jaxport.jaxprs import Array, Aval, Parameters, PyTree, Var, aval_of
 from jaxport.jaxprs.alike import same_aval
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.original import Site
@@ -109,7 +109,7 @@ class Match(Mox):
     def weight_avals(self) -> dict[str, Aval]:
         """The shape and dtype of each parameter of the block, by path; inside a scan, those of one step."""
         block, invars = self.block, self.node.equation.invars
-        return {} if block is None else {path: invars[index].aval for index, path in block.named.items()}
+        return {} if block is None else {path: aval_of(invars[index]) for index, path in block.named.items()}
 
     @cached_property
     def params(self) -> dict[str, Array]:
@@ -137,12 +137,12 @@ class Match(Mox):
     @property
     def in_avals(self) -> list[Aval]:
         """The shape and dtype of each array that the call takes."""
-        return [atom.aval for atom in self.node.equation.invars[: len(arguments_of(self.node))]]
+        return [aval_of(atom) for atom in self.node.equation.invars[: len(arguments_of(self.node))]]
 
     @property
     def out_avals(self) -> list[Aval]:
         """The shape and dtype of each array that the call returns."""
-        return [atom.aval for atom in self.node.equation.outvars[: len(returns_of(self.node))]]
+        return [aval_of(atom) for atom in self.node.equation.outvars[: len(returns_of(self.node))]]
 
     def step(self, index: int) -> Match:
         """Return the block as it is in one step of the enclosing scans, with the parameters of that step.
@@ -213,7 +213,7 @@ class Match(Mox):
             around = self._around or {}
             known = {index: around[path] for index, path in block.named.items() if path in around}
             inputs = known | inputs
-        avals: list[Aval] = [atom.aval for atom in equation.invars]
+        avals = [aval_of(atom) for atom in equation.invars]
         for index, aval in enumerate(avals):
             one = jax.typeof(inputs[index]) if index in inputs else None
             if one is None or not same_aval(one, aval):
@@ -291,7 +291,7 @@ class Match(Mox):
         invars = self.node.equation.invars
         exchanged = {index: by_path[path] for index, path in self.block.named.items() if path in by_path}
         for index, value in exchanged.items():
-            aval: Aval = invars[index].aval
+            aval = aval_of(invars[index])
             new_aval = jax.typeof(value)
             if not same_aval(new_aval, aval):
                 raise InvalidArgument(
@@ -385,7 +385,7 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
     taken = {""}
     named, exchanged = (node.block.named, node.block.exchanged) if node.block is not None else ({}, {})
     for index, variable in enumerate(jaxpr.invars[first:], first):
-        aval: Aval = variable.aval
+        aval = aval_of(variable)
         path = named.get(index)
         weight = held.get(path) if path is not None and index not in exchanged else None
         value = None if weight is None else weight.value

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from jaxport.errors import QueryError
+from jaxport.mox.primitives import primitives
 from jaxport.mox.querying.xpath import Compiled, Name
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def _is_known_elsewhere(name: Name) -> bool:
 def _elsewhere(_: int) -> frozenset[str]:
     """Return the names of primitives, and of layers and functions of the libraries that are loaded."""
     from jaxport.frameworks import loaded
-    from jaxport.mox.serialize.primitives import primitives
 
     namespaces = ["jax.nn", "jax.numpy", "jax.lax", "jaxport.mox"]
     namespaces += [name for framework in loaded() for name in framework.namespaces]

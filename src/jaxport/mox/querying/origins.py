@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
-from jaxport.jaxprs import Array, Atom, Aval, PyTree
+from jaxport.jaxprs import Array, Atom, PyTree, aval_of
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, source_of
 from jaxport.jaxprs.dataflow import needed_equations, producers, reached
 from jaxport.jaxprs.rewrite import alone
@@ -91,7 +91,7 @@ def index_of(equation: jaxprs.JaxprEqn) -> int | None:
         return None
     params, operand = equation.params, equation.invars[0]
     (first, *starts), (end, *limits) = params["start_indices"], params["limit_indices"]
-    sizes: Aval = operand.aval
+    sizes = aval_of(operand)
     is_whole = not any(starts) and tuple(limits) == sizes.shape[1:] and set(params["strides"] or (1,)) == {1}
     return first if end == first + 1 and is_whole else None
 

@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.callables.framework import public_name
-from jaxport.jaxprs import Atom, Aval
+from jaxport.jaxprs import Atom, Aval, aval_of
 from jaxport.jaxprs.body_inputs import body_names, runs_bodies
 from jaxport.jaxprs.vmap_axes import Levels, Mapped, axes_of_batches, borne_by
 from jaxport.jaxprs.walk import Location, bodies
@@ -304,12 +304,12 @@ def _attributes(equation: jaxprs.JaxprEqn) -> dict[str, str]:
 
 
 def _shapes(inputs: Sequence[Atom], outputs: Sequence[Atom]) -> dict[str, str]:
-    input_texts = [shape_text(atom.aval)[2] for atom in inputs]
+    input_texts = [shape_text(aval_of(atom))[2] for atom in inputs]
     if len(outputs) == 1:
-        dtype, shape, text = shape_text(outputs[0].aval)
+        dtype, shape, text = shape_text(aval_of(outputs[0]))
         return {"shape": shape, "dtype": dtype, "inputs": "; ".join(input_texts), "outputs": text}
-    dtype, shape = shape_text(outputs[0].aval)[:2] if outputs else ("", "")
-    made = [shape_text(atom.aval)[2] for atom in outputs]
+    dtype, shape = shape_text(aval_of(outputs[0]))[:2] if outputs else ("", "")
+    made = [shape_text(aval_of(atom))[2] for atom in outputs]
     return {"shape": shape, "dtype": dtype, "inputs": "; ".join(input_texts), "outputs": "; ".join(made)}
 
 

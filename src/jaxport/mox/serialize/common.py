@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Aval, PythonFunction
+from jaxport.jaxprs import PythonFunction, aval_of
 from jaxport.jaxprs.releases.primitives import implementations
 from jaxport.jaxprs.rewrite import EquationRewriting, traced_equation
 
@@ -38,7 +38,7 @@ def _common(equation: jaxprs.JaxprEqn) -> PythonFunction | None:
     2. A call that is replaced before it is compiled is what replaces it, if it has no derivative, of which it may say more.
     """
     name, params = equation.primitive.name, equation.params
-    results: list[Aval] = [variable.aval for variable in equation.outvars]
+    results = [aval_of(variable) for variable in equation.outvars]
     if name == "empty":
         return lambda: jnp.zeros(params["shape"], params["dtype"])
     if name == "call_hi_primitive" and not any(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in results):

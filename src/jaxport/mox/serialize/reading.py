@@ -25,6 +25,7 @@ from jaxport.jaxprs import (
     PythonFunction,
     PyTree,
     Var,
+    aval_of,
     dims,
     source_info_util,
 )
@@ -33,11 +34,11 @@ from jaxport.jaxprs.body_inputs import jit_parameters
 from jaxport.jaxprs.meshes import in_body_of, local_type
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.vmap_axes import Mapped, with_record
+from jaxport.mox.primitives import collectives, implementation, keyword_values, primitives
 from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, DerivativeRule, equation_of
 from jaxport.mox.serialize.meshes import mesh_from, spec_from
-from jaxport.mox.serialize.primitives import collectives, implementation, keyword_values, primitives
 from jaxport.mox.serialize.trees import tree_from
 from jaxport.mox.serialize.values import decoded, dtype_of
 from jaxport.mox.serialize.writing import FORMAT, VERSION
@@ -348,7 +349,7 @@ def _check_jit(params: Parameters, operands: int, results: int) -> None:
 
 
 def _typed(variable: jaxprs.Var) -> Aval:
-    return variable.aval
+    return aval_of(variable)
 
 
 def _effects(params: Parameters) -> set[Effect]:

@@ -15,16 +15,16 @@ from jaxport.blocks.block import Block
 from jaxport.blocks.callables.framework import public_name
 from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
-from jaxport.jaxprs import Atom, Aval, PyTree, Var
+from jaxport.jaxprs import Atom, Aval, PyTree, Var, aval_of
 from jaxport.jaxprs.meshes import in_body_of, without_explicit_axes, without_meshes
 from jaxport.jaxprs.vmap_axes import Mapped, borne_by, transforms_of
+from jaxport.mox.primitives import keyword_values, primitives
 from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, rule_of
 from jaxport.mox.querying.tree import spelled
 from jaxport.mox.serialize.common import in_common
 from jaxport.mox.serialize.meshes import mesh_data, spec_data
-from jaxport.mox.serialize.primitives import keyword_values, primitives
 from jaxport.mox.serialize.trees import tree_data
 from jaxport.mox.serialize.values import Named, Unwritable, dtype_text, encoded
 
@@ -125,11 +125,11 @@ class _Writer:
         def named(variable: Var) -> list[JsonValue]:
             if not isinstance(variable, jaxprs.DropVar):
                 names[variable] = f"v{len(names)}"
-            return [names.get(variable, "_"), self.aval(variable.aval)]
+            return [names.get(variable, "_"), self.aval(aval_of(variable))]
 
         def read(atom: Atom) -> JsonValue:
             if isinstance(atom, jaxprs.Literal):
-                aval: Aval = atom.aval
+                aval = aval_of(atom)
                 return {
                     "value": self.value(np.asarray(atom.val, aval.dtype), "a literal"),
                     "aval": self.aval(aval),

@@ -18,7 +18,7 @@ from jaxport.blocks.callables.naming import unused
 from jaxport.blocks.callables.places import joined
 from jaxport.blocks.callables.values import is_tracer
 from jaxport.errors import InvalidArgument, Unsupported
-from jaxport.jaxprs import Array, Atom, Aval, Effect, PyTree
+from jaxport.jaxprs import Array, Atom, Aval, Effect, PyTree, aval_of
 from jaxport.jaxprs.alike import same_aval
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
 from jaxport.jaxprs.dataflow import used_variables
@@ -108,7 +108,7 @@ class _EditedBody:
         """Return the variable of a result, a new one if its shape or dtype is another now."""
         if isinstance(variable, jaxprs.DropVar):
             return Var(aval)
-        before: Aval = variable.aval
+        before = aval_of(variable)
         if same_aval(before, aval):
             return variable
         changed = Var(aval)
@@ -123,7 +123,7 @@ class _EditedBody:
         """Return the equation, with another shape for its result if it transposes a value whose shape changed."""
         if equation.primitive.name != "transpose":
             return equation
-        aval: Aval = equation.invars[0].aval
+        aval = aval_of(equation.invars[0])
         shape = tuple(aval.shape[axis] for axis in equation.params["permutation"])
         return equation.replace(outvars=[self.typed(equation.outvars[0], aval.update(shape=shape))])
 
@@ -234,7 +234,7 @@ class _Editor:
         made.equations += before
         if equation.primitive.name in PLAIN_CALLS:
             atoms = edited[0].outvars
-            outvars = [made.typed(v, atom.aval) for v, atom in zip(equation.outvars, atoms, strict=True)]
+            outvars = [made.typed(v, aval_of(atom)) for v, atom in zip(equation.outvars, atoms, strict=True)]
             equation = equation.replace(outvars=outvars)
         block = equation.params.get("block")
         if block is not None:
@@ -393,7 +393,7 @@ class _Editor:
             _effects(jaxpr.eqns, set()),
             jaxprs.DebugInfo("block", block.target, None, None),
         )
-        outvars = [made.typed(v, a.aval) for v, a in zip(equation.outvars[:results], jaxpr.outvars, strict=True)]
+        outvars = [made.typed(v, aval_of(a)) for v, a in zip(equation.outvars[:results], jaxpr.outvars, strict=True)]
         made.equations.append(
             equation.replace(
                 primitive=block_p,

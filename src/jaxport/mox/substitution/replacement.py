@@ -21,10 +21,10 @@ from jaxport.mox.programs.original import Site
 from jaxport.mox.querying.match import arguments_of, nested, returns_of
 from jaxport.mox.querying.origins import is_result
 from jaxport.mox.querying.tree import Node, name_below
+from jaxport.mox.substitution.copying import copied
 from jaxport.mox.substitution.framework import framework as programs
 from jaxport.mox.substitution.manual import manual_around
 from jaxport.mox.substitution.placing import relative
-from jaxport.mox.substitution.write_back import write_back
 
 if TYPE_CHECKING:
     from jaxport.mox.querying.match import Match
@@ -302,7 +302,7 @@ def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
         jaxpr = relative(jaxpr, block.path)
         weights = tuple(replace(weight, path=name_below(weight.path, block.path)) for weight in weights)
     is_call = _is_call(made, jaxpr)
-    module = write_back(made, {}) if is_call and not isinstance(made, Mox) else None
+    module = copied(made) if is_call and not isinstance(made, Mox) else None
     return Template(jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module)
 
 

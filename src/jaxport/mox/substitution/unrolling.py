@@ -13,7 +13,7 @@ from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
-from jaxport.jaxprs import Atom, Aval, PythonFunction, dims
+from jaxport.jaxprs import Atom, PythonFunction, aval_of, dims
 from jaxport.jaxprs.rewrite import EquationRewriting, inlined, replaced, traced, with_operands
 from jaxport.jaxprs.walk import Location, bodies, replace_bodies
 from jaxport.mox.programs.mox import Mox
@@ -173,7 +173,7 @@ def _written_out(scan: jaxprs.JaxprEqn, stack: _Stack | None) -> tuple[list[jaxp
             stacked.append(variable)
             continue
         parts = [made[step][position] for step in range(length)]
-        aval: Aval = variable.aval
+        aval = aval_of(variable)
         build = lambda *values, aval=aval: jnp.stack(values) if values else jnp.zeros(aval.shape, aval.dtype)
         stacked.append(_computed(build, parts, scan, equations))
     return equations, [*carry, *stacked]

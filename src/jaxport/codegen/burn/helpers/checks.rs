@@ -14,6 +14,22 @@ pub fn check_shape<const D: usize>(
     Ok(())
 }
 
+/// Says what is wrong with the shape of an input that may be empty along an axis, as a cache is when it begins.
+pub fn check_cache<const D: usize>(
+    name: &str,
+    shape: [usize; D],
+    needed: [usize; D],
+    declared: &str,
+    axis: usize,
+) -> Result<(), String> {
+    let mut rest = shape;
+    if shape == needed && shape[axis] == 0 {
+        rest[axis] = 1;
+        return check_shape(name, rest, rest, declared);
+    }
+    check_shape(name, shape, needed, declared)
+}
+
 /// Says that a size is not one that the model accepts.
 pub fn check_size(name: &str, size: usize, least: usize, most: usize) -> Result<(), String> {
     if size < least {

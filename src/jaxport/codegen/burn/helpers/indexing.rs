@@ -140,6 +140,11 @@ pub fn gather_nd<const D: usize, const DI: usize, const DO: usize, K: Basic>(
         let rows = Tensor::arange(0..whole[axis] as i64, options).reshape(row);
         indices = Tensor::cat(vec![rows.expand::<DI, _>(Shape::new(whole)), indices], DI - 1);
     }
+    if indices.dims().contains(&0) {
+        let (found, size) = (&indices.dims()[..DI - 1], indices.dims()[DI - 1]);
+        let shape = [found, &x.dims()[size..]].concat();
+        return Tensor::empty(Shape::from(shape), (&x.device(), x.dtype()));
+    }
     let (places, sizes) = placed(indices, &x.dims());
     x.gather_nd::<DI, DO>(places.clamp_min(0).min_pair(sizes - 1))
 }
@@ -152,6 +157,9 @@ pub fn scatter_nd<const D: usize, const DI: usize, const DU: usize, K: Basic>(
     updates: Tensor<DU, K>,
     operation: IndexingUpdateOp,
 ) -> Tensor<D, K> {
+    if indices.dims().contains(&0) {
+        return x;
+    }
     let rows = x.dims()[0];
     let (places, sizes) = placed(indices, &x.dims());
     let outside = places.clone().lower_elem(0).bool_or(places.clone().greater_equal(sizes));

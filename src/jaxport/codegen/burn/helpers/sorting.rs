@@ -75,3 +75,58 @@ pub fn top_k_int<const D: usize>(x: Tensor<D, Int>, k: usize) -> (Tensor<D, Int>
     let indices = ordered(keys, dims, D - 1, k, |a, b| b.cmp(&a), &device);
     (x.gather(D - 1, indices.clone()), indices)
 }
+
+/// Where each of the different slices along an axis is first, which of them each is, and how often each is: in order.
+fn slices_apart<const D: usize, T: Copy>(
+    keys: Vec<T>,
+    dims: [usize; D],
+    axis: usize,
+    compare: impl Fn(T, T) -> Ordering,
+    device: &Device,
+) -> (Tensor<1, Int>, Tensor<1, Int>, Tensor<1, Int>) {
+    let (size, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
+    let outer = dims[..axis].iter().product::<usize>();
+    let places = || (0..outer).flat_map(|row| (0..inner).map(move |column| row * size * inner + column));
+    let in_order = |a: usize, b: usize| {
+        let compared = places().map(|at| compare(keys[at + a * inner], keys[at + b * inner]));
+        compared.fold(Ordering::Equal, Ordering::then)
+    };
+    let mut order: Vec<usize> = (0..size).collect();
+    order.sort_by(|&a, &b| in_order(a, b));
+    let (mut first, mut counts) = (Vec::<i32>::new(), Vec::<i32>::new());
+    let mut inverse = vec![0i32; size];
+    for (rank, &index) in order.iter().enumerate() {
+        if rank == 0 || in_order(order[rank - 1], index) != Ordering::Equal {
+            first.push(index as i32);
+            counts.push(0);
+        }
+        inverse[index] = first.len() as i32 - 1;
+        *counts.last_mut().expect("there is one") += 1;
+    }
+    let tensor = |numbers: Vec<i32>| {
+        let shape = [numbers.len()];
+        Tensor::from_data(TensorData::new(numbers, shape), (device, DType::I32))
+    };
+    (tensor(first), tensor(inverse), tensor(counts))
+}
+
+/// Where each of the different slices of `x` along an axis is first, which of them each is, and how often each is: `jnp.unique`.
+pub fn distinct<const D: usize>(
+    x: Tensor<D>,
+    axis: usize,
+) -> (Tensor<1, Int>, Tensor<1, Int>, Tensor<1, Int>) {
+    let (dims, device) = (x.dims(), x.device());
+    let keys: Vec<f64> = x.into_data().iter().collect();
+    let compare = |a: f64, b: f64| nan_last(a, b);
+    slices_apart(keys, dims, axis, compare, &device)
+}
+
+/// Where each of the different slices of the integers `x` along an axis is first, which of them each is, and how often each is.
+pub fn distinct_int<const D: usize>(
+    x: Tensor<D, Int>,
+    axis: usize,
+) -> (Tensor<1, Int>, Tensor<1, Int>, Tensor<1, Int>) {
+    let (dims, device) = (x.dims(), x.device());
+    let keys: Vec<i64> = x.into_data().iter().collect();
+    slices_apart(keys, dims, axis, |a, b| a.cmp(&b), &device)
+}

@@ -12,10 +12,10 @@ from jax.core import max_dim, min_dim
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.indexing import INDEX, fill_of, is_extreme
-from jaxport.codegen.burn.rules.reductions import of_kind, reduced
+from jaxport.codegen.burn.rules.reductions import of_kind, on_numbers, reduced
 from jaxport.codegen.burn.rules.registry import call
 from jaxport.codegen.burn.rules.shapes import added_axes, part_of, stack as stacked
-from jaxport.codegen.burn.values import TypedValue, same, tensor
+from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
 from jaxport.codegen.rust.nodes import Array, Literal, method, path_call
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step
@@ -162,6 +162,36 @@ def take(
     operands = body.tensor(number), Literal(str(axis)), body.tensor(indices), body.literal(fill_of(x), number.dtype)
     made = tensor(body.helper("take_filled", *operands, generics=ranks), step.outputs.shape, number.dtype)
     return converted(body, made, x.dtype)
+
+
+def _index(step: Step, node: ast.expr) -> ast.expr:
+    """Return indices in the type that they were recorded in: Burn has them in the device's own."""
+    return method(node, "cast", Literal(f"IntDType::{dtype_name(np.dtype(step.outputs.dtype))}"))
+
+
+@call("jnp.argwhere")
+def argwhere(body: RustBody, step: Step, x: TypedValue, size: Dim) -> TypedValue:
+    """As many rows as there are elements that are not zero: NaN is one of these, too."""
+    node = body.tensor(x)
+    node = node if x.kind == "Bool" else method(node, "not_equal_elem", Literal("0"))
+    return tensor(_index(step, method(node, "argwhere")), step.outputs.shape, step.outputs.dtype)
+
+
+@call("helper.selected")
+def selected(body: RustBody, step: Step, x: TypedValue, indices: TypedValue, axis: int) -> TypedValue:
+    node = on_numbers(body, x, lambda node: method(node, "select", Literal(str(axis)), body.tensor(indices)))
+    return tensor(node, step.outputs.shape, x.dtype)
+
+
+@call("helper.distinct")
+def distinct(
+    body: RustBody, step: Step, x: TypedValue, axis: int, size: Dim
+) -> list[TypedValue]:  # fmt: skip
+    if not body.is_inline:
+        raise NotPrintable("distinct elements in a loop", "compute them outside of it")
+    number = converted(body, x, INDEX) if x.kind == "Bool" else x
+    body.whole = body.helper(of_kind("distinct", number), body.tensor(number), Literal(str(axis)))
+    return [tensor(body.whole, out.shape, out.dtype) for out in step.outputs]
 
 
 @call("jnp.take_along_axis")

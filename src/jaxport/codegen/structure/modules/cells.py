@@ -1,4 +1,9 @@
-"""A layer with its normalization and activation, again and again in one module, as a module: `ConvNorm`."""
+"""A layer with its normalization and activation, again and again in one module, as a module: `ConvNorm`.
+
+Before and after:
+
+    stem: conv norm relu conv norm relu conv norm relu   →   stem: ConvNorm ConvNorm ConvNorm
+"""
 
 from __future__ import annotations
 

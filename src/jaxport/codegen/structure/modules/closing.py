@@ -4,6 +4,12 @@ Exporters lose the scopes of some operators, and order operators as they like. A
 inside are the nodes of a graph, and a cycle in it shows a part in the wrong place: an operator that needs a module and that
 the same module needs belongs to it; modules that need each other cannot be calls, and one of them is dissolved: its parts
 move to the level around.
+
+    block.norm    y = norm(x)                      x = self.block(x)
+    (no scope)    z = y * 2            →           with, in the class of `block`:
+    block.dense   x = dense(z)                         return self.dense(self.norm(x) * 2)
+
+`block` needs the product, and the product needs `block`: a cycle, so the product belongs into `block`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Calls that follow one another, of the elements of a list or of one module, as a loop."""
+"""Calls that follow one another, of the elements of a list or of one module, as a loop.
+
+    x = self.layers[0](x, mask)
+    x = self.layers[1](x, mask)      →      for layer in self.layers:
+    x = self.layers[2](x, mask)                 x = layer(x, mask)
+
+What each call reads of another array, a cache for each layer, is looped over beside the layers: `zip(self.layers, caches)`. What
+each call returns beside the carried value is collected in a list.
+"""
 
 from __future__ import annotations
 

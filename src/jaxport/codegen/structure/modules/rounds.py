@@ -2,6 +2,13 @@
 
 `for layer in self.layers: x = nn.relu(layer(x))` is one round for each element. A round begins with an element, and has
 all that depends on the rounds so far; what does not is computed before.
+
+    x = self.layers[0](x)           class Round:                         for round in rounds:
+    x = nn.relu(x)                      x = self.layer(x)                    x = round(x)
+    x = self.layers[1](x)       →       return nn.relu(x)           →
+    x = nn.relu(x)
+
+The class is never printed: `loops` makes the loop of the calls, and the printer writes the body of a round into it.
 """
 
 from __future__ import annotations

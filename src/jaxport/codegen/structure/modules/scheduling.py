@@ -1,4 +1,12 @@
-"""The order of a module's items: each value directly before its first reader, operands in the order of the reader's."""
+"""The order of a module's items: each value directly before its first reader, operands in the order of the reader's.
+
+Before and after:
+
+    a = f(x)                    a = f(x)
+    b = g(y)         →          c = h(a)
+    c = h(a)                    b = g(y)
+    return c + k(b)             return c + k(b)
+"""
 
 from __future__ import annotations
 

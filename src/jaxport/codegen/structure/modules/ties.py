@@ -1,4 +1,10 @@
-"""Parameters that operators share, copies of one, and others that only happen to be equal."""
+"""Parameters that operators share, copies of one, and others that only happen to be equal.
+
+Before and after:
+
+    table lookup `embed.weight`, and `h @ embed.weight.T` in the head   →   the head calls the embedding's table: a tie
+    `layers.0.norm.weight` is `layers.1.norm.weight`, all ones          →   a weight each: they are equal by chance
+"""
 
 from __future__ import annotations
 
@@ -12,15 +18,15 @@ from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.structure.modules.scopes import chain_of_path
 from jaxport.codegen.tree import Leaf, Op
 from jaxport.importer.calls import Chain, called
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import given_name, unique
-from jaxport.importer.program import Program
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["copies", "element_of_all", "owned_by_elements", "place_shared", "shared"]
 
 
 def copies(
-    steps: Iterable[Step], names: Mapping[Variable, str], program: Program, chains: Mapping[Hashable, Chain]
+    steps: Iterable[Step], names: Mapping[Variable, str], program: ImportedProgram, chains: Mapping[Hashable, Chain]
 ) -> dict[Variable, Variable]:
     """Return the parameters that are copies of another, each with that one.
 
@@ -184,7 +190,7 @@ def _without_positions(path: str) -> str:
     return re.sub(r"(?<=[._])\d+(?=[._]|$)", "", path)
 
 
-def element_of_all(program: Program, name: str) -> float | None:
+def element_of_all(program: ImportedProgram, name: str) -> float | None:
     """Return the number that all elements of a parameter are; None if they differ. Those of an empty one are 0."""
     array = program.weights.host_array(name).ravel()
     if array.size == 0:

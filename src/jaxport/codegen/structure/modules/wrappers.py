@@ -1,4 +1,9 @@
-"""Modules that only call another one: the names of exporters make them, nobody would write a class for them."""
+"""Modules that only call another one: the names of exporters make them, nobody would write a class for them.
+
+Before and after:
+
+    self.encoder.layer.0.attention(x)   →   self.encoder.0.attention(x)   where `layer` only calls its child
+"""
 
 from __future__ import annotations
 

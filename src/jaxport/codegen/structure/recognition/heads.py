@@ -1,4 +1,10 @@
-"""Attention layers: a module of the projections of all heads, and of nothing but their attention, is one layer."""
+"""Attention layers: a module of the projections of all heads, and of nothing but their attention, is one layer.
+
+Before and after:
+
+    q, k, v = self.query(x), self.key(x), self.value(x), each reshaped to heads     a module of nothing else:
+    self.out(dot_product_attention(q, k, v) merged to one axis)                  →  self.attention(x)
+"""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from jaxport.codegen.rewriting.producers import number
 from jaxport.codegen.structure.recognition.convolutions import convolution, stored_convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
+from jaxport.codegen.structure.recognition.narrow import NARROW, rounded_linear, rounded_normalization
 from jaxport.codegen.structure.recognition.quantization import (
     dequantized,
     dynamic_linear,
@@ -36,8 +36,6 @@ ROOT_MEAN_SQUARE = "x * lax.rsqrt(jnp.mean(x * x, axis=axes, keepdims=True) + ep
 """The division by the root mean square."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-NARROW = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
-"""Types whose statistics are computed in single precision."""
 
 
 class Standardized(NamedTuple):
@@ -86,6 +84,10 @@ def normalization(op: Op, matcher: Matcher) -> Layer | None:
     out = op.outputs[0]
     if out.dtype not in (np.float32, *NARROW) or not out.shape:
         return None
+    if out.dtype in NARROW and op.step.name == "astype":
+        inside = matcher.made.get(op.step.args[0]) if isinstance(op.step.args[0], Variable) else None
+        is_own = inside is not None and len(inside.outputs) == 1 and matcher.uses[inside.outputs[0]] == 1
+        return rounded_normalization(op, normalization(inside, matcher) if inside and is_own else None, matcher)
     if out.dtype in NARROW:
         return _in_single_precision(op, matcher)
     if op.step.name == FIRST:
@@ -212,6 +214,7 @@ Recogniser = Callable[[Op, Matcher], Layer | None]
 RECOGNISERS: list[Recogniser] = [
     stored_linear,
     linear,
+    rounded_linear,
     quantized_linear,
     dynamic_linear,
     stored_convolution,

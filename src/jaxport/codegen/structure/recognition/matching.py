@@ -15,7 +15,7 @@ from jaxport.codegen.rewriting.steps import REARRANGING
 from jaxport.codegen.structure.recognition.quantization import dequantized
 from jaxport.codegen.tree import Layer, Leaf, Op, Weight
 from jaxport.importer.calls import Chain, called
-from jaxport.importer.program import Program
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
@@ -41,7 +41,7 @@ class LayerWeights:
       accepts: whether the target has a layer.
     """
 
-    program: Program
+    program: ImportedProgram
     names: Mapping[Variable, str]
     files: Mapping[Variable, str]
     shared: Mapping[Variable, Op | None]

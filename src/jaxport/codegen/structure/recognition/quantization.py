@@ -1,4 +1,10 @@
-"""Quantized files: weights that are dequantized once, and values that are rounded to those of an integer type, as one call."""
+"""Quantized files: weights that are dequantized once, and values that are rounded to those of an integer type, as one call.
+
+Before and after:
+
+    DequantizeLinear(q, s) of a stored `q`, read by one product   →   a layer whose kernel is `q * s`, computed once
+    DequantizeLinear(QuantizeLinear(x, s, z), s, z)               →   fake_quantized(x, s, z, dtype)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Convolutions with their channels last, as the frameworks have them, and transposes moved out of their way."""
+"""Convolutions with their channels last, as the frameworks have them, and transposes moved out of their way.
+
+    conv(x, w)   of channels first   →   conv(x.transpose(0, 2, 3, 1), w).transpose(0, 3, 1, 2)
+    relu(x.transpose(0, 3, 1, 2))    →   relu(x).transpose(0, 3, 1, 2)
+    x.transpose(0, 3, 1, 2).transpose(0, 2, 3, 1)   →   x
+
+So transposes move down through what computes elementwise, until two of them meet.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Parts of values: lookups of rows, slices, and single elements of an axis."""
+"""Parts of values: lookups of rows, slices, and single elements of an axis.
+
+    jnp.take(x, 0, axis=1)                       →   x[:, 0]
+    x[:4][:, 2:]                                 →   x[:4, 2:]
+    jnp.squeeze(jnp.split(x, 3, axis=1)[2], 1)   →   x[:, 2]
+    jnp.transpose(x, (2, 0, 1))[0]               →   x[:, :, 0]
+
+Known positions 0, 1 … into a parameter become those of `jnp.arange`, so that a table of positions is an embedding.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Products of matrices that exporters write for linear layers: of flattened rows, and of columns."""
+"""Products of matrices that exporters write for linear layers: of flattened rows, and of columns.
+
+Before and after:
+
+    (x.reshape(-1, 64) @ w).reshape(batch, length, 32)   →   x @ w   of `x` of shape (batch, length, 64)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Names for the values of a module, used again once nothing reads the value that they had: `x = self.norm(x)`."""
+"""Names for the values of a module, used again once nothing reads the value that they had: `x = self.norm(x)`.
+
+Before and after:
+
+    value = self.norm(x)                  x = self.norm(x)
+    value_1 = self.dense(value)    →      x = self.dense(x)
+    return value_1                        return x
+"""
 
 from __future__ import annotations
 

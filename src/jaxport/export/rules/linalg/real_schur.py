@@ -47,7 +47,7 @@ def double_step(t, z, first, last, count):
     return jnp.triu(t, -1), z
 
 
-def split(t, z, last):
+def block_split(t, z, last):
     """Rotate the last two rows and columns: to zero below the diagonal, or to equal elements on it."""
     rows = jnp.arange(t.shape[-1])
     (a, b), (c, d) = block(t, last)
@@ -76,7 +76,7 @@ def real_schur_of_one(a):
         t = jnp.where((rows[:, None] == first) & (rows == first - 1), 0, t)
         deflations = [
             lambda t, z: (t, z, last - 1, jnp.zeros_like(count)),
-            lambda t, z: (*split(t, z, last), last - 2, jnp.zeros_like(count)),
+            lambda t, z: (*block_split(t, z, last), last - 2, jnp.zeros_like(count)),
             lambda t, z: (*double_step(t, z, first, last, count), last, count + 1),
         ]
         return lax.switch(jnp.minimum(last - first, 2), deflations, t, z)

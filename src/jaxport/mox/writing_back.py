@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import jax
 
-from jaxport.blocks.callables.naming import leaf_paths
 from jaxport.blocks.callables.places import Types
 from jaxport.errors import InvalidArgument
+from jaxport.frameworks import loaded
 from jaxport.jaxprs import Array, Module, PyTree
 from jaxport.jaxprs.identity import IdentityMap
-from jaxport.mox.programs.mox import is_parameter
+from jaxport.mox.edits.lora import TARGET
+from jaxport.mox.edits.merging import merge_lora
+from jaxport.mox.programs.mox import Mox, is_parameter
+from jaxport.mox.querying.match import REPLACED, REWRITTEN
 from jaxport.mox.querying.tree import Node
-
-if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
+from jaxport.mox.substitution.copying import copied, taken_apart
 
 __all__ = ["write_back"]
 
@@ -44,37 +44,20 @@ def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str 
     if not isinstance(params, Mapping):
         return _written(model, params, prefix)
     values = {path.removeprefix(f"{prefix}.") if prefix else path: value for path, value in params.items()}
-    paths, old, rebuild = _taken_apart(model)
+    paths, old, rebuild = taken_apart(model)
     _check(dict(zip(paths, old, strict=True)), values, type(model).__name__)
     # An array that lies in several places is one parameter of the Mox, at the first of its paths.
     shared = IdentityMap((value, values[path]) for path, value in zip(paths, old, strict=True) if path in values)
     return rebuild([values.get(path, shared.get(value, value)) for path, value in zip(paths, old, strict=True)])
 
 
-def _taken_apart(model: PyTree) -> tuple[list[str], list[Array], Callable[[list[Array]], PyTree]]:
-    """Return the paths and the values of the arrays of a model, and what makes a model of other values."""
-    from jaxport.frameworks import loaded
-
-    types = Types(loaded())
-    framework = types.root_framework_of(model)
-    lifted = framework.lift(model) if framework is not None else None
-    if lifted is not None:
-        return [leaf.path for leaf in lifted.leaves], [leaf.value for leaf in lifted.leaves], lifted.rebuild
-    leaves, tree = jax.tree.flatten(model)
-    return leaf_paths([("", model)], types.is_variable), leaves, lambda new: jax.tree.unflatten(tree, new)
-
-
 def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
     """Return the model with the parameters of a Mox, and with the modules that have taken the place of others."""
-    from jaxport.frameworks import loaded
-    from jaxport.mox.edits.lora import TARGET
-    from jaxport.mox.edits.merging import merge_lora
-
     nodes = [node for node in mox.tree.nodes if node.block is not None]
     _check_edits(mox, type(model).__name__, nodes)
     adapted = any(node.block is not None and node.block.target == TARGET for node in nodes)
     below = lambda path: path.removeprefix(f"{prefix}.") if prefix else path
-    held = {*_taken_apart(model)[0]}
+    held = {*taken_apart(model)[0]}
     # Statistics and counts are written, too. Other arrays that no module holds are part of the code, unless they were given.
     state = {
         weight.path: weight.value
@@ -87,15 +70,15 @@ def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
         return write_back(model, values, prefix=prefix)
     framework = Types(loaded()).root_framework_of(model)
     if framework is not None and framework.lift(model) is not None:
-        model = write_back(model, {})  # those that cannot change keep the identity of their parts
-    paths, arrays, _ = _taken_apart(model)
+        model = copied(model)  # those that cannot change keep the identity of their parts
+    paths, arrays, _ = taken_apart(model)
     old = IdentityMap((array, path) for path, array in reversed(list(zip(paths, arrays, strict=True))))
     names: dict[str, str] = {}
     for path, module in modules.items():
-        model = _with_module(model, below(path).split("."), write_back(module, {}))
+        model = _with_module(model, below(path).split("."), copied(module))
         names |= _names_of_new(mox, path, module)
     # An array of a module that is gone may lie in another, too: it has kept its name, which is that of its first place.
-    paths, arrays, _ = _taken_apart(model)
+    paths, arrays, _ = taken_apart(model)
     head = f"{prefix}." if prefix else ""
     for path, array in zip(paths, arrays, strict=True):
         if not any(f"{head}{path}".startswith(f"{new}.") for new in modules) and array in old:
@@ -110,8 +93,6 @@ def _names_of_new(mox: Mox, path: str, module: Module) -> dict[str, str]:
 
     It is the path, with a number behind it if an array that is still in use has that name.
     """
-    from jaxport.frameworks import loaded
-
     framework = Types(loaded()).root_framework_of(module)
     leaves = [f"{path}.{leaf.path}" for leaf in framework.leaves(module)] if framework is not None else []
     blocks = [node.block for node in mox.tree.nodes if _is_new(node, path)]
@@ -127,16 +108,11 @@ def _names_of_new(mox: Mox, path: str, module: Module) -> dict[str, str]:
 
 def _is_new(node: Node, path: str) -> bool:
     """Whether a node is the block of a module that has taken the place of another at a path."""
-    from jaxport.mox.querying.match import REPLACED
-
     return node.block is not None and node.block.path == path and REPLACED in node.block.options
 
 
 def _check_edits(mox: Mox, name: str, nodes: Sequence[Node]) -> None:
     """Refuse edits that an object with the structure of the model cannot express."""
-    from jaxport.mox.edits.lora import TARGET
-    from jaxport.mox.querying.match import REPLACED, REWRITTEN
-
     modules = mox.modules or {}
     explained = set()  # the blocks around what can be written
     for node in nodes:
@@ -178,8 +154,6 @@ def _with_module(model: PyTree, keys: Sequence[str], module: Module) -> PyTree:
 
     NNX models, which are copies already, are changed in place.
     """
-    from jaxport.frameworks import loaded
-
     old = model
     try:
         for key in keys:

@@ -1,0 +1,157 @@
+"""Functions of JAX and of the frameworks that ask for the number of a size, in a form that any size has.
+
+While a window is open, a call with a symbolic size runs the function here instead: `jax.lax.associative_scan` is a scan, since
+the tree that JAX writes has a depth for each size. All other calls run the function as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.export import is_symbolic_dim
+
+from jaxport.jaxprs import Dim, InconclusiveDimensionOperation, PythonFunction, PyTree, source_info_util
+
+__all__ = ["functions_of_open_sizes"]
+
+source_info_util.register_exclusion(__file__)
+
+
+def _associative_scan(original: PythonFunction) -> PythonFunction:
+    @functools.wraps(original)
+    def associative_scan(fn: PythonFunction, elems: PyTree, reverse: bool = False, axis: int = 0) -> PyTree:
+        leaves, tree = jax.tree.flatten(elems)
+        if not any(is_symbolic_dim(x.shape[axis]) for x in leaves):
+            return original(fn, elems, reverse, axis)
+
+        def step(state: list[jax.Array], rows: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
+            results = fn(tree.unflatten(state), tree.unflatten([jnp.expand_dims(x, axis) for x in rows]))
+            joined = jax.tree.leaves(results)
+            return joined, [jnp.squeeze(x, axis) for x in joined]
+
+        size = leaves[0].shape[axis]
+        begins, edge = (0, size - 1) if reverse else (1, 0)
+        first = [lax.slice_in_dim(x, edge, edge + 1, axis=axis) for x in leaves]
+        others = [jnp.moveaxis(lax.slice_in_dim(x, begins, begins + size - 1, axis=axis), axis, 0) for x in leaves]
+        rows = [jnp.moveaxis(x, 0, axis) for x in lax.scan(step, first, others, reverse=reverse)[1]]
+        pairs = zip(rows, first, strict=True) if reverse else zip(first, rows, strict=True)
+        return tree.unflatten([jnp.concatenate(pair, axis) for pair in pairs])
+
+    return associative_scan
+
+
+def _is_before(x: jax.Array, y: jax.Array) -> jax.Array:
+    return (x < y) | (jnp.isnan(y) & ~jnp.isnan(x)) if jnp.issubdtype(x.dtype, jnp.floating) else x < y
+
+
+def _searchsorted(original: PythonFunction) -> PythonFunction:
+    @functools.wraps(original)
+    def searchsorted(
+        a: PyTree, v: PyTree, side: str = "left", sorter: PyTree = None, *, method: str = "scan"
+    ) -> jax.Array:
+        dtype = jnp.result_type(a, v)
+        is_open = jnp.ndim(a) == 1 and is_symbolic_dim(jnp.shape(a)[0])
+        if not is_open or side not in ("left", "right") or jnp.issubdtype(dtype, jnp.complexfloating):
+            return original(a, v, side, sorter, method=method)
+        table = jnp.asarray(a, dtype) if sorter is None else jnp.asarray(a, dtype)[sorter]
+        values = jnp.asarray(v, dtype)[..., None]
+        # A search by halves has a number of steps that depends on the size. NaN comes last.
+        is_before = _is_before(table, values) if side == "left" else ~_is_before(values, table)
+        return is_before.sum(-1, dtype=np.int32)
+
+    return searchsorted
+
+
+def _is_less(one: Dim, other: Dim) -> bool:
+    """Whether one size is the smaller one; either answer if they can only be equal otherwise.
+
+    Raises:
+      InconclusiveDimensionOperation: what is known of the symbols does not tell.
+    """
+    try:
+        return not one >= other
+    except InconclusiveDimensionOperation:
+        return bool(other >= one)
+
+
+def _sliding(original: PythonFunction) -> PythonFunction:
+    """Wrap `convolve` or `correlate`, which ask which of the two is longer even where either will do."""
+    is_convolution = original.__name__ == "convolve"
+
+    @functools.wraps(original)
+    def sliding(a: PyTree, v: PyTree, *args: PyTree, **options: PyTree) -> PyTree:
+        shapes = [jnp.shape(a), jnp.shape(v)]
+        if [len(shape) for shape in shapes] != [1, 1] or not any(is_symbolic_dim(shape[0]) for shape in shapes):
+            return original(a, v, *args, **options)
+        mode, *_ = *args, options.get("mode", "full" if is_convolution else "valid")
+        if mode not in ("full", "same", "valid"):
+            raise ValueError("mode must be one of ['full', 'same', 'valid']")
+        accumulated = options.get("preferred_element_type")
+        dtype = jnp.result_type(a, v, *([] if accumulated else [float]))  # `float` is weak: float32 stays
+        signal, kernel = jnp.asarray(a, dtype), jnp.asarray(v, dtype)
+        if not is_convolution:
+            kernel = jnp.conj(kernel)
+        signals, size = signal.shape[0], kernel.shape[0]
+        if mode == "full":
+            is_swapped = is_symbolic_dim(size) and not is_symbolic_dim(signals)
+        elif mode == "same" and not is_convolution:
+            is_swapped = bool(signals < size)  # for equal sizes that is not the same
+        else:
+            is_swapped = _is_less(signals, size)
+        if is_swapped:
+            signal, kernel = kernel, signal
+        size = kernel.shape[0]
+        padding = {"full": (size - 1, size - 1), "same": (size // 2, size - size // 2 - 1), "valid": (0, 0)}[mode]
+        result = lax.conv_general_dilated(
+            signal[None, None],
+            (jnp.flip(kernel) if is_convolution else kernel)[None, None],
+            (1,),
+            [padding],
+            precision=options.get("precision"),
+            preferred_element_type=accumulated,
+        )[0, 0]
+        return jnp.flip(result) if is_swapped and not is_convolution else result
+
+    return sliding
+
+
+#: By name: the function, and what wraps it.
+_FUNCTIONS: dict[str, tuple[PythonFunction, Callable[[PythonFunction], PythonFunction]]] = {
+    "associative_scan": (lax.associative_scan, _associative_scan),
+    "convolve": (jnp.convolve, _sliding),
+    "correlate": (jnp.correlate, _sliding),
+    "searchsorted": (jnp.searchsorted, _searchsorted),
+}
+
+
+def functions_of_open_sizes() -> Iterator[tuple[ModuleType, str, Callable[[PythonFunction], PythonFunction]]]:
+    """Yield the modules that hold one of these functions, its name, and what wraps it; `from jax.lax import …` makes such a module.
+
+    >>> ("jax.lax", "associative_scan") in {(module.__name__, name) for module, name, _ in functions_of_open_sizes()}
+    True
+    """
+    for module in list(sys.modules.values()):
+        if type(module) is ModuleType:
+            held = vars(module)
+            for name in held.keys() & _FUNCTIONS.keys():
+                function, _ = _FUNCTIONS[name]
+                # Another window has put the wrapper there.
+                if held[name] is function or getattr(held[name], _MARK, None) == name:
+                    yield module, name, functools.partial(_marked, name)
+
+
+# The wrapper of a function has its name here.
+_MARK = "__jaxport_open_sizes__"
+
+
+def _marked(name: str, original: PythonFunction) -> PythonFunction:
+    wrapped = _FUNCTIONS[name][1](original)
+    setattr(wrapped, _MARK, name)
+    return wrapped

@@ -1,0 +1,96 @@
+"""An imported program as what records, prints and explains it sees it: `jaxport.importer.program.Program`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Protocol
+
+import jax
+import numpy as np
+import onnx_ir as ir
+
+from jaxport.importer.modules import NodeModule, NodePlace
+from jaxport.importer.resolving.graph import Body, BoundNode
+from jaxport.importer.tensors.weights import Weights
+from jaxport.importer.values.host import Key, RuntimeValue
+
+__all__ = ["ImportedProgram"]
+
+
+class ImportedProgram(Protocol):
+    """A function of the inputs of a model, and the graph that it computes.
+
+    Attributes:
+      model: the model.
+      body: its graph, with each node bound to the function of its operator.
+      weights: its parameters, and how they are stored.
+      inputs: the inputs of the graph that are no initializers.
+    """
+
+    model: ir.Model
+    body: Body
+    weights: Weights
+    inputs: list[ir.Value]
+
+    @property
+    def name(self) -> str:
+        """The name of the model's graph."""
+        ...
+
+    @cached_property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs."""
+        ...
+
+    @cached_property
+    def output_names(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        ...
+
+    @cached_property
+    def static_inputs(self) -> tuple[str, ...]:
+        """The inputs whose values decide shapes."""
+        ...
+
+    @cached_property
+    def modules(self) -> NodeModule:
+        """The tree of the modules that the file names."""
+        ...
+
+    @property
+    def places(self) -> Mapping[BoundNode, NodePlace]:
+        """The place of each node in the tree of modules."""
+        ...
+
+    @property
+    def param_specs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """The shape and dtype of each parameter."""
+        ...
+
+    @cached_property
+    def constants(self) -> dict[str, np.ndarray]:
+        """The initializers that are no parameters."""
+        ...
+
+    @property
+    def untied(self) -> Mapping[str, str]:
+        """The parameters that share a tensor of the file with others, with that tensor's name."""
+        ...
+
+    def apply(
+        self,
+        params: Mapping[str, RuntimeValue],
+        /,
+        *inputs: RuntimeValue,
+        rng: Key | None = None,
+        **named: RuntimeValue,
+    ) -> RuntimeValue:
+        """Return the outputs as a caller gets them."""
+        ...
+
+    def evaluate(
+        self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None = None
+    ) -> Sequence[RuntimeValue]:
+        """Return the outputs in the evaluator's form."""
+        ...
