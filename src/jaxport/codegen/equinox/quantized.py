@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxport.codegen.writing.quantized import quantized
+from jaxport.codegen.quantized import quantized
 
 __all__ = ["QUANTIZED", "QUANTIZED_DEFINITIONS"]
 
