@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import numpy as np
 import onnx
 import pytest
@@ -132,6 +133,15 @@ def compiled(request: pytest.FixtureRequest) -> Built:
 @pytest.mark.parametrize("name", CASES)
 def test_sizes_follow_from_values(name: str, compiled: Built) -> None:
     check_in_runtime(name, CASES[name], compiled)
+
+
+def test_places_of_64_bits_are_those() -> None:
+    with jax.enable_x64(True):
+        crate = to_crate(record_fused(jaxport.from_onnx(CASES["unique"][0]()), reads_sizes=True))
+    built = build({"unique": case_of(crate, "counted_wide")}, "counted_wide")
+    outputs = built.run("unique", {"x": FEW.astype(np.float32)})
+    assert not isinstance(outputs, RunError), outputs
+    assert {outputs[name].dtype.name for name in "fic"} == {"int64"}
 
 
 def test_fewer_than_needed_are_refused(compiled: Built) -> None:

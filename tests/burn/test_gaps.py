@@ -9,8 +9,10 @@ from unittest import mock
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
+from flax import nnx
 from onnx import numpy_helper
 
 import jaxport
@@ -54,6 +56,35 @@ def quantized() -> onnx.ModelProto:
     return model(graph, **weights, **{key: np.asarray(value) for key, value in zeros.items()})
 
 
+def quantized_layers() -> onnx.ModelProto:
+    """A table and a convolution whose weights the file has as integers."""
+    graph = """g (int64[n, 9] i) => (float[n, 4, 7] y) { t = DequantizeLinear(table, ts, tz) e = Gather(t, i)
+        r = Transpose<perm = [0, 2, 1]>(e) w = DequantizeLinear<axis = 0>(kernel, ws) y = Conv(r, w, b) }"""
+    table, kernel = np.arange(60, dtype=np.int8).reshape(20, 3), np.arange(-18, 18, dtype=np.int8).reshape(4, 3, 3)
+    scales = {
+        "ts": np.array(0.1, np.float32),
+        "tz": np.array(3, np.int8),
+        "ws": np.array([0.1, 0.2, 0.3, 0.4], np.float32),
+    }
+    return model(graph, table=table, kernel=kernel, b=some(4), **scales)
+
+
+def in_precision(precision: str) -> onnx.ModelProto:
+    """Two linear layers whose weights are integers, of sequences."""
+    rngs = nnx.Rngs(0)
+    layers = nnx.Linear(64, 48, rngs=rngs), nnx.relu, nnx.Linear(48, 24, use_bias=False, rngs=rngs)
+    exported = jaxport.to_onnx(nnx.Sequential(*layers), [("n", "t", 64)], precision=precision, target="onnxruntime")
+    return ir.to_proto(exported.model)
+
+
+def rounded() -> onnx.ModelProto:
+    """A value that is rounded to integers of 16 and 8 bits."""
+    graph = """g (float[n, 4] x) => (float[n, 4] y) { a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) c = Tanh(b)
+        d = QuantizeLinear(c, t, w) y = DequantizeLinear(d, t, w) }"""
+    zeros = {"z": np.array(-5, np.int16), "w": np.array(3, np.int8)}
+    return model(graph, s=np.array(0.01, np.float32), t=np.array(0.02, np.float32), **zeros)
+
+
 def of_functions() -> onnx.ModelProto:
     graph = "g (float[n, 4] x) => (float[n, 4] y) { h = local.block(x, a) y = local.block(h, b) }"
     function = (
@@ -95,6 +126,8 @@ SPECTRUM = """g (float[n, 90, 1] x) => (float[n, 46, 2] y, float[n, 90, 2] z, fl
 PRODUCTS = """g (float[1, 3, h, w] x) => (float[k, m] y) { a = Conv<strides = [4, 4], pads = [1, 1, 1, 1]>(x, first)
     b = Conv<strides = [4, 4]>(a, second) r = Reshape(b, rows) z = ReduceSum<keepdims = 0>(r, zero) e = Unsqueeze(z, zero)
     f = Mul(e, e) y = CumSum(f, zero) }"""
+TABLE = """g (float[b, t, 4] x, float[b, p, 4] past) => (float[b, k, 4] y) { c = Concat<axis = 1>(past, x)
+    n = Shape<start = 1, end = 2>(c) rows = Slice(w, zero, n, zero) y = Add(c, rows) }"""
 FRAMES = "g (float[n, 128, 1] x) => (float[n, f, 9, 2] y) { y = STFT(x, step, window) }"
 
 
@@ -138,6 +171,10 @@ def sequences(length: int, batch: int, *states: str) -> dict[str, np.ndarray]:
     return {"x": some(length, batch, 4), **{name: some(2, batch, 3, seed=7 + at) for at, name in enumerate(states)}}
 
 
+def cached(length: int, past: int) -> dict[str, np.ndarray]:
+    return {"x": some(2, length, 4), "past": some(2, past, 4, seed=1)}
+
+
 def positions(batch: int, length: int) -> dict[str, np.ndarray]:
     at = np.random.default_rng(1).integers(0, 16, (batch, length))
     return {"x": some(batch, 2, length, 8), "at": at}
@@ -147,6 +184,9 @@ ANGLES = some(16, 4)
 NORMAL = {"x": some(3, 4)}, {"x": -some(5, 4)}
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     "quantized": (quantized, (rows(3), rows(5))),
+    "quantized layers": (quantized_layers, ({"i": np.arange(27).reshape(3, 9) % 20}, {"i": np.arange(-9, 9).reshape(2, 9)})),
+    "products of integers": (lambda: in_precision("int8-dynamic"), ({"args_0": some(2, 3, 64)}, {"args_0": some(1, 5, 64)})),
+    "rounded": (rounded, (rows(3), rows(5))),
     "functions": (of_functions, (rows(3), rows(5))),
     "if": (lambda: model(IF, zero=np.zeros((), np.float32)), ({"x": np.ones((3, 4), np.float32)}, {"x": -np.ones((5, 4), np.float32)})),
     "loop": (lambda: model(LOOP, five=np.array(5), yes=np.array(True), half=np.array(0.5, np.float32)), (rows(3), rows(5))),
@@ -172,6 +212,7 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
         lambda: model(PRODUCTS, first=some(2, 3, 4, 4), second=some(2, 2, 4, 4), rows=np.array([2, -1]), zero=np.array([0])),
         ({"x": some(1, 3, 32, 48)}, {"x": some(1, 3, 17, 30)}),
     ),
+    "rows of a table": (lambda: model(TABLE, w=some(16, 4), zero=np.array([0]), first=np.array([1])), (cached(2, 3), cached(5, 0), cached(1, 15))),
     "frames": (lambda: model(FRAMES, 17, step=np.array(4), window=np.hanning(16).astype(np.float32)), ({"x": some(2, 128, 1)},)),
     "greedy search": (lambda: searching("GreedySearch", greedy(), decoder=decoder(1)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
     "beam search": (lambda: searching("BeamSearch", beams(3, 2), outputs=2, decoder=decoder(3)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
@@ -207,6 +248,8 @@ def stepping() -> jaxport.Exported:
 def program_of(name: str) -> jaxport.Program:
     if name == "detector":
         return jaxport.from_onnx(detector(), sizes={"chosen": 8})
+    if name == "4 bits":
+        return jaxport.from_onnx(in_precision("int4"))
     if name == "drawn":
         return jaxport.from_onnx(model(DRAWN))
     return jaxport.from_onnx(
@@ -221,12 +264,12 @@ def compiled(request: pytest.FixtureRequest) -> Built:
     cases: dict[str, Case] = {}
     for name in names:
         cases[name] = case_of(
-            to_crate(record_fused(in_model_order(program_of(name)))), f"gaps_{name.replace(' ', '_')}"
+            to_crate(record_fused(in_model_order(program_of(name)), reads_sizes=True)), f"gaps_{name.replace(' ', '_')}"
         )
     return build(cases, "gaps")
 
 
-EXTRA = ("detector", "drawn", "looped", "stepping")
+EXTRA = ("detector", "drawn", "4 bits", "looped", "stepping")
 
 
 def run(compiled: Built, name: str, inputs: Inputs) -> dict[str, np.ndarray]:
@@ -261,6 +304,7 @@ def test_a_gap_is_closed(name: str, compiled: Built) -> None:
 
 
 REFUSED = {
+    "rows of a table": (cached(9, 8), "`t + p` is 17, but has to be at most 16"),
     "einsum": ({"x": np.zeros((0, 4), np.float32)}, "`x` has the shape [0, 4], but no size of [n, 4] may be 0"),
     "scan": ({"x": some(3, 5)}, "`x` has the shape [3, 5], but needs [n, 4], such as [3, 4]"),
     "rotary": (
@@ -292,6 +336,14 @@ def test_what_is_drawn_has_the_distribution(compiled: Built) -> None:
     np.testing.assert_allclose(drawn["kept"].reshape(3, -1).mean(1), [0, 0.25, 1], atol=0.02)
     for row, expected in zip(drawn["chosen"], shares, strict=True):
         np.testing.assert_allclose(np.bincount(row, minlength=3) / row.size, expected, atol=0.02)
+
+
+def test_weights_of_few_bits_are_those_of_the_file(compiled: Built) -> None:
+    """ONNX Runtime rounds what it multiplies them with, too."""
+    for x in (some(2, 3, 64), some(1, 5, 64)):
+        expected = np.asarray(program_of("4 bits")(args_0=x))
+        (found,) = run(compiled, "4 bits", {"args_0": x}).values()
+        np.testing.assert_allclose(found, expected, atol=LIMIT * np.abs(expected).max(), rtol=0)
 
 
 def test_boxes_are_chosen(compiled: Built) -> None:

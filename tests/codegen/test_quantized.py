@@ -300,3 +300,35 @@ def test_an_adapter_beside_a_matrix_of_few_bits_is_all_that_is_trained():
     assert len(adapted.params) == 6
     assert all(".lora_" in name for name in adapted.params)
     np.testing.assert_allclose(adapted(x), program(x), rtol=1e-5, atol=1e-5)
+
+
+def test_layers_of_burn_have_the_values_of_integers_that_a_file_has() -> None:
+    from tests.burn.test_gaps import quantized_layers
+
+    source = jaxport.from_onnx(quantized_layers()).to_source(framework="burn")
+    assert "pub table: Embedding," in source.code
+    assert "pub conv: Conv1d," in source.code
+    assert {key: value.dtype.name for key, value in source.tensors.items()} == dict.fromkeys(
+        ("conv.weight", "conv.bias", "table.weight"), "float32"
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "field"), [("int4", "QuantizedLinear"), ("int8-dynamic", "DynamicQuantizedLinear")]
+)
+def test_a_crate_has_integers_where_the_file_has(precision: str, field: str) -> None:
+    from tests.burn.test_gaps import in_precision
+
+    source = jaxport.from_onnx(in_precision(precision)).to_source(framework="burn")
+    assert source.code.count(f": {field},") == 2
+    assert f"pub struct {field} " in source.files["src/helpers.rs"]
+    integers = [value.nbytes for value in source.tensors.values() if value.dtype.kind in "iu"]
+    assert sum(integers) >= (64 * 48 + 48 * 24) // (2 if precision == "int4" else 1)
+
+
+def test_values_that_are_rounded_twice_alike_are_layers_of_one_kind() -> None:
+    from tests.burn.test_gaps import rounded
+
+    code = jaxport.from_onnx(rounded()).to_source(framework="burn").code
+    assert "FakeQuantizeConfig::new(-32768.0, 32767.0).init(device)" in code
+    assert "fn fake_quantized" not in code

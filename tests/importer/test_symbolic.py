@@ -119,3 +119,11 @@ def test_an_input_of_an_undefined_type_is_refused():
     made.graph.input[0].type.tensor_type.elem_type = 0
     with pytest.raises(InvalidArgument, match="does not declare the shape of the input `x`"):
         input_specs(from_onnx(made))
+
+
+def test_a_shape_is_padded_with_its_last_sizes() -> None:
+    made = model("""g (float[n, 2] x) => (float[a, b] y) <int64[2] pads = {0, 1}, int64 three = {3}, float[1, 1] one = {1.0}>
+        { s = Shape<end = 1>(x) p = Pad(s, pads, three) y = Expand(one, p) }""")
+    (n,) = jax.export.symbolic_shape("n")
+    made_of = jax.eval_shape(from_onnx(made), jax.ShapeDtypeStruct((n, 2), np.float32))
+    assert str(made_of.shape) == "(n, 3)"

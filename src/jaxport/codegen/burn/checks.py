@@ -93,15 +93,32 @@ def check_text(
 
 
 def _held(constraint: str) -> ast.stmt:
-    """Return the check of an equality or an inequality of sizes."""
+    """Return the check of an equality or an inequality of sizes, of which no side is less than 0."""
     scope = SymbolicScope()
     names = {name: symbolic_shape(name, scope=scope)[0] for name in sorted(names_in(constraint))}
     left, comparison, right = re.split("([<>=]=)", constraint)
-    sides = (right, left) if comparison == "<=" else (left, right)
+    if comparison != "==":
+        difference = evaluate(left, names) - evaluate(right, names)
+        left, right = _apart(str(difference if comparison == ">=" else -difference))
+        if left.isdecimal():
+            most = Literal(quoted(right)), size_node(evaluate(right, names))[0], Literal("0"), Literal(left)
+            return ast.Expr(Try(path_call("check_size", *most)))
     arguments = [
-        part for side in map(str.strip, sides) for part in (Literal(quoted(side)), size_node(evaluate(side, names))[0])
+        part for side in (left, right) for part in (Literal(quoted(side.strip())), size_node(evaluate(side, names))[0])
     ]
     return ast.Expr(Try(path_call("check_equal" if comparison == "==" else "check_at_least", *arguments)))
+
+
+def _apart(difference: str) -> tuple[str, str]:
+    """Return what is added in a difference, and what is subtracted.
+
+    >>> _apart("- past - 2*length + 512"), _apart("total - length"), _apart("- a + b")
+    (('512', 'past + 2*length'), ('total', 'length'), ('b', 'a'))
+    """
+    sides: dict[str, list[str]] = {"+": [], "-": []}
+    for sign, term in re.findall(r"(?:^|(?<= ))([+-]?) ?((?:\([^()]*(?:\([^()]*\)[^()]*)*\)|[^\s()])+)", difference):
+        sides[sign or "+"].append(term)
+    return " + ".join(sides["+"]) or "0", " + ".join(sides["-"]) or "0"
 
 
 def check_statement(arguments: Sequence[str]) -> ast.stmt:

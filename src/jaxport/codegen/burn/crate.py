@@ -12,8 +12,8 @@ from jaxport.blocks import comparing_sizes
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.definitions import Struct, snake_case
 from jaxport.codegen.burn.helpers import names as helper_names, source
-from jaxport.codegen.burn.imports import imports
-from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE
+from jaxport.codegen.burn.imports import imports, used
+from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE, QUANTIZED
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Structs, kind_of_value
 from jaxport.codegen.burn.rules.drawing import without_keys
 from jaxport.codegen.burn.steps import Functions
@@ -145,14 +145,16 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         labels = IdentityMap((variable, label) for label, variable in recorded.inputs.items())
         named = {key: (labels[variable], variable) for variable, key in inputs.items()}
         assumed = recorded.assumed
-        held = [text for text in assumed.constraints if _is_of_elements(text, assumed.read)]
-        definitions[-1].further = check_text(named, assumed.checked, spelled, read, held)
+        held = [text for text in assumed.told if "==" in text or len(names_in(text)) > 1]
+        bounds = {name: assumed.bounds(name) for text in assumed.told for name in sorted(names_in(text))}
+        definitions[-1].further = check_text(named, {**bounds, **assumed.checked}, spelled, read, held)
         private.helpers |= {name for name in CHECK_HELPERS if f"{name}(" in definitions[-1].further}
     parts = [one.text() for one in reversed(definitions)]
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
         parts.insert(0, _outputs(structs, result))
     body = "\n\n".join([*parts, *private.sources])
     private.helpers |= {name for name in CELL_HELPERS if f"{name}(" in body}
+    private.helpers |= {name for name in used(body) if name.removesuffix("Config") in QUANTIZED}
     helpers = helper_sources(private.helpers)
     lines = imports(body)
     if private.helpers:
@@ -174,12 +176,6 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         inside / total if total else 1.0,
         _generation(recorded, root, inputs, structs),
     )
-
-
-def _is_of_elements(constraint: str, read: frozenset[str]) -> bool:
-    """Whether a constraint is about sizes that are elements of inputs, and no bound of a single one."""
-    names = names_in(constraint)
-    return bool(names & read) and ("==" in constraint or len(names) > 1)
 
 
 def _origin(weight: Weight, tensors: Mapping[str, np.ndarray]) -> WeightOrigin | None:

@@ -6,6 +6,7 @@ import ast
 import copy
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +28,7 @@ DEFAULTS = {
     "padding_out": 0,
     "epsilon": 1e-5,
     "momentum": 0.1,
+    "zero_points": False,
 }
 """Options that are left out if they have these values."""
 
@@ -149,6 +151,21 @@ def _dropout(layer: Layer) -> ast.expr:
     return _config("Dropout", _sizes(layer, "rate"), {}, has_device=False)
 
 
+def _quantized_linear(layer: Layer) -> ast.expr:
+    roles = ["in_features", "out_features"] + ["bits", "block_size"] * (layer.kind == "QuantizedLinear")
+    if layer.config.get("block_size", 0) is None:  # one block for each output
+        config = layer.config
+        whole = -(-config["in_features"] * config["bits"] // 8) * 8 // config["bits"]
+        layer = replace(layer, config={**config, "block_size": whole})
+    options = _options(bias="bias" in layer.weights, zero_points="zero_points" in layer.weights)
+    return _config(layer.kind, _sizes(layer, *roles), options)
+
+
+def _fake_quantize(layer: Layer) -> ast.expr:
+    info = np.iinfo(layer.config["dtype"])
+    return _config("FakeQuantize", [constant(float(info.min), "least"), constant(float(info.max), "most")], {})
+
+
 def _lstm(layer: Layer) -> ast.expr:
     made = _config("Lstm", [*_sizes(layer, "in_features", "hidden_features"), _has_bias(layer)], {})
     made.receiver = method(made.receiver, "with_batch_first", Literal("false"))  # type: ignore[attr-defined]
@@ -245,6 +262,9 @@ ROLES = {
     "RMSNorm": {"scale": "gamma"},
     "BatchNorm": {"scale": "gamma", "bias": "beta", "mean": "running_mean", "var": "running_var"},
     "Embed": {"embedding": "weight"},
+    "DynamicQuantizedLinear": {"kernel": "weight", "scales": "scales", "zero_points": "zero_points", "bias": "bias"},
+    "QuantizedLinear": {role: role for role in ("packed", "scales", "zero_points", "bias")},
+    "FakeQuantize": {"scale": "scale", "zero_point": "zero_point"},
 }
 """The fields of layers by the roles of weights; those of others are `weight` and `bias`."""
 
@@ -276,13 +296,29 @@ LAYERS = {
         GATEWISE: _lstm,
         "GRU": _gru,
         "MultiHeadAttention": _attention,
+        "DynamicQuantizedLinear": _quantized_linear,
+        "QuantizedLinear": _quantized_linear,
+        "FakeQuantize": _fake_quantize,
     }.items()
 }
+
+
+QUANTIZED = ("DynamicQuantizedLinear", "FakeQuantize", "QuantizedLinear")
+"""Layers that a crate brings along, in `helpers.rs`."""
+
+
+def _accepts_quantized(layer: Layer) -> bool:
+    """Whether a layer of integers computes with float32; one whose weight the file dequantizes has floats."""
+    floats = {role: weight.dtype.name for role, weight in layer.weights.items() if role in ("scale", "scales", "bias")}
+    is_small = layer.kind != "FakeQuantize" or np.dtype(layer.config["dtype"]).itemsize < 4
+    return {*floats.values()} == {"float32"} and is_small and not layer.config.get("is_dequantized", False)
 
 
 def accepts(layer: Layer) -> bool:
     """Whether Burn's layer computes what a layer of the file does; all else is printed as operators."""
     config = layer.config
+    if layer.kind in QUANTIZED:
+        return _accepts_quantized(layer)
     types = {canonical(weight.dtype).name for weight in layer.weights.values()}
     if (
         layer.kind not in LAYERS
@@ -374,6 +410,7 @@ NAMES_IN_USE = NAMES | {
     *"device model load save forward new run helpers burn std core vec assert".split(),
     *"Into From AsRef ToString Clone Copy Debug Default Drop Iterator Send Sync Sized Fn FnMut FnOnce Eq Ord Hash Path".split(),
     *"PartialEq PartialOrd".split(),
+    *(name for kind in QUANTIZED for name in (kind, f"{kind}Config")),
 }
 """Names that the source uses otherwise."""
 

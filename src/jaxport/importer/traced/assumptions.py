@@ -111,6 +111,11 @@ class Assumptions:
         """Return the assumptions without constraints that a user gave."""
         return replace(self, constraints=tuple(text for text in self.constraints if text not in constraints))
 
+    @property
+    def told(self) -> list[str]:
+        """The constraints that do not hold for all sizes."""
+        return [text for text in self.constraints if not _always(text)]
+
     def lines(self) -> list[str]:
         """Return what is assumed, as sentences.
 
@@ -118,8 +123,7 @@ class Assumptions:
         ['`height` has to be a multiple of 8', '`length <= 512` has to hold']
         """
         lines = [(_size_line(name, text), self.because.get(name, "")) for name, text in self.sizes.items()]
-        told = [text for text in self.constraints if not _always(text)]
-        lines += [(f"`{text}` has to hold", self.because.get(text, "")) for text in told]
+        lines += [(f"`{text}` has to hold", self.because.get(text, "")) for text in self.told]
         return [f"{line}, for {where}" if where else line for line, where in lines]
 
 

@@ -290,7 +290,7 @@ _SYMBOLIC = {
     f"jnp.{name}"
     for name in (
         "add subtract multiply mod negative concatenate stack expand_dims squeeze reshape ravel transpose "
-        "swapaxes moveaxis flip roll sum prod cumsum cumprod split where take clip maximum minimum atleast_1d hstack vstack "
+        "swapaxes moveaxis flip roll sum prod cumsum cumprod split where take clip maximum minimum atleast_1d hstack vstack pad "
         "broadcast_arrays broadcast_to equal not_equal less less_equal greater greater_equal"
     ).split()
 } | _DIVIDING

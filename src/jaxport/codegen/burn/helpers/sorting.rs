@@ -82,7 +82,7 @@ fn slices_apart<const D: usize, T: Copy>(
     dims: [usize; D],
     axis: usize,
     compare: impl Fn(T, T) -> Ordering,
-    device: &Device,
+    options: (&Device, DType),
 ) -> (Tensor<1, Int>, Tensor<1, Int>, Tensor<1, Int>) {
     let (size, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
     let outer = dims[..axis].iter().product::<usize>();
@@ -93,19 +93,19 @@ fn slices_apart<const D: usize, T: Copy>(
     };
     let mut order: Vec<usize> = (0..size).collect();
     order.sort_by(|&a, &b| in_order(a, b));
-    let (mut first, mut counts) = (Vec::<i32>::new(), Vec::<i32>::new());
-    let mut inverse = vec![0i32; size];
+    let (mut first, mut counts) = (Vec::<i64>::new(), Vec::<i64>::new());
+    let mut inverse = vec![0i64; size];
     for (rank, &index) in order.iter().enumerate() {
         if rank == 0 || in_order(order[rank - 1], index) != Ordering::Equal {
-            first.push(index as i32);
+            first.push(index as i64);
             counts.push(0);
         }
-        inverse[index] = first.len() as i32 - 1;
+        inverse[index] = first.len() as i64 - 1;
         *counts.last_mut().expect("there is one") += 1;
     }
-    let tensor = |numbers: Vec<i32>| {
+    let tensor = |numbers: Vec<i64>| {
         let shape = [numbers.len()];
-        Tensor::from_data(TensorData::new(numbers, shape), (device, DType::I32))
+        Tensor::from_data(TensorData::new(numbers, shape), options)
     };
     (tensor(first), tensor(inverse), tensor(counts))
 }
@@ -114,19 +114,21 @@ fn slices_apart<const D: usize, T: Copy>(
 pub fn distinct<const D: usize>(
     x: Tensor<D>,
     axis: usize,
+    dtype: DType,
 ) -> (Tensor<1, Int>, Tensor<1, Int>, Tensor<1, Int>) {
     let (dims, device) = (x.dims(), x.device());
     let keys: Vec<f64> = x.into_data().iter().collect();
     let compare = |a: f64, b: f64| nan_last(a, b);
-    slices_apart(keys, dims, axis, compare, &device)
+    slices_apart(keys, dims, axis, compare, (&device, dtype))
 }
 
 /// Where each of the different slices of the integers `x` along an axis is first, which of them each is, and how often each is.
 pub fn distinct_int<const D: usize>(
     x: Tensor<D, Int>,
     axis: usize,
+    dtype: DType,
 ) -> (Tensor<1, Int>, Tensor<1, Int>, Tensor<1, Int>) {
     let (dims, device) = (x.dims(), x.device());
     let keys: Vec<i64> = x.into_data().iter().collect();
-    slices_apart(keys, dims, axis, |a, b| a.cmp(&b), &device)
+    slices_apart(keys, dims, axis, |a, b| a.cmp(&b), (&device, dtype))
 }

@@ -190,7 +190,8 @@ def distinct(
     if not body.is_inline:
         raise NotPrintable("distinct elements in a loop", "compute them outside of it")
     number = converted(body, x, INDEX) if x.kind == "Bool" else x
-    body.whole = body.helper(of_kind("distinct", number), body.tensor(number), Literal(str(axis)))
+    dtype = Literal(f"DType::{dtype_name(np.dtype(step.outputs[0].dtype))}")
+    body.whole = body.helper(of_kind("distinct", number), body.tensor(number), Literal(str(axis)), dtype)
     return [tensor(body.whole, out.shape, out.dtype) for out in step.outputs]
 
 

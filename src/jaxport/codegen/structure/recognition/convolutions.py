@@ -77,7 +77,7 @@ def _first(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer 
     """Return a convolution with channels first, whose kernel is kept as the file has it: (out, in, *sizes)."""
     step = product.step
     x, kernel, strides, pads = step.args
-    weight = matcher.parameter(kernel, turned=False)
+    weight = matcher.parameter(kernel, turned=False) or dequantized(kernel, step.node, matcher.made)
     if weight is None or len(weight.shape) != len(x.shape) or not are_of_type(x, weight, bias) or not _are_known(pads):
         return None
     if step.kwargs.get("dimension_numbers") is not None:

@@ -67,11 +67,14 @@ def linear(op: Op, matcher: Matcher) -> Layer | None:
 def embedding(op: Op, matcher: Matcher) -> Layer | None:
     """`take(table, indices, axis=0)`."""
     bound = matcher.bound("jnp.take(table, indices, axis=0)", op.step)
-    if bound is None or not matcher.is_parameter(bound["table"]):
+    if bound is None:
         return None
     table, indices = bound["table"], bound["indices"]
-    weight = matcher.weights.weight(table)
-    if matcher.weights.shared.get(table, op) is not op or len(weight.shape) != 2 or weight.shape[0] < 2:
+    is_parameter = matcher.is_parameter(table)
+    weight = matcher.weights.weight(table) if is_parameter else dequantized(table, op.step.node, matcher.made)
+    if weight is None or len(weight.shape) != 2 or weight.shape[0] < 2:
+        return None
+    if is_parameter and matcher.weights.shared.get(table, op) is not op:
         return None
     if not isinstance(indices, Variable) or np.dtype(indices.dtype).kind not in "iu":
         return None

@@ -265,7 +265,7 @@ def stored_linear(op: Op, matcher: Matcher) -> Layer | None:
         weights["zero_points"] = Weight(
             "", (rows, blocks), np.dtype(np.uint8), lambda: matrix.zero_points, trained=False
         )
-    config = {"in_features": kernel.shape[0], "out_features": rows, "bits": matrix.bits}
+    config = {"in_features": kernel.shape[0], "out_features": rows, "bits": matrix.bits, "is_dequantized": True}
     config["block_size"] = matrix.block_size if blocks > 1 else None
     return Layer(
         "QuantizedLinear", config, weights | ({"bias": bias} if bias is not None else {}), (x,), (out,), "linear"
