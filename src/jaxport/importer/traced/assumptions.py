@@ -321,7 +321,9 @@ def _solved(text: str) -> tuple[str, Bounds] | None:
     sizes = range(1, LARGEST_SIZE)
     holds = lambda n: evaluate(left, {name: n}) >= evaluate(right, {name: n})
     failing = [n for n in sizes if not holds(n)]
-    if not failing and len(re.findall(rf"\b{name}\b", text)) == 1 and "mod(" not in text and not holds(LARGEST_BOUND):  # it only falls
+    if (
+        not failing and len(re.findall(rf"\b{name}\b", text)) == 1 and "mod(" not in text and not holds(LARGEST_BOUND)
+    ):  # it only falls
         return name, (1, bisect.bisect_left(range(LARGEST_BOUND), True, key=lambda n: not holds(n)) - 1)
     if len(failing) < LARGEST_SIZE // 2:
         return name, (max(failing, default=0) + 1, None)
