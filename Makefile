@@ -62,7 +62,7 @@ SCRIPTS_INSTALLED := $(if $(NODE),$(SCRIPTS)/node_modules/.package-lock.json)
 export JAX_PLATFORMS ?= cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help env demo test quick test-all test-breadth test-attributes mutants fuzz-guided test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-runtimes test-older-onnx fuzz sweeps bench bench-torch bench-graphs lint types docs format clean release-check
+.PHONY: help env demo test quick test-all test-breadth test-attributes mutants fuzz-guided test-newest test-matrix test-slow test-real test-backend test-torch test-clients test-burn test-burn-sample test-runtimes test-older-onnx fuzz sweeps bench bench-real bench-torch bench-graphs lint types docs format clean release-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -211,6 +211,9 @@ sweeps: $(INSTALLED) ## every function of JAX in every dtype, static and symboli
 
 bench: $(INSTALLED) $(PEERS_INSTALLED) ## the figures of the documentation, one after the other
 	@for benchmark in import layers memory "examples --measure" importer; do $(BIN)/python -m benchmarks.bench_$$benchmark; done
+
+bench-real: $(INSTALLED) ## seconds and memory of a decoder of 1.1 billion parameters in each float type; 16 GB of memory are enough
+	@$(BIN)/python -m benchmarks.bench_real $(ARGS)
 
 bench-torch: $(TORCH_INSTALLED) ## the speed of imported models of PyTorch at their published sizes; writes its page
 	@$(TORCH_BIN)/python -m benchmarks.bench_torch --write $(ARGS)

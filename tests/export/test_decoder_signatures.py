@@ -168,3 +168,61 @@ def test_adapters_are_swapped_without_a_new_file(tmp_path):
     assert np.abs(plain - adapted).max() > 0.01
     assert exported.verify(sizes=SIZES[:1]).ok
     assert jaxport.from_onnx(path).verify().ok
+
+
+class ChosenAdapters(nnx.Module):
+    """A linear layer with an adapter of its own for each sequence, which the step chooses before."""
+
+    def __init__(self, linear, count):
+        rng = np.random.default_rng(0)
+        shapes = {"down": (count, CONFIG.hidden, 2), "up": (count, 2, CONFIG.mlp)}
+        self.linear = linear
+        self.down, self.up = (nnx.Param(jnp.asarray(rng.normal(size=shape), jnp.float32)) for shape in shapes.values())
+
+    def __call__(self, x, chosen):
+        return self.linear(x) + jnp.einsum("bti,bir,bro->bto", x, self.down[chosen], self.up[chosen])
+
+
+def test_sequences_of_a_batch_have_adapters_of_their_own():
+    model = build()
+    adapters = ChosenAdapters(model.layers[0].gate, 3)
+
+    def step(input_ids, attention_mask, position_ids, past_key_values, adapter_ids):
+        other = nnx.clone(model)
+        other.layers[0].gate = lambda x: adapters(x, adapter_ids)
+        return other(input_ids, attention_mask, position_ids, past_key_values)
+
+    declared = inputs()
+    ids = jax.ShapeDtypeStruct(declared[0].shape[:1], np.int32)
+    exported = jaxport.to_onnx(step, [*declared, ids], target="genai")
+    assert exported.input_names[-1] == "adapter_ids"
+    assert "GroupQueryAttention" in {node.op_type for node in exported.model.graph}
+    empty = np.zeros((3, CONFIG.groups, 0, CONFIG.head), np.float32)
+    past = [{"key": empty, "value": empty} for _ in range(CONFIG.layers)]
+    arguments = (np.array([PROMPT] * 3), np.ones((3, 4), np.int64), np.arange(4)[None].repeat(3, 0), past)
+    found = exported(*arguments, np.array([2, 0, 1], np.int32))["logits"]
+    np.testing.assert_allclose(found, step(*arguments, jnp.array([2, 0, 1]))["logits"], rtol=1e-3, atol=1e-4)
+    assert np.abs(found[0] - found[1]).max() > 0.01
+
+
+def test_heads_of_different_sizes_are_refused():
+    """onnxruntime-genai allocates all caches by the sizes of one layer."""
+
+    def step(input_ids, attention_mask, past_key_values):
+        present = [
+            {
+                side: jnp.concatenate([rows, jnp.zeros((*rows.shape[:2], input_ids.shape[1], rows.shape[3]))], 2)
+                for side, rows in past.items()
+            }
+            for past in past_key_values
+        ]
+        return {"logits": jax.nn.one_hot(input_ids, 5) * attention_mask.sum(), "present": present}
+
+    ids, mask, caches = inputs(position_ids=False)
+    wider = {
+        side: jax.ShapeDtypeStruct((*rows.shape[:3], 2 * CONFIG.head), rows.dtype) for side, rows in caches[1].items()
+    }
+    text = refusal(step, [ids, mask, [caches[0], wider]])
+    assert "`past_key_values.1.key` is float32" in text
+    assert "where `past_key_values.0.key` is float32" in text
+    assert jaxport.to_onnx(step, [ids, mask, [caches[0], wider]], target="onnxruntime").verify(sizes=SIZES).ok

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import resource
@@ -9,15 +10,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from flax import nnx
 
 import jaxport
 from jaxport import saving
+from jaxport.testing import f32, i32
 from tests.compiling import on_devices
 
 RANDOM = np.random.default_rng(0)
@@ -291,3 +296,42 @@ def test_two_exports_write_the_same_bytes(tmp_path):
     for name in ("one.onnx", "two.onnx"):
         jaxport.to_onnx(lambda x: jnp.tanh(x @ MATRIX), [("B", 48)]).save(tmp_path / name)
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
+
+
+def mapped(folder: Path, *shape: int) -> np.memmap:
+    """Weights that are in a file."""
+    weights = np.memmap(folder / f"weights {shape}", np.float32, "w+", shape=shape)
+    weights[...] = np.random.default_rng(len(shape)).normal(size=shape)
+    return weights
+
+
+class Mapped(nnx.Module):
+    def __init__(self, words: np.memmap, kernel: np.memmap):
+        self.words = nnx.Embed(*words.shape, embedding_init=lambda *_: jnp.zeros(words.shape), rngs=nnx.Rngs(0))
+        self.words.embedding.set_value(words)
+        self.kernel = nnx.Param(kernel)
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        return self.words(ids) @ self.kernel[...]
+
+
+def test_weights_in_a_file_stay_there_until_they_are_saved(tmp_path: Path) -> None:
+    words, kernel = mapped(tmp_path, 30, 64), mapped(tmp_path, 64, 64)
+    layer = eqx.tree_at(
+        lambda layer: layer.weight, eqx.nn.Linear(64, 64, use_bias=False, key=jax.random.key(0)), kernel
+    )
+    models = {
+        "Flax": (Mapped(words, kernel), i32("B")),
+        "Equinox": (lambda x: jax.vmap(layer)(x), f32("B", 64)),
+        "function": (functools.partial(lambda weights, x: x @ weights["kernel"], {"kernel": kernel}), f32("B", 64)),
+    }
+    for name, (model, spec) in models.items():
+        exported = jaxport.to_onnx(model, [spec])
+        stored = [value.const_value.numpy() for value in exported.model.graph.initializers.values()]
+        large = [array for array in stored if array.size >= words.size]
+        assert large, name
+        assert all(np.may_share_memory(array, words) or np.may_share_memory(array, kernel) for array in large), name
+        exported.save(tmp_path / f"{name}.onnx")
+        exported.verify()
+    assert kernel.flags.writeable
+    assert isinstance(models["Flax"][0].kernel.get_value(), np.memmap)

@@ -94,7 +94,8 @@ def _printed(
             if framework == "jax":
                 recorded = record(program, inputs)
             else:
-                recorded = record_fused(program, inputs, strict=strict, reads_sizes=framework == "burn")
+                is_rust = framework == "burn"
+                recorded = record_fused(program, inputs, strict=strict, reads_sizes=is_rust, has_helpers=not is_rust)
             recorded = simplified(recorded)
         if framework == "burn":
             crate = to_crate(recorded)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from jaxport.onnx_facts import CONTROL_FLOW
@@ -142,7 +142,9 @@ def unpacked(data: np.ndarray, dtype: ir.DataType, shape: Sequence[int]) -> np.n
     [0, 1, 2, 3]
     """
     # `ir.PackedTensor` of onnx-ir 0.2 reads 2-bit numbers as 4-bit ones.
-    return ir.from_proto(onnx.TensorProto(data_type=dtype.value, dims=shape, raw_data=data.tobytes())).numpy()
+    shifts = np.arange(0, 8, dtype.bitwidth, dtype=np.uint8)
+    levels = (data[:, None] >> shifts) & np.uint8(2**dtype.bitwidth - 1)
+    return levels.ravel()[: math.prod(shape)].view(dtype.numpy()).reshape(shape)
 
 
 def numpy_dtype(value: ir.Value) -> np.dtype:

@@ -168,7 +168,7 @@ class Models:
         if lifted is None:
             return None
         # JAX turns NumPy scalars into literals.
-        arrays = [jnp.asarray(leaf.value) if _is_numpy(leaf.value) else leaf.value for leaf in lifted.leaves]
+        arrays = [_untouched(leaf.value) for leaf in lifted.leaves]
         if not together:
             roots[0].leaves = lifted.leaves
             self._arrays |= {_identity(leaf.value): leaf for leaf in lifted.leaves}
@@ -359,8 +359,16 @@ def _is_inexact(array: Array) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
-def _is_numpy(array: object) -> bool:
-    return isinstance(array, np.ndarray | np.generic)
+def _untouched(array: Array) -> Array:
+    """Return an array for a copy of a model, which cannot change the user's: NumPy's are JAX's there.
+
+    A weight that is mapped from a file stays there, whatever its size is.
+    """
+    if isinstance(array, np.memmap) and array.ndim:  # JAX turns scalars into literals
+        view = array.view()
+        view.flags.writeable = False
+        return view
+    return jnp.asarray(array) if isinstance(array, np.ndarray | np.generic) else array
 
 
 def _identity(array: PyTree) -> Hashable:

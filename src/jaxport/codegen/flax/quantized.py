@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-
-from jaxport.codegen.tree import Layer
-from jaxport.codegen.writing.dialect import constant, for_all_axes, keywords, sized
-from jaxport.codegen.writing.literals import attribute, call, name
+from jaxport.codegen.quantized import quantized
 
 __all__ = ["QUANTIZED", "QUANTIZED_DEFINITIONS"]
 
@@ -98,66 +94,5 @@ QUANTIZED_DEFINITIONS = {
 }
 """The source of these layers, by the name of the class."""
 
-
-def _quantized_linear(layer: Layer) -> ast.expr:
-    roles = ["in_features", "out_features", "bits", *["block_size"] * (layer.config["block_size"] is not None)]
-    sizes = [constant(layer.config[size], size) for size in roles]
-    options = {"use_bias": "bias" in layer.weights, "zero_points": "zero_points" in layer.weights}
-    made = keywords(options, {"use_bias": True, "zero_points": False})
-    dtype = sized(layer.weights["scales"].dtype)
-    made |= {"param_dtype": dtype} if dtype is not None else {}
-    return call("QuantizedLinear", *sizes, **made, rngs=name("rngs"))
-
-
-def _fake_quantize(layer: Layer) -> ast.expr:
-    kind, dtype = layer.config["dtype"], sized(layer.weights["scale"].dtype)
-    positional = [] if kind == "int8" else [attribute(f"jnp.{kind}")]
-    return call("FakeQuantize", *positional, **({"param_dtype": dtype} if dtype is not None else {}), rngs=name("rngs"))
-
-
-def _dynamic_linear(layer: Layer) -> ast.expr:
-    sizes = [constant(layer.config[size], size) for size in ("in_features", "out_features")]
-    made = keywords(
-        {"use_bias": "bias" in layer.weights, "zero_points": "zero_points" in layer.weights},
-        {"use_bias": True, "zero_points": False},
-    )
-    return call("DynamicQuantizedLinear", *sizes, **made, rngs=name("rngs"))
-
-
-def _quantized_conv(layer: Layer) -> ast.expr:
-    config = layer.config
-    sizes = [constant(config[size], size) for size in ("in_features", "out_features", "kernel_size")]
-    named = config.get("named_padding")
-    options = {
-        "padding": for_all_axes(config["padding"]) if named is None else named,
-        "strides": for_all_axes(config["strides"]),
-        "kernel_dilation": for_all_axes(config["kernel_dilation"]),
-        "feature_group_count": config["feature_group_count"],
-        "use_bias": "bias" in layer.weights,
-        "zero_points": "zero_points" in layer.weights,
-    }
-    defaults = {"strides": 1, "kernel_dilation": 1, "feature_group_count": 1, "use_bias": True, "zero_points": False}
-    made = keywords(options, defaults)
-    kernel, dtype = layer.weights["kernel"].dtype.name, sized(layer.weights["scales"].dtype)
-    made |= {"dtype": attribute(f"jnp.{kernel}")} if kernel != "int8" else {}
-    made |= {"param_dtype": dtype} if dtype is not None else {}
-    return call("QuantizedConv", *sizes, **made, rngs=name("rngs"))
-
-
-def _quantized_embed(layer: Layer) -> ast.expr:
-    sizes = [constant(layer.config[size], size) for size in ("num_embeddings", "features")]
-    kind, dtype = layer.weights["embedding"].dtype.name, sized(layer.weights["scale"].dtype)
-    kinds = [] if kind == "int8" else [attribute(f"jnp.{kind}")]
-    return call(
-        "QuantizedEmbed", *sizes, *kinds, **({"param_dtype": dtype} if dtype is not None else {}), rngs=name("rngs")
-    )
-
-
-QUANTIZED = {
-    "QuantizedEmbed": _quantized_embed,
-    "QuantizedLinear": _quantized_linear,
-    "QuantizedConv": _quantized_conv,
-    "DynamicQuantizedLinear": _dynamic_linear,
-    "FakeQuantize": _fake_quantize,
-}
+QUANTIZED = quantized({}, "rngs")
 """The constructors of these layers, by kind."""

@@ -77,12 +77,14 @@ def record_fused(
     *,
     strict: bool = False,
     reads_sizes: bool = False,
+    has_helpers: bool = False,
 ) -> RecordedProgram:
     """Record a program as `jaxport.importer.traced.recorded_program.record` does, after the fusions.
 
     Unless it is `strict`, guards that act on NaN alone are gone if finite inputs and weights give none, and attention in
     bfloat16 and GELU in half precision are one operator, which rounds less often than the file. `reads_sizes` is for
-    targets whose arrays have their sizes as the program runs.
+    targets whose arrays have their sizes as the program runs. `has_helpers` is for those that copy functions in Python: attention
+    that JAX has no function for is one.
 
     >>> import onnx.parser
     >>> from jaxport.importer.program import from_onnx
@@ -95,7 +97,7 @@ def record_fused(
     """
 
     def attempt(inputs: dict[str, RuntimeValue]) -> RecordedProgram:
-        fused = _fused(program, _seen(program, inputs), strict=strict)
+        fused = _fused(program, _seen(program, inputs), strict=strict, has_helpers=has_helpers)
         return replace(record_once(fused, inputs), is_finite=_guards(fused.model) < _guards(program.model))
 
     return completed(program, inputs, attempt, reads_sizes)
@@ -169,7 +171,13 @@ def _is_of_sizes(results: Sequence[RuntimeValue]) -> bool:
     return all(isinstance(other, HostValue) and texts == [*map(str, other.data.ravel())] for other in others)
 
 
-def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]], *, strict: bool = False) -> Program:
+def _fused(
+    program: Program,
+    seen: Mapping[ir.Value, Sequence[RuntimeValue]],
+    *,
+    strict: bool = False,
+    has_helpers: bool = False,
+) -> Program:
     """Return the program with operators instead of what spells them out; the program itself if nothing does."""
     model = program.model.clone()
     for root in (model, *model.functions.values()):
@@ -191,7 +199,7 @@ def _fused(program: Program, seen: Mapping[ir.Value, Sequence[RuntimeValue]], *,
     folding = partial(positions, sizes=sizes, strict=strict)
     rounds = (
         ((folding, *FIRST), _is_declared),
-        ((*FUSIONS, folding, partial(attention, strict=strict)), _is_exact),
+        ((*FUSIONS, folding, partial(attention, strict=strict, has_helpers=has_helpers)), _is_exact),
         ((*IN_ANY_PRECISION, *(() if strict else ROUNDING_LESS)), _is_declared),
     )
     for fusions, is_admitted in rounds:

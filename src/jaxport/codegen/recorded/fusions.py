@@ -32,6 +32,7 @@ from jaxport.graph.fusions.activations import ACTIVATIONS, GATED, activations
 from jaxport.graph.fusions.attention import ANCHOR, Attended, Groups, either, heads_first, heads_merged, recognized
 from jaxport.graph.masks import HIDDEN, Axes, Mask, additive
 from jaxport.graph.matching import Axis, Joined, Seen, joined, look
+from jaxport.importer.ops import attending
 from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.namespaces import cast, nn
@@ -66,24 +67,30 @@ def dot_product_attention(
     *,
     is_causal: bool = False,
     scale: float | None = None,
+    softcap: float | None = None,
 ) -> RuntimeValue:
     is_half = query.dtype == np.float16
     if is_half:  # XLA does not compile JAX's function in float16 for CPUs; it computes scores in float32 anyway
         query, key, value, bias = (x if x is None else cast(x, np.float32) for x in (query, key, value, bias))
     options = {"bias": bias, "mask": mask, "scale": scale, "is_causal": True if is_causal else None}
     options = {name: option for name, option in options.items() if option is not None}
+    if softcap is not None or value.shape[-1] != query.shape[-1]:
+        options |= {} if softcap is None else {"softcap": softcap}
+        return attending.attention(query, key, value, **options)
     result = nn.dot_product_attention(query, key, value, **options)
     return cast(result, np.float16) if is_half else result
 
 
-def attention(model: ir.Model, *, strict: bool = False) -> str:
+def attention(model: ir.Model, *, strict: bool = False, has_helpers: bool = False) -> str:
     """Replace attention of float32, bfloat16 or float16 by DotProductAttention: what is spelled out, and the operators.
 
     Args:
       model: changed in place.
       strict: whether a spelled-out guard against NaN stays, and with it what it guards.
+      has_helpers: whether source gets a function for the attention that JAX has none for: scores with a soft cap, and values of
+        another size than keys.
     """
-    find = partial(_find, known=Knowledge(model), strict=strict)
+    find = partial(_find, known=Knowledge(model), strict=strict, has_helpers=has_helpers)
     return fuse(model, find, ANCHOR, Anchor(at=("Attention",)), Anchor(at=("MultiHeadAttention",), domain=RUNTIME))
 
 
@@ -97,18 +104,18 @@ def gelu(model: ir.Model) -> str:
     return activations(model, [one for one in ACTIVATIONS if one.op_type == "Gelu"])
 
 
-def _find(node: ir.Node, known: Knowledge, *, strict: bool) -> Fusion | str | None:
+def _find(node: ir.Node, known: Knowledge, *, strict: bool, has_helpers: bool) -> Fusion | str | None:
     whole = recognized(node) if node.op_type in ANCHOR.at else _of_operator(node, known)
     if strict and isinstance(whole, Attended) and whole.is_guarded and node.op_type in ANCHOR.at:
         return "it has a guard against NaN"
     if not isinstance(whole, Attended):
         return whole
-    fusion = _fusion(whole, known)
+    fusion = _fusion(whole, known, has_helpers)
     if node.op_type not in ANCHOR.at or (isinstance(fusion, Fusion) and not whole.axes.are_merged):
         return fusion
     # Where heads are in the axis of the batch, only what follows tells them apart.
     seen = [recognized(node, view) for view in _views(node.outputs[0])]
-    further = [_fusion(one, known) for one in seen if isinstance(one, Attended)]
+    further = [_fusion(one, known, has_helpers) for one in seen if isinstance(one, Attended)]
     return next((one for one in further[::-1] if isinstance(one, Fusion)), fusion)
 
 
@@ -122,16 +129,17 @@ def _views(value: ir.Value) -> Iterator[ir.Value]:
         yield value
 
 
-def _fusion(whole: Attended, known: Knowledge) -> Fusion | str:
-    return either(whole, lambda whole: _call(whole, known))
+def _fusion(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
+    return either(whole, lambda whole: _call(whole, known, has_helpers))
 
 
-def _call(whole: Attended, known: Knowledge) -> Fusion | str:
+def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
     if not _is_of_one_type(whole):
         return "it is not of float32, bfloat16 or float16"
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
-    if whole.softcap or whole.sink is not None:
+    has_helpers = has_helpers and whole.operands[0].value.dtype is ir.DataType.FLOAT
+    if (whole.softcap and not has_helpers) or whole.sink is not None:
         return "its scores have a soft cap, or a sink"
     # A bias of zeros is not computed any more, but what computes it may be read elsewhere.
     read, whole = whole.leaves, _nearest(_with_masks(whole, known))
@@ -139,7 +147,8 @@ def _call(whole: Attended, known: Knowledge) -> Fusion | str:
     size = whole.sizes.get(whole.axes.inner)
     if whole.heads is None or arranged is None or not isinstance(size, int):
         return "its shapes cannot be told before it runs"
-    if size != whole.sizes[whole.axes.outer]:
+    outer = whole.sizes[whole.axes.outer]
+    if size != outer and not (has_helpers and isinstance(outer, int)):
         return "its keys and values are of different sizes"
     masking = Masking.of(whole, known)
     if isinstance(masking, str):
@@ -147,6 +156,8 @@ def _call(whole: Attended, known: Knowledge) -> Fusion | str:
     attributes: dict[str, RuntimeValue] = {} if _is_usual_scale(whole, size) else {"scale": whole.scale}
     if masking.is_causal:
         attributes["is_causal"] = 1
+    if whole.softcap:
+        attributes["softcap"] = whole.softcap
 
     def build(builder: Builder) -> ir.Value:
         sides = zip(arranged[:3], whole.operands[:3], strict=True)

@@ -1,9 +1,10 @@
 """Products of groups of rows with a matrix each: `jax.lax.ragged_dot`, as mixtures of experts use it.
 
 A runtime that computes sizes while it runs splits the rows into their groups, and multiplies each group by its own matrix: no
-row is multiplied twice. Where each size has to be known, JAX's definition is exported: all rows are multiplied by all matrices,
-and are zeros in the groups of others. For many rows, blocks of them are multiplied instead: a block has rows of a single
-group, and there are at most twice as many blocks as groups.
+row is multiplied twice. Where each size has to be known, blocks of rows are multiplied: a block has rows of a single group,
+and there are at most twice as many blocks as groups. Groups of the contracted axis, and batches of groups, are multiplied by
+JAX's definition, in terms of masks and `dot_general`; on CPUs, JAX does so for all, and a weight that is infinite is NaN in
+the rows of other groups, too.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from jaxport.jaxprs import dims
 from jaxport.jaxprs.releases import definitions
 from jaxport.onnx_facts import RUNTIME_DOMAIN
 
-#: The operator sets since which the sizes of a Split are an operand.
-SIZES_ARE_AN_OPERAND = 13
 #: Up to so many groups have a product each.
 MOST = 256
 
@@ -35,7 +34,7 @@ def ragged_dot_general(op, x, y, group_sizes, *, ragged_dot_dimension_numbers, p
     x, y = op.cast(x, dtype), op.cast(y, dtype)  # ONNX accumulates in the operands' own dtype
     y = op.transpose(y, (0, contracted, 3 - contracted))
     groups, columns = y.shape[0], y.shape[2]
-    computes_sizes = op.opset >= SIZES_ARE_AN_OPERAND and op.walker.offers(RUNTIME_DOMAIN, "MatMul")
+    computes_sizes = op.walker.offers(RUNTIME_DOMAIN, "MoE")  # ONNX Runtime does, and only its targets have its domain
     if not dims.is_static(groups) or groups > MOST or not computes_sizes:
         return op.call(in_blocks, x, y, group_sizes)
     sizes = op.cast(op.call(sizes_of_parts, group_sizes, rows=x.shape[0]), np.int64)

@@ -248,10 +248,15 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
         if low is None or not low <= LOW:
             return "what is masked is not a low number"
         masks.append(Mask(condition, (0.0, low) if seen is one else (low, 0.0)))
-    plain, biases = _unbiased(seen) or (seen, ())
+    hidden = _hidden_before_scale(seen)
+    if isinstance(hidden, str):
+        return hidden
+    plain, factor, further = hidden or (seen, 1.0, ())
+    masks += further
+    plain, biases = _unbiased(plain) or (plain, ())
     bounded, softcap = uncapped(plain)
     scaled, scale = unscaled(bounded)
-    scale *= softcap or 1.0
+    scale *= (softcap or 1.0) * factor
     product = unrounded(scaled)
     operands = product.contracted(is_whole=True)
     if operands is None:
@@ -261,7 +266,22 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     scale *= left * right
     if scale <= 0:
         return "its scale is not positive"
-    return Scores(product, query, key, scale, tuple(masks), biases, softcap)
+    return Scores(product, query, key, scale, tuple(masks), biases, softcap * factor)
+
+
+def _hidden_before_scale(seen: Seen) -> tuple[Seen, float, tuple[Mask, ...]] | str | None:
+    """Return the scores, the factor and the masks of `(scores + mask) * factor`; or why they are not masks; None of any other value."""
+    total, factor = unscaled(seen)
+    parts = _unbiased(total) if factor != 1 and unrounded(total).operands("Add") is not None else None
+    if parts is None:
+        return None
+    masks = []
+    for mask in map(additive, parts[1]):
+        numbers = (0.0,) if mask is None or mask.numbers is None else mask.numbers
+        if mask is None or max(numbers) != 0 or not min(numbers) * factor <= LOW:
+            return "what is added to its scores is scaled with them"
+        masks.append(replace(mask, numbers=(numbers[0] * factor, numbers[-1] * factor)))
+    return parts[0], factor, tuple(masks)
 
 
 def _unbiased(seen: Seen) -> tuple[Seen, tuple[Seen, ...]] | None:

@@ -22,7 +22,7 @@ import onnx_ir.passes.common as common
 
 from jaxport.graph.arranging import Arrangement, atoms, sizes_of
 from jaxport.graph.axis_groups import product
-from jaxport.graph.editing import Dim, dims_of, is_op
+from jaxport.graph.editing import Dim, dims_of
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.gates import GATED, Activated, Projection, activated
 from jaxport.graph.fusions.routing import EXPERTS, Routing, routed
@@ -44,7 +44,7 @@ def mixture_of_experts(model: ir.Model) -> str:
     def find(node: ir.Node) -> Fusion | str | None:
         if node.graph is not model.graph:
             return None
-        mixture = _sorted_by_expert(node) or Mixture.of(node)
+        mixture = Mixture.of(node)
         return mixture.fusion() if isinstance(mixture, Mixture) else mixture
 
     # What is no longer used may read the numbers of experts: the bounds of an index that is known to be within them.
@@ -417,18 +417,6 @@ def _checked(
         return "its experts are not as many as the scores"
     mixture = Mixture(result, tokens, out, routing, experts, sizes, found[0][0].product.scale)
     return _hindrance(mixture) or mixture
-
-
-def _sorted_by_expert(node: ir.Node) -> str | None:
-    """Return why a product of tokens that are sorted by expert (`jax.lax.ragged_dot`) stays as it is; None for others."""
-    result = Seen.whole(node.outputs[0]) if is_op(node, "MatMul") else None
-    sides = None if result is None else multiplied(result)
-    if sides is None or stack(sides[1]) is None or (chosen := sides[0].operands("Where")) is None:
-        return None
-    bounds = [] if chosen[2].scalar != 0 else chosen[0].operands("And") or []
-    if sorted(one.node.op_type for one in bounds if one.is_op("Less", "LessOrEqual")) != ["Less", "LessOrEqual"]:
-        return None
-    return "its tokens are sorted by expert, as for `ragged_dot`: a one-hot code, or gathered matrices, are recognised"
 
 
 def _hindrance(mixture: Mixture) -> str | None:

@@ -72,11 +72,11 @@ def softmax_axis(weights: Seen) -> Axis:
 
 
 def uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
-    """Return a half-precision value before its cast to float32, also if it was in float32 before being `narrowed`."""
+    """Return a half-precision value before its cast to float32, or to its own type; if it was in float32 before being `narrowed`, that."""
     while seen.is_op("Cast"):
         before, after = source(seen.node).dtype, seen.value.dtype
-        widens = before in HALVES and after == ir.DataType.FLOAT
-        if not widens and not (narrowed and before == ir.DataType.FLOAT and after in HALVES):
+        keeps = before == after or (before in HALVES and after == ir.DataType.FLOAT)
+        if not keeps and not (narrowed and before == ir.DataType.FLOAT and after in HALVES):
             break
         seen = look(source(seen.node), seen.axes)
     return seen

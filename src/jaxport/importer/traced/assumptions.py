@@ -6,6 +6,7 @@ A file declares `[batch, 3, height, width]`, and its network halves an image, do
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import operator
 import re
@@ -37,6 +38,8 @@ MOST_ROUNDS = 40
 LARGEST_FACTOR = 64
 LARGEST_SIZE = 4096
 """The largest size that is tried."""
+LARGEST_BOUND = 2**40
+"""A size up to which a bound is looked for."""
 
 Result = TypeVar("Result")
 
@@ -308,15 +311,20 @@ def _with_inequality(assumed: Assumptions, condition: Inequality, where: str) ->
 def _solved(text: str) -> tuple[str, Bounds] | None:
     """Return the name in an inequality, and the sizes for which it holds: those from one on, or those up to one.
 
-    >>> _solved("floordiv(h - 2, 2) + 1 >= 1"), _solved("- n + 7 >= 0")
-    (('h', (2, None)), ('n', (1, 7)))
+    >>> _solved("floordiv(h - 2, 2) + 1 >= 1"), _solved("- n + 7 >= 0"), _solved("- floordiv(n, 2) + 5000 >= 0")
+    (('h', (2, None)), ('n', (1, 7)), ('n', (1, 10001)))
     """
     names, (left, right) = names_in(text), text.split(">=") if ">=" in text else ("0", "1")
     if len(names) != 1 or ">=" not in text:
         return None
     (name,) = names
     sizes = range(1, LARGEST_SIZE)
-    failing = [n for n in sizes if evaluate(left, {name: n}) < evaluate(right, {name: n})]
+    holds = lambda n: evaluate(left, {name: n}) >= evaluate(right, {name: n})
+    failing = [n for n in sizes if not holds(n)]
+    if (
+        not failing and len(re.findall(rf"\b{name}\b", text)) == 1 and "mod(" not in text and not holds(LARGEST_BOUND)
+    ):  # it only falls
+        return name, (1, bisect.bisect_left(range(LARGEST_BOUND), True, key=lambda n: not holds(n)) - 1)
     if len(failing) < LARGEST_SIZE // 2:
         return name, (max(failing, default=0) + 1, None)
     up_to = failing[0] - 1

@@ -55,7 +55,7 @@ def mask_of_sum(step: Step, rewriting: StepRewriting) -> None:
                 return
 
 
-@AS_WRITTEN.on("nn.dot_product_attention")
+@AS_WRITTEN.on("nn.dot_product_attention", "helper.attention")
 def mask(step: Step) -> None:
     """Name what hides the scores of an attention `mask`, and what is added to them, too, unless there are both."""
     bias, hidden = step.kwargs.get("bias"), step.kwargs.get("mask")

@@ -18,7 +18,7 @@ __all__ = ["DESCRIPTIONS", "Readers", "argument_description", "description", "re
 Readers = Mapping[Variable, Sequence[Step]]
 """The steps that read each value."""
 
-ATTENTION = "nn.dot_product_attention"
+ATTENTIONS = frozenset({"nn.dot_product_attention", "helper.attention"})
 OPERANDS = ("query", "key", "value")
 """What the operands of an attention are."""
 PRODUCTS = frozenset({"@", "jnp.matmul", "jnp.einsum"})
@@ -74,7 +74,7 @@ def role_of(value: Variable, readers: Readers) -> str:
             return ""
         (reader,) = following
         places = [place for place, operand in enumerate(reader.args) if operand is value]
-        if reader.name == ATTENTION and len(places) == 1 and places[0] < len(OPERANDS):
+        if reader.name in ATTENTIONS and len(places) == 1 and places[0] < len(OPERANDS):
             return OPERANDS[places[0]]
         if places != [0] or (reader.name not in MOVING and reader.name != "helper.rotary"):
             return ""
@@ -131,7 +131,7 @@ def description(step: Step, readers: Readers, makers: Mapping[Variable, Step], d
         return "gate"
     if step.name in ACTIVATIONS:
         return "hidden"
-    if step.name == ATTENTION:
+    if step.name in ATTENTIONS:
         return "attended"
     if value.dtype == np.bool_:
         return "mask" if value.shape else "condition"

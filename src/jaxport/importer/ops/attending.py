@@ -1,0 +1,24 @@
+"""Attention that `jax.nn.dot_product_attention` does not compute, as a function that printed source has a copy of."""
+
+from __future__ import annotations
+
+from jaxport.importer.values.namespaces import helper, jnp, nn
+
+__all__ = ["attention"]
+
+
+@helper
+def attention(query, key, value, *, bias=None, mask=None, scale=None, softcap=None, is_causal=False):
+    """Attend as JAX's function does, to values of any size; scores are at most `softcap` in magnitude."""
+    key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * jnp.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
+    if is_causal:
+        behind = jnp.tri(*scores.shape[-2:], dtype=bool)
+        mask = behind if mask is None else mask & behind
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
+    return jnp.einsum("bhqk,bkhd->bqhd", nn.softmax(scores, axis=-1), value)
