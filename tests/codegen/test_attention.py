@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from flax import nnx
 
 import jaxport
 from jaxport.codegen.recorded.fused import record_fused
@@ -436,3 +438,16 @@ def test_a_bias_of_zeros_may_be_read_elsewhere():
     assert [step.name for step in record_fused(program).steps].count("nn.dot_product_attention") == 1
     q, k = (np.random.default_rng(0).normal(size=(2, 2, size, 4)).astype(np.float32) for size in (5, 6))
     np.testing.assert_allclose(record_fused(program).program(q, k), program(q, k), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox", "jax"])
+def test_a_module_named_like_a_function_does_not_bring_it(framework: str) -> None:
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            self.attention = nnx.MultiHeadAttention(2, 8, decode=False, rngs=nnx.Rngs(0))
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.attention(x)
+
+    source = jaxport.from_onnx(jaxport.to_onnx(Model(), [("B", "T", 8)]).model).to_source(framework=framework)
+    assert "def attention(" not in source.code

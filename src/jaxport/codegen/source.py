@@ -247,7 +247,9 @@ def helper_sources(code: str) -> list[str]:
     sources: dict[str, str] = {}
     pending = [code]
     while pending:
-        used = set(re.findall(r"[A-Za-z_]\w*", pending.pop()))
+        # No variable has the name of a helper; attributes, fields and comments may.
+        names = (node for node in ast.walk(ast.parse(pending.pop())) if isinstance(node, ast.Name))
+        used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
         for helper in (HELPERS[key] for key in sorted(used & set(HELPERS)) if key not in sources):
             text = textwrap.dedent(inspect.getsource(inspect.unwrap(helper.function)))
             sources[helper.function.__name__] = text[text.index("def ") :]
