@@ -144,3 +144,36 @@ def test_frameworks_without_the_layer_have_its_projections(tmp_path: Path) -> No
     file = jaxport.to_onnx(Causal(nnx.Rngs(0)), [X]).model
     code = check(file, sampled(jaxport.from_onnx(file), SIZES), tmp_path, "equinox")
     assert "self.query = Linear(8, 8" in code
+
+
+class Capped(nnx.Module):
+    """Scores with a soft cap: products with the heads in front, whose transposes an export moves around the reshapes."""
+
+    def __init__(self, rngs: nnx.Rngs):
+        self.query, self.key, self.value, self.out = (nnx.Linear(8, 8, rngs=rngs) for _ in range(4))
+
+    def __call__(self, x):
+        query, key, value = (part(x).reshape(*x.shape[:2], 2, 4) for part in (self.query, self.key, self.value))
+        scores = 20 * jnp.tanh(jnp.einsum("bqhd,bkhd->bhqk", query, key) / 40)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, axis=-1), value)
+        return x + self.out(mixed.reshape(x.shape))
+
+
+class CappedModel(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.layers = nnx.List([Capped(rngs) for _ in range(2)])
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+def test_axes_that_are_moved_there_and_back_stay(framework: str, tmp_path: Path) -> None:
+    file = jaxport.to_onnx(CappedModel(nnx.Rngs(0)), [X]).model
+    code = check(file, sampled(jaxport.from_onnx(file), SIZES), tmp_path, framework)
+    assert "self.query(x).reshape(B, T, 2, 4)" in code
+    assert "transpose" not in code.partition("class Capped")[2].partition("def load")[0]
+    assert code.count("class Capped(") == 1
+    assert "Capped_2" not in code

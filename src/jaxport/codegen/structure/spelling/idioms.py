@@ -14,7 +14,7 @@ from jaxport.codegen.rewriting.patterns import view
 from jaxport.codegen.rewriting.producers import Producers, added_axes, axes_of, bounds
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import Dim, HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["AS_WRITTEN", "is_single"]
@@ -185,6 +185,14 @@ def squeezed_reduction(step: Step, rewriting: StepRewriting) -> Step | None:
 AS_WRITTEN.rewrite("jnp.reshape(jnp.reshape(x, _), shape)", "jnp.reshape(x, shape)")
 
 
+def _divided_axes(one: Sequence[Dim], other: Sequence[Dim]) -> int | None:
+    """Return which axis of a shape is two of the other's, if that is the only difference."""
+    place = next((at for at, (size, part) in enumerate(zip(one, other, strict=False)) if size != part), None)
+    if place is None or len(other) != len(one) + 1 or one[place + 1 :] != other[place + 2 :]:
+        return None
+    return place if other[place] * other[place + 1] == one[place] else None
+
+
 @AS_WRITTEN.on("jnp.reshape")
 def split_before(step: Step, rewriting: StepRewriting) -> Step | None:
     """`x.reshape(n, a * b, m).transpose(1, 0, 2).reshape(a, b, n, m)` is `x.reshape(n, a, b, m).transpose(1, 2, 0, 3)`."""
@@ -192,11 +200,9 @@ def split_before(step: Step, rewriting: StepRewriting) -> Step | None:
     shaped = rewriting.producers.step(moved.args[0], "jnp.reshape") if moved is not None else None
     if moved is None or shaped is None or len(moved.args) != 2 or not isinstance(shaped.args[0], Variable):
         return None
-    whole, parts, order = moved.outputs.shape, step.outputs.shape, moved.args[1]
-    place = next((at for at, (one, other) in enumerate(zip(whole, parts, strict=False)) if one != other), None)
-    if place is None or len(parts) != len(whole) + 1 or whole[place + 1 :] != parts[place + 2 :]:
-        return None
-    if parts[place] * parts[place + 1] != whole[place]:
+    parts, order = step.outputs.shape, moved.args[1]
+    place = _divided_axes(moved.outputs.shape, parts)
+    if place is None:
         return None
     axis = order[place]
     shape = [*shaped.outputs.shape]
@@ -205,6 +211,28 @@ def split_before(step: Step, rewriting: StepRewriting) -> Step | None:
     further[place : place + 1] = [axis, axis + 1]
     x = rewriting.call(step, "jnp.reshape", (shaped.args[0], shape), shape)
     return in_place(step, "jnp.transpose", x, tuple(further))
+
+
+@AS_WRITTEN.on("jnp.transpose")
+def moved_there_and_back(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`x.transpose(0, 2, 1).reshape(n, a, b, m).transpose(0, 3, 1, 2)` is `x.reshape(n, m, a, b)`; so is the way back."""
+    shaped = rewriting.producers.step(step.args[0], "jnp.reshape")
+    moved = rewriting.producers.step(shaped.args[0], "jnp.transpose") if shaped is not None else None
+    if shaped is None or moved is None or len(moved.args) != 2 or len(step.args) != 2:
+        return None
+    before, after = moved.outputs.shape, shaped.outputs.shape
+    axes: list[tuple[tuple[int, ...], ...]] = [((axis,),) for axis in moved.args[1]]
+    if (place := _divided_axes(before, after)) is not None:
+        axis = moved.args[1][place]
+        axes[place : place + 1] = [((axis, 0),), ((axis, 1),)]
+    elif (place := _divided_axes(after, before)) is not None:
+        axes[place : place + 2] = [axes[place] + axes[place + 1]]
+    else:
+        return None
+    order = [part for axis in step.args[1] for part in axes[axis]]
+    if order != sorted(order):
+        return None
+    return in_place(step, "jnp.reshape", moved.args[0], list(step.outputs.shape))
 
 
 # Concatenations
