@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 
 import numpy as np
-from jax.core import min_dim
 
 from jaxport.errors import NotInstalled
 from jaxport.importer.ops.indexing import gather_nd
 from jaxport.importer.resolving.registry import Host, Known, SizeBound, op
 from jaxport.importer.values.host import RuntimeValue, host, is_dim
 from jaxport.importer.values.namespaces import at_once, cast, helper, jnp, lax
+from jaxport.jaxprs.dims import min_dim
 
 
 @helper
