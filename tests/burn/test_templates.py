@@ -69,6 +69,7 @@ use tensors::{Tensors, TensorsError};"""
 FILLED = {
     "name": "two-numbers", "crate": "two_numbers", "root": "Model", "title": "Two numbers", "version": "1.0", "origin": "`two.onnx`",
     "description": "Two numbers", "modules": USES, "run": RUN, "tolerance": "1e-5", "outputs": "(y, total)", "arguments": "x",
+    "generated": "",
 }  # fmt: skip
 FILES = {"Cargo.toml": "Cargo.toml", "lib.rs": "src/lib.rs", "main.rs": "src/main.rs", "tensors.rs": "src/tensors.rs"}
 
