@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from jaxport.codegen.rewriting.producers import Producers
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
+from jaxport.codegen.structure.spelling.idioms import sizes_as_written
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
@@ -97,9 +98,7 @@ def flattened(step: Step, rewriting: StepRewriting) -> Step | None:
         return None
     if shaped.outputs.shape[:2] != shaped.args[0].shape[:2]:
         return None
-    first, *rest = step.outputs.shape
-    sizes = [-1 if not isinstance(first, int) and all(isinstance(n, int) for n in rest) else first, *rest]
-    return in_place(step, "jnp.reshape", moved.args[0], sizes)
+    return in_place(step, "jnp.reshape", moved.args[0], sizes_as_written(step.outputs.shape))
 
 
 @CHANNELS_LAST.on(*ELEMENTWISE)

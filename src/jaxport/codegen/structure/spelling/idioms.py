@@ -185,6 +185,16 @@ def squeezed_reduction(step: Step, rewriting: StepRewriting) -> Step | None:
 AS_WRITTEN.rewrite("jnp.reshape(jnp.reshape(x, _), shape)", "jnp.reshape(x, shape)")
 
 
+def sizes_as_written(shape: Sequence[Dim]) -> list[Dim]:
+    """Return the sizes of a reshape, with -1 for the first one if no other is open.
+
+    >>> sizes_as_written((2, 3))
+    [2, 3]
+    """
+    first, *rest = shape
+    return [-1 if not isinstance(first, int) and all(isinstance(size, int) for size in rest) else first, *rest]
+
+
 def _divided_axes(one: Sequence[Dim], other: Sequence[Dim]) -> int | None:
     """Return which axis of a shape is two of the other's, if that is the only difference."""
     place = next((at for at, (size, part) in enumerate(zip(one, other, strict=False)) if size != part), None)
@@ -232,7 +242,7 @@ def moved_there_and_back(step: Step, rewriting: StepRewriting) -> Step | None:
     order = [part for axis in step.args[1] for part in axes[axis]]
     if order != sorted(order):
         return None
-    return in_place(step, "jnp.reshape", moved.args[0], list(step.outputs.shape))
+    return in_place(step, "jnp.reshape", moved.args[0], sizes_as_written(step.outputs.shape))
 
 
 # Concatenations
