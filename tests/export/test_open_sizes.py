@@ -11,6 +11,7 @@ from jax import lax
 from jax.lax import associative_scan
 
 import jaxport
+from jaxport.blocks import activation
 from jaxport.testing import check, f32
 
 KERNEL = np.hanning(6)[1:-1].astype(np.float32)
@@ -92,3 +93,13 @@ def test_known_sizes_and_windows_that_are_closed_have_the_functions_of_jax():
     before = lax.associative_scan, jnp.searchsorted, eqx.nn.RotaryPositionalEmbedding.__call__
     check(lambda x: lax.associative_scan(jnp.add, x), f32(5, "B"))
     assert (lax.associative_scan, jnp.searchsorted, eqx.nn.RotaryPositionalEmbedding.__call__) == before
+
+
+def test_a_selected_function_is_one_for_open_sizes_too():
+    """Inside another window as well, which has patched the function before."""
+    search = lambda a, x: jnp.searchsorted(jnp.sort(a), x)
+    with activation():
+        exported = jaxport.to_onnx(search, [("N",), ("T",)], functions=["jax.numpy.searchsorted"])
+    assert [function.name for function in exported.model.functions.values()] == ["searchsorted"]
+    table, values = np.array([3, 1, 2], np.float32), np.array([2.5, 0, 9, 2], np.float32)
+    assert np.array_equal(exported(table, values), search(table, values))

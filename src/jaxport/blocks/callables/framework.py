@@ -188,7 +188,7 @@ class Framework(Generic[ModuleType]):
         return iter(())
 
     def open_sizes(self) -> Iterator[tuple[type, str, Callable[[PythonFunction], PythonFunction]]]:
-        """Yield the classes and their methods that ask for the number of a size, and what wraps each to take symbolic ones."""
+        """Yield the classes and their methods that need a size as a number, and what wraps each to take symbolic ones."""
         return iter(())
 
     def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[PyTree]:

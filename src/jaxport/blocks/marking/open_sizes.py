@@ -1,4 +1,4 @@
-"""Functions of JAX and of the frameworks that ask for the number of a size, in a form that any size has.
+"""Functions of JAX that need a size as a number, in a form that symbolic sizes have, too.
 
 While a window is open, a call with a symbolic size runs the function here instead: `jax.lax.associative_scan` is a scan, since
 the tree that JAX writes has a depth for each size. All other calls run the function as it is.
@@ -7,9 +7,7 @@ the tree that JAX writes has a depth for each size. All other calls run the func
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +17,7 @@ from jax.export import is_symbolic_dim
 
 from jaxport.jaxprs import Dim, InconclusiveDimensionOperation, PythonFunction, PyTree, source_info_util
 
-__all__ = ["functions_of_open_sizes"]
+__all__ = ["OPEN_SIZES"]
 
 source_info_util.register_exclusion(__file__)
 
@@ -102,7 +100,7 @@ def _sliding(original: PythonFunction) -> PythonFunction:
         if mode == "full":
             is_swapped = is_symbolic_dim(size) and not is_symbolic_dim(signals)
         elif mode == "same" and not is_convolution:
-            is_swapped = bool(signals < size)  # for equal sizes that is not the same
+            is_swapped = bool(signals < size)  # of equal sizes, the two orders align differently
         else:
             is_swapped = _is_less(signals, size)
         if is_swapped:
@@ -123,35 +121,9 @@ def _sliding(original: PythonFunction) -> PythonFunction:
 
 
 #: By name: the function, and what wraps it.
-_FUNCTIONS: dict[str, tuple[PythonFunction, Callable[[PythonFunction], PythonFunction]]] = {
+OPEN_SIZES: dict[str, tuple[PythonFunction, Callable[[PythonFunction], PythonFunction]]] = {
     "associative_scan": (lax.associative_scan, _associative_scan),
     "convolve": (jnp.convolve, _sliding),
     "correlate": (jnp.correlate, _sliding),
     "searchsorted": (jnp.searchsorted, _searchsorted),
 }
-
-
-def functions_of_open_sizes() -> Iterator[tuple[ModuleType, str, Callable[[PythonFunction], PythonFunction]]]:
-    """Yield the modules that hold one of these functions, its name, and what wraps it; `from jax.lax import …` makes such a module.
-
-    >>> ("jax.lax", "associative_scan") in {(module.__name__, name) for module, name, _ in functions_of_open_sizes()}
-    True
-    """
-    for module in list(sys.modules.values()):
-        if type(module) is ModuleType:
-            held = vars(module)
-            for name in held.keys() & _FUNCTIONS.keys():
-                function, _ = _FUNCTIONS[name]
-                # Another window has put the wrapper there.
-                if held[name] is function or getattr(held[name], _MARK, None) == name:
-                    yield module, name, functools.partial(_marked, name)
-
-
-# The wrapper of a function has its name here.
-_MARK = "__jaxport_open_sizes__"
-
-
-def _marked(name: str, original: PythonFunction) -> PythonFunction:
-    wrapped = _FUNCTIONS[name][1](original)
-    setattr(wrapped, _MARK, name)
-    return wrapped

@@ -14,7 +14,7 @@ from types import FunctionType, MethodType, ModuleType
 from jaxport.blocks.callables.framework import LIBRARIES, Framework, Prepare, package_of
 from jaxport.blocks.marking.recorder import Boundary, Recorder
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Module, PyTree, source_info_util
+from jaxport.jaxprs import Module, PythonFunction, PyTree, source_info_util
 from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "TargetSelection",
     "bound_again",
     "class_boundaries",
+    "function_patches",
     "method_patches",
     "public_methods",
     "resolve_target",
@@ -54,6 +55,8 @@ BOUNDARY = "__jaxport_boundary__"
 _GENERATES = inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 _CurrentRecorder = Callable[[], Recorder | None]
+_Form = Callable[[Callable], Callable]
+"""Returns a function in the form that is called inside a window."""
 
 
 def method_patches(
@@ -62,6 +65,7 @@ def method_patches(
     """Return the patches of the public methods of all module classes and of the decorated classes."""
     patches: dict[tuple[type, str], Patch] = {}
     groups = [(framework.module_classes(), framework.bases, framework.methods) for framework in frameworks]
+    forms = {(owner, name): form for framework in frameworks for owner, name, form in framework.open_sizes()}
     for classes, bases, methods in [*groups, (decorated, (), None)]:
         for cls in classes:
             if package_of(cls) in LIBRARIES and not any("__call__" in vars(owner) for owner in cls.__mro__):
@@ -71,7 +75,9 @@ def method_patches(
                     continue
                 for name in public_methods(owner):
                     if (owner, name) not in patches and (methods is None or name in methods):
-                        patches[owner, name] = (owner, name, functools.partial(_method, name=name, recorder=recorder))
+                        form = forms.get((owner, name))
+                        wrap = functools.partial(_method, name=name, recorder=recorder, form=form)
+                        patches[owner, name] = (owner, name, wrap)
     for framework in frameworks:
         for owner, name, prepare in framework.state_methods():
             wrap = functools.partial(_redirected, prepare=prepare, recorder=recorder)
@@ -100,14 +106,16 @@ def _is_method(name: str, raw: object) -> bool:
     return not (inspect.isgeneratorfunction(raw) or inspect.iscoroutinefunction(raw))
 
 
-def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder) -> Callable:
+def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder, form: _Form | None) -> Callable:
+    within: PyTree = raw if form is None else form(raw)
+
     @functools.wraps(raw)
     def method(self: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
         current = recorder()
         if current is None:
             return raw.__get__(self, type(self))(*args, **kwargs)
         self = current.stand_in(self)
-        bound = raw.__get__(self, type(self))
+        bound = within.__get__(self, type(self))
         if not current.is_called(self):
             return bound(*args, **kwargs)
         return current.call_method(self, name, bound, args, kwargs)
@@ -189,6 +197,19 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
     return TargetSelection(classes, functions, patches)
 
 
+def function_patches(forms: Mapping[str, tuple[PythonFunction, _Form]], recorder: _CurrentRecorder) -> list[Patch]:
+    """Return the patches that give functions, by name, another form inside of windows, wherever modules hold them under that name."""
+    patches: list[Patch] = []
+    for module in list(sys.modules.values()):
+        if type(module) is ModuleType:
+            held = vars(module)
+            for name in held.keys() & forms.keys():
+                function, form = forms[name]
+                if _unselected(held[name]) is function:
+                    patches.append((module, name, functools.partial(_selectable, recorder=recorder, form=form)))
+    return patches
+
+
 # The wrapper of a function selected by some window has the function under this name.
 _SELECTABLE = "__jaxport_selectable__"
 
@@ -197,18 +218,21 @@ def _unselected(value: PyTree) -> PyTree:
     return value.__dict__.get(_SELECTABLE, value) if type(value) is FunctionType else value
 
 
-def _selectable(raw: PyTree, *, recorder: _CurrentRecorder) -> PyTree:
+def _selectable(raw: PyTree, *, recorder: _CurrentRecorder, form: _Form | None = None) -> PyTree:
     """Wrap a function so that its calls emit markers in the windows that have selected it, and in no other."""
     if isinstance(raw, staticmethod | classmethod):
-        return type(raw)(_selectable(raw.__func__, recorder=recorder))
+        return type(raw)(_selectable(raw.__func__, recorder=recorder, form=form))
+    within = raw if form is None else form(raw)
 
     @functools.wraps(raw)
     def selectable(*args: PyTree, **kwargs: PyTree) -> PyTree:
         current = recorder()
-        target = current.selected(raw) if current is not None else None
-        if current is None or target is None:
+        if current is None:
             return raw(*args, **kwargs)
-        return _call(current, raw, Boundary(target), args, kwargs)
+        target = current.selected(raw)
+        if target is None:
+            return within(*args, **kwargs)
+        return _call(current, within, Boundary(target), args, kwargs)
 
     return _like(raw, selectable, _SELECTABLE, raw)
 

@@ -16,9 +16,9 @@ import jax
 
 from jaxport.blocks.callables.framework import Framework, public_name
 from jaxport.blocks.marking import targets as targets_module
-from jaxport.blocks.marking.open_sizes import functions_of_open_sizes
+from jaxport.blocks.marking.open_sizes import OPEN_SIZES
 from jaxport.blocks.marking.recorder import Operators, Recorder
-from jaxport.blocks.marking.targets import Patch, class_boundaries, method_patches, selection
+from jaxport.blocks.marking.targets import Patch, class_boundaries, function_patches, method_patches, selection
 from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, PyTree, source_info_util
 from jaxport.jaxprs.vmap_axes import RECORDS_OF_VMAP
 
@@ -85,9 +85,8 @@ class Patches:
         return bool(self._patched)
 
     def enter(self, user: PyTree, patches: Sequence[Patch]) -> None:
-        """Replace each attribute of each owner by ``wrap(original)``, unless another user patched it; one after the other."""
+        """Replace each attribute of each owner by ``wrap(original)``, unless it is patched already."""
         turn = self._take_turn()
-        ours: set[tuple[int, str]] = set()
         try:
             self._restore()
             end = weakref.finalize(user, self._restore_later)
@@ -95,10 +94,9 @@ class Patches:
             self._users[user] = frozenset((id(owner), attribute) for owner, attribute, _ in patches), end
             for owner, attribute, wrap in patches:
                 key = id(owner), attribute
-                if key not in self._patched or key in ours:
-                    ours.add(key)
-                    replacement = wrap(vars(owner)[attribute])
-                    raw = self._patched[key][2] if key in self._patched else vars(owner)[attribute]
+                if key not in self._patched:
+                    raw = vars(owner)[attribute]
+                    replacement = wrap(raw)
                     self._patched[key] = owner, attribute, raw, replacement
                     setattr(owner, attribute, replacement)
         except BaseException:
@@ -219,18 +217,15 @@ def activation(
     selected = selection(targets, current_recorder)
     recorder = Recorder(frameworks, selected.functions, {**class_boundaries, **selected.classes}, operators)
     of_methods = method_patches(frameworks, [*class_boundaries, *selected.classes], current_recorder)
-    of_open_sizes = [
-        *functions_of_open_sizes(),
-        *(patch for framework in frameworks for patch in framework.open_sizes()),
-    ]
+    of_open_sizes = function_patches(OPEN_SIZES, current_recorder)
     recorders: list[weakref.ref[Recorder]] = _local.__dict__.setdefault("recorders", [])
     stack = ExitStack()
     weakref.finalize(recorder, stack.close).atexit = False  # does nothing after the stack was closed
     try:
         patched.enter(
             recorder,
-            # A boundary of a method encloses what it does for open sizes.
-            [*selected.patches, *of_open_sizes, *of_methods, *CHECKS_OF_SIZES, *DECISIONS_ON_SIZES, *RECORDS_OF_VMAP],
+            # Of several patches of an attribute the first is made: a selected function may have a form for open sizes, too.
+            [*of_open_sizes, *selected.patches, *of_methods, *CHECKS_OF_SIZES, *DECISIONS_ON_SIZES, *RECORDS_OF_VMAP],
         )
         recorders.append(weakref.ref(recorder))
         for framework in frameworks:

@@ -53,7 +53,7 @@ def block_int4(
         dims = dims_of(node.outputs[0])
         if packed_tables and (table := tied.table_of(dense)) is not None:
             operator = "MatMulNBits"
-            build = lambda builder: tied.product(builder, dense, table, dims, ACCURACY)
+            build = lambda builder: tied.product(builder, dense, table, dims, _accuracy(builder))
         elif tables.shares(dense):
             operator, build = "MatMulInteger", lambda builder: integer_product(builder, dense, tables, dims)
         elif chooses_experts(node):
@@ -102,6 +102,11 @@ def _for_each(builder: Builder, dense: Dense, dims: list | None, product: Produc
     return builder.emit("Concat", results, dims, ir.DataType.FLOAT, axis=0)
 
 
+def _accuracy(builder: Builder) -> int:
+    """Return the level at which a product in 4 bits is computed; in a subgraph, ONNX Runtime 1.28 has other values at the quick one."""
+    return ACCURACY if builder.node.graph is builder.root else 0
+
+
 class _Groups:
     """Weights of products in 4 bits: one set of tensors for all uses of a weight."""
 
@@ -119,10 +124,8 @@ class _Groups:
 
         depth, count = dense.weights.shape
         tensors = self._tensors(builder, dense, parts)
-        # In subgraphs ONNX Runtime 1.28 has other values at this level than in the main graph.
-        accuracy = ACCURACY if builder.node.graph is builder.root else 0
         attributes = {
-            "K": depth, "N": count, "bits": 4, "block_size": self.form.size(depth), "accuracy_level": accuracy
+            "K": depth, "N": count, "bits": 4, "block_size": self.form.size(depth), "accuracy_level": _accuracy(builder)
         }  # fmt: skip
         inputs = [dense.x, *tensors]
         result = builder.emit("MatMulNBits", inputs, dims, ir.DataType.FLOAT, RUNTIME_DOMAIN, **attributes)
