@@ -225,7 +225,10 @@ def _worlds(assumed: Assumptions, undecided: Undecided, where: str) -> list[Assu
     last = LARGEST_SIZE if most is None else most
     parts: dict[bool, list[int]] = {undecided.symbol == "!=": [], undecided.symbol != "!=": []}
     for n in range(least, last + 1):
-        left, right = (evaluate(side, {name: n}) for side in (undecided.left, undecided.right))
+        try:
+            left, right = (evaluate(side, {name: n}) for side in (undecided.left, undecided.right))
+        except ArithmeticError:
+            return []
         if "1" not in (undecided.left, undecided.right) or left >= right == 1 or right >= left == 1:
             parts[compare(left, right)].append(n)  # an axis has one element at least
     if not all(part and part[-1] - part[0] == len(part) - 1 for part in parts.values()):
@@ -319,7 +322,7 @@ def _solved(text: str) -> tuple[str, Bounds] | None:
         return None
     (name,) = names
     sizes = range(1, LARGEST_SIZE)
-    holds = lambda n: evaluate(left, {name: n}) >= evaluate(right, {name: n})
+    holds = lambda n: _holds(left, operator.ge, right, {name: n})
     failing = [n for n in sizes if not holds(n)]
     if (
         not failing and len(re.findall(rf"\b{name}\b", text)) == 1 and "mod(" not in text and not holds(LARGEST_BOUND)
@@ -344,7 +347,7 @@ def _always(text: str) -> bool:
     sizes = (*range(1, min(40, int(2000 ** (1 / max(len(names), 1))))), LARGEST_SIZE)
     compare = operator.ge if comparison == ">=" else operator.le
     at = [dict(zip(names, values, strict=True)) for values in itertools.product(sizes, repeat=len(names))]
-    return all(compare(evaluate(left, values), evaluate(right, values)) for values in at)
+    return all(_holds(left, compare, right, values) for values in at)
 
 
 def _cut(condition: Equality) -> str | None:
@@ -465,9 +468,17 @@ def example(condition: Condition) -> dict[str, str]:
 
 
 def _are_equal(left: str, right: str, values: Mapping[str, int]) -> bool:
-    """Whether two sizes are equal at some values; not where one divides by zero."""
+    return _holds(left, operator.eq, right, values)
+
+
+def _holds(left: str, compare: Callable[[Dim, Dim], bool], right: str, values: Mapping[str, int]) -> bool:
+    """Whether a comparison of two sizes holds at some values; not where one divides by zero.
+
+    >>> _holds("mod(9, n - 1)", operator.ge, "0", {"n": 3}), _holds("mod(9, n - 1)", operator.ge, "0", {"n": 1})
+    (True, False)
+    """
     try:
-        return bool(evaluate(left, values) == evaluate(right, values))
+        return bool(compare(evaluate(left, values), evaluate(right, values)))
     except ArithmeticError:
         return False
 
