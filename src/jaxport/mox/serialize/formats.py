@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal, NoReturn
 
 from jaxport.errors import InvalidArgument, ModelError
-from jaxport.mox.programs.aliases import JsonValue
+from jaxport.mox.serialize.json_values import JsonValue
 from jaxport.mox.serialize.yson import parse_yson, yson_text
 
 __all__ = ["Format", "parsed", "printed"]
@@ -18,7 +18,7 @@ Format = Literal["json", "yson", "xml"]
 DEEPEST = 400
 
 
-def printed(document: JsonValue, form: str) -> str:
+def printed(document: Mapping[str, JsonValue], form: str) -> str:
     """Return a document as text.
 
     Raises:
