@@ -158,7 +158,6 @@ def test_types_have_names(part: str) -> None:
 # Names that stand for `Any`, each with its meaning where it is defined. There are no more than these: a union, a protocol or
 # a `NewType` says what a value is.
 ALIASES_OF_ANY = {
-    "Attribute",
     "PyTree",
     "RuntimeValue",
 }
