@@ -181,7 +181,6 @@ def positions(batch: int, length: int) -> dict[str, np.ndarray]:
 
 
 ANGLES = some(16, 4)
-NORMAL = {"x": some(3, 4)}, {"x": -some(5, 4)}
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     "quantized": (quantized, (rows(3), rows(5))),
     "quantized layers": (quantized_layers, ({"i": np.arange(27).reshape(3, 9) % 20}, {"i": np.arange(-9, 9).reshape(2, 9)})),
