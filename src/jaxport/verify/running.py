@@ -22,7 +22,7 @@ from jaxport.jaxprs import Array, Parameters, PyTree, dims
 from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.phases import phase
 from jaxport.verify import decoding, sampling, size_choice
-from jaxport.verify.comparing import OF_DTYPES, Tolerance, compared_results
+from jaxport.verify.comparing import OF_DTYPES, Changes, Tolerance, compared_results
 from jaxport.verify.precision import in_full_precision
 from jaxport.verify.report import Output, compared_outputs
 
@@ -107,7 +107,7 @@ class Sides(ABC, Generic[R]):
         """Return the outputs of the other side."""
 
     @abstractmethod
-    def spread(self, run: R) -> Sequence[np.ndarray]:
+    def spread(self, run: R, is_enough: Callable[[Changes], bool]) -> Changes:
         """Return the change of each output in JAX itself under different rounding."""
 
     def compared(
