@@ -137,6 +137,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "(triangle := jnp.tril(element(one), 0)) == 0": {"one": HostValue(np.ones((3, 4), np.float32))},
     "jnp.squeeze(jnp.transpose(jnp.expand_dims(x, a), order), axes)": {"a": 0, "order": (2, 0, 1), "axes": (1,)},
     "jnp.expand_dims(jnp.expand_dims(x, a), b)": {"a": 1, "b": (0, 2)},
+    "jnp.transpose(jnp.stack(parts, **options), order)": {"parts": [FLOATS, -FLOATS], "options": {}, "order": (1, 0, 2)},
     "jnp.transpose(jnp.transpose(x, p), q)": {"x": CUBE, "p": (0, 2, 1), "q": (1, 0, 2)},
     "jnp.swapaxes(x, a, b)": {"x": CUBE, "a": 0, "b": -1},
     "jnp.tile(x, repeats)": {"x": FLOATS[:1], "repeats": (2, 1)},

@@ -132,6 +132,18 @@ AS_WRITTEN.rewrite("jnp.expand_dims(jnp.expand_dims(x, a), b)", "jnp.expand_dims
 AS_WRITTEN.rewrite(
     "jnp.transpose(jnp.transpose(x, p), q)", "jnp.transpose(x, order)", order=lambda p, q: tuple(p[axis] for axis in q)
 )
+
+
+def _moved_axis(order: Sequence[int], options: dict[str, RuntimeValue]) -> int | None:
+    """Return where an order has the axis of a stack, if it moves no other."""
+    axis = options.get("axis", 0) % len(order)
+    rest = [other for other in order if other != axis]
+    return [*order].index(axis) if rest == sorted(rest) else None
+
+
+AS_WRITTEN.rewrite(
+    "jnp.transpose(jnp.stack(parts, **options), order)", "jnp.stack(parts, axis=place)", place=_moved_axis
+)
 AS_WRITTEN.rewrite("jnp.swapaxes(x, a, b)", "jnp.transpose(x, order)", order=_swapped)
 AS_WRITTEN.rewrite("x.mT", "jnp.transpose(x, order)", order=_swapped)
 
