@@ -40,6 +40,7 @@ def step(
     see=lambda keys, queries, ids: keys <= queries,
     read=lambda rows: rows,
     bias=None,
+    joined=False,
 ):
     """A decoder's step of one layer, whose attention is spelled out."""
     rng = np.random.default_rng(0)
@@ -72,7 +73,11 @@ def step(
         if cap is not None:
             scores = cap * jnp.tanh(scores / cap)
         queries, keys = jnp.arange(total - length, total)[:, None], jnp.arange(key.shape[-2])
-        whole = attention_mask if at is None else jnp.pad(attention_mask, ((0, 0), (0, rows - total)))
+        whole = attention_mask
+        if at is not None and joined:
+            whole = jnp.concatenate([whole, jnp.zeros((batch, rows - total), whole.dtype)], axis=1)
+        elif at is not None:
+            whole = jnp.pad(attention_mask, ((0, 0), (0, rows - total)))
         if bias is not None:
             added = bias(keys, queries, whole)
             scores = scores + (added if added.ndim == 2 else added[:, None, None])
@@ -219,10 +224,10 @@ BIASES = {
 }
 
 
-@pytest.mark.parametrize("kind", BIASES)
-def test_what_is_added_to_scores_is_computed_for_the_rows_that_are_filled(kind):
+@pytest.mark.parametrize(("kind", "joined"), [*((kind, False) for kind in BIASES), ("two numbers", True)])
+def test_what_is_added_to_scores_is_computed_for_the_rows_that_are_filled(kind, joined):
     """The length of the buffer of a static cache is that of no computed value."""
-    result = exported(step(bias=BIASES[kind]), "static")
+    result = exported(step(bias=BIASES[kind], joined=joined), "static")
     node = attention_of(result.model)
     lengths = [
         value for each in result.model.graph for value in each.outputs if "max_sequence_length" in str(value.shape)

@@ -9,7 +9,7 @@ import pytest
 
 import jaxport
 from jaxport.importer import from_onnx
-from jaxport.verify import conditioning, difference
+from jaxport.verify import conditioning, difference, verifying
 from jaxport.verify.comparing import tolerances
 from jaxport.verify.conditioning import _rounded_otherwise, spread
 from jaxport.verify.precision import narrowest
@@ -159,3 +159,18 @@ def test_no_more_runs_than_what_explains_a_difference(monkeypatch):
     runs.clear()
     assert not exported.verify(rtol=1e-9, atol=1e-9, check=False).ok
     assert len(runs) == conditioning.RUNS
+
+
+def test_a_large_model_is_loaded_once_jax_has_run(monkeypatch):
+    calls = []
+    monkeypatch.setattr(verifying, "LARGE", 0)
+    expected, load = verifying._Subject.expected, verifying.Session
+    monkeypatch.setattr(verifying._Subject, "expected", lambda self, run: calls.append("JAX") or expected(self, run))
+    monkeypatch.setattr(verifying, "Session", lambda model, **options: calls.append(options) or load(model, **options))
+    exported = jaxport.to_onnx(lambda x: x @ MANY, [("B", 4096)])
+    assert exported.verify().ok
+    assert calls == ["JAX", "JAX", {"packs": False}]
+    assert "session" not in vars(exported)  # which keeps its own memory
+    _ = exported.session
+    assert exported.verify().ok
+    assert len(calls) == 5  # without another session

@@ -123,10 +123,17 @@ class Sides(ABC, Generic[R]):
         return compared_outputs(self.output_names, run.sizes, expected, differences)
 
     def comparisons(self, runs: Iterable[R], tolerance: Tolerance) -> Iterator[tuple[R, list[Output]]]:
-        """Run both sides on each set of inputs; yield it with the comparisons of its outputs."""
+        """Run both sides on each set of inputs; yield it with the comparisons of its outputs.
+
+        The first side is done before the second one begins: neither needs memory while the other one runs.
+        """
+        known = []
         for run in runs:
             with phase("Comparing"):
-                outputs = self.compared(run, self.expected(run), self.actual(run), tolerance)
+                known.append((run, self.expected(run)))
+        for run, expected in known:
+            with phase("Comparing"):
+                outputs = self.compared(run, expected, self.actual(run), tolerance)
             yield run, outputs
 
 

@@ -95,7 +95,7 @@ def verify(
         traced=exported.traced,
         inputs=[port for port in exported.inputs if not port.weight],
         outputs=exported.outputs,
-        session=as_written(exported.model) if quantized else _session(exported),
+        load=functools.partial(as_written, exported.model) if quantized else functools.partial(_session, exported),
         defaults=exported.defaults,
         state=exported.state,
         flags=exported.flags,
@@ -186,7 +186,7 @@ def verify_file(
         traced=traced,
         inputs=_ports(names, avals, inputs_as_nchw, specified.declared),
         outputs=_ports(session.output_names, traced.jaxpr.out_avals, outputs_as_nchw),
-        session=session,
+        load=lambda: session,
         defaults=weights,
         state=state,
         flags=flags,
@@ -220,20 +220,28 @@ class _FunctionRun(Run):
 
 @dataclass
 class _Subject(Sides[_FunctionRun]):
-    """The two sides of a comparison: a traced callable, and a session with the ports that connect it."""
+    """The two sides of a comparison: a traced callable, and a session, with the ports that connect it.
+
+    The session is loaded when the callable has been run: `load` returns it.
+    """
 
     name: str
     fn: PythonFunction
     traced: blocks.Traced
     inputs: Sequence[Port]
     outputs: Sequence[Port]
-    session: Session
+    load: Callable[[], Session]
     defaults: Mapping[str, np.ndarray]
     state: PyTree
     flags: frozenset[int]
     x64: bool
     exported: Exported | None = None
     precision: Precision | None = None
+
+    @functools.cached_property
+    def session(self) -> Session:
+        """What runs the other side."""
+        return self.load()
 
     def __post_init__(self) -> None:
         self.output_names = [port.name for port in self.outputs]

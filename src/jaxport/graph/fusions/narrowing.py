@@ -86,6 +86,8 @@ class Narrowing:
             end = self.builder.viewed(self.count(value.dtype or ir.DataType.INT64), [])
             operands = [source(node), end, source(node, 2)]
             return self.builder.emit("Range", operands, [self.size], value.dtype)
+        if is_op(node, "Concat") and integer(node, "axis", 0) % len(dims) == axis and own == self._narrow(dims, axis):
+            return source(node)
         if is_op(node, "Pad") and own == self._narrow(dims, axis) and _starts_at_zero(node):
             return source(node)
         return None

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from jaxport.errors import ModelError
+from jaxport.mox.serialize.json_text import parse_json
 from jaxport.mox.serialize.json_values import JsonValue, list_of, object_of, objects_of, pair_of, text_of
 
 if TYPE_CHECKING:
@@ -141,9 +142,7 @@ def _child(element: _Element, tag: str) -> _Element:
 
 
 def _unpacked(text: str | None) -> JsonValue:
-    from jaxport.mox.serialize.formats import parsed
-
-    return parsed(text or "", "json")
+    return parse_json(text or "")
 
 
 def _read_body(element: _Element) -> dict[str, JsonValue]:
