@@ -136,6 +136,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.where(~c, x, y)": {"c": TRUE, "y": -FLOATS},
     "(triangle := jnp.tril(element(one), 0)) == 0": {"one": HostValue(np.ones((3, 4), np.float32))},
     "jnp.squeeze(jnp.transpose(jnp.expand_dims(x, a), order), axes)": {"a": 0, "order": (2, 0, 1), "axes": (1,)},
+    "jnp.reshape(jnp.transpose(jnp.expand_dims(x, a), order), shape)": {"a": 1, "order": (1, 2, 0), "shape": [6]},
     "jnp.expand_dims(jnp.expand_dims(x, a), b)": {"a": 1, "b": (0, 2)},
     "jnp.transpose(jnp.stack(parts, **options), order)": {"parts": [FLOATS, -FLOATS], "options": {}, "order": (1, 0, 2)},
     "jnp.transpose(jnp.transpose(x, p), q)": {"x": CUBE, "p": (0, 2, 1), "q": (1, 0, 2)},
