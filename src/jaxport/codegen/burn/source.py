@@ -195,7 +195,7 @@ def weights_text(crate: Crate) -> str:
         "types": "{Bytes, DType}" if to else "Bytes",
         "cast": f".with_from_adapter(FloatCastAdapter::to(DType::{to}))" if to else "",
     }
-    return formatted(_template("weights.rs", words))
+    return _template("weights.rs", words)
 
 
 def _text(name: str) -> str:
