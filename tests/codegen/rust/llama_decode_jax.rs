@@ -43,7 +43,7 @@ impl Decode {
         let cos = scaled.clone().cos().unsqueeze_dim::<4>(1);
         let sin = scaled.sin().unsqueeze_dim::<4>(1);
         let positions = Tensor::arange(0..b as i64, (&device, DType::I32));
-        let stacked = Tensor::stack::<2>(vec![positions, position.clone().clamp_min(0 - s_2 as i64).clamp_max(s_2 as i64 - 1)], 1);
+        let stacked = Tensor::stack::<2>(vec![positions, position.clone().clamp_min(-(s_2 as i64)).clamp_max(s_2 as i64 - 1)], 1);
         let positions = Tensor::arange(0..s_2 as i64, (&device, DType::I32));
         let mask = positions.unsqueeze::<2>().lower_equal(position.unsqueeze_dim::<2>(1)).unsqueeze_dims::<5>(&[1, 2, 3]);
         let mut cache_keys = Vec::new();
