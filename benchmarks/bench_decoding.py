@@ -71,13 +71,15 @@ class Side:
             "attention_mask": np.ones((1, total), np.int64),
             "position_ids": np.arange(past, total)[None],
         }
+        caches: list[np.ndarray] = []  # the runtime reads and writes the memory of arrays, which it does not keep
         binding.bind_output("logits")  # the first one that is bound is the first result
         for value in self.session.get_inputs():
             if value.name in inputs:
                 binding.bind_cpu_input(value.name, inputs[value.name])
                 continue
             shape = (1, config.groups, past if rows is None else rows, config.head)
-            cache = onnxruntime.OrtValue.ortvalue_from_numpy(generator.normal(size=shape).astype(self.dtype))
+            caches.append(generator.normal(size=shape).astype(self.dtype))
+            cache = onnxruntime.OrtValue.ortvalue_from_numpy(caches[-1])
             binding.bind_ortvalue_input(value.name, cache)
             if rows is not None:
                 binding.bind_ortvalue_output(value.name.replace("past_key_values", "present"), cache)
@@ -85,7 +87,7 @@ class Side:
             if value.name != "logits":
                 binding.bind_output(value.name)
 
-        def call() -> np.ndarray:
+        def call(kept: object = (inputs, caches)) -> np.ndarray:
             self.session.run_with_iobinding(binding)
             return binding.get_outputs()[0].numpy()
 

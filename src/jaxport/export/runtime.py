@@ -135,7 +135,7 @@ class Session:
                 return list(self._session.run(self.output_names, {**arrays, **texts}))
             return self._run({name: self._ort_value(array) for name, array in arrays.items()})
         except _failures() as error:
-            raise RunError("ONNX Runtime cannot run the model", why=_message(error)) from error
+            raise RunError("ONNX Runtime cannot run the model", where=_given(arrays), why=_message(error)) from error
 
     def _run(self, values: PyTree) -> list[np.ndarray]:
         """Run with one buffer for each static cache, as the past and the present: a copy of the input."""
@@ -219,6 +219,16 @@ def _failures() -> tuple[type[Exception], ...]:
     state = vars(importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state"))
     own = [value for value in state.values() if isinstance(value, type) and issubclass(value, Exception)]
     return (*own, RuntimeError, ValueError)
+
+
+def _given(arrays: Mapping[str, np.ndarray], most: int = 4) -> str:
+    """Return what a model was run on.
+
+    >>> _given({"x": np.zeros((2, 3)), "step": np.zeros(())})
+    'x[2, 3], step[]'
+    """
+    shapes = [f"{name}{list(array.shape)}" for name, array in arrays.items()]
+    return ", ".join([*shapes[:most], *([f"{len(shapes) - most} more"] if len(shapes) > most else [])])
 
 
 def _message(error: Exception) -> str:

@@ -204,24 +204,25 @@ def _is_usual_scale(whole: Attended, size: int) -> bool:
     return is_rounded or math.isclose(whole.scale * size**0.5, 1, rel_tol=1e-6)
 
 
-def _positions_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
-    return [[batch], [along], heads, [vector]]
+def _positions_first(batch: list[Axis], along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+    return [batch, [along], heads, [vector]]
 
 
 def _arranged(whole: Attended) -> list[Arrangement] | None:
     """Return how queries, keys, values and the result have heads after positions; None if one of them cannot."""
     arranged = []
     for seen, own in zip(whole.operands, whole.axes.operands, strict=True):
-        groups = _positions_first(whole.axes.batch, *own)
+        groups = _positions_first(whole.axes.batches, *own)
         labels, own_axes, sizes = [*map(_label, groups)], seen.axes, dict(whole.sizes)
         for place, label in enumerate(labels):
             if label not in seen.axes:
                 continue
             groups[place] = [label]
             if isinstance(label, Joined):  # all heads are one axis already, which is not split
-                groups[place] = ["heads of queries"]
-                own_axes = tuple("heads of queries" if axis == label else axis for axis in own_axes)
-                sizes["heads of queries"] = sizes.get(label) or product([sizes[part] for part in label.parts])
+                merged = ("merged", place)
+                groups[place] = [merged]
+                own_axes = tuple(merged if axis == label else axis for axis in own_axes)
+                sizes[merged] = sizes.get(label) or product([sizes[part] for part in label.parts])
         arranged.append(Arrangement.of(dims_of(seen.value) or (), own_axes, groups, sizes))
     return None if None in arranged else arranged
 
@@ -229,10 +230,10 @@ def _arranged(whole: Attended) -> list[Arrangement] | None:
 def _nearest(whole: Attended) -> Attended:
     """Return an attention of the values that are nearest to its products, so that the views behind stay as they are."""
     absent = {field.name: field.name for field in fields(Axes) if getattr(whole.axes, field.name) is None}
-    absent.pop("group", None)
+    absent = {name: label for name, label in absent.items() if name not in ("group", "windows")}
     axes, sizes = replace(whole.axes, **absent), {**whole.sizes, **dict.fromkeys(absent, 1)}
     operands = [
-        _nearest_view(seen, _positions_first(axes.batch, *own), sizes)
+        _nearest_view(seen, _positions_first(axes.batches, *own), sizes)
         for seen, own in zip(whole.operands, axes.operands, strict=True)
     ]
     return replace(
@@ -426,7 +427,7 @@ def _of_operator(node: ir.Node, known: Knowledge) -> Attended | str | None:
     if len(sizes_before) == 1 and isinstance(size := sizes_before.pop(), int):
         few = size
     axes = AXES if many > few else replace(AXES, group=None)
-    seen = [_labelled(value, groups(axes.batch, *own)) for value, own in zip(values, axes.operands, strict=True)]
+    seen = [_labelled(value, groups(axes.batches, *own)) for value, own in zip(values, axes.operands, strict=True)]
     if many > few and expanded:
         seen[1:3] = expanded
     biases = () if mask is None else (_labelled(mask, axes.scores[4 - len(dims_of(mask) or ()) :]),)
@@ -455,7 +456,7 @@ def _before_expansion(values: Sequence[ir.Value], groups: Groups) -> list[Seen]:
     """Return keys and values as they are before they are expanded to all heads of queries; [] if they are not."""
     sides = zip(values, AXES.operands[1:3], strict=True)
     seen = [
-        _labelled(one, groups(AXES.batch, along, [AXES.heads, AXES.group], size)) for one, (along, _, size) in sides
+        _labelled(one, groups(AXES.batches, along, [AXES.heads, AXES.group], size)) for one, (along, _, size) in sides
     ]
     return [] if any(AXES.group in atoms(each.axes) for each in seen) else seen
 

@@ -19,11 +19,11 @@ from jaxport.jaxprs import Atom, Aval, PyTree, Var, aval_of
 from jaxport.jaxprs.meshes import in_body_of, without_explicit_axes, without_meshes
 from jaxport.jaxprs.vmap_axes import Mapped, borne_by, transforms_of
 from jaxport.mox.primitives import keyword_values, primitives
-from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, rule_of
 from jaxport.mox.querying.tree import spelled
 from jaxport.mox.serialize.common import in_common
+from jaxport.mox.serialize.json_values import JsonValue
 from jaxport.mox.serialize.meshes import mesh_data, spec_data
 from jaxport.mox.serialize.trees import tree_data
 from jaxport.mox.serialize.values import Named, Unwritable, dtype_text, encoded
