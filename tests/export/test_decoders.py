@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -12,7 +13,8 @@ from jax import lax
 
 import jaxport
 from examples import speech_model
-from examples.language_model import CONFIGS, PROMPT, build, export, greedy
+from examples.language_model import CONFIGS, PROMPT, Llama, build, export, greedy
+from examples.models.weights import nnx_model
 from jaxport.export.generation.decoders import Decoder
 
 SIZES = [
@@ -126,6 +128,20 @@ def test_precisions(options, dtype, cache):
     assert exported.inputs[3].model_dtype == dtype
     assert [value.name for value in exported.model.graph.outputs] == exported.output_names
     assert exported.verify(sizes=[sizes | LENGTHS[cache] for sizes in SIZES[:2]]).ok
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+@pytest.mark.parametrize(("precision", "most"), [(None, 21), (jaxport.Int4(group=16), 24)])
+def test_a_step_has_few_nodes(cache, precision, most):
+    """17 for each layer: 7 products, 2 norms and sums, 3 of the gate, 2 rotations, and attention. What more there is, is there once."""
+    counts = []
+    for layers in (1, 2):
+        config = dataclasses.replace(CONFIGS["small"], layers=layers)
+        inputs = jaxport.decoder_inputs(layers, config.groups, config.head, cache=cache)
+        exported = jaxport.to_onnx(nnx_model(Llama, config, None), inputs, target="genai", precision=precision)
+        counts.append(len(list(exported.model.graph)))
+    assert counts[1] - counts[0] == 17
+    assert counts[0] - 17 <= most
 
 
 def continued(step, width, new_tokens, rows=0):

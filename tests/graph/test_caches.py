@@ -21,10 +21,10 @@ STEPS = [
 ]
 
 
-def written(past, rows, at):
+def written(past, rows, at, axis=2):
     if at is None:
-        return jnp.concatenate([past, rows], axis=2)
-    return jax.lax.dynamic_update_slice(past, rows, (0, 0, at, 0))
+        return jnp.concatenate([past, rows], axis=axis)
+    return jax.lax.dynamic_update_slice_in_dim(past, rows, at, axis)
 
 
 def step(
@@ -41,6 +41,7 @@ def step(
     read=lambda rows: rows,
     bias=None,
     joined=False,
+    turned=False,
 ):
     """A decoder's step of one layer, whose attention is spelled out."""
     rng = np.random.default_rng(0)
@@ -62,7 +63,11 @@ def step(
         def heads(name, count):
             return (x @ kernels[name].astype(dtype)).reshape(batch, length, count, SIZE).swapaxes(1, 2)
 
-        present = {name: written(past[name], heads(name, groups), at) for name in ("key", "value")}
+        rows_first = (lambda x: x.swapaxes(1, 2)) if turned else (lambda x: x)
+        present = {
+            name: rows_first(written(rows_first(past[name]), rows_first(heads(name, groups)), at, 1 if turned else 2))
+            for name in ("key", "value")
+        }
         key, value = (read(present[name]) for name in ("key", "value"))
         query = heads("query", HEADS).reshape(batch, groups, HEADS // groups, length, SIZE)
         if repeat:
@@ -119,6 +124,7 @@ KINDS = {
     "soft cap": {"cap": 5.0},
     "sinks": {"sinks": True, "window": 3, "cap": 4.0},
     "one group": {"groups": 1},
+    "positions before heads": {"turned": True},
     "repeated heads": {"repeat": True},
     "positions": {"see": lambda keys, queries, ids: keys <= ids[:, :, None]},
     "from above": {"see": lambda keys, queries, ids: ~(queries < keys)},
@@ -235,3 +241,10 @@ def test_what_is_added_to_scores_is_computed_for_the_rows_that_are_filled(kind, 
     if kind != "sums along the buffer":  # which depend on all elements before, as the operator may have them
         assert {value.name for value in lengths} == {value.name for value in node.outputs[1:]}
     assert result.verify(sizes=[{**sizes, "max_sequence_length": 9} for sizes in STEPS]).ok
+
+
+def test_heads_that_are_repeated_in_half_precision():
+    """No kernel repeats bfloat16: the heads are float32 in between, which rounds nothing."""
+    result = exported(step(repeat=True), dtype=jnp.bfloat16)
+    assert attention_of(result.model)
+    assert result.verify(sizes=STEPS).ok

@@ -181,7 +181,7 @@ def _sink(whole: Attended) -> tuple[Seen, Arrangement] | str | None:
     sink, axes = whole.sink, whole.axes
     if sink is None:
         return None
-    how = Arrangement.of(dims_of(sink.value) or (), sink.axes, [[axes.heads, axes.group]], whole.sizes)
+    how = Arrangement.of(dims_of(sink.value) or (), sink.axes, [[*axes.all_heads, axes.group]], whole.sizes)
     if how is None or whole.heads is None or how.merged != whole.heads[:1]:
         return "its sink is not one number for each head"
     return sink, how

@@ -332,6 +332,8 @@ def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = ir.DataType.I
 
 def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
     """Return the attention to a cache that an attention is, why the operator cannot compute it, or None if it has none."""
+    if whole.axes.windows is not None:
+        return None  # windows of an image
     whole = _with_roles_of_cache(whole)
     axes, known = whole.axes, terms.known
     pairs = ((whole.operands[1], axes.inner), (whole.operands[2], axes.outer))
@@ -352,7 +354,7 @@ def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
     rows = (axes.queries, NEW, NEW, axes.queries)
     sides = (whole.operands[0], keys.new, values.new, whole.result)
     arranged = [
-        Arrangement.of(dims_of(seen.value) or (), seen.axes, heads_merged(axes.batch, along, heads, vector), sizes)
+        Arrangement.of(dims_of(seen.value) or (), seen.axes, heads_merged(axes.batches, along, heads, vector), sizes)
         for seen, along, (_, heads, vector) in zip(sides, rows, axes.operands, strict=True)
     ]
     if None in arranged:
