@@ -128,6 +128,45 @@ def test_precisions(options, dtype, cache):
     assert exported.verify(sizes=[sizes | LENGTHS[cache] for sizes in SIZES[:2]]).ok
 
 
+def continued(step, width, new_tokens, rows=0):
+    """The most likely texts by beam search, and from which beam each of the last came: the caller reorders the caches."""
+    config = CONFIGS["small"]
+    empty = np.zeros((1, config.groups, rows, config.head), np.float32)
+    past, scores, origins = [{"key": empty, "value": empty}] * config.layers, np.zeros(1), []
+    texts = new = np.array([PROMPT])
+    for _ in range(new_tokens):
+        count = texts.shape[1]
+        positions = np.broadcast_to(np.arange(count - new.shape[1], count), new.shape)
+        result = step(new, np.ones(texts.shape, np.int64), positions, past)
+        totals = scores[:, None] + np.asarray(jax.nn.log_softmax(result["logits"][:, -1]))
+        best = np.argsort(-totals, axis=None, kind="stable")[:width]
+        origin, token = np.divmod(best, totals.shape[1])
+        scores, texts, new = (
+            totals.ravel()[best],
+            np.concatenate([texts[origin], token[:, None]], axis=1),
+            token[:, None],
+        )
+        past = jax.tree.map(lambda cache, origin=origin: np.asarray(cache)[origin], result["present"])
+        origins.append(origin.tolist())
+    return texts.tolist(), origins
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+def test_beams_are_those_of_jax(cache):
+    rows = 16 if cache == "static" else 0
+    expected = continued(build(), 3, 5, rows)
+    assert any(origin != sorted(origin) for origin in expected[1][1:])  # otherwise no cache changes its place
+    assert continued(export(build(), cache), 3, 5, rows) == expected
+
+
+def test_beams_in_genai_need_caches_that_grow(tmp_path):
+    with pytest.raises(jaxport.InvalidArgument, match="`num_beams` is 4, and the cache is static"):
+        export(build(), "static").save_genai(tmp_path / "m", context_length=64, eos_token_id=0, search={"num_beams": 4})
+    export(build()).save_genai(tmp_path / "n", context_length=64, eos_token_id=0, search={"num_beams": 4})
+    config = json.loads((tmp_path / "n" / "genai_config.json").read_text())
+    assert config["search"] == {"max_length": 64, "past_present_share_buffer": False, "num_beams": 4}
+
+
 LENGTHS = {"growing": {}, "static": {"max_sequence_length": 9}}
 
 

@@ -23,7 +23,7 @@ from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.jaxprs.releases.versions import QUICKLY
 from jaxport.jaxprs.walk import equations_within
 from jaxport.verify import conditioning
-from jaxport.verify.comparing import Tolerance
+from jaxport.verify.comparing import Changes, Tolerance
 from jaxport.verify.decoding import is_counted, sizes_of_step
 from jaxport.verify.given import arrays_and_sizes
 from jaxport.verify.precision import narrowest
@@ -198,7 +198,7 @@ class Comparison(Sides[Run]):
     def actual(self, run: Run) -> list[np.ndarray]:
         return self.in_jax(run)()
 
-    def spread(self, run: Run) -> Sequence[np.ndarray]:
+    def spread(self, run: Run, is_enough: Callable[[Changes], bool]) -> Changes:
         program = self.program
         passed = {name: value for name, value in run.arrays.items() if name not in program.static_inputs}
         closed_over = {name: run.arrays[name] for name in program.static_inputs}
@@ -210,7 +210,7 @@ class Comparison(Sides[Run]):
                 return program.apply(params, **arrays, **closed_over)
 
             count = len(jax.tree.leaves(program.params))
-            return conditioning.spread(jax.make_jaxpr(apply)(*leaves), leaves, count)
+            return conditioning.spread(jax.make_jaxpr(apply)(*leaves), leaves, count, is_enough)
 
     def _by_name(self, inputs: Sequence[PyTree] | Parameters | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         """Return the arrays that the user gives, and the sizes that are given as shapes of others."""

@@ -192,7 +192,8 @@ def weights_text(crate: Crate) -> str:
     words = {
         "root": crate.root,
         "adapter": "FloatCastAdapter, " if to else "",
-        "types": "{Bytes, DType}" if to else "Bytes",
+        "types": ", DType" if to else "",
+        "boxed": f"Some(Box::new(FloatCastAdapter::to(DType::{to})))" if to else "None",
         "cast": f".with_from_adapter(FloatCastAdapter::to(DType::{to}))" if to else "",
     }
     return _template("weights.rs", words)

@@ -57,7 +57,7 @@ FUSIONS = (
     convolved_lines,
     integer_products,
 )
-FIRST = (limits_as_operands, cached_attention)
+FIRST = (limits_as_operands,)
 """Other forms of operators, in which the fusions know them."""
 IN_ANY_PRECISION = (gated, rotary)
 """Fusions to operators that round where their parts do."""
@@ -198,7 +198,7 @@ def _fused(
     sizes = {value: results[0].data for value, results in known.items() if _is_of_sizes(results)}
     folding = partial(positions, sizes=sizes, strict=strict)
     rounds = (
-        ((folding, *FIRST), _is_declared),
+        ((folding, *FIRST, partial(cached_attention, has_helpers=has_helpers)), _is_declared),
         ((*FUSIONS, folding, partial(attention, strict=strict, has_helpers=has_helpers)), _is_exact),
         ((*IN_ANY_PRECISION, *(() if strict else ROUNDING_LESS)), _is_declared),
     )
