@@ -182,7 +182,7 @@ def positions(batch: int, length: int) -> dict[str, np.ndarray]:
 
 
 def groups_of_rows() -> onnx.ModelProto:
-    """Rows that are multiplied by the matrix of their group, as those of the experts of a mixture."""
+    """Rows that are multiplied by the matrix of their group, as those of experts are: `ragged_dot_general`."""
     sizes = jax.ShapeDtypeStruct((3,), np.int32)
     return ir.to_proto(jaxport.to_onnx(jax.lax.ragged_dot, [("n", 4), (3, 4, 5), sizes]).model)
 

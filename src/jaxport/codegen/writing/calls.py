@@ -278,11 +278,11 @@ class CallPrinter(NamingPrinter):
             step = replace(step, args=([*array], *rest))
         if step.name == "jnp.where" and len(rest) == 2 and all(map(is_single_number, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
-        if step.name in WEAK and isinstance(array, Variable) and array.dtype == np.float32:
+        if step.name in WEAK and isinstance(array, Variable) and array.dtype in (np.float32, np.int32, np.int64):
             return call(
                 step.name.removeprefix("helper."),
                 self.value(array),
-                *(number(x.data[()]) if is_single_number(x) else self.value(x) for x in rest),
+                *(number(x.data[()]) if is_single_number(x, array.dtype) else self.value(x) for x in rest),
             )
         if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
             (axes,) = rest

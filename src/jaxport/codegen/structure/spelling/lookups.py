@@ -169,6 +169,56 @@ def element_of_part(step: Step, rewriting: StepRewriting) -> Step | None:
     return in_place(step, "", x, _plain(tuple(index)), form="index")
 
 
+@AS_WRITTEN.on("helper.scatter_nd")
+def written_rows(step: Step, rewriting: StepRewriting) -> Step | None:
+    """Rows that are written one range after the other are joined: `x.at[:2].set(a).at[2:].set(b)` is `concatenate((a, b))`.
+
+    A range alone is written as such: `x.at[:2].set(a)`.
+    """
+    rows, whole = step.outputs.shape[0], step
+    parts: list[tuple[int, int, Variable]] = []
+    while (found := _written(whole)) is not None:
+        parts.append(found)
+        before = rewriting.producers.step(whole.args[0], "helper.scatter_nd", "at.set")
+        if before is None:
+            break
+        whole = before
+    parts.sort(key=lambda part: part[0])
+    ends = [0, *(end for _, end, _ in parts)]
+    is_whole = parts and ends[-1] == rows and [begin for begin, _, _ in parts] == ends[:-1]
+    if is_whole and len(parts) > 1:
+        return in_place(step, "jnp.concatenate", [part for _, _, part in parts], axis=0)
+    own = _written(step)
+    if own is None:
+        return None
+    begin, end, part = own
+    index = slice(begin or None, None if end == rows else end)
+    return in_place(step, "at.set", step.args[0], index, part, form="method")
+
+
+def _written(step: Step) -> tuple[int, int, Variable] | None:
+    """Return the first row that a step writes, the one behind the last, and what it writes; None if they are not in order."""
+    x, at, part, *update = step.args
+    if step.name == "at.set":
+        known = isinstance(at, slice) and isinstance(x, Variable) and isinstance(part, Variable)
+        ends = at.indices(x.shape[0])[:2] if known and isinstance(x.shape[0], int) else None
+    else:
+        is_known = isinstance(at, HostValue) and not at.symbolic and at.shape == (at.size, 1) and update == ["set"]
+        rows = at.data.ravel() if is_known else np.zeros(0, int)
+        ends = (
+            (int(rows[0]), int(rows[-1]) + 1)
+            if rows.size and np.array_equal(rows, np.arange(rows[0], rows[-1] + 1))
+            else None
+        )
+    is_inside = (
+        ends is not None
+        and ends[0] >= 0
+        and isinstance(step.outputs.shape[0], int)
+        and ends[1] <= step.outputs.shape[0]
+    )
+    return (*ends, part) if ends is not None and is_inside and isinstance(part, Variable) else None
+
+
 def _plain(index: tuple[RuntimeValue, ...]) -> RuntimeValue:
     return index if len(index) > 1 else index[0]
 
