@@ -196,6 +196,11 @@ def signed_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
     return _signed(parse(text)), symbols(text)
 
 
+def _names(expression: Expression) -> bool:
+    """Whether an expression has a name in it."""
+    return bool(expression.name) or any(map(_names, expression.parts))
+
+
 def _terms(expression: Expression) -> tuple[list[Expression], list[Expression]]:
     """Return the terms of a sum that are added, and those that are subtracted."""
     match expression.form:
