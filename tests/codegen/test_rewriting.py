@@ -26,7 +26,7 @@ SPACES = {"jnp": jnp, "nn": jax.nn, "lax": jax.lax, "random": jax.random}
 OPERATORS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
     "@": operator.matmul, "&": operator.and_, "|": operator.or_, "~": operator.invert, "==": operator.eq, "!=": operator.ne,
-    "<": operator.lt, ">=": operator.ge, "-": lambda x, *y: x - y[0] if y else -x,
+    "<": operator.lt, ">": operator.gt, ">=": operator.ge, "-": lambda x, *y: x - y[0] if y else -x,
 }  # fmt: skip
 
 
@@ -119,6 +119,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.where(_, x, x)": {"_": [TRUE]}, "jnp.broadcast_to(x, _)": {"_": [(2, 3)]}, "jnp.repeat(x, 1, **_)": {"options": {"axis": 0}},
     "jnp.broadcast_to(jnp.broadcast_to(x, _), shape)": {"_": [(1, 2, 3)], "shape": (4, 2, 3)},
     "jnp.where(c, x, y)": {"c": HostValue(np.bool_(True)), "y": -FLOATS},
+    "jnp.where(x > threshold, x, nn.softplus(x))": {"x": np.float32([-3, 0, 16.5, 17.5, 20, 25, 90]), "threshold": HostValue(np.float32(17))},
     "x * factor": {"factor": HostValue(np.float32(2.0**-9))},
     "jnp.mod(x, c)": {"x": WHOLE, "c": THREE},
     "jnp.arange(0, n, 1, **options)": {"n": 5, "options": {}},
@@ -136,7 +137,9 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.where(~c, x, y)": {"c": TRUE, "y": -FLOATS},
     "(triangle := jnp.tril(element(one), 0)) == 0": {"one": HostValue(np.ones((3, 4), np.float32))},
     "jnp.squeeze(jnp.transpose(jnp.expand_dims(x, a), order), axes)": {"a": 0, "order": (2, 0, 1), "axes": (1,)},
+    "jnp.reshape(jnp.transpose(jnp.expand_dims(x, a), order), shape)": {"a": 1, "order": (1, 2, 0), "shape": [6]},
     "jnp.expand_dims(jnp.expand_dims(x, a), b)": {"a": 1, "b": (0, 2)},
+    "jnp.transpose(jnp.stack(parts, **options), order)": {"parts": [FLOATS, -FLOATS], "options": {}, "order": (1, 0, 2)},
     "jnp.transpose(jnp.transpose(x, p), q)": {"x": CUBE, "p": (0, 2, 1), "q": (1, 0, 2)},
     "jnp.swapaxes(x, a, b)": {"x": CUBE, "a": 0, "b": -1},
     "jnp.tile(x, repeats)": {"x": FLOATS[:1], "repeats": (2, 1)},

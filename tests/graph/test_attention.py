@@ -45,6 +45,10 @@ def repeated(q, k, v):
     return attend(q, jnp.repeat(k, 2, axis=2), jnp.repeat(v, 2, axis=2))
 
 
+def in_windows(q, k, v):
+    return jnp.einsum("bwhts,bwshd->bwthd", jax.nn.softmax(jnp.einsum("bwthd,bwshd->bwhts", q, k) / 2), v)
+
+
 def nnx_attention(**options):
     layer = nnx.MultiHeadAttention(2, 8, decode=False, rngs=nnx.Rngs(0), **options)
     return lambda x, mask=None: layer(x, mask=mask)
@@ -71,6 +75,7 @@ EQUINOX = eqx.nn.MultiheadAttention(2, 8, key=jax.random.key(0))
         (heads_first, [f32("B", "T", 4), f32("B", "S", 4), f32("B", "S", 6)], {"q_num_heads": 1}),
         (jax.nn.dot_product_attention, [Q, K, K], {"scale": 0.5}),
         (lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True), [Q, Q, Q], {"is_causal": 1}),
+        (in_windows, [f32("B", 3, 5, 2, 4), f32("B", 3, 4, 2, 4), f32("B", 3, 4, 2, 4)], {"q_num_heads": 2}),
         (grouped, [f32("B", "T", 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
         (repeated, [f32("B", "T", 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),
         (jax.nn.dot_product_attention, [f32("B", "T", 4, 4), K, K], {"q_num_heads": 4, "kv_num_heads": 2}),

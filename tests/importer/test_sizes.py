@@ -58,6 +58,11 @@ WINDOWS = """g (float[b, n] x) => (float[m, 4] y) <int64[1] four = {4}, int64[1]
     k = Constant<value_ints = [-1, 4]>() y = Reshape(whole, k) }"""
 STATE = f"""g (float[n, b, 2] x) => (float[n, 1, b, 2] y) <float[1, 6, 2] w = {{{", ".join(["0.1"] * 12)}}},
     float[1, 6, 2] r = {{{", ".join(["0.2"] * 12)}}}, float[1, 1, 2] h = {{0.5, 0.25}}> {{ y = GRU<hidden_size = 2>(x, w, r, , , h) }}"""
+STRIDES = """g (float[b, 1, n] x) => (float[b, 1, m] y) <float[1, 1, 5] k = {1, 2, 3, 4, 5}, float[1, 1, 3] l = {1, 0, 2}> {
+    c = Conv<strides = [4]>(x, k) d = Conv<strides = [2]>(c, l) s = Shape<start = 2, end = 3>(x)
+    five = Constant<value_ints = [5]>() eight = Constant<value_ints = [8]>() t = Sub(s, five) u = Div(t, eight)
+    zero = Constant<value_int = 0>() one = Constant<value_int = 1>() a = Constant<value_ints = [0]>() q = Squeeze(u, a)
+    i = Range(zero, q, one) f = Cast<to = 1>(i) y = Add(d, f) }"""
 FIXED = """g (float[b, n] x, float[b, 4] c) => (float[m, 4] y) { y = Concat<axis = 0>(x, c) }"""
 
 # Row after row of all but the first: as many iterations as rows, whose number is a size.
@@ -81,6 +86,7 @@ INFERRED = {
     "windows": (WINDOWS, [], [(1, 4), (2, 5)]),
     "state": (STATE, ["`b` has to be 1"], [(3, 1, 2)]),
     "rows": (ROWS, ["`b >= 2` has to hold"], [(2, 2), (3, 2), (9, 2)]),
+    "strides": (STRIDES, ["`n >= 5` has to hold"], [(1, 1, 13), (2, 1, 29), (2, 1, 36)]),
     "fixed": (FIXED, ["`n` has to be 4"], [((1, 4), (1, 4)), ((3, 4), (3, 4))]),
 }
 

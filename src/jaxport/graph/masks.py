@@ -28,6 +28,8 @@ class Axes:
       batch, heads, group: the batch, the heads of keys and values, and the queries that share one of these heads.
       queries, keys: the sequences.
       inner, outer: the vectors of queries and keys, which are multiplied, and those of values, which are averaged.
+      windows: what attends apart beside batches and heads, such as windows of an image.
+      are_windows_heads: whether windows are merged with the heads, next to which they are, and not with the batch.
     """
 
     batch: Axis
@@ -37,11 +39,23 @@ class Axes:
     keys: Axis
     inner: Axis
     outer: Axis
+    windows: Axis = None
+    are_windows_heads: bool = False
+
+    @property
+    def batches(self) -> list[Axis]:
+        """The axes that are merged into the batch."""
+        return [self.batch] if self.windows is None or self.are_windows_heads else [self.batch, self.windows]
+
+    @property
+    def all_heads(self) -> list[Axis]:
+        """The axes that are merged into the heads of keys and values."""
+        return [self.windows, self.heads] if self.are_windows_heads else [self.heads]
 
     @property
     def operands(self) -> list[tuple[Axis, list[Axis], Axis]]:
         """The sequence, the heads and the vectors of the queries, the keys, the values and the result."""
-        many, few = [self.heads, self.group], [self.heads]
+        many, few = [*self.all_heads, self.group], self.all_heads
         return [
             (self.queries, many, self.inner),
             (self.keys, few, self.inner),
@@ -58,7 +72,7 @@ class Axes:
     @property
     def scores(self) -> list[list[Axis]]:
         """The axes of the scores."""
-        return [[self.batch], [self.heads, self.group], [self.queries], [self.keys]]
+        return [self.batches, [*self.all_heads, self.group], [self.queries], [self.keys]]
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ def weights_text(crate: Crate) -> str:
         "boxed": f"Some(Box::new(FloatCastAdapter::to(DType::{to})))" if to else "None",
         "cast": f".with_from_adapter(FloatCastAdapter::to(DType::{to}))" if to else "",
     }
-    return formatted(_template("weights.rs", words))
+    return _template("weights.rs", words)
 
 
 def _text(name: str) -> str:

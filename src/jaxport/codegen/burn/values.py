@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.codegen.rust.nodes import Array, Binary, Literal, Unary, method
+from jaxport.codegen.rust.nodes import Binary, Literal, Unary, method
 from jaxport.errors import Refusal
 from jaxport.importer.traced.zero_sizes import size_text
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
@@ -29,7 +29,6 @@ __all__ = [
     "kind_of",
     "rank_of",
     "size_node",
-    "sizes_node",
     "tensor_type",
 ]
 
@@ -195,12 +194,6 @@ def signed_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
         return Literal(str(int(size))), frozenset()
     text = size_text(size)
     return _signed(parse(text)), symbols(text)
-
-
-def sizes_node(sizes: Sequence[Dim]) -> tuple[ast.expr, frozenset[str]]:
-    """Return sizes as an array, and the names that it reads."""
-    parts = [size_node(size) for size in sizes]
-    return Array([part for part, _ in parts]), frozenset[str]().union(*(names for _, names in parts))
 
 
 def _names(expression: Expression) -> bool:

@@ -64,6 +64,7 @@ def dot_product_attention(
     value: RuntimeValue,
     bias: RuntimeValue = None,
     mask: RuntimeValue = None,
+    sink: RuntimeValue = None,
     *,
     is_causal: bool = False,
     scale: float | None = None,
@@ -74,8 +75,9 @@ def dot_product_attention(
         query, key, value, bias = (x if x is None else cast(x, np.float32) for x in (query, key, value, bias))
     options = {"bias": bias, "mask": mask, "scale": scale, "is_causal": True if is_causal else None}
     options = {name: option for name, option in options.items() if option is not None}
-    if softcap is not None or value.shape[-1] != query.shape[-1]:
-        options |= {} if softcap is None else {"softcap": softcap}
+    if softcap is not None or sink is not None or value.shape[-1] != query.shape[-1]:
+        further = {"softcap": softcap, "sink": sink}
+        options |= {name: option for name, option in further.items() if option is not None}
         return attending.attention(query, key, value, **options)
     result = nn.dot_product_attention(query, key, value, **options)
     return cast(result, np.float16) if is_half else result
@@ -87,8 +89,8 @@ def attention(model: ir.Model, *, strict: bool = False, has_helpers: bool = Fals
     Args:
       model: changed in place.
       strict: whether a spelled-out guard against NaN stays, and with it what it guards.
-      has_helpers: whether source gets a function for the attention that JAX has none for: scores with a soft cap, and values of
-        another size than keys.
+      has_helpers: whether source gets a function for the attention that JAX has none for: scores with a soft cap or a sink,
+        and values of another size than keys.
     """
     find = partial(_find, known=Knowledge(model), strict=strict, has_helpers=has_helpers)
     return fuse(model, find, ANCHOR, Anchor(at=("Attention",)), Anchor(at=("MultiHeadAttention",), domain=RUNTIME))
@@ -139,7 +141,7 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
     has_helpers = has_helpers and whole.operands[0].value.dtype is ir.DataType.FLOAT
-    if (whole.softcap and not has_helpers) or whole.sink is not None:
+    if (whole.softcap or whole.sink is not None) and not has_helpers:
         return "its scores have a soft cap, or a sink"
     # A bias of zeros is not computed any more, but what computes it may be read elsewhere.
     read, whole = whole.leaves, _nearest(_with_masks(whole, known))
@@ -150,9 +152,9 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
     outer = whole.sizes[whole.axes.outer]
     if size != outer and not (has_helpers and isinstance(outer, int)):
         return "its keys and values are of different sizes"
-    masking = Masking.of(whole, known)
-    if isinstance(masking, str):
-        return masking
+    masking, sink = Masking.of(whole, known), _sink(whole)
+    if isinstance(masking, str) or isinstance(sink, str):
+        return masking if isinstance(masking, str) else str(sink)
     attributes: dict[str, RuntimeValue] = {} if _is_usual_scale(whole, size) else {"scale": whole.scale}
     if masking.is_causal:
         attributes["is_causal"] = 1
@@ -162,13 +164,27 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
     def build(builder: Builder) -> ir.Value:
         sides = zip(arranged[:3], whole.operands[:3], strict=True)
         operands = [*(how.apply(builder, builder.now(one.value)) for how, one in sides), *masking.emit(builder)]
+        mask = operands[-1]
+        if sink is not None:
+            operands.append(sink[1].apply(builder, builder.owned(sink[0].value)))
         result = builder.emit("DotProductAttention", operands, arranged[3].merged, **attributes)
         node = result.producer()
         assert node is not None
         node.domain = DOMAIN
-        return arranged[3].revert(builder, masking.emit_zeros(builder, operands[-1], result))
+        return arranged[3].revert(builder, masking.emit_zeros(builder, mask, result))
 
     return Fusion("DotProductAttention", whole.result.value, [*whole.leaves, *read], build, ignored=("Shape",))
+
+
+def _sink(whole: Attended) -> tuple[Seen, Arrangement] | str | None:
+    """Return the sink of an attention, and how it has one axis of all heads; None if it has none; or why it has another."""
+    sink, axes = whole.sink, whole.axes
+    if sink is None:
+        return None
+    how = Arrangement.of(dims_of(sink.value) or (), sink.axes, [[*axes.all_heads, axes.group]], whole.sizes)
+    if how is None or whole.heads is None or how.merged != whole.heads[:1]:
+        return "its sink is not one number for each head"
+    return sink, how
 
 
 def _is_of_one_type(whole: Attended) -> bool:
@@ -188,24 +204,25 @@ def _is_usual_scale(whole: Attended, size: int) -> bool:
     return is_rounded or math.isclose(whole.scale * size**0.5, 1, rel_tol=1e-6)
 
 
-def _positions_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
-    return [[batch], [along], heads, [vector]]
+def _positions_first(batch: list[Axis], along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+    return [batch, [along], heads, [vector]]
 
 
 def _arranged(whole: Attended) -> list[Arrangement] | None:
     """Return how queries, keys, values and the result have heads after positions; None if one of them cannot."""
     arranged = []
     for seen, own in zip(whole.operands, whole.axes.operands, strict=True):
-        groups = _positions_first(whole.axes.batch, *own)
+        groups = _positions_first(whole.axes.batches, *own)
         labels, own_axes, sizes = [*map(_label, groups)], seen.axes, dict(whole.sizes)
         for place, label in enumerate(labels):
             if label not in seen.axes:
                 continue
             groups[place] = [label]
             if isinstance(label, Joined):  # all heads are one axis already, which is not split
-                groups[place] = ["heads of queries"]
-                own_axes = tuple("heads of queries" if axis == label else axis for axis in own_axes)
-                sizes["heads of queries"] = sizes.get(label) or product([sizes[part] for part in label.parts])
+                merged = ("merged", place)
+                groups[place] = [merged]
+                own_axes = tuple(merged if axis == label else axis for axis in own_axes)
+                sizes[merged] = sizes.get(label) or product([sizes[part] for part in label.parts])
         arranged.append(Arrangement.of(dims_of(seen.value) or (), own_axes, groups, sizes))
     return None if None in arranged else arranged
 
@@ -213,10 +230,10 @@ def _arranged(whole: Attended) -> list[Arrangement] | None:
 def _nearest(whole: Attended) -> Attended:
     """Return an attention of the values that are nearest to its products, so that the views behind stay as they are."""
     absent = {field.name: field.name for field in fields(Axes) if getattr(whole.axes, field.name) is None}
-    absent.pop("group", None)
+    absent = {name: label for name, label in absent.items() if name not in ("group", "windows")}
     axes, sizes = replace(whole.axes, **absent), {**whole.sizes, **dict.fromkeys(absent, 1)}
     operands = [
-        _nearest_view(seen, _positions_first(axes.batch, *own), sizes)
+        _nearest_view(seen, _positions_first(axes.batches, *own), sizes)
         for seen, own in zip(whole.operands, axes.operands, strict=True)
     ]
     return replace(
@@ -410,7 +427,7 @@ def _of_operator(node: ir.Node, known: Knowledge) -> Attended | str | None:
     if len(sizes_before) == 1 and isinstance(size := sizes_before.pop(), int):
         few = size
     axes = AXES if many > few else replace(AXES, group=None)
-    seen = [_labelled(value, groups(axes.batch, *own)) for value, own in zip(values, axes.operands, strict=True)]
+    seen = [_labelled(value, groups(axes.batches, *own)) for value, own in zip(values, axes.operands, strict=True)]
     if many > few and expanded:
         seen[1:3] = expanded
     biases = () if mask is None else (_labelled(mask, axes.scores[4 - len(dims_of(mask) or ()) :]),)
@@ -439,7 +456,7 @@ def _before_expansion(values: Sequence[ir.Value], groups: Groups) -> list[Seen]:
     """Return keys and values as they are before they are expanded to all heads of queries; [] if they are not."""
     sides = zip(values, AXES.operands[1:3], strict=True)
     seen = [
-        _labelled(one, groups(AXES.batch, along, [AXES.heads, AXES.group], size)) for one, (along, _, size) in sides
+        _labelled(one, groups(AXES.batches, along, [AXES.heads, AXES.group], size)) for one, (along, _, size) in sides
     ]
     return [] if any(AXES.group in atoms(each.axes) for each in seen) else seen
 

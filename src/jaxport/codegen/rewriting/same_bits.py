@@ -135,7 +135,15 @@ SAME_BITS.rewrite("jnp.where(c, x, y)", "y", when=lambda c, rewriting: truth_of(
 
 @SAME_BITS.on("+", "-", "*", "/")
 def broadcast(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`x + expand_dims(b, 0)` is `x + b`: axes of one element are added in front, and one element meets any shape."""
+    """`x + expand_dims(b, 0)` is `x + b`: axes of one element are added in front, and one element meets any shape.
+
+    `x / broadcast_to(y, shape)` is `x / y` if `x` has the shape.
+    """
+    for place, value in enumerate(step.args if len(step.args) == 2 else ()):
+        expanded, other = rewriting.producers.step(value, "jnp.broadcast_to"), step.args[place - 1]
+        if expanded is not None and isinstance(other, Variable) and other.shape == step.outputs.shape:
+            args = (expanded.args[0], other) if place == 0 else (other, expanded.args[0])
+            return in_place(step, step.name, *args, form=step.form)
     for place, value in enumerate(step.args):
         spread = rewriting.producers.step(value, "jnp.expand_dims", "jnp.reshape") if len(step.args) == 2 else None
         inner, other = spread.args[0] if spread is not None else None, step.args[place - 1]
@@ -159,6 +167,16 @@ def _whole_divisor(factor: RuntimeValue, out: Variable) -> HostValue | None:
 
 
 SAME_BITS.rewrite("x * factor", "x / whole", when=lambda x: isinstance(x, Variable), whole=_whole_divisor)
+
+
+# Functions with a threshold behind which they are their operand, as PyTorch writes them
+
+
+LARGEST_LOGISTIC = 17
+"""From here on `log(1 + exp(x))` is `x` in single precision: the rest is less than half of the last digit."""
+
+SAME_BITS.rewrite("jnp.where(x > threshold, x, nn.softplus(x))", "nn.softplus(x)",
+                  when=lambda x, out, threshold: is_like(x, out) and out.dtype == np.float32 and (number(threshold) or 0) >= LARGEST_LOGISTIC)  # fmt: skip
 
 
 # Integer division and remainders, which exports spell out by C's: `c` is positive

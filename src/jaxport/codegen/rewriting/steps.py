@@ -10,12 +10,14 @@ import numpy as np
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Form, Function, Recordable, Step, Variable, map_leaves
 
-__all__ = ["REARRANGING", "in_place", "leaf_key", "reads", "renamed", "variables"]
+__all__ = ["JOINS", "REARRANGING", "in_place", "leaf_key", "reads", "renamed", "variables"]
 
 SMALL = 64
 """Elements up to which constants are compared by value."""
 REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims", "jnp.squeeze"})
 """Functions whose result has the elements of their operand."""
+JOINS = frozenset({"jnp.concatenate", "jnp.stack"})
+"""Functions that join arrays along an axis."""
 
 
 def variables(tree: RuntimeValue) -> Iterator[Variable]:

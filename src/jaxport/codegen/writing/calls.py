@@ -1,4 +1,13 @@
-"""The items of a module as the statements of its `__call__`."""
+"""The items of a module as the statements of its `__call__`.
+
+    items: a layer `norm`, an operator `x * 2`, a call of the module `attention`
+
+    x = self.norm(x)
+    return self.attention(x * 2)
+
+Each item becomes a call (`_step_of`); a call that is read once, right after, is written where it is read, as long as the line is
+short. A `Loop` is a `for` with the calls of one of its rounds inside.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxport.codegen.rewriting.steps import reads
+from jaxport.codegen.rewriting.steps import JOINS, reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import Child, common_name, key_of
@@ -53,7 +62,9 @@ SHORT = 3
 
 @dataclass
 class CallPrinter(NamingPrinter):
-    """Prints one module's computation.
+    """Prints one module's computation: `body` turns its items into statements, once `arguments` and `keep` have bound what they read.
+
+    The names in the statements, and when a name is free again, are those of `NamingPrinter`.
 
     Attributes:
       dialect: the framework.
@@ -261,13 +272,17 @@ class CallPrinter(NamingPrinter):
         function = self.dialect.functions.get(step.name) if self.dialect is not None else None
         step = (function(step) if function is not None else None) or with_inferred_size(with_plain_axis(step))
         array, *rest = step.args
+        if step.name in JOINS and any(
+            begin_in(array, made) == 0 and len(array) == len(made) for made in self.lists.values()
+        ):
+            step = replace(step, args=([*array], *rest))
         if step.name == "jnp.where" and len(rest) == 2 and all(map(is_single_number, rest)):
             return call("jnp.where", self.value(array), number(rest[0].item()), self.value(rest[1]))
-        if step.name in WEAK and isinstance(array, Variable) and array.dtype == np.float32:
+        if step.name in WEAK and isinstance(array, Variable) and array.dtype in (np.float32, np.int32, np.int64):
             return call(
                 step.name.removeprefix("helper."),
                 self.value(array),
-                *(number(x.data[()]) if is_single_number(x) else self.value(x) for x in rest),
+                *(number(x.data[()]) if is_single_number(x, array.dtype) else self.value(x) for x in rest),
             )
         if step.name in METHODS and isinstance(array, Variable) and len(rest) == 1 and not step.kwargs:
             (axes,) = rest
@@ -304,6 +319,8 @@ class CallPrinter(NamingPrinter):
         element = next(iter(elements.values()), "")
         for position, row in loop.rows.items():
             wanted = self.roles.get(first.module.inputs[position], "part")
+            if wanted == "x" and isinstance(row, Variable):
+                wanted = "row"
             if wanted in self.taken and element:
                 wanted = f"{element}_{wanted}"
             names[position] = self._free(wanted)
@@ -432,7 +449,7 @@ class CallPrinter(NamingPrinter):
         names = {common_name([call.outputs[output] for call in loop.calls], self.results) for output in group}
         if not any(names):
             formals, replaced = loop.calls[0].module.inputs, replaced_inputs(loop)
-            names = {self.roles.get(formals[replaced[output]], "") for output in group if output in replaced}
+            names = {self.roles.get(formals[replaced[output]], "") for output in group if output in replaced} - {"x"}
         parts = [one.split("_") for one in names]
         shared = [each[0] for each in zip(*parts, strict=False) if len({*each}) == 1]
         return identifier("_".join(shared), "part") if all(names) and shared else "part"

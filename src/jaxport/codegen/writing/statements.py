@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.codegen.writing.fields import Fields
@@ -104,9 +105,9 @@ def names_of_parts(whole: str, count: int) -> list[str]:
     return ["part"] * count
 
 
-def is_single_number(value: object) -> bool:
-    """Whether a value is a known number of float32."""
-    return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == np.float32
+def is_single_number(value: object, dtype: DTypeLike = np.float32) -> bool:
+    """Whether a value is a known number of a dtype."""
+    return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == dtype
 
 
 def same_tensor(a: np.ndarray, b: np.ndarray) -> bool:

@@ -19,6 +19,7 @@ Scores are assumed to be smaller than 1e9 in magnitude, so that adding the low n
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,8 @@ from jaxport.graph.editing import (
     Dim,
     constant_of,
     dims_of,
+    integers,
+    is_op,
     is_weight,
     static_dims,
 )
@@ -41,7 +44,7 @@ from jaxport.graph.masks import HIDDEN, LOW, Axes, Mask, additive, hiding
 from jaxport.graph.matching import Axis, Reduced, Seen, joined
 from jaxport.onnx_facts import VIEWS
 
-Groups = Callable[[Axis, Axis, list[Axis], Axis], Sequence[Sequence[Axis]]]
+Groups = Callable[[list[Axis], Axis, list[Axis], Axis], Sequence[Sequence[Axis]]]
 """Returns the axes of an operand, given its axes of batches, positions, heads and vectors."""
 
 #: The product that ends an attention.
@@ -131,14 +134,14 @@ class Attended:
     @property
     def heads(self) -> tuple[int, int] | None:
         """The number of heads of queries, and of keys; None unless these and the sizes of vectors are known."""
-        axes = (self.axes.heads, self.axes.group, self.axes.inner, self.axes.outer)
+        axes = (self.axes.group, self.axes.inner, self.axes.outer, *self.axes.all_heads)
         known = static_dims([self.sizes.get(axis) for axis in axes])
-        return None if known is None else (known[0] * known[1], known[0])
+        return None if known is None else (known[0] * math.prod(known[3:]), math.prod(known[3:]))
 
     def arranged(self, groups: Groups) -> list[Arrangement] | None:
         """Return how queries, keys, values and the result get axes of these groups; None if one of them cannot."""
         pairs = zip(self.operands, self.axes.operands, strict=True)
-        known = [how for seen, own in pairs if (how := self._arrangement(seen, groups(self.axes.batch, *own)))]
+        known = [how for seen, own in pairs if (how := self._arrangement(seen, groups(self.axes.batches, *own)))]
         return known if len(known) == len(self.operands) else None
 
     def over_scores(self, seen: Seen) -> Arrangement | None:
@@ -146,6 +149,8 @@ class Attended:
         heads, group = self.axes.heads, self.axes.group
         own = atoms(seen.axes, [heads, group])
         is_partial = group is not None and (heads in own) != (group in own)
+        other = self.axes.heads if self.axes.are_windows_heads else self.axes.batch
+        is_partial = is_partial or (self.axes.windows is not None and (self.axes.windows in own) != (other in own))
         return None if is_partial else self._arrangement(seen, self.axes.scores)
 
     def _arrangement(self, seen: Seen, groups: Sequence[Sequence[Axis]]) -> Arrangement | None:
@@ -192,7 +197,7 @@ def _recognized(node: ir.Node, view: ir.Value | None, through: Callable[[Seen], 
             return scores
         scores = replace(scores, query=through(scores.query), key=through(scores.key))
         sizes = sizes_of(scores.product, *(scores.product.contracted(is_whole=True) or ()), scores.query, scores.key)
-        axes = _axes(scores, sizes, value, keys)
+        axes = _axes(scores, sizes, value, keys, result)
         if axes is None:
             return "its axes are not those of batches, heads, queries and keys"
         sizes = sizes | sizes_of(result, weights, value) | {None: 1}
@@ -299,7 +304,7 @@ def _unbiased(seen: Seen) -> tuple[Seen, tuple[Seen, ...]] | None:
 # The axes
 
 
-def _axes(scores: Scores, sizes: Mapping[Axis, Dim], value: Seen, keys: Axis) -> Axes | None:
+def _axes(scores: Scores, sizes: Mapping[Axis, Dim], value: Seen, keys: Axis, result: Seen) -> Axes | None:
     """Return the role of each axis."""
     query, key = atoms(scores.query.axes, scores.key.axes), atoms(scores.key.axes, scores.query.axes)
     values = atoms(value.axes, scores.query.axes)
@@ -308,9 +313,18 @@ def _axes(scores: Scores, sizes: Mapping[Axis, Dim], value: Seen, keys: Axis) ->
     alone = [axis for axis in query if axis not in key]
     outer = [axis for axis in values if axis not in (*shared, keys)]
     expected = {*shared, keys, inner} == set(key) and {*shared, keys, *outer} == set(values)
-    if not expected or len(shared) > 2 or len(alone) > 2 or len(outer) > 1 or inner not in query:
+    most_shared = 2 if len(alone) > 1 else 3  # batches, windows and heads
+    if not expected or len(shared) > most_shared or len(alone) > 2 or len(outer) > 1 or inner not in query:
         return None
+    if len(shared) == most_shared == 3 and {*shared} <= {*result.axes}:
+        order = _order_behind(result)
+        batch, windows, heads = sorted(shared, key=order.index)
+        places = [order.index(axis) for axis in (batch, windows, heads)]
+        is_heads = places[1] != places[0] + 1 and places[1] + 1 == places[2]
+        return Axes(batch, heads, None, (*alone, None)[0], keys, inner, (*outer, None)[0], windows, is_heads)
     single = len(shared) == len(alone) == 1 and len(scores.query.axes) > 2  # one query of one sequence
+    if len(shared) > 2:
+        return None
     if len(shared) == 2:
         batch, heads = shared if isinstance(sizes.get(shared[1]), int) else shared[::-1]
     elif shared and (query[:1] != shared or (single and _are_merged(scores.query, shared[0], alone[0]))):
@@ -334,6 +348,13 @@ def _axes(scores: Scores, sizes: Mapping[Axis, Dim], value: Seen, keys: Axis) ->
     return Axes(batch, heads, group, queries, keys, inner, (*outer, None)[0])
 
 
+def _order_behind(result: Seen) -> list[Axis]:
+    """Return the axes of a result in the order in which its only reader has them."""
+    users = [user for user, _ in result.value.uses()]
+    order = integers(users[0], "perm") if len(users) == 1 and is_op(users[0], "Transpose") else None
+    return [*result.axes] if order is None else [result.axes[axis] for axis in order]
+
+
 def _are_merged(seen: Seen, first: Axis, second: Axis) -> bool:
     """Whether two axes are adjacent parts of one axis of a value."""
     pairs = [pair for axis in seen.axes for pair in itertools.pairwise(atoms([axis]))]
@@ -343,14 +364,14 @@ def _are_merged(seen: Seen, first: Axis, second: Axis) -> bool:
 # The operator
 
 
-def heads_merged(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+def heads_merged(batch: list[Axis], along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
     """Return the axes of operands with three axes."""
-    return [[batch], [along], [*heads, vector]]
+    return [batch, [along], [*heads, vector]]
 
 
-def heads_first(batch: Axis, along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
+def heads_first(batch: list[Axis], along: Axis, heads: list[Axis], vector: Axis) -> list[list[Axis]]:
     """Return the axes of operands with four axes."""
-    return [[batch], heads, [along], [vector]]
+    return [batch, heads, [along], [vector]]
 
 
 def _fusion(whole: Attended, opset: int, known: Knowledge) -> Fusion | str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ MOST_ROUNDS = 40
 LARGEST_FACTOR = 64
 LARGEST_SIZE = 4096
 """The largest size that is tried."""
+LARGEST_PERIOD = 2**16
+"""The sizes after which quotients repeat, but for a multiple, up to which they are compared."""
 LARGEST_BOUND = 2**40
 """A size up to which a bound is looked for."""
 
@@ -257,6 +260,10 @@ def _strengthened(assumed: Assumptions, conditions: Sequence[Condition], where: 
         if cut is not None and cut not in assumed.constraints:
             assumed = assumed.with_constraint(cut, where)
             continue
+        rule = _identity(condition)
+        if rule is not None and rule not in assumed.constraints:
+            assumed = assumed.with_constraint(rule, where)
+            continue
         is_read = bool(symbols(f"{condition.left} + {condition.right}") & assumed.read)
         found = _solutions(condition._replace(broadcasts=False) if is_read else condition)
         found = found or (_of_sum(condition, assumed.read) if is_read else {})
@@ -341,13 +348,40 @@ def _always(text: str) -> bool:
     True
     """
     left, comparison, right = re.split("([<>=]=)", text)
-    if comparison == "==":
-        return False
     names = sorted(names_in(text))
     sizes = (*range(1, min(40, int(2000 ** (1 / max(len(names), 1))))), LARGEST_SIZE)
-    compare = operator.ge if comparison == ">=" else operator.le
+    compare = {">=": operator.ge, "<=": operator.le, "==": operator.eq}[comparison]
     at = [dict(zip(names, values, strict=True)) for values in itertools.product(sizes, repeat=len(names))]
     return all(_holds(left, compare, right, values) for values in at)
+
+
+def _identity(condition: Equality) -> str | None:
+    """Return an equality that holds for all sizes, and that JAX does not see: of quotients of quotients; None of others.
+
+    >>> _identity(Equality("floordiv(floordiv(n - 127, 64) - 6, 3) + 2", "floordiv(n - 127, 192)", False))
+    'floordiv(floordiv(n - 127, 64) - 6, 3) == floordiv(n - 127, 192) - 2'
+    """
+    left, right, _ = condition
+    names = sorted(symbols(left) | symbols(right))
+    divisors = [[int(number) for number in re.findall(r", (\d+)\)", side)] for side in (left, right)]
+    period = math.lcm(*map(math.prod, divisors))
+    count = f"{left} {right}".count("floordiv(")
+    if len(names) != 1 or sum(map(len, divisors)) < count or not 1 < period <= LARGEST_PERIOD:
+        return None
+    if "mod(" in f"{left} {right}" or not all(  # it is as large after a period as before, but for a multiple of it
+        _are_equal(left, right, {names[0]: n}) for n in range(1, 2 * period + 1)
+    ):
+        return None
+    scope = jax.export.SymbolicScope()
+    values = {names[0]: jax.export.symbolic_shape(names[0], scope=scope)[0]}
+    for side, other in ((left, right), (right, left)):
+        for match in re.finditer(r"(?:^|(?<=[+] ))floordiv\(", side):
+            inside = balanced(side, match.end())
+            if "floordiv" in inside:
+                term = f"floordiv({inside})"
+                rest = evaluate(other, values) - (evaluate(side, values) - evaluate(term, values))
+                return f"{term} == {rest}"
+    return None
 
 
 def _cut(condition: Equality) -> str | None:

@@ -24,7 +24,7 @@ from jaxport.codegen.structure.modules.scopes import element_of
 from jaxport.codegen.tree import Call, Item, Layer, Module
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["with_rounds"]
+__all__ = ["LONGEST", "Alike", "with_rounds"]
 
 LONGEST = 64
 """Items of a round at most."""
@@ -131,12 +131,12 @@ class _RoundRun:
     def _matches(self, members: Sequence[Item]) -> bool:
         """Whether a round does the same as the others: all are compared with the second."""
         if len(self.rounds) == 1:
-            own, first = _Alike(0), _Alike(-1)
+            own, first = Alike(0), Alike(-1)
             if not own.all(members, members) or not first.all(members, self.rounds[0]):
                 return False
             self.names = [first.names, own.names]
             return True
-        match = _Alike(len(self.rounds) - 1)
+        match = Alike(len(self.rounds) - 1)
         same = match.all(self.rounds[1], members)
         self.names += [match.names] if same else []
         return same
@@ -163,7 +163,7 @@ class _RoundRun:
         return calls
 
 
-class _Alike(ModuleMatch):
+class Alike(ModuleMatch):
     """Says whether a round does the same as another: with the elements that are `distance` further in their lists."""
 
     def __init__(self, distance: int) -> None:

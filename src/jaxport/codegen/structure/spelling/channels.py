@@ -180,8 +180,9 @@ def concatenation(step: Step, rewriting: StepRewriting) -> Step | None:
     """`concatenate` of values that were transposed alike, along the axis that was moved."""
     if len(step.args) != 1 or step.kwargs.keys() != {"axis"}:
         return None
-    parts = [part for each in step.args[0] if (part := _moved(each, rewriting.producers)) is not None]
-    orders = {part.args[1] for part in parts}
+    made = (rewriting.producers.step(each, "jnp.transpose") for each in step.args[0])
+    parts = [part for part in made if part is not None and len(part.args) == 2 and isinstance(part.args[0], Variable)]
+    orders = {tuple(part.args[1]) for part in parts}
     if len(parts) != len(step.args[0]) or len(orders) != 1:
         return None
     order, origins = orders.pop(), tuple(part.args[0] for part in parts)

@@ -128,9 +128,38 @@ def _swapped(out: Variable, a: int = -2, b: int = -1) -> tuple[int, ...]:
 AS_WRITTEN.rewrite(
     "jnp.squeeze(jnp.transpose(jnp.expand_dims(x, a), order), axes)", "jnp.transpose(x, rest)", rest=_rest_of_order
 )
+
+
+def _moved(
+    x: Variable, a: RuntimeValue, order: tuple[int, ...], step: Step, rewriting: StepRewriting
+) -> Variable | None:
+    """Return a transposed value without the axes of one element that were added before."""
+    added = axes_of(a, len(order))
+    if added is None or not isinstance(x, Variable):
+        return None
+    kept = [axis for axis in range(len(order)) if axis not in added]
+    rest = tuple(kept.index(axis) for axis in order if axis in kept)
+    return rewriting.call(step, "jnp.transpose", (x, rest), [x.shape[axis] for axis in rest])
+
+
+AS_WRITTEN.rewrite(
+    "jnp.reshape(jnp.transpose(jnp.expand_dims(x, a), order), shape)", "jnp.reshape(moved, shape)", moved=_moved
+)
 AS_WRITTEN.rewrite("jnp.expand_dims(jnp.expand_dims(x, a), b)", "jnp.expand_dims(x, axes)", axes=_all_added)
 AS_WRITTEN.rewrite(
     "jnp.transpose(jnp.transpose(x, p), q)", "jnp.transpose(x, order)", order=lambda p, q: tuple(p[axis] for axis in q)
+)
+
+
+def _moved_axis(order: Sequence[int], options: dict[str, RuntimeValue]) -> int | None:
+    """Return where an order has the axis of a stack, if it moves no other."""
+    axis = options.get("axis", 0) % len(order)
+    rest = [other for other in order if other != axis]
+    return [*order].index(axis) if rest == sorted(rest) else None
+
+
+AS_WRITTEN.rewrite(
+    "jnp.transpose(jnp.stack(parts, **options), order)", "jnp.stack(parts, axis=place)", place=_moved_axis
 )
 AS_WRITTEN.rewrite("jnp.swapaxes(x, a, b)", "jnp.transpose(x, order)", order=_swapped)
 AS_WRITTEN.rewrite("x.mT", "jnp.transpose(x, order)", order=_swapped)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import number
+from jaxport.codegen.rewriting.producers import axes_of, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
@@ -134,14 +134,93 @@ def part_of_transposed(step: Step, rewriting: StepRewriting) -> Step | None:
     if moved is None or len(moved.args) != 2 or not isinstance(moved.args[0], Variable):
         return None
     index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
-    if not all(part == slice(None) for part in index[:-1]) or type(index[-1]) is not int:
+    taken = [at for at, part in enumerate(index) if type(part) is int]
+    if not taken or not all(type(part) is int or part == slice(None) for part in index):
         return None
-    (origin, order), at = moved.args, len(index) - 1
-    axis = order[at]
-    rest = tuple(other - (other > axis) for place, other in enumerate(order) if place != at)
-    shape = tuple(size for place, size in enumerate(origin.shape) if place != axis)
-    part = rewriting.made(step, "index", "", (origin, _along(axis, index[-1])), shape)
+    origin, order = moved.args
+    axes = {order[at]: index[at] for at in taken}
+    kept = [axis for axis in range(len(order)) if axis not in axes]
+    rest = tuple(kept.index(axis) for axis in order if axis in kept)
+    whole = tuple(axes.get(axis, slice(None)) for axis in range(max(axes) + 1))
+    part = rewriting.made(step, "index", "", (origin, _plain(whole)), [origin.shape[axis] for axis in kept])
     return in_place(step, "jnp.transpose", part, rest)
+
+
+@AS_WRITTEN.on("jnp.squeeze")
+def element_of_part(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`squeeze(x[:, 1:2], 1)` is `x[:, 1]`."""
+    part = rewriting.producers.step(step.args[0], "") if len(step.args) == 2 else None
+    axes = axes_of(step.args[1], len(step.args[0].shape)) if part is not None and part.form == "index" else None
+    if part is None or axes is None:
+        return None
+    x, cut = part.args[0], part.args[1] if isinstance(part.args[1], tuple) else (part.args[1],)
+    if (
+        not isinstance(x, Variable)
+        or not all(isinstance(one, slice) for one in cut)
+        or not {*axes} & {*range(len(cut))}
+    ):
+        return None
+    index: list[RuntimeValue] = [*cut, *[slice(None)] * (max(axes) + 1 - len(cut))]
+    for axis in axes:
+        size, one = x.shape[axis], index[axis]
+        if not isinstance(size, int) or not all(end is None or type(end) is int for end in (one.start, one.stop)):
+            return None
+        index[axis] = one.indices(size)[0]
+    return in_place(step, "", x, _plain(tuple(index)), form="index")
+
+
+@AS_WRITTEN.on("helper.scatter_nd")
+def written_rows(step: Step, rewriting: StepRewriting) -> Step | None:
+    """Rows that are written one range after the other are joined: `x.at[:2].set(a).at[2:].set(b)` is `concatenate((a, b))`.
+
+    A range alone is written as such: `x.at[:2].set(a)`.
+    """
+    rows, whole = step.outputs.shape[0], step
+    parts: list[tuple[int, int, Variable]] = []
+    while (found := _written(whole)) is not None:
+        parts.append(found)
+        before = rewriting.producers.step(whole.args[0], "helper.scatter_nd", "at.set")
+        if before is None:
+            break
+        whole = before
+    parts.sort(key=lambda part: part[0])
+    ends = [0, *(end for _, end, _ in parts)]
+    is_whole = parts and ends[-1] == rows and [begin for begin, _, _ in parts] == ends[:-1]
+    if is_whole and len(parts) > 1:
+        return in_place(step, "jnp.concatenate", [part for _, _, part in parts], axis=0)
+    own = _written(step)
+    if own is None:
+        return None
+    begin, end, part = own
+    index = slice(begin or None, None if end == rows else end)
+    return in_place(step, "at.set", step.args[0], index, part, form="method")
+
+
+def _written(step: Step) -> tuple[int, int, Variable] | None:
+    """Return the first row that a step writes, the one behind the last, and what it writes; None if they are not in order."""
+    x, at, part, *update = step.args
+    if step.name == "at.set":
+        known = isinstance(at, slice) and isinstance(x, Variable) and isinstance(part, Variable)
+        ends = at.indices(x.shape[0])[:2] if known and isinstance(x.shape[0], int) else None
+    else:
+        is_known = isinstance(at, HostValue) and not at.symbolic and at.shape == (at.size, 1) and update == ["set"]
+        rows = at.data.ravel() if is_known else np.zeros(0, int)
+        ends = (
+            (int(rows[0]), int(rows[-1]) + 1)
+            if rows.size and np.array_equal(rows, np.arange(rows[0], rows[-1] + 1))
+            else None
+        )
+    is_inside = (
+        ends is not None
+        and ends[0] >= 0
+        and isinstance(step.outputs.shape[0], int)
+        and ends[1] <= step.outputs.shape[0]
+    )
+    return (*ends, part) if ends is not None and is_inside and isinstance(part, Variable) else None
+
+
+def _plain(index: tuple[RuntimeValue, ...]) -> RuntimeValue:
+    return index if len(index) > 1 else index[0]
 
 
 def _times(

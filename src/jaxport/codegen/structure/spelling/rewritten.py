@@ -1,4 +1,9 @@
-"""The steps of a program as a person would have written them."""
+"""The steps of a program as a person would have written them: all tables of rules, applied until none applies.
+
+Those of the last table see what no other rule changes:
+
+    ab = concatenate((a, b)); abc = concatenate((a, b, c))   →   abc = concatenate((ab, c))
+"""
 
 from __future__ import annotations
 
@@ -65,9 +70,9 @@ def angle(step: Step) -> None:
     step.outputs.hint = step.name.removeprefix("jnp.")
 
 
-@AT_LAST.on(*MOVING)
+@AT_LAST.on(*MOVING, "")
 def role(step: Step) -> None:
-    """Name what is moved as before."""
+    """Name what is moved, and a part of a value, as before."""
     source = step.args[0] if step.args else None
     if isinstance(source, Variable) and source.hint in ROLES:
         step.outputs.hint = source.hint
