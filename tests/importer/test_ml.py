@@ -354,3 +354,12 @@ def test_maps() -> None:
             jax.tree.leaves(tree if isinstance(tree, list) else np.asarray(tree)) for tree in (result, wanted)
         )
         np.testing.assert_allclose(np.ravel(flat), np.ravel(expected), rtol=1e-6)
+
+
+def test_maps_of_rows_whose_number_is_open_are_refused() -> None:
+    floats = helper.make_tensor_type_proto(TensorProto.FLOAT, ["rows", 3])
+    scalar = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    rows = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, scalar))
+    program = from_onnx(maps("ZipMap", floats, rows, classlabels_int64s=[3, 4, 5]))
+    with pytest.raises(ValueNotKnown, match=r"it has rows maps.*'zipmap': False"):
+        program.to_source(framework="burn")

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxport.errors import AGAIN, InvalidArgument
+from jaxport.errors import AGAIN, InvalidArgument, Refusal, ValueNotKnown
 from jaxport.importer.ops.ml_scores import DOMAIN, chosen
 from jaxport.importer.ops.strings import strings
 from jaxport.importer.resolving.registry import earlier, op
 from jaxport.importer.values.dtypes import STRING
-from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host
+from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import cast, for_strings, jnp, known
 
 
@@ -165,6 +165,9 @@ def category_mapper(X, *, cats_int64s=None, cats_strings=None, default_int64=-1,
 def zip_map(X, *, classlabels_int64s=None, classlabels_strings=None):
     labels = classlabels_strings or classlabels_int64s or ()
     rows = jnp.reshape(X, (-1, len(labels)))
+    if is_dim(rows.shape[0]):
+        why = f"it has {rows.shape[0]} maps; give that size a number, or leave `ZipMap` out: `options={{'zipmap': False}}` of skl2onnx"
+        raise ValueNotKnown("a list of maps has a length that is known", [Refusal("", "", why)])
     return [{label: rows[row, column] for column, label in enumerate(labels)} for row in range(rows.shape[0])]
 
 

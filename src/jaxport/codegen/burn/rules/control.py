@@ -12,7 +12,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
 from jaxport.codegen.burn.rules.elementwise import converted
-from jaxport.codegen.burn.rules.registry import Outs, primitive
+from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, tensor, tensor_type
 from jaxport.codegen.rust.nodes import Binary, Braces, IfElse, Literal, Method, RustRange, While, method, path_call
 from jaxport.importer.values.host import RuntimeValue, is_dim
@@ -142,6 +142,15 @@ def _assign(body: RustBody, targets: Sequence[TypedValue], results: Sequence[Typ
     body.statements.append(ast.Assign([pattern], together(nodes), lineno=0))
 
 
+def _where(body: RustBody, condition: TypedValue, new: TypedValue, old: TypedValue) -> TypedValue:
+    """Return new values where a condition holds, which is of the first axes; else the old ones."""
+    if isinstance(new.node, ast.Name) and isinstance(old.node, ast.Name) and new.node.id == old.node.id:
+        return old
+    axes, mask = tuple(range(len(condition.shape))), TypedValue(old.shape, condition.dtype)
+    mask = PRIMITIVES["broadcast_in_dim"](body, condition, outs=[mask], broadcast_dimensions=axes)
+    return PRIMITIVES["select_n"](body, mask, old, new, outs=[TypedValue(old.shape, old.dtype)])
+
+
 @primitive("while")
 def while_(
     body: RustBody,
@@ -160,8 +169,13 @@ def while_(
     carry = _bound_carry(body, initial, outs)
     before, inside = body.inner(), body.inner()
     (condition,) = _inner(before, cond_jaxpr, [*cond_consts, *carry])
-    node = method(before.tensor(condition), "into_scalar", generics="bool")
+    node = before.tensor(condition)
     results = _inner(inside, body_jaxpr, [*body_consts, *carry])
+    if condition.shape:  # of many loops at once, each of which ends for itself
+        condition = named(before, condition, "goes_on")
+        node = method(before.tensor(condition), "any")
+        results = [_where(inside, condition, new, old) for new, old in zip(results, carry, strict=True)]
+    node = method(node, "into_scalar", generics="bool")
     _assign(inside, carry, results)
     body.uses_device |= before.uses_device | inside.uses_device
     body.statements.append(While(before.statements, node, inside.statements))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules.registry import Outs, primitive
+from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, kind_of, same
 from jaxport.codegen.rust.nodes import Binary, Invocation, Literal, Method, Unary, method, path_call
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
@@ -356,6 +356,23 @@ _NEUTRAL = {"and": True, "or": False, "xor": False}
 """The booleans that leave the other operand as it is."""
 
 
+@primitive("lt_to")
+def before(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
+    """Whether one comes before another in the order of a sort: NaN last, of which JAX has made all the same, as of zeros."""
+    if a.kind != "Float":
+        return _comparison("lt")(body, a, b, outs=outs)
+    a, b = body.bound(a), body.bound(b)
+    number, nan = _comparison("eq")(body, a, a, outs=outs), _comparison("ne")(body, b, b, outs=outs)
+    last = PRIMITIVES["and"](body, number, nan, outs=outs)
+    return PRIMITIVES["or"](body, _comparison("lt")(body, a, b, outs=outs), last, outs=outs)
+
+
+@primitive("le_to")
+def not_behind(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
+    behind = before(body, b, a, outs=outs)
+    return result(negated(body.compact(behind)), outs[0], behind.sizes)
+
+
 def _logic(name: str) -> Callable[..., TypedValue]:
     def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
         number = scalar_of(b)
@@ -437,15 +454,13 @@ def clamp(body: RustBody, low: TypedValue, x: TypedValue, high: TypedValue, *, o
     if a is not None and b is not None and x.node is not None:
         node = method(x.node, "clamp", body.literal(a, x.dtype), body.literal(b, x.dtype))
         return result(node, outs[0], x.sizes)
-    from jaxport.codegen.burn.rules.registry import PRIMITIVES
-
     wide = [value if same(value.shape, x.shape) else spread(value, x.shape) for value in (low, high)]
     raised = PRIMITIVES["max"](body, x, wide[0], outs=outs)
     return PRIMITIVES["min"](body, raised, wide[1], outs=outs)
 
 
 BROADCASTING = frozenset(
-    "add sub mul div rem max min pow atan2 eq ne lt le gt ge and or xor shift_left shift_right_logical "
+    "add sub mul div rem max min pow atan2 eq ne lt le gt ge lt_to le_to and or xor shift_left shift_right_logical "
     "shift_right_arithmetic add_any".split()
 )
 """Primitives that take an array without axes beside one that has some."""
