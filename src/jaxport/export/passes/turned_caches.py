@@ -9,6 +9,7 @@ attention to it is recognised.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -51,7 +52,7 @@ def _turned(node: ir.Node, editor: Editor) -> bool:
     if not any(user.outputs[0].is_graph_output() for user in ends) or any(_axis(one) != axis for one in slices):
         return False
 
-    def insert(op_type: str, inputs: Sequence[ir.Value], sizes: Sequence[Dim] | None, **attributes: object) -> ir.Value:
+    def insert(op_type: str, inputs: Sequence[ir.Value], sizes: Sequence[Dim] | None, **attributes: Any) -> ir.Value:
         return editor.insert(
             node.graph, op_type, inputs, before=node, like=result, shape=sizes, dtype=result.dtype, **attributes
         )

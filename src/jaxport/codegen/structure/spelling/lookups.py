@@ -199,17 +199,15 @@ def written_rows(step: Step, rewriting: StepRewriting) -> Step | None:
 def _written(step: Step) -> tuple[int, int, Variable] | None:
     """Return the first row that a step writes, the one behind the last, and what it writes; None if they are not in order."""
     x, at, part, *update = step.args
+    ends: tuple[int, int] | None = None
     if step.name == "at.set":
-        known = isinstance(at, slice) and isinstance(x, Variable) and isinstance(part, Variable)
-        ends = at.indices(x.shape[0])[:2] if known and isinstance(x.shape[0], int) else None
+        size = x.shape[0] if isinstance(x, Variable) else None
+        ends = at.indices(size)[:2] if isinstance(at, slice) and isinstance(size, int) else None
     else:
         is_known = isinstance(at, HostValue) and not at.symbolic and at.shape == (at.size, 1) and update == ["set"]
         rows = at.data.ravel() if is_known else np.zeros(0, int)
-        ends = (
-            (int(rows[0]), int(rows[-1]) + 1)
-            if rows.size and np.array_equal(rows, np.arange(rows[0], rows[-1] + 1))
-            else None
-        )
+        if rows.size and np.array_equal(rows, np.arange(rows[0], rows[-1] + 1)):
+            ends = int(rows[0]), int(rows[-1]) + 1
     is_inside = (
         ends is not None
         and ends[0] >= 0
@@ -220,7 +218,7 @@ def _written(step: Step) -> tuple[int, int, Variable] | None:
 
 
 def _plain(index: tuple[RuntimeValue, ...]) -> RuntimeValue:
-    return index if len(index) > 1 else index[0]
+    return index[0] if len(index) == 1 else index
 
 
 def _times(
