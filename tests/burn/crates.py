@@ -30,7 +30,7 @@ import jaxport
 from jaxport.codegen.burn.crate import Crate, to_crate
 from jaxport.codegen.burn.source import weights_text
 from jaxport.codegen.recorded.fused import record_fused
-from jaxport.codegen.rust.text import LAYOUT
+from jaxport.codegen.rust.text import LAYOUT, formatted
 from jaxport.errors import ModelError
 from jaxport.importer.variants import in_model_order
 from jaxport.jaxprs import Array
@@ -120,7 +120,7 @@ def case_of(crate: Crate, name: str, folder: Path = BUILD / "weights") -> Case:
     weights = folder / f"{name}.safetensors"
     weights.parent.mkdir(parents=True, exist_ok=True)
     write_tensors(weights, crate.tensors)
-    return Case(crate.model, crate.glue, crate.helpers, weights, weights_text(crate))
+    return Case(crate.model, crate.glue, crate.helpers, weights, formatted(weights_text(crate)))
 
 
 def cargo() -> str:
