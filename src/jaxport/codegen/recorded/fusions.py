@@ -64,6 +64,7 @@ def dot_product_attention(
     value: RuntimeValue,
     bias: RuntimeValue = None,
     mask: RuntimeValue = None,
+    sink: RuntimeValue = None,
     *,
     is_causal: bool = False,
     scale: float | None = None,
@@ -74,8 +75,9 @@ def dot_product_attention(
         query, key, value, bias = (x if x is None else cast(x, np.float32) for x in (query, key, value, bias))
     options = {"bias": bias, "mask": mask, "scale": scale, "is_causal": True if is_causal else None}
     options = {name: option for name, option in options.items() if option is not None}
-    if softcap is not None or value.shape[-1] != query.shape[-1]:
-        options |= {} if softcap is None else {"softcap": softcap}
+    if softcap is not None or sink is not None or value.shape[-1] != query.shape[-1]:
+        further = {"softcap": softcap, "sink": sink}
+        options |= {name: option for name, option in further.items() if option is not None}
         return attending.attention(query, key, value, **options)
     result = nn.dot_product_attention(query, key, value, **options)
     return cast(result, np.float16) if is_half else result
@@ -139,7 +141,7 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
     if whole.axes.heads is None and len(whole.result.axes) < 4:
         return "it has no heads"
     has_helpers = has_helpers and whole.operands[0].value.dtype is ir.DataType.FLOAT
-    if (whole.softcap and not has_helpers) or whole.sink is not None:
+    if (whole.softcap or whole.sink is not None) and not has_helpers:
         return "its scores have a soft cap, or a sink"
     # A bias of zeros is not computed any more, but what computes it may be read elsewhere.
     read, whole = whole.leaves, _nearest(_with_masks(whole, known))
@@ -150,9 +152,13 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
     outer = whole.sizes[whole.axes.outer]
     if size != outer and not (has_helpers and isinstance(outer, int)):
         return "its keys and values are of different sizes"
-    masking = Masking.of(whole, known)
+    masking, sink = Masking.of(whole, known), None
     if isinstance(masking, str):
         return masking
+    if whole.sink is not None:
+        sink = Arrangement.of(dims_of(whole.sink.value) or (), whole.sink.axes, [whole.axes.scores[1]], whole.sizes)
+        if sink is None or masking.is_zeroing:
+            return "its sinks differ between batches or positions"
     attributes: dict[str, RuntimeValue] = {} if _is_usual_scale(whole, size) else {"scale": whole.scale}
     if masking.is_causal:
         attributes["is_causal"] = 1
@@ -162,11 +168,14 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
     def build(builder: Builder) -> ir.Value:
         sides = zip(arranged[:3], whole.operands[:3], strict=True)
         operands = [*(how.apply(builder, builder.now(one.value)) for how, one in sides), *masking.emit(builder)]
+        mask = operands[-1]
+        if sink is not None and whole.sink is not None:
+            operands.append(sink.apply(builder, builder.owned(whole.sink.value)))
         result = builder.emit("DotProductAttention", operands, arranged[3].merged, **attributes)
         node = result.producer()
         assert node is not None
         node.domain = DOMAIN
-        return arranged[3].revert(builder, masking.emit_zeros(builder, operands[-1], result))
+        return arranged[3].revert(builder, masking.emit_zeros(builder, mask, result))
 
     return Fusion("DotProductAttention", whole.result.value, [*whole.leaves, *read], build, ignored=("Shape",))
 

@@ -8,8 +8,11 @@ __all__ = ["attention"]
 
 
 @helper
-def attention(query, key, value, *, bias=None, mask=None, scale=None, softcap=None, is_causal=False):
-    """Attend as JAX's function does, to values of any size; scores are at most `softcap` in magnitude."""
+def attention(query, key, value, *, bias=None, mask=None, sink=None, scale=None, softcap=None, is_causal=False):
+    """Attend as JAX's function does, to values of any size; scores are at most `softcap` in magnitude.
+
+    A `sink` is a further score of each head, which takes its share and has no value.
+    """
     key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if softcap is not None:
@@ -21,4 +24,8 @@ def attention(query, key, value, *, bias=None, mask=None, scale=None, softcap=No
         mask = behind if mask is None else mask & behind
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
-    return jnp.einsum("bhqk,bkhd->bqhd", nn.softmax(scores, axis=-1), value)
+    if sink is not None:
+        rest = jnp.broadcast_to(sink[:, None, None], (*scores.shape[:-1], 1))
+        scores = jnp.concatenate((scores, rest), axis=-1)
+    weights = nn.softmax(scores, axis=-1)[..., : value.shape[1]]
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
