@@ -46,9 +46,11 @@ program = jaxport.from_onnx(path)
 comparison = Comparison(program, threads=1)
 made = Run({{}}, dict(np.load(path.with_suffix(".npz"))))
 made = Run({{}}, {{name: made.arrays[name] for name in program.input_names}})
+free = jax.jit(lambda params, inputs: program.apply(params, **inputs)).lower(program.params, made.arrays).compile()
 frozen = jax.jit(lambda inputs: program(**inputs)).lower(made.arrays).compile()
-calls = [comparison.in_jax(made), comparison.in_runtime(made), lambda: jax.block_until_ready(frozen(made.arrays))]
-pairs = zip(*(call() for call in calls[:2]), strict=True)
+calls = [lambda: jax.block_until_ready(free(program.params, made.arrays)), comparison.in_runtime(made),
+         lambda: jax.block_until_ready(frozen(made.arrays))]
+pairs = zip(comparison.in_jax(made)(), comparison.in_runtime(made)(), strict=True)
 applied, runtime, called = in_turns(calls, {repeats})
 result = {{"apply": applied, "call": called, "runtime": runtime, "apply_ratio": applied / runtime, "call_ratio": called / runtime,
           "error": max(difference(theirs, ours).relative for ours, theirs in pairs)}}

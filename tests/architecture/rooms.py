@@ -23,7 +23,8 @@ ROOMS: dict[str, str] = {
     "verify": "comparing precision decoding sampling size_choice given conditioning report running per_block importing verifying",
 }
 
-# Annotations and convenience methods that look at a later room, each with its reason.
+# Annotations and convenience methods that look at a later room, each with its reason. A Mox, its selections and their matches return
+# one another (`mox.select(…)[0]` is a Mox, `mox.select(…).sub(…)` another): no order of their files has no method that looks ahead.
 LATER: dict[tuple[str, str, str], str] = {
     ("codegen/burn", "rules", "equations"): "loops and branches have programs inside, which are printed by all rules",
     ("mox", "programs", "looking"): "`mox.show()`",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from unittest import mock
 
+import jax
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -180,8 +181,17 @@ def positions(batch: int, length: int) -> dict[str, np.ndarray]:
     return {"x": some(batch, 2, length, 8), "at": at}
 
 
+def groups_of_rows() -> onnx.ModelProto:
+    """Rows that are multiplied by the matrix of their group, as those of experts are: `ragged_dot_general`."""
+    sizes = jax.ShapeDtypeStruct((3,), np.int32)
+    return ir.to_proto(jaxport.to_onnx(jax.lax.ragged_dot, [("n", 4), (3, 4, 5), sizes]).model)
+
+
+def grouped(*sizes: int, behind: int = 0) -> dict[str, np.ndarray]:
+    return {"lhs": some(sum(sizes) + behind, 4), "rhs": some(3, 4, 5), "group_sizes": np.array(sizes, np.int32)}
+
+
 ANGLES = some(16, 4)
-NORMAL = {"x": some(3, 4)}, {"x": -some(5, 4)}
 CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     "quantized": (quantized, (rows(3), rows(5))),
     "quantized layers": (quantized_layers, ({"i": np.arange(27).reshape(3, 9) % 20}, {"i": np.arange(-9, 9).reshape(2, 9)})),
@@ -213,6 +223,7 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
         ({"x": some(1, 3, 32, 48)}, {"x": some(1, 3, 17, 30)}),
     ),
     "rows of a table": (lambda: model(TABLE, w=some(16, 4), zero=np.array([0]), first=np.array([1])), (cached(2, 3), cached(5, 0), cached(1, 15))),
+    "groups of rows": (groups_of_rows, (grouped(1, 3, 2), grouped(0, 2, 1, behind=2))),
     "frames": (lambda: model(FRAMES, 17, step=np.array(4), window=np.hanning(16).astype(np.float32)), ({"x": some(2, 128, 1)},)),
     "greedy search": (lambda: searching("GreedySearch", greedy(), decoder=decoder(1)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),
     "beam search": (lambda: searching("BeamSearch", beams(3, 2), outputs=2, decoder=decoder(3)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),

@@ -25,6 +25,29 @@ EXAMPLES = {
     "web": ["build", "--target", WASM, "--no-default-features", "--features", "flex"],
 }
 """How cargo is asked for an example of the page; in the profile in which the dependencies are compiled already."""
+EMBEDDED = """#![cfg(feature = "embed")]
+use burn::prelude::*;
+use vision_transformer::model::VisionTransformer;
+
+#[test]
+fn weights_are_the_same_wherever_they_lie() {
+    let device = Device::default();
+    let images = Tensor::<4>::ones([1, 1, 8, 8], &device);
+    let loaded = VisionTransformer::load("model.safetensors", &device).unwrap();
+    let mut bytes = std::fs::read("model.safetensors").unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    bytes[..8].copy_from_slice(&(header + 1).to_le_bytes());
+    bytes.insert(8 + header as usize, b' '); // numbers lie where they may not
+    let moved = VisionTransformer::from_bytes(bytes, &device).unwrap();
+    let expected = loaded.forward(images.clone()).into_data();
+    for model in [VisionTransformer::embedded(&device).unwrap(), moved] {
+        assert_eq!(model.forward(images.clone()).into_data(), expected);
+    }
+    let error = VisionTransformer::from_bytes(b"none".to_vec(), &device).unwrap_err();
+    assert!(error.to_string().contains("SafeTensors error"), "{error}");
+}
+"""
+"""A test of the page's crate: where weights come from."""
 
 
 def test_the_page_runs_with_cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +81,7 @@ def test_the_page_runs_with_cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert said["service"] in PAGE.read_text()
     llama: Any = namespace["llama"]
     assert [*PROMPT, *map(int, said["chat"].split())] == greedy(llama, PROMPT, 8)
+    Path("digits/tests/embedded.rs").write_text(EMBEDDED)
     run(program, "test", "--features", "embed")
     if "web" not in said or (node := shutil.which("node")) is None:
         pytest.skip("There is no wasm32 target of rustup, or no Node: the example for browsers was not run.")

@@ -14,8 +14,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import jaxport
+from examples.language_model import build, export
 from jaxport.codegen.recorded.fused import record_fused
 from tests.codegen import structured
+from tests.graph import test_caches as caches
 from tests.importer.printed import without_jaxport
 
 RANDOM = np.random.default_rng(0)
@@ -138,9 +140,14 @@ def test_layers_share_what_depends_on_positions():
     assert counts == {"RowStarts": 1, "RowPositions": 1, "CacheMask": 1, "CacheUpdate": 2 * LAYERS}
 
 
-@pytest.mark.parametrize("options", [{"softcap": 5.0}, {"smooth_softmax": 1}])
-def test_what_jax_attention_does_not_compute_stays_spelled_out(options: dict[str, Any]):
-    model = decoder(**options)
+def test_layers_share_what_is_added_to_scores():
+    graph = record_fused(jaxport.from_onnx(export(build(), "static").model)).program.model.graph
+    assert sum(node.op_type == "CacheBias" for node in graph) == 1
+    assert sum(node.op_type == "DotProductAttention" for node in graph) == LAYERS
+
+
+def test_what_jax_attention_does_not_compute_stays_spelled_out():
+    model = decoder(smooth_softmax=1)
     code = jaxport.from_onnx(model).to_source(framework="nnx").code
     assert "dot_product_attention" not in code
     assert "softmax" in code
@@ -150,3 +157,40 @@ def test_the_tables_of_rotary_embeddings_are_no_parameters():
     program = jaxport.from_onnx(decoder(do_rotary=1))
     assert {*program.roles.values()} == {"parameter", "constant"}
     assert {name for name in program.params if "cache" in name} == set()
+
+
+OWN = {
+    "padded": "nn.dot_product_attention(",
+    "window": "nn.dot_product_attention(",
+    "soft cap": "softcap=5.0",
+    "sinks": "sink=",
+}
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+@pytest.mark.parametrize(
+    ("kind", "framework"), [*((kind, "nnx") for kind in OWN), ("padded", "equinox"), ("sinks", "equinox")]
+)
+def test_exported_decoders_have_attention_with_their_masks(kind: str, framework: str, cache: Any, tmp_path: Path):
+    """Padding is a bias of the operator, in a buffer that may be longer than the mask."""
+    exported = caches.exported(caches.step(**caches.KINDS[kind]), cache)
+    program = jaxport.from_onnx(exported.model)
+    code = program.to_source(tmp_path, framework=framework).code
+    assert OWN[kind] in code
+    assert code.count("softmax(") == (kind in ("soft cap", "sinks"))  # in the function that is copied
+    module = structured.load(tmp_path)
+    made, rows = module.load(), 9 if cache == "static" else 5
+    mask = np.array([[0, 0, 1, 1, 1, 1], [1] * 6])
+    past = {
+        name: RANDOM.normal(size=(2, caches.GROUPS, rows, caches.SIZE)).astype(np.float32) for name in ("key", "value")
+    }
+    given = {
+        "input_ids": np.array([[3], [4]]), "attention_mask": mask, "position_ids": np.array([[3], [5]]),
+        **{f"past_key_values.0.{name}": value for name, value in past.items()},
+    }  # fmt: skip
+    arrays = [jnp.asarray(given[name]) for name in program.input_names]
+    with without_jaxport():
+        found = jax.tree.leaves(jax.jit(lambda *values: made(*values))(*structured.arguments(module, arrays)))
+    expected = jax.tree.leaves(exported(*[given[name] for name in program.input_names[:3]], [past]))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -99,3 +101,21 @@ def test_a_program_may_ask_whether_its_inputs_are_finite(tmp_path: Path) -> None
     x = np.array([1, np.nan, np.inf, -np.inf], np.float32)
     for result, function in zip(load(tmp_path).load()(x), (np.isfinite, np.isnan, np.isinf), strict=True):
         np.testing.assert_array_equal(result, function(x))
+
+
+ASKING: dict[str, Callable[[Any], Any]] = {
+    "finite elements": lambda x: jnp.where(jnp.isfinite(x), x, 0).sum(-1),
+    "no infinities": lambda x: jnp.where(jnp.isinf(x), jnp.sign(x), x).max(-1),
+    "replaced": lambda x: jnp.nan_to_num(x).sum(-1),
+    "of rows": lambda x: jnp.isnan(x[:, :2]).any(-1),
+    "means": lambda x: jnp.nanmean(jnp.abs(x), -1),
+}
+"""Programs for inputs that are not finite."""
+
+
+@pytest.mark.parametrize("case", ASKING)
+def test_what_a_program_does_about_inputs_that_are_not_finite_stays(case: str, tmp_path: Path) -> None:
+    x = np.array([[1, np.nan, -2, 3], [4, -5, -np.inf, 6], [7, 8, 9, np.nan]], np.float32)
+    exported = jaxport.to_onnx(ASKING[case], [("n", 4)])
+    jaxport.from_onnx(exported.model).to_source(tmp_path, framework="nnx")
+    np.testing.assert_allclose(load(tmp_path).load()(x), ASKING[case](x), rtol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
@@ -12,7 +13,8 @@ from jax import lax
 
 import jaxport
 from examples import speech_model
-from examples.language_model import CONFIGS, PROMPT, build, export, greedy
+from examples.language_model import CONFIGS, PROMPT, Llama, build, export, greedy
+from examples.models.weights import nnx_model
 from jaxport.export.generation.decoders import Decoder
 
 SIZES = [
@@ -126,6 +128,59 @@ def test_precisions(options, dtype, cache):
     assert exported.inputs[3].model_dtype == dtype
     assert [value.name for value in exported.model.graph.outputs] == exported.output_names
     assert exported.verify(sizes=[sizes | LENGTHS[cache] for sizes in SIZES[:2]]).ok
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+@pytest.mark.parametrize(("precision", "most"), [(None, 21), (jaxport.Int4(group=16), 24)])
+def test_a_step_has_few_nodes(cache, precision, most):
+    """17 for each layer: 7 products, 2 norms and sums, 3 of the gate, 2 rotations, and attention. What more there is, is there once."""
+    counts = []
+    for layers in (1, 2):
+        config = dataclasses.replace(CONFIGS["small"], layers=layers)
+        inputs = jaxport.decoder_inputs(layers, config.groups, config.head, cache=cache)
+        exported = jaxport.to_onnx(nnx_model(Llama, config, None), inputs, target="genai", precision=precision)
+        counts.append(len(list(exported.model.graph)))
+    assert counts[1] - counts[0] == 17
+    assert counts[0] - 17 <= most
+
+
+def continued(step, width, new_tokens, rows=0):
+    """The most likely texts by beam search, and from which beam each of the last came: the caller reorders the caches."""
+    config = CONFIGS["small"]
+    empty = np.zeros((1, config.groups, rows, config.head), np.float32)
+    past, scores, origins = [{"key": empty, "value": empty}] * config.layers, np.zeros(1), []
+    texts = new = np.array([PROMPT])
+    for _ in range(new_tokens):
+        count = texts.shape[1]
+        positions = np.broadcast_to(np.arange(count - new.shape[1], count), new.shape)
+        result = step(new, np.ones(texts.shape, np.int64), positions, past)
+        totals = scores[:, None] + np.asarray(jax.nn.log_softmax(result["logits"][:, -1]))
+        best = np.argsort(-totals, axis=None, kind="stable")[:width]
+        origin, token = np.divmod(best, totals.shape[1])
+        scores, texts, new = (
+            totals.ravel()[best],
+            np.concatenate([texts[origin], token[:, None]], axis=1),
+            token[:, None],
+        )
+        past = jax.tree.map(lambda cache, origin=origin: np.asarray(cache)[origin], result["present"])
+        origins.append(origin.tolist())
+    return texts.tolist(), origins
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+def test_beams_are_those_of_jax(cache):
+    rows = 16 if cache == "static" else 0
+    expected = continued(build(), 3, 5, rows)
+    assert any(origin != sorted(origin) for origin in expected[1][1:])  # otherwise no cache changes its place
+    assert continued(export(build(), cache), 3, 5, rows) == expected
+
+
+def test_beams_in_genai_need_caches_that_grow(tmp_path):
+    with pytest.raises(jaxport.InvalidArgument, match="`num_beams` is 4, and the cache is static"):
+        export(build(), "static").save_genai(tmp_path / "m", context_length=64, eos_token_id=0, search={"num_beams": 4})
+    export(build()).save_genai(tmp_path / "n", context_length=64, eos_token_id=0, search={"num_beams": 4})
+    config = json.loads((tmp_path / "n" / "genai_config.json").read_text())
+    assert config["search"] == {"max_length": 64, "past_present_share_buffer": False, "num_beams": 4}
 
 
 LENGTHS = {"growing": {}, "static": {"max_sequence_length": 9}}

@@ -118,6 +118,7 @@ def test_inputs_that_the_runtime_does_not_take_are_refused(inputs, text):
     with pytest.raises(jaxport.RunError, match="ONNX Runtime cannot run the model") as caught:
         Session(model_of("Neg", ("x", np.float32), result=np.float32)).run(inputs)
     assert text in str(caught.value)
+    assert caught.value.where == ", ".join(f"{name}{list(array.shape)}" for name, array in inputs.items())
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path):

@@ -106,7 +106,6 @@ def test_convolutions_of_one_pixel_stay_convolutions():
 
 
 EXPERTS, BACK = (GENERATOR.normal(size=shape).astype(np.float32) / 8 for shape in ((4, 64, 96), (4, 96, 64)))
-CHOICE = jnp.asarray([3, 0, 3])
 MIXTURES = {
     "all": (lambda x: jnp.einsum("bei,eio->beo", jnp.tanh(jnp.einsum("bi,eio->beo", x, EXPERTS)), BACK), 0.21, 0.27),
     "one each": (lambda x: jnp.einsum("ebi,eio->ebo", jnp.stack([x, -x, jnp.tanh(x), x]), EXPERTS), 0.21, 0.27),

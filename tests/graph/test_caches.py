@@ -21,10 +21,10 @@ STEPS = [
 ]
 
 
-def written(past, rows, at):
+def written(past, rows, at, axis=2):
     if at is None:
-        return jnp.concatenate([past, rows], axis=2)
-    return jax.lax.dynamic_update_slice(past, rows, (0, 0, at, 0))
+        return jnp.concatenate([past, rows], axis=axis)
+    return jax.lax.dynamic_update_slice_in_dim(past, rows, at, axis)
 
 
 def step(
@@ -39,6 +39,9 @@ def step(
     repeat=False,
     see=lambda keys, queries, ids: keys <= queries,
     read=lambda rows: rows,
+    bias=None,
+    joined=False,
+    turned=False,
 ):
     """A decoder's step of one layer, whose attention is spelled out."""
     rng = np.random.default_rng(0)
@@ -60,7 +63,11 @@ def step(
         def heads(name, count):
             return (x @ kernels[name].astype(dtype)).reshape(batch, length, count, SIZE).swapaxes(1, 2)
 
-        present = {name: written(past[name], heads(name, groups), at) for name in ("key", "value")}
+        rows_first = (lambda x: x.swapaxes(1, 2)) if turned else (lambda x: x)
+        present = {
+            name: rows_first(written(rows_first(past[name]), rows_first(heads(name, groups)), at, 1 if turned else 2))
+            for name in ("key", "value")
+        }
         key, value = (read(present[name]) for name in ("key", "value"))
         query = heads("query", HEADS).reshape(batch, groups, HEADS // groups, length, SIZE)
         if repeat:
@@ -71,12 +78,19 @@ def step(
         if cap is not None:
             scores = cap * jnp.tanh(scores / cap)
         queries, keys = jnp.arange(total - length, total)[:, None], jnp.arange(key.shape[-2])
+        whole = attention_mask
+        if at is not None and joined:
+            whole = jnp.concatenate([whole, jnp.zeros((batch, rows - total), whole.dtype)], axis=1)
+        elif at is not None:
+            whole = jnp.pad(attention_mask, ((0, 0), (0, rows - total)))
+        if bias is not None:
+            added = bias(keys, queries, whole)
+            scores = scores + (added if added.ndim == 2 else added[:, None, None])
         seen = see(keys, queries, position_ids)
         if window is not None:
             seen &= keys > queries - window
         if padded:
-            mask = attention_mask if at is None else jnp.pad(attention_mask, ((0, 0), (0, rows - total)))
-            seen = seen & (mask[:, None, :] != 0)
+            seen = seen & (whole[:, None, :] != 0)
         scores = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], scores, low)
         if sinks:
             column = jnp.broadcast_to(sink.reshape(groups, -1)[:, :, None, None], (*scores.shape[:-1], 1))
@@ -110,6 +124,7 @@ KINDS = {
     "soft cap": {"cap": 5.0},
     "sinks": {"sinks": True, "window": 3, "cap": 4.0},
     "one group": {"groups": 1},
+    "positions before heads": {"turned": True},
     "repeated heads": {"repeat": True},
     "positions": {"see": lambda keys, queries, ids: keys <= ids[:, :, None]},
     "from above": {"see": lambda keys, queries, ids: ~(queries < keys)},
@@ -203,3 +218,33 @@ def test_rows_behind_the_last_one_stay_in_the_only_buffer():
     for name, rows in before.items():
         np.testing.assert_array_equal(past[name], rows)
         np.testing.assert_array_equal(present[name][:, :, 4:], rows[:, :, 4:])
+
+
+BIASES = {
+    "distances": lambda keys, queries, mask: 0.1 * (keys - queries).astype(np.float32),
+    "a table": lambda keys, queries, mask: jnp.asarray(np.linspace(-1, 1, 16, dtype=np.float32))[
+        jnp.clip(queries - keys, 0, 15)
+    ],
+    "sums along the buffer": lambda keys, queries, mask: jnp.cumsum(mask, axis=1).astype(np.float32)[:, None] * 0.1,
+    "two numbers": lambda keys, queries, mask: jnp.where((mask[:, None] + 1) * 2 > 2, 0.5, 0.0),
+}
+
+
+@pytest.mark.parametrize(("kind", "joined"), [*((kind, False) for kind in BIASES), ("two numbers", True)])
+def test_what_is_added_to_scores_is_computed_for_the_rows_that_are_filled(kind, joined):
+    """The length of the buffer of a static cache is that of no computed value."""
+    result = exported(step(bias=BIASES[kind], joined=joined), "static")
+    node = attention_of(result.model)
+    lengths = [
+        value for each in result.model.graph for value in each.outputs if "max_sequence_length" in str(value.shape)
+    ]
+    if kind != "sums along the buffer":  # which depend on all elements before, as the operator may have them
+        assert {value.name for value in lengths} == {value.name for value in node.outputs[1:]}
+    assert result.verify(sizes=[{**sizes, "max_sequence_length": 9} for sizes in STEPS]).ok
+
+
+def test_heads_that_are_repeated_in_half_precision():
+    """No kernel repeats bfloat16: the heads are float32 in between, which rounds nothing."""
+    result = exported(step(repeat=True), dtype=jnp.bfloat16)
+    assert attention_of(result.model)
+    assert result.verify(sizes=STEPS).ok

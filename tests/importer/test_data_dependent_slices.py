@@ -33,6 +33,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
         lambda x, y, n: lax.fori_loop(0, 6, lambda i, c: lax.dynamic_update_slice(c, y + i, (0, n + i, 0)), x),
         [CACHE, ROWS],
     ),
+    "roll": (lambda x, n: jnp.roll(x, n, axis=1), [CACHE]),
+    "roll of two axes": (lambda x, n: jnp.roll(x, (n, -n), (1, 2)), [CACHE]),
 }
 
 
@@ -59,6 +61,11 @@ OPEN: dict[str, Callable[..., Any]] = {
     "update": FUNCTIONS["update"][0],
     "update on two axes": FUNCTIONS["update on two axes"][0],
     "update of a part": lambda x, y, n: lax.dynamic_update_slice(x, y[:, 1:], (0, n, 0)),
+    "roll": lambda x, y, n: jnp.roll(x, n, axis=1),
+    "roll of all elements": lambda x, y, n: jnp.roll(x, n),
+    "slice from a remainder": lambda x, y, n: lax.dynamic_slice_in_dim(
+        jnp.tile(x, (1, 2, 1)), n % x.shape[1], y.shape[1], 1
+    ),
 }
 
 

@@ -140,6 +140,21 @@ def test_a_vector_of_one_value_is_a_parameter_of_each_layer_and_a_module_called_
     np.testing.assert_array_equal(changed(x)[1], expected)
 
 
+def test_a_tensor_that_takes_the_name_of_the_node_that_renamed_it_is_the_only_value_of_that_name():
+    made = model("""g (float[N, 2] x) => (float[N, 2] y, float[2] bias)
+        <float[2, 2] up = {1, 2, 3, 4}, float[2, 2] down = {4, 3, 2, 1}, float[2] zeros = {0, 0}>
+        { first = Identity(zeros) second = Identity(zeros) bias = Identity(zeros)
+          a = MatMul(x, up) b = Add(a, first) c = MatMul(b, down) d = Add(c, second) y = Add(d, bias) }""")
+    imported = from_onnx(made)
+    assert {"first", "second"} & set(imported.params)
+    names = [
+        *imported.model.graph.initializers,
+        *(value.name for node in imported.model.graph for value in node.outputs),
+    ]
+    assert len(names) == len(set(names))
+    imported.verify()
+
+
 def convolution(group: int = 1) -> onnx.ModelProto:
     made = model(f"g (float[n, 4, 5, 5] x) => (float[n, 6, 3, 3] y) {{ y = Conv<group = {group}>(x, w) }}")
     kernel = rng.normal(size=(6, 4 // group, 3, 3)).astype(np.float32)

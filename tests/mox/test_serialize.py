@@ -236,6 +236,12 @@ DAMAGES = {
     "more arguments": (("in_tree",), ["tuple", [["tuple", ["*", "*"]], ["dict", [], []]]], "not 2 and 1"),
     "arguments of no call": (("in_tree",), "*", "not that of a call"),
     "an unknown value": (("static_inputs",), [[0, {"$eval": "1"}]], "has the unknown form"),
+    "a path that is no text": (("input_paths",), [3], "3 is not a string"),
+    "a program that is none": (("program",), [1], r"\[1\] is not an object"),
+    "results that are no list": (("program", "outputs"), "v1", "'v1' is not a list"),
+    "a position of no pair": (("static_inputs",), [[0, 1, 2]], "is not a pair"),
+    "a position before the first": (("static_inputs",), [[-1, 1]], "-1 is not a valid array size"),
+    "a structure without content": (("in_tree",), ["tuple", 3], "3 is not a list"),
     "a weight": (("weights",), [{"path": "w", "aval": ["float32", [3]], "trainable": True}], "`w` is missing"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 import jaxport
 from jaxport.importer import from_onnx
-from jaxport.verify import difference
+from jaxport.verify import conditioning, difference, verifying
 from jaxport.verify.comparing import tolerances
 from jaxport.verify.conditioning import _rounded_otherwise, spread
 from jaxport.verify.precision import narrowest
@@ -148,3 +148,29 @@ def test_a_wrong_result_is_called_wrong():
     report = jaxport.to_onnx(fn, [(4, 4096)], rules=wrong).verify(check=False)
     assert not report.ok
     assert "rounding does not explain it" in report.failures[0].difference.problem
+
+
+def test_no_more_runs_than_what_explains_a_difference(monkeypatch):
+    runs, rounding = [], conditioning._Rounding
+    monkeypatch.setattr(conditioning, "_Rounding", lambda seed: runs.append(seed) or rounding(seed))
+    exported = jaxport.to_onnx(lambda x: jnp.sin(1e4 * (x @ MANY)), [(1, 4096)])
+    assert exported.verify().ok
+    assert len(runs) < conditioning.RUNS
+    runs.clear()
+    assert not exported.verify(rtol=1e-9, atol=1e-9, check=False).ok
+    assert len(runs) == conditioning.RUNS
+
+
+def test_a_large_model_is_loaded_once_jax_has_run(monkeypatch):
+    calls = []
+    monkeypatch.setattr(verifying, "LARGE", 0)
+    expected, load = verifying._Subject.expected, verifying.Session
+    monkeypatch.setattr(verifying._Subject, "expected", lambda self, run: calls.append("JAX") or expected(self, run))
+    monkeypatch.setattr(verifying, "Session", lambda model, **options: calls.append(options) or load(model, **options))
+    exported = jaxport.to_onnx(lambda x: x @ MANY, [("B", 4096)])
+    assert exported.verify().ok
+    assert calls == ["JAX", "JAX", {"packs": False}]
+    assert "session" not in vars(exported)  # which keeps its own memory
+    _ = exported.session
+    assert exported.verify().ok
+    assert len(calls) == 5  # without another session

@@ -46,6 +46,8 @@ TABLE = jnp.arange(40.0).reshape(10, 4)
         (lambda i, j: TABLE[i, j], [i32("B"), i32("B")], {0: [10], 1: [4]}),
         (lambda i: TABLE[jnp.arange(3), i], [i32(3)], {0: [4]}),
         (lambda x, i, j: x.at[i, j].set(0), [f32("B", "T"), i32(2), i32(2)], {1: ["B"], 2: ["T"]}),
+        (lambda mask: TABLE[jnp.cumsum(mask, axis=1) * mask - 1], [i32("B", "T")], {0: [10, 2]}),
+        (lambda x, mask: x[jnp.arange(3), mask.sum(1) - 1], [f32(3, "T"), i32(3, "T")], {1: [2]}),
         (lambda i: i // 3, [i32("B")], {}),
         (lambda x: jnp.floor(x), [f32("B")], {}),
         (lambda x: TABLE[jnp.argmax(x, axis=1)], [f32("B", 10)], {}),

@@ -47,10 +47,12 @@ def bundle(definitions: Sequence[ast.stmt], root: str) -> None:
     """
     classes = {one.name: one for one in definitions if isinstance(one, ast.ClassDef)}
     for title, one in classes.items():
-        method = call_method(one)
-        sites = sites_of(title, classes) if method is not None and title != root else []
-        if method is not None and sites and all(is_complete(site, method) for site in sites):
-            _bundle_arguments(method, [site.call for site in sites], classes[title])
+        method = call_method(one) if title != root else None
+        if method is None or not (_displays(method, one) or _listed_results(method)):
+            continue
+        sites = sites_of(title, classes)
+        if sites and all(is_complete(site, method) for site in sites):
+            _bundle_arguments(method, [site.call for site in sites], one)
             _bundle_results(method, sites)
 
 
@@ -63,15 +65,18 @@ def sites_of(title: str, classes: Mapping[str, ast.ClassDef]) -> list[CallSite]:
     """Return where modules of a class are called; none unless each is an attribute of its own, and called there only."""
     sites: list[CallSite] = []
     for around in classes.values():
-        annotations = [node.annotation for node in ast.walk(around) if isinstance(node, ast.AnnAssign)]
-        nodes = [node for node in [*ast.walk(around)] if isinstance(node, ast.Name) and node.id == title]
-        made = len(nodes) - sum(isinstance(node, ast.Name) and node.id == title for node in annotations)
+        nodes = [*ast.walk(around)]
+        named = sum(isinstance(node, ast.Name) and node.id == title for node in nodes)
+        if not named:
+            continue
+        annotations = [node.annotation for node in nodes if isinstance(node, ast.AnnAssign)]
+        made = named - sum(isinstance(node, ast.Name) and node.id == title for node in annotations)
         keys = {key for key, value in _attributes(around) if _is_call_of(value, title)}
         if made != len(keys):
             return []
         method = call_method(around)
         reads = [
-            node for node in ast.walk(around)
+            node for node in nodes
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.attr in keys
         ]  # fmt: skip
         found = [] if method is None else [*_calls_of(method, keys)]
@@ -168,18 +173,13 @@ class _ByBundle(ast.NodeTransformer):
 
 def _bundle_results(method: ast.FunctionDef, sites: Sequence[CallSite]) -> None:
     """Return a list itself instead of its elements, if all that callers do with these is to return them side by side."""
-    last = method.body[-1]
-    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
+    found = _listed_results(method)
+    if found is None:
         return
-    elements = last.value.elts
-    starred = [place for place, one in enumerate(elements) if isinstance(one, ast.Starred)]
-    if len(starred) != 1 or not isinstance(elements[starred[0]].value, ast.Name):  # type: ignore[attr-defined]
-        return
-    runs = [_run(site, starred[0], len(elements) - 1) for site in sites]
+    elements, place, listed = found
+    runs = [_run(site, place, len(elements) - 1) for site in sites]
     if any(run is None for run in runs):
         return
-    (place,) = starred
-    listed = elements[place].value  # type: ignore[attr-defined]
     elements[place] = listed
     kinds = ", ".join("list[Array]" if at == place else "Array" for at in range(len(elements)))
     method.returns = ast.parse(f"tuple[{kinds}]", mode="eval").body
@@ -191,6 +191,17 @@ def _bundle_results(method: ast.FunctionDef, sites: Sequence[CallSite]) -> None:
         returned.elts[begin : begin + count] = [ast.Starred(name(chosen), ast.Load())]
         if len(targets.elts) == 2:
             without_number(targets.elts[1 - place], site.method)
+
+
+def _listed_results(method: ast.FunctionDef) -> tuple[list[ast.expr], int, ast.Name] | None:
+    """Return what a method returns, and the list of which it returns the elements, with its place; None if there is no such list."""
+    last = method.body[-1]
+    if not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
+        return None
+    starred = [(place, one.value) for place, one in enumerate(last.value.elts) if isinstance(one, ast.Starred)]
+    if len(starred) != 1 or not isinstance(starred[0][1], ast.Name):
+        return None
+    return last.value.elts, starred[0][0], starred[0][1]
 
 
 def _run(site: CallSite, place: int, others: int) -> tuple[ast.Tuple, ast.Tuple, int, int] | None:

@@ -2,6 +2,8 @@
 
 PyTorch's exporters name initializers as the state dict does, but for those that they compute: the transposed
 weight of a `Linear`, for example. A name is believed only if the nodes that read the tensor are where the name says.
+
+    onnx::MatMul_42, read by `/encoder/dense/MatMul` of type Linear   →   encoder.dense.weight, transposed
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a decoder's step takes, and the example of greedy generation in the docstring of a printed one."""
+"""What a decoder's step takes, and the example of greedy generation in the docstring of a printed one.
+
+input_ids, attention_mask, past_key_values.0.key, …   →   for token in …: logits, cache = model(token, mask, cache)
+"""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from jaxport.codegen.recorded.simplified import simplified
 from jaxport.codegen.source import Source, to_source
 from jaxport.codegen.writing.literals import comment
 from jaxport.errors import InvalidArgument
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import Framework
-from jaxport.importer.program import Program
 from jaxport.importer.traced.read_sizes import elements_for
 from jaxport.importer.traced.recorded_program import record
 from jaxport.importer.values.host import NeedsWideTypes, RuntimeValue
@@ -42,7 +42,7 @@ DRAWN = "random values are drawn by Burn, others than JAX's, so that no test com
 
 
 def printed(
-    program: Program,
+    program: ImportedProgram,
     inputs: Mapping[str, RuntimeValue] | None,
     framework: Framework,
     sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None = None,
@@ -78,7 +78,7 @@ def printed(
 
 
 def _printed(
-    program: Program,
+    program: ImportedProgram,
     inputs: Mapping[str, RuntimeValue] | None,
     framework: Framework,
     sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None,

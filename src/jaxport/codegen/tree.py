@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
-from jaxport.importer.values.host import Attribute
 from jaxport.importer.values.recording import Step, Variable
+from jaxport.jaxprs import Parameters
 
-__all__ = ["Call", "Item", "Layer", "Leaf", "Loop", "Module", "Op", "Tie", "Weight"]
+__all__ = ["Call", "Item", "Layer", "Leaf", "Loop", "Module", "Op", "Option", "Tie", "Weight"]
+
+Option: TypeAlias = "bool | int | float | str | tuple[Option, ...] | None"
+"""What the constructor of a layer is called with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +101,7 @@ class Layer:
     """
 
     kind: str
-    config: Mapping[str, Attribute]
+    config: Parameters
     weights: Mapping[str, Weight]
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]

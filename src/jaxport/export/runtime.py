@@ -58,6 +58,8 @@ class Session:
       threads: the maximum number of threads of one operator; by default the runtime decides.
       optimize: whether the runtime may rewrite the graph. Its fusions of quantized operators change values by a
         quantization step, so comparisons of those turn it off.
+      packs: whether the runtime keeps weights of products in another order, too, which makes runs faster and takes as much
+        memory as the weights.
 
     Raises:
       NotInstalled: ONNX Runtime is not installed.
@@ -69,12 +71,21 @@ class Session:
     [array([[-1.,  2.]], dtype=float32)]
     """
 
-    def __init__(self, model: ir.Model | str | os.PathLike[str], *, threads: int | None = None, optimize: bool = True):
+    def __init__(
+        self,
+        model: ir.Model | str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        optimize: bool = True,
+        packs: bool = True,
+    ):
         self._runtime = _onnxruntime()
         options = self._runtime.SessionOptions()
         options.log_severity_level = 3  # its warnings are about missed optimizations
         # Otherwise a product with int8 weights also rounds its operand to int8, which no operator specifies.
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+        if not packs:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if threads is not None:
             options.intra_op_num_threads = threads
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -124,7 +135,7 @@ class Session:
                 return list(self._session.run(self.output_names, {**arrays, **texts}))
             return self._run({name: self._ort_value(array) for name, array in arrays.items()})
         except _failures() as error:
-            raise RunError("ONNX Runtime cannot run the model", why=_message(error)) from error
+            raise RunError("ONNX Runtime cannot run the model", where=_given(arrays), why=_message(error)) from error
 
     def _run(self, values: PyTree) -> list[np.ndarray]:
         """Run with one buffer for each static cache, as the past and the present: a copy of the input."""
@@ -208,6 +219,16 @@ def _failures() -> tuple[type[Exception], ...]:
     state = vars(importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state"))
     own = [value for value in state.values() if isinstance(value, type) and issubclass(value, Exception)]
     return (*own, RuntimeError, ValueError)
+
+
+def _given(arrays: Mapping[str, np.ndarray], most: int = 4) -> str:
+    """Return what a model was run on.
+
+    >>> _given({"x": np.zeros((2, 3)), "step": np.zeros(())})
+    'x[2, 3], step[]'
+    """
+    shapes = [f"{name}{list(array.shape)}" for name, array in arrays.items()]
+    return ", ".join([*shapes[:most], *([f"{len(shapes) - most} more"] if len(shapes) > most else [])])
 
 
 def _message(error: Exception) -> str:

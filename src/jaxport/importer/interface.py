@@ -1,8 +1,11 @@
-"""An imported program as what records, prints and explains it sees it: `jaxport.importer.program.Program`."""
+"""An imported program as what records, prints, verifies and explains it sees it: `jaxport.importer.program.Program`.
+
+`Program` has methods that print and verify it. What does either takes this interface, so that imports form no circle.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -32,6 +35,7 @@ class ImportedProgram(Protocol):
     body: Body
     weights: Weights
     inputs: list[ir.Value]
+    _trainable: Collection[str] | None
 
     @property
     def name(self) -> str:
@@ -64,6 +68,11 @@ class ImportedProgram(Protocol):
         ...
 
     @property
+    def params(self) -> dict[str, jax.Array]:
+        """The parameters, each read when it is looked up."""
+        ...
+
+    @property
     def param_specs(self) -> Mapping[str, jax.ShapeDtypeStruct]:
         """The shape and dtype of each parameter."""
         ...
@@ -87,6 +96,10 @@ class ImportedProgram(Protocol):
         **named: RuntimeValue,
     ) -> RuntimeValue:
         """Return the outputs as a caller gets them."""
+        ...
+
+    def _variant(self, model: ir.Model | None = None, **options: object) -> ImportedProgram:
+        """Return the program of another model, or with other options: its own are what is left out."""
         ...
 
     def evaluate(

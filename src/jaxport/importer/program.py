@@ -352,7 +352,12 @@ class Program:
                 model = self.weights.written(self.model, {**self.weights.arrays, **params})
             else:
                 model = self.weights.filled(self.model, read_back(params, self.weights.tensors))
-            return Program(model, trainable=list(self.weights), **self._options)
+            return self._variant(model)
+
+    def _variant(self, model: ir.Model | None = None, **options: object) -> Program:
+        """Return the program of another model, or with other options: its own are what is left out."""
+        changed: dict[str, Any] = {"trainable": list(self.weights), **self._options, **options}
+        return Program(self.model if model is None else model, **changed)
 
     @property
     def param_specs(self) -> dict[str, jax.ShapeDtypeStruct]:

@@ -24,6 +24,9 @@ FAILURES = (JaxportError, NotImplementedError, RuntimeError, TypeError, ValueErr
 #: The tolerated multiple of the change that rounding causes to an element in JAX itself.
 MARGIN = 8.0
 
+Changes = list[np.ndarray]
+"""The largest change of each element of each result, in JAX itself under different rounding."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -161,7 +164,7 @@ def compared_results(
     actual: Sequence[np.ndarray],
     tolerance: Tolerance,
     inside: Sequence[DTypeLike | None],
-    spread: Callable[[], Sequence[np.ndarray]],
+    spread: Callable[[Callable[[Changes], bool]], Changes],
     scaled: float | None = None,
 ) -> list[Difference]:
     """Compare all results; if one differs, check by `spread` whether rounding explains it.
@@ -170,7 +173,7 @@ def compared_results(
       expected, actual: the results.
       tolerance: that of each element.
       inside: the narrowest float that each was rounded to.
-      spread: returns the change of each result in JAX itself under different rounding.
+      spread: returns the change of each result in JAX itself under different rounding; it stops as soon as what it is given holds.
       scaled: as `difference` takes it; then rounding explains nothing.
     """
     narrow = inside if len(inside) == len(expected) else [None] * len(expected)
@@ -180,16 +183,20 @@ def compared_results(
     ]
     if scaled is not None or not any(how.problem for how in differences):
         return differences
+
+    def considered(changes: Changes) -> list[Difference]:
+        if [change.shape for change in changes] != [value.shape for value in expected]:
+            return differences
+        return [
+            difference(value, result, *tolerance, inside=dtype, spread=change) if how.problem else how
+            for (value, result, dtype), change, how in zip(triples, changes, differences, strict=True)
+        ]
+
     try:
-        changes: Sequence[np.ndarray] = spread()
+        changes = spread(lambda changes: not any(how.problem for how in considered(changes)))
     except FAILURES:  # a program that cannot be run has no verdict
         return differences
-    if [change.shape for change in changes] != [value.shape for value in expected]:
-        return differences
-    return [
-        difference(value, result, *tolerance, inside=dtype, spread=change) if how.problem else how
-        for (value, result, dtype), change, how in zip(triples, changes, differences, strict=True)
-    ]
+    return considered(changes)
 
 
 def _explained(spread: np.ndarray, error: np.ndarray, finite: np.ndarray, inexact: bool) -> np.ndarray:

@@ -10,7 +10,7 @@ repeat them, and no weight becomes part of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,19 +21,26 @@ from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS
 from jaxport.jaxprs.rewrite import evaluated
 from jaxport.jaxprs.walk import bodies, interpret
+from jaxport.verify.comparing import Changes
 from jaxport.verify.precision import MOVES, in_full_precision
 
-#: The number of runs.
+#: The number of runs, at most.
 RUNS = 6
 
 
-def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array], count: int) -> list[np.ndarray]:
+def spread(
+    jaxpr: jaxprs.ClosedJaxpr,
+    operands: Sequence[Array],
+    count: int,
+    is_enough: Callable[[Changes], bool] = lambda _: False,
+) -> Changes:
     """Return the largest change of each element of the results, in runs with different rounding.
 
     Args:
       jaxpr: the program, with concrete sizes; it may have blocks.
       operands: its weights and inputs.
       count: the number of leading operands that are weights, which are not changed.
+      is_enough: whether the changes that were found explain what is asked for: no further runs are made.
 
     >>> program = jax.make_jaxpr(lambda x: (jnp.sin(x), x + 1))(jnp.ones(1))
     >>> sine, more = spread(program, [np.float32([2**30 + 100])], 0)
@@ -49,6 +56,8 @@ def spread(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array], count: int) -> 
         results = rounding.through(plain.jaxpr, plain.consts, [*operands[:count], *inputs])
         for index, (value, result) in enumerate(zip(exact, map(_plain, results), strict=True)):
             largest[index] = np.maximum(largest[index], _distance(value, result))
+        if is_enough(largest):
+            break
     return largest
 
 

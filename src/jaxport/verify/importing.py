@@ -15,14 +15,15 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown, check_inputs_exist
 from jaxport.export.runtime import Session, as_written, is_quantized
 from jaxport.export.signature.ports import Port
-from jaxport.importer import Program
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
 from jaxport.importer.values.arguments import external
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
+from jaxport.jaxprs.releases.versions import QUICKLY
 from jaxport.jaxprs.walk import equations_within
 from jaxport.verify import conditioning
-from jaxport.verify.comparing import Tolerance
+from jaxport.verify.comparing import Changes, Tolerance
 from jaxport.verify.decoding import is_counted, sizes_of_step
 from jaxport.verify.given import arrays_and_sizes
 from jaxport.verify.precision import narrowest
@@ -36,7 +37,7 @@ __all__ = ["Comparison", "caller", "sample", "verify_program"]
 
 
 def verify_program(
-    program: Program,
+    program: ImportedProgram,
     inputs: Sequence[PyTree] | Parameters | None = None,
     *,
     check: bool = True,
@@ -92,7 +93,7 @@ def verify_program(
 
 
 def sample(
-    program: Program, known: Parameters | None = None, seed: int = 0
+    program: ImportedProgram, known: Parameters | None = None, seed: int = 0
 ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     """Return inputs of a program, of small sizes, and what it computes of them in JAX.
 
@@ -114,13 +115,12 @@ def sample(
     >>> bool((np.abs(np.tanh(inputs["x"]) - y) < 1e-6).all())
     True
     """
-    comparison = Comparison(program)
-    run = next(comparison.runs(known, Sampling(seed=seed)))
-    return dict(run.arrays), comparison.in_jax(run)()
+    run = next(Comparison(program).runs(known, Sampling(seed=seed)))
+    return dict(run.arrays), caller(program, run.arrays, QUICKLY)()  # which is called once
 
 
 def sample_of(
-    program: Program, arguments: Collection[str], known: Parameters
+    program: ImportedProgram, arguments: Collection[str], known: Parameters
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]] | None:
     """Return inputs of a printed model by name, and what the program computes of them; None if they cannot be sampled.
 
@@ -147,7 +147,7 @@ class Comparison(Sides[Run]):
       threads: the maximum number of threads of ONNX Runtime; if None it decides, unless results depend on that.
     """
 
-    def __init__(self, program: Program, threads: int | None = None):
+    def __init__(self, program: ImportedProgram, threads: int | None = None):
         self.program, self.output_names = program, program.output_names
         self.quantized = is_quantized(program.model)
         self.threads = threads
@@ -198,7 +198,7 @@ class Comparison(Sides[Run]):
     def actual(self, run: Run) -> list[np.ndarray]:
         return self.in_jax(run)()
 
-    def spread(self, run: Run) -> Sequence[np.ndarray]:
+    def spread(self, run: Run, is_enough: Callable[[Changes], bool]) -> Changes:
         program = self.program
         passed = {name: value for name, value in run.arrays.items() if name not in program.static_inputs}
         closed_over = {name: run.arrays[name] for name in program.static_inputs}
@@ -210,7 +210,7 @@ class Comparison(Sides[Run]):
                 return program.apply(params, **arrays, **closed_over)
 
             count = len(jax.tree.leaves(program.params))
-            return conditioning.spread(jax.make_jaxpr(apply)(*leaves), leaves, count)
+            return conditioning.spread(jax.make_jaxpr(apply)(*leaves), leaves, count, is_enough)
 
     def _by_name(self, inputs: Sequence[PyTree] | Parameters | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         """Return the arrays that the user gives, and the sizes that are given as shapes of others."""
@@ -273,7 +273,7 @@ def _array(name: str, value: PyTree, dtype: ir.DataType | None) -> np.ndarray:
 
 
 def caller(
-    program: Program, arrays: Mapping[str, np.ndarray], options: Parameters | None = None
+    program: ImportedProgram, arrays: Mapping[str, np.ndarray], options: Parameters | None = None
 ) -> Callable[[], list[np.ndarray]]:
     """Return a call of a program on arrays of the model's own types, already compiled unless a shape depends on values.
 

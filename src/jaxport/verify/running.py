@@ -22,7 +22,7 @@ from jaxport.jaxprs import Array, Parameters, PyTree, dims
 from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.phases import phase
 from jaxport.verify import decoding, sampling, size_choice
-from jaxport.verify.comparing import OF_DTYPES, Tolerance, compared_results
+from jaxport.verify.comparing import OF_DTYPES, Changes, Tolerance, compared_results
 from jaxport.verify.precision import in_full_precision
 from jaxport.verify.report import Output, compared_outputs
 
@@ -107,7 +107,7 @@ class Sides(ABC, Generic[R]):
         """Return the outputs of the other side."""
 
     @abstractmethod
-    def spread(self, run: R) -> Sequence[np.ndarray]:
+    def spread(self, run: R, is_enough: Callable[[Changes], bool]) -> Changes:
         """Return the change of each output in JAX itself under different rounding."""
 
     def compared(
@@ -123,10 +123,17 @@ class Sides(ABC, Generic[R]):
         return compared_outputs(self.output_names, run.sizes, expected, differences)
 
     def comparisons(self, runs: Iterable[R], tolerance: Tolerance) -> Iterator[tuple[R, list[Output]]]:
-        """Run both sides on each set of inputs; yield it with the comparisons of its outputs."""
+        """Run both sides on each set of inputs; yield it with the comparisons of its outputs.
+
+        The first side is done before the second one begins: neither needs memory while the other one runs.
+        """
+        known = []
         for run in runs:
             with phase("Comparing"):
-                outputs = self.compared(run, self.expected(run), self.actual(run), tolerance)
+                known.append((run, self.expected(run)))
+        for run, expected in known:
+            with phase("Comparing"):
+                outputs = self.compared(run, expected, self.actual(run), tolerance)
             yield run, outputs
 
 

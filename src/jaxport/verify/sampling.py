@@ -2,7 +2,8 @@
 
 How an integer input is used is read from the jaxpr: it is followed through operations that move, cast or shift it, to
 where it selects from an axis (gather, scatter, dynamic slices) or is compared with the positions of one: for equality
-(a one-hot encoding), or for order (a mask from lengths). The size of that axis bounds it.
+(a one-hot encoding), or for order (a mask from lengths). The size of that axis bounds it. An input whose sum selects is a
+mask of zeros and ones: of a token's position, or of the last token.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _CARRIES = frozenset(
 )
 #: Primitives whose result is in the order of their operand.
 _INCREASING = frozenset("cbrt ceil cumsum erf exp exp2 expm1 floor log log1p logistic round sqrt tanh".split())
+#: Primitives that count the ones of a mask.
+_SUMS = frozenset(("cumsum", "reduce_sum"))
 _EQUALITY, _ORDER = frozenset(("eq", "ne")), frozenset(("lt", "le", "gt", "ge"))
 
 
@@ -46,15 +49,17 @@ class Range:
 class _ValueOrigin:
     """The origin of a value: inputs of the program, by index, or the positions along axes of these sizes.
 
-    An array of index vectors has the origin of each component in `columns`.
+    An array of index vectors has the origin of each component in `columns`. `summed` are the inputs of which the value is
+    a sum.
     """
 
     inputs: frozenset[int] = frozenset()
+    summed: frozenset[int] = frozenset()
     positions: tuple[dims.Dim, ...] = ()
     columns: tuple[_ValueOrigin, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.inputs or self.positions)
+        return bool(self.inputs or self.summed or self.positions)
 
 
 _NOWHERE = _ValueOrigin()
@@ -67,6 +72,8 @@ def bounds(jaxpr: jaxprs.ClosedJaxpr) -> dict[int, list[Range]]:
     >>> table = jnp.ones((10, 4))
     >>> bounds(jax.make_jaxpr(lambda ids: table[ids])(jnp.zeros(3, int)))
     {0: [Range(first=0, stop=10)]}
+    >>> bounds(jax.make_jaxpr(lambda mask: table[jnp.cumsum(mask) - 1])(jnp.zeros(3, int)))
+    {0: [Range(first=0, stop=2)]}
     """
     flow = _Flow()
     integers = [
@@ -118,9 +125,13 @@ class _Flow:
         for origin, valid in _selections(equation, origins):
             for index in origin.inputs:
                 self.ranges.setdefault(index, []).append(valid)
+            for index in origin.summed:
+                self.ranges.setdefault(index, []).append(Range(0, 2))
         inner = bodies(equation.params)
         if inner:
             return self.bodies(equation, inner, origins)
+        if name in _SUMS and name not in self.carries:
+            return [_ValueOrigin(summed=origins[0].inputs | origins[0].summed)]
         if name not in self.carries:
             return nothing
         return [_merged(equation, origins)] * len(equation.outvars)
@@ -150,6 +161,7 @@ def _merged(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> _Valu
             columns = tuple(origins)
     return _ValueOrigin(
         frozenset().union(*(origin.inputs for origin in origins)),
+        frozenset().union(*(origin.summed for origin in origins)),
         next((origin.positions for origin in origins if origin.positions), ()),
         columns,
     )

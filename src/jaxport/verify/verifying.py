@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -23,7 +23,7 @@ from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
-from jaxport.verify.comparing import Tolerance
+from jaxport.verify.comparing import Changes, Tolerance
 from jaxport.verify.decoding import is_counted
 from jaxport.verify.given import arrays_and_sizes, is_shape
 from jaxport.verify.per_block.blockwise import block_differences
@@ -95,7 +95,7 @@ def verify(
         traced=exported.traced,
         inputs=[port for port in exported.inputs if not port.weight],
         outputs=exported.outputs,
-        session=as_written(exported.model) if quantized else exported.session,
+        load=functools.partial(as_written, exported.model) if quantized else functools.partial(_session, exported),
         defaults=exported.defaults,
         state=exported.state,
         flags=exported.flags,
@@ -103,6 +103,19 @@ def verify(
         exported=exported,
     )
     return subject.report(inputs, Sampling(sizes, avoid, seed), Tolerance(rtol, atol), check, per_block)
+
+
+LARGE = 1 << 28
+"""Bytes of weights from which on they are not kept in another order for the runs of one comparison."""
+
+
+def _session(exported: Exported) -> Session:
+    """Return the session of an export, or one of its own, which takes less memory, if the weights are large and there is none."""
+    tensors = [value.const_value for value in exported.model.graph.initializers.values()]
+    size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    if size < LARGE or "session" in vars(exported):
+        return exported.session
+    return Session(exported.model, packs=False)
 
 
 def verify_file(
@@ -173,7 +186,7 @@ def verify_file(
         traced=traced,
         inputs=_ports(names, avals, inputs_as_nchw, specified.declared),
         outputs=_ports(session.output_names, traced.jaxpr.out_avals, outputs_as_nchw),
-        session=session,
+        load=lambda: session,
         defaults=weights,
         state=state,
         flags=flags,
@@ -207,20 +220,28 @@ class _FunctionRun(Run):
 
 @dataclass
 class _Subject(Sides[_FunctionRun]):
-    """The two sides of a comparison: a traced callable, and a session with the ports that connect it."""
+    """The two sides of a comparison: a traced callable, and a session, with the ports that connect it.
+
+    The session is loaded when the callable has been run: `load` returns it.
+    """
 
     name: str
     fn: PythonFunction
     traced: blocks.Traced
     inputs: Sequence[Port]
     outputs: Sequence[Port]
-    session: Session
+    load: Callable[[], Session]
     defaults: Mapping[str, np.ndarray]
     state: PyTree
     flags: frozenset[int]
     x64: bool
     exported: Exported | None = None
     precision: Precision | None = None
+
+    @functools.cached_property
+    def session(self) -> Session:
+        """What runs the other side."""
+        return self.load()
 
     def __post_init__(self) -> None:
         self.output_names = [port.name for port in self.outputs]
@@ -264,10 +285,10 @@ class _Subject(Sides[_FunctionRun]):
         results = self.session.run({**self.defaults, **run.arrays})
         return [_plain(port.to_jax(result)) for port, result in zip(self.outputs, results, strict=True)]
 
-    def spread(self, run: _FunctionRun) -> Sequence[np.ndarray]:
+    def spread(self, run: _FunctionRun, is_enough: Callable[[Changes], bool]) -> Changes:
         traced, leaves = self._concrete(run.leaves)
         weights = [weight.value for weight in traced.weights]
-        return conditioning.spread(traced.jaxpr, [*weights, *leaves], len(weights))
+        return conditioning.spread(traced.jaxpr, [*weights, *leaves], len(weights), is_enough)
 
     def _concrete(self, leaves: Sequence[Array]) -> tuple[blocks.Traced, Sequence[PyTree]]:
         """Return the trace to run in JAX; if dims are symbolic or there are flags, the function is traced again."""

@@ -209,10 +209,7 @@ class RustBody:
     def _uniform(self, number: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype, generics: str) -> ast.expr:
         where = self.options(dtype)
         if kind_of(dtype) == "Bool":
-            filled = path_call(
-                f"Tensor::<{rank_of(shape)}, Int>::full", self.shape(shape), Literal(str(int(number))), where
-            )
-            return method(filled, "equal_elem", Literal("1"))
+            return path_call(f"{generics}::full", self.shape(shape), self.literal(number, dtype), where)
         short = {0: "zeros", 1: "ones"}.get(number) if not is_dim(number) and not np.signbit(float(number)) else None
         if short:
             return path_call(f"{generics}::{short}", self.shape(shape), where)

@@ -15,7 +15,7 @@ from jaxport.codegen.rust.nodes import Array, Literal, Method, RustRange, Slices
 from jaxport.codegen.tree import Layer
 from jaxport.codegen.writing.dialect import Constructor, Dialect, Field, constant, keywords
 from jaxport.importer.values.dtypes import canonical
-from jaxport.importer.values.host import Attribute, RuntimeValue
+from jaxport.importer.values.host import RuntimeValue
 
 __all__ = ["BURN", "accepts", "forward", "layer_type"]
 
@@ -46,7 +46,7 @@ def _sizes(layer: Layer, *names: str) -> list[ast.expr]:
     return [constant(layer.config[name], name) for name in names]
 
 
-def _options(**options: Attribute) -> dict[str, ast.expr]:
+def _options(**options: float) -> dict[str, ast.expr]:
     """Return options as expressions; a number that is a default in float32 is that default."""
     same = {key: DEFAULTS[key] for key, value in options.items() if np.float32(value) == np.float32(DEFAULTS[key])}
     return keywords({**options, **same}, DEFAULTS)

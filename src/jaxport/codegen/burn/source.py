@@ -192,10 +192,11 @@ def weights_text(crate: Crate) -> str:
     words = {
         "root": crate.root,
         "adapter": "FloatCastAdapter, " if to else "",
-        "types": "{Bytes, DType}" if to else "Bytes",
+        "types": ", DType" if to else "",
+        "boxed": f"Some(Box::new(FloatCastAdapter::to(DType::{to})))" if to else "None",
         "cast": f".with_from_adapter(FloatCastAdapter::to(DType::{to}))" if to else "",
     }
-    return formatted(_template("weights.rs", words))
+    return _template("weights.rs", words)
 
 
 def _text(name: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.codegen.rust.nodes import Array, Binary, Literal, method
+from jaxport.codegen.rust.nodes import Binary, Literal, Unary, method
 from jaxport.errors import Refusal
 from jaxport.importer.traced.zero_sizes import size_text
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
@@ -29,7 +29,6 @@ __all__ = [
     "kind_of",
     "rank_of",
     "size_node",
-    "sizes_node",
     "tensor_type",
 ]
 
@@ -176,6 +175,8 @@ def size_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
     ('a * b - 2', '((a as i64 - 3).div_euclid(2) + 1) as usize')
     >>> expression_text(size_node((a * b + 5) // 6)[0]), expression_text(size_node((a + 4) // 6)[0])
     ('(a * b).div_ceil(6)', '(a + 4) / 6')
+    >>> expression_text(size_node(-1 % a)[0])
+    '(-1 as i64).rem_euclid(a as i64) as usize'
     """
     if not is_dim(size):
         return ast.Constant(int(size)), frozenset()
@@ -195,10 +196,9 @@ def signed_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
     return _signed(parse(text)), symbols(text)
 
 
-def sizes_node(sizes: Sequence[Dim]) -> tuple[ast.expr, frozenset[str]]:
-    """Return sizes as an array, and the names that it reads."""
-    parts = [size_node(size) for size in sizes]
-    return Array([part for part, _ in parts]), frozenset[str]().union(*(names for _, names in parts))
+def _names(expression: Expression) -> bool:
+    """Whether an expression has a name in it."""
+    return bool(expression.name) or any(map(_names, expression.parts))
 
 
 def _terms(expression: Expression) -> tuple[list[Expression], list[Expression]]:
@@ -260,10 +260,11 @@ def _sum(expression: Expression, named: RuntimeValue, kind: str, quotient: str, 
 
     added, subtracted = _terms(expression)
     if [*added, *subtracted] != [expression]:
-        whole = made(added[0]) if added else Literal("0")
+        first, *less = subtracted if not added else [None, *subtracted]
+        whole = Unary("-", made(first)) if first is not None else made(added[0])
         for term in added[1:]:
             whole = Binary(whole, "+", made(term))
-        for term in subtracted:
+        for term in less:
             whole = Binary(whole, "-", made(term))
         return whole
     match expression.form:
@@ -284,10 +285,11 @@ def _sum(expression: Expression, named: RuntimeValue, kind: str, quotient: str, 
             return Binary(made(expression.parts[0]), quotient, made(expression.parts[1]))
         case "mod" if rest:
             return Binary(made(expression.parts[0]), rest, made(expression.parts[1]))
-        case "floordiv":
-            return method(made(expression.parts[0]), "div_euclid", made(expression.parts[1]))
-        case "mod":
-            return method(made(expression.parts[0]), "rem_euclid", made(expression.parts[1]))
+        case "floordiv" | "mod" as form:
+            receiver = made(expression.parts[0])
+            if not _names(expression.parts[0]):  # a number alone has no type
+                receiver = Binary(receiver, "as", Literal("i64"))
+            return method(receiver, "div_euclid" if form == "floordiv" else "rem_euclid", made(expression.parts[1]))
         case form:  # `max`, `min`: a number alone has no type
             first, second = sorted(expression.parts, key=lambda part: part.form == "number")
             return method(made(first), form, made(second))

@@ -6,10 +6,9 @@ import ast
 from collections.abc import Callable, Mapping
 
 from jaxport.codegen.equinox.quantized import QUANTIZED, QUANTIZED_DEFINITIONS
-from jaxport.codegen.tree import Layer
+from jaxport.codegen.tree import Layer, Option
 from jaxport.codegen.writing.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
 from jaxport.codegen.writing.literals import call, name
-from jaxport.importer.values.host import Attribute
 
 __all__ = ["DEFINITIONS", "LAYERS"]
 
@@ -286,7 +285,7 @@ DEFAULTS = {"strides": 1, "dilation": 1, "groups": 1, "use_bias": True, "recurre
 """Options that are left out if they have these values."""
 
 
-def _made(function: str, layer: Layer, *sizes: str, keyed: bool = True, **options: Attribute) -> ast.expr:
+def _made(function: str, layer: Layer, *sizes: str, keyed: bool = True, **options: Option) -> ast.expr:
     """`Linear(32, 64, use_bias=False, key=next(keys))`."""
     positional = [constant(layer.config[size], size) for size in sizes]
     made = keywords(options, DEFAULTS)
@@ -310,7 +309,7 @@ def _grouped_linear(layer: Layer) -> ast.expr:
     return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
 
 
-def _windows(layer: Layer) -> dict[str, Attribute]:
+def _windows(layer: Layer) -> dict[str, Option]:
     named = layer.config.get("named_padding")
     padding = for_all_axes(layer.config["padding"]) if named is None else named
     names = {"strides": "strides", "kernel_dilation": "dilation"}
@@ -340,7 +339,7 @@ def _rms_norm(layer: Layer) -> ast.expr:
 
 
 def _batch_norm(layer: Layer) -> ast.expr:
-    options: dict[str, Attribute] = {} if layer.config["axis"] == -1 else {"axis": layer.config["axis"]}
+    options: dict[str, Option] = {} if layer.config["axis"] == -1 else {"axis": layer.config["axis"]}
     if layer.config["training"]:
         options["inference"] = False
     return _made("BatchNorm", layer, "num_features", keyed=False, eps=layer.config["epsilon"], **options)

@@ -6,10 +6,9 @@ import ast
 from collections.abc import Mapping
 
 from jaxport.codegen.flax.quantized import QUANTIZED, QUANTIZED_DEFINITIONS
-from jaxport.codegen.tree import Layer
+from jaxport.codegen.tree import Layer, Option
 from jaxport.codegen.writing.dialect import Constructor, Field, constant, for_all_axes, keywords, sized
 from jaxport.codegen.writing.literals import call, name
-from jaxport.importer.values.host import Attribute
 
 __all__ = ["DEFINITIONS", "LAYERS", "accepts"]
 
@@ -68,7 +67,7 @@ DEFAULTS = {"strides": 1, "kernel_dilation": 1, "feature_group_count": 1, "use_b
 """Options that are left out if they have these values."""
 
 
-def _made(function: str, layer: Layer, *sizes: str, **options: Attribute) -> ast.expr:
+def _made(function: str, layer: Layer, *sizes: str, **options: Option) -> ast.expr:
     """`nnx.Linear(32, 64, use_bias=False, rngs=rngs)`."""
     positional = [constant(layer.config[size], size) for size in sizes]
     made = keywords(options, DEFAULTS)
@@ -87,7 +86,7 @@ def _grouped_linear(layer: Layer) -> ast.expr:
     return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
 
 
-def _windows(layer: Layer) -> dict[str, Attribute]:
+def _windows(layer: Layer) -> dict[str, Option]:
     named = layer.config.get("named_padding")
     padding = for_all_axes(layer.config["padding"]) if named is None else named
     return {"padding": padding} | {key: for_all_axes(layer.config[key]) for key in ("strides", "kernel_dilation")}

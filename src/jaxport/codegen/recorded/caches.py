@@ -1,7 +1,8 @@
 """Attention to a key-value cache, ONNX Runtime's GroupQueryAttention, as the parts that a person would write.
 
 The operator splits a projection into heads, rotates them, writes the new rows into the cache, and attends to all rows.
-What depends on positions alone (the starts of the rows, the tables' rows, the mask) is computed once for all layers.
+What depends on positions alone (the starts of the rows, the tables' rows, the mask) is computed once for all layers, and so is
+what is added to the scores of all of them, such as padding.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jaxport.codegen.recorded.fusions import DOMAIN
 from jaxport.graph.editing import Dim, Editor, dims_of, discard, nodes_of, operand, static_dims
 from jaxport.graph.fusing import Builder
 from jaxport.graph.fusions.caches import is_cached_attention
-from jaxport.importer.ops.contrib_attention import are_first, with_rows
+from jaxport.importer.ops.contrib_attention import are_first, widened, with_rows
 from jaxport.importer.resolving.registry import Host, op
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.namespaces import jnp
@@ -28,10 +29,9 @@ INPUTS = (
     "k_scale", "v_scale", "q_norm", "k_norm", "query_seqlens",
 )  # fmt: skip
 NEEDED = ("query", "past_key", "past_value", "seqlens_k", "total")
-NOT_PRINTED = ("bias", "sink", "k_scale", "v_scale", "query_seqlens")
+NOT_PRINTED = ("k_scale", "v_scale", "query_seqlens")
 """Inputs for which the operator stays as it is."""
 PLAIN = {
-    "softcap": (None, 0.0),
     "smooth_softmax": (None, 0, -1),
     "causal": (None, 1),
     "qk_output": (None, 0),
@@ -68,11 +68,23 @@ def cache_update(past: RuntimeValue, rows: RuntimeValue, starts: RuntimeValue, t
     return with_rows(past, rows, starts, total.item())
 
 
-def cached_attention(model: ir.Model) -> str:
-    """Replace each GroupQueryAttention in the main graph by its parts, as far as JAX's attention computes it."""
+@op(DOMAIN, "CacheBias")
+def cache_bias(bias: RuntimeValue, past: RuntimeValue, total: Host) -> RuntimeValue:
+    """Return what is added to scores, with a column for each row of a cache: those behind the last one are not seen."""
+    return widened(bias, max_dim(total.item(), past.shape[2]))
+
+
+def cached_attention(model: ir.Model, *, has_helpers: bool = False) -> str:
+    """Replace each GroupQueryAttention in the main graph by its parts, as far as JAX's attention computes it.
+
+    Args:
+      model: changed in place.
+      has_helpers: whether source gets a function for scores with a soft cap or a sink, for which JAX has none.
+    """
     editor, shared = Editor(model), Shared()
     nodes = [node for node in nodes_of(model) if is_cached_attention(node)]
-    steps = [step for node in nodes if node.graph is model.graph and (step := CachedAttention.of(node)) is not None]
+    nodes = [node for node in nodes if node.graph is model.graph]
+    steps = [step for node in nodes if (step := CachedAttention.of(node, has_helpers)) is not None]
     for step in steps:
         step.replace(Builder(editor, model.graph, step.node, {}), shared)
     return f"{len(steps)} GroupQueryAttention" if steps else "nothing to do"
@@ -117,11 +129,14 @@ class CachedAttention:
     size: int
 
     @classmethod
-    def of(cls, node: ir.Node) -> CachedAttention | None:
-        """Return the attention of a node; None if JAX's function does not compute it."""
+    def of(cls, node: ir.Node, has_helpers: bool) -> CachedAttention | None:
+        """Return the attention of a node; None if neither JAX's function nor one that source gets computes it."""
         inputs = {name: value for at, name in enumerate(INPUTS) if (value := operand(node, at)) is not None}
         options = {name: attribute.value for name, attribute in node.attributes.items()}
         if any(options.get(name) not in plain for name, plain in PLAIN.items()) or {*NOT_PRINTED} & {*inputs}:
+            return None
+        single = node.outputs[0].dtype is ir.DataType.FLOAT
+        if (options.get("softcap") or "sink" in inputs) and not (has_helpers and single):
             return None
         query, past = dims_of(inputs.get("query")), dims_of(inputs.get("past_key"))
         present = dims_of(node.outputs[1]) if len(node.outputs) > 2 else None
@@ -132,6 +147,7 @@ class CachedAttention:
             sizes is None
             or ("key" in inputs) != ("value" in inputs)
             or (options.get("do_rotary") and "cos" not in inputs)
+            or ("bias" in inputs and len(dims_of(inputs["bias"]) or ()) != len(past))
         ):
             return None
         return cls(node, inputs, query[0], query[1], present[2], heads, groups, sizes[0])
@@ -175,12 +191,25 @@ class CachedAttention:
         sides = [builder.transposed(one, (0, 2, 1, 3)) for one in (query, *presents)]
         scale = options["scale"].as_float() if "scale" in options else 0.0
         scaled = {"scale": scale} if scale and abs(scale * self.size**0.5 - 1) > 1e-6 else {}
-        attended = builder.emit("DotProductAttention", [*sides, None, mask], dims_of(sides[0]), dtype, DOMAIN, **scaled)
+        if "softcap" in options and (softcap := options["softcap"].as_float()):
+            scaled["softcap"] = softcap
+        operands = [*sides, self._bias(builder, shared), mask, *([inputs["sink"]] if "sink" in inputs else [])]
+        attended = builder.emit("DotProductAttention", operands, dims_of(sides[0]), dtype, DOMAIN, **scaled)
         merged = builder.integers([0, 0, self.heads * self.size], "shape")
         result = builder.emit("Reshape", [attended, merged], [self.batch, self.length, self.heads * self.size], dtype)
         for old, new in zip(outputs[:3], (result, *presents), strict=True):
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         discard(self.node)
+
+    def _bias(self, builder: Builder, shared: Shared) -> ir.Value | None:
+        """Return what is added to the scores, with a column for each row of the cache."""
+        bias = self.inputs.get("bias")
+        dims = dims_of(bias)
+        if bias is None or dims is None or dims[3] == self.keys:
+            return bias
+        past = shared.values["past", self.batch, 1, self.length, self.keys]
+        operands, wide = [bias, past, self.inputs["total"]], [*dims[:3], self.keys]
+        return shared.emit(builder, "CacheBias", operands, wide, bias.dtype or ir.DataType.FLOAT)
 
     def _heads(self, builder: Builder) -> list[ir.Value]:
         """Return queries, keys and values, (batch, heads, length, size), normalized if they have scales."""

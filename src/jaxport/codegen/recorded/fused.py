@@ -32,7 +32,7 @@ from jaxport.graph.fusions.positions import positions
 from jaxport.graph.fusions.rotary import rotary
 from jaxport.graph.fusions.softmax import softmax
 from jaxport.graph.identities import identities
-from jaxport.importer.program import Program
+from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.resolving.graph import BodyFunction, BoundNode
 from jaxport.importer.running.evaluate import observing
 from jaxport.importer.traced.counted_sizes import counts_anew
@@ -57,7 +57,7 @@ FUSIONS = (
     convolved_lines,
     integer_products,
 )
-FIRST = (limits_as_operands, cached_attention)
+FIRST = (limits_as_operands,)
 """Other forms of operators, in which the fusions know them."""
 IN_ANY_PRECISION = (gated, rotary)
 """Fusions to operators that round where their parts do."""
@@ -72,7 +72,7 @@ SMALL = 64
 
 
 def record_fused(
-    program: Program,
+    program: ImportedProgram,
     inputs: Mapping[str, RuntimeValue] | None = None,
     *,
     strict: bool = False,
@@ -108,7 +108,7 @@ def _guards(model: ir.Model) -> int:
     return len(nodes_of(model, "IsNaN"))
 
 
-def _seen(program: Program, inputs: Mapping[str, RuntimeValue]) -> dict[ir.Value, list[RuntimeValue]]:
+def _seen(program: ImportedProgram, inputs: Mapping[str, RuntimeValue]) -> dict[ir.Value, list[RuntimeValue]]:
     """Return what each value of a graph is while the program is traced: in each call of its function."""
     specs, known = arguments(program, inputs)
     computed: dict[ir.Value, list[RuntimeValue]] = {}
@@ -172,12 +172,12 @@ def _is_of_sizes(results: Sequence[RuntimeValue]) -> bool:
 
 
 def _fused(
-    program: Program,
+    program: ImportedProgram,
     seen: Mapping[ir.Value, Sequence[RuntimeValue]],
     *,
     strict: bool = False,
     has_helpers: bool = False,
-) -> Program:
+) -> ImportedProgram:
     """Return the program with operators instead of what spells them out; the program itself if nothing does."""
     model = program.model.clone()
     for root in (model, *model.functions.values()):
@@ -198,7 +198,7 @@ def _fused(
     sizes = {value: results[0].data for value, results in known.items() if _is_of_sizes(results)}
     folding = partial(positions, sizes=sizes, strict=strict)
     rounds = (
-        ((folding, *FIRST), _is_declared),
+        ((folding, *FIRST, partial(cached_attention, has_helpers=has_helpers)), _is_declared),
         ((*FUSIONS, folding, partial(attention, strict=strict, has_helpers=has_helpers)), _is_exact),
         ((*IN_ANY_PRECISION, *(() if strict else ROUNDING_LESS)), _is_declared),
     )

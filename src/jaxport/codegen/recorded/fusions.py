@@ -89,8 +89,8 @@ def attention(model: ir.Model, *, strict: bool = False, has_helpers: bool = Fals
     Args:
       model: changed in place.
       strict: whether a spelled-out guard against NaN stays, and with it what it guards.
-      has_helpers: whether source gets a function for the attention that JAX has none for: scores with a soft cap, and values of
-        another size than keys.
+      has_helpers: whether source gets a function for the attention that JAX has none for: scores with a soft cap or a sink,
+        and values of another size than keys.
     """
     find = partial(_find, known=Knowledge(model), strict=strict, has_helpers=has_helpers)
     return fuse(model, find, ANCHOR, Anchor(at=("Attention",)), Anchor(at=("MultiHeadAttention",), domain=RUNTIME))
@@ -152,13 +152,9 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
     outer = whole.sizes[whole.axes.outer]
     if size != outer and not (has_helpers and isinstance(outer, int)):
         return "its keys and values are of different sizes"
-    masking, sink = Masking.of(whole, known), None
-    if isinstance(masking, str):
-        return masking
-    if whole.sink is not None:
-        sink = Arrangement.of(dims_of(whole.sink.value) or (), whole.sink.axes, [whole.axes.scores[1]], whole.sizes)
-        if sink is None or masking.is_zeroing:
-            return "its sinks differ between batches or positions"
+    masking, sink = Masking.of(whole, known), _sink(whole)
+    if isinstance(masking, str) or isinstance(sink, str):
+        return masking if isinstance(masking, str) else str(sink)
     attributes: dict[str, RuntimeValue] = {} if _is_usual_scale(whole, size) else {"scale": whole.scale}
     if masking.is_causal:
         attributes["is_causal"] = 1
@@ -169,8 +165,8 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
         sides = zip(arranged[:3], whole.operands[:3], strict=True)
         operands = [*(how.apply(builder, builder.now(one.value)) for how, one in sides), *masking.emit(builder)]
         mask = operands[-1]
-        if sink is not None and whole.sink is not None:
-            operands.append(sink.apply(builder, builder.owned(whole.sink.value)))
+        if sink is not None:
+            operands.append(sink[1].apply(builder, builder.owned(sink[0].value)))
         result = builder.emit("DotProductAttention", operands, arranged[3].merged, **attributes)
         node = result.producer()
         assert node is not None
@@ -178,6 +174,17 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
         return arranged[3].revert(builder, masking.emit_zeros(builder, mask, result))
 
     return Fusion("DotProductAttention", whole.result.value, [*whole.leaves, *read], build, ignored=("Shape",))
+
+
+def _sink(whole: Attended) -> tuple[Seen, Arrangement] | str | None:
+    """Return the sink of an attention, and how it has one axis of all heads; None if it has none; or why it has another."""
+    sink, axes = whole.sink, whole.axes
+    if sink is None:
+        return None
+    how = Arrangement.of(dims_of(sink.value) or (), sink.axes, [[*axes.all_heads, axes.group]], whole.sizes)
+    if how is None or whole.heads is None or how.merged != whole.heads[:1]:
+        return "its sink is not one number for each head"
+    return sink, how
 
 
 def _is_of_one_type(whole: Attended) -> bool:

@@ -1,4 +1,13 @@
-"""The items of a module as the statements of its `__call__`."""
+"""The items of a module as the statements of its `__call__`.
+
+    items: a layer `norm`, an operator `x * 2`, a call of the module `attention`
+
+    x = self.norm(x)
+    return self.attention(x * 2)
+
+Each item becomes a call (`_step_of`); a call that is read once, right after, is written where it is read, as long as the line is
+short. A `Loop` is a `for` with the calls of one of its rounds inside.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +62,9 @@ SHORT = 3
 
 @dataclass
 class CallPrinter(NamingPrinter):
-    """Prints one module's computation.
+    """Prints one module's computation: `body` turns its items into statements, once `arguments` and `keep` have bound what they read.
+
+    The names in the statements, and when a name is free again, are those of `NamingPrinter`.
 
     Attributes:
       dialect: the framework.

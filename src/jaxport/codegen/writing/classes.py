@@ -1,4 +1,9 @@
-"""Modules as classes: those that are alike are one class, and numbers that differ are arguments of its constructor."""
+"""Modules as classes: those that are alike are one class, and numbers that differ are arguments of its constructor.
+
+blocks.0: Linear(32, 64), nn.relu      class Block(nnx.Module):
+blocks.1: Linear(64, 64), nn.relu  →       def __init__(self, in_features: int, *, rngs: nnx.Rngs): …
+Block(32, rngs=rngs), Block(64, rngs=rngs)
+"""
 
 from __future__ import annotations
 

@@ -10,9 +10,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from jaxport.codegen.tree import Layer
+from jaxport.codegen.tree import Layer, Option
 from jaxport.codegen.writing.literals import call, number
-from jaxport.importer.values.host import Attribute, RuntimeValue
 from jaxport.importer.values.recording import Step
 
 __all__ = [
@@ -123,7 +122,7 @@ class Dialect:
     attends: str = ""
 
 
-def constant(value: RuntimeValue, role: str) -> ast.expr:
+def constant(value: Option, role: str) -> ast.expr:
     """Return a number that may become an argument of the constructor, which then is called by its role."""
     if isinstance(value, tuple):
         return ast.Tuple([constant(part, role) for part in value], ast.Load())
@@ -139,7 +138,7 @@ def constant(value: RuntimeValue, role: str) -> ast.expr:
     return expression
 
 
-def keywords(options: Mapping[str, Attribute], defaults: Mapping[str, Attribute]) -> dict[str, ast.expr]:
+def keywords(options: Mapping[str, Option], defaults: Mapping[str, Option]) -> dict[str, ast.expr]:
     """Return the options of a layer as arguments by keyword, of which those that have their default are marked.
 
     Classes are alike if they differ in the values of options only, and `without_defaults` drops what is the same in all.
@@ -181,7 +180,7 @@ def listed(elements: Sequence[ast.expr]) -> ast.expr:
     return ast.List([*elements], ast.Load())
 
 
-def for_all_axes(values: tuple) -> Attribute:
+def for_all_axes(values: tuple) -> Option:
     """Return the one number that holds for all axes, and for both of their ends; or the values of each.
 
     >>> for_all_axes((2, 2)), for_all_axes(((1, 1), (1, 1))), for_all_axes(((0, 1), (0, 1)))

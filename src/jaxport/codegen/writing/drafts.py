@@ -1,4 +1,7 @@
-"""Modules as drafts of classes, of which those that are alike become one."""
+"""Modules as drafts of classes, of which those that are alike become one.
+
+blocks.0, blocks.1 as drafts that differ in one number   →   one class with an argument, `Block(in_features)`
+"""
 
 from __future__ import annotations
 

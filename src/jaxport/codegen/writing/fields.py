@@ -1,4 +1,11 @@
-"""The names of the parts of a module: attributes, elements of lists, arguments."""
+"""The names of the parts of a module: attributes, elements of lists, arguments.
+
+Paths of the file become attributes of the module around; numbered ones, in order and without a gap, become a list:
+
+    stem.conv, blocks.0, blocks.1, head   →   self.stem_conv, self.blocks[0], self.blocks[1], self.head
+
+What a name was taken for is kept by the part itself, not by its path: the calls of one module share their attribute.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +96,9 @@ class Fields:
 
 
 def key_of(child: Child) -> object:
-    """Return what all calls of one module or layer share: the key of an `IdentityMap`."""
+    """Return what all calls of one module or layer share, the key of an `IdentityMap`: each call of a layer is a `Layer` of its own,
+    with the same mapping of weights.
+    """
     return child.weights if isinstance(child, Layer) else child
 
 

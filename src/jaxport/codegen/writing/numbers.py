@@ -1,4 +1,9 @@
-"""The numbers in a class, and what classes have in common but for them."""
+"""The numbers in a class, and what classes have in common but for them.
+
+    self.dense = nnx.Linear(32, 64)    and    self.dense = nnx.Linear(64, 64)
+
+are the same but for a number, which becomes an argument of the constructor; so does an activation, `nn.relu`.
+"""
 
 from __future__ import annotations
 

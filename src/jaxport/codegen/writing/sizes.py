@@ -1,4 +1,7 @@
-"""Sizes that only have names, read from the shapes of arguments: `batch, length, _ = x.shape`."""
+"""Sizes that only have names, read from the shapes of arguments: `batch, length, _ = x.shape`.
+
+A size with one name in it is solved for this name: `height = x.shape[2] // 32` of an axis of `32*height` elements.
+"""
 
 from __future__ import annotations
 

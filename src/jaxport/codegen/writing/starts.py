@@ -1,4 +1,9 @@
-"""How the parameters that no layer has begin in a model that is made from scratch."""
+"""How the parameters that no layer has begin in a model that is made from scratch.
+
+Of a file with `pos_embed` (1, 197, 768), a vector `gamma` of numbers near one that is multiplied with, and a vector `beta`:
+
+    self.pos_embed = nnx.Param(random.normal(…)); self.gamma = nnx.Param(jnp.ones(768)); self.beta = nnx.Param(jnp.zeros(768))
+"""
 
 from __future__ import annotations
 

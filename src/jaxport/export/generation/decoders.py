@@ -49,6 +49,8 @@ LOGITS, HIDDEN_STATES = "logits", "hidden_states"
 """The results of which a step has at least one."""
 
 _IDS = {TOKENS: SEQUENCE, "attention_mask": TOTAL, "position_ids": SEQUENCE}
+COUNTED = ("attention_mask", "position_ids")
+"""The inputs that are truth values or positions."""
 _OPTIONAL = frozenset({"position_ids"})
 NEXT = "next_length"
 """The length of the cache plus one, for a decoder without an attention mask: unlike that length, it is never 0."""
@@ -242,7 +244,7 @@ class Decoder:
         `Encoder.config` returns the part about an encoder.
 
         Raises:
-          InvalidArgument: the step takes embeddings, or returns no logits.
+          InvalidArgument: the step takes embeddings, or returns no logits, or there are beams and the cache is static.
         """
         if self.embeddings or self.vocabulary is None:
             has = f"takes `{EMBEDDINGS}`" if self.embeddings else f"returns no `{LOGITS}`"
@@ -251,6 +253,14 @@ class Decoder:
                 where="`save_genai`",
                 why="onnxruntime-genai generates tokens from ids and logits; such a step is a part of a larger model",
                 instead="write the step by `exported.save`, and the configuration of the whole model by hand",
+            )
+        beams = search.get("num_beams", 1)
+        if self.static and beams != 1:
+            raise InvalidArgument(
+                f"`num_beams` is {beams}, and the cache is static",
+                where="`save_genai(search=...)`",
+                why="onnxruntime-genai reorders the caches of beams, which it does not do in a buffer for past and present",
+                instead='export with `jaxport.decoder_inputs(cache="growing")`',
             )
         ends = eos_token_id if isinstance(eos_token_id, int) else list(eos_token_id)
         first_end = ends if isinstance(ends, int) else ends[0]

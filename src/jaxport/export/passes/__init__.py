@@ -37,9 +37,11 @@ from jaxport.export.passes.simplify import simplify
 from jaxport.export.passes.sizes import sizes
 from jaxport.export.passes.stacks import stacks
 from jaxport.export.passes.statistics import batch_normalization
+from jaxport.export.passes.step_inputs import step_inputs
 from jaxport.export.passes.tables import tables
 from jaxport.export.passes.tidy import tidy, unit_axes
 from jaxport.export.passes.tied import tied
+from jaxport.export.passes.turned_caches import turned_caches
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.attention import attention
 from jaxport.graph.fusions.experts import mixture_of_experts
@@ -115,7 +117,7 @@ def default(*, caches: bool, experts: bool) -> tuple[Pass, ...]:
       experts: whether the runtime's operator for mixtures of experts may be used.
     """
     at = DEFAULT.index(attention)
-    wanted = ((cached_attention, caches), (mixture_of_experts, experts))
+    wanted = ((turned_caches, caches), (step_inputs, caches), (cached_attention, caches), (mixture_of_experts, experts))
     return (*DEFAULT[:at], *(graph_pass for graph_pass, is_wanted in wanted if is_wanted), *DEFAULT[at:])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from jaxport.graph.facts.forms import Form, uniform
 from jaxport.graph.facts.moves import Places, places_of
 from jaxport.graph.facts.operators import RULES
 from jaxport.graph.facts.polynomials import SizePolynomial, polynomial
-from jaxport.onnx_facts import ARITHMETIC, COMPARISONS, VIEWS
+from jaxport.onnx_facts import ARITHMETIC, COMPARISONS, SELECTIONS, VIEWS
 
 __all__ = ["LARGEST", "Knowledge", "follow", "of_sizes"]
 
@@ -116,6 +116,7 @@ class Knowledge:
         rule = None if operation is None or self._is_of_floats(operation) else RULES.get(operation.op_type)
         if operation is None or rule is None:
             is_whole = self.are_finite and value.producer() is None and self._is_whole(value)
+            is_whole = is_whole and not (value.is_graph_input() and _is_questioned(value))
             hides = is_whole and value.is_graph_input() and _may_hide(value)
             return (replace(FINITE, never_minus_infinite=not hides) if is_whole else Facts()).completed(dtype, dims)
         size = size_in(value)
@@ -160,16 +161,32 @@ class Knowledge:
 
 def _may_hide(value: ir.Value) -> bool:
     """Whether an input is added to the scores of a softmax, as it is or scaled: it is a mask, which may be minus infinity."""
+    return any(is_op(user, "Softmax") for user in _readers(value, VIEWS | ARITHMETIC | {"Cast"}))
+
+
+def _is_questioned(value: ir.Value) -> bool:
+    """Whether a model asks if elements of an input are finite, which then some of them may not be."""
+    readers = _readers(value, SELECTIONS | {"Abs", "Cast", "Neg"})
+    return any(is_op(user, "IsInf") or (is_op(user, "IsNaN") and not _places_nan(user)) for user in readers)
+
+
+def _places_nan(node: ir.Node) -> bool:
+    """Whether a node says where NaN is for `ArgMax` alone, whose own result runtimes disagree on then."""
+    casts = node.outputs[0].consumers()
+    places = [user for cast in casts if is_op(cast, "Cast") for user in cast.outputs[0].consumers()]
+    return all(is_op(cast, "Cast") for cast in casts) and any(is_op(user, "ArgMax") for user in places)
+
+
+def _readers(value: ir.Value, through: Collection[str]) -> Iterator[ir.Node]:
+    """Yield the nodes that read a value, or what operators make of it."""
     stack, seen = [value], set[ir.Value]()
     while stack:
-        last = stack.pop()
-        for user in last.consumers():
-            if is_op(user, "Softmax"):
-                return True
-            if is_op(user, *VIEWS, *ARITHMETIC, "Cast") and user.outputs[0] not in seen:
-                seen.add(user.outputs[0])
-                stack.append(user.outputs[0])
-    return False
+        for user in stack.pop().consumers():
+            yield user
+            if is_op(user, *through):
+                more = [output for output in user.outputs if output not in seen]
+                seen.update(more)
+                stack += more
 
 
 def of_sizes(array: np.ndarray) -> Facts:

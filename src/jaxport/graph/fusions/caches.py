@@ -25,9 +25,11 @@ import onnx_ir as ir
 from jaxport.graph.arranging import Arrangement
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source
 from jaxport.graph.fusing import Builder, Fusion, fuse
-from jaxport.graph.fusions.attention import ANCHOR, HIDDEN, LOW, Attended, additive, heads_merged, recognized
+from jaxport.graph.fusions.attention import ANCHOR, Attended, heads_merged, recognized
+from jaxport.graph.fusions.narrowing import Narrowing
 from jaxport.graph.fusions.scores import uncast_value
 from jaxport.graph.fusions.unusual_caches import unusual_cache
+from jaxport.graph.masks import HIDDEN, LOW, Mask, additive
 from jaxport.graph.matching import Axis, Seen, between, look
 from jaxport.graph.positions import NOTHING, Affine, Condition, Known, Position, affine, conjunction, size
 from jaxport.onnx_facts import CACHED_ATTENTION, RUNTIME_DOMAIN
@@ -236,17 +238,12 @@ class CachedStep:
 
     def _bias(self, builder: Builder) -> ir.Value | None:
         """Return what the operator adds to the scores: a row for each query, a column for each key."""
-        terms = [
-            *(self._hiding(builder, one) for one in self.conditions),
-            *(self._shown(builder, seen) for seen in self.added),
-        ]
-        if not terms:
+        if not self.conditions and not self.added:
             return None
-
         # A sum of two hidden numbers hides, too; in half precision it would not be finite.
-        conditions = terms[: len(self.conditions)]
-        hiding = [_where_all(builder, conditions, self.dtype)] if conditions else []
-        bias = reduce(partial(_both, builder, "Add"), [*hiding, *terms[len(self.conditions) :]])
+        hiding = [self._hiding(builder)] if self.conditions else []
+        added = [self._shown(builder, seen) for seen in self.added]
+        bias = reduce(partial(_both, builder, "Add"), [*hiding, *added])
         keys = self.keys.start + size(self.keys.count)
         return builder.expanded(bias, [*(dims_of(bias) or ())[:2], self.keys.count, _dim(keys)])
 
@@ -255,30 +252,33 @@ class CachedStep:
         how = self.whole.over_scores(seen)
         assert how is not None
         value = how.apply(builder, builder.owned(seen.value))
-        if self.keys.is_static and how.merged[3] != 1:
+        if self.keys.is_static:
             total = self.keys.start + size(self.keys.count)
-            bounds = [
-                builder.integers([0], "start"),
-                _emitted(builder, total, ir.DataType.INT64),
-                builder.integers([3], "axis"),
-            ]
-            value = builder.emit("Slice", [value, *bounds], [*how.merged[:3], _dim(total)], value.dtype)
+            value = Narrowing(builder, _dim(total), partial(_emitted, builder, total)).first(value, 3)
         return value if value.dtype is ir.DataType.BOOL else builder.cast(value, self.dtype)
 
-    def _hiding(self, builder: Builder, condition: Condition) -> ir.Value:
-        """Return where a condition holds."""
-        value = self._shown(builder, condition.seen)
-        return value if condition.holds else builder.emit("Not", [value], dims_of(value), ir.DataType.BOOL)
+    def _hiding(self, builder: Builder) -> ir.Value:
+        """Return zero where all conditions hold, and a number that hides elsewhere."""
+        low = max(HIDDEN, float(np.finfo(self.dtype.numpy()).min))
+        zero, hidden = (
+            builder.constant(np.asarray(number, self.dtype.numpy()), name)
+            for number, name in ((0, "seen"), (low, "hidden"))
+        )
+        held, broken = (
+            [self._shown(builder, one.seen) for one in self.conditions if one.holds == holds] for holds in (True, False)
+        )
+        if not held:  # nothing to negate
+            hides = reduce(partial(_both, builder, "Or"), broken)
+            return builder.emit("Where", [hides, hidden, zero], dims_of(hides), self.dtype)
+        held += [builder.emit("Not", [value], dims_of(value), ir.DataType.BOOL) for value in broken]
+        visible = reduce(partial(_both, builder, "And"), held)
+        return builder.emit("Where", [visible, zero, hidden], dims_of(visible), self.dtype)
 
 
-def _where_all(builder: Builder, conditions: Sequence[ir.Value], dtype: ir.DataType) -> ir.Value:
-    """Return zero where conditions hold, and a number that hides elsewhere."""
-    visible = reduce(partial(_both, builder, "And"), conditions)
-    low = max(HIDDEN, float(np.finfo(dtype.numpy()).min))
-    zero, hidden = (
-        builder.constant(np.asarray(number, dtype.numpy()), name) for number, name in ((0, "seen"), (low, "hidden"))
-    )
-    return builder.emit("Where", [visible, zero, hidden], dims_of(visible), dtype)
+def _hiding_or_added(bias: Seen) -> Mask | Seen:
+    """Return the mask that a bias is; the bias itself if it hides nothing, whatever it is added to."""
+    mask = additive(bias)
+    return bias if mask is None or (mask.numbers is not None and min(mask.numbers) > LOW) else mask
 
 
 def _both(builder: Builder, op_type: str, one: ir.Value, other: ir.Value) -> ir.Value:
@@ -332,6 +332,8 @@ def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = ir.DataType.I
 
 def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
     """Return the attention to a cache that an attention is, why the operator cannot compute it, or None if it has none."""
+    if whole.axes.windows is not None:
+        return None  # windows of an image
     whole = _with_roles_of_cache(whole)
     axes, known = whole.axes, terms.known
     pairs = ((whole.operands[1], axes.inner), (whole.operands[2], axes.outer))
@@ -352,7 +354,7 @@ def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
     rows = (axes.queries, NEW, NEW, axes.queries)
     sides = (whole.operands[0], keys.new, values.new, whole.result)
     arranged = [
-        Arrangement.of(dims_of(seen.value) or (), seen.axes, heads_merged(axes.batch, along, heads, vector), sizes)
+        Arrangement.of(dims_of(seen.value) or (), seen.axes, heads_merged(axes.batches, along, heads, vector), sizes)
         for seen, along, (_, heads, vector) in zip(sides, rows, axes.operands, strict=True)
     ]
     if None in arranged:
@@ -427,7 +429,7 @@ class _Visible:
         """Read all masks and biases; return why the operator has none like these, or None."""
         if self.whole.is_causal:
             return "its mask counts the positions of queries from the first key"
-        for mask in (*self.whole.masks, *(additive(bias) or bias for bias in self.whole.biases)):
+        for mask in (*self.whole.masks, *map(_hiding_or_added, self.whole.biases)):
             if isinstance(mask, Seen):
                 self.added.append(mask)
             elif mask.numbers is None:

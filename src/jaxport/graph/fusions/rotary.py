@@ -129,7 +129,8 @@ def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
         result = Arrangement.of(dims, range(4), groups, sizes)
         if x is not None and result is not None:
             moves = x.moves + (result.moves != goes_into_transpose(rotation.result))
-            options.append((0 if dims[sequence] == 1 else moves, not flat, x, result))  # with a single step, only views
+            only_views = 1 in (dims[sequence], dims[3 - sequence])  # a single step, or a single head
+            options.append((0 if only_views else moves, not flat, x, result))
     if not isinstance(heads, int) or len(tables) < 2 or not options:
         return "its shapes cannot be told before it runs"
     _, _, x, result = min(options, key=lambda option: option[:2])
@@ -137,7 +138,8 @@ def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
     def build(builder: Builder) -> ir.Value:
         dtype = rotation.dtype
         caches = [
-            builder.expanded(builder.cast(how.apply(builder, one.emit(builder)), dtype), table) for one, how in tables
+            builder.expanded(builder.cast(_arranged(builder, one.emit(builder), how), dtype), table)
+            for one, how in tables
         ]
         attributes: dict[str, Any] = {"interleaved": 1} if rotation.interleaved else {}
         attributes |= {"rotary_embedding_dim": rotation.count} if rotation.count != dims[VECTOR] else {}
@@ -148,6 +150,15 @@ def _fusion(rotation: Rotation, dims: list[Dim], sequence: int) -> Fusion | str:
 
     leaves = [rotation.x.value, rotation.cos.seen.value, rotation.sin.seen.value]
     return Fusion("RotaryEmbedding", rotation.result, leaves, build)
+
+
+def _arranged(builder: Builder, value: ir.Value, how: Arrangement) -> ir.Value:
+    """Return a table in another arrangement; a sine or cosine of what is: angles for all heads are views of them."""
+    node = value.producer()
+    if is_op(node, "Cos", "Sin") and is_op(source(node).producer(), *VIEWS) and dims_of(value) == list(how.dims):
+        angles = how.apply(builder, builder.now(source(node)))
+        return builder.emit(node.op_type, [angles], how.merged, value.dtype)
+    return how.apply(builder, value)
 
 
 def _rotations(node: ir.Node, rank: int) -> Iterator[Rotation]:

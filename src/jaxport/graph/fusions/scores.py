@@ -81,11 +81,14 @@ def softmax_axis(weights: Seen) -> Axis:
 def uncast(seen: Seen, *, narrowed: bool = False) -> Seen:
     """Return a half-precision value before its cast to float32, or to its own type; if it was in float32 before being `narrowed`, that."""
     while seen.is_op("Cast"):
-        before, after = source(seen.node).dtype, seen.value.dtype
+        before, after, inner = source(seen.node).dtype, seen.value.dtype, look(source(seen.node), seen.axes)
+        if after in HALVES and inner.is_op("Cast") and source(inner.node).dtype == after:
+            seen = look(source(inner.node), inner.axes)  # widened for views that have no kernel in half precision
+            continue
         keeps = before == after or (before in HALVES and after == ir.DataType.FLOAT)
         if not keeps and not (narrowed and before == ir.DataType.FLOAT and after in HALVES):
             break
-        seen = look(source(seen.node), seen.axes)
+        seen = inner
     return seen
 
 

@@ -11,7 +11,7 @@ __all__ = ["attention"]
 def attention(query, key, value, *, bias=None, mask=None, sink=None, scale=None, softcap=None, is_causal=False):
     """Attend as JAX's function does, to values of any size; scores are at most `softcap` in magnitude.
 
-    A `sink` is a further score of each head, which takes its share and has no value.
+    `sink` has a further score for each head, which takes its share of the attention and has no value.
     """
     key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -25,7 +25,9 @@ def attention(query, key, value, *, bias=None, mask=None, sink=None, scale=None,
     if mask is not None:
         scores = jnp.where(mask, scores, jnp.finfo(scores.dtype).min)
     if sink is not None:
-        rest = jnp.broadcast_to(sink[:, None, None], (*scores.shape[:-1], 1))
-        scores = jnp.concatenate((scores, rest), axis=-1)
-    weights = nn.softmax(scores, axis=-1)[..., : value.shape[1]]
+        column = jnp.broadcast_to(sink[:, None, None], (*scores.shape[:3], 1))
+        scores = jnp.concatenate([scores, column], axis=-1)
+    weights = nn.softmax(scores, axis=-1)
+    if sink is not None:
+        weights = weights[..., :-1]
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value)

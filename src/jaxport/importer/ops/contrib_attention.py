@@ -337,7 +337,7 @@ def group_query_attention(
     if local_window_size > 0:
         visible = both(visible, behind < local_window_size)
     sink = head_sink if head_sink is not None else np.zeros(num_heads, np.float32) if smooth_softmax == 1 else None
-    term = None if attention_bias is None else _widened(attention_bias, keys.shape[2])
+    term = None if attention_bias is None else widened(attention_bias, keys.shape[2])
     y, _ = _attended(q, keys, values, term, causal=visible, scale=scale, softcap=softcap or 0.0, sink=sink)
     return y, keys, values
 
@@ -350,7 +350,7 @@ def are_first(total: Dim, new: Dim) -> bool | None:
         return None
 
 
-def _widened(term: Tensor, keys: Dim) -> Tensor:
+def widened(term: Tensor, keys: Dim) -> Tensor:
     """Return a term of the scores for as many keys as the cache has room for; those beyond are not visible."""
     missing = keys - term.shape[3]
     return jnp.pad(term, [(0, 0)] * 3 + [(0, missing)]) if missing else term

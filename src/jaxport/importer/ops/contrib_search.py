@@ -16,8 +16,8 @@ import numpy as np
 from jaxport.errors import ModelError
 from jaxport.importer.ops.attention import lowest
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
-from jaxport.importer.resolving.registry import Host, OutputCount, op
-from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue, Tensor
+from jaxport.importer.resolving.registry import GraphFunction, Host, OutputCount, op
+from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor
 from jaxport.importer.values.namespaces import cast, helper, jnp, lax, nn
 
 LONGEST = 4096
@@ -138,11 +138,11 @@ class Constraints:
 class SearchAttributes:
     """The attributes of generation, whichever way the next token is chosen."""
 
-    decoder: Attribute
+    decoder: GraphFunction
     decoder_start_token_id: int = -1
-    encoder: Attribute = None
+    encoder: GraphFunction | None = None
     eos_token_id: int
-    init_decoder: Attribute = None
+    init_decoder: GraphFunction | None = None
     model_type: int = 0
     no_repeat_ngram_size: int = 0
     pad_token_id: int
@@ -187,7 +187,7 @@ class SearchAttributes:
         positions = jnp.where(is_token == 0, 0, at - 1)
         first = self.init_decoder or self.decoder
         pasts = [first.input_sizes(index) for index in range(3, first.output_count + 2)]
-        pasts = [jnp.zeros((2, batch, sizes[2], 0, sizes[4]), first.input_dtype(3)) for sizes in pasts]
+        pasts = [jnp.zeros((2, batch, sizes[2], 0, sizes[4]), first.input_dtype(3)) for sizes in pasts if sizes]
         sequences = jnp.pad(ids, ((0, 0), (0, most - length)), constant_values=self.pad_token_id)
         here = jnp.full((), length, np.dtype(np.int32))
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxport.errors import ModelError, Refusal, ValueNotKnown
 from jaxport.importer.limits import budget_in_force
-from jaxport.importer.resolving.registry import SizeBound, op
-from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue, Tensor, Undecided, host
+from jaxport.importer.resolving.registry import GraphFunction, LoopBody, SizeBound, op
+from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, Undecided, host
 from jaxport.importer.values.namespaces import jnp, known, lax, vmap
 from jaxport.jaxprs import Dim, PythonFunction
 
@@ -56,11 +56,11 @@ LoopInput = Tensor | HostValue | None
 class _Iteration:
     """The body of a loop; the iteration number and the condition have the rank that it declares, 0 or 1."""
 
-    def __init__(self, body: Attribute):
+    def __init__(self, body: GraphFunction):
         self.body, self.output_count, self.empty_output = body, body.output_count, body.empty_output
         self.is_counted = body.is_counted
 
-    def __call__(self, iteration: Tensor, go: RuntimeValue, *state: RuntimeValue) -> Tensor:
+    def __call__(self, iteration: Tensor, go: RuntimeValue, *state: RuntimeValue) -> tuple[RuntimeValue, ...]:
         declared = [(1,) if len(self.body.input_sizes(index) or ()) == 1 else () for index in range(2)]
         counters = [
             x if x.shape == shape else jnp.reshape(x, shape) for x, shape in zip((iteration, go), declared, strict=True)
@@ -175,7 +175,7 @@ def _unrolled(
     go: HostValue | None,
     state: Sequence[RuntimeValue],
     scans: int,
-    body: Attribute,
+    body: LoopBody,
     bound: int | None,
 ) -> tuple[RuntimeValue, ...]:
     rows: list[list[Tensor]] = []

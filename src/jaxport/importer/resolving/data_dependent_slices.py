@@ -135,16 +135,32 @@ def _added(starts: ir.Value | None, ends: ir.Value | None) -> ir.Value | None:
 
 
 def _highest(starts: ir.Value | None) -> list[ir.Value]:
-    """Return the upper bounds of starts that are clipped and not negative, all of them or one after another; else none."""
+    """Return the upper bounds of starts that are clipped and not negative, all of them or one after another; else none.
+
+    Remainders of a size, and what is left of the size beside them, are below it or equal to it.
+    """
     node = _source(starts)
     if node is None:
         return []
+    size, remainder = (node.inputs[0], _source(node.inputs[1])) if is_op(node, "Sub") else (None, node)
+    if is_op(remainder, "Mod") and not int(remainder.attributes.get_int("fmod", 0)):
+        divisor = remainder.inputs[1]
+        bound = divisor if size is None or size is divisor else None
+        return [bound] if bound is not None and _is_size(bound) else []
     if is_op(node, "Concat"):
         parts = [_highest(part) for part in node.inputs]
         return [bound for part in parts for bound in part] if all(len(part) == 1 for part in parts) else []
     low, high = node.inputs[1:] if is_op(node, "Clip") and len(node.inputs) == 3 else (None, None)
     least = None if low is None else _numbers(low)
     return [high] if high is not None and least and min(least) >= 0 else []
+
+
+def _is_size(value: ir.Value | None) -> bool:
+    """Whether a value is a size, or a product of some: no number below 0."""
+    numbers, node = None if value is None else _numbers(value), _source(value)
+    if numbers is not None or is_op(node, "Shape", "Size"):
+        return numbers is None or min(numbers, default=0) > 0
+    return is_op(node, "Mul") and all(map(_is_size, node.inputs))
 
 
 def _source(value: ir.Value | None) -> ir.Node | None:

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.editing import operator_name
 from jaxport.importer.resolving.registry import POSITION, Operator
-from jaxport.importer.values.host import Attribute, RuntimeValue
+from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.image_layout import OIHW
 
-__all__ = ["Body", "BodyFunction", "BoundNode", "InputType", "Reference", "SchemaFunction", "describe", "nodes_within"]
+__all__ = [
+    "Attribute",
+    "Body",
+    "BodyFunction",
+    "BoundNode",
+    "InputType",
+    "Reference",
+    "SchemaFunction",
+    "describe",
+    "integers_of",
+    "nodes_within",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,9 @@ class BodyFunction:
     defaults: dict[str, Attribute]
     positions: tuple[int, ...] | None = None
 
+
+Attribute: TypeAlias = "int | float | str | HostValue | Body | Reference | tuple[Attribute, ...] | None"
+"""What an attribute of a node holds: a number, a text, a tensor, a body, or several of these; None for one left out."""
 
 InputType = tuple[np.dtype, tuple[RuntimeValue, ...]] | None
 """The dtype and shape of an input, or None for an omitted one."""
@@ -119,6 +134,16 @@ class BoundNode:
     def bodies(self) -> Iterator[Body]:
         """Yield the graphs among the attributes."""
         return (attribute for attribute in self.attributes.values() if isinstance(attribute, Body))
+
+
+def integers_of(attribute: Attribute) -> tuple[int, ...]:
+    """Return an attribute of integers, whose kind was compared with the schema when its node was bound.
+
+    >>> integers_of((0, 2)), integers_of(None)
+    ((0, 2), ())
+    """
+    numbers = attribute if isinstance(attribute, tuple) else ()
+    return tuple(number for number in numbers if isinstance(number, int))
 
 
 def nodes_within(body: Body) -> Iterator[BoundNode]:

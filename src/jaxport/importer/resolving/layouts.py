@@ -23,9 +23,9 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import dims_of, is_op
 from jaxport.graph.layout import Layout, Region, moves_only_ones
-from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
+from jaxport.importer.resolving.graph import Attribute, Body, BodyFunction, BoundNode, integers_of
 from jaxport.importer.resolving.registry import Operator
-from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue, host
+from jaxport.importer.values.host import HostValue, RuntimeValue, host
 from jaxport.importer.values.image_layout import CHANNELS_LAST, LAST, OIHW, ONNX, PLACES, ImageLayout
 from jaxport.importer.values.namespaces import jnp, known
 from jaxport.importer.values.recording import Recorded
@@ -65,7 +65,7 @@ class Arranged:
     """
 
     inputs: list[RuntimeValue]
-    attributes: dict[str, Attribute]
+    attributes: Mapping[str, Attribute]
     held: bool = True
     layout: ImageLayout = ONNX
 
@@ -88,7 +88,7 @@ class ValuesInLayouts(Protocol):
         ...
 
 
-Rule = Callable[[BoundNode, dict[str, RuntimeValue], "ValuesInLayouts"], Arranged | None]
+Rule = Callable[[BoundNode, Mapping[str, Attribute], "ValuesInLayouts"], Arranged | None]
 
 
 # The choice, before a program runs
@@ -191,7 +191,7 @@ def channels_last(x: RuntimeValue) -> RuntimeValue:
     return jnp.transpose(x, (1, 2, 0)) if x.ndim == RANK - 1 else jnp.expand_dims(x, -1)
 
 
-def arranged(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
+def arranged(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     """Return how to compute a node with its channels last; None to compute it in the model's order."""
     rule = _rule(node)
     return rule(node, attributes, scope) if rule is not None and (node.channels_last or rule is _transposed) else None
@@ -242,14 +242,14 @@ def _operands(node: BoundNode, scope: ValuesInLayouts) -> list[RuntimeValue] | N
     return inputs
 
 
-def _lowered(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
+def _lowered(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     """Arrange an operator that is defined for several layouts."""
     inputs = _operands(node, scope)
     layout = replace(CHANNELS_LAST, kernel=node.kernel_layout)
     return None if inputs is None else Arranged(inputs, attributes, layout=layout)
 
 
-def _each(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
+def _each(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     images = [_image(value, scope) for value in node.inputs]
     if all(image is None for image in images) or "axis" in attributes:  # before version 7, which specifies broadcasting
         return None
@@ -264,7 +264,7 @@ def _each(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayo
     return Arranged(inputs, attributes)
 
 
-def _along(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
+def _along(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     inputs = None if attributes.get("block_size") else _operands(node, scope)
     if inputs is None:
         return None
@@ -272,17 +272,18 @@ def _along(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLay
     assert isinstance(target, Operator)
     if "axis" not in target.attributes:
         return Arranged(inputs, attributes)
-    place = _places([attributes.get("axis", target.attributes["axis"].default)])
+    axis = attributes.get("axis", target.attributes["axis"].default)
+    place = _places([axis]) if isinstance(axis, int) else None
     return None if place is None else Arranged(inputs, {**attributes, "axis": place[0]})
 
 
-def _over(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
+def _over(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     data, *more = node.inputs
     image = _image(data, scope)
     if image is None:
         return None
     axes_input = known(scope[more[0]]) if more and more[0] is not None else None
-    axes = attributes.get("axes") if axes_input is None else axes_input.tolist()
+    axes = integers_of(attributes.get("axes")) if axes_input is None else axes_input.tolist()
     if not axes:
         return None
     places = _places(axes)
@@ -297,7 +298,7 @@ def _over(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayo
     return Arranged([image, host(places, np.dtype(np.int64))], attributes)
 
 
-def _by_axis(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
+def _by_axis(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     data, *others = node.inputs
     image = _image(data, scope)
     operands = [None if value is None else scope[value] for value in others]
@@ -316,7 +317,7 @@ def _by_axis(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInL
         name: _reordered(np.array(attributes[name])).tolist() for name in ("pads", "scales") if name in attributes
     }
     inputs = [HostValue(_reordered(x.data), x.dtype) if isinstance(x, HostValue) and x.ndim == 1 else x for x in rows]
-    return Arranged([image, *inputs], attributes | changed)
+    return Arranged([image, *inputs], {**attributes, **changed})
 
 
 def _reordered(numbers: np.ndarray) -> np.ndarray:
@@ -324,16 +325,16 @@ def _reordered(numbers: np.ndarray) -> np.ndarray:
     return numbers.reshape(-1, RANK)[:, LAST].reshape(-1) if numbers.size % RANK == 0 else numbers
 
 
-def _transposed(node: BoundNode, attributes: dict[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
+def _transposed(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     (data,) = node.inputs
-    perm = attributes.get("perm")
-    if data is None or perm is None:
+    perm = integers_of(attributes.get("perm"))
+    if data is None or not perm:
         return None
     held = scope.held(data)
     if held is not None:
         places = _places(perm)
         return None if places is None else Arranged([held], {"perm": places}, held=False)
     # Nothing is moved yet: an operator that needs the model's order gets the transpose.
-    if tuple(perm) == PLACES and _is_image(scope[data]):
+    if perm == PLACES and _is_image(scope[data]):
         return Arranged([scope[data]], {"perm": tuple(range(RANK))})
     return None

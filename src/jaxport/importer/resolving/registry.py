@@ -30,10 +30,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cached_property, partial, update_wrapper
 from keyword import iskeyword
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Protocol, get_args, get_origin
+
+import numpy as np
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.image_layout import ONNX, ImageLayout
 
 __all__ = [
@@ -46,8 +48,10 @@ __all__ = [
     "REQUIRED",
     "DifferentiatedGraph",
     "Extent",
+    "GraphFunction",
     "Host",
     "Known",
+    "LoopBody",
     "Operator",
     "OperatorFunction",
     "OutputCount",
@@ -69,6 +73,50 @@ __all__ = [
 
 OperatorFunction = Callable[..., Any]
 """A function of an operator's inputs and, as keywords, its attributes."""
+
+
+class LoopBody(Protocol):
+    """The body of a loop as an operator function calls it, with as many inputs as it declares."""
+
+    @property
+    def output_count(self) -> int:
+        """The number of results."""
+        ...
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the condition that it returns is the one that it takes, or a constant."""
+        ...
+
+    def empty_output(self, index: int, /) -> HostValue:
+        """Return the output at `index` with no rows, of the type that the model declares for it."""
+        ...
+
+    def __call__(self, *inputs: RuntimeValue) -> tuple[RuntimeValue, ...]:
+        """Return the results."""
+        ...
+
+
+class GraphFunction(LoopBody, Protocol):
+    """A graph among the attributes of a node, as an operator function gets it: `jaxport.importer.running.evaluate.Subgraph`."""
+
+    @property
+    def input_names(self) -> list[str]:
+        """The names of the inputs."""
+        ...
+
+    def uses(self, name: str, /) -> bool:
+        """Whether a node reads the input of this name."""
+        ...
+
+    def input_sizes(self, index: int, /) -> tuple[int | None, ...] | None:
+        """Return the sizes that the model declares for the input at `index`, None for an open one, if it declares any."""
+        ...
+
+    def input_dtype(self, index: int, /) -> np.dtype:
+        """Return the dtype that the model declares for the input at `index`."""
+        ...
+
 
 Host = Annotated[HostValue, "host"]
 ShapeOnly = Annotated[Any, "shape only"]
@@ -233,9 +281,9 @@ def in_layout(layout: ImageLayout, function: OperatorFunction) -> OperatorFuncti
 def variant(
     without: str = "",
     *,
-    fixed: Mapping[str, Attribute] | None = None,
-    ignored: Mapping[str, Attribute] | None = None,
-    **defaults: Attribute,
+    fixed: Mapping[str, object] | None = None,
+    ignored: Mapping[str, object] | None = None,
+    **defaults: object,
 ) -> Callable[[OperatorFunction], OperatorFunction]:
     """Return a decorator that changes the inputs and attributes of a function, for an operator that differs in these.
 
@@ -261,7 +309,7 @@ def variant(
         beyond = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in ignored.items()]
         preset = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
 
-        def call(*inputs: RuntimeValue, **attributes: Attribute) -> RuntimeValue:
+        def call(*inputs: RuntimeValue, **attributes: object) -> RuntimeValue:
             passed = {name: value for name, value in attributes.items() if name not in ignored}
             return function(*inputs, **{**preset, **passed})
 
@@ -283,7 +331,7 @@ def _expanded(function: OperatorFunction) -> OperatorFunction:
         for name, default in group.items()
     ]
 
-    def call(*inputs: RuntimeValue, **keywords: Attribute) -> RuntimeValue:
+    def call(*inputs: RuntimeValue, **keywords: object) -> RuntimeValue:
         for name, group in groups.items():
             keywords[name] = group(**{member: keywords.pop(member) for member in members[name] if member in keywords})
         return function(*inputs, **keywords)
@@ -291,7 +339,7 @@ def _expanded(function: OperatorFunction) -> OperatorFunction:
     return _declared(call, [*(p for p in parameters if p.name not in groups), *attributes], function)
 
 
-def _default(attribute: Field[Attribute]) -> Attribute:
+def _default(attribute: Field[object]) -> object:
     if attribute.default is not MISSING:
         return attribute.default
     return REQUIRED if attribute.default_factory is MISSING else attribute.default_factory()

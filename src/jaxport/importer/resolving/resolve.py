@@ -17,6 +17,7 @@ from jaxport.graph.editing import operator_name, subgraphs
 from jaxport.importer.limits import Limits
 from jaxport.importer.resolving.data_dependent_slices import place_slices
 from jaxport.importer.resolving.graph import (
+    Attribute,
     Body,
     BodyFunction,
     BoundNode,
@@ -32,7 +33,7 @@ from jaxport.importer.resolving.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Op
 from jaxport.importer.resolving.result_sizes import check_window
 from jaxport.importer.resolving.unchecked import is_ignored
 from jaxport.importer.values.dtypes import from_type_string
-from jaxport.importer.values.host import Attribute, RuntimeValue
+from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.stored import attribute_value
 
 __all__ = ["resolve", "schema_in_force"]
@@ -323,7 +324,8 @@ class _Resolver:
         assert isinstance(node.graph, ir.Graph)
         made = [value for other in node.graph for value in other.outputs]
         named = {value.name: value for value in (*node.graph.inputs, *node.graph.initializers.values(), *made)}
-        names = (*attributes["xs"], *(attributes.get("zs") or ()), attributes["y"])
+        listed = (*_all_of(attributes["xs"]), *_all_of(attributes.get("zs")), attributes["y"])
+        names = [name for name in listed if isinstance(name, str)]
         unknown = [name for name in names if name not in named]
         if unknown:
             raise ModelError(f"nothing computes `{unknown[0]}`", where=describe(node), instead=AGAIN)
@@ -342,6 +344,11 @@ class _Resolver:
         body.expire()
         choose(body)
         return body
+
+
+def _all_of(attribute: Attribute) -> tuple[Attribute, ...]:
+    """Return the elements of an attribute that has several; nothing if it is left out."""
+    return attribute if isinstance(attribute, tuple) else ()
 
 
 def _kind(target: object, attribute: ir.Attr) -> str:

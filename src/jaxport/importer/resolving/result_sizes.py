@@ -16,8 +16,8 @@ from jax.core import Tracer
 
 from jaxport.errors import AGAIN, ModelError
 from jaxport.importer.limits import budget_in_force
-from jaxport.importer.resolving.graph import Body, BoundNode, describe
-from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue
+from jaxport.importer.resolving.graph import Attribute, Body, BoundNode, describe
+from jaxport.importer.values.host import HostValue, RuntimeValue
 
 __all__ = ["bytes_of", "check_results", "check_window", "foresee"]
 

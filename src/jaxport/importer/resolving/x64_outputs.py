@@ -97,8 +97,8 @@ def _shows_integers(node: BoundNode, doubles: Collection[ir.Value]) -> bool:
     """Whether a node makes anything but floats of doubles that are large integers: float32 does not tell neighbours apart."""
     if isinstance(node.target, BodyFunction):
         return False
-    if is_op(node.node, "Cast") and isinstance(node.attributes.get("to"), int):
-        return dtype_of(node.attributes["to"]).kind in "iu"
+    if is_op(node.node, "Cast") and isinstance(to := node.attributes.get("to"), int):
+        return dtype_of(to).kind in "iu"
     return any(value is not None and value not in doubles for value in node.outputs)
 
 
@@ -116,7 +116,7 @@ def _makes_double(node: BoundNode, index: int, doubles: set[ir.Value]) -> bool:
     value, kind = node.node.outputs[index], node.output_types[index]
     if isinstance(kind, int):
         return node.inputs[kind] in doubles
-    if is_op(node.node, "Cast") and isinstance(node.attributes.get("to"), int):
-        return dtype_of(node.attributes["to"]) == _DOUBLE
+    if is_op(node.node, "Cast") and isinstance(to := node.attributes.get("to"), int):
+        return dtype_of(to) == _DOUBLE
     # NumPy takes `np.dtype(None)` for float64.
     return (kind is not None and kind == _DOUBLE) or _is_double(value)

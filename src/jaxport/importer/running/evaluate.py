@@ -25,7 +25,15 @@ from jaxport.errors import (
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.ops.linear_algebra import in_single
 from jaxport.importer.resolving.branch_inputs import BRANCH_NOT_KNOWN
-from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, Reference, SchemaFunction, describe
+from jaxport.importer.resolving.graph import (
+    Attribute,
+    Body,
+    BodyFunction,
+    BoundNode,
+    Reference,
+    SchemaFunction,
+    describe,
+)
 from jaxport.importer.resolving.layouts import RANK, arranged
 from jaxport.importer.resolving.registry import BOUND, EXTENT, Operator, OperatorFunction
 from jaxport.importer.resolving.result_sizes import check_results, foresee
@@ -35,7 +43,7 @@ from jaxport.importer.running.segments import Item, Nested, Segment
 from jaxport.importer.traced.assumptions import demand
 from jaxport.importer.traced.counted_sizes import counted_size, is_counting, uncounted
 from jaxport.importer.values.dtypes import STRING, canonical
-from jaxport.importer.values.host import Attribute, HostValue, Key, RuntimeValue, is_dim
+from jaxport.importer.values.host import HostValue, Key, RuntimeValue, is_dim
 from jaxport.importer.values.image_layout import ImageLayout
 from jaxport.importer.values.namespaces import cast, known, random
 from jaxport.importer.values.recording import Recorded, active, check_size
@@ -364,7 +372,7 @@ def _call(
     operator: Operator,
     function: OperatorFunction,
     inputs: list[RuntimeValue],
-    attributes: dict[str, Attribute],
+    attributes: Mapping[str, Attribute],
     scope: EvaluationScope,
 ) -> tuple[RuntimeValue, ...]:
     marks = [node.input_mark(index) for index in range(len(inputs))]
@@ -375,7 +383,7 @@ def _call(
     for index, (mark, value) in enumerate(zip(marks, inputs, strict=True)):
         if value is not None and (mark == "host" or (mark == "known" and bound is None)):
             inputs[index] = _on_host(node, operator, index, value)
-    keywords = {
+    keywords: dict[str, RuntimeValue] = {
         operator.keyword(name): Subgraph(value, scope) if isinstance(value, Body) else value
         for name, value in attributes.items()
     }
@@ -412,7 +420,7 @@ def _context(kind: str, node: BoundNode, scope: EvaluationScope) -> RuntimeValue
 def _call_body(
     target: BodyFunction | SchemaFunction,
     inputs: list[RuntimeValue],
-    attributes: dict[str, Attribute],
+    attributes: Mapping[str, Attribute],
     scope: EvaluationScope,
 ) -> tuple[RuntimeValue, ...]:
     if isinstance(target, SchemaFunction):
@@ -421,7 +429,9 @@ def _call_body(
         target = target.body_for(types, references)
     body = target.body
     padded = [*inputs, *[None] * (len(body.inputs) - len(inputs))]
-    bound = {name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()}
+    bound: dict[str, RuntimeValue] = {
+        name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()
+    }
     values = dict(zip(body.inputs, padded, strict=True))
     results = _run(body, EvaluationScope(values, target.defaults | bound, scope.key), scope.bodies)
     if target.positions is None:

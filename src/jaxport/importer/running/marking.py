@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from jaxport.blocks import Boundary, Recorder
-from jaxport.importer.resolving.graph import BoundNode
+from jaxport.importer.resolving.graph import Attribute, BoundNode
 from jaxport.importer.resolving.registry import RANDOM_KEY, Operator, OperatorFunction
 from jaxport.importer.values.dtypes import STRING
-from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.image_layout import HWIO, OIHW, order
 from jaxport.onnx_facts import DECODERS, PRIMITIVES, STATISTICS
 from jaxport.onnx_facts.operation import FEW, OPERATION, ArrayOperand, KnownOperand, Operation
@@ -22,7 +22,7 @@ WRITTEN = int | float | str | tuple | HostValue
 """The types of the attributes that an export can write: bodies are not among them."""
 
 
-def boundary(node: BoundNode, inputs: Sequence[RuntimeValue], attributes: dict[str, Attribute]) -> Boundary:
+def boundary(node: BoundNode, inputs: Sequence[RuntimeValue], attributes: Mapping[str, Attribute]) -> Boundary:
     """Return the boundary of the call of a node with these inputs."""
     operation = _operation(node, inputs, attributes)
     options = {} if operation is None else {OPERATION: operation}
@@ -34,7 +34,7 @@ def call(
     node: BoundNode,
     function: OperatorFunction,
     inputs: Sequence[RuntimeValue],
-    attributes: dict[str, Attribute],
+    attributes: Mapping[str, Attribute],
     keywords: dict[str, RuntimeValue],
 ) -> RuntimeValue:
     """Call the function of a node: as a block if an export may write the operator itself.
@@ -76,7 +76,9 @@ def _array(x: RuntimeValue) -> RuntimeValue:
     return jnp.asarray(x.to_jax()) if isinstance(x, HostValue) else x
 
 
-def _operation(node: BoundNode, inputs: Sequence[RuntimeValue], attributes: dict[str, Attribute]) -> Operation | None:
+def _operation(
+    node: BoundNode, inputs: Sequence[RuntimeValue], attributes: Mapping[str, Attribute]
+) -> Operation | None:
     """Return the operator of a node; None if only its function tells what it computes with these inputs."""
     arrays = [index for index, x in enumerate(inputs) if _is_array(node, index, x)]
     if node.version is None or node.bound is not None or not arrays:

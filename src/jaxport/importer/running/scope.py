@@ -9,7 +9,7 @@ import onnx_ir as ir
 from jaxport.errors import RuleError
 from jaxport.importer.resolving.graph import Body, describe
 from jaxport.importer.running.segments import Item
-from jaxport.importer.values.host import Attribute, Key, RuntimeValue
+from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.importer.values.image_layout import PLACES
 from jaxport.importer.values.namespaces import jnp
 
@@ -28,7 +28,7 @@ class EvaluationScope:
     def __init__(
         self,
         values: dict[ir.Value, RuntimeValue],
-        attributes: Mapping[str, Attribute],
+        attributes: Mapping[str, RuntimeValue],
         key: Key | None,
         parent: EvaluationScope | None = None,
         bodies: Mapping[Body, Sequence[Item]] | None = None,

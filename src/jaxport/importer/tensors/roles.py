@@ -246,7 +246,8 @@ def _place(node: BoundNode, index: int) -> str:
     if operator == "Loop" and index > 1:
         return "state"
     if operator == "Scan":
-        return "state" if index < len(node.inputs) - node.attributes.get("num_scan_inputs", 0) else "other"
+        scanned = node.attributes.get("num_scan_inputs")
+        return "state" if index < len(node.inputs) - (scanned if isinstance(scanned, int) else 0) else "other"
     if operator == "InstanceNormalization" and index > 0:
         return "affine"
     tables = {"statistic": STATISTICS, "setting": SETTINGS, "state": INITIAL_STATES, "weight": WEIGHTS}

@@ -54,12 +54,19 @@ def untie(model: ir.Model, ties: Ties) -> tuple[ir.Model, dict[str, str]]:
         return model, {}
     copy = model.clone()
     positions = {node: at for at, node in enumerate(model.graph)}
-    nodes, taken = list(copy.graph), {*copy.graph.initializers, *(value.name or "" for value in copy.graph.inputs)}
+    nodes = list(copy.graph)
+    taken = {*copy.graph.initializers, *(value.name or "" for value in copy.graph.inputs)}
+    taken |= {value.name or "" for node in copy.graph.all_nodes() for value in node.outputs}
     copies: dict[str, str] = {}
     for name, groups in split.items():
         value = copy.graph.initializers[name]
         for own_name, uses in groups:
-            own_name = unique(own_name or name, taken)
+            renamings = [
+                node
+                for node, _ in uses
+                if own_name and _renamed(node) == own_name and not node.outputs[0].is_graph_output()
+            ]
+            own_name = own_name if renamings else unique(own_name or name, taken)
             taken.add(own_name)
             copies[own_name] = name
             own = ir.Value(
@@ -68,7 +75,11 @@ def untie(model: ir.Model, ties: Ties) -> tuple[ir.Model, dict[str, str]]:
             )  # fmt: skip
             copy.graph.register_initializer(own)
             for node, index in uses:
-                nodes[positions[node]].replace_input_with(index, own)
+                here = nodes[positions[node]]
+                here.replace_input_with(index, own)
+                if node in renamings:  # of the two values of that name the tensor stays
+                    here.outputs[0].replace_all_uses_with(own)
+                    copy.graph.remove(here, safe=True)
     with_claims(copy, copies)
     return copy, copies
 
@@ -126,10 +137,16 @@ def _scope(node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
 
 def _own_name(value: ir.Value, node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
     """Return the name of a tensor that a node reads, by the module of the node; nothing if it has none."""
-    if node.op_type == "Identity" and given_name(renamed := node.outputs[0].name or ""):
-        return renamed  # PyTorch's older exporter: the name that the tensor had before equal ones were merged
+    if renamed := _renamed(node):
+        return renamed
     last = (value.name or "").rpartition(".")[2]
     return f"{scope}.{last}" if (scope := _scope(node, scopes)) else ""
+
+
+def _renamed(node: ir.Node) -> str:
+    """Return the name that PyTorch's older exporter keeps in an Identity, of a tensor that it merged with equal ones; or nothing."""
+    name = node.outputs[0].name or ""
+    return name if node.op_type == "Identity" and given_name(name) else ""
 
 
 def _read(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -151,7 +168,7 @@ def _owner(
     A module that is called twice reads its kernel twice, or a copy of it, so that its bias stays one. `firsts` has the kernel
     that each is a copy of.
     """
-    if node.op_type == "Identity" and given_name(renamed := node.outputs[0].name or ""):
+    if renamed := _renamed(node):
         return renamed
     while node.op_type in COPIES and len(following := list(node.outputs[0].uses())) == 1:
         node = following[0].node

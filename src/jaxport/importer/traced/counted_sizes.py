@@ -18,12 +18,12 @@ import jax
 
 from jaxport.errors import Refusal, ValueNotKnown
 from jaxport.importer.names import identifier, unique
-from jaxport.importer.resolving.graph import BoundNode, describe
+from jaxport.importer.resolving.graph import Attribute, BoundNode, describe
 from jaxport.importer.traced.assumptions import Assumptions, Bounds
 from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.read_sizes import ReadSizes
 from jaxport.importer.traced.zero_sizes import SUFFIX, size_text, with_zero
-from jaxport.importer.values.host import Attribute, Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.dims import symbols
 
 __all__ = ["counted_size", "counting", "counts_anew", "is_counting", "uncounted"]

@@ -117,11 +117,12 @@ def appended(program: ImportedProgram) -> frozenset[str]:
 
 def _joined(node: BoundNode) -> Iterator[tuple[ir.Value, int]]:
     """Yield the inputs of a node that it appends to, each with the axis."""
-    if node.node.op_type == "Concat" and isinstance(node.target, Operator):
+    axis = node.attributes.get("axis")
+    if node.node.op_type == "Concat" and isinstance(node.target, Operator) and isinstance(axis, int):
         for value in node.inputs:
             rank = 0 if value is None or value.shape is None else len(value.shape)
             if value is not None and rank:
-                yield value, int(node.attributes["axis"]) % rank
+                yield value, axis % rank
     elif isinstance(node.target, Operator):
         for parameter, value in zip(node.target.inputs, node.inputs, strict=False):
             rank = 0 if value is None or value.shape is None else len(value.shape)

@@ -23,7 +23,6 @@ from jaxport.importer.values.dtypes import STRING, canonical
 from jaxport.jaxprs import Array, Dim, InconclusiveDimensionOperation, Shape
 
 __all__ = [
-    "Attribute",
     "HostValue",
     "Key",
     "NeedsWideTypes",
@@ -45,9 +44,6 @@ RuntimeValue = Any
 
 Key = Array
 """A key of `jax.random`, or the numbers that it consists of."""
-
-Attribute = Any
-"""What an attribute of a node holds: a number, a text, a tensor, a type, a body, or a list of these."""
 
 
 class SizesNeeded(InconclusiveDimensionOperation):

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import jax.numpy as jnp
 
@@ -15,7 +15,6 @@ from jaxport.errors import InvalidArgument, ModelError
 from jaxport.jaxprs import Array
 from jaxport.mox.edits.lora import GATE, TARGET, lora
 from jaxport.mox.edits.scaling import dora, ia3
-from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.querying.names import near
 from jaxport.mox.querying.origins import places_of
@@ -78,8 +77,9 @@ def save_adapter(mox: Mox, name: str, path: str | os.PathLike[str], params: Mapp
     if not layers:
         raise _unknown(mox, name, {block.config["adapter"] for block in nodes.values()}, "`save_adapter`")
     held, places = {**_held(mox), **(params or {})}, places_of(mox, list(nodes))
-    values = {path: places[path].value(held) for layer in layers.values() for path in layer["params"].values()}
-    save_params(values, path, {_KEY: json.dumps({"name": name, "layers": layers})})
+    values = {path: places[path].value(held) for layer in layers.values() for path in layer.params.values()}
+    described = {at: asdict(layer) for at, layer in layers.items()}
+    save_params(values, path, {_KEY: json.dumps({"name": name, "layers": described})})
 
 
 def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
@@ -115,7 +115,7 @@ def load_adapter(mox: Mox, path: str | os.PathLike[str]) -> Mox:
         mox = _at(mox, at, layer.weights).sub(edit)
         known = _adapted(mox).values()
         (block,) = [block for block in known if block.path == at and block.config["adapter"] == name]
-        new = _layer(block)["params"]
+        new = _layer(block).params
         if new.keys() != layer.params.keys():
             raise _malformed(path, f"the layer `{at}` has {', '.join(sorted(layer.params))}")
         mox = mox.with_params({path: values[layer.params[own]] for own, path in new.items()})
@@ -192,12 +192,13 @@ def _adapted(mox: Mox) -> dict[Node, Block]:
     return dict(first_calls.values())
 
 
-def _layer(block: Block) -> dict[str, JsonValue]:
-    """Return the description of an adapted layer for a file."""
+def _layer(block: Block) -> _AdaptedLayer:
+    """Return what a file says of an adapted layer."""
     own = {key: path for key, path in block.config["new_params"].items() if not key.endswith(GATE)}
     weights = [weight for weight, *_ in block.config["plans"]]
-    made = {"rank": block.config["rank"], "scale": block.config["scale"], "weights": weights, "params": own}
-    return {**made, "kind": block.config.get("kind", "lora"), "inputs": block.config.get("inputs", False)}
+    config = block.config
+    kind, inputs = config.get("kind", "lora"), config.get("inputs", False)
+    return _AdaptedLayer(config["rank"], config["scale"], weights, own, kind, inputs)
 
 
 def _at(mox: Mox, path: str, weights: list[str]) -> Selection:

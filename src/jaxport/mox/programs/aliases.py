@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -10,10 +10,7 @@ if TYPE_CHECKING:
     from jaxport.mox.querying.match import Match
     from jaxport.mox.querying.selection import Selection
 
-__all__ = ["JsonValue", "Query"]
-
-JsonValue = Any
-"""A number, a string, a boolean, None, or a list or dict of such values: what the files of a Mox consist of."""
+__all__ = ["Query"]
 
 Query: TypeAlias = "str | type | Selection | Callable[[Match], object]"
 """An XPath expression or a path, the class of modules, a selection made before, or a predicate on matches."""

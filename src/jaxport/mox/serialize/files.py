@@ -16,9 +16,9 @@ from jaxport.errors import InvalidArgument, ModelError, boundary
 from jaxport.files import checked_path
 from jaxport.jaxprs import Array, dims, jaxpr_as_fun
 from jaxport.jaxprs.meshes import on_host
-from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.serialize.formats import parsed, printed
+from jaxport.mox.serialize.json_values import JsonValue
 from jaxport.mox.serialize.reading import mox_from
 from jaxport.mox.serialize.values import dtype_of
 from jaxport.mox.serialize.writing import document
@@ -154,10 +154,11 @@ def load(path: str | os.PathLike[str]) -> Mox:
 def _read(source: Path, form: str) -> Mox:
     text = source.read_text(encoding="utf-8")
     data = parsed(text, form)
-    name = data.get(WEIGHTS) if isinstance(data, Mapping) else None
+    fields = data if isinstance(data, Mapping) else {}  # what it is instead is told where it is read
+    name = fields.get(WEIGHTS)
     if name is None:  # it has no weights, or is of a version that gave them its own name
         beside = source.with_suffix(_SUFFIX)
-        return _loaded(data, load_params(beside) if beside.exists() or data.get("weights") else {})
+        return _loaded(data, load_params(beside) if beside.exists() or fields.get("weights") else {})
     folder = Path(os.path.realpath(source)).parent
     beside = folder / str(name)
     if not isinstance(name, str) or not name or beside.name != name or "\0" in name:

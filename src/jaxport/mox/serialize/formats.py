@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Literal, NoReturn
+from typing import Literal
 
-from jaxport.errors import InvalidArgument, ModelError
-from jaxport.mox.programs.aliases import JsonValue
+from jaxport.errors import InvalidArgument
+from jaxport.mox.serialize.json_text import DEEPEST, parse_json
+from jaxport.mox.serialize.json_values import JsonValue
 from jaxport.mox.serialize.yson import parse_yson, yson_text
 
 __all__ = ["Format", "parsed", "printed"]
 
 Format = Literal["json", "yson", "xml"]
 
-# Documents of real models are some dozen levels deep.
-DEEPEST = 400
 
-
-def printed(document: JsonValue, form: str) -> str:
+def printed(document: Mapping[str, JsonValue], form: str) -> str:
     """Return a document as text.
 
     Raises:
@@ -52,7 +50,7 @@ def parsed(text: str, form: str | None = None) -> JsonValue:
     form = form or _told(text)
     match form:
         case "json":
-            return _json(text)
+            return parse_json(text)
         case "yson":
             return parse_yson(text, DEEPEST)
         case "xml":
@@ -68,43 +66,3 @@ def _told(text: str) -> str:
         return "xml"
     key_end = start.find('"', 2)
     return "yson" if start.startswith('{"') and start[key_end + 1 :].lstrip().startswith("=") else "json"
-
-
-def _json(text: str) -> JsonValue:
-    _check_depth(text)
-    try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except json.JSONDecodeError as error:
-        raise ModelError(
-            "the text is not JSON", where=f"line {error.lineno}, column {error.colno}", why=error.msg
-        ) from error
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ModelError(f"the number `{name}` is not JSON")
-
-
-def _unique(pairs: list[tuple[str, JsonValue]]) -> Mapping[str, JsonValue]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ModelError("an object has duplicate keys", why=", ".join(key for key, _ in pairs[:5]))
-    return made
-
-
-def _check_depth(text: str) -> None:
-    """Refuse documents so deep that a recursive parser would run out of stack."""
-    depth = position = 0
-    size = len(text)
-    while position < size:
-        character = text[position]
-        if character == '"':
-            position += 1
-            while position < size and text[position] != '"':
-                position += 2 if text[position] == "\\" else 1
-        elif character in "[{":
-            depth += 1
-            if depth > DEEPEST:
-                raise ModelError(f"the text is nested more than {DEEPEST} deep", where=f"position {position}")
-        elif character in "]}":
-            depth -= 1
-        position += 1

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from jaxport.errors import ModelError
 from jaxport.jaxprs.meshes import abstract_mesh, mesh_of_devices
-from jaxport.mox.programs.aliases import JsonValue
+from jaxport.mox.serialize.json_values import JsonValue, list_of, texts_of
 from jaxport.mox.serialize.values import Unwritable
 
 __all__ = ["mesh_data", "mesh_from", "spec_data", "spec_from"]
@@ -30,36 +28,36 @@ def mesh_from(data: JsonValue) -> Mesh | AbstractMesh:
     Raises:
       ModelError: the data are malformed, or the process has too few devices.
     """
-    if not (
-        isinstance(data, list) and data and all(map(_is_axis, data)) and len({name for name, _ in data}) == len(data)
-    ):
-        raise ModelError("a mesh is malformed", why="it has to be a list of names and sizes")
-    mesh, around = abstract_mesh(data), jax.sharding.get_abstract_mesh()
+    axes = [_axis(item) for item in list_of(data)]
+    if not axes or len(dict(axes)) != len(axes):
+        raise _malformed()
+    mesh, around = abstract_mesh(axes), jax.sharding.get_abstract_mesh()
     if around.manual_axes:
         if around.shape != mesh.shape:
             raise ModelError("a `shard_map` is over another mesh than that around it")
         return around
     found = mesh_of_devices(mesh)
     if found is None:
-        axes = ", ".join(f"`{name}`: {size}" for name, size in data)
+        shown = ", ".join(f"`{name}`: {size}" for name, size in axes)
         raise ModelError(
             f"the program needs {mesh.size} devices, and this process has {jax.device_count()}",
             where="a `shard_map`",
-            why=f"it is over a mesh of {axes}",
+            why=f"it is over a mesh of {shown}",
             instead=f"read it where there are as many; `XLA_FLAGS=--xla_force_host_platform_device_count={mesh.size}` "
             "makes a CPU that many devices",
         )
     return found
 
 
-def _is_axis(data: JsonValue) -> bool:
-    return (
-        isinstance(data, Sequence)
-        and len(data) == 2
-        and isinstance(data[0], str)
-        and type(data[1]) is int
-        and 0 < data[1] < 1 << 31
-    )
+def _axis(data: JsonValue) -> tuple[str, int]:
+    match data:
+        case [str(name), int(size)] if type(size) is int and 0 < size < 1 << 31:
+            return name, size
+    raise _malformed()
+
+
+def _malformed() -> ModelError:
+    return ModelError("a mesh is malformed", why="it has to be a list of names and sizes")
 
 
 def spec_data(spec: PartitionSpec) -> JsonValue:
@@ -82,9 +80,13 @@ def spec_from(data: JsonValue) -> PartitionSpec:
     Raises:
       ModelError: the data are malformed.
     """
-    named = lambda part: part is None or isinstance(part, str)
-    if not isinstance(data, list) or not all(
-        all(map(named, part)) if isinstance(part, list) else named(part) for part in data
-    ):
-        raise ModelError("a `PartitionSpec` is malformed", why="each of its parts is None, a name, or a list of names")
-    return PartitionSpec(*(tuple(part) if isinstance(part, list) else part for part in data))
+    return PartitionSpec(*map(_part, list_of(data)))
+
+
+def _part(data: JsonValue) -> str | tuple[str, ...] | None:
+    match data:
+        case None | str():
+            return data
+        case [*names] if all(isinstance(name, str) for name in names):
+            return texts_of(names)
+    raise ModelError("a `PartitionSpec` is malformed", why="each of its parts is None, a name, or a list of names")

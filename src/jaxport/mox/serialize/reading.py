@@ -35,9 +35,18 @@ from jaxport.jaxprs.meshes import in_body_of, local_type
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.vmap_axes import Mapped, with_record
 from jaxport.mox.primitives import collectives, implementation, keyword_values, primitives
-from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, DerivativeRule, equation_of
+from jaxport.mox.serialize.json_values import (
+    JsonValue,
+    list_of,
+    object_of,
+    objects_of,
+    pair_of,
+    size_of,
+    text_of,
+    texts_of,
+)
 from jaxport.mox.serialize.meshes import mesh_from, spec_from
 from jaxport.mox.serialize.trees import tree_from
 from jaxport.mox.serialize.values import decoded, dtype_of
@@ -77,38 +86,44 @@ def mox_from(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
 class _Reader:
     def __init__(self, document: Mapping[str, JsonValue], weights: Mapping[str, Array]):
         self.data, self.weights = document, weights
-        self.scope = jax_export.SymbolicScope(tuple(map(_constraint, document["dims"])))
-        self.rules = document["rules"]
+        self.scope = jax_export.SymbolicScope(tuple(map(_constraint, texts_of(document["dims"]))))
+        self.rules = objects_of(document["rules"])
         self.source_info = source_info_util.new_source_info()
         # A file of a version before these were written does without.
         self.records: list[Mapped] = []
-        for item in document.get("records", ()):
+        for item in list_of(document.get("records", ())):
             self.records.append(self.record(item))
         self.rule = cache(self._rule)
 
     def mox(self) -> Mox:
         data = self.data
-        jaxpr = self.body(data["program"])
-        weights = tuple(self.weight(item) for item in data["weights"])
+        jaxpr = self.body(object_of(data["program"]))
+        weights = tuple(self.weight(item) for item in objects_of(data["weights"]))
         traced = Traced(
             jaxpr=jaxprs.closed(jaxpr, ()),
             weights=weights,
             in_tree=tree_from(data["in_tree"]),
             out_tree=tree_from(data["out_tree"]),
-            input_paths=tuple(data["input_paths"]),
-            output_paths=tuple(data["output_paths"]),
-            state_outputs=tuple(data["state_outputs"]),
-            static_inputs={index: self.value(value) for index, value in data["static_inputs"]},
-            static_outputs={index: self.value(value) for index, value in data["static_outputs"]},
+            input_paths=texts_of(data["input_paths"]),
+            output_paths=texts_of(data["output_paths"]),
+            state_outputs=texts_of(data["state_outputs"]),
+            static_inputs=self.static(data["static_inputs"]),
+            static_outputs=self.static(data["static_outputs"]),
         )
-        self.check(jaxpr, traced, data)
-        signature = data["signature"]
-        if signature is not None:
+        inputs = texts_of(data["inputs"])
+        self.check(jaxpr, traced, len(inputs))
+        signature = None
+        if data["signature"] is not None:
             kinds = {kind.name: kind for kind in inspect._ParameterKind}
-            signature = inspect.Signature([inspect.Parameter(name, kinds[kind]) for name, kind in signature])
-        return Mox(traced, str(data["name"]), signature, tuple(data["inputs"]), tuple(data["dropped"]), None)
+            pairs = map(texts_of, list_of(data["signature"]))
+            signature = inspect.Signature([inspect.Parameter(name, kinds[kind]) for name, kind in pairs])
+        return Mox(traced, str(data["name"]), signature, inputs, texts_of(data["dropped"]), None)
 
-    def check(self, jaxpr: jaxprs.Jaxpr, traced: Traced, data: Mapping[str, JsonValue]) -> None:
+    def static(self, data: JsonValue) -> dict[int, PyTree]:
+        """Return the leaves that are no arrays, by position."""
+        return {size_of(index): self.value(value) for index, value in map(pair_of, list_of(data))}
+
+    def check(self, jaxpr: jaxprs.Jaxpr, traced: Traced, added: int) -> None:
         """What the evaluation relies on: counts and types agree, also within the program."""
         call = jax.tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
         if not (isinstance(call, tuple) and [type(part) for part in call] == [tuple, dict]):
@@ -117,7 +132,7 @@ class _Reader:
                 why="it has to be a tuple of positional arguments and a dict of keyword arguments",
             )
         arrays = traced.in_tree.num_leaves - len(traced.static_inputs)
-        inputs = len(traced.weights) + arrays + len(data["inputs"])
+        inputs = len(traced.weights) + arrays + added
         results = traced.out_tree.num_leaves - len(traced.static_outputs)
         outputs = results + len(traced.state_outputs)
         if inputs != len(jaxpr.invars) or outputs != len(jaxpr.outvars):
@@ -153,7 +168,8 @@ class _Reader:
         names: dict[str, jaxprs.Var] = {}
 
         def defined(item: JsonValue) -> jaxprs.Var:
-            name, aval = item
+            name, aval = pair_of(item)
+            name = text_of(name)
             variable = (jaxprs.DropVar if name == "_" else jaxprs.Var)(self.aval(aval))
             if name != "_":
                 if name in names:
@@ -166,28 +182,30 @@ class _Reader:
                 if atom not in names:
                     raise ModelError(f"the value `{atom}` is used before it is defined")
                 return names[atom]
-            return jaxprs.Literal(self.value(atom["value"]), self.aval(atom["aval"]))
+            literal = object_of(atom)
+            return jaxprs.Literal(self.value(literal["value"]), self.aval(literal["aval"]))
 
-        inputs = [defined(item) for item in data["inputs"]]
-        equations = [self.equation(item, [read(a) for a in item["in"]], defined) for item in data["equations"]]
-        outputs = [read(atom) for atom in data["outputs"]]
+        inputs = [defined(item) for item in list_of(data["inputs"])]
+        equations = [
+            self.equation(item, [read(atom) for atom in list_of(item["in"])], defined)
+            for item in objects_of(data["equations"])
+        ]
+        outputs = [read(atom) for atom in list_of(data["outputs"])]
         effects: set[Effect] = set().union(*(equation.effects for equation in equations))
         debug_info = jaxprs.DebugInfo("mox", "loaded", None, None)
         return jaxprs.Jaxpr((), inputs, outputs, equations, effects, debug_info)
 
     def aval(self, data: JsonValue) -> Aval:
-        dtype, shape, *rest = data
-        sizes, weak = tuple(self.dim(size) for size in shape), bool(rest and rest[0])
+        dtype, shape, *rest = list_of(data)
+        sizes, weak = tuple(self.dim(size) for size in list_of(shape)), bool(rest and rest[0])
         if jax.sharding.get_abstract_mesh().manual_axes:
-            return local_type(sizes, dtype_of(dtype), weak, rest[1] if len(rest) > 1 else ())
-        return jax_core.ShapedArray(sizes, dtype_of(dtype), weak_type=weak)
+            return local_type(sizes, dtype_of(text_of(dtype)), weak, texts_of(rest[1]) if len(rest) > 1 else ())
+        return jax_core.ShapedArray(sizes, dtype_of(text_of(dtype)), weak_type=weak)
 
     def dim(self, size: JsonValue) -> Dim:
         if isinstance(size, str):
             return dims.evaluate(size, {name: self.symbol(name) for name in dims.symbols(size)})
-        if type(size) is not int or size < 0:
-            raise ModelError(f"{size!r} is not a valid array size")
-        return size
+        return size_of(size)
 
     def symbol(self, name: str) -> Dim:
         if name in dims.FUNCTIONS:
@@ -206,15 +224,16 @@ class _Reader:
     def made(
         self, data: Mapping[str, JsonValue], operands: list[Atom], defined: Callable[[JsonValue], Var]
     ) -> jaxprs.JaxprEqn:
-        name = data["primitive"]
-        own = implementation(name) if isinstance(name, str) else None
+        name = text_of(data["primitive"])
+        own = implementation(name)
         if name not in primitives() and own is None:
             raise ModelError(
                 f"`{name}` is not an operation that a Mox may have",
                 why="a document can name only operations of jax.lax",
             )
-        params = self.mapped(data["params"]) if name == "shard_map" else self.params(data["params"])
-        outvars = [defined(item) for item in data["out"]]
+        given = object_of(data["params"])
+        params = self.mapped(given) if name == "shard_map" else self.params(given)
+        outvars = [defined(item) for item in list_of(data["out"])]
         if name == "jit":
             _check_jit(params, len(operands), len(outvars))
         if name in RULED or name == "block":
@@ -229,7 +248,7 @@ class _Reader:
             made = equation_of(name, params["call_jaxpr"], lambda: self.rule(number, mesh), title)
             return made.replace(invars=operands, outvars=outvars, source_info=source)
         if name == "block":
-            fields = {key: self.value(value) for key, value in data["block"].items()}
+            fields = self.params(object_of(data["block"]))
             # A file of a version before a field was known does without it.
             if not {"target"} <= set(fields) <= set(Block.__dataclass_fields__):
                 raise ModelError("a block does not have the expected fields", why=", ".join(fields))
@@ -255,12 +274,15 @@ class _Reader:
     def source(self, data: JsonValue) -> source_info_util.SourceInfo:
         if data is None:
             return self.source_info
-        transforms, *numbers = data
-        return with_record(list(map(str, transforms)), *(self._numbered(number) for number in numbers))
+        transforms, *numbers = list_of(data)
+        return with_record(texts_of(transforms), *(self._numbered(number) for number in numbers))
 
     def record(self, data: JsonValue) -> Mapped:
-        primitive, size, operands, results, inner = data
-        sides = [tuple((self.value(shape), self.value(axis)) for shape, axis in side) for side in (operands, results)]
+        primitive, size, operands, results, inner = list_of(data)
+        sides = [
+            tuple((self.value(shape), self.value(axis)) for shape, axis in map(pair_of, list_of(side)))
+            for side in (operands, results)
+        ]
         known = None if inner is None else self._numbered(inner)
         return Mapped(str(primitive), self.value(size), *sides, inner=known)
 
@@ -288,11 +310,12 @@ class _Reader:
             return NotImplemented
         ((key, content),) = data.items()
         if key == "$closed":
-            return jaxprs.closed(self.body(content), ())
+            return jaxprs.closed(self.body(object_of(content)), ())
         if key == "$jaxpr":
-            return self.body(content)
+            return self.body(object_of(content))
         if key == "$bound":
-            jaxpr, constants = self.body(content[0]), [self.value(item) for item in content[1]]
+            program, constants = pair_of(content)
+            jaxpr, constants = self.body(object_of(program)), [self.value(item) for item in list_of(constants)]
             count = len(constants)
             moved = jaxpr.replace(constvars=jaxpr.invars[:count], invars=jaxpr.invars[count:])
             return jaxprs.closed(moved, constants)
@@ -303,7 +326,7 @@ class _Reader:
         if key == "$dim":
             return self.dim(content)
         if key == "$keyword":
-            return keyword_values()[content]
+            return keyword_values()[text_of(content)]
         return NotImplemented
 
 
@@ -319,7 +342,7 @@ def _called(function: PythonFunction, params: Parameters, operands: Sequence[Ato
     return traced_equation(run, [atom.aval for atom in operands]).replace(invars=list(operands))
 
 
-def _constraint(text: JsonValue) -> str:
+def _constraint(text: str) -> str:
     """Return the constraints on sizes, after they are read: JAX's own reader multiplies out whatever it gets."""
     for side in re.split("(?:>=|<=|==)", text):
         dims.parse(side)

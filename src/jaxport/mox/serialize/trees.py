@@ -8,7 +8,7 @@ import jax
 
 from jaxport.errors import ModelError
 from jaxport.jaxprs import PyTree, TreeDef
-from jaxport.mox.programs.aliases import JsonValue
+from jaxport.mox.serialize.json_values import JsonValue, list_of, text_of, texts_of
 from jaxport.mox.serialize.values import Unwritable
 
 __all__ = ["tree_data", "tree_from"]
@@ -61,17 +61,17 @@ def _made(data: JsonValue, depth: int) -> PyTree:
         return 0
     if data is None:
         return None
-    children = [_made(child, depth + 1) for child in data[-1]]
-    match data[0]:
-        case "tuple":
+    kind, *named, content = list_of(data)
+    children = [_made(child, depth + 1) for child in list_of(content)]
+    match kind, named:
+        case "tuple", []:
             return tuple(children)
-        case "list":
+        case "list", []:
             return children
-        case "dict":
-            return dict(zip(data[1], children, strict=True))
-        case "ordered":
-            return OrderedDict(zip(data[1], children, strict=True))
-        case "namedtuple":
-            return namedtuple(data[1], data[2])(*children)
-        case kind:
-            raise ModelError(f"`{kind}` is not a kind of container")
+        case "dict", [keys]:
+            return dict(zip(texts_of(keys), children, strict=True))
+        case "ordered", [keys]:
+            return OrderedDict(zip(texts_of(keys), children, strict=True))
+        case "namedtuple", [name, fields]:
+            return namedtuple(text_of(name), texts_of(fields))(*children)
+    raise ModelError(f"`{kind}` is not a kind of container")

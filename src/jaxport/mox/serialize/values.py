@@ -24,7 +24,7 @@ from jaxport.blocks.callables.framework import public_name
 from jaxport.errors import ModelError, noted
 from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.rewrite import traced_equation
-from jaxport.mox.programs.aliases import JsonValue
+from jaxport.mox.serialize.json_values import JsonValue, list_of, object_of, pair_of, size_of, text_of
 
 __all__ = ["Named", "Unwritable", "array_from", "array_text", "decoded", "dtype_of", "dtype_text", "encoded"]
 
@@ -130,19 +130,13 @@ def array_from(data: JsonValue) -> Array:
     """
     fields = _fields(data, "dtype", "shape", "data")
     dtype = dtype_of(str(fields["dtype"]))
-    shape = tuple(_natural(size) for size in fields["shape"])
+    shape = tuple(size_of(size) for size in list_of(fields["shape"]))
     try:
         content = base64.b64decode(str(fields["data"]), validate=True)
         # A scalar stays one: params are compared and hashed.
         return np.frombuffer(content, dtype).reshape(shape)[()]
     except ValueError as error:
         raise ModelError("an array does not fit its shape", why=str(error)) from error
-
-
-def _natural(value: JsonValue) -> int:
-    if type(value) is not int or value < 0:
-        raise ModelError(f"{value!r} is not a valid array size")
-    return value
 
 
 def _fields(data: JsonValue, *names: str) -> Mapping[str, JsonValue]:
@@ -212,18 +206,40 @@ def encoded(value: PyTree, special: Special) -> JsonValue:
     raise Unwritable(f"a value of type `{public_name(type(value), ())}`")
 
 
-_DECODERS: dict[str, Callable[[JsonValue, Special], PyTree]] = {
-    "$int": lambda data, _: int(data),
-    "$float": lambda data, _: {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[data],
-    "$complex": lambda data, again: complex(again(data[0]), again(data[1])),
-    "$enum": lambda data, _: _ENUMS[data[0]][data[1]],
-    "$record": lambda data, again: _records()[data[0]](**{name: again(item) for name, item in data[1].items()}),
-    "$tuple": lambda data, again: tuple(again(item) for item in data),
-    "$set": lambda data, again: frozenset(again(item) for item in data),
-    "$map": lambda data, again: FrozenMapping({again(key): again(item) for key, item in data}),
-    "$dict": lambda data, again: {again(key): again(item) for key, item in data},
-    "$dtype": lambda data, _: dtype_of(data),
-    "$scalar": lambda data, _: dtype_of(data).type,
+Decode = Callable[[JsonValue], PyTree]
+
+
+def _complex(data: JsonValue, again: Decode) -> complex:
+    real, imaginary = pair_of(data)
+    return complex(again(real), again(imaginary))
+
+
+def _enum(data: JsonValue, _: Decode) -> Enum:
+    kind, name = pair_of(data)
+    return _ENUMS[text_of(kind)][text_of(name)]
+
+
+def _record(data: JsonValue, again: Decode) -> PyTree:
+    kind, fields = pair_of(data)
+    return _records()[text_of(kind)](**{name: again(item) for name, item in object_of(fields).items()})
+
+
+def _items(data: JsonValue, again: Decode) -> dict[PyTree, PyTree]:
+    return {again(key): again(item) for key, item in map(pair_of, list_of(data))}
+
+
+_DECODERS: dict[str, Callable[[JsonValue, Decode], PyTree]] = {
+    "$int": lambda data, _: int(text_of(data)),
+    "$float": lambda data, _: {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[text_of(data)],
+    "$complex": _complex,
+    "$enum": _enum,
+    "$record": _record,
+    "$tuple": lambda data, again: tuple(again(item) for item in list_of(data)),
+    "$set": lambda data, again: frozenset(again(item) for item in list_of(data)),
+    "$map": lambda data, again: FrozenMapping(_items(data, again)),
+    "$dict": _items,
+    "$dtype": lambda data, _: dtype_of(text_of(data)),
+    "$scalar": lambda data, _: dtype_of(text_of(data)).type,
     "$array": lambda data, _: array_from(data),
     "$named": lambda data, _: Named(str(data)),
 }

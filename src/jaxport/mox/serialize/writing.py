@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import core as jax_core, export as jax_export
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
@@ -15,15 +16,16 @@ from jaxport.blocks.block import Block
 from jaxport.blocks.callables.framework import public_name
 from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
-from jaxport.jaxprs import Atom, Aval, PyTree, Var, aval_of
+from jaxport.jaxprs import Atom, Aval, PythonFunction, PyTree, Var, aval_of
 from jaxport.jaxprs.meshes import in_body_of, without_explicit_axes, without_meshes
+from jaxport.jaxprs.releases.primitives import implementations
+from jaxport.jaxprs.rewrite import EquationRewriting, traced_equation
 from jaxport.jaxprs.vmap_axes import Mapped, borne_by, transforms_of
 from jaxport.mox.primitives import keyword_values, primitives
-from jaxport.mox.programs.aliases import JsonValue
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, rule_of
 from jaxport.mox.querying.tree import spelled
-from jaxport.mox.serialize.common import in_common
+from jaxport.mox.serialize.json_values import JsonValue
 from jaxport.mox.serialize.meshes import mesh_data, spec_data
 from jaxport.mox.serialize.trees import tree_data
 from jaxport.mox.serialize.values import Named, Unwritable, dtype_text, encoded
@@ -279,3 +281,40 @@ class _Writer:
             debug_info=jaxpr.debug_info._replace(arg_names=None),
         )
         return {"$bound": [self.body(moved), constants]}
+
+
+# Operations that not every release of JAX has, as those that all have
+
+
+def in_common(program: jaxprs.ClosedJaxpr) -> jaxprs.ClosedJaxpr:
+    """Return a program without the operations that only newer releases of JAX have, where others compute the same.
+
+    >>> program = jax.make_jaxpr(lambda x: jnp.searchsorted(jnp.arange(3.0), x))(1.5)
+    >>> print(jaxprs.jaxpr_as_fun(in_common(program))(1.5)[0])
+    2
+    """
+    return EquationRewriting(_replaced).closed(program)
+
+
+def _replaced(equation: jaxprs.JaxprEqn) -> jaxprs.JaxprEqn:
+    function = _common(equation)
+    if function is None:
+        return equation
+    made = traced_equation(jax.jit(function), [atom.aval for atom in equation.invars])
+    return made.replace(invars=equation.invars, outvars=equation.outvars, source_info=equation.source_info)
+
+
+def _common(equation: jaxprs.JaxprEqn) -> PythonFunction | None:
+    """Return a function that computes an equation; None for an equation that stays as it is.
+
+    1. An array of unspecified content is one of zeros.
+    2. A call that is replaced before it is compiled is what replaces it, if it has no derivative, of which it may say more.
+    """
+    name, params = equation.primitive.name, equation.params
+    results = [aval_of(variable) for variable in equation.outvars]
+    if name == "empty":
+        return lambda: jnp.zeros(params["shape"], params["dtype"])
+    if name == "call_hi_primitive" and not any(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in results):
+        run = implementations(equation.primitive)[0]
+        return lambda *operands: run(*operands, **params)
+    return None

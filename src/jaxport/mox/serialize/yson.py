@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 
 from jaxport.errors import ModelError
-from jaxport.mox.programs.aliases import JsonValue
+from jaxport.mox.serialize.json_values import JsonValue
 
 __all__ = ["parse_yson", "yson_text"]
 
@@ -31,7 +32,7 @@ def yson_text(value: JsonValue) -> str:
         return repr(value)
     if isinstance(value, str):
         return json.dumps(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return "{" + ";".join(f"{json.dumps(key)}={yson_text(item)}" for key, item in value.items()) + "}"
     return "[" + ";".join(map(yson_text, value)) + "]"
 

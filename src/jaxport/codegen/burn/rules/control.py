@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from functools import partial
 
+import jax
 import numpy as np
 
 from jaxport import jaxprs
@@ -14,6 +16,7 @@ from jaxport.codegen.burn.rules.registry import Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, tensor, tensor_type
 from jaxport.codegen.rust.nodes import Binary, Braces, IfElse, Literal, Method, RustRange, While, method, path_call
 from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.jaxprs.releases import definitions
 
 
 def _inner(body: RustBody, jaxpr: RuntimeValue, values: Sequence[TypedValue]) -> list[TypedValue]:
@@ -38,6 +41,13 @@ def called(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeVal
     inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
     closed = inner if hasattr(inner, "consts") else jaxprs.ClosedJaxpr(inner, ())
     return _inner(body, closed, values)
+
+
+@primitive("ragged_dot_general")
+def by_definition(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeValue) -> list[TypedValue]:
+    """Print a primitive as JAX defines it in terms of others."""
+    specs = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
+    return _inner(body, jax.make_jaxpr(partial(definitions.ragged_dot_general_impl, **params))(*specs), values)
 
 
 def whole(body: RustBody, value: TypedValue) -> TypedValue:

@@ -352,11 +352,18 @@ for _name in _COMPARED:
     primitive(_name)(_comparison(_name))
 
 
+_NEUTRAL = {"and": True, "or": False, "xor": False}
+"""The booleans that leave the other operand as it is."""
+
+
 def _logic(name: str) -> Callable[..., TypedValue]:
     def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
         number = scalar_of(b)
         if number is not None and a.kind == "Int" and a.node is not None:
             return result(method(a.node, f"bitwise_{name}_scalar", body.literal(number, b.dtype)), outs[0], a.sizes)
+        for number, other in ((scalar_of(b), a), (scalar_of(a), b)):
+            if a.kind == "Bool" and number is not None and other.node is not None and number == _NEUTRAL.get(name):
+                return result(other.node, outs[0], other.sizes)
         prefix = "bool" if a.kind == "Bool" else "bitwise"
         return joined(body, outs, lambda left, right: method(left, f"{prefix}_{name}", right), a, b)
 
@@ -392,6 +399,9 @@ def select_n(body: RustBody, which: TypedValue, *cases: TypedValue, outs: Outs) 
         return then if which.number else otherwise
     if not which.shape and out.shape:  # one condition for all
         which = spread(which, out.shape)
+    if then.kind == "Bool" and which.node is not None and None not in (then.number, otherwise.number):
+        node = which.node if then.number else negated(which.node)
+        return result(node, out, which.sizes) if bool(then.number) != bool(otherwise.number) else then
     mask = body.compact(which)
     for kept, filled, hidden in ((otherwise, then, mask), (then, otherwise, negated(mask))):
         number = scalar_of(filled)

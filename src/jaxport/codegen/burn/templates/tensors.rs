@@ -155,7 +155,8 @@ fn reshaped(data: TensorData, shape: Vec<usize>) -> TensorData {
     TensorData::from_bytes(bytes, shape, dtype)
 }
 
-const DTYPES: [(Dtype, DType); 13] = [
+/// The element types of both formats that are the same.
+pub const DTYPES: [(Dtype, DType); 13] = [
     (Dtype::F64, DType::F64),
     (Dtype::F32, DType::F32),
     (Dtype::F16, DType::F16),

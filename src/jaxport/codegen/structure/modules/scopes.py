@@ -1,4 +1,10 @@
-"""The chain of modules around each leaf, from the metadata and names of the nodes and weights of the file."""
+"""The chain of modules around each leaf, from the metadata and names of the nodes and weights of the file.
+
+Outermost first. A number belongs to the list before it, and the name of a weight tells what the names of the nodes leave out:
+
+    /layers.0/attention/MatMul, which reads `layers.0.attention.query.weight`
+        →   layers.0, layers.0.attention, layers.0.attention.query
+"""
 
 from __future__ import annotations
 

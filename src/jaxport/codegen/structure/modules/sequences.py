@@ -2,6 +2,10 @@
 
 PyTorch's and Flax's `Sequential` are such modules. Their elements are numbered by the paths of the file; what is computed
 between two elements is a function, and takes a number that no module of the file has.
+
+Before and after:
+
+    features.0(x), relu, features.2(x), relu   →   Sequential([Conv(…), nn.relu, Conv(…), nn.relu])
 """
 
 from __future__ import annotations

@@ -1,8 +1,12 @@
-"""Convolutions and their transposes, of any number of spatial axes, as layers."""
+"""Convolutions and their transposes, of any number of spatial axes, as layers.
+
+lax.conv_general_dilated(x, w, (2, 2), "SAME") + b        →   Conv(strides=(2, 2), padding=…) of `w` and `b`
+lax.conv_general_dilated(x, w, …, lhs_dilation=(2, 2))    →   ConvTranspose(strides=(2, 2))
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jax import lax
@@ -10,10 +14,10 @@ from jax import lax
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
 from jaxport.codegen.structure.recognition.quantization import dequantized, stored_kernel
 from jaxport.codegen.structure.spelling.channels import LAYOUTS
-from jaxport.codegen.tree import Layer, Op, Weight
-from jaxport.importer.values.host import Attribute, RuntimeValue
+from jaxport.codegen.tree import Layer, Op, Option, Weight
+from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
-from jaxport.jaxprs import Dim
+from jaxport.jaxprs import Dim, Parameters
 from jaxport.jaxprs.dims import static
 
 __all__ = ["convolution", "stored_convolution"]
@@ -97,7 +101,7 @@ def _first(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer 
     return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
 
 
-def _padding(pads: RuntimeValue, sizes: Sequence[Dim], config: Mapping[str, Attribute]) -> dict[str, Attribute]:
+def _padding(pads: RuntimeValue, sizes: Sequence[Dim], config: Parameters) -> dict[str, Option]:
     """Return the padding at both ends of each axis, if it is known, and its name if it has one: "SAME" or "SAME_LOWER".
 
     That of steps depends on the sizes of the image.
@@ -114,7 +118,8 @@ def _padding(pads: RuntimeValue, sizes: Sequence[Dim], config: Mapping[str, Attr
         return {"padding": None, "named_padding": pads}
     pairs = lax.padtype_to_pads(static(known), whole, strides, pads) if pads != "VALID" else [(0, 0)] * len(whole)
     padding = tuple((int(low), int(high)) for low, high in pairs)
-    return {"padding": padding} | ({"named_padding": pads} if pads != "VALID" else {})
+    named: dict[str, Option] = {"named_padding": pads} if pads != "VALID" else {}
+    return {"padding": padding, **named}
 
 
 def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer | None:

@@ -1,4 +1,8 @@
-"""Linear layers with a kernel for each of several groups, as the experts of a mixture have them."""
+"""Linear layers with a kernel for each of several groups, as the experts of a mixture have them.
+
+x @ w                                       of `w` of shape (groups, in, out)   →   GroupedLinear(x)
+squeeze(take(w, groups, axis=0) @ x[..., None], -1)   of rows of `groups`   →   GroupedLinear(x, groups)
+"""
 
 from __future__ import annotations
 

@@ -172,6 +172,9 @@ def batch_normalization(op: Op, matcher: Matcher) -> Layer | None:
         return None
     if node.attributes.get("spatial", 1) != 1:
         return None
+    epsilon, momentum = node.attributes.get("epsilon", 1e-5), node.attributes.get("momentum", 0.9)
+    if not isinstance(epsilon, int | float) or not isinstance(momentum, int | float):
+        return None  # what calls its function gives them
     training = bool(node.attributes.get("training_mode")) or len(node.outputs) > 1
     initializers = [matcher.weights.initializer(node, index) for index in range(1, 5)]
     scale, bias, mean, var = initializers
@@ -193,8 +196,8 @@ def batch_normalization(op: Op, matcher: Matcher) -> Layer | None:
         return None
     config = {
         "num_features": scale.shape[0],
-        "epsilon": float(np.float32(node.attributes.get("epsilon", 1e-5))),
-        "momentum": float(np.float32(node.attributes.get("momentum", 0.9))),
+        "epsilon": float(np.float32(epsilon)),
+        "momentum": float(np.float32(momentum)),
         "axis": -1 if axis == len(x.shape) - 1 else axis,
         "training": training,
     }

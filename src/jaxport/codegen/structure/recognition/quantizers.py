@@ -1,4 +1,7 @@
-"""Values that are rounded to those of an integer type: layers that keep the scale and the zero point."""
+"""Values that are rounded to those of an integer type: layers that keep the scale and the zero point.
+
+fake_quantized(x, 0.1, 3, "uint8")   →   FakeQuantize("uint8")(x), whose scale is 0.1 and whose zero point is 3
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""LSTM, GRU and the plain recurrent network as cells that `lax.scan` runs over the first axis."""
+"""LSTM, GRU and the plain recurrent network as cells that `lax.scan` runs over the first axis.
+
+an LSTM of the file, whose gates are i, o, f, c, recorded as one scan
+→   lax.scan(LSTM, (c, h), x), whose gates are i, f, c, o: those of the cells of Flax
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ import numpy as np
 from jaxport.codegen.rewriting.producers import number
 from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op, Weight
-from jaxport.importer.values.host import Attribute, HostValue, RuntimeValue
+from jaxport.importer.resolving.graph import Attribute
+from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Function, Variable
 from jaxport.jaxprs.dims import static
 
@@ -74,7 +79,8 @@ def _is_plain(attributes: Mapping[str, Attribute], kind: str) -> bool:
         return False
     if attributes.get("activation_beta") or (kind == "GRU" and not attributes.get("linear_before_reset")):
         return False
-    names = attributes.get("activations") or ()
+    names = attributes.get("activations")
+    names = names if isinstance(names, tuple) else ()
     usual = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}[kind]
     return all(str(name).lower() == usual[at % len(usual)] for at, name in enumerate(names))
 

@@ -1,4 +1,8 @@
-"""Layers that compute something else in training: dropout, and batch normalization by the statistics of the batch."""
+"""Layers that compute something else in training: dropout, and batch normalization by the statistics of the batch.
+
+where(random.bernoulli(key, 0.9), x / 0.9, 0)                      →   Dropout(rate=0.1)
+(x - mean(x, (0, 2, 3))) * rsqrt(var(x, (0, 2, 3)) + eps) * s + b   →   BatchNorm with the statistics of the batch
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The layout of rotary embeddings before an attention, and the names of masks."""
+"""The layout of rotary embeddings before an attention, and the names of masks.
+
+rotary(x.transpose(0, 2, 1, 3), cos, sin)   →   rotary(x, cos, sin).transpose(0, 2, 1, 3)
+nn.softmax(scores + y)                      →   nn.softmax(scores + mask)
+"""
 
 from __future__ import annotations
 

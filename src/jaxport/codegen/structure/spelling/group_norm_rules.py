@@ -1,4 +1,10 @@
-"""Group and instance normalization with channels last, from operators that compute it with channels first."""
+"""Group and instance normalization with channels last, from operators that compute it with channels first.
+
+    x of (batch, channels, height, width), as groups → (x - mean) * rsqrt(var + eps) → as channels, * scale + bias
+
+is `group_norm(x.transpose(0, 2, 3, 1), groups, eps, scale, bias).transpose(0, 3, 1, 2)`, or with `framework="burn"`, whose channels
+are first, the same without transposes.
+"""
 
 from __future__ import annotations
 

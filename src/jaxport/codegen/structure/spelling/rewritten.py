@@ -1,4 +1,9 @@
-"""The steps of a program as a person would have written them."""
+"""The steps of a program as a person would have written them: all tables of rules, applied until none applies.
+
+Those of the last table see what no other rule changes:
+
+    ab = concatenate((a, b)); abc = concatenate((a, b, c))   →   abc = concatenate((ab, c))
+"""
 
 from __future__ import annotations
 

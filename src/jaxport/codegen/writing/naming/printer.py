@@ -35,6 +35,10 @@ __all__ = ["NamingPrinter"]
 class NamingPrinter(Printer):
     """Names the values of one module.
 
+    Steps are numbered as they are printed. `last` says which step reads a value for the last time, and `busy` the same of the value
+    that a name holds: a name is free once that number is not larger than `now`. Names of arguments that stay, and of results, are
+    busy for good (`math.inf`); so is each name in a nested function, whose `depth` is not 0.
+
     Attributes:
       fields: the names of the module's parts.
       called: the names of the results of layers.
