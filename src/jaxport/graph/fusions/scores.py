@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, source
-from jaxport.graph.fusions.softmax import shifted
+from jaxport.graph.fusions.softmax import unshifted
 from jaxport.graph.matching import Axis, Seen, look
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -67,7 +67,7 @@ def weighed_by(weights: Seen) -> Weighed | None:
 
 def _unshifted(scores: Seen, keys: Axis) -> Seen:
     """Return the operand of a softmax before its maximum is subtracted, which the softmax does anyway."""
-    return shifted(scores, (keys,)) or scores
+    return unshifted(scores, (keys,)) or scores
 
 
 def softmax_axis(weights: Seen) -> Axis:
