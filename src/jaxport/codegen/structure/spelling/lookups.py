@@ -212,7 +212,8 @@ def _written(step: Step) -> tuple[int, int, Variable] | None:
 
 
 def _plain(index: tuple[RuntimeValue, ...]) -> RuntimeValue:
-    return index if len(index) > 1 else index[0]
+    first, *others = index
+    return index if others else first
 
 
 def _times(
