@@ -267,6 +267,15 @@ HELPED = {
         ),
         "attention(q.transpose(0, 2, 1, 3), k.transpose(0, 2, 1, 3), k.transpose(0, 2, 1, 3)",
     ),
+    "a sink": (
+        attention(
+            f"{SCORES} h = Shape<end = 3>(q) one = Constant<value_ints = [1]>() e = Concat<axis = 0>(h, one) f = Expand(sink, e) "
+            "c = Concat<axis = 3>(s, f) l = Constant<value_ints = [-1]>() x = ReduceMax<keepdims = 1>(c, l) d = Sub(c, x) "
+            "j = Softmax<axis = -1>(d) zero = Constant<value_ints = [0]>() n = Constant<value_ints = [6]>() "
+            "p = Slice(j, zero, n, l) y = MatMul(p, k)", QUERIES, KEYS, "float[1, 2, 1, 1] sink",
+        ),
+        "sink=",
+    ),
     "values of another size": (
         attention(f"{SCORES} p = Softmax<axis=-1>(s) w = MatMul(p, v) l = Constant<value_ints = [3]>() y = ReduceSum<keepdims=1>(w, l)",
             QUERIES, KEYS, VALUES), "scale=0.25",

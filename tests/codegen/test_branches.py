@@ -129,3 +129,18 @@ def test_a_crate_has_the_loop_as_well() -> None:
     code = jaxport.from_onnx(of_each_step(block)).to_source(framework="burn").code
     assert "let x = x.swap_dims(0, 1);" in code
     assert "for row in x.iter_dim(0)" in code
+
+
+@pytest.mark.parametrize(
+    ("ranges", "text"), [(((0, 3), (3, 5)), "jnp.concatenate([a, b])"), (((0, 3), (2, 4)), ".at[2:4].set(b)")]
+)
+def test_rows_that_are_written_in_ranges_are_joined(
+    ranges: tuple[tuple[int, int], ...], text: str, tmp_path: Path
+) -> None:
+    """Ranges that are not all rows, or overlap, are written one after the other."""
+    sizes = [end - begin for begin, end in ranges]
+    graph = Graph(x=[5, 8], a=[sizes[0], 8], b=[sizes[1], 8])
+    graph.tensors |= {name: np.arange(*ends)[:, None] for name, ends in zip(("first", "second"), ranges, strict=True)}
+    x = graph.node("ScatterND", [graph.node("ScatterND", ["x", "first", "a"]), "second", "b"])
+    code = check_model(graph.model(y=graph.node("Tanh", [x])), tmp_path, "nnx")
+    assert text in code.replace(", axis=0", ""), code

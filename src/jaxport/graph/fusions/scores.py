@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, source
+from jaxport.graph.fusions.softmax import unshifted
 from jaxport.graph.matching import Axis, Seen, look
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -35,7 +36,8 @@ class Weighed:
 def weighed_by(weights: Seen) -> Weighed | None:
     """Return the softmax that weights are, or its weights but for the last of each row."""
     if weights.is_op("Softmax"):
-        return Weighed(weights.node, look(source(weights.node), weights.axes), softmax_axis(weights))
+        keys = softmax_axis(weights)
+        return Weighed(weights.node, _unshifted(look(source(weights.node), weights.axes), keys), keys)
     if not weights.is_op("Slice"):
         return None
     longer, dims = source(weights.node), dims_of(source(weights.node)) or ()
@@ -50,7 +52,7 @@ def weighed_by(weights: Seen) -> Weighed | None:
     softmax = unrounded(look(longer, labels))
     if not softmax.is_op("Softmax") or softmax_axis(softmax) != labels[place]:
         return None
-    both = unrounded(look(source(softmax.node), softmax.axes))
+    both = unrounded(_unshifted(look(source(softmax.node), softmax.axes), labels[place]))
     if not both.is_op("Concat") or len(both.node.inputs) != 2:
         return None
     at = both.axes.index(labels[place])
@@ -61,6 +63,11 @@ def weighed_by(weights: Seen) -> Weighed | None:
     own = [keys if axis == at else label for axis, label in enumerate(both.axes)]
     scores, sink = (look(source(both.node, index), own) for index in range(2))
     return Weighed(softmax.node, scores, keys, sink)
+
+
+def _unshifted(scores: Seen, keys: Axis) -> Seen:
+    """Return the operand of a softmax before its maximum is subtracted, which the softmax does anyway."""
+    return unshifted(scores, (keys,)) or scores
 
 
 def softmax_axis(weights: Seen) -> Axis:

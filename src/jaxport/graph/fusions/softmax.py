@@ -48,7 +48,7 @@ def _find(node: ir.Node, opset: int) -> Fusion | str | None:
     else:
         axes = over(summed, exponential)
         shifted = _operand(exponential, "Exp")
-    whole = None if axes is None or shifted is None else _shifted(shifted, axes)
+    whole = None if axes is None or shifted is None else unshifted(shifted, axes)
     if axes is None or whole is None:
         return None
     x, axis = whole.entry, axes[0]
@@ -95,7 +95,7 @@ def over_operand(summed: Seen, of: Seen) -> tuple[Axis, ...] | None:
     return over(inside[0], of) if inside else None
 
 
-def _shifted(seen: Seen, axes: tuple[Axis, ...]) -> Seen | None:
+def unshifted(seen: Seen, axes: tuple[Axis, ...]) -> Seen | None:
     """Return `x` if `seen` is `x - max(x)` over these axes."""
     operands = seen.operands("Sub")
     if operands is None:

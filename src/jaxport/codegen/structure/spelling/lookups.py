@@ -199,26 +199,21 @@ def written_rows(step: Step, rewriting: StepRewriting) -> Step | None:
 def _written(step: Step) -> tuple[int, int, Variable] | None:
     """Return the first row that a step writes, the one behind the last, and what it writes; None if they are not in order."""
     x, at, part, *update = step.args
-    ends: tuple[int, int] | None = None
-    if step.name == "at.set":
-        size = x.shape[0] if isinstance(x, Variable) else None
-        ends = at.indices(size)[:2] if isinstance(at, slice) and isinstance(size, int) else None
-    else:
-        is_known = isinstance(at, HostValue) and not at.symbolic and at.shape == (at.size, 1) and update == ["set"]
-        rows = at.data.ravel() if is_known else np.zeros(0, int)
-        if rows.size and np.array_equal(rows, np.arange(rows[0], rows[-1] + 1)):
-            ends = int(rows[0]), int(rows[-1]) + 1
-    is_inside = (
-        ends is not None
-        and ends[0] >= 0
-        and isinstance(step.outputs.shape[0], int)
-        and ends[1] <= step.outputs.shape[0]
-    )
-    return (*ends, part) if ends is not None and is_inside and isinstance(part, Variable) else None
+    count = step.outputs.shape[0]
+    begin, end = 0, 0
+    if step.name == "at.set" and isinstance(at, slice) and isinstance(count, int):
+        begin, end, _ = at.indices(count)
+    elif isinstance(at, HostValue) and not at.symbolic and at.shape == (at.size, 1) and update == ["set"] and at.size:
+        begin, end = int(at.data[0, 0]), int(at.data[-1, 0]) + 1
+        if not np.array_equal(at.data.ravel(), np.arange(begin, end)):
+            return None
+    is_inside = isinstance(count, int) and 0 <= begin < end <= count
+    return (begin, end, part) if is_inside and isinstance(x, Variable) and isinstance(part, Variable) else None
 
 
 def _plain(index: tuple[RuntimeValue, ...]) -> RuntimeValue:
-    return index[0] if len(index) == 1 else index
+    first, *others = index
+    return index if others else first
 
 
 def _times(
