@@ -187,6 +187,13 @@ def groups_of_rows() -> onnx.ModelProto:
     return ir.to_proto(jaxport.to_onnx(jax.lax.ragged_dot, [("n", 4), (3, 4, 5), sizes]).model)
 
 
+def labels() -> onnx.ModelProto:
+    """A table of keys that are not in order, which is searched by bisection: `lt_to` and `le_to`."""
+    return onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]>
+        g (float[n, 4] x) => (float[n, 4] y) { r = Round(x)
+        y = ai.onnx.ml.LabelEncoder<keys_floats = [1.0, -1.0, 3.0, 0.0], values_floats = [5.0, 6.0, 7.0, 8.0], default_float = -2.0>(r) }""")
+
+
 def grouped(*sizes: int, behind: int = 0) -> dict[str, np.ndarray]:
     return {"lhs": some(sum(sizes) + behind, 4), "rhs": some(3, 4, 5), "group_sizes": np.array(sizes, np.int32)}
 
@@ -223,6 +230,7 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
         ({"x": some(1, 3, 32, 48)}, {"x": some(1, 3, 17, 30)}),
     ),
     "rows of a table": (lambda: model(TABLE, w=some(16, 4), zero=np.array([0]), first=np.array([1])), (cached(2, 3), cached(5, 0), cached(1, 15))),
+    "labels": (labels, (rows(3), rows(5))),
     "groups of rows": (groups_of_rows, (grouped(1, 3, 2), grouped(0, 2, 1, behind=2))),
     "frames": (lambda: model(FRAMES, 17, step=np.array(4), window=np.hanning(16).astype(np.float32)), ({"x": some(2, 128, 1)},)),
     "greedy search": (lambda: searching("GreedySearch", greedy(), decoder=decoder(1)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),

@@ -194,7 +194,7 @@ def _fused(
     parameters = [model.graph.initializers[name] for name in program.weights if name in model.graph.initializers]
     copies = dict(zip(_values(program.model), _values(model), strict=True))
     known = {copies[value]: results for value, results in seen.items() if value in copies}
-    names = [value.name for value in model.graph.outputs]
+    declared = [(value.name, value.shape) for value in model.graph.outputs]
     sizes = {value: results[0].data for value, results in known.items() if _is_of_sizes(results)}
     folding = partial(positions, sizes=sizes, strict=strict)
     rounds = (
@@ -206,8 +206,8 @@ def _fused(
         with _annotated(known, [*copies.values()], parameters, is_admitted):
             for fusion in fusions:
                 fusion(model)
-    for value, name in zip(model.graph.outputs, names, strict=True):
-        value.name = name
+    for value, (name, shape) in zip(model.graph.outputs, declared, strict=True):
+        value.name, value.shape = name, shape
     nodes = nodes_of(model)
     is_changed = len(nodes) < count or any(node.version is None and node.domain in ("", DOMAIN) for node in nodes)
     return rebuilt(program, model) if is_changed else program
