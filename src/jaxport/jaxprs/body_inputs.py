@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from jaxport.jaxprs.aliases import Aval, Dim, Effect, Parameters, aval_of
-from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Var, closed, nameless
+from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Var, closed, named, nameless
 from jaxport.jaxprs.releases.parameters import parameters, with_parameters
 from jaxport.jaxprs.rewrite import traced_equation, zeros
 from jaxport.jaxprs.walk import bodies
@@ -175,7 +175,7 @@ _Widened = tuple[list[JaxprEqn], JaxprEqn, list[Var]]
 
 def _closed(jaxpr: Jaxpr, old: Jaxpr | ClosedJaxpr) -> Jaxpr | ClosedJaxpr:
     jaxpr = jaxpr.replace(debug_info=nameless(jaxpr))
-    return closed(jaxpr, old.consts) if isinstance(old, ClosedJaxpr) else jaxpr
+    return closed(named(jaxpr), old.consts) if isinstance(old, ClosedJaxpr) else jaxpr
 
 
 def _call(equation: JaxprEqn, more: Widening) -> _Widened:

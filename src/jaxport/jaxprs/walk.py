@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from jaxport.jaxprs.aliases import Parameters, PyTree
-from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed
+from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, named
 
 __all__ = [
     "Location",
@@ -77,7 +77,7 @@ def replace_bodies(params: Parameters, new: Iterator[Jaxpr]) -> dict[str, PyTree
         if not isinstance(item, ClosedJaxpr):
             return next(new)
         jaxpr = next(new)
-        return item if jaxpr is item.jaxpr else closed(jaxpr, item.consts)
+        return item if jaxpr is item.jaxpr else closed(named(jaxpr), item.consts)
 
     return {name: map_jaxprs(replaced, value) for name, value in params.items()}
 

@@ -100,14 +100,14 @@ def sum_pool(op, x, options, exact):
 
 
 def max_pool(op, x, options, exact):
-    """Compute the maximum. The runtime's ignores NaN, and replaces minus infinity by the lowest finite float32."""
+    """Compute the maximum. The runtime's ignores NaN, and replaces minus infinity by the lowest finite number."""
     if exact:
         return op.MaxPool(x, **options)
     if op.walker.nonfinite != "exact":
         op.remark = 'passes over NaN, minus infinity is the lowest float; `nonfinite="exact"` keeps both'
         return op.MaxPool(x, **options)
     any_nan = op.cast(op.MaxPool(op.cast(op.IsNaN(x), np.uint8), **options), np.bool_)
-    if x.dtype == np.float64 or intervals.above_minus_infinity(x):
+    if intervals.above_minus_infinity(x):
         result = op.MaxPool(x, **options)
     else:  # of halves: none is the lowest float, and doubling that gives minus infinity
         result = op.Mul(op.MaxPool(op.Mul(x, op.const(0.5, x.dtype)), **options), op.const(2, x.dtype))

@@ -83,6 +83,13 @@ def nameless(jaxpr: Jaxpr) -> DebugInfo:
     return jaxpr.debug_info._replace(arg_names=None, result_paths=None)
 
 
+def named(jaxpr: Jaxpr) -> Jaxpr:
+    """Return a body whose inputs have names, empty ones if none are known: before 0.10, the derivative of a loop adds to them."""
+    if release >= (0, 10) or jaxpr.debug_info.arg_names is not None:
+        return jaxpr
+    return jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=("",) * len(jaxpr.invars)))
+
+
 def varying_axes(aval: Any) -> frozenset[str]:
     """Return the manual axes of a mesh along which a value differs; before 0.10 its type has them as `vma`."""
     if release < (0, 10):
