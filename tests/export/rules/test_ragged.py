@@ -107,5 +107,5 @@ def test_each_group_has_a_product_with_a_weight_of_its_own(precision, operator):
 
 def test_a_negative_size_ends_in_an_error():
     exported = jaxport.to_onnx(lax.ragged_dot, [X, Y, i32(3)])
-    with pytest.raises(RunError, match="[Ss]plit"):
+    with pytest.raises(RunError, match=r"[Ss]plit"):
         exported(X, Y, np.array([2, -1, 3], np.int32))
