@@ -194,6 +194,15 @@ def labels() -> onnx.ModelProto:
         y = ai.onnx.ml.LabelEncoder<keys_floats = [1.0, -1.0, 3.0, 0.0], values_floats = [5.0, 6.0, 7.0, 8.0], default_float = -2.0>(r) }""")
 
 
+def support_vectors() -> onnx.ModelProto:
+    """A classifier of three classes, whose probabilities each row approaches in rounds of its own: a `while` of many conditions."""
+    return onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]>
+        g (float[n, 4] x) => (int64[n] label, float[n, 3] p) { label, p = ai.onnx.ml.SVMClassifier<classlabels_ints = [4, 5, 6],
+        kernel_type = "LINEAR", kernel_params = [0.5, 0.0, 3.0], vectors_per_class = [1, 2, 1], rho = [0.1, -0.2, 0.05],
+        support_vectors = [0.5, -1.0, 0.2, 0.1, 1.5, 0.3, -0.7, 0.4, -0.2, 0.8, 1.1, -0.5, 0.9, 0.6, -1.2, 0.3],
+        coefficients = [0.4, -0.3, 0.8, -0.6, 0.5, 0.2, -0.9, 0.7], prob_a = [-1.0, -1.5, -0.7], prob_b = [0.1, -0.1, 0.2]>(x) }""")
+
+
 def grouped(*sizes: int, behind: int = 0) -> dict[str, np.ndarray]:
     return {"lhs": some(sum(sizes) + behind, 4), "rhs": some(3, 4, 5), "group_sizes": np.array(sizes, np.int32)}
 
@@ -231,6 +240,7 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     ),
     "rows of a table": (lambda: model(TABLE, w=some(16, 4), zero=np.array([0]), first=np.array([1])), (cached(2, 3), cached(5, 0), cached(1, 15))),
     "labels": (labels, (rows(3), rows(5))),
+    "support vectors": (support_vectors, (rows(3), rows(5))),
     "groups of rows": (groups_of_rows, (grouped(1, 3, 2), grouped(0, 2, 1, behind=2))),
     "frames": (lambda: model(FRAMES, 17, step=np.array(4), window=np.hanning(16).astype(np.float32)), ({"x": some(2, 128, 1)},)),
     "greedy search": (lambda: searching("GreedySearch", greedy(), decoder=decoder(1)), ({"input_ids": PROMPTS}, {"input_ids": PROMPTS[:2]})),

@@ -82,6 +82,7 @@ def test_a_token_beyond_the_table_is_refused_by_the_runtime():
     [
         lambda table, ids: table[jnp.minimum(ids, 5)],  # a smaller range is the program's own
         lambda table, ids: table[:4][ids * 0] * ids[..., None],
+        lambda table, ids: jnp.take(table, ids, axis=0, mode="clip"),  # a negative token is the first row
     ],
 )
 def test_another_range_stays(look_up):

@@ -1,8 +1,8 @@
 """Leave out what only matters for inputs that no caller gives a step of a decoder.
 
-1. Tokens are rows of the tables that they look up. JAX moves others into the table, or returns NaN for them:
-   `Where(Equal(ids, Clip(ids)), Gather(table, Clip(ids)), nan)` is `Gather(table, ids)`, which ONNX Runtime refuses to compute
-   for such tokens.
+1. Tokens are rows of the tables that they look up, counted from either end. JAX moves others into the table, or returns NaN for
+   them: with `n` rows, `Where(Equal(ids, Clip(ids, -n, n - 1)), Gather(table, Clip(ids, -n, n - 1)), nan)` is
+   `Gather(table, ids)`, which ONNX Runtime refuses to compute for such tokens.
 2. Masks and positions fit into 32 bits: `Cast(Cast(mask, int32), bool)` is `Cast(mask, bool)`, and `Equal(Cast(mask, int32), 0)` is
    `Equal(mask, 0)`.
 """
@@ -44,12 +44,12 @@ def _clips(tokens: ir.Value) -> list[ir.Node]:
 def _looked_up(clip: ir.Node, tokens: ir.Value) -> int:
     """Look up tokens where a Clip limits them to the rows of a table; return how often."""
     limits, result, count = [number_of(value) for value in clip.inputs[1:]], clip.outputs[0], 0
-    if len(limits) < 2 or limits[0] is None or limits[0] > 0 or limits[1] is None:
+    if len(limits) < 2 or limits[0] is None or limits[1] is None:
         return 0
     for user in list(result.consumers()):
         if not is_op(user, "Gather") or user.inputs[1] is not result or integer(user, "axis", 0) != 0:
             continue
-        if (dims_of(source(user)) or [None])[0] == limits[1] + 1:
+        if (dims_of(source(user)) or [None])[0] == limits[1] + 1 == -limits[0]:
             user.replace_input_with(1, tokens)
             count += 1
     if count:

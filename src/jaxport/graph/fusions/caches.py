@@ -64,7 +64,7 @@ def cached_attention(model: ir.Model, terms: Terms) -> str:
 
     def find(node: ir.Node) -> Fusion | str | None:
         whole = recognized(node)
-        if node.graph is not model.graph or not isinstance(whole, Attended) or whole.axes.windows is not None:
+        if node.graph is not model.graph or not isinstance(whole, Attended):
             return None
         step = _step(whole, terms)
         return step.fusion() if isinstance(step, CachedStep) else step

@@ -7,6 +7,7 @@ A file declares `[batch, 3, height, width]`, and its network halves an image, do
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 import operator
@@ -41,6 +42,8 @@ LARGEST_SIZE = 4096
 """The largest size that is tried."""
 LARGEST_PERIOD = 2**16
 """The sizes after which quotients repeat, but for a multiple, up to which they are compared."""
+_NO_SUM_OF_QUOTIENTS = re.compile(r"\b(mod|max|min)\(|\^|\)\s*\*|[A-Za-z_]\w*\s*\*")
+"""Other functions, powers, and products but those of a number with what is behind it."""
 LARGEST_BOUND = 2**40
 """A size up to which a bound is looked for."""
 
@@ -348,15 +351,20 @@ def _always(text: str) -> bool:
     True
     """
     left, comparison, right = re.split("([<>=]=)", text)
+    if comparison == "==":
+        return _identity(Equality(left.strip(), right.strip(), False)) is not None
     names = sorted(names_in(text))
     sizes = (*range(1, min(40, int(2000 ** (1 / max(len(names), 1))))), LARGEST_SIZE)
-    compare = {">=": operator.ge, "<=": operator.le, "==": operator.eq}[comparison]
+    compare = operator.ge if comparison == ">=" else operator.le
     at = [dict(zip(names, values, strict=True)) for values in itertools.product(sizes, repeat=len(names))]
     return all(_holds(left, compare, right, values) for values in at)
 
 
+@functools.cache
 def _identity(condition: Equality) -> str | None:
     """Return an equality that holds for all sizes, and that JAX does not see: of quotients of quotients; None of others.
+
+    Both sides are sums of quotients by numbers: what one is larger after a period than before is always the same.
 
     >>> _identity(Equality("floordiv(floordiv(n - 127, 64) - 6, 3) + 2", "floordiv(n - 127, 192)", False))
     'floordiv(floordiv(n - 127, 64) - 6, 3) == floordiv(n - 127, 192) - 2'
@@ -368,9 +376,9 @@ def _identity(condition: Equality) -> str | None:
     count = f"{left} {right}".count("floordiv(")
     if len(names) != 1 or sum(map(len, divisors)) < count or not 1 < period <= LARGEST_PERIOD:
         return None
-    if "mod(" in f"{left} {right}" or not all(  # it is as large after a period as before, but for a multiple of it
-        _are_equal(left, right, {names[0]: n}) for n in range(1, 2 * period + 1)
-    ):
+    if _NO_SUM_OF_QUOTIENTS.search(f"{left} {right}"):
+        return None
+    if not all(_are_equal(left, right, {names[0]: n}) for n in range(1, 2 * period + 1)):
         return None
     scope = jax.export.SymbolicScope()
     values = {names[0]: jax.export.symbolic_shape(names[0], scope=scope)[0]}

@@ -80,7 +80,7 @@ fn shared_tensors(bytes: &SharedBytes) -> Result<Vec<Stored>, SafetensorsStoreEr
     for (name, view) in SafeTensors::deserialize(bytes)?.tensors() {
         let Some((_, dtype)) = DTYPES.iter().find(|(stored, _)| *stored == view.dtype()) else {
             let dtype = view.dtype();
-            return Err(other(format!("`{name}` is of type {dtype:?}, which Burn has not")));
+            return Err(other(format!("`{name}` is of type {dtype:?}, which Burn does not have")));
         };
         let part = if view.data().as_ptr().align_offset(dtype.size()) == 0 {
             Bytes::from_shared(bytes.slice_ref(view.data()), AllocationProperty::Other)

@@ -199,16 +199,18 @@ def written_rows(step: Step, rewriting: StepRewriting) -> Step | None:
 def _written(step: Step) -> tuple[int, int, Variable] | None:
     """Return the first row that a step writes, the one behind the last, and what it writes; None if they are not in order."""
     x, at, part, *update = step.args
-    count = step.outputs.shape[0]
+    count, *rest = step.outputs.shape
     begin, end = 0, 0
-    if step.name == "at.set" and isinstance(at, slice) and isinstance(count, int):
+    if step.name == "at.set" and isinstance(at, slice) and isinstance(count, int) and at.step is None:
         begin, end, _ = at.indices(count)
     elif isinstance(at, HostValue) and not at.symbolic and at.shape == (at.size, 1) and update == ["set"] and at.size:
         begin, end = int(at.data[0, 0]), int(at.data[-1, 0]) + 1
         if not np.array_equal(at.data.ravel(), np.arange(begin, end)):
             return None
     is_inside = isinstance(count, int) and 0 <= begin < end <= count
-    return (begin, end, part) if is_inside and isinstance(x, Variable) and isinstance(part, Variable) else None
+    if not is_inside or not isinstance(x, Variable) or not isinstance(part, Variable):
+        return None
+    return (begin, end, part) if part.shape == (end - begin, *rest) and part.dtype == x.dtype else None
 
 
 def _plain(index: tuple[RuntimeValue, ...]) -> RuntimeValue:
