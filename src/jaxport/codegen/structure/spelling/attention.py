@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from jaxport.codegen.rewriting.producers import Producers, added_axes
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
-from jaxport.codegen.rewriting.steps import in_place
+from jaxport.codegen.rewriting.steps import ROTATIONS, in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
 
-@AS_WRITTEN.on("helper.rotary")
+@AS_WRITTEN.on(*sorted(ROTATIONS))
 def rotary(step: Step, rewriting: StepRewriting) -> Step | None:
     """`rotary(x.transpose(0, 2, 1, 3), cos, sin)` is `rotary(x, cos, sin).transpose(0, 2, 1, 3)`."""
     x, *angles = step.args
@@ -31,7 +31,7 @@ def rotary(step: Step, rewriting: StepRewriting) -> Step | None:
         if added is None or axes is None or 1 not in axes:
             return None
         for_all_heads.append(_expanded(added, axes, role, rewriting))
-    rotated = rewriting.call(step, "helper.rotary", (turned.args[0], *for_all_heads), turned.args[0].shape)
+    rotated = rewriting.call(step, step.name, (turned.args[0], *for_all_heads), turned.args[0].shape)
     return in_place(step, "jnp.transpose", rotated, (0, 2, 1, 3))
 
 
