@@ -233,7 +233,8 @@ def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]", weights
 def experts(body: str, *inputs: str, output: str) -> onnx.ModelProto:
     kernels = ", ".join(str(at % 11 - 5) for at in range(3 * 8 * 6))
     turned = f"float[3, 6, 8] v = {{{kernels}}}"
-    return spelled(body, *inputs, output=output, weights=f"float[3, 8, 6] w = {{{kernels}}}, {turned}")
+    biases = f"float[3, 6] b = {{{', '.join(map(str, range(18)))}}}"
+    return spelled(body, *inputs, output=output, weights=f"float[3, 8, 6] w = {{{kernels}}}, {turned}, {biases}")
 
 
 ROWS = ("float[batch, 8] x", "int64[batch] at")
@@ -253,7 +254,24 @@ GROUPED = {
         *ROWS,
         output="float[batch, 6]",
     ),
-}
+    "all groups, and biases": experts(
+        "a = Constant<value_ints = [1]>() u = Unsqueeze(x, a) p = MatMul(u, w) c = Unsqueeze(b, a) y = Add(p, c)",
+        "float[batch, 4, 8] x",
+        output="float[batch, 3, 4, 6]",
+    ),
+    "the group of each row, and its bias": experts(
+        "a = Constant<value_ints = [1]>() k = Gather(w, at) u = Unsqueeze(x, a) p = MatMul(u, k) s = Squeeze(p, a) "
+        "c = Gather(b, at) y = Add(c, s)",
+        *ROWS,
+        output="float[batch, 6]",
+    ),
+    "the group of each row, and the bias of another": experts(
+        "a = Constant<value_ints = [1]>() k = Gather(w, at) u = Unsqueeze(x, a) p = MatMul(u, k) s = Squeeze(p, a) "
+        "c = Gather(b, to) y = Add(c, s)",
+        *ROWS, "int64[batch] to",
+        output="float[batch, 6]",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -261,6 +279,7 @@ GROUPED = {
 def test_a_kernel_for_each_group_is_a_layer(name: str, framework: str, tmp_path: Path) -> None:
     code = check_model(GROUPED[name], tmp_path, framework)
     assert "GroupedLinear(3, 8, 6" in code
+    assert ("GroupedLinear(3, 8, 6, use_bias=False" not in code) == (", and its bias" in name or ", and biases" in name)
 
 
 def test_kernels_that_are_read_otherwise_are_no_layer(tmp_path: Path) -> None:
