@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -649,6 +650,25 @@ def test_a_rotation_is_one_call_with_heads_after_positions(tmp_path: Path) -> No
     assert "rotary(q.reshape(batch, length, 4, 4), cos, sin)" in code
     assert code.count("jnp.expand_dims(") == 2  # once for both
     assert "transpose" not in code
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_a_rotation_of_the_first_features_has_heads_after_positions(interleaved: int, tmp_path: Path) -> None:
+    """The angles are those of every sequence, and are not broadcast."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 23]> graph (float[batch, length, 2, 6] q, float[1, length, 2] a) '
+        "=> (float[batch, length, 2, 6] y) { s = Shape<end = 1>(q) l = Shape(a) m = Slice(l, one, three) f = Concat<axis = 0>(s, m) "
+        "o = Cos(a) i = Sin(a) c = Expand(o, f) d = Expand(i, f) t = Transpose<perm = [0, 2, 1, 3]>(q) "
+        f"r = RotaryEmbedding<rotary_embedding_dim = 4, num_heads = 2, interleaved = {interleaved}>(t, c, d) "
+        "y = Transpose<perm = [0, 2, 1, 3]>(r) }"
+    )
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.array([n]), name) for n, name in ((1, "one"), (3, "three"))
+    )
+    code = check_model(model, tmp_path, "nnx")
+    name = "rotary_interleaved" if interleaved else "rotary"
+    assert f"{name}(q[..., :4]," in "".join(line.strip() for line in code.splitlines())
+    assert not {"broadcast_to", "transpose"} & {*re.findall(r"\w+", code)}
 
 
 def operator_of_attention(attributes: str, queries: str, keys: str, opset: int = 23) -> onnx.ModelProto:
