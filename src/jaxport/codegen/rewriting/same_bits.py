@@ -449,7 +449,7 @@ def _plain_slice(part: slice, size: RuntimeValue) -> slice:
     return slice(begin, None if whole or same else end, None)
 
 
-SAME_BITS.rewrite("jnp.reshape(x, _)[0]", "x")
+SAME_BITS.rewrite("jnp.reshape(x, _)[0]", "x", when=lambda out: not out.shape)
 
 
 def _are_same_bounds(one: slice, other: slice) -> bool:
