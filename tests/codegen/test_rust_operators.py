@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 
 import jax.export
@@ -13,6 +12,7 @@ import pytest
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
+from jaxport.codegen.rust.tree import Identifier
 from jaxport.errors import Unsupported
 from jaxport.importer import from_onnx
 
@@ -74,8 +74,8 @@ def test_form(text: str, part: str) -> None:
 
 def test_expressions_are_copied_with_sizes_that_fill_tensors() -> None:
     (size,) = jax.export.symbolic_shape("n")
-    made = RustBody(set(), lambda _: ast.Name("table")).created(size, (3,), np.dtype("int32"))
-    assert copy.deepcopy(made).uniform() is size  # type: ignore[attr-defined]
+    made = RustBody(set(), lambda _: Identifier("table")).created(size, (3,), np.dtype("int32"))
+    assert copy.deepcopy(made).fills is size
 
 
 def test_results_that_are_lists_are_refused_by_name() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Sequence
 
@@ -16,13 +15,13 @@ from jaxport.codegen.burn.rules.reductions import of_kind, on_numbers, reduced
 from jaxport.codegen.burn.rules.registry import call
 from jaxport.codegen.burn.rules.shapes import added_axes, part_of, stack as stacked
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
-from jaxport.codegen.rust.nodes import Array, Literal, method, path_call
+from jaxport.codegen.rust.tree import Array, Literal, RustExpression, method, path_call
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step
 from jaxport.jaxprs.dims import known
 
 
-def _like(x: TypedValue, node: ast.expr) -> TypedValue:
+def _like(x: TypedValue, node: RustExpression) -> TypedValue:
     return TypedValue(x.shape, x.dtype, node, x.sizes)
 
 
@@ -70,7 +69,7 @@ def matmul(body: RustBody, step: Step, a: TypedValue, b: TypedValue) -> TypedVal
     return tensor(method(left, "matmul", right), step.outputs.shape, a.dtype)
 
 
-def _raised(node: ast.expr, rank: int, wanted: int) -> ast.expr:
+def _raised(node: RustExpression, rank: int, wanted: int) -> RustExpression:
     return node if rank == wanted else added_axes(node, [*range(wanted - rank)], wanted)
 
 
@@ -145,7 +144,7 @@ def dot_product_attention(
     return tensor(node, step.outputs.shape, query.dtype)
 
 
-def _some(node: ast.expr | None) -> ast.expr:
+def _some(node: RustExpression | None) -> RustExpression:
     return Literal("None") if node is None else path_call("Some", node)
 
 
@@ -164,7 +163,7 @@ def take(
     return converted(body, made, x.dtype)
 
 
-def _index(step: Step, node: ast.expr) -> ast.expr:
+def _index(step: Step, node: RustExpression) -> RustExpression:
     """Return indices in the type that they were recorded in: Burn has them in the device's own."""
     return method(node, "cast", Literal(f"IntDType::{dtype_name(np.dtype(step.outputs.dtype))}"))
 
