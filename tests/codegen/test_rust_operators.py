@@ -8,6 +8,7 @@ import jax.export
 import numpy as np
 import onnx.parser
 import pytest
+from onnx import TensorProto, helper
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.crate import to_crate
@@ -89,3 +90,20 @@ def test_random_values_are_drawn_and_refused_in_loops() -> None:
     with pytest.raises(Unsupported, match="random_seed"):
         model("""(float[2] x, bool c) => (float[2] y) { y = Loop(, c, x) <body = b (int64 i, bool go, float[2] v) => (bool next, float[2] w)
             { w = RandomNormalLike(v) s = ReduceSum<keepdims = 0>(w) next = Cast<to = 9>(s) }> }""")
+
+
+def test_names_in_texts_are_not_imported() -> None:
+    node = helper.make_node("Cast", ["Slice // DType"], ["y"], to=TensorProto.FLOAT16)
+    given, made = (
+        helper.make_tensor_value_info(name, kind, ["n", 2])
+        for name, kind in (("Slice // DType", TensorProto.FLOAT), ("y", TensorProto.FLOAT16))
+    )
+    graph = helper.make_graph([node], "g", [given], [made])
+    text = to_crate(
+        record_fused(from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)))
+    ).model
+    assert [line for line in text.splitlines() if line.startswith("use ")] == [
+        "use burn::prelude::*;",
+        "use burn::tensor::FloatDType;",
+        "use super::helpers::check_shape;",
+    ]
