@@ -21,7 +21,6 @@ from jaxport.codegen.burn.layers import (
     is_cell,
     last_step,
     layer_type,
-    swapped,
     without_default_options,
 )
 from jaxport.codegen.burn.parameters import parameter
@@ -177,12 +176,12 @@ class RustCalls(CallPrinter):
         if layer.kind != "GRU":
             parts = [self.target(one, uses, role) for one, role in zip(last, ("cell", "hidden"), strict=True)]
             pattern = [self.target(rows, uses, "x"), Structure("LstmState", ["cell", "hidden"], parts)]
-            called = method(part, "forward", self.value(x), state, borrows=True)
+            called = self.functions.helper("lstm_steps", Borrow(part), self.value(x), state)
             return [ast.Assign([ast.Tuple(pattern, ast.Store())], called, lineno=0)]
-        is_reversed = layer.config["reverse"]  # Burn's GRU goes forward, and has the time second
-        first = swapped(self.value(x))
-        first = method(first, "flip", Array([Literal("1")])) if is_reversed else first
-        made = swapped(method(part, "forward", first, state, borrows=True))
+        is_reversed = layer.config["reverse"]  # Burn's GRU goes forward
+        first = self.value(x)
+        first = method(first, "flip", Array([Literal("0")])) if is_reversed else first
+        made = self.functions.helper("gru_steps", Borrow(part), first, state)
         made = method(made, "flip", Array([Literal("0")])) if is_reversed else made
         target = ast.Name(self.bind(rows, "x"), ast.Store())
         statements: list[ast.stmt] = [ast.Assign([target], made, lineno=0)]
