@@ -158,14 +158,15 @@ def _is_rounded(value: RuntimeValue, wanted: float) -> bool:
 @AS_WRITTEN.on("*")
 def gated_half(step: Step, rewriting: StepRewriting) -> Step | None:
     """`a * nn.sigmoid(b)`, with `a, b = split(x, 2, axis=1)`, is `nn.glu(x, axis=1)`."""
+    parts = rewriting.producers.parts
     for one, other in (step.args, step.args[::-1]) if len(step.args) == 2 else ():
         gate = rewriting.producers.step(other, "nn.sigmoid")
-        halves = [rewriting.producers.parts.get(half) for half in (one, *(gate.args if gate is not None else ()))
-                  if isinstance(half, Variable)]  # fmt: skip
-        if len(halves) != 2 or halves[0] is None or halves[1] is None or halves[0][0] is not halves[1][0]:
+        other = gate.args[0] if gate is not None else None
+        if not isinstance(one, Variable) or not isinstance(other, Variable) or not {one, other} <= parts.keys():
             continue
-        (split, first), (_, second) = halves
-        if split.name == "jnp.split" and is_number(split.args[1], 2) and (first, second) == (0, 1):
+        (split, first), (again, second) = parts[one], parts[other]
+        is_halved = split.name == "jnp.split" and split is again and is_number(split.args[1], 2)
+        if is_halved and (first, second) == (0, 1):
             return in_place(step, "nn.glu", split.args[0], axis=split.kwargs.get("axis", 0))
     return None
 
@@ -232,8 +233,9 @@ def element_of_each_row(step: Step, rewriting: StepRewriting) -> Step | None:
     if batch != 1 or not _is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
         return None
     bounded = rewriting.producers.step(i, "jnp.clip")
-    if bounded is not None and isinstance(bounded.args[0], Variable) and _are_bounds(*bounded.args[1:3], x.shape[1]):
-        i = bounded.args[0]
+    inner, low, high = bounded.args if bounded is not None and len(bounded.args) == 3 else (None, None, None)
+    if isinstance(inner, Variable) and _are_bounds(low, high, x.shape[1]):
+        i = inner
     rows = Variable((x.shape[0],), np.dtype(np.int32))
     positions = rewriting.add(Step("call", "jnp.arange", (x.shape[0],), {}, rows, step.node))
     return in_place(step, "", x, (positions, i), form="index")
@@ -264,8 +266,9 @@ def one_hot(step: Step, rewriting: StepRewriting) -> Step | None:
             if found is None or np.dtype(out.dtype).kind not in "iuf":
                 continue
             count, axis = found
-            options = {} if axis == len(out.shape) - 1 else {"axis": axis}
-            return in_place(step, "nn.one_hot", i, count, **options, dtype=np.dtype(out.dtype))
+            options: dict[str, RuntimeValue] = {} if axis == len(out.shape) - 1 else {"axis": axis}
+            options["dtype"] = np.dtype(out.dtype)
+            return Step("call", "nn.one_hot", (i, count), options, out, step.node)
     return None
 
 
@@ -357,8 +360,9 @@ def _moves_inside(
 ) -> bool:
     """Whether where a slice begins is counted from the end if it is negative, and moved inside, as JAX does."""
     whole = x.shape[options.get("axis", 0)] if isinstance(x, Variable) else None
-    is_known = isinstance(whole, int) and isinstance(length, int)
-    return is_known and is_number(size, whole) and is_number(last, whole - length)
+    if not isinstance(whole, int) or not isinstance(length, int):
+        return False
+    return is_number(size, whole) and is_number(last, whole - length)
 
 
 AS_WRITTEN.rewrite(
