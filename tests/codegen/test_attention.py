@@ -320,9 +320,9 @@ OTHERS = {
         "y, past, present = com.microsoft.MultiHeadAttention<num_heads=2>(q, k, k, , , , c, c)",
         "float[batch, 5, 8] q", "float[batch, 6, 8] k", "float[batch, 2, 3, 4] c",
     ),
-    "ONNX Runtime's operator has a mask of lengths": attention(
+    "ONNX Runtime's operator has a mask of ends and starts": attention(
         "y = com.microsoft.Attention<num_heads=2>(q, w, , mask)",
-        "float[batch, 5, 8] q", "float[8, 24] w", "int32[batch] mask",
+        "float[3, 5, 8] q", "float[8, 24] w", "int32[6] mask",
     ),
     "what is added to its scores is scaled with them": attention(
         f"t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) s = Add(a, bias) m = Mul(s, scale) {WEIGHTED}",
