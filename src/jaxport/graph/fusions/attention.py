@@ -73,6 +73,7 @@ class Scores:
       masks: the conditions that replace scores by low numbers.
       biases: what is added to the scores before.
       softcap: the largest size of a score before that, which a hyperbolic tangent bounds; zero if nothing does.
+      hidden_rows: see `Attended`.
     """
 
     product: Seen
@@ -82,6 +83,7 @@ class Scores:
     masks: tuple[Mask, ...]
     biases: tuple[Seen, ...]
     softcap: float = 0.0
+    hidden_rows: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class Attended:
       is_guarded: whether a row that is masked as a whole gives zeros.
       softcap: the largest size of a score before it is hidden, which a hyperbolic tangent bounds; zero if nothing does.
       sink: a further score for each head, which takes its share of the softmax and has no value.
+      hidden_rows: why a row that is masked as a whole is another one than if masks replaced the scores last; None if it is not.
     """
 
     operands: tuple[Seen, Seen, Seen, Seen]
@@ -113,6 +116,7 @@ class Attended:
     is_guarded: bool = False
     softcap: float = 0.0
     sink: Seen | None = None
+    hidden_rows: str | None = None
 
     @property
     def result(self) -> Seen:
@@ -221,6 +225,7 @@ def _recognized(node: ir.Node, view: ir.Value | None, through: Callable[[Seen], 
             is_guarded=is_guarded,
             softcap=scores.softcap,
             sink=sink,
+            hidden_rows=scores.hidden_rows,
         )
     return None
 
@@ -246,8 +251,14 @@ def joined_axes(axes: Axes) -> list[Axis]:
 
 
 def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
-    masks = []
-    while (chosen := unrounded(seen).operands("Where")) is not None:
+    masks, behind, hidden_rows = [], [], None
+    while True:
+        if (outside := _outside(seen)) is not None:
+            seen, added, hidden_rows = outside
+            behind += added
+            continue
+        if (chosen := unrounded(seen).operands("Where")) is None:
+            break
         condition, one, other = chosen
         seen, low = (one, hiding(other)) if other.scalar is not None else (other, hiding(one))
         if low is None or not low <= LOW:
@@ -271,7 +282,20 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     scale *= left * right
     if scale <= 0:
         return "its scale is not positive"
-    return Scores(product, query, key, scale, tuple(masks), biases, softcap * factor)
+    return Scores(product, query, key, scale, tuple(masks), (*biases, *behind), softcap * factor, hidden_rows)
+
+
+def _outside(seen: Seen) -> tuple[Seen, list[Seen], str] | None:
+    """Return masked scores without what is done to them: an addition, or a limit; what is added, and what this changes."""
+    limit = unrounded(seen).commuted("Max", lambda operand: (number := operand.scalar) is not None and number <= LOW)
+    if limit is not None:
+        return limit[1], [], "its scores are limited, those that a mask hides, too"
+    terms = unrounded(seen).operands("Add") if _unbiased(seen) is None else None
+    for term, other in zip(terms or (), (terms or ())[::-1], strict=True):
+        numbers = [part.scalar for part in (unrounded(term).operands("Where") or ())[1:]]
+        if any(number is not None and number <= LOW for number in numbers) and None in numbers:
+            return term, [unrounded(other)], "what is added to its scores is added to those that a mask hides, too"
+    return None
 
 
 def _hidden_before_scale(seen: Seen) -> tuple[Seen, float, tuple[Mask, ...]] | str | None:
@@ -377,6 +401,8 @@ def heads_first(batch: list[Axis], along: Axis, heads: list[Axis], vector: Axis)
 def _fusion(whole: Attended, opset: int, known: Knowledge) -> Fusion | str:
     if whole.is_guarded:
         return "a row that is masked as a whole gives zeros"
+    if whole.hidden_rows is not None:
+        return whole.hidden_rows
     dtype = whole.result.value.dtype
     if whole.weights == ir.DataType.FLOAT:
         dtype = whole.weights
