@@ -5,16 +5,15 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import onnxruntime
 import pytest
 from jax import lax
 
 from jaxport.testing import check, f32, f64, spec
 from tests.export.passes.fusions import operators, report
+from tests.importer.models import RUNTIME
 
 pytestmark = pytest.mark.sampled(2)
 
-OLD = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31)
 NO_QUICK_GELU = "before 1.31 ONNX Runtime makes a QuickGelu of float64, for which it has no kernel"
 ROOT = (2 / np.pi) ** 0.5
 EXTREMES = np.array([[0.0, -0.0, np.nan, np.inf, -np.inf], [1e-8, -1e-8, 30, -30, 1e4]], np.float32)
@@ -59,7 +58,7 @@ EXTREMES = np.array([[0.0, -0.0, np.nan, np.inf, -np.inf], [1e-8, -1e-8, 30, -30
     ],
 )
 def test_recognised(fn, expected):
-    without = {"float64": NO_QUICK_GELU} if expected == ["Sigmoid", "Mul"] and OLD else None
+    without = {"float64": NO_QUICK_GELU} if expected == ["Sigmoid", "Mul"] and RUNTIME < (1, 31) else None
     exported = check(fn, f32("B", 5), rtol=2e-5, atol=2e-6, without=without)
     if expected:
         assert [node.op_type for node in exported.model.graph] == expected

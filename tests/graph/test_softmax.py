@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from jaxport.jaxprs import release
 from jaxport.testing import boolean, check, f32, f64, spec
 from tests.export.passes.fusions import operators, report
 
 INF, NAN = np.inf, np.nan
+VIEWS = {"Reshape": 1, "Unsqueeze": 1} if release >= (0, 10) else {"Reshape": 2}  # of a product with a batch of one
 ODD = np.array(
     [[1, 2, 3], [NAN, 1, 2], [1, NAN, 2], [1, 2, NAN], [INF, 1, 2], [-INF, -INF, -INF], [-INF, 1, 2], [3e38, -3e38, 0]],
     np.float32,
@@ -52,7 +54,7 @@ def exponential_used_twice(x):
         (
             lambda x: jax.nn.softmax(x @ x / 4),
             [f32(1, 6, 6)],
-            {"Reshape": 1, "Unsqueeze": 1, "MatMul": 1, "Div": 1, "Softmax": 1},
+            {**VIEWS, "MatMul": 1, "Div": 1, "Softmax": 1},
         ),
     ],
 )

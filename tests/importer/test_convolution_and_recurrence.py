@@ -12,7 +12,7 @@ import jaxport
 from jaxport.errors import ValueNotKnown
 from jaxport.importer import from_onnx
 from tests.exports import operators
-from tests.importer.models import model, program
+from tests.importer.models import RUNTIME, model, program
 
 X2 = "float[1,2,5,6] x"
 SEQ = "float[4,3,2] x"
@@ -77,6 +77,8 @@ def inputs_of(proto: onnx.ModelProto) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_equals_onnx_runtime(case: str) -> None:
+    if case == "rnn lengths" and RUNTIME < (1, 29):
+        pytest.skip("ONNX Runtime 1.28 ends the process")
     body, opset = CASES[case]
     proto = model("graph " + body.replace("; ", " "), opset)
     inputs = inputs_of(proto)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Sequence
 
@@ -10,19 +9,19 @@ import numpy as np
 from jax.core import max_dim, min_dim
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules.elementwise import converted
+from jaxport.codegen.burn.rules.elementwise import converted, joined
 from jaxport.codegen.burn.rules.indexing import INDEX, fill_of, is_extreme
 from jaxport.codegen.burn.rules.reductions import of_kind, on_numbers, reduced
 from jaxport.codegen.burn.rules.registry import call
-from jaxport.codegen.burn.rules.shapes import added_axes, part_of, stack as stacked
+from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, part_of, stack as stacked
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
-from jaxport.codegen.rust.nodes import Array, Literal, method, path_call
+from jaxport.codegen.rust.tree import Array, Literal, Method, RustExpression, method, path_call
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step
 from jaxport.jaxprs.dims import known
 
 
-def _like(x: TypedValue, node: ast.expr) -> TypedValue:
+def _like(x: TypedValue, node: RustExpression) -> TypedValue:
     return TypedValue(x.shape, x.dtype, node, x.sizes)
 
 
@@ -63,6 +62,10 @@ def matmul(body: RustBody, step: Step, a: TypedValue, b: TypedValue) -> TypedVal
     if min(len(a.shape), len(b.shape)) < 2 or a.kind != "Float" or a.dtype != b.dtype:
         return None
     rank = max(len(a.shape), len(b.shape))
+    if len(b.shape) == 2 <= len(a.shape) and _is_transposed_table(b.node):
+        assert isinstance(b.node, Method)
+        node = body.helper("linear_transposed", body.tensor(a), b.node.receiver)
+        return tensor(node, step.outputs.shape, a.dtype)
     if len(b.shape) == 2 < rank:  # one product of all rows
         node = path_call("module::linear", body.tensor(a), body.tensor(b), Literal("None"))
         return tensor(node, step.outputs.shape, a.dtype)
@@ -70,8 +73,28 @@ def matmul(body: RustBody, step: Step, a: TypedValue, b: TypedValue) -> TypedVal
     return tensor(method(left, "matmul", right), step.outputs.shape, a.dtype)
 
 
-def _raised(node: ast.expr, rank: int, wanted: int) -> ast.expr:
+def _is_transposed_table(node: RustExpression | None) -> bool:
+    """Whether an expression is the transpose of a parameter, as where the table of an embedding is also the head."""
+    turned = node.receiver if isinstance(node, Method) and node.name == "transpose" else None
+    return isinstance(turned, Method) and turned.name == "val"
+
+
+def _raised(node: RustExpression, rank: int, wanted: int) -> RustExpression:
     return node if rank == wanted else added_axes(node, [*range(wanted - rank)], wanted)
+
+
+@call("%", "jnp.mod", "jnp.remainder")
+def remainder(body: RustBody, step: Step, x: TypedValue, divisor: RuntimeValue) -> TypedValue | None:
+    """Of integers: Burn's remainder has the sign of the divisor, as JAX's."""
+    out = step.outputs
+    if not isinstance(x, TypedValue) or x.kind != "Int" or x.node is None or x.dtype != out.dtype:
+        return None
+    count = divisor.number if isinstance(divisor, TypedValue) else divisor
+    if count is None and divisor.dtype == x.dtype and len(divisor.shape) == len(x.shape):
+        return joined(body, [out], lambda left, right: body.helper("remainder_int", left, right), x, divisor)
+    if count is None or not known(lambda: count >= 1) or not same(x.shape, out.shape):
+        return None
+    return _like(x, method(x.node, "remainder_scalar", body.literal(count, x.dtype)))
 
 
 @call("jnp.mean")
@@ -145,7 +168,7 @@ def dot_product_attention(
     return tensor(node, step.outputs.shape, query.dtype)
 
 
-def _some(node: ast.expr | None) -> ast.expr:
+def _some(node: RustExpression | None) -> RustExpression:
     return Literal("None") if node is None else path_call("Some", node)
 
 
@@ -164,7 +187,7 @@ def take(
     return converted(body, made, x.dtype)
 
 
-def _index(step: Step, node: ast.expr) -> ast.expr:
+def _index(step: Step, node: RustExpression) -> RustExpression:
     """Return indices in the type that they were recorded in: Burn has them in the device's own."""
     return method(node, "cast", Literal(f"IntDType::{dtype_name(np.dtype(step.outputs.dtype))}"))
 
@@ -223,7 +246,11 @@ def gather_nd(body: RustBody, step: Step, x: TypedValue, indices: TypedValue, ba
 @call("index")
 def index(body: RustBody, step: Step, x: TypedValue, places: RuntimeValue) -> TypedValue | None:
     """`x[i, j]`: arrays for the first axes; and `x[start:end]` from a size on, which JAX gathers."""
-    cuts = _cuts(x, places if isinstance(places, tuple) else (places,))
+    parts = places if isinstance(places, tuple) else (places,)
+    turned = _turned(parts)
+    if turned and x.node is not None:
+        return tensor(method(body.tensor(x), "flip", axes_node(turned)), step.outputs.shape, x.dtype)
+    cuts = _cuts(x, parts)
     if cuts is not None:
         return part_of(body, x, cuts, step.outputs.shape)
     if not isinstance(places, tuple) or len(places) < 2 or not all(isinstance(one, TypedValue) for one in places):
@@ -234,13 +261,24 @@ def index(body: RustBody, step: Step, x: TypedValue, places: RuntimeValue) -> Ty
     return gather_nd(body, step, x, indices, 0)
 
 
+def _turned(places: Sequence[RuntimeValue]) -> list[int]:
+    """Return the axes of `x[:, ::-1]` that are turned around; none if something else is done to any."""
+    if not all(isinstance(one, slice) and one.stop is None for one in places):
+        return []
+    ways = [(one.start, one.step) for one in places]
+    turned = [axis for axis, way in enumerate(ways) if way in ((None, -1), (-1, -1))]
+    return (
+        turned if all(way in ((None, None), (None, 1)) for axis, way in enumerate(ways) if axis not in turned) else []
+    )
+
+
 def _cuts(x: TypedValue, places: Sequence[RuntimeValue]) -> list[tuple[Dim, Dim, int]] | None:
-    """Return the start, the end and the step along each axis of slices, if one begins at a size with a name; else None."""
+    """Return the start, the end and the step along each axis of slices, if one begins at a size with a name or has a step; else None."""
     if x.node is None or not all(isinstance(place, slice) for place in places):
         return None
-    if not any(is_dim(place.start) for place in places) or any(is_dim(place.step) for place in places):
+    if any(is_dim(place.step) or (place.step is not None and place.step < 1) for place in places):
         return None
-    if any(place.step is not None and place.step < 1 for place in places):
+    if not any(is_dim(place.start) or place.step not in (None, 1) for place in places):
         return None
     cuts: list[tuple[Dim, Dim, int]] = []
     for axis, size in enumerate(x.shape):
@@ -283,12 +321,13 @@ def _is_empty(*values: TypedValue) -> bool:
     return any(not is_dim(size) and size == 0 for value in values for size in value.shape)
 
 
-@call("helper.rotary")
+@call("helper.rotary", "helper.rotary_interleaved")
 def rotary(body: RustBody, step: Step, x: TypedValue, cos: TypedValue, sin: TypedValue) -> TypedValue | None:
     values = (x, cos, sin)
     if any(value.known is not None or len(value.shape) != len(x.shape) for value in values) or x.kind != "Float":
         return None
-    return tensor(body.helper("rotary", *map(body.tensor, values)), step.outputs.shape, x.dtype)
+    called = "rotary_interleaved" if step.name == "helper.rotary_interleaved" else "rotary"
+    return tensor(body.helper(called, *map(body.tensor, values)), step.outputs.shape, x.dtype)
 
 
 @call("helper.resized")
