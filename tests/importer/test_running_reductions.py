@@ -1,4 +1,4 @@
-"""Running maxima, minima and products, which a file has as loops: JAX's functions, at open sizes, with gradients."""
+"""A `RunningReduction`, maxima, minima or products that a file has as loops: JAX's functions, at open sizes, with gradients."""
 
 from __future__ import annotations
 
