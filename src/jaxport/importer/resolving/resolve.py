@@ -32,6 +32,7 @@ from jaxport.importer.resolving.ranges import count_ranges
 from jaxport.importer.resolving.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
 from jaxport.importer.resolving.result_sizes import check_window
 from jaxport.importer.resolving.running_reductions import name_running_reductions
+from jaxport.importer.resolving.scanned_rows import pass_rows
 from jaxport.importer.resolving.unchecked import is_ignored
 from jaxport.importer.values.dtypes import from_type_string
 from jaxport.importer.values.host import RuntimeValue
@@ -152,6 +153,7 @@ class _Resolver:
         body.captured = tuple(captured)
         place_slices(body)
         name_running_reductions(body)
+        pass_rows(body)
         join_grouped_products(body)
         count_ranges(body)
         find_halves(body)

@@ -15,6 +15,7 @@ from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, tensor, tensor_type
 from jaxport.codegen.rust.nodes import Binary, Braces, IfElse, Literal, Method, RustRange, While, method, path_call
+from jaxport.importer.traced.zero_sizes import may_be_nothing
 from jaxport.importer.values.host import RuntimeValue, is_dim
 from jaxport.jaxprs.releases import definitions
 
@@ -233,7 +234,9 @@ def scan(
             continue
         if reverse:
             source = body.helper("reversed", source)
-        if rank == 1:
+        if may_be_nothing(length):
+            node = body.helper("stacked_rows", source, body.shape(out.shape), body.options(np.dtype(out.dtype)))
+        elif rank == 1:
             node = path_call("Tensor::cat", source, Literal("0"))
         else:
             node = path_call(f"Tensor::stack::<{rank}>", source, Literal("0"))
