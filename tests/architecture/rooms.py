@@ -11,7 +11,7 @@ from tests.architecture.imports import Import, imports_of
 ROOMS: dict[str, str] = {
     "blocks": "constants block labels liveness callables marking grouping ungrouping tracing",
     "codegen": "tree rust rewriting structure recorded writing checkpoint quantized flax equinox source bundles families grouping generating modules burn printing",
-    "codegen/burn": "imports helpers values body rules equations layers checks parameters steps definitions printing crate source",
+    "codegen/burn": "imports helpers values body rules equations layers checks steps definitions forward printing crate source",
     "codegen/structure": "steps modules spelling recognition build",
     "export": "signature emit generation passes prepare flags precision_names minimal_opset requirements rules walk explain failures function_graph "
     "runtime exported delivery api",

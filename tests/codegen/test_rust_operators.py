@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 
 import jax.export
 import numpy as np
 import onnx.parser
 import pytest
+from onnx import TensorProto, helper
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
+from jaxport.codegen.rust.tree import Identifier
 from jaxport.errors import Unsupported
 from jaxport.importer import from_onnx
 
@@ -70,6 +71,10 @@ def crate(text: str):
             "(int64[n] i) => (float[n, 2] y) <float[2, 2] w = {1.0, 2.0, 3.0, 4.0}> { y = Gather(w, i) }",
             "embed::<1, 2>(&self.embed, i)",
         ),
+        (
+            "(float[2, 7] x) => (float[2, 3] y) <int64[1] one = {1}, int64[1] end = {7}, int64[1] two = {2}> { y = Slice(x, one, end, one, two) }",
+            "x.slice(s![.., 1..;2])",
+        ),
         ("(float[2] x, float p) => (float[4] y) <int64[2] a = {1, 1}> { y = Pad(x, a, p) }", ".mask_where("),
     ],
 )
@@ -79,8 +84,8 @@ def test_form(text: str, part: str) -> None:
 
 def test_expressions_are_copied_with_sizes_that_fill_tensors() -> None:
     (size,) = jax.export.symbolic_shape("n")
-    made = RustBody(set(), lambda _: ast.Name("table")).created(size, (3,), np.dtype("int32"))
-    assert copy.deepcopy(made).uniform() is size  # type: ignore[attr-defined]
+    made = RustBody(set(), lambda _: Identifier("table")).created(size, (3,), np.dtype("int32"))
+    assert copy.deepcopy(made).fills is size
 
 
 def test_results_that_are_lists_are_refused_by_name() -> None:
@@ -94,3 +99,20 @@ def test_random_values_are_drawn_and_refused_in_loops() -> None:
     with pytest.raises(Unsupported, match="random_seed"):
         model("""(float[2] x, bool c) => (float[2] y) { y = Loop(, c, x) <body = b (int64 i, bool go, float[2] v) => (bool next, float[2] w)
             { w = RandomNormalLike(v) s = ReduceSum<keepdims = 0>(w) next = Cast<to = 9>(s) }> }""")
+
+
+def test_names_in_texts_are_not_imported() -> None:
+    node = helper.make_node("Cast", ["Slice // DType"], ["y"], to=TensorProto.FLOAT16)
+    given, made = (
+        helper.make_tensor_value_info(name, kind, ["n", 2])
+        for name, kind in (("Slice // DType", TensorProto.FLOAT), ("y", TensorProto.FLOAT16))
+    )
+    graph = helper.make_graph([node], "g", [given], [made])
+    text = to_crate(
+        record_fused(from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)))
+    ).model
+    assert [line for line in text.splitlines() if line.startswith("use ")] == [
+        "use burn::prelude::*;",
+        "use burn::tensor::FloatDType;",
+        "use super::helpers::check_shape;",
+    ]

@@ -1,4 +1,4 @@
-"""Loops that read arrays row by row are scans over the rows, also from the end, and where there may be no rows."""
+"""Loops that read arrays row by row (`LoopOverRows`) are scans over the rows, also from the end, and where there may be none."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,19 +20,25 @@ from jaxport.codegen.burn.values import (
     tensor,
     tensor_type,
 )
-from jaxport.codegen.rust.nodes import (
+from jaxport.codegen.rust.text import number_text
+from jaxport.codegen.rust.tree import (
     Array,
     Binary,
     Borrow,
+    Identifier,
     Invocation,
+    Let,
     Literal,
     Method,
+    Number,
+    RustExpression,
     RustRange,
+    RustStatement,
+    Tuple,
     Unary,
     method,
     path_call,
 )
-from jaxport.codegen.rust.text import number_text
 from jaxport.codegen.writing.literals import LARGEST_LITERAL
 from jaxport.importer.names import unique
 from jaxport.importer.traced.zero_sizes import may_be_nothing
@@ -64,14 +69,14 @@ class RustBody:
     """
 
     taken: set[str]
-    table: Callable[[np.ndarray], ast.expr]
+    table: Callable[[np.ndarray], RustExpression]
     is_inline: bool = False
-    statements: list[ast.stmt] = field(default_factory=list)
+    statements: list[RustStatement] = field(default_factory=list)
     sizes: set[str] = field(default_factory=set)
     helpers: set[str] = field(default_factory=set)
     uses_device: bool = False
     copied: set[str] = field(default_factory=set)
-    whole: ast.expr | None = None
+    whole: RustExpression | None = None
 
     # Names and statements ----------------------------------------------------------------------------------------
 
@@ -80,19 +85,17 @@ class RustBody:
         self.taken.add(chosen)
         return chosen
 
-    def let(self, node: ast.expr, wanted: str = "x", kind: str = "") -> ast.Name:
+    def let(self, node: RustExpression, wanted: str = "x", kind: str = "") -> Identifier:
         """Bind an expression to a name, which is returned."""
         if self.is_inline:
             raise NeedsStatements
         chosen = self.fresh(wanted)
-        target = ast.Name(chosen, ast.Store())
-        target.type = kind  # type: ignore[attr-defined]
-        self.statements.append(ast.Assign([target], node, lineno=0))
-        return ast.Name(chosen, ast.Load())
+        self.statements.append(Let(Identifier(chosen, type=kind), node))
+        return Identifier(chosen)
 
     def bound(self, value: TypedValue, wanted: str = "x") -> TypedValue:
         """Return a value that may be read several times."""
-        if value.node is None or isinstance(value.node, ast.Name):
+        if value.node is None or isinstance(value.node, Identifier):
             return value
         return replace(value, node=self.let(value.node, wanted, tensor_type(value.sizes, value.dtype)))
 
@@ -104,42 +107,42 @@ class RustBody:
 
     # Sizes -------------------------------------------------------------------------------------------------------
 
-    def size(self, size: Dim) -> ast.expr:
+    def size(self, size: Dim) -> RustExpression:
         node, names = size_node(size)
         self.sizes |= names
         return node
 
-    def number(self, size: Dim) -> ast.expr:
+    def number(self, size: Dim) -> RustExpression:
         """Return a size that stays what it is in all modules of a class."""
         return self.size(size) if is_dim(size) else Literal(str(int(size)))
 
-    def signed(self, size: Dim) -> ast.expr:
+    def signed(self, size: Dim) -> RustExpression:
         node, names = signed_node(size)
         self.sizes |= names
         return node
 
-    def shape(self, sizes: Sequence[Dim]) -> ast.expr:
+    def shape(self, sizes: Sequence[Dim]) -> RustExpression:
         """Return the sizes of a tensor; of one without axes, that of its one element."""
-        return Array([self.size(size) for size in sizes] or [ast.Constant(1)])
+        return Array([self.size(size) for size in sizes] or [Number(1)])
 
     # Tensors -----------------------------------------------------------------------------------------------------
 
-    def helper(self, name: str, *arguments: ast.expr, generics: str = "") -> Invocation:
+    def helper(self, name: str, *arguments: RustExpression, generics: str = "") -> Invocation:
         """Return the call of a helper function."""
         self.helpers.add(name)
         return path_call(f"{name}::<{generics}>" if generics else name, *arguments)
 
-    def device(self) -> ast.expr:
+    def device(self) -> RustExpression:
         self.uses_device = True
-        return Borrow(ast.Name("device", ast.Load()))
+        return Borrow(Identifier("device"))
 
-    def options(self, dtype: np.dtype) -> ast.expr:
+    def options(self, dtype: np.dtype) -> RustExpression:
         """Return where and of which type a tensor is created."""
         if kind_of(dtype) == "Bool":
             return self.device()
-        return ast.Tuple([self.device(), Literal(f"DType::{dtype_name(dtype)}")], ast.Load())
+        return Tuple([self.device(), Literal(f"DType::{dtype_name(dtype)}")])
 
-    def literal(self, number: RuntimeValue, dtype: np.dtype) -> ast.expr:
+    def literal(self, number: RuntimeValue, dtype: np.dtype) -> RustExpression:
         """Return a number that meets tensors of a dtype."""
         if is_dim(number):
             number = self.signed(number)
@@ -154,7 +157,7 @@ class RustBody:
         suffix = "" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
         return _signed_literal(f"{value}{suffix}")
 
-    def tensor(self, value: TypedValue) -> ast.expr:
+    def tensor(self, value: TypedValue) -> RustExpression:
         """Return the whole tensor of a value."""
         if value.node is not None:
             if not value.is_broadcast:
@@ -162,14 +165,14 @@ class RustBody:
             return self.expanded(value.node, (*value.shape, 2) if is_complex(value.dtype) else value.shape)
         return self.created(value.known, value.shape, value.dtype)
 
-    def expanded(self, node: ast.expr, shape: Sequence[Dim]) -> ast.expr:
+    def expanded(self, node: RustExpression, shape: Sequence[Dim]) -> RustExpression:
         """Return a tensor whose axes of size 1 are repeated."""
         if any(may_be_nothing(size) or (not is_dim(size) and size == 0) for size in shape):
             whole = path_call("Shape::new", self.shape(shape))
             return method(node, "expand", whole, generics=f"{rank_of(shape)}, _")
         return method(node, "expand", self.shape(shape))
 
-    def created(self, known: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype) -> ast.expr:
+    def created(self, known: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype) -> RustExpression:
         """Return a new tensor of known elements."""
         kind = kind_of(dtype)
         generics = f"Tensor::<{rank_of(shape)}>" if kind == "Float" else f"Tensor::<{rank_of(shape)}, {kind}>"
@@ -182,7 +185,7 @@ class RustBody:
             uniform = dtype.type(0)
         if uniform is not None:
             made = self._uniform(uniform, shape, dtype, generics)
-            made.uniform = lambda: uniform  # type: ignore[attr-defined]  # a function, as sizes cannot be copied
+            made.fills = uniform
             return made
         assert isinstance(known, np.ndarray)
         steps = self._steps(known, dtype)
@@ -193,7 +196,7 @@ class RustBody:
         data = self._nested(known.reshape(static(shape) or (1,)), dtype)
         return path_call(f"{generics}::from_data", data, self.options(dtype))
 
-    def _steps(self, known: np.ndarray, dtype: np.dtype) -> ast.expr | None:
+    def _steps(self, known: np.ndarray, dtype: np.dtype) -> RustExpression | None:
         """Return many integers that grow by the same step as what they are; None if others are known."""
         if known.ndim != 1 or known.size <= LARGEST_LITERAL or dtype.kind not in "iu" or dtype.itemsize < 4:
             return None
@@ -206,7 +209,7 @@ class RustBody:
             return path_call("Tensor::arange", run, self.options(dtype))
         return path_call("Tensor::arange_step", run, Literal(str(step)), self.options(dtype))
 
-    def _uniform(self, number: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype, generics: str) -> ast.expr:
+    def _uniform(self, number: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype, generics: str) -> RustExpression:
         where = self.options(dtype)
         if kind_of(dtype) == "Bool":
             return path_call(f"{generics}::full", self.shape(shape), self.literal(number, dtype), where)
@@ -217,13 +220,13 @@ class RustBody:
             return Binary(path_call(f"{generics}::zeros", self.shape(shape), where), "+", self.literal(number, dtype))
         return path_call(f"{generics}::full", self.shape(shape), self.literal(number, dtype), where)
 
-    def _nested(self, array: np.ndarray, dtype: np.dtype) -> ast.expr:
+    def _nested(self, array: np.ndarray, dtype: np.dtype) -> RustExpression:
         if array.ndim == 0:
             literal = self.literal(array[()], dtype)
             return literal
         return Array([self._nested(row, dtype) for row in array])
 
-    def compact(self, value: TypedValue) -> ast.expr:
+    def compact(self, value: TypedValue) -> RustExpression:
         """Return a tensor that broadcasts to a value: of the same rank, with axes of size 1 where it is repeated."""
         if value.node is not None:
             return value.node
@@ -244,7 +247,7 @@ class RustBody:
             return value
         return tensor(self.shaped(self.tensor(value), value.shape, shape), shape, value.dtype)
 
-    def shaped(self, node: ast.expr, before: Sequence[Dim], after: Sequence[Dim]) -> ast.expr:
+    def shaped(self, node: RustExpression, before: Sequence[Dim], after: Sequence[Dim]) -> RustExpression:
         while isinstance(node, Method) and node.name in RESHAPING:
             node, before = node.receiver, ()
         if before and same(before, after or (1,)):
@@ -258,7 +261,7 @@ RESHAPING = ("reshape", "squeeze_dim", "squeeze_dims", "unsqueeze", "unsqueeze_d
 """Methods whose result has the elements of the tensor in the same order."""
 
 
-def _signed_literal(text: str) -> ast.expr:
+def _signed_literal(text: str) -> RustExpression:
     return Unary("-", Literal(text[1:])) if text.startswith("-") else Literal(text)
 
 

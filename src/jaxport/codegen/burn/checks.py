@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -10,8 +9,24 @@ from types import MappingProxyType
 from jax.export import SymbolicScope, symbolic_shape
 
 from jaxport.codegen.burn.values import signed_node, size_node, tensor_type
-from jaxport.codegen.rust.nodes import Array, Binary, Borrow, Literal, RustFunction, Try, method, path_call
 from jaxport.codegen.rust.text import function_text, quoted
+from jaxport.codegen.rust.tree import (
+    Array,
+    Binary,
+    Borrow,
+    ExpressionStatement,
+    Identifier,
+    Index,
+    Let,
+    Literal,
+    Return,
+    RustExpression,
+    RustFunction,
+    RustStatement,
+    Try,
+    method,
+    path_call,
+)
 from jaxport.codegen.writing.sizes import LINEAR
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.conditions import names_in
@@ -60,15 +75,18 @@ def check_text(
             continue  # nothing is read of it
         needed = [_needed(size, known, key, axis) for axis, size in enumerate(shape)] or [Literal("1")]
         declared = f"[{', '.join(map(size_text, shape or (1,)))}]"
-        dims = method(ast.Name(key, ast.Load()), "dims", borrows=True)
         empty = [Literal(str(axis)) for axis, size in enumerate(shape) if may_be_nothing(size)][:1]
         check = "check_cache" if empty else "check_shape"
-        called = path_call(check, Literal(quoted(label)), dims, Array(needed), Literal(quoted(declared)), *empty)
-        statements.append(ast.Expr(Try(called)))
+        called = path_call(
+            check, Literal(quoted(label)), _own_sizes(key), Array(needed), Literal(quoted(declared)), *empty
+        )
+        statements.append(ExpressionStatement(Try(called)))
     for key, elements in read.items():
-        label, own = Literal(quoted(inputs[key][0])), ast.Name(key, ast.Load())
+        label, own = Literal(quoted(inputs[key][0])), Identifier(key)
         sizes = [*elements.data.ravel()]
-        statements.append(ast.Expr(Try(path_call("check_elements", label, own, Literal(str(_least(sizes)))))))
+        statements.append(
+            ExpressionStatement(Try(path_call("check_elements", label, own, Literal(str(_least(sizes))))))
+        )
         wanted = {name for size in sizes for name in symbols(str(size))} - known
         made, found = element_statements({key: elements}, wanted, is_borrowed=True)
         statements += made
@@ -77,22 +95,25 @@ def check_text(
             declared = Literal(quoted(f"[{', '.join(map(str, sizes))}]"))
             called = path_call("sizes_in", own)
             needed = Array([_needed(size, known, "", 0) for size in sizes])
-            statements.append(ast.Expr(Try(path_call("check_sizes", label, called, needed, declared))))
+            statements.append(ExpressionStatement(Try(path_call("check_sizes", label, called, needed, declared))))
     for size, (least, most) in bounds.items():
         if size in known and (least > 1 or most is not None):
-            statements.append(ast.Expr(Try(size_check(size, (least, most)))))
+            statements.append(ExpressionStatement(Try(size_check(size, (least, most)))))
     statements += [_held(text) for text in constraints if names_in(text) <= known]
     last = statements[-1] if statements else None
-    if isinstance(last, ast.Expr) and isinstance(last.value, Try):
-        statements[-1] = ast.Return(last.value.value)
+    if isinstance(last, ExpressionStatement) and isinstance(last.value, Try):
+        statements[-1] = Return(last.value.value)
     else:
-        statements.append(ast.Return(Literal("Ok(())")))
+        statements.append(Return(Literal("Ok(())")))
     types = [f"&{tensor_type(variable.shape, variable.dtype)}" for _, variable in inputs.values()]
-    function = RustFunction("check", [*inputs], types, "Result<(), String>", statements, "", True, True, _DOCUMENTATION)
+    function = RustFunction(
+        "check", [*inputs], types, "Result<(), String>", statements,
+        is_method=True, is_public=True, documentation=_DOCUMENTATION,
+    )  # fmt: skip
     return function_text(function, [*known, *inputs], 1, spelled)
 
 
-def _held(constraint: str) -> ast.stmt:
+def _held(constraint: str) -> RustStatement:
     """Return the check of an equality or an inequality of sizes, of which no side is less than 0."""
     scope = SymbolicScope()
     names = {name: symbolic_shape(name, scope=scope)[0] for name in sorted(names_in(constraint))}
@@ -102,11 +123,11 @@ def _held(constraint: str) -> ast.stmt:
         left, right = _apart(str(difference if comparison == ">=" else -difference))
         if left.isdecimal():
             most = Literal(quoted(right)), size_node(evaluate(right, names))[0], Literal("0"), Literal(left)
-            return ast.Expr(Try(path_call("check_size", *most)))
+            return ExpressionStatement(Try(path_call("check_size", *most)))
     arguments = [
         part for side in (left, right) for part in (Literal(quoted(side.strip())), size_node(evaluate(side, names))[0])
     ]
-    return ast.Expr(Try(path_call("check_equal" if comparison == "==" else "check_at_least", *arguments)))
+    return ExpressionStatement(Try(path_call("check_equal" if comparison == "==" else "check_at_least", *arguments)))
 
 
 def _apart(difference: str) -> tuple[str, str]:
@@ -121,28 +142,28 @@ def _apart(difference: str) -> tuple[str, str]:
     return " + ".join(sides["+"]) or "0", " + ".join(sides["-"]) or "0"
 
 
-def check_statement(arguments: Sequence[str]) -> ast.stmt:
+def check_statement(arguments: Sequence[str]) -> RustStatement:
     """Return the statement of `forward` that panics with what `check` says."""
     # A size may be called `self`, and is spelled otherwise then.
-    called = method(Literal("self"), "check", *(Borrow(ast.Name(key, ast.Load())) for key in arguments), borrows=True)
+    called = method(Literal("self"), "check", *(Borrow(Identifier(key)) for key in arguments), borrows=True)
     return panicking(called)
 
 
-def size_check(size: str, bounds: Bounds) -> ast.expr:
+def size_check(size: str, bounds: Bounds) -> RustExpression:
     """Return the call that says whether a size is inside of bounds."""
     least, most = bounds
     end = Literal("usize::MAX" if most is None else str(most))
-    return path_call("check_size", Literal(quoted(size)), ast.Name(size, ast.Load()), Literal(str(least)), end)
+    return path_call("check_size", Literal(quoted(size)), Identifier(size), Literal(str(least)), end)
 
 
-def panicking(check: ast.expr) -> ast.stmt:
+def panicking(check: RustExpression) -> RustStatement:
     """Return the statement that panics with what a check says."""
-    return ast.Expr(method(check, "unwrap_or_else", Literal('|error| panic!("{error}")')))
+    return ExpressionStatement(method(check, "unwrap_or_else", Literal('|error| panic!("{error}")')))
 
 
 def element_statements(
     read: Mapping[str, HostValue], wanted: Collection[str], *, is_borrowed: bool = False
-) -> tuple[list[ast.stmt], set[str]]:
+) -> tuple[list[RustStatement], set[str]]:
     """`let [shape_0, shape_1] = sizes_in(&shape);`: return the statements that read sizes, and the names of those.
 
     Args:
@@ -150,27 +171,25 @@ def element_statements(
       wanted: the names that are needed.
       is_borrowed: whether the arguments are references.
     """
-    statements: list[ast.stmt] = []
+    statements: list[RustStatement] = []
     known: set[str] = set()
     for argument, elements in read.items():
-        targets: list[ast.expr] = []
-        solved: list[ast.stmt] = []
+        targets: list[Identifier] = []
+        solved: list[RustStatement] = []
         for size in map(str, elements.data.ravel()):
             linear = LINEAR.fullmatch(size)
             if linear is None or linear["name"] in known or linear["name"] not in wanted:
-                targets.append(ast.Name("_", ast.Store()))
+                targets.append(Identifier("_"))
                 continue
             known.add(linear["name"])
-            targets.append(ast.Name(linear["name"], ast.Store()))
-            node = _solved(ast.Name(linear["name"], ast.Load()), linear)
-            if not isinstance(node, ast.Name):
-                solved.append(ast.Assign([ast.Name(linear["name"], ast.Store())], node, lineno=0))
-        if any(ast.unparse(target) != "_" for target in targets):
-            own = ast.Name(argument, ast.Load())
+            targets.append(Identifier(linear["name"]))
+            node = _solved(Identifier(linear["name"]), linear)
+            if not isinstance(node, Identifier):
+                solved.append(Let(Identifier(linear["name"]), node))
+        if any(target.id != "_" for target in targets):
+            own = Identifier(argument)
             called = path_call("sizes_in", own if is_borrowed else Borrow(own))
-            pattern = ast.Tuple(targets, ast.Store())
-            pattern.is_array = True  # type: ignore[attr-defined]
-            statements += [ast.Assign([pattern], called, lineno=0), *solved]
+            statements += [Let(Array([*targets]), called), *solved]
     return statements, known
 
 
@@ -186,7 +205,7 @@ def _are_free(sizes: Sequence[Dim]) -> bool:
     return len({*names}) == len(sizes)
 
 
-def _solved(node: ast.expr, linear: re.Match[str]) -> ast.expr:
+def _solved(node: RustExpression, linear: re.Match[str]) -> RustExpression:
     """Return the size whose name is the only one in an expression that a number is."""
     if linear["sign"] == "+":
         node = method(node, "saturating_sub", Literal(linear["offset"]))
@@ -195,18 +214,18 @@ def _solved(node: ast.expr, linear: re.Match[str]) -> ast.expr:
     return Binary(node, "/", Literal(linear["factor"])) if linear["factor"] else node
 
 
-def _sizes(arguments: Mapping[str, Variable]) -> tuple[list[ast.stmt], set[str]]:
+def _sizes(arguments: Mapping[str, Variable]) -> tuple[list[RustStatement], set[str]]:
     """Return the statements that read sizes from the shapes of arguments, and their names."""
     known: set[str] = set()
-    statements: list[ast.stmt] = []
+    statements: list[RustStatement] = []
     read = {key: [*map(size_text, variable.shape)] for key, variable in arguments.items()}
     needed = {name for sizes in read.values() for size in sizes for name in symbols(size)}
     for key, sizes in read.items():
-        targets = [ast.Name(size if size in needed - known else "_", ast.Store()) for size in sizes]
+        targets = [Identifier(size if size in needed - known else "_") for size in sizes]
         for axis, target in enumerate(targets):  # a name may stand twice
             target.id = "_" if target.id in {other.id for other in targets[:axis]} else target.id
         if any(target.id != "_" for target in targets):
-            statements.append(ast.Assign([ast.Tuple([*targets], ast.Store())], ast.Attribute(ast.Name(key, ast.Load()), "shape", ast.Load()), lineno=0))  # fmt: skip
+            statements.append(Let(Array([*targets]), _own_sizes(key)))
         known |= {target.id for target in targets} - {"_"}
     for key, sizes in read.items():
         for axis, size in enumerate(sizes):
@@ -214,12 +233,12 @@ def _sizes(arguments: Mapping[str, Variable]) -> tuple[list[ast.stmt], set[str]]
             if linear is None or linear["name"] in known:
                 continue
             node = _solved(_own_size(key, axis), linear)
-            statements.append(ast.Assign([ast.Name(linear["name"], ast.Store())], node, lineno=0))
+            statements.append(Let(Identifier(linear["name"]), node))
             known.add(linear["name"])
     return statements, known
 
 
-def _needed(size: Dim, known: set[str], argument: str, axis: int) -> ast.expr:
+def _needed(size: Dim, known: set[str], argument: str, axis: int) -> RustExpression:
     """Return what a size has to be; one whose names are not known is what it is."""
     if not is_dim(size):
         return Literal(str(int(size)))
@@ -230,6 +249,9 @@ def _needed(size: Dim, known: set[str], argument: str, axis: int) -> ast.expr:
     return size_node(size)[0]
 
 
-def _own_size(argument: str, axis: int) -> ast.expr:
-    dims = method(ast.Name(argument, ast.Load()), "dims", borrows=True)
-    return ast.Subscript(dims, Literal(str(axis)), ast.Load())
+def _own_size(argument: str, axis: int) -> RustExpression:
+    return Index(_own_sizes(argument), Literal(str(axis)))
+
+
+def _own_sizes(argument: str) -> RustExpression:
+    return method(Identifier(argument), "dims", borrows=True)

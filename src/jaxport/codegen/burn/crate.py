@@ -148,13 +148,13 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         held = [text for text in assumed.told if "==" in text or len(names_in(text)) > 1]
         bounds = {name: assumed.bounds(name) for text in assumed.told for name in sorted(names_in(text))}
         definitions[-1].further = check_text(named, {**bounds, **assumed.checked}, spelled, read, held)
-        private.helpers |= {name for name in CHECK_HELPERS if f"{name}(" in definitions[-1].further}
+        private.helpers |= used(definitions[-1].further) & {*CHECK_HELPERS}
     parts = [one.text() for one in reversed(definitions)]
     if isinstance(result, tuple) and len(result) > MOST_TOGETHER:
         parts.insert(0, _outputs(structs, result))
     body = "\n\n".join([*parts, *private.sources])
-    private.helpers |= {name for name in CELL_HELPERS if f"{name}(" in body}
-    private.helpers |= {name for name in used(body) if name.removesuffix("Config") in QUANTIZED}
+    named = used(body)
+    private.helpers |= {name for name in named if name in CELL_HELPERS or name.removesuffix("Config") in QUANTIZED}
     helpers = helper_sources(private.helpers)
     lines = imports(body)
     if private.helpers:

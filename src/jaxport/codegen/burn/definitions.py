@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxport.codegen.burn.layers import DEFAULTS, KEYWORDS
-from jaxport.codegen.rust.nodes import RustFunction
-from jaxport.codegen.rust.text import expression_text, function_text
-from jaxport.codegen.writing.literals import attribute
+import numpy as np
 
-__all__ = ["Struct", "default_of", "modules_in", "snake_case"]
+from jaxport.codegen.burn.layers import DEFAULTS, KEYWORDS
+from jaxport.codegen.burn.values import kind_of, rank_of
+from jaxport.codegen.rust.text import expression_text, function_text
+from jaxport.codegen.rust.tree import (
+    Array,
+    FieldAccess,
+    For,
+    Identifier,
+    Index,
+    Literal,
+    Number,
+    RustExpression,
+    RustFunction,
+    Structure,
+    Tuple,
+    Zipped,
+    constant,
+    method,
+    names,
+    path_call,
+    rewritten,
+)
+from jaxport.codegen.writing.starts import Start
+
+__all__ = ["Struct", "default_of", "modules_in", "parameter", "snake_case"]
 
 MAKES = "Makes the module with new weights."
 
@@ -37,7 +57,7 @@ class Struct:
     name: str
     fields: dict[str, str]
     arguments: dict[str, str]
-    init: dict[str, ast.expr]
+    init: dict[str, RustExpression]
     method: RustFunction
     copied: Collection[str]
     title: str
@@ -46,11 +66,7 @@ class Struct:
 
     def text(self) -> str:
         """Return its definition: with `new` and `forward`, or with a configuration of its own where it takes arguments."""
-        uses_device = any(
-            isinstance(node, ast.Name) and node.id == "device"
-            for value in self.init.values()
-            for node in ast.walk(value)
-        )
+        uses_device = any(name.id == "device" for name in names(self.init.values()))
         device = f"{'' if uses_device else '_'}device: &Device"
         made = [f"            {self._field(key)}," for key in self.fields]
         lines = [f"/// {self.title}", "#[derive(Module, Debug)]", f"pub struct {self.name} {{"]
@@ -67,7 +83,7 @@ class Struct:
         config.append(f"pub struct {self.name}Config {{")
         for key, kind in self.arguments.items():
             default = default_of(key)
-            config += [] if default is None else [f"    #[config(default = {expression_text(ast.Constant(default))})]"]
+            config += [] if default is None else [f"    #[config(default = {expression_text(Number(default))})]"]
             config.append(f"    pub {key}: {kind},")
         config += ["}", "", f"impl {self.name}Config {{", f"    /// {MAKES}"]
         config += [f"    pub fn init(&self, {device}) -> {self.name} {{", f"        {self.name} {{", *made]
@@ -76,18 +92,36 @@ class Struct:
 
     def _field(self, key: str) -> str:
         """Return a field with its first value; arguments are fields of the configuration."""
-        value = expression_text(_Configured(self.arguments).visit(copy.deepcopy(self.init[key])))
+        value = expression_text(rewritten(copy.deepcopy(self.init[key]), self._configured))
         return key if value == key else f"{key}: {value}"
 
+    def _configured(self, node: RustExpression) -> RustExpression:
+        """Read arguments from the configuration: `self.stride`."""
+        if isinstance(node, Identifier) and node.id in self.arguments:
+            return FieldAccess(Identifier("self"), node.id)
+        return node
 
-class _Configured(ast.NodeTransformer):
-    """Reads arguments from the configuration: `self.stride`."""
 
-    def __init__(self, arguments: Collection[str]) -> None:
-        self.arguments = arguments
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return attribute(f"self.{node.id}") if node.id in self.arguments else node
+def parameter(shape: Sequence[int], dtype: np.dtype, is_trained: bool, start: Start = "zeros") -> RustExpression:
+    """Return a parameter as it begins, before a file fills it."""
+    sizes = Array([constant(int(size), "size") for size in shape or (1,)])
+    kind = kind_of(dtype)
+    made: RustExpression
+    if kind == "Float":
+        normal = Structure("Initializer::Normal", ["mean", "std"], [Literal("0.0"), Literal("0.02")])
+        initializer = normal if start == "random" else Literal(f"Initializer::{start.title()}")
+        made = method(initializer, "init", sizes, Identifier("device"))
+        made = made if is_trained else method(made, "set_require_grad", Literal("false"))
+    elif kind == "Int":
+        made = path_call(
+            "Param::initialized",
+            path_call("ParamId::new"),
+            path_call(f"Tensor::<{rank_of(shape)}, Int>::zeros", sizes, Identifier("device")),
+        )
+    else:
+        empty = path_call(f"Tensor::<{rank_of(shape)}, Int>::zeros", sizes, Identifier("device"))
+        made = path_call("Param::initialized", path_call("ParamId::new"), method(empty, "bool"))
+    return made
 
 
 def default_of(argument: str) -> float | None:
@@ -109,17 +143,13 @@ def snake_case(name: str) -> str:
     return f"{text}_" if text in KEYWORDS.split() else text
 
 
-def modules_in(loop: ast.For) -> list[ast.Name]:
+def modules_in(loop: For) -> list[str]:
     """Return the names of modules that a loop goes over: they are references."""
-    sources = (
-        loop.iter.args
-        if isinstance(loop.iter, ast.Call) and getattr(loop.iter.func, "id", "") == "zip"
-        else [loop.iter]
-    )
-    targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+    sources = loop.over.values if isinstance(loop.over, Zipped) else [loop.over]
+    targets = loop.target.elements if isinstance(loop.target, Tuple) else [loop.target]
     pairs = zip(targets, sources, strict=False)
     return [
-        target
+        target.id
         for target, source in pairs
-        if isinstance(target, ast.Name) and isinstance(source, ast.Attribute | ast.Subscript)
+        if isinstance(target, Identifier) and isinstance(source, FieldAccess | Index)
     ]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from jaxport import jaxprs
 from jaxport.codegen.burn.body import RustBody
@@ -15,7 +16,7 @@ from jaxport.codegen.burn.rules import complexes, control, elementwise, indexing
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, WITHOUT_EFFECT
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_complex, kind_of
 from jaxport.codegen.rust.text import expression_text
-from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.importer.values.host import is_dim
 from jaxport.jaxprs.dims import static
 from jaxport.jaxprs.rewrite import evaluated
 from jaxport.jaxprs.walk import interpret
@@ -41,9 +42,9 @@ UNFOLDED = {
 }
 
 
-def constant(array: RuntimeValue) -> TypedValue:
+def constant(value: ArrayLike) -> TypedValue:
     """Return a known array; one whose elements are all the same is their number."""
-    array = np.asarray(array)
+    array = np.asarray(value)
     if not array.size:
         return TypedValue(array.shape, array.dtype, known=np.zeros((), array.dtype)[()])
     if array.size > 1 and array.dtype.kind != "V":
@@ -56,7 +57,7 @@ def constant(array: RuntimeValue) -> TypedValue:
 
 
 def printed(
-    body: RustBody, jaxpr: RuntimeValue, consts: Sequence[RuntimeValue], values: Sequence[TypedValue]
+    body: RustBody, jaxpr: jaxprs.Jaxpr, consts: Sequence[ArrayLike], values: Sequence[TypedValue]
 ) -> list[TypedValue]:
     """Print a program on values into a body, and return its results.
 
@@ -67,9 +68,9 @@ def printed(
     uses = results_only + _reads(jaxpr)
 
     wraps = _wraps(jaxpr, uses)
-    limits: dict[RuntimeValue, TypedValue] = {}
+    limits: dict[jaxprs.Var, TypedValue] = {}
 
-    def rule(equation: RuntimeValue, operands: list[TypedValue]) -> list[TypedValue]:
+    def rule(equation: jaxprs.JaxprEqn, operands: list[TypedValue]) -> list[TypedValue]:
         wrapped = wraps.get(equation.outvars[0]) if len(equation.outvars) == 1 else None
         if wrapped is not None and equation.primitive.name == "add":
             limits[equation.outvars[0]] = operands[1]
@@ -81,7 +82,7 @@ def printed(
         results = folded if folded is not None else _printed(body, equation, operands)
         return [named(variable, value) for variable, value in zip(equation.outvars, results, strict=True)]
 
-    def named(variable: RuntimeValue, value: TypedValue) -> TypedValue:
+    def named(variable: jaxprs.Var, value: TypedValue) -> TypedValue:
         """Return a value under a name if it is read several times, or is long."""
         is_operand = uses[variable] > results_only[variable] and not body.is_inline
         is_long = is_operand and value.node is not None and len(expression_text(value.node)) > LONGEST
@@ -93,7 +94,7 @@ def printed(
     return interpret(jaxpr, [*map(constant, consts), *given], rule, _literal)
 
 
-def _wraps(jaxpr: RuntimeValue, uses: Counter[RuntimeValue]) -> dict[RuntimeValue, RuntimeValue]:
+def _wraps(jaxpr: jaxprs.Jaxpr, uses: Counter[jaxprs.Var]) -> dict[jaxprs.Var, jaxprs.Var]:
     """Return the variables that are indices counted from the start, `where(i < 0, i + n, i)`, and the sums in them.
 
     Each has the variable of its sum, `i + n`, and that has itself. What only they read is taken out of `uses`.
@@ -102,11 +103,11 @@ def _wraps(jaxpr: RuntimeValue, uses: Counter[RuntimeValue]) -> dict[RuntimeValu
     times = Counter(equations)
     made = {variable: equation for equation in equations for variable in equation.outvars}
 
-    def maker(atom: RuntimeValue, name: str) -> RuntimeValue:
+    def maker(atom: jaxprs.Atom, name: str) -> jaxprs.JaxprEqn | None:
         equation = None if isinstance(atom, jaxprs.Literal) else made.get(atom)
         return equation if equation is not None and equation.primitive.name == name else None
 
-    def is_size(atom: RuntimeValue) -> bool:
+    def is_size(atom: jaxprs.Atom) -> bool:
         if isinstance(atom, jaxprs.Literal):
             return bool(atom.val >= 0)
         equation = made.get(atom)
@@ -114,17 +115,24 @@ def _wraps(jaxpr: RuntimeValue, uses: Counter[RuntimeValue]) -> dict[RuntimeValu
             return equation is not None
         return equation.primitive.name in ("convert_element_type", "mul", "add") and all(map(is_size, equation.invars))
 
-    wraps: dict[RuntimeValue, RuntimeValue] = {}
+    wraps: dict[jaxprs.Var, jaxprs.Var] = {}
     for equation in dict.fromkeys(equations):
         if equation.primitive.name != "select_n" or len(equation.invars) != 3:
             continue
         which, index, other = equation.invars
-        negative, total, count = maker(which, "lt"), maker(other, "add"), times[equation]
-        if negative is None or total is None or isinstance(index, jaxprs.Literal) or index.aval.dtype.itemsize < 4:
+        if not (isinstance(which, jaxprs.Var) and isinstance(index, jaxprs.Var) and isinstance(other, jaxprs.Var)):
+            continue
+        negative, total, count, dtype = (
+            maker(which, "lt"),
+            maker(other, "add"),
+            times[equation],
+            jaxprs.aval_of(index).dtype,
+        )
+        if negative is None or total is None or dtype.itemsize < 4:
             continue
         zero = negative.invars[1]
         is_wrap = negative.invars[0] is index and total.invars[0] is index and is_size(total.invars[1])
-        is_wrap = is_wrap and isinstance(zero, jaxprs.Literal) and zero.val == 0 and index.aval.dtype.kind == "i"
+        is_wrap = is_wrap and isinstance(zero, jaxprs.Literal) and zero.val == 0 and dtype.kind == "i"
         if is_wrap and uses[which] == count and uses[other] == count:
             wraps |= {equation.outvars[0]: other, other: other}
             uses[index] -= 2 * count
@@ -136,18 +144,18 @@ UNUSED = TypedValue((), np.dtype(np.int32), known=np.int32(0))
 """What stands for results that nothing reads."""
 
 
-def _reads(jaxpr: RuntimeValue) -> Counter[RuntimeValue]:
+def _reads(jaxpr: jaxprs.Jaxpr) -> Counter[jaxprs.Var]:
     """Return how often the equations of a program read each variable."""
     return Counter(
         atom for equation in _equations(jaxpr) for atom in equation.invars if not isinstance(atom, jaxprs.Literal)
     )
 
 
-def _equations(jaxpr: RuntimeValue) -> list[RuntimeValue]:
+def _equations(jaxpr: jaxprs.Jaxpr) -> list[jaxprs.JaxprEqn]:
     """Return the equations of a program, those of the functions that it calls included."""
-    found: list[RuntimeValue] = []
+    found: list[jaxprs.JaxprEqn] = []
 
-    def note(equation: RuntimeValue, _: list[None]) -> list[None]:
+    def note(equation: jaxprs.JaxprEqn, _: list[None]) -> list[None]:
         found.append(equation)
         return [None] * len(equation.outvars)
 
@@ -155,16 +163,16 @@ def _equations(jaxpr: RuntimeValue) -> list[RuntimeValue]:
     return found
 
 
-def _literal(atom: RuntimeValue) -> TypedValue:
-    return constant(atom.val if not hasattr(atom.val, "dtype") else np.asarray(atom.val, atom.aval.dtype))
+def _literal(atom: jaxprs.Literal) -> TypedValue:
+    return constant(atom.val if not hasattr(atom.val, "dtype") else np.asarray(atom.val, jaxprs.aval_of(atom).dtype))
 
 
-def _printed(body: RustBody, equation: RuntimeValue, operands: Sequence[TypedValue]) -> list[TypedValue]:
+def _printed(body: RustBody, equation: jaxprs.JaxprEqn, operands: Sequence[TypedValue]) -> list[TypedValue]:
     name = equation.primitive.name
     rule = PRIMITIVES.get(name)
     if rule is None:
         raise NotPrintable(f"the primitive `{name}`", "Burn has no such operation; compute it outside of the model")
-    outs = [variable.aval for variable in equation.outvars]
+    outs = [jaxprs.aval_of(variable) for variable in equation.outvars]
     params = {key: value for key, value in jaxprs.parameters(equation).items() if key not in WITHOUT_EFFECT}
     if any(is_complex(value.dtype) for value in (*outs, *operands)) and rule is not control.called:
         if name not in complexes.OF_PARTS:
@@ -180,14 +188,14 @@ def _printed(body: RustBody, equation: RuntimeValue, operands: Sequence[TypedVal
     return [made] if isinstance(made, TypedValue) else list(made)
 
 
-def _folded(equation: RuntimeValue, operands: Sequence[TypedValue]) -> list[TypedValue] | None:
+def _folded(equation: jaxprs.JaxprEqn, operands: Sequence[TypedValue]) -> list[TypedValue] | None:
     """Return the results of an equation whose operands are known, and small."""
-    outs = [variable.aval for variable in equation.outvars]
+    outs = [jaxprs.aval_of(variable) for variable in equation.outvars]
     if outs and all(any(not is_dim(size) and size == 0 for size in out.shape) for out in outs):  # of no elements
         return [TypedValue(tuple(out.shape), out.dtype, known=out.dtype.type(0)) for out in outs]
     if not operands or equation.primitive.name in UNFOLDED or any(value.known is None for value in operands):
         return None
-    shapes_ = [(*value.shape,) for value in operands] + [(*variable.aval.shape,) for variable in equation.outvars]
+    shapes_ = [(*value.shape,) for value in operands] + [(*out.shape,) for out in outs]
     if any(is_dim(size) for shape in shapes_ for size in shape) or any(is_dim(value.known) for value in operands):
         return None
     if any(math.prod(static(shape)) > LARGEST_FOLDED for shape in shapes_):

@@ -57,7 +57,10 @@ def imports(text: str, further: Collection[str] = ()) -> list[str]:
 def used(text: str) -> set[str]:
     """Return the functions that a text calls, and the types, macros and modules that it names.
 
-    Methods and variables may have the names of functions.
+    Methods and variables may have the names of functions; texts and comments may have any.
+
+    >>> sorted(used('check("Slice //", x) // of Tensor'))
+    ['check']
     """
-    text = re.sub(r"//.*", "", text)
+    text = re.sub(r'"(?:[^"\\]|\\.)*"|//.*', "", text)
     return set(re.findall(r"(?<![.\w:])[a-z]\w*(?=\(|::|!)|(?<![.\w])[A-Z]\w*", text))

@@ -6,14 +6,30 @@ import ast
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jaxport.codegen.burn.imports import NAMES
-from jaxport.codegen.rust.nodes import Array, Literal, Method, RustRange, Slices, method, path_call
+from jaxport.codegen.rust.from_python import expression_of
+from jaxport.codegen.rust.tree import (
+    Array,
+    FieldAccess,
+    Identifier,
+    Literal,
+    Method,
+    Number,
+    RustExpression,
+    RustRange,
+    Slices,
+    constant,
+    method,
+    names,
+    path_call,
+    rewritten,
+)
 from jaxport.codegen.tree import Layer
-from jaxport.codegen.writing.dialect import Constructor, Dialect, Field, constant, keywords
+from jaxport.codegen.writing.dialect import Constructor, Dialect, Field
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import RuntimeValue
 
@@ -33,44 +49,53 @@ DEFAULTS = {
 """Options that are left out if they have these values."""
 
 
-def _config(name: str, sizes: Sequence[ast.expr], options: Mapping[str, ast.expr], has_device: bool = True) -> ast.expr:
+@dataclass(frozen=True)
+class BuilderOption:
+    """A value that a configuration is given, and whether it is the one that it has without that."""
+
+    value: RustExpression
+    is_default: bool = False
+
+
+def _config(
+    name: str, sizes: Sequence[RustExpression], options: Mapping[str, BuilderOption], has_device: bool = True
+) -> Method:
     """`LinearConfig::new(32, 64).with_bias(false).init(device)`."""
-    made: ast.expr = path_call(f"{name}Config::new", *sizes)
-    for key, value in options.items():
-        made = method(made, f"with_{key}", value)
-        made.is_default = getattr(value, "is_default", False)  # type: ignore[attr-defined]
-    return method(made, "init", *([ast.Name("device", ast.Load())] if has_device else []))
+    made: RustExpression = path_call(f"{name}Config::new", *sizes)
+    for key, option in options.items():
+        made = Method(made, f"with_{key}", [option.value], is_default=option.is_default)
+    return method(made, "init", *([Identifier("device")] if has_device else []))
 
 
-def _sizes(layer: Layer, *names: str) -> list[ast.expr]:
-    return [constant(layer.config[name], name) for name in names]
+def _sizes(layer: Layer, *roles: str) -> list[RustExpression]:
+    return [constant(layer.config[role], role) for role in roles]
 
 
-def _options(**options: float) -> dict[str, ast.expr]:
+def _options(**options: float) -> dict[str, BuilderOption]:
     """Return options as expressions; a number that is a default in float32 is that default."""
-    same = {key: DEFAULTS[key] for key, value in options.items() if np.float32(value) == np.float32(DEFAULTS[key])}
-    return keywords({**options, **same}, DEFAULTS)
-
-
-def _linear(layer: Layer) -> ast.expr:
-    return _config("Linear", _sizes(layer, "in_features", "out_features"), _options(bias="bias" in layer.weights))
-
-
-def _along(values: Sequence[int], role: str, default: int) -> ast.expr:
-    """Return a number for each axis: of one axis the number itself."""
-    made: ast.expr
-    if len(values) == 1:
-        made = constant(values[0], role)
-    else:
-        made = Array([constant(value, role) for value in values])
-    made.is_default = all(value == default for value in values)  # type: ignore[attr-defined]
+    made: dict[str, BuilderOption] = {}
+    for key, value in options.items():
+        default = DEFAULTS[key]
+        is_default = np.float32(value) == np.float32(default)
+        made[key] = BuilderOption(constant(default if is_default else value, key), bool(is_default))
     return made
 
 
-def _conv(layer: Layer) -> ast.expr:
+def _linear(layer: Layer) -> RustExpression:
+    return _config("Linear", _sizes(layer, "in_features", "out_features"), _options(bias="bias" in layer.weights))
+
+
+def _along(values: Sequence[int], role: str, default: int) -> BuilderOption:
+    """Return a number for each axis: of one axis the number itself."""
+    numbers = [constant(value, role) for value in values]
+    made = numbers[0] if len(numbers) == 1 else Array([*numbers])
+    return BuilderOption(made, all(value == default for value in values))
+
+
+def _conv(layer: Layer) -> RustExpression:
     config, rank = layer.config, len(layer.config["kernel_size"])
     channels = _sizes(layer, "in_features", "out_features")
-    kernel = _along(config["kernel_size"], "kernel_size", -1)
+    kernel = _along(config["kernel_size"], "kernel_size", -1).value
     sizes = [*channels, kernel] if rank == 1 else [Array(channels), kernel]
     pads = config["padding"]
     if rank == 1:
@@ -80,10 +105,9 @@ def _conv(layer: Layer) -> ast.expr:
         explicit = path_call("PaddingConfig2d::Explicit", *(constant(n, "padding") for n in (top, left, bottom, right)))
     else:
         explicit = path_call("PaddingConfig3d::Explicit", *(constant(low, "padding") for low, _ in pads))
-    explicit.is_default = not any(map(any, pads))  # type: ignore[attr-defined]
     options = {
         "stride": _along(config["strides"], "stride", 1),
-        "padding": explicit,
+        "padding": BuilderOption(explicit, is_default=not any(map(any, pads))),
         "dilation": _along(config["kernel_dilation"], "dilation", 1),
         **_options(groups=config["feature_group_count"], bias="bias" in layer.weights),
     }
@@ -106,12 +130,12 @@ def transposed_padding(layer: Layer) -> list[tuple[int, int]] | None:
     return made
 
 
-def _conv_transpose(layer: Layer) -> ast.expr:
+def _conv_transpose(layer: Layer) -> RustExpression:
     config, rank = layer.config, len(layer.config["kernel_size"])
     pads = transposed_padding(layer)
     assert pads is not None
     channels = _sizes(layer, "in_features", "out_features")
-    kernel = _along(config["kernel_size"], "kernel_size", -1)
+    kernel = _along(config["kernel_size"], "kernel_size", -1).value
     sizes = [Array(channels), kernel]
     options = {
         "stride": _along(config["strides"], "stride", 1),
@@ -125,33 +149,33 @@ def _conv_transpose(layer: Layer) -> ast.expr:
     return _config(f"ConvTranspose{rank}d", sizes, options)
 
 
-def _layer_norm(layer: Layer) -> ast.expr:
+def _layer_norm(layer: Layer) -> RustExpression:
     options = _options(epsilon=layer.config["epsilon"], bias="bias" in layer.weights)
     return _config("LayerNorm", _sizes(layer, "num_features"), options)
 
 
-def _group_norm(layer: Layer) -> ast.expr:
+def _group_norm(layer: Layer) -> RustExpression:
     return _config("GroupNorm", _sizes(layer, "num_groups", "num_features"), _options(epsilon=layer.config["epsilon"]))
 
 
-def _rms_norm(layer: Layer) -> ast.expr:
+def _rms_norm(layer: Layer) -> RustExpression:
     return _config("RmsNorm", _sizes(layer, "num_features"), _options(epsilon=layer.config["epsilon"]))
 
 
-def _batch_norm(layer: Layer) -> ast.expr:
+def _batch_norm(layer: Layer) -> RustExpression:
     options = _options(epsilon=layer.config["epsilon"], momentum=round(1 - float(layer.config["momentum"]), 7))
     return _config("BatchNorm", _sizes(layer, "num_features"), options)
 
 
-def _embed(layer: Layer) -> ast.expr:
+def _embed(layer: Layer) -> RustExpression:
     return _config("Embedding", _sizes(layer, "num_embeddings", "features"), {})
 
 
-def _dropout(layer: Layer) -> ast.expr:
+def _dropout(layer: Layer) -> RustExpression:
     return _config("Dropout", _sizes(layer, "rate"), {}, has_device=False)
 
 
-def _quantized_linear(layer: Layer) -> ast.expr:
+def _quantized_linear(layer: Layer) -> RustExpression:
     roles = ["in_features", "out_features"] + ["bits", "block_size"] * (layer.kind == "QuantizedLinear")
     if layer.config.get("block_size", 0) is None:  # one block for each output
         config = layer.config
@@ -161,29 +185,29 @@ def _quantized_linear(layer: Layer) -> ast.expr:
     return _config(layer.kind, _sizes(layer, *roles), options)
 
 
-def _fake_quantize(layer: Layer) -> ast.expr:
+def _fake_quantize(layer: Layer) -> RustExpression:
     info = np.iinfo(layer.config["dtype"])
     return _config("FakeQuantize", [constant(float(info.min), "least"), constant(float(info.max), "most")], {})
 
 
-def _lstm(layer: Layer) -> ast.expr:
+def _lstm(layer: Layer) -> RustExpression:
     made = _config("Lstm", [*_sizes(layer, "in_features", "hidden_features"), _has_bias(layer)], {})
-    made.receiver = method(made.receiver, "with_batch_first", Literal("false"))  # type: ignore[attr-defined]
+    made.receiver = method(made.receiver, "with_batch_first", Literal("false"))
     if layer.config["reverse"]:
-        made.receiver = method(made.receiver, "with_reverse", Literal("true"))  # type: ignore[attr-defined]
+        made.receiver = method(made.receiver, "with_reverse", Literal("true"))
     return _with_own_biases("lstm", layer, made)
 
 
-def _gru(layer: Layer) -> ast.expr:
+def _gru(layer: Layer) -> RustExpression:
     made = _config("Gru", [*_sizes(layer, "in_features", "hidden_features"), _has_bias(layer)], {})
     return _with_own_biases("gru", layer, made)
 
 
-def _has_bias(layer: Layer) -> ast.expr:
-    return ast.Constant(any("bias" in role for role in layer.weights))
+def _has_bias(layer: Layer) -> RustExpression:
+    return Number(any("bias" in role for role in layer.weights))
 
 
-def _with_own_biases(name: str, layer: Layer, made: ast.expr) -> ast.expr:
+def _with_own_biases(name: str, layer: Layer, made: RustExpression) -> RustExpression:
     """Return a cell without those biases of Burn's that the model has not: of products of the state, all or all but one."""
     if "recurrent_bias" in layer.weights or not any("bias" in role for role in layer.weights):
         return made
@@ -234,7 +258,7 @@ def _own_gates(layer: Layer) -> dict[str, Field]:
     }
 
 
-def _attention(layer: Layer) -> ast.expr:
+def _attention(layer: Layer) -> RustExpression:
     made = _config("MultiHeadAttention", _sizes(layer, "in_features", "num_heads"), {})
     options = {"dropout": Literal("0.0")}
     if layer.config.get("is_causal"):  # what is hidden is so whatever the scores are
@@ -242,7 +266,7 @@ def _attention(layer: Layer) -> ast.expr:
     if "query_bias" not in layer.weights:
         options |= {f"{projection}_bias": Literal("false") for projection in ("query", "key", "value", "output")}
     for key, value in options.items():
-        made.receiver = method(made.receiver, f"with_{key}", value)  # type: ignore[attr-defined]
+        made.receiver = method(made.receiver, f"with_{key}", value)
     return made
 
 
@@ -366,15 +390,15 @@ def layer_type(layer: Layer) -> str:
     }.get(layer.kind, layer.kind)
 
 
-def forward(layer: Layer, part: ast.expr, inputs: Sequence[ast.expr]) -> ast.expr:
+def forward(layer: Layer, part: RustExpression, inputs: Sequence[RustExpression]) -> RustExpression:
     """Return the call of a layer."""
     if layer.kind == "MultiHeadAttention":
         of = "self_attn" if len(inputs) == 1 else "new"
         given = path_call(f"MhaInput::{of}", *inputs, *copy.deepcopy(inputs[1:]))
-        return ast.Attribute(method(part, "forward", given, borrows=True), "context", ast.Load())
+        return FieldAccess(method(part, "forward", given, borrows=True), "context")
     if layer.kind == "Embed" and len(layer.inputs[0].shape) != 2:
         (indices,) = inputs
-        table = method(ast.Attribute(part, "weight", ast.Load()), "val")
+        table = method(FieldAccess(part, "weight"), "val")
         rank = len(layer.inputs[0].shape)
         if rank == 1:
             return method(table, "select", Literal("0"), indices)
@@ -384,7 +408,7 @@ def forward(layer: Layer, part: ast.expr, inputs: Sequence[ast.expr]) -> ast.exp
     return method(part, "forward", *inputs)
 
 
-def last_step(rows: ast.expr, is_reversed: bool) -> ast.expr:
+def last_step(rows: RustExpression, is_reversed: bool) -> RustExpression:
     """Return the state after the last step of a sequence, which is the first where it is gone through from its end."""
     end = RustRange(None, Literal("1"), 1) if is_reversed else RustRange(Literal("-1"), None, 1)
     return method(method(rows, "slice_dim", Literal("0"), Slices([end])), "squeeze_dim", Literal("0"), generics="2")
@@ -421,8 +445,8 @@ def camel_case(name: str) -> str:
     return "".join(word[:1].upper() + word[1:] for word in words)
 
 
-def _value(weight: ast.expr) -> ast.expr:
-    return method(weight, "val", borrows=True)
+def _value(weight: ast.expr) -> RustExpression:
+    return method(expression_of(weight), "val", borrows=True)
 
 
 def _refused(*_: object) -> RuntimeValue:
@@ -452,16 +476,13 @@ BURN = Dialect(
 """Burn, the deep-learning framework in Rust."""
 
 
-def without_default_options(tree: ast.expr) -> ast.expr:
+def without_default_options(tree: RustExpression) -> RustExpression:
     """Return an expression without the options that have their default; it is changed."""
 
-    class Remove(ast.NodeTransformer):
-        def visit(self, node: ast.AST) -> RuntimeValue:
-            node = self.generic_visit(node)
-            if not isinstance(node, Method) or not getattr(node, "is_default", False):
-                return node
-            # An argument of the constructor has other values in other modules.
-            varies = any(isinstance(inner, ast.Name) for argument in node.arguments for inner in ast.walk(argument))
-            return node if varies else node.receiver
+    def without(node: RustExpression) -> RustExpression:
+        if not isinstance(node, Method) or not node.is_default:
+            return node
+        # An argument of the constructor has other values in other modules.
+        return node if any(names(node.arguments)) else node.receiver
 
-    return Remove().visit(tree)
+    return rewritten(tree, without)

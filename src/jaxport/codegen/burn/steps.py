@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import copy
 import inspect
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,8 +20,21 @@ from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.registry import CALLS
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor, tensor_type
 from jaxport.codegen.rewriting.steps import reads
-from jaxport.codegen.rust.nodes import Borrow, RustFunction, path_call, returned_at_once
+from jaxport.codegen.rust.from_python import statements_of
 from jaxport.codegen.rust.text import function_text
+from jaxport.codegen.rust.tree import (
+    Borrow,
+    Identifier,
+    Let,
+    Return,
+    RustExpression,
+    RustFunction,
+    RustStatement,
+    method,
+    path_call,
+    returned_at_once,
+    rewrite_parts,
+)
 from jaxport.codegen.writing.sizes import size_statements
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue, RuntimeValue
@@ -67,7 +80,7 @@ class Functions:
         """The names of sizes, as recorded and as Rust spells them: no variable may hide one."""
         return {*self.sizes, *self.sizes.values()}
 
-    def helper(self, name: str, *arguments: ast.expr, generics: str = "") -> ast.expr:
+    def helper(self, name: str, *arguments: RustExpression, generics: str = "") -> RustExpression:
         """Return the call of a helper function."""
         self.helpers.add(name)
         return path_call(f"{name}::<{generics}>" if generics else name, *arguments)
@@ -97,12 +110,12 @@ class StepPrinter:
     """
 
     functions: Functions
-    expression_of: Callable[[Variable], ast.expr]
-    stored: Callable[[HostValue], ast.expr]
+    expression_of: Callable[[Variable], RustExpression]
+    stored: Callable[[HostValue], RustExpression]
     sizes: set[str]
     uses_device: bool = False
 
-    def expression(self, step: Step) -> ast.expr:
+    def expression(self, step: Step) -> RustExpression:
         """Return the expression that computes a step.
 
         Raises:
@@ -123,11 +136,11 @@ class StepPrinter:
         self.functions.helpers |= body.helpers
         self.uses_device |= body.uses_device
 
-    def _table(self, array: np.ndarray) -> ast.expr:
+    def _table(self, array: np.ndarray) -> RustExpression:
         return self.stored(HostValue(array))
 
     def _by_call(
-        self, body: RustBody, step: Step, expression_of: Callable[[Variable], ast.expr]
+        self, body: RustBody, step: Step, expression_of: Callable[[Variable], RustExpression]
     ) -> list[TypedValue] | None:
         """Return the results by the rule of the call; None if there is none, or if it leaves the call to its primitives."""
         key = (
@@ -171,7 +184,7 @@ class StepPrinter:
     def _known(self, host: HostValue) -> TypedValue:
         return tensor(self.stored(host), host.shape, np.dtype(host.to_jax().dtype))
 
-    def _function(self, step: Step) -> ast.expr:
+    def _function(self, step: Step) -> RustExpression:
         """Return the call of a private function that computes a step."""
         traced = _Traced(step)
         names = [*_argument_names(len(traced.variables), self.functions.size_names)]
@@ -179,8 +192,8 @@ class StepPrinter:
         tables: list[tuple[str, np.ndarray | HostValue]] = []
         body = RustBody({"device", *names, *self.functions.size_names}, lambda array: _parameter(body, tables, array))
 
-        def named(variable: Variable) -> ast.expr:
-            return ast.Name(by_variable[variable], ast.Load())
+        def named(variable: Variable) -> RustExpression:
+            return Identifier(by_variable[variable])
 
         results = self._by_call(body, step, named)
         if results is None:
@@ -191,9 +204,10 @@ class StepPrinter:
             ]
             results = _as_recorded(body, step, printed(body, traced.jaxpr.jaxpr, traced.jaxpr.consts, values))
         nodes = [body.tensor(value) for value in results]
-        statements = returned_at_once([*body.statements, ast.Return(together(nodes))])
+        statements = returned_at_once([*body.statements, Return(together(nodes))])
         shaped = {by_variable[v]: v for v in traced.variables}
-        prologue, missing = size_statements(shaped, body.sizes)
+        reading, missing = size_statements(shaped, body.sizes)
+        prologue = statements_of(reading)
         sizes = sorted(missing)
         parameters = [*names, *(key for key, _ in tables), *sizes]
         types = [tensor_type(v.shape, v.dtype) for v in traced.variables]
@@ -213,13 +227,13 @@ class StepPrinter:
                 prologue = [_device_of(tensors[0]), *prologue]
         kinds = [tensor_type(v.shape, v.dtype) for v in results]
         result_type = kinds[0] if len(kinds) == 1 else f"({', '.join(kinds)})"
-        import copy
 
         def make(name: str) -> str:
-            (statements_,) = copy.deepcopy(([*prologue, *statements],))
+            statements_ = copy.deepcopy([*prologue, *statements])
             if parameters and parameters[0] == "device":  # it is a reference already
-                statements_ = [_Referenced().visit(statement) for statement in statements_]
-            made = RustFunction(name, parameters, types, result_type, statements_, "", False, False, "")
+                for statement in statements_:
+                    rewrite_parts(statement, _referenced)
+            made = RustFunction(name, parameters, types, result_type, statements_)
             return function_text(made, [*body.copied, *body.sizes, *sizes, "device"], 0, self.functions.sizes)
 
         wanted = (
@@ -232,28 +246,23 @@ class StepPrinter:
         self.sizes |= {*sizes}
         arguments = [self.expression_of(v) for v in traced.variables]
         arguments += [self.stored(t if isinstance(t, HostValue) else HostValue(t)) for _, t in tables]
-        arguments += [ast.Name(size, ast.Load()) for size in sizes]
+        arguments += [Identifier(size) for size in sizes]
         if parameters and parameters[0] == "device":
             self.uses_device = True
             arguments = [body.device(), *arguments]
         return path_call(name, *arguments)
 
 
-class _Referenced(ast.NodeTransformer):
-    """Writes `device` in place of `&device`."""
-
-    def visit(self, node: ast.AST) -> RuntimeValue:
-        node = self.generic_visit(node)
-        if isinstance(node, Borrow) and isinstance(node.value, ast.Name) and node.value.id == "device":
-            return node.value
-        return node
+def _referenced(node: RustExpression) -> RustExpression:
+    """Return `device` in place of `&device`."""
+    is_device = isinstance(node, Borrow) and isinstance(node.value, Identifier) and node.value.id == "device"
+    return Identifier("device") if is_device else node
 
 
-def _read(node: ast.expr, variable: Variable) -> TypedValue:
+def _read(node: RustExpression, variable: Variable) -> TypedValue:
     """Return the value of a variable; a number that fills a tensor stays one where its expression stands."""
-    number = getattr(node, "uniform", None)
-    if number is not None:
-        return TypedValue(tuple(variable.shape), np.dtype(variable.dtype), known=number())
+    if node.fills is not None:
+        return TypedValue(tuple(variable.shape), np.dtype(variable.dtype), known=node.fills)
     return tensor(node, variable.shape, variable.dtype)
 
 
@@ -263,21 +272,17 @@ def _as_recorded(body: RustBody, step: Step, results: Sequence[TypedValue]) -> l
     return [converted(body, value, np.dtype(leaf.dtype)) for value, leaf in zip(results, leaves, strict=True)]
 
 
-def _device_of(name: str) -> ast.stmt:
-    from jaxport.codegen.rust.nodes import method
-
-    return ast.Assign(
-        [ast.Name("device", ast.Store())], method(ast.Name(name, ast.Load()), "device", borrows=True), lineno=0
-    )
+def _device_of(name: str) -> RustStatement:
+    return Let(Identifier("device"), method(Identifier(name), "device", borrows=True))
 
 
-def _parameter(body: RustBody, tables: list[tuple[str, RuntimeValue]], array: RuntimeValue) -> ast.expr:
+def _parameter(body: RustBody, tables: list[tuple[str, RuntimeValue]], array: RuntimeValue) -> RustExpression:
     for name, other in tables:
         if other is array:
-            return ast.Name(name, ast.Load())
+            return Identifier(name)
     name = body.fresh("table")
     tables.append((name, array))
-    return ast.Name(name, ast.Load())
+    return Identifier(name)
 
 
 def _argument_names(count: int, taken: Collection[str]) -> Iterator[str]:

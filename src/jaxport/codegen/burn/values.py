@@ -7,14 +7,13 @@ Burn broadcasts axes of size 1 in arithmetic.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.codegen.rust.nodes import Binary, Literal, Unary, method
+from jaxport.codegen.rust.tree import Binary, Identifier, Literal, Number, RustExpression, Unary, method
 from jaxport.errors import Refusal
 from jaxport.importer.traced.zero_sizes import size_text
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
@@ -121,7 +120,7 @@ class TypedValue:
 
     shape: tuple[Dim, ...]
     dtype: np.dtype
-    node: ast.expr | None = None
+    node: RustExpression | None = None
     sizes: tuple[Dim, ...] = ()
     known: RuntimeValue = None
 
@@ -158,14 +157,14 @@ def same(sizes: Sequence[Dim], others: Sequence[Dim]) -> bool:
     )
 
 
-def tensor(node: ast.expr, shape: Sequence[Dim], dtype: np.dtype) -> TypedValue:
+def tensor(node: RustExpression, shape: Sequence[Dim], dtype: np.dtype) -> TypedValue:
     """Return the value of a whole tensor."""
     if not is_complex(dtype):
         kind_of(dtype)
     return TypedValue(tuple(shape), np.dtype(dtype), node, tuple(shape))
 
 
-def size_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
+def size_node(size: Dim) -> tuple[RustExpression, frozenset[str]]:
     """Return a size as an expression of `usize`, and the names that it reads.
 
     >>> import jax.export
@@ -179,7 +178,7 @@ def size_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
     '(-1 as i64).rem_euclid(a as i64) as usize'
     """
     if not is_dim(size):
-        return ast.Constant(int(size)), frozenset()
+        return Number(int(size)), frozenset()
     text = size_text(size)
     expression = parse(text)
     names = symbols(text)
@@ -188,7 +187,7 @@ def size_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
     return Binary(_signed(expression), "as", Literal("usize")), names
 
 
-def signed_node(size: Dim) -> tuple[ast.expr, frozenset[str]]:
+def signed_node(size: Dim) -> tuple[RustExpression, frozenset[str]]:
     """Return a size as an expression of `i64`, and the names that it reads."""
     if not is_dim(size):
         return Literal(str(int(size))), frozenset()
@@ -246,16 +245,16 @@ def _rounded_up(whole: Expression, divisor: Expression) -> list[Expression]:
     return added[:-1] if numbers and not subtracted else []
 
 
-def _natural(expression: Expression) -> ast.expr:
-    return _sum(expression, lambda name: ast.Name(name, ast.Load()), "", "/", "%")
+def _natural(expression: Expression) -> RustExpression:
+    return _sum(expression, Identifier, "", "/", "%")
 
 
-def _signed(expression: Expression) -> ast.expr:
-    return _sum(expression, lambda name: Binary(ast.Name(name, ast.Load()), "as", Literal("i64")), "i64", "", "")
+def _signed(expression: Expression) -> RustExpression:
+    return _sum(expression, lambda name: Binary(Identifier(name), "as", Literal("i64")), "i64", "", "")
 
 
-def _sum(expression: Expression, named: RuntimeValue, kind: str, quotient: str, rest: str) -> ast.expr:
-    def made(part: Expression) -> ast.expr:
+def _sum(expression: Expression, named: RuntimeValue, kind: str, quotient: str, rest: str) -> RustExpression:
+    def made(part: Expression) -> RustExpression:
         return _sum(part, named, kind, quotient, rest)
 
     added, subtracted = _terms(expression)
@@ -269,7 +268,7 @@ def _sum(expression: Expression, named: RuntimeValue, kind: str, quotient: str, 
         return whole
     match expression.form:
         case "number":
-            return ast.Constant(expression.value) if not kind else Literal(str(expression.value))
+            return Number(expression.value) if not kind else Literal(str(expression.value))
         case "name":
             return named(expression.name)
         case "*":

@@ -10,60 +10,61 @@ they are `let mut` where they are bound.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from jaxport.codegen.rust.nodes import Borrow, Braces, Closure, IfElse, Method, While, clone
+from jaxport.codegen.rust.tree import (
+    Borrow,
+    Braces,
+    Closure,
+    ExpressionStatement,
+    FieldAccess,
+    For,
+    Identifier,
+    IfElse,
+    Index,
+    Let,
+    Method,
+    Return,
+    RustExpression,
+    RustFunction,
+    RustNode,
+    RustStatement,
+    While,
+    clone,
+    names,
+)
 from jaxport.importer.names import unique
 
-__all__ = ["Ownership", "live", "own"]
+__all__ = ["live", "own"]
+
+Binders = dict[str, Let | For | RustFunction]
+"""What binds each name: of a parameter, the function."""
 
 
-@dataclass(eq=False)
-class Ownership:
-    """What a function's statements need beyond their text.
+def own(function: RustFunction, copied: Collection[str]) -> None:
+    """Insert the clones that a function needs, in place, and note what is assigned to.
 
-    Attributes:
+    Args:
+      function: the function.
       copied: the names whose values are copied: sizes, references to modules.
-      mutable: the statements that bind names which are assigned to later, with these names.
-      assigning: the statements that assign to names bound before.
-      arguments: the parameters of the function that are assigned to.
     """
-
-    copied: Collection[str]
-    mutable: dict[ast.stmt, set[str]] = field(default_factory=dict)
-    assigning: set[ast.stmt] = field(default_factory=set)
-    arguments: set[str] = field(default_factory=set)
-
-
-def own(statements: list[ast.stmt], parameters: Sequence[str], copied: Collection[str]) -> Ownership:
-    """Insert the clones that statements need, in place, and return what else they need."""
-    facts = Ownership(copied)
-    _without_unread(statements, set())
-    _split_carried(statements, set(parameters))
-    _bind(statements, dict.fromkeys(parameters), facts, set())
-    _insert(statements, set(), facts)
-    return facts
+    _without_unread(function.body, set())
+    _split_carried(function.body, {*function.parameters})
+    _bind(function.body, dict.fromkeys(function.parameters, function), set())
+    _insert(function.body, set(), copied)
 
 
-def targets(statement: ast.stmt) -> set[str]:
+def targets(statement: RustStatement) -> set[str]:
     """Return the names that a statement binds or assigns to, those of a loop's body left out."""
-    if isinstance(statement, ast.Assign):
-        return {node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
-    return set()
+    return {name.id for name in names([statement.target])} if isinstance(statement, Let) else set()
 
 
-def reads(expression: ast.AST) -> list[ast.Name]:
-    """Return the uses of names in an expression, in the order of evaluation."""
-    return [name for name, _, _ in _uses(expression, None, "")]
-
-
-def live(statements: Sequence[ast.stmt], after: Collection[str]) -> set[str]:
+def live(statements: Sequence[RustStatement], after: Collection[str]) -> set[str]:
     """Return the names that are read by statements, or behind them, before they are bound."""
     alive = set(after)
     for statement in reversed(statements):
-        if isinstance(statement, ast.For | While):
+        if isinstance(statement, For | While):
             alive |= _live_in_loop(statement, alive)
         else:
             alive -= targets(statement)
@@ -71,17 +72,21 @@ def live(statements: Sequence[ast.stmt], after: Collection[str]) -> set[str]:
     return alive
 
 
-def _read(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement reads, those of the branches of a choice included."""
-    names = {name.id for name in reads(statement)}
-    for block in _branches(statement):
-        names |= live([*block.statements, ast.Expr(block.value)], ())
-    return names
+def _read(node: RustNode) -> set[str]:
+    """Return the names that a statement or an expression reads, those of the branches of a choice included."""
+    read = {use.name.id for use in _uses(node)}
+    for block in _branches(node):
+        read |= _live_in_block(block)
+    return read
 
 
-def _branches(statement: ast.AST) -> list[Braces]:
+def _live_in_block(block: Braces) -> set[str]:
+    return live([*block.statements, Return(block.value)], ())
+
+
+def _branches(node: RustNode) -> list[Braces]:
     """Return the branches of the choice that a statement is the result of, if it is one."""
-    value = getattr(statement, "value", None)
+    value = node.value if isinstance(node, Let | Return | ExpressionStatement) else None
     found: list[Braces] = []
     while isinstance(value, IfElse):
         found.append(value.then)
@@ -89,25 +94,21 @@ def _branches(statement: ast.AST) -> list[Braces]:
     return [*found, value] if isinstance(value, Braces) else found
 
 
-def _live_in_loop(loop: ast.For | While, after: Collection[str]) -> set[str]:
-    once = {name.id for name in reads(loop.iter)} if isinstance(loop, ast.For) else set()
+def _live_in_loop(loop: For | While, after: Collection[str]) -> set[str]:
+    once = _read(loop.over) if isinstance(loop, For) else set()
     return _live_in_rounds(loop, after) | once
 
 
-def _live_in_rounds(loop: ast.For | While, after: Collection[str]) -> set[str]:
-    if isinstance(loop, ast.For):
-        bound = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-        again = live(loop.body, after) - bound
-        return live(loop.body, {*after, *again}) - bound
-    inside = [*loop.before, ast.Expr(loop.condition), *loop.body]
-    again = live(inside, after)
-    return live(inside, {*after, *again})
+def _live_in_rounds(loop: For | While, after: Collection[str]) -> set[str]:
+    inside = loop.body if isinstance(loop, For) else [*loop.before, ExpressionStatement(loop.condition), *loop.body]
+    again = live(inside, after) - _bound(loop)
+    return live(inside, {*after, *again}) - _bound(loop)
 
 
-def _split_carried(statements: list[ast.stmt], known: set[str]) -> None:
+def _split_carried(statements: Sequence[RustStatement], known: set[str]) -> None:
     """Give the values that a round of a loop only has meanwhile names of their own, if they share that of a carried one."""
     for statement in statements:
-        if isinstance(statement, ast.For | While):
+        if isinstance(statement, For | While):
             _split_carried(statement.body, {*known, *_bound(statement)})
             inside = statement.body
             carried = {name for inner in inside for name in targets(inner)} & known
@@ -115,212 +116,204 @@ def _split_carried(statements: list[ast.stmt], known: set[str]) -> None:
                 places = [at for at, inner in enumerate(inside) if name in targets(inner)]
                 types = {_type_of(inside[at], name) for at in places}
                 if len(places) > 1 and len(types) > 1:
-                    _rename(inside, places, name, unique("h", {*known, *_names(inside)}))
+                    _rename(inside, places, name, unique("h", {*known, *(one.id for one in names(inside))}))
         known = known | targets(statement)
 
 
-def _bound(loop: ast.For | While) -> set[str]:
-    return (
-        {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-        if isinstance(loop, ast.For)
-        else set()
-    )
+def _bound(loop: For | While) -> set[str]:
+    return {name.id for name in names([loop.target])} if isinstance(loop, For) else set()
 
 
-def _names(statements: Sequence[ast.stmt]) -> set[str]:
-    return {node.id for inner in statements for node in ast.walk(inner) if isinstance(node, ast.Name)}
+def _type_of(statement: RustStatement, name: str) -> str:
+    assert isinstance(statement, Let)
+    return next(target.type for target in names([statement.target]) if target.id == name)
 
 
-def _type_of(statement: ast.stmt, name: str) -> str:
-    nodes = (node for target in getattr(statement, "targets", ()) for node in ast.walk(target))
-    return next(getattr(node, "type", "") for node in nodes if isinstance(node, ast.Name) and node.id == name)
-
-
-def _rename(statements: Sequence[ast.stmt], places: Sequence[int], name: str, other: str) -> None:
+def _rename(statements: Sequence[RustStatement], places: Sequence[int], name: str, other: str) -> None:
     """Rename the values between the first place that binds a name and the last."""
     first, last = places[0], places[-1]
     for at in range(first, last + 1):
         statement = statements[at]
-        if isinstance(statement, ast.Assign):
-            nodes = [node for node in ast.walk(statement.value) if at > first]
-            if at < last:
-                nodes += [node for target in statement.targets for node in ast.walk(target)]
-        else:
-            nodes = [*ast.walk(statement)]
-        for node in nodes:
-            if isinstance(node, ast.Name) and node.id == name:
-                node.id = other
+        within: list[RustNode] = [statement]
+        if isinstance(statement, Let):
+            within = [*[statement.value] * (at > first), *[statement.target] * (at < last)]
+        for one in names(within):
+            if one.id == name:
+                one.id = other
 
 
-def _bind(
-    statements: Sequence[ast.stmt], binders: dict[str, ast.stmt | None], facts: Ownership, after: set[str]
-) -> None:
-    """Find the assignments in loops to names that are bound before them.
-
-    `binders` has the statement that binds each name; None for a parameter.
-    """
+def _bind(statements: Sequence[RustStatement], binders: Binders, after: set[str]) -> None:
+    """Find the assignments in loops to names that are bound before them."""
     for index, statement in enumerate(statements):
-        if isinstance(statement, ast.For | While):
+        if isinstance(statement, For | While):
             behind = live(statements[index + 1 :], after)
             wanted = behind | _live_in_loop(statement, behind)
-            inner = {**binders, **dict.fromkeys(_bound(statement), statement)}
-            if isinstance(statement, While):
-                _assign(statement.before, inner, wanted, facts)
-                _bind(statement.before, inner, facts, wanted)
-            _assign(statement.body, inner, wanted, facts)
-            _bind(statement.body, inner, facts, wanted)
+            inner = dict(binders)
+            if isinstance(statement, For):
+                inner |= dict.fromkeys(_bound(statement), statement)
+            else:
+                _assign(statement.before, inner, wanted)
+                _bind(statement.before, inner, wanted)
+            _assign(statement.body, inner, wanted)
+            _bind(statement.body, inner, wanted)
         elif (list_ := _extended(statement)) is not None:
-            _mark(list_, binders, facts)
+            _mark(list_, binders)
         else:
             for block in _branches(statement):
-                _bind(block.statements, dict(binders), facts, live([ast.Expr(block.value)], ()))
-            if statement not in facts.assigning:
+                _bind(block.statements, dict(binders), live([Return(block.value)], ()))
+            if isinstance(statement, Let) and not statement.assigns:
                 binders |= dict.fromkeys(targets(statement), statement)
 
 
-def _extended(statement: ast.stmt) -> str | None:
+def _extended(statement: RustStatement) -> str | None:
     """Return the list that a statement pushes a value to."""
-    value = statement.value if isinstance(statement, ast.Expr) else None
-    if isinstance(value, Method) and value.name == "push" and isinstance(value.receiver, ast.Name):
+    value = statement.value if isinstance(statement, ExpressionStatement) else None
+    if isinstance(value, Method) and value.name == "push" and isinstance(value.receiver, Identifier):
         return value.receiver.id
     return None
 
 
-def _assign(
-    body: list[ast.stmt], binders: dict[str, ast.stmt | None], wanted: Collection[str], facts: Ownership
-) -> None:
+def _assign(body: list[RustStatement], binders: Binders, wanted: Collection[str]) -> None:
     for inner in [*body]:
-        names = targets(inner) & binders.keys() & set(wanted)
-        if not names or not isinstance(inner, ast.Assign):
+        assigned = targets(inner) & binders.keys() & set(wanted)
+        if not assigned or not isinstance(inner, Let):
             continue
-        for name in names:
-            _mark(name, binders, facts)
-        if targets(inner) - names - {"_"}:  # some are bound, others assigned to
-            taken = {*binders, *_names(body)}
-            for name in sorted(names):
-                meanwhile = unique(f"next_{name}", taken)
-                taken.add(meanwhile)
-                for target in inner.targets:
-                    for node in ast.walk(target):
-                        if isinstance(node, ast.Name) and node.id == name:
-                            node.id = meanwhile
-                assignment = ast.Assign([ast.Name(name, ast.Store())], ast.Name(meanwhile, ast.Load()), lineno=0)
-                body.insert(body.index(inner) + 1, assignment)
-                facts.assigning.add(assignment)
-        else:
-            facts.assigning.add(inner)
+        for name in assigned:
+            _mark(name, binders)
+        if not targets(inner) - assigned - {"_"}:
+            inner.assigns = True
+            continue
+        taken = {*binders, *(one.id for one in names(body))}  # some are bound, others assigned to
+        for name in sorted(assigned):
+            meanwhile = unique(f"next_{name}", taken)
+            taken.add(meanwhile)
+            for target in names([inner.target]):
+                if target.id == name:
+                    target.id = meanwhile
+            body.insert(body.index(inner) + 1, Let(Identifier(name), Identifier(meanwhile), assigns=True))
 
 
-def _mark(name: str, binders: dict[str, ast.stmt | None], facts: Ownership) -> None:
-    binder = binders.get(name)
-    if binder is None:
-        facts.arguments.add(name)
-    else:
-        facts.mutable.setdefault(binder, set()).add(name)
+def _mark(name: str, binders: Binders) -> None:
+    if name in binders:
+        binders[name].mutable |= {name}
 
 
-def _without_unread(statements: list[ast.stmt], after: Collection[str]) -> None:
+def _without_unread(statements: list[RustStatement], after: Collection[str]) -> None:
     """Take out what binds values that nothing reads, in loops and branches first: no expression does anything but compute."""
     alive = set(after)
     for statement in [*reversed(statements)]:
-        if isinstance(statement, ast.Assign) and not targets(statement) & alive:
+        if isinstance(statement, Let) and not targets(statement) & alive:
             statements.remove(statement)
             continue
-        if isinstance(statement, ast.For | While):
+        if isinstance(statement, For | While):
             again = alive | _live_in_rounds(statement, alive)
             if isinstance(statement, While):
-                again |= live([*statement.before, ast.Expr(statement.condition)], again)
-            _without_unread(statement.body, again - _bound(statement) if isinstance(statement, ast.For) else again)
+                again |= live([*statement.before, ExpressionStatement(statement.condition)], again)
+            _without_unread(statement.body, again - _bound(statement))
             alive |= _live_in_loop(statement, alive)
             continue
         for block in _branches(statement):
-            _without_unread(block.statements, alive | {name.id for name in reads(block.value)})
+            _without_unread(block.statements, alive | _read(block.value))
         alive -= targets(statement)
         alive |= _read(statement)
 
 
-def _insert(statements: list[ast.stmt], after: Collection[str], facts: Ownership) -> None:
+def _insert(statements: Sequence[RustStatement], after: Collection[str], copied: Collection[str]) -> None:
     """Insert clones, from the last statement to the first; `after` are the names that are read behind them."""
     alive = set(after)
     for statement in [*reversed(statements)]:
-        if isinstance(statement, ast.For | While):
+        if isinstance(statement, For | While):
             again = alive | _live_in_rounds(statement, alive)
             once = _live_in_loop(statement, alive)
-            if isinstance(statement, ast.For):
-                read = live(statement.body, ())
-                for node in ast.walk(statement.target):
-                    if isinstance(node, ast.Name) and node.id not in read:
-                        node.id = "_"
-                _insert(statement.body, again - _bound(statement), facts)
-                _clones(_uses(statement.iter, statement, "iter"), again, facts)
+            if isinstance(statement, For):
+                _drop_unread(statement.target, live(statement.body, ()))
+                _insert(statement.body, again - _bound(statement), copied)
+                _clones(_uses(statement.over, statement, "over"), again, copied)
             else:
                 # The condition is followed by another round, or by what is behind the loop.
                 behind = live(statement.body, again) | alive
-                _insert([*statement.before, ast.Expr(statement.condition)], behind, facts)
-                _insert(statement.body, again, facts)
+                condition = ExpressionStatement(statement.condition)
+                _insert([*statement.before, condition], behind, copied)
+                statement.condition = condition.value
+                _insert(statement.body, again, copied)
             alive = again | once
             continue
-        _drop_unread(statement, alive)
+        if isinstance(statement, Let):
+            _drop_unread(statement.target, alive)
         alive -= targets(statement)
-        for block in _branches(statement):
-            last = ast.Return(block.value)
-            _insert([*block.statements, last], alive, facts)
-            assert last.value is not None
+        branches = _branches(statement)
+        for block in branches:
+            last = Return(block.value)
+            _insert([*block.statements, last], alive, copied)
             block.value = last.value
-        read = _read(statement)
-        inside = set().union(*(live([*b.statements, ast.Expr(b.value)], ()) for b in _branches(statement)))
-        _clones(_uses(statement, None, ""), alive | inside, facts)
-        alive |= read
+        _clones(_uses(statement), alive.union(*map(_live_in_block, branches)), copied)
+        alive |= _read(statement)
 
 
-def _drop_unread(statement: ast.stmt, alive: Collection[str]) -> None:
+def _drop_unread(target: RustExpression, alive: Collection[str]) -> None:
     """Bind what nothing reads to `_`."""
-    for target in statement.targets if isinstance(statement, ast.Assign) else ():
-        for node in ast.walk(target):
-            if isinstance(node, ast.Name) and node.id not in alive:
-                node.id = "_"
+    for name in names([target]):
+        if name.id not in alive:
+            name.id = "_"
 
 
-def _clones(uses: Iterable[tuple[ast.Name, ast.AST | None, str]], after: Collection[str], facts: Ownership) -> None:
+class Use(NamedTuple):
+    """A name that is read.
+
+    Attributes:
+      name: the name.
+      parent: the node around it; None if there is none.
+      place: the field of that node.
+      is_captured: whether it is in a closure, which may run many times.
+    """
+
+    name: Identifier
+    parent: RustNode | None
+    place: str
+    is_captured: bool
+
+
+def _clones(uses: Iterable[Use], after: Collection[str], copied: Collection[str]) -> None:
     """Clone the values whose use is not the last; `uses` are in the order of evaluation."""
     alive = set(after)
-    for node, parent, place in reversed([*uses]):
-        if node.id in facts.copied or parent is None:
+    for name, parent, place, is_captured in reversed([*uses]):
+        if name.id in copied or parent is None:
             continue
         borrowed = isinstance(parent, Method) and parent.borrows and place == "receiver"
-        borrowed = borrowed or isinstance(parent, Borrow | ast.Subscript | ast.Attribute)
-        if not borrowed and (node.id in alive or getattr(node, "captured", False)):
-            _replace(parent, place, node, clone(ast.Name(node.id, ast.Load())))
-        alive.add(node.id)
+        borrowed = borrowed or isinstance(parent, Borrow | Index | FieldAccess)
+        if not borrowed and (name.id in alive or is_captured):
+            _replace(parent, place, name, clone(Identifier(name.id)))
+        alive.add(name.id)
 
 
-def _uses(node: ast.AST, parent: ast.AST | None, place: str) -> Iterator[tuple[ast.Name, ast.AST | None, str]]:
+def _uses(node: RustNode, parent: RustNode | None = None, place: str = "", is_captured: bool = False) -> Iterator[Use]:
     """Yield the names that are read, in the order of evaluation, each with the node around it and its field there.
 
     The branches of a choice have statements of their own, and are left out.
     """
-    if isinstance(node, ast.Name):
-        if isinstance(node.ctx, ast.Load):
-            yield node, parent, place
-    elif isinstance(node, IfElse):
-        yield from _uses(node.condition, node, "condition")
-        if isinstance(node.otherwise, IfElse):
-            yield from _uses(node.otherwise, node, "otherwise")
-    elif isinstance(node, Closure):
-        for name, around, field_ in _uses(node.value, node, "value"):
-            if name.id not in node.parameters:
-                name.captured = True  # type: ignore[attr-defined]
-                yield name, around, field_
-    elif not isinstance(node, Braces):
-        fields = {ast.Assign: ("value",), ast.Call: ("args",)}  # the functions of Python's calls are no values
-        for field_name in fields.get(type(node), node._fields):
-            value = getattr(node, field_name, None)
-            for element in value if isinstance(value, list) else [value]:
-                if isinstance(element, ast.AST):
-                    yield from _uses(element, node, field_name)
+    match node:
+        case Identifier():
+            yield Use(node, parent, place, is_captured)
+        case Braces():
+            return
+        case IfElse():
+            yield from _uses(node.condition, node, "condition", is_captured)
+            if isinstance(node.otherwise, IfElse):
+                yield from _uses(node.otherwise, node, "otherwise", is_captured)
+        case Closure():
+            inside = _uses(node.value, node, "value", is_captured=True)
+            yield from (use for use in inside if use.name.id not in node.parameters)
+        case Let():
+            yield from _uses(node.value, node, "value", is_captured)
+        case _:
+            for part in node._fields:
+                value = getattr(node, part)
+                for element in value if isinstance(value, list) else [value]:
+                    if isinstance(element, RustNode):
+                        yield from _uses(element, node, part, is_captured)
 
 
-def _replace(parent: ast.AST, place: str, old: ast.AST, new: ast.AST) -> None:
+def _replace(parent: RustNode, place: str, old: RustExpression, new: RustExpression) -> None:
     value = getattr(parent, place)
     if isinstance(value, list):
         value[value.index(old)] = new

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from jaxport.codegen.structure.modules.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.codegen.writing.calls import CallPrinter
-from jaxport.codegen.writing.dialect import Dialect, SequenceForm, in_runs, listed, without_defaults
-from jaxport.codegen.writing.drafts import Draft, grouped, with_arguments, with_functions
+from jaxport.codegen.writing.dialect import Dialect, SequenceForm, in_runs, listed, with_role, without_defaults
+from jaxport.codegen.writing.drafts import Draft, grouped, returned_names, with_arguments, with_functions
 from jaxport.codegen.writing.fields import (
     Entry,
     Fields,
@@ -232,9 +232,21 @@ class Classes:
         """Return the method that computes a module."""
         return _method(arguments, sizes, body, result)
 
-    def _read(self, names: Collection[str]) -> tuple[list[ast.stmt], set[str]]:  # noqa: ARG002
+    def _read(self, names: Collection[str]) -> tuple[Sequence[ast.stmt], set[str]]:  # noqa: ARG002
         """Return the statements that read sizes from the elements of the model's arguments, and their names."""
         return [], set()
+
+    def _returned(self, method: ast.stmt) -> tuple[str, ...]:
+        """Return the names of the results of a method, or of the parts that make them."""
+        return returned_names(method)
+
+    def _argument(self, number: ast.Constant, role: str) -> ast.Constant:
+        """Return a number of a class as an argument of its constructor."""
+        return with_role(ast.Constant(number.value), role)
+
+    def _attribute(self, path: str) -> ast.expr:
+        """Return a name, or the attribute at a path."""
+        return attribute(path)
 
     def _fields(self, module: Module) -> Fields:
         """Return the attributes of a module; of a sequence the places of its elements."""
@@ -282,7 +294,8 @@ class Classes:
         sizes = tuple(sorted(missing))
         method = self._method(printer, arguments, sizes, [*prologue, *read, *body], result, is_root)
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
-        return Draft(module, name, fields, self._init(fields, module, printer.tables), method, sizes, printer.tables)
+        init, tables = self._init(fields, module, printer.tables), printer.tables
+        return Draft(module, name, fields, init, method, sizes, tables, self._returned(method))
 
     def _arguments(self, module: Module, taken: set[str]) -> dict[Variable, str]:
         def described(variable: Variable) -> str:
@@ -374,14 +387,12 @@ class Classes:
         activations |= {unique(f"activation_{at}", taken): p for at, p in enumerate([*functions.values()][1:], 2)}
         for draft in drafts:
             numbers = draft.numbers
-            values = {argument: copy.deepcopy(numbers[places[0]]) for argument, places in arguments.items()}
-            for argument, value in values.items():
-                value.role, value.is_default = argument, False  # type: ignore[attr-defined]
+            values = {argument: self._argument(numbers[places[0]], argument) for argument, places in arguments.items()}
             options = {argument: value for argument, value in values.items() if isinstance(value.value, bool)}
             chosen_functions = [attribute(text_of(draft.activations[places[0]])) for places in activations.values()]
             positional = [values[key] for key in values if key not in options]
             draft.constructor = made, (*positional, *chosen_functions), options
-        first = with_functions(with_arguments(first, arguments), activations)
+        first = with_functions(with_arguments(first, arguments, self._attribute), activations)
         self.definitions.append(self._class(made, first, arguments, columns, [*activations]))
 
     def _class(

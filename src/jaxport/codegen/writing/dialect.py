@@ -25,6 +25,7 @@ __all__ = [
     "keywords",
     "listed",
     "sized",
+    "with_role",
     "without_defaults",
 ]
 
@@ -133,9 +134,13 @@ def constant(value: Option, role: str) -> ast.expr:
         if isinstance(value, bool)
         else number(np.float32(value) if isinstance(value, float) and _is_single(value) else value)
     )
-    if isinstance(expression, ast.Constant):
-        expression.role = role  # type: ignore[attr-defined]
-    return expression
+    return with_role(expression, role) if isinstance(expression, ast.Constant) else expression
+
+
+def with_role(number: ast.Constant, role: str) -> ast.Constant:
+    """Return a number with the name that it has as an argument; it is changed."""
+    number.role = role  # type: ignore[attr-defined]
+    return number
 
 
 def keywords(options: Mapping[str, Option], defaults: Mapping[str, Option]) -> dict[str, ast.expr]:

@@ -17,7 +17,7 @@ from jaxport.codegen.writing.literals import attribute, name
 from jaxport.codegen.writing.numbers import Replacements, activations_of, numbers_of
 from jaxport.importer.values.host import HostValue
 
-__all__ = ["Draft", "grouped", "with_arguments", "with_functions"]
+__all__ = ["Draft", "grouped", "plain_name", "returned_names", "with_arguments", "with_functions"]
 
 
 @dataclass(eq=False)
@@ -32,6 +32,7 @@ class Draft:
       method: its `__call__`.
       sizes: the sizes that it takes as arguments because the shape of no argument has them.
       tables: its tensors that are no parameters, by attribute.
+      returned: the names of the results of the method, or of the parts that make them; empty for what has none.
       constructor: the name of the class that it has become an instance of, and its arguments, by position and keyword.
     """
 
@@ -42,6 +43,7 @@ class Draft:
     method: ast.stmt
     sizes: tuple[str, ...]
     tables: dict[str, HostValue]
+    returned: tuple[str, ...] = ()
     constructor: tuple[str, tuple[ast.expr, ...], Mapping[str, ast.expr]] = ("", (), MappingProxyType({}))
 
     @property
@@ -61,12 +63,6 @@ class Draft:
         return ast.Module(assigned, []), self.method
 
     @property
-    def returned(self) -> tuple[str, ...]:
-        """The names of the results of the method, or of the parts that make them; empty for what has none."""
-        ends = [node.value for node in ast.walk(self.method) if isinstance(node, ast.Return)]
-        return tuple(map(_name_of, ends[-1].elts)) if ends and isinstance(ends[-1], ast.Tuple) else ()
-
-    @property
     def activations(self) -> list[ast.Attribute]:
         """The activations that the method calls, and that may become arguments."""
         return activations_of(self.method)
@@ -77,16 +73,30 @@ class Draft:
         return [number for tree in self.trees for number in numbers_of(tree)]
 
 
+def returned_names(method: ast.stmt) -> tuple[str, ...]:
+    """Return the names of the results of a method, or of the parts that make them; empty for what has none."""
+    ends = [node.value for node in ast.walk(method) if isinstance(node, ast.Return)]
+    return tuple(map(_name_of, ends[-1].elts)) if ends and isinstance(ends[-1], ast.Tuple) else ()
+
+
 def _name_of(node: ast.expr) -> str:
     """Return the name that a value has, or that the part of the module has that computes it; empty for others and for `x`.
 
     >>> [_name_of(ast.parse(text, mode="eval").body) for text in ("key_2", "self.norm(x)", "x", "a + b")]
     ['key', 'norm', '', '']
     """
-    receiver = node.func if isinstance(node, ast.Call) else getattr(node, "receiver", node)
+    receiver = node.func if isinstance(node, ast.Call) else node
     if isinstance(receiver, ast.Attribute) and isinstance(receiver.value, ast.Name) and receiver.value.id == "self":
         return receiver.attr
-    text = receiver.id if isinstance(receiver, ast.Name) else ""
+    return plain_name(receiver.id) if isinstance(receiver, ast.Name) else ""
+
+
+def plain_name(text: str) -> str:
+    """Return what the name of a variable says: it without the number that tells it from others; nothing for a name of any value.
+
+    >>> [plain_name(text) for text in ("key_2", "x", "part_3")]
+    ['key', '', 'part']
+    """
     return "" if text in ("x", "part") else re.sub(r"_\d+$", "", text)
 
 
@@ -98,16 +108,19 @@ def grouped(drafts: Iterable[Draft], key: Callable[[Draft], list[str]]) -> list[
     return [*groups.values()]
 
 
-def with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]]) -> Draft:
-    """Return the draft with its arguments in place of numbers; those that the method reads are attributes, too."""
+def with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]], attribute: Callable[[str], ast.expr]) -> Draft:
+    """Return the draft with its arguments in place of numbers; those that the method reads are attributes, too.
+
+    `attribute` returns a name, or the attribute at a path.
+    """
     numbers, inner = draft.numbers, len(numbers_of(draft.trees[0]))
     replacements = Replacements()
     kept: dict[str, ast.expr] = {}
     for argument, places in arguments.items():
         for at in places:
-            replacements.expressions[numbers[at]] = name(argument) if at < inner else attribute(f"self.{argument}")
+            replacements.expressions[numbers[at]] = attribute(argument if at < inner else f"self.{argument}")
             if at >= inner:
-                kept[argument] = name(argument)
+                kept[argument] = attribute(argument)
     init = {key: replacements.visit(value) for key, value in draft.init.items()}
     return replace(draft, init={**kept, **init}, method=replacements.visit(draft.method))
 

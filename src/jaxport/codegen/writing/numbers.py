@@ -25,7 +25,7 @@ def numbers_of(tree: ast.AST) -> list[ast.Constant]:
     return [
         node
         for node in constants
-        if type(node.value) in (int, float) or (isinstance(node.value, bool) and hasattr(node, "role"))
+        if type(node.value) in (int, float) or (isinstance(node.value, bool) and getattr(node, "role", ""))
     ]
 
 
@@ -101,6 +101,10 @@ class Replacements(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         return self.expressions.get(node, node)
+
+    def visit_Number(self, node: ast.Constant) -> ast.expr:
+        """As a constant of Python: this is one of Rust."""
+        return self.visit_Constant(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)

@@ -83,16 +83,16 @@ def _looped(
     M: LoopInput,
     cond: LoopInput,
     v_initial: Sequence[RuntimeValue],
-    body: LoopBody,
+    graph: GraphFunction,
     bound: int | None,
-    rows: _Rows | None = None,
+    rows: _LoopRows | None = None,
 ) -> tuple[RuntimeValue, ...]:
     trips = None if M is None else known(M)
     if trips is not None and not trips.symbolic and int(trips) >= ENDLESS:
         M = trips = None
     go = host(True) if cond is None else known(cond)
-    iterated = _Iteration(body)
-    body = iterated if rows is None else _AtRows(iterated, rows)
+    iterated = _Iteration(graph)
+    body = iterated if rows is None else _AtRows(graph, rows)
     scans = body.output_count - 1 - len(v_initial)
     if go is not None and not go:
         trips = host(0)
@@ -116,7 +116,7 @@ def _looped(
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _LoopRows:
     """Arrays of which each iteration of a loop reads a row.
 
     Attributes:
@@ -153,8 +153,8 @@ class _Rows:
 class _AtRows(_Iteration):
     """The body of a loop, which is given the rows of its iteration."""
 
-    def __init__(self, body: _Iteration, rows: _Rows):
-        super().__init__(body.body)
+    def __init__(self, body: GraphFunction, rows: _LoopRows):
+        super().__init__(body)
         self.rows = rows
 
     def __call__(self, iteration: Tensor, go: RuntimeValue, *state: RuntimeValue) -> tuple[RuntimeValue, ...]:
@@ -163,15 +163,15 @@ class _AtRows(_Iteration):
 
 @op("jaxport", "LoopOverRows", since=1)
 def loop_over_rows(M, cond, *values, body, row_count, counts, bound: SizeBound = None):
-    """Run a loop whose last inputs are arrays that it goes over (see `jaxport.importer.resolving.scanned_rows`)."""
+    """Run a loop whose last inputs are arrays that it goes over (see `jaxport.importer.resolving.counted`)."""
     state = values[: -2 * row_count]
     arrays, lasts = values[-2 * row_count : -row_count], values[-row_count:]
-    return _looped(M, cond, state, body, bound, _Rows(arrays, lasts, bool(counts)))
+    return _looped(M, cond, state, body, bound, _LoopRows(arrays, lasts, bool(counts)))
 
 
 @op("jaxport", "RunningReduction", since=1)
 def running_reduction(M, cond, x, distance, size, *, body, function, axis, reverse):
-    """Return a running maximum, minimum or product (see `jaxport.importer.resolving.running_reductions`)."""
+    """Return a running maximum, minimum or product (see `jaxport.importer.resolving.counted`)."""
     length = known(size)
     if length is None or not dims.same(length.item(), x.shape[axis]):
         return loop(M, jnp.less(distance, size), x, distance, body=body)[0]
@@ -179,7 +179,7 @@ def running_reduction(M, cond, x, distance, size, *, body, function, axis, rever
 
 
 def _scanned(
-    trips: Dim, state: Sequence[RuntimeValue], body: PythonFunction, rows: _Rows | None = None
+    trips: Dim, state: Sequence[RuntimeValue], body: PythonFunction, rows: _LoopRows | None = None
 ) -> tuple[Tensor, ...]:
     """Run a loop whose number of iterations is known, if only as a symbolic size, and whose condition stays true."""
     counts = rows is None or rows.counts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Sequence
 
@@ -16,13 +15,13 @@ from jaxport.codegen.burn.rules.reductions import of_kind, on_numbers, reduced
 from jaxport.codegen.burn.rules.registry import call
 from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, part_of, stack as stacked
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
-from jaxport.codegen.rust.nodes import Array, Literal, Method, method, path_call
+from jaxport.codegen.rust.tree import Array, Literal, Method, RustExpression, method, path_call
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step
 from jaxport.jaxprs.dims import known
 
 
-def _like(x: TypedValue, node: ast.expr) -> TypedValue:
+def _like(x: TypedValue, node: RustExpression) -> TypedValue:
     return TypedValue(x.shape, x.dtype, node, x.sizes)
 
 
@@ -74,12 +73,13 @@ def matmul(body: RustBody, step: Step, a: TypedValue, b: TypedValue) -> TypedVal
     return tensor(method(left, "matmul", right), step.outputs.shape, a.dtype)
 
 
-def _is_transposed_table(node: ast.expr | None) -> bool:
+def _is_transposed_table(node: RustExpression | None) -> bool:
     """Whether an expression is the transpose of a parameter, as where the table of an embedding is also the head."""
-    return isinstance(node, Method) and node.name == "transpose" and getattr(node.receiver, "name", "") == "val"
+    turned = node.receiver if isinstance(node, Method) and node.name == "transpose" else None
+    return isinstance(turned, Method) and turned.name == "val"
 
 
-def _raised(node: ast.expr, rank: int, wanted: int) -> ast.expr:
+def _raised(node: RustExpression, rank: int, wanted: int) -> RustExpression:
     return node if rank == wanted else added_axes(node, [*range(wanted - rank)], wanted)
 
 
@@ -168,7 +168,7 @@ def dot_product_attention(
     return tensor(node, step.outputs.shape, query.dtype)
 
 
-def _some(node: ast.expr | None) -> ast.expr:
+def _some(node: RustExpression | None) -> RustExpression:
     return Literal("None") if node is None else path_call("Some", node)
 
 
@@ -187,7 +187,7 @@ def take(
     return converted(body, made, x.dtype)
 
 
-def _index(step: Step, node: ast.expr) -> ast.expr:
+def _index(step: Step, node: RustExpression) -> RustExpression:
     """Return indices in the type that they were recorded in: Burn has them in the device's own."""
     return method(node, "cast", Literal(f"IntDType::{dtype_name(np.dtype(step.outputs.dtype))}"))
 
@@ -273,12 +273,12 @@ def _turned(places: Sequence[RuntimeValue]) -> list[int]:
 
 
 def _cuts(x: TypedValue, places: Sequence[RuntimeValue]) -> list[tuple[Dim, Dim, int]] | None:
-    """Return the start, the end and the step along each axis of slices, if one begins at a size with a name; else None."""
+    """Return the start, the end and the step along each axis of slices, if one begins at a size with a name or has a step; else None."""
     if x.node is None or not all(isinstance(place, slice) for place in places):
         return None
-    if not any(is_dim(place.start) for place in places) or any(is_dim(place.step) for place in places):
+    if any(is_dim(place.step) or (place.step is not None and place.step < 1) for place in places):
         return None
-    if any(place.step is not None and place.step < 1 for place in places):
+    if not any(is_dim(place.start) or place.step not in (None, 1) for place in places):
         return None
     cuts: list[tuple[Dim, Dim, int]] = []
     for axis, size in enumerate(x.shape):
@@ -321,12 +321,13 @@ def _is_empty(*values: TypedValue) -> bool:
     return any(not is_dim(size) and size == 0 for value in values for size in value.shape)
 
 
-@call("helper.rotary")
+@call("helper.rotary", "helper.rotary_interleaved")
 def rotary(body: RustBody, step: Step, x: TypedValue, cos: TypedValue, sin: TypedValue) -> TypedValue | None:
     values = (x, cos, sin)
     if any(value.known is not None or len(value.shape) != len(x.shape) for value in values) or x.kind != "Float":
         return None
-    return tensor(body.helper("rotary", *map(body.tensor, values)), step.outputs.shape, x.dtype)
+    called = "rotary_interleaved" if step.name == "helper.rotary_interleaved" else "rotary"
+    return tensor(body.helper(called, *map(body.tensor, values)), step.outputs.shape, x.dtype)
 
 
 @call("helper.resized")

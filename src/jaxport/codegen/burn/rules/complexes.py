@@ -11,7 +11,7 @@ import numpy as np
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_complex, tensor
-from jaxport.codegen.rust.nodes import Literal, Vector, method, path_call
+from jaxport.codegen.rust.tree import Literal, Vector, method, path_call
 from jaxport.importer.values.host import RuntimeValue, is_dim
 
 Params = dict[str, RuntimeValue]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,7 +13,23 @@ from jaxport.codegen.burn.body import NeedsStatements, RustBody
 from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, tensor, tensor_type
-from jaxport.codegen.rust.nodes import Binary, Braces, IfElse, Literal, Method, RustRange, While, method, path_call
+from jaxport.codegen.rust.tree import (
+    Binary,
+    Braces,
+    ExpressionStatement,
+    For,
+    Identifier,
+    IfElse,
+    Let,
+    Literal,
+    Method,
+    RustExpression,
+    RustRange,
+    Tuple,
+    While,
+    method,
+    path_call,
+)
 from jaxport.importer.traced.zero_sizes import may_be_nothing
 from jaxport.importer.values.host import RuntimeValue, is_dim
 from jaxport.jaxprs.releases import definitions
@@ -62,19 +77,19 @@ def named(body: RustBody, value: TypedValue, wanted: str) -> TypedValue:
     return tensor(made, value.shape, value.dtype)
 
 
-def _pattern(body: RustBody, outs: Outs, wanted: str) -> tuple[ast.expr, list[TypedValue]]:
+def _pattern(body: RustBody, outs: Outs, wanted: str) -> tuple[RustExpression, list[TypedValue]]:
     names = [body.fresh(wanted) for _ in outs]
-    stored: list[ast.expr] = [ast.Name(one, ast.Store()) for one in names]
-    for node, out in zip(stored, outs, strict=True):
-        node.type = tensor_type(out.shape, out.dtype)  # type: ignore[attr-defined]
-    target = stored[0] if len(stored) == 1 else ast.Tuple(stored, ast.Store())
-    values = [tensor(ast.Name(one, ast.Load()), out.shape, out.dtype) for one, out in zip(names, outs, strict=True)]
+    stored: list[RustExpression] = [
+        Identifier(one, type=tensor_type(out.shape, out.dtype)) for one, out in zip(names, outs, strict=True)
+    ]
+    target = stored[0] if len(stored) == 1 else Tuple(stored)
+    values = [tensor(Identifier(one), out.shape, out.dtype) for one, out in zip(names, outs, strict=True)]
     return target, values
 
 
-def together(nodes: Sequence[ast.expr]) -> ast.expr:
+def together(nodes: Sequence[RustExpression]) -> RustExpression:
     """Return several results as a tuple, and one as it is."""
-    return nodes[0] if len(nodes) == 1 else ast.Tuple([*nodes], ast.Load())
+    return nodes[0] if len(nodes) == 1 else Tuple([*nodes])
 
 
 @primitive("cond")
@@ -93,9 +108,10 @@ def cond(
         raise NeedsStatements
     operands = tuple(body.bound(whole(body, value) if value.is_broadcast else value) for value in operands)
     index = body.tensor(which)
-    mask = index if which.kind == "Bool" else getattr(index, "mask", None)
+    cast = index.receiver if isinstance(index, Method) and index.casts_booleans else None
+    mask = index if which.kind == "Bool" else cast
     scalar = "i64" if mask is None else "bool"
-    node: ast.expr = method(index if mask is None else mask, "into_scalar", generics=scalar)
+    node: RustExpression = method(index if mask is None else mask, "into_scalar", generics=scalar)
     blocks: list[Braces] = []
     for branch in branches:
         inner = body.inner()
@@ -104,14 +120,14 @@ def cond(
         body.uses_device |= inner.uses_device
     if len(branches) == 2:
         condition = node if scalar == "bool" else Binary(node, ">", Literal("0"))
-        choice: ast.expr = IfElse(condition, blocks[1], blocks[0])
+        choice: Braces | IfElse = IfElse(condition, blocks[1], blocks[0])
     else:
         index = body.let(node, "branch", "i64")
         choice = blocks[-1]
         for number in reversed(range(len(blocks) - 1)):
             choice = IfElse(Binary(index, "<=", Literal(str(number))), blocks[number], choice)
     target, values = _pattern(body, outs, "x")
-    body.statements.append(ast.Assign([target], choice, lineno=0))
+    body.statements.append(Let(target, choice))
     return values
 
 
@@ -130,22 +146,22 @@ def _assign(body: RustBody, targets: Sequence[TypedValue], results: Sequence[Typ
     changed = [
         (t, r)
         for t, r in pairs
-        if not (isinstance(r.node, ast.Name) and isinstance(t.node, ast.Name) and r.node.id == t.node.id)
+        if not (isinstance(r.node, Identifier) and isinstance(t.node, Identifier) and r.node.id == t.node.id)
     ]
     if not changed:
         return
-    stored: list[ast.expr] = []
+    stored: list[RustExpression] = []
     for target, _ in changed:
-        assert isinstance(target.node, ast.Name)
-        stored.append(ast.Name(target.node.id, ast.Store()))
+        assert isinstance(target.node, Identifier)
+        stored.append(Identifier(target.node.id))
     nodes = [body.tensor(result) for _, result in changed]
-    pattern = stored[0] if len(stored) == 1 else ast.Tuple(stored, ast.Store())
-    body.statements.append(ast.Assign([pattern], together(nodes), lineno=0))
+    pattern = stored[0] if len(stored) == 1 else Tuple(stored)
+    body.statements.append(Let(pattern, together(nodes)))
 
 
 def _where(body: RustBody, condition: TypedValue, new: TypedValue, old: TypedValue) -> TypedValue:
     """Return new values where a condition holds, which is of the first axes; else the old ones."""
-    if isinstance(new.node, ast.Name) and isinstance(old.node, ast.Name) and new.node.id == old.node.id:
+    if isinstance(new.node, Identifier) and isinstance(old.node, Identifier) and new.node.id == old.node.id:
         return old
     axes, mask = tuple(range(len(condition.shape))), TypedValue(old.shape, condition.dtype)
     mask = PRIMITIVES["broadcast_in_dim"](body, condition, outs=[mask], broadcast_dimensions=axes)
@@ -197,12 +213,11 @@ def scan(
     lists = []
     for _out in collected:
         chosen = body.fresh("rows")
-        body.statements.append(ast.Assign([ast.Name(chosen, ast.Store())], ast.List([], ast.Load()), lineno=0))
+        body.statements.append(Let(Identifier(chosen), path_call("Vec::new")))
         lists.append(chosen)
     inside = body.inner()
     step = body.fresh("t")
-    index = ast.Name(step, ast.Load())
-    index.is_copied = True  # type: ignore[attr-defined]
+    index = Identifier(step)
     body.copied.add(step)
     parts = []
     for row in rows:
@@ -216,19 +231,19 @@ def scan(
     new, made = results[:num_carry], results[num_carry:]
     made = [inside.bound(whole(inside, value), "row") for value in made]
     for chosen, value in zip(lists, made, strict=True):
-        push = Method(ast.Name(chosen, ast.Load()), "push", [inside.tensor(value)], "", True)
-        inside.statements.append(ast.Expr(push))
+        push = method(Identifier(chosen), "push", inside.tensor(value), borrows=True)
+        inside.statements.append(ExpressionStatement(push))
     _assign(inside, carry, new)
     body.uses_device |= inside.uses_device
     times = body.size(length) if is_dim(length) else Literal(str(length))
-    counted: ast.expr = RustRange(Literal("0"), times, 1)
+    counted: RustExpression = RustRange(Literal("0"), times, 1)
     if reverse:
-        counted = Method(counted, "rev", [], "", True)
-    body.statements.append(ast.For(ast.Name(step, ast.Store()), counted, inside.statements, [], lineno=0))
+        counted = method(counted, "rev", borrows=True)
+    body.statements.append(For(Identifier(step), counted, inside.statements))
     stacked = []
     for chosen, out in zip(lists, collected, strict=True):
         rank = len(out.shape)
-        source: ast.expr = ast.Name(chosen, ast.Load())
+        source: RustExpression = Identifier(chosen)
         if not is_dim(length) and length == 0:
             stacked.append(TypedValue(tuple(out.shape), np.dtype(out.dtype), known=np.dtype(out.dtype).type(0)))
             continue

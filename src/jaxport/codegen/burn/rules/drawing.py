@@ -5,7 +5,6 @@ Burn has no keys. `without_keys` takes them from the steps, so that what makes k
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, call
 from jaxport.codegen.burn.rules.shapes import added_axes
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, rank_of, tensor
-from jaxport.codegen.rust.nodes import Unary, method, path_call
+from jaxport.codegen.rust.tree import Binary, RustExpression, Unary, method, path_call
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import Dim, RuntimeValue
@@ -51,7 +50,7 @@ def without_keys(recorded: RecordedProgram) -> RecordedProgram:
     return replace(recorded, steps=[*map(changed, recorded.steps)])
 
 
-def _drawn(body: RustBody, shape: Sequence[Dim], dtype: np.dtype, distribution: str, *options: float) -> ast.expr:
+def _drawn(body: RustBody, shape: Sequence[Dim], dtype: np.dtype, distribution: str, *options: float) -> RustExpression:
     numbers = [body.literal(option, np.dtype("float32")) for option in options]
     made = path_call(f"Distribution::{distribution}", *numbers)
     return path_call(f"Tensor::<{rank_of(shape)}>::random", body.shape(shape), made, body.options(dtype))
@@ -94,5 +93,5 @@ def categorical(
     drawn = _drawn(body, sizes, logits.dtype, "Uniform", 0.0, 1.0)
     opposite = method(Unary("-", method(drawn, "log")), "log")
     raised = added_axes(body.tensor(logits), [*range(len(sizes) - rank)], len(sizes))
-    noisy = tensor(ast.BinOp(raised, ast.Sub(), opposite), sizes, logits.dtype)
+    noisy = tensor(Binary(raised, "-", opposite), sizes, logits.dtype)
     return PRIMITIVES["argmax"](body, noisy, outs=[step.outputs], axes=(len(whole),), index_dtype=step.outputs.dtype)

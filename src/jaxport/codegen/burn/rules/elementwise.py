@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,7 +9,17 @@ import numpy as np
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, kind_of, same
-from jaxport.codegen.rust.nodes import Binary, Invocation, Literal, Method, Unary, method, path_call
+from jaxport.codegen.rust.tree import (
+    Binary,
+    Identifier,
+    Invocation,
+    Literal,
+    Method,
+    RustExpression,
+    Unary,
+    method,
+    path_call,
+)
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.dims import known
 
@@ -20,7 +29,7 @@ METHODS = (
 """Primitives of one operand that are methods of tensors."""
 HELPERS = ("expm1", "erf_inv", "erfc", "cbrt", "exp2", "asinh", "acosh")
 """Primitives of one operand that are helper functions."""
-One = Callable[[RustBody, TypedValue, ast.expr], ast.expr]
+One = Callable[[RustBody, TypedValue, RustExpression], RustExpression]
 UNARY: dict[str, One] = {
     **{name: lambda _, _x, node, name=name: method(node, name) for name in METHODS},
     **{name: lambda body, _x, node, name=name: body.helper(name, node) for name in HELPERS},
@@ -34,7 +43,7 @@ UNARY: dict[str, One] = {
 """What primitives of one operand are, of its value and the expression of its tensor."""
 
 
-def result(node: ast.expr, out: RuntimeValue, sizes: Sequence[Dim]) -> TypedValue:
+def result(node: RustExpression, out: RuntimeValue, sizes: Sequence[Dim]) -> TypedValue:
     """Return the value of an operator whose operands have these sizes."""
     return TypedValue(tuple(out.shape), np.dtype(out.dtype), node, tuple(sizes))
 
@@ -78,7 +87,7 @@ def round_(body: RustBody, x: TypedValue, *, outs: Outs, rounding_method: Runtim
     return result(body.helper("round_away_from_zero", body.compact(x)), outs[0], x.sizes)
 
 
-def negated(mask: ast.expr) -> ast.expr:
+def negated(mask: RustExpression) -> RustExpression:
     """Return a mask that is true where another is false."""
     if isinstance(mask, Method) and mask.name == "bool_not":
         return mask.receiver
@@ -122,7 +131,7 @@ def converted(body: RustBody, x: TypedValue, dtype: np.dtype) -> TypedValue:
     if isinstance(node, Invocation) and node.path == "Tensor::arange" and after == "Int" and dtype.itemsize >= 4:
         return TypedValue(x.shape, dtype, path_call(node.path, node.arguments[0], body.options(dtype)), x.sizes)
     cast = method(node, "cast", Literal(f"{after}DType::{dtype_name(dtype)}"))
-    cast.mask = node if before == "Bool" else None  # type: ignore[attr-defined]
+    cast.casts_booleans = before == "Bool"
     return TypedValue(x.shape, dtype, cast, x.sizes)
 
 
@@ -143,7 +152,7 @@ def scalar_of(value: TypedValue) -> RuntimeValue:
 def joined(
     body: RustBody,
     outs: Outs,
-    make: Callable[[ast.expr, ast.expr], ast.expr],
+    make: Callable[[RustExpression, RustExpression], RustExpression],
     a: TypedValue,
     b: TypedValue,
     *others: TypedValue,
@@ -183,7 +192,9 @@ def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
     return rule
 
 
-def _with_number(body: RustBody, node: ast.expr, symbol: str, number: RuntimeValue, dtype: np.dtype) -> ast.expr:
+def _with_number(
+    body: RustBody, node: RustExpression, symbol: str, number: RuntimeValue, dtype: np.dtype
+) -> RustExpression:
     """Return a tensor and a number, put together: a negative number is subtracted instead of added, and -1 is a sign."""
     if not is_dim(number) and number < 0:
         if symbol == "*" and number == -1:
@@ -229,9 +240,7 @@ def div(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedVal
         return joined(body, outs, lambda left, right: body.helper("divide_int", left, right), a, b)
     divisor = scalar_of(b)
     if divisor is not None and a.node is not None:
-        elements = getattr(a.node, "elements", None)  # of the windows that are summed
-        if elements is not None and not is_dim(divisor) and float(divisor) == elements:
-            assert isinstance(a.node, Binary)
+        if isinstance(a.node, Binary) and not is_dim(divisor) and divisor == a.node.window:  # the sum of each window
             return result(a.node.left, outs[0], a.sizes)
         return result(Binary(a.node, "/", body.literal(divisor, b.dtype)), outs[0], a.sizes)
     if scalar_of(a) is not None and not is_dim(scalar_of(a)) and float(scalar_of(a)) == 1.0 and b.node is not None:
@@ -296,16 +305,16 @@ def _extreme(name: str, clamp: str, logic: str) -> Callable[..., TypedValue]:
     return rule
 
 
-def _clamped(body: RustBody, x: TypedValue, name: str, number: RuntimeValue) -> ast.expr:
+def _clamped(body: RustBody, x: TypedValue, name: str, number: RuntimeValue) -> RustExpression:
     """Return a tensor with a bound; two bounds, the upper one last, are one call."""
     node = x.node
     assert node is not None
-    limit, low = body.literal(number, x.dtype), getattr(node, "least", None)
+    limit, low = body.literal(number, x.dtype), node.least if isinstance(node, Method) else None
     if isinstance(node, Method) and name == "clamp_max" and low is not None and not is_dim(number) and low <= number:
         return method(node.receiver, "clamp", node.arguments[0], limit)
     made = method(node, name, limit)
     if name == "clamp_min" and not is_dim(number):
-        made.least = number  # type: ignore[attr-defined]
+        made.least = np.asarray(number).item()
     return made
 
 
@@ -324,7 +333,7 @@ _SWAPPED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "l
 
 
 def _is_one_name(a: TypedValue, b: TypedValue) -> bool:
-    return isinstance(a.node, ast.Name) and isinstance(b.node, ast.Name) and a.node.id == b.node.id
+    return isinstance(a.node, Identifier) and isinstance(b.node, Identifier) and a.node.id == b.node.id
 
 
 def _of_order(name: str, a: RuntimeValue, b: RuntimeValue) -> bool | None:

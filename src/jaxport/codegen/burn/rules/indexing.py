@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ from jaxport.codegen.burn.rules.reductions import gathered, on_numbers
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.rules.shapes import added_axes, counted, padded, part_of, permuted
 from jaxport.codegen.burn.values import TypedValue, same, tensor
-from jaxport.codegen.rust.nodes import Array, Binary, Literal, RustRange, Slices, method
+from jaxport.codegen.rust.tree import Array, Binary, Literal, RustExpression, RustRange, Slices, method
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.dims import static
 
@@ -383,7 +382,7 @@ def _assigned(
     window_axes: Sequence[int | None],
 ) -> TypedValue:
     """One window at a known place: `slice_assign`."""
-    parts: list[ast.expr] = []
+    parts: list[RustExpression] = []
     for start, size, own in zip(starts, sizes, x.shape, strict=True):
         if same([start, size], [0, own]):
             parts.append(RustRange(None, None, 1))
@@ -412,10 +411,10 @@ def _clamped(start: RuntimeValue, size: Dim, own: Dim) -> Dim:
 
 
 def _dynamic(
-    body: RustBody, name: str, x: TypedValue, starts: Sequence[TypedValue], sizes: Sequence[Dim], *more: ast.expr
-) -> ast.expr:
+    body: RustBody, name: str, x: TypedValue, starts: Sequence[TypedValue], sizes: Sequence[Dim], *more: RustExpression
+) -> RustExpression:
     """Return the call of a helper on a window whose start is computed."""
-    begins: list[ast.expr] = []
+    begins: list[RustExpression] = []
     for start in starts[: len(x.shape)]:
         if start.number is not None:
             begins.append(body.literal(start.number, INDEX))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Sequence
 
@@ -13,7 +12,7 @@ from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.registry import Outs, primitive
 from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, permuted, without_axes
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
-from jaxport.codegen.rust.nodes import Borrow, Literal, method
+from jaxport.codegen.rust.tree import Borrow, Identifier, Let, Literal, RustExpression, Tuple, method
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 
 
@@ -151,12 +150,12 @@ def of_kind(name: str, x: TypedValue) -> str:
     return name if x.kind == "Float" else f"{name}_int"
 
 
-def gathered(body: RustBody, x: TypedValue, axis: int, indices: ast.expr) -> ast.expr:
+def gathered(body: RustBody, x: TypedValue, axis: int, indices: RustExpression) -> RustExpression:
     """Return the elements at positions along an axis."""
     return on_numbers(body, x, lambda node: method(node, "gather", Literal(str(axis)), indices))
 
 
-def on_numbers(body: RustBody, x: TypedValue, make: Callable[[ast.expr], ast.expr]) -> ast.expr:
+def on_numbers(body: RustBody, x: TypedValue, make: Callable[[RustExpression], RustExpression]) -> RustExpression:
     """Return what an operation that Burn has for numbers only makes of a tensor, which may be one of booleans."""
     if x.kind != "Bool":
         return make(body.tensor(x))
@@ -175,10 +174,10 @@ def top_k(
     if body.is_inline:
         body.let(Literal(""))
     names = [body.fresh(wanted) for wanted in ("values", "indices")]
-    pair = ast.Tuple([ast.Name(one, ast.Store()) for one in names], ast.Store())
+    pair = Tuple([Identifier(one) for one in names])
     called = body.helper(of_kind("top_k", x), permuted(body.tensor(x), order), size)
-    body.statements.append(ast.Assign([pair], called, lineno=0))
-    values, indices = (permuted(ast.Name(one, ast.Load()), order) for one in names)
+    body.statements.append(Let(pair, called))
+    values, indices = (permuted(Identifier(one), order) for one in names)
     return [
         tensor(values, outs[0].shape, x.dtype),
         converted(body, tensor(indices, outs[1].shape, np.dtype("int32")), np.dtype(outs[1].dtype)),
@@ -210,7 +209,7 @@ def dot_general(
     return converted(body, made, np.dtype(out.dtype))
 
 
-def arranged(body: RustBody, x: TypedValue, groups: Sequence[Sequence[int]]) -> ast.expr:
+def arranged(body: RustBody, x: TypedValue, groups: Sequence[Sequence[int]]) -> RustExpression:
     """Return a tensor with its axes in groups: the first ones stay axes of their own, each of the others becomes one."""
     batch, *others = groups
     order = [axis for group in groups for axis in group]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,14 +10,16 @@ from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.elementwise import converted, spread
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, dtype_name, kind_of, same, tensor
-from jaxport.codegen.rust.nodes import (
+from jaxport.codegen.rust.tree import (
     Array,
     Binary,
     Borrow,
     Literal,
     Method,
+    RustExpression,
     RustRange,
     Slices,
+    Tuple,
     Vector,
     method,
     path_call,
@@ -26,7 +27,7 @@ from jaxport.codegen.rust.nodes import (
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 
 
-def axes_node(axes: Sequence[int]) -> ast.expr:
+def axes_node(axes: Sequence[int]) -> RustExpression:
     return Array([Literal(str(axis)) for axis in axes])
 
 
@@ -57,31 +58,32 @@ def broadcast_in_dim(
     return TypedValue(shape, x.dtype, node, tuple(sizes))
 
 
-def added_axes(node: ast.expr, added: Sequence[int], rank: int) -> ast.expr:
+def added_axes(node: RustExpression, added: Sequence[int], rank: int) -> RustExpression:
     """Return a tensor with more axes, which are of size 1."""
-    if _changed(node, "squeeze") == [*added]:
-        return node.receiver  # pyright: ignore[reportAttributeAccessIssue]
-    before = getattr(node, "added", None)
-    if before is not None:  # both at once
+    whole = _without(node, "squeeze", added)
+    if whole is not None:
+        return whole
+    if isinstance(node, Method) and node.added is not None:  # both at once
         kept = [axis for axis in range(rank) if axis not in added]
-        node, added = node.receiver, sorted([*added, *(kept[axis] for axis in before)])  # pyright: ignore[reportAttributeAccessIssue]
+        node, added = node.receiver, sorted([*added, *(kept[axis] for axis in node.added)])
     if [*added] == [*range(len(added))]:
         made = method(node, "unsqueeze", generics=str(rank))
     elif len(added) == 1:
         made = method(node, "unsqueeze_dim", Literal(str(added[0])), generics=str(rank))
     else:
         made = method(node, "unsqueeze_dims", Borrow(axes_node(added)), generics=str(rank))
-    made.added = [*added]  # type: ignore[attr-defined]
+    made.added = [*added]
     return made
 
 
-def _changed(node: ast.expr, name: str) -> list[int] | None:
-    """Return the axes that an expression drops last, or adds, if it does: `name` is `squeeze` or `unsqueeze`."""
+def _without(node: RustExpression, name: str, axes: Sequence[int]) -> RustExpression | None:
+    """Return the tensor of which an expression drops axes last, or adds them, if it does: `name` is `squeeze` or `unsqueeze`."""
     if not isinstance(node, Method) or node.name not in (f"{name}_dim", f"{name}_dims"):
         return None
-    axes = node.arguments[0]
-    parts = axes.value.elements if isinstance(axes, Borrow) and isinstance(axes.value, Array) else [axes]
-    return [int(part.text) for part in parts if isinstance(part, Literal)]
+    (given,) = node.arguments
+    parts = given.value.elements if isinstance(given, Borrow) and isinstance(given.value, Array) else [given]
+    changed = [int(part.text) for part in parts if isinstance(part, Literal)]
+    return node.receiver if changed == [*axes] else None
 
 
 @primitive("expand_dims")
@@ -132,15 +134,16 @@ def squeeze(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[i
     return TypedValue(shape, x.dtype, without_axes(body, x.node, dimensions, len(x.shape)), sizes)
 
 
-def without_axes(body: RustBody, node: ast.expr, axes: Sequence[int], rank: int) -> ast.expr:
+def without_axes(body: RustBody, node: RustExpression, axes: Sequence[int], rank: int) -> RustExpression:
     """Return a tensor without axes of size 1; one axis is left at least."""
     axes = sorted(axes)
     if len(axes) == rank:  # no axis is left but that of the one element
         axes = axes[1:]
     if not axes:
         return node
-    if _changed(node, "unsqueeze") == axes:
-        return node.receiver  # pyright: ignore[reportAttributeAccessIssue]
+    whole = _without(node, "unsqueeze", axes)
+    if whole is not None:
+        return whole
     if len(axes) == 1:
         return method(node, "squeeze_dim", Literal(str(axes[0])), generics=str(rank - 1))
     return method(node, "squeeze_dims", Borrow(axes_node(axes)), generics=str(rank - len(axes)))
@@ -157,7 +160,7 @@ def transpose(body: RustBody, x: TypedValue, *, outs: Outs, permutation: Sequenc
     return TypedValue(shape, x.dtype, permuted(x.node, order), tuple(x.sizes[axis] for axis in order))
 
 
-def permuted(node: ast.expr, order: Sequence[int]) -> ast.expr:
+def permuted(node: RustExpression, order: Sequence[int]) -> RustExpression:
     """Return a tensor with its axes in another order."""
     rank = len(order)
     moved = [axis for axis, place in enumerate(order) if axis != place]
@@ -260,7 +263,7 @@ def part_of(body: RustBody, x: TypedValue, cuts: Sequence[tuple[Dim, Dim, int]],
     cut = parts[cut_axes[0]]
     if len(cut_axes) == 1 and cut.step == 1 and len(parts) > 1 and cut_axes[0] > 0:
         return TypedValue(shape, x.dtype, method(x.node, "slice_dim", Literal(str(cut_axes[0])), cut), sizes)
-    return TypedValue(shape, x.dtype, method(x.node, "slice", Slices(parts[: cut_axes[-1] + 1])), sizes)
+    return TypedValue(shape, x.dtype, method(x.node, "slice", Slices([*parts[: cut_axes[-1] + 1]])), sizes)
 
 
 @primitive("rev")
@@ -283,8 +286,8 @@ def counted(body: RustBody, shape: Sequence[Dim], dimension: int, dtype: np.dtyp
     size = shape[dimension]
     end = body.signed(size)
     integer = dtype if kind_of(dtype) == "Int" else np.dtype("int32")
-    options = ast.Tuple([body.device(), Literal(f"DType::{dtype_name(integer)}")], ast.Load())
-    node: ast.expr = path_call("Tensor::arange", RustRange(Literal("0"), end, 1), options)
+    options = Tuple([body.device(), Literal(f"DType::{dtype_name(integer)}")])
+    node: RustExpression = path_call("Tensor::arange", RustRange(Literal("0"), end, 1), options)
     rank = len(shape)
     added = [axis for axis in range(rank) if axis != dimension]
     vector = converted(body, tensor(node, (size,), integer), dtype)
@@ -318,10 +321,7 @@ def pad(
         if not any(is_dim(n) or n > 0 for pair in ends for n in pair):
             cuts = [(-low, size + high, 1) for (low, high), size in zip(ends, x.shape, strict=True)]
             return part_of(body, whole, cuts, shape)
-    rows = [
-        ast.Tuple([body.signed(low), body.signed(high), Literal(str(inside))], ast.Load())
-        for low, high, inside in padding_config
-    ]
+    rows = [Tuple([body.signed(low), body.signed(high), Literal(str(inside))]) for low, high, inside in padding_config]
     return tensor(body.helper("lax_pad", body.tensor(x), Array([*rows]), body.literal(number, x.dtype)), shape, x.dtype)
 
 
@@ -343,9 +343,9 @@ def _padded_by_computed(
     return PRIMITIVES["select_n"](body, mask, spread(value, shape), apart, outs=outs)
 
 
-def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], number: RuntimeValue) -> ast.expr:
+def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], number: RuntimeValue) -> RustExpression:
     """Return a tensor with a number around it."""
-    pairs = Array([ast.Tuple([body.size(low), body.size(high)], ast.Load()) for low, high in pads])
+    pairs = Array([Tuple([body.size(low), body.size(high)]) for low, high in pads])
     node = body.tensor(x)
     if x.kind == "Bool":
         whole = method(
@@ -353,7 +353,7 @@ def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], numbe
         )
         return method(whole, "equal_elem", Literal("1"))
     if not _is_single(number, x.dtype):  # Burn's mode has numbers of float32
-        rows = [ast.Tuple([body.signed(low), body.signed(high), Literal("0")], ast.Load()) for low, high in pads]
+        rows = [Tuple([body.signed(low), body.signed(high), Literal("0")]) for low, high in pads]
         return body.helper("lax_pad", node, Array([*rows]), body.literal(number, x.dtype))
     mode = path_call(
         "PadMode::Constant", body.literal(float(number) if x.kind == "Int" else number, np.dtype("float32"))

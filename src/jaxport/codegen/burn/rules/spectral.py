@@ -7,7 +7,7 @@ import numpy as np
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.registry import Outs, primitive
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, kind_of, tensor
-from jaxport.codegen.rust.nodes import Literal
+from jaxport.codegen.rust.tree import Literal
 from jaxport.importer.values.host import RuntimeValue
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Sequence
 
@@ -13,17 +12,28 @@ from jaxport.codegen.burn.rules.reductions import highest, lowest
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.rules.shapes import axes_node, permuted
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor
-from jaxport.codegen.rust.nodes import Array, Binary, Borrow, Literal, RustRange, Slices, method, path_call
+from jaxport.codegen.rust.tree import (
+    Array,
+    Binary,
+    Borrow,
+    Literal,
+    RustExpression,
+    RustRange,
+    Slices,
+    Tuple,
+    method,
+    path_call,
+)
 from jaxport.importer.values.host import RuntimeValue, is_dim
 from jaxport.jaxprs.walk import equations_run
 
 
-def numbers(values: Sequence[int]) -> ast.expr:
+def numbers(values: Sequence[int]) -> RustExpression:
     return Array([Literal(str(int(value))) for value in values])
 
 
-def pairs_node(body: RustBody, pads: Sequence[RuntimeValue]) -> ast.expr:
-    return Array([ast.Tuple([body.number(low), body.number(high)], ast.Load()) for low, high in pads])
+def pairs_node(body: RustBody, pads: Sequence[RuntimeValue]) -> RustExpression:
+    return Array([Tuple([body.number(low), body.number(high)]) for low, high in pads])
 
 
 @primitive("conv_general_dilated")
@@ -93,7 +103,7 @@ def _window(name: str, identity: RuntimeValue) -> RuntimeValue:
 def _pool(
     x: TypedValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[RuntimeValue],
     base_dilation: Sequence[int] | None, window_dilation: Sequence[int] | None,
-) -> Callable[[ast.expr], ast.expr] | None:  # fmt: skip
+) -> Callable[[RustExpression], RustExpression] | None:  # fmt: skip
     """Return what makes the maximum, or the sum, of windows over two axes of images, in whatever order these are.
 
     Returns:
@@ -117,19 +127,17 @@ def _pool(
     options = path_call("MaxPoolOptions::new" if name == "max" else "AvgPoolOptions::new", numbers(sizes))
     options = method(options, "with_stride", numbers([strides[at] for at in moving]))
     if any(map(any, pads)):
-        pairs = Array([ast.Tuple([Literal(str(low)), Literal(str(high))], ast.Load()) for low, high in pads])
+        pairs = Array([Tuple([Literal(str(low)), Literal(str(high))]) for low, high in pads])
         options = method(options, "with_padding_pairs", pairs)
     if dilation != [1, 1]:
         options = method(options, "with_dilation", numbers(dilation))
     back = [order.index(at) for at in range(rank)]
 
-    def pooled(node: ast.expr) -> ast.expr:
+    def pooled(node: RustExpression) -> RustExpression:
         if name == "max":
             return permuted(path_call("module::max_pool2d", permuted(node, order), options), back)
         mean = permuted(path_call("module::avg_pool2d", permuted(node, order), options), back)
-        total = Binary(mean, "*", Literal(f"{math.prod(sizes)}.0"))
-        total.elements = math.prod(sizes)  # type: ignore[attr-defined]
-        return total
+        return Binary(mean, "*", Literal(f"{math.prod(sizes)}.0"), window=math.prod(sizes))
 
     return pooled
 
