@@ -164,6 +164,18 @@ def _moved_axis(order: Sequence[int], options: dict[str, RuntimeValue]) -> int |
 AS_WRITTEN.rewrite(
     "jnp.transpose(jnp.stack(parts, **options), order)", "jnp.stack(parts, axis=place)", place=_moved_axis
 )
+
+
+def _broadcasts_alone(x: RuntimeValue, axes: RuntimeValue, out: Variable) -> bool:
+    """Whether axes are added in front of all others, and the other operand has them anyway."""
+    rank = len(out.shape)
+    added = axes_of(axes, rank)
+    return isinstance(x, Variable) and len(x.shape) == rank and added is not None and [*added] == [*range(len(added))]
+
+
+for _joined in ("jnp.logical_and", "jnp.logical_or"):
+    AS_WRITTEN.rewrite(f"{_joined}(x, jnp.expand_dims(y, axes))", f"{_joined}(x, y)", when=_broadcasts_alone)
+    AS_WRITTEN.rewrite(f"{_joined}(jnp.expand_dims(y, axes), x)", f"{_joined}(y, x)", when=_broadcasts_alone)
 AS_WRITTEN.rewrite("jnp.swapaxes(x, a, b)", "jnp.transpose(x, order)", order=_swapped)
 AS_WRITTEN.rewrite("x.mT", "jnp.transpose(x, order)", order=_swapped)
 
