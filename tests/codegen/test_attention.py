@@ -285,7 +285,7 @@ HELPED = {
             "r = Mul(a, scale) u = Tanh(r) s = Div(u, scale) p = Softmax<axis=-1>(s) y = MatMul(p, g)",
             "float[batch, 6, 5, 4] q", "float[batch, 2, 6, 4] k",
         ),
-        "attention(q.transpose(0, 2, 1, 3), k.transpose(0, 2, 1, 3), k.transpose(0, 2, 1, 3)",
+        "attention(q.transpose(0, 2, 1, 3), x, x, scale=1.0, softcap=4.0)",
     ),
     "a sink": (
         attention(
