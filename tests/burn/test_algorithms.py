@@ -228,6 +228,32 @@ def _searched(x, y, i, j):
     return roots, jnp.searchsorted(jnp.sort(x), y), jnp.searchsorted(jnp.sort(i), j)
 
 
+@algorithm(f32("N"), f32("B", "T"), is_special=True)
+def _running(x, y):
+    """Running reductions, which ONNX has as loops whose length follows from a size."""
+    decay = lambda left, right: (left[0] * right[0], left[1] * right[0] + right[1])
+    _, recurrent = lax.associative_scan(decay, (nn.sigmoid(y), y), axis=1)
+    return (
+        lax.cummax(x),
+        lax.cummin(y, axis=1, reverse=True),
+        lax.cumprod(nn.tanh(y), axis=1),
+        recurrent,
+        lax.associative_scan(jnp.maximum, y, axis=1, reverse=True),
+    )
+
+
+@algorithm(i32("N"), i32("M"))
+def _edit_distance(x, y):
+    steps = jnp.arange(y.shape[0] + 1)
+
+    def row(before, letter):
+        here = jnp.minimum(before[1:] + 1, before[:-1] + (y % 3 != letter % 3))
+        here = lax.cummin(jnp.concatenate([before[:1] + 1, here]) - steps) + steps
+        return here, here[-1]
+
+    return lax.scan(row, steps, x)
+
+
 class Printed(NamedTuple):
     """A program as a crate, with inputs and what JAX computes of them."""
 

@@ -188,6 +188,8 @@ ROWS: dict[str, Row] = {
     "argsort descending": Row("argsort(a, 1, true)", lambda a: jnp.argsort(a, axis=1, descending=True), (UNSTABLE,)),
     "argsort of columns": Row("argsort(a, 0, false)", lambda a: jnp.argsort(a, axis=0), (UNSTABLE.T.copy(),)),
     "argsort_int": Row("argsort_int(a, 0, true)", lambda a: jnp.argsort(a, descending=True), (np.arange(40, dtype=np.int32) % 3,)),
+    "linear_transposed": Row("linear_transposed(a, b)", lambda a, b: a @ b.T, (some(2, 3, 4), some(5, 4, seed=1))),
+    "linear_transposed of one row": Row("linear_transposed(a, b)", lambda a, b: a @ b.T, (some(1, 4), some(5, 4, seed=1))),
     "top_k": top_k("top_k", UNSTABLE, 0),
     "top_k indices": top_k("top_k", UNSTABLE, 1),
     "top_k of NaN": Row("top_k(a, 5).1", lambda a: lax.top_k(a, 5)[1], (f(1, NAN, -NAN, INF, -INF),)),

@@ -46,6 +46,11 @@ def crate(text: str):
         ("(float[2] x) => (float[2] y) <float a = {-1.5}> { y = Add(x, a) }", "x - 1.5"),
         ("(float[2] x) => (bool[2] y) { y = IsNaN(x) }", "x.is_nan()"),
         (
+            "(int32[n] x, float[m] z) => (int32[n] y) { s = Shape(z) c = Cast<to = 6>(s) y = Mod(x, c) }",
+            "x.remainder_scalar(m as i64)",
+        ),
+        ("(int32[n] x, int32[n] z) => (int32[n] y) { y = Mod(x, z) }", "remainder_int(x, z)"),
+        (
             "(int64[2] x) => (int64[2] y) <int64 a = {-3}, int64 b = {5}> { z = Max(x, a) y = Min(z, b) }",
             ".clamp(-3, 5)",
         ),

@@ -309,3 +309,18 @@ def test_bands_of_positions():
     window = Band.where([query - key, (key - query).shifted(3)], ["n", "n"])
     assert window.keeps_some(1, ["n", "n"])
     assert window.inverse() is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "operator", "band"),
+    [
+        ("int32", "Equal", ALWAYS),
+        ("int64", "LessOrEqual", ALWAYS),
+        ("int32", "Greater", NEVER),
+        ("float", "Equal", None),
+    ],
+)
+def test_integers_equal_themselves(kind: str, operator: str, band: Band | None):
+    text = f'<ir_version: 10, opset_import: ["": 21]> g ({kind}[n] x) => (bool[n] y) {{ y = {operator}(x, x) }}'
+    graph = ir.from_onnx_text(text)
+    assert Knowledge(graph).of(graph.graph.outputs[0]).band == band

@@ -2,7 +2,7 @@ use burn::nn::{Gru, GruConfig, Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::DType;
 
-use super::helpers::{check_shape, gather_nd, gru_with_one_bias, rem_int};
+use super::helpers::{check_shape, gather_nd, gru_steps, gru_with_one_bias};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -34,11 +34,10 @@ impl NnxBidirectionalGru {
         let [b, t, _] = x.dims();
         let x_2 = Tensor::<2>::zeros([b, 16], (&device, DType::F32));
         let shifted = -Tensor::arange(0..t as i64, (&device, DType::I32)) + (t as i64 - 1);
-        let remainder = computed(shifted.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1));
-        let remainder_2 = remainder.clone().unsqueeze_dim::<3>(2);
-        let mask = remainder.clone().equal(remainder).unsqueeze_dim::<3>(2);
+        let remainder = (shifted.unsqueeze::<2>() + lengths.unsqueeze_dim::<2>(1)).remainder_scalar(t as i64);
+        let remainder = remainder.unsqueeze_dim::<3>(2);
         for layer in &self.layers {
-            x = layer.forward(x, x_2.clone(), remainder_2.clone(), mask.clone());
+            x = layer.forward(x, x_2.clone(), remainder.clone());
         }
         self.head.forward(x)
     }
@@ -55,7 +54,7 @@ impl BidirectionalConfig {
     pub fn init(&self, device: &Device) -> Bidirectional {
         Bidirectional {
             forward_rnn: RnnConfig::new(self.in_features).init(device),
-            backward_rnn: RnnWithMaskFillConfig::new(self.in_features).init(device),
+            backward_rnn: RnnWithGatherNdConfig::new(self.in_features).init(device),
         }
     }
 }
@@ -64,26 +63,26 @@ impl BidirectionalConfig {
 #[derive(Module, Debug)]
 pub struct Bidirectional {
     pub forward_rnn: Rnn,
-    pub backward_rnn: RnnWithMaskFill,
+    pub backward_rnn: RnnWithGatherNd,
 }
 
 impl Bidirectional {
     /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>) -> Tensor<3> {
-        Tensor::cat(vec![self.forward_rnn.forward(x.clone(), x_2.clone()), self.backward_rnn.forward(x, indices, mask, x_2)], 2)
+    pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>, indices: Tensor<3, Int>) -> Tensor<3> {
+        Tensor::cat(vec![self.forward_rnn.forward(x.clone(), x_2.clone()), self.backward_rnn.forward(x, indices, x_2)], 2)
     }
 }
 
-/// The configuration of [`RnnWithMaskFill`].
+/// The configuration of [`RnnWithGatherNd`].
 #[derive(Config, Debug)]
-pub struct RnnWithMaskFillConfig {
+pub struct RnnWithGatherNdConfig {
     pub in_features: usize,
 }
 
-impl RnnWithMaskFillConfig {
+impl RnnWithGatherNdConfig {
     /// Makes the module with new weights.
-    pub fn init(&self, device: &Device) -> RnnWithMaskFill {
-        RnnWithMaskFill {
+    pub fn init(&self, device: &Device) -> RnnWithGatherNd {
+        RnnWithGatherNd {
             cell: gru_with_one_bias(GruConfig::new(self.in_features, 16, true).init(device)),
         }
     }
@@ -91,16 +90,15 @@ impl RnnWithMaskFillConfig {
 
 /// The module `layers.0.backward_rnn` of the model.
 #[derive(Module, Debug)]
-pub struct RnnWithMaskFill {
+pub struct RnnWithGatherNd {
     pub cell: Gru,
 }
 
-impl RnnWithMaskFill {
+impl RnnWithGatherNd {
     /// Computes the module.
-    pub fn forward(&self, x: Tensor<3>, indices: Tensor<3, Int>, mask: Tensor<3, Bool>, x_2: Tensor<2>) -> Tensor<3> {
-        let x = gather_nd::<3, 3, 3, _>(x, indices.clone(), 1).mask_fill(mask.clone().bool_not(), f32::NAN).swap_dims(0, 1);
-        let x = self.cell.forward(x.swap_dims(0, 1), Some(x_2)).swap_dims(0, 1);
-        gather_nd::<3, 3, 3, _>(x.swap_dims(0, 1), indices, 1).mask_fill(mask.bool_not(), f32::NAN)
+    pub fn forward(&self, x: Tensor<3>, indices: Tensor<3, Int>, x_2: Tensor<2>) -> Tensor<3> {
+        let x = gru_steps(&self.cell, gather_nd::<3, 3, 3, _>(x, indices.clone(), 1).swap_dims(0, 1), Some(x_2));
+        gather_nd::<3, 3, 3, _>(x.swap_dims(0, 1), indices, 1)
     }
 }
 
@@ -128,19 +126,9 @@ pub struct Rnn {
 impl Rnn {
     /// Computes the module.
     pub fn forward(&self, x: Tensor<3>, x_2: Tensor<2>) -> Tensor<3> {
-        let x = self.cell.forward(x, Some(x_2)).swap_dims(0, 1);
+        let x = gru_steps(&self.cell, x.swap_dims(0, 1), Some(x_2));
         x.swap_dims(0, 1)
     }
-}
-
-fn computed(x: Tensor<2, Int>) -> Tensor<2, Int> {
-    let device = x.device();
-    let [_, t] = x.dims();
-    let x_2 = Tensor::<1, Int>::full([1], t as i64, (&device, DType::I32)).equal(Tensor::<1, Int>::zeros([1], (&device, DType::I32)));
-    let x_3 = Tensor::<1, Int>::full([1], t as i64, (&device, DType::I32)).mask_where(x_2, Tensor::<1, Int>::ones([1], (&device, DType::I32)));
-    let x_4 = rem_int(x, x_3.clone().unsqueeze::<2>());
-    let x_5 = x_4.clone().lower_elem(0).not_equal(x_3.clone().lower_elem(0).unsqueeze::<2>()).bool_and(x_4.clone().not_equal_elem(0));
-    x_4.clone().mask_where(x_5, x_4 + x_3.unsqueeze::<2>())
 }
 
 // layers.0.forward_rnn.cell.reset_gate.input_transform.weight: [6, 16]

@@ -1,9 +1,9 @@
 use burn::nn::attention::{MultiHeadAttention, MultiHeadAttentionConfig};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::prelude::*;
-use burn::tensor::{DType, activation, module};
+use burn::tensor::{DType, activation};
 
-use super::helpers::{causal_attention, check_shape, embed};
+use super::helpers::{causal_attention, check_shape, embed, linear_transposed};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -41,7 +41,7 @@ impl NnxGpt2 {
         for block in &self.blocks {
             x = block.forward(x);
         }
-        module::linear(self.norm.forward(x), self.words.weight.val().transpose(), None)
+        linear_transposed(self.norm.forward(x), self.words.weight.val())
     }
 }
 

@@ -1,8 +1,8 @@
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
-use burn::tensor::{DType, FloatDType, IndexingUpdateOp, activation, module};
+use burn::tensor::{DType, FloatDType, IndexingUpdateOp, activation};
 
-use super::helpers::{check_shape, embed, rotary, scatter_nd};
+use super::helpers::{check_shape, embed, linear_transposed, rotary, scatter_nd};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -56,8 +56,7 @@ impl Decode {
         }
         let stacked = Tensor::stack::<5>(cache_keys, 0);
         let stacked_2 = Tensor::stack::<5>(cache_values, 0);
-        let x = module::linear(self.norm.forward(x), self.words.weight.val().transpose(), None);
-        (x.squeeze_dim::<2>(1), stacked, stacked_2)
+        (linear_transposed(self.norm.forward(x), self.words.weight.val()).squeeze_dim::<2>(1), stacked, stacked_2)
     }
 }
 

@@ -1,8 +1,8 @@
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
-use burn::tensor::{DType, FloatDType, activation, module};
+use burn::tensor::{DType, FloatDType, activation};
 
-use super::helpers::{causal_mask, check_shape, dot_product_attention, embed, rotary};
+use super::helpers::{causal_mask, check_shape, dot_product_attention, embed, linear_transposed, rotary};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -42,7 +42,7 @@ impl NnxLlama {
         for layer in &self.layers {
             x = layer.forward(x, cos.clone(), sin.clone());
         }
-        module::linear(self.norm.forward(x), self.words.weight.val().transpose(), None)
+        linear_transposed(self.norm.forward(x), self.words.weight.val())
     }
 }
 

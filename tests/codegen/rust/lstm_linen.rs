@@ -1,7 +1,7 @@
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, Lstm, LstmConfig, LstmState};
 use burn::prelude::*;
 
-use super::helpers::{check_shape, embed, lstm_with_one_bias};
+use super::helpers::{check_shape, embed, lstm_steps, lstm_with_one_bias};
 
 /// The results of the model.
 #[derive(Debug)]
@@ -43,8 +43,8 @@ impl LinenLstm {
     pub fn forward(&self, ids: Tensor<2, Int>) -> Outputs {
         self.check(&ids).unwrap_or_else(|error| panic!("{error}"));
         let embed_0 = embed::<2, 3>(&self.embed_0, ids).swap_dims(0, 1);
-        let (x_2, LstmState { cell, hidden }) = self.rnn_0.forward(embed_0, None);
-        let (x, LstmState { cell: cell_2, hidden: hidden_2 }) = self.rnn_1.forward(x_2, None);
+        let (x_2, LstmState { cell, hidden }) = lstm_steps(&self.rnn_0, embed_0, None);
+        let (x, LstmState { cell: cell_2, hidden: hidden_2 }) = lstm_steps(&self.rnn_1, x_2, None);
         Outputs { output_0: self.dense_0.forward(x.swap_dims(0, 1)), output_1_0_0: cell, output_1_0_1: hidden, output_1_1_0: cell_2, output_1_1_1: hidden_2 }
     }
 }

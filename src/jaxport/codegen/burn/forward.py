@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxport.codegen.burn.checks import panicking, size_check
 from jaxport.codegen.burn.helpers import names as helper_names
-from jaxport.codegen.burn.layers import forward, is_cell, last_step, swapped
+from jaxport.codegen.burn.layers import forward, is_cell, last_step
 from jaxport.codegen.burn.steps import Functions, StepPrinter
 from jaxport.codegen.burn.values import NotPrintable, kind_of, tensor_type
 from jaxport.codegen.rust.from_python import expression_of, parsed
@@ -165,12 +165,12 @@ class RustCalls(CallPrinter):
                 self.target(rows, uses, "x"),
                 Structure("LstmState", ["cell", "hidden"], parts),
             ]
-            called = method(part, "forward", self.value(x), state, borrows=True)
+            called = self.functions.helper("lstm_steps", Borrow(part), self.value(x), state)
             return [Let(Tuple(pattern), called)]
-        is_reversed = layer.config["reverse"]  # Burn's GRU goes forward, and has the time second
-        first = swapped(self.value(x))
-        first = method(first, "flip", Array([Literal("1")])) if is_reversed else first
-        made = swapped(method(part, "forward", first, state, borrows=True))
+        is_reversed = layer.config["reverse"]  # Burn's GRU goes forward
+        first = self.value(x)
+        first = method(first, "flip", Array([Literal("0")])) if is_reversed else first
+        made: RustExpression = self.functions.helper("gru_steps", Borrow(part), first, state)
         made = method(made, "flip", Array([Literal("0")])) if is_reversed else made
         target = Identifier(self.bind(rows, "x"))
         statements: list[ast.stmt] = [Let(target, made)]

@@ -408,15 +408,6 @@ def forward(layer: Layer, part: RustExpression, inputs: Sequence[RustExpression]
     return method(part, "forward", *inputs)
 
 
-def swapped(node: RustExpression) -> RustExpression:
-    """Return a tensor with its first two axes swapped; twice is not at all."""
-    if isinstance(node, Method) and node.name == "swap_dims":
-        axes = [part.text for part in node.arguments if isinstance(part, Literal)]
-        if axes == ["0", "1"]:
-            return node.receiver
-    return method(node, "swap_dims", Literal("0"), Literal("1"))
-
-
 def last_step(rows: RustExpression, is_reversed: bool) -> RustExpression:
     """Return the state after the last step of a sequence, which is the first where it is gone through from its end."""
     end = RustRange(None, Literal("1"), 1) if is_reversed else RustRange(Literal("-1"), None, 1)

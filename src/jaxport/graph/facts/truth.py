@@ -61,6 +61,8 @@ def comparison(name: str) -> Rule:
 
     def compared(operation: SeenNode) -> Facts:
         one, other = present(operation)
+        if one.identity == other.identity and one.dtype is not None and not one.dtype.is_floating_point():
+            return Facts(band=NEVER if name in ("Less", "Greater") else ALWAYS)
         a, b = form_over(one, len(operation.dims)), form_over(other, len(operation.dims))
         if a is not None and b is not None:
             return Facts(band=Band.where(_conditions(name, a - b), operation.dims))

@@ -16,7 +16,7 @@ from jaxport.importer.limits import budget_in_force
 from jaxport.importer.resolving.registry import GraphFunction, LoopBody, SizeBound, op
 from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, Undecided, host
 from jaxport.importer.values.namespaces import jnp, known, lax, vmap
-from jaxport.jaxprs import Dim, PythonFunction
+from jaxport.jaxprs import Dim, PythonFunction, dims
 
 SHORT = 4
 """The largest number of iterations of an unrolled loop."""
@@ -97,6 +97,15 @@ def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
     if M is not None and trips is None:
         raise _endless()
     return _unrolled(trips, go, v_initial, scans, body, bound)
+
+
+@op("jaxport", "RunningReduction", since=1)
+def running_reduction(M, cond, x, distance, size, *, body, function, axis, reverse):
+    """Return a running maximum, minimum or product (see `jaxport.importer.resolving.running_reductions`)."""
+    length = known(size)
+    if length is None or not dims.same(length.item(), x.shape[axis]):
+        return loop(M, jnp.less(distance, size), x, distance, body=body)[0]
+    return getattr(lax, function)(x, axis=axis, reverse=bool(reverse))
 
 
 def _scanned(trips: Dim, state: Sequence[RuntimeValue], body: PythonFunction) -> tuple[Tensor, ...]:

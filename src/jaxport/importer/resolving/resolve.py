@@ -31,6 +31,7 @@ from jaxport.importer.resolving.products import find_halves, join_grouped_produc
 from jaxport.importer.resolving.ranges import count_ranges
 from jaxport.importer.resolving.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
 from jaxport.importer.resolving.result_sizes import check_window
+from jaxport.importer.resolving.running_reductions import name_running_reductions
 from jaxport.importer.resolving.unchecked import is_ignored
 from jaxport.importer.values.dtypes import from_type_string
 from jaxport.importer.values.host import RuntimeValue
@@ -150,6 +151,7 @@ class _Resolver:
         captured |= dict.fromkeys(value for value in graph.outputs if value not in own)
         body.captured = tuple(captured)
         place_slices(body)
+        name_running_reductions(body)
         join_grouped_products(body)
         count_ranges(body)
         find_halves(body)

@@ -240,6 +240,8 @@ def _worlds(assumed: Assumptions, undecided: Undecided, where: str) -> list[Assu
     if not all(part and part[-1] - part[0] == len(part) - 1 for part in parts.values()):
         return []
     first, other = parts[undecided.symbol == "!="], parts[undecided.symbol != "!="]
+    if "1" in (undecided.left, undecided.right) and first[0] < other[0]:  # as in `1 < n`
+        first, other = other, first
     bounds = [(part[0], None if part[-1] == last and most is None else part[-1]) for part in (first, other)]
     return [assumed.with_bounds(name, bound, where, True) for bound in bounds]
 

@@ -50,3 +50,11 @@ pub fn round_away_from_zero<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let is_whole = x.clone().floor().equal(x.clone());
     whole.mask_where(is_whole, x)
 }
+
+/// Each row of `x` by each row of a table: `module::linear` of the table's transpose would first copy the table.
+pub fn linear_transposed<const D: usize>(x: Tensor<D>, table: Tensor<2>) -> Tensor<D> {
+    let mut shape = x.dims();
+    shape[D - 1] = table.dims()[0];
+    let columns = x.flatten::<2>(0, D - 2).transpose();
+    table.matmul(columns).transpose().reshape(shape)
+}

@@ -9,13 +9,13 @@ import numpy as np
 from jax.core import max_dim, min_dim
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules.elementwise import converted
+from jaxport.codegen.burn.rules.elementwise import converted, joined
 from jaxport.codegen.burn.rules.indexing import INDEX, fill_of, is_extreme
 from jaxport.codegen.burn.rules.reductions import of_kind, on_numbers, reduced
 from jaxport.codegen.burn.rules.registry import call
-from jaxport.codegen.burn.rules.shapes import added_axes, part_of, stack as stacked
+from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, part_of, stack as stacked
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
-from jaxport.codegen.rust.tree import Array, Literal, RustExpression, method, path_call
+from jaxport.codegen.rust.tree import Array, Literal, Method, RustExpression, method, path_call
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step
 from jaxport.jaxprs.dims import known
@@ -62,6 +62,10 @@ def matmul(body: RustBody, step: Step, a: TypedValue, b: TypedValue) -> TypedVal
     if min(len(a.shape), len(b.shape)) < 2 or a.kind != "Float" or a.dtype != b.dtype:
         return None
     rank = max(len(a.shape), len(b.shape))
+    if len(b.shape) == 2 <= len(a.shape) and _is_transposed_table(b.node):
+        assert isinstance(b.node, Method)
+        node = body.helper("linear_transposed", body.tensor(a), b.node.receiver)
+        return tensor(node, step.outputs.shape, a.dtype)
     if len(b.shape) == 2 < rank:  # one product of all rows
         node = path_call("module::linear", body.tensor(a), body.tensor(b), Literal("None"))
         return tensor(node, step.outputs.shape, a.dtype)
@@ -69,8 +73,29 @@ def matmul(body: RustBody, step: Step, a: TypedValue, b: TypedValue) -> TypedVal
     return tensor(method(left, "matmul", right), step.outputs.shape, a.dtype)
 
 
+def _is_transposed_table(node: RustExpression | None) -> bool:
+    """Whether an expression is the transpose of a parameter, as where the table of an embedding is also the head."""
+    if not isinstance(node, Method) or node.name != "transpose":
+        return False
+    return isinstance(node.receiver, Method) and node.receiver.name == "val"
+
+
 def _raised(node: RustExpression, rank: int, wanted: int) -> RustExpression:
     return node if rank == wanted else added_axes(node, [*range(wanted - rank)], wanted)
+
+
+@call("%", "jnp.mod", "jnp.remainder")
+def remainder(body: RustBody, step: Step, x: TypedValue, divisor: RuntimeValue) -> TypedValue | None:
+    """Of integers: Burn's remainder has the sign of the divisor, as JAX's."""
+    out = step.outputs
+    if not isinstance(x, TypedValue) or x.kind != "Int" or x.node is None or x.dtype != out.dtype:
+        return None
+    count = divisor.number if isinstance(divisor, TypedValue) else divisor
+    if count is None and divisor.dtype == x.dtype and len(divisor.shape) == len(x.shape):
+        return joined(body, [out], lambda left, right: body.helper("remainder_int", left, right), x, divisor)
+    if count is None or not known(lambda: count >= 1) or not same(x.shape, out.shape):
+        return None
+    return _like(x, method(x.node, "remainder_scalar", body.literal(count, x.dtype)))
 
 
 @call("jnp.mean")
@@ -222,7 +247,11 @@ def gather_nd(body: RustBody, step: Step, x: TypedValue, indices: TypedValue, ba
 @call("index")
 def index(body: RustBody, step: Step, x: TypedValue, places: RuntimeValue) -> TypedValue | None:
     """`x[i, j]`: arrays for the first axes; and `x[start:end]` from a size on, which JAX gathers."""
-    cuts = _cuts(x, places if isinstance(places, tuple) else (places,))
+    parts = places if isinstance(places, tuple) else (places,)
+    turned = _turned(parts)
+    if turned and x.node is not None:
+        return tensor(method(body.tensor(x), "flip", axes_node(turned)), step.outputs.shape, x.dtype)
+    cuts = _cuts(x, parts)
     if cuts is not None:
         return part_of(body, x, cuts, step.outputs.shape)
     if not isinstance(places, tuple) or len(places) < 2 or not all(isinstance(one, TypedValue) for one in places):
@@ -231,6 +260,17 @@ def index(body: RustBody, step: Step, x: TypedValue, places: RuntimeValue) -> Ty
         return None
     indices = stacked(body, *(converted(body, one, INDEX) for one in places), outs=[_places(places)], axis=-1)
     return gather_nd(body, step, x, indices, 0)
+
+
+def _turned(places: Sequence[RuntimeValue]) -> list[int]:
+    """Return the axes of `x[:, ::-1]` that are turned around; none if something else is done to any."""
+    if not all(isinstance(one, slice) and one.stop is None for one in places):
+        return []
+    ways = [(one.start, one.step) for one in places]
+    turned = [axis for axis, way in enumerate(ways) if way in ((None, -1), (-1, -1))]
+    return (
+        turned if all(way in ((None, None), (None, 1)) for axis, way in enumerate(ways) if axis not in turned) else []
+    )
 
 
 def _cuts(x: TypedValue, places: Sequence[RuntimeValue]) -> list[tuple[Dim, Dim, int]] | None:

@@ -21,6 +21,7 @@ from jaxport.codegen.rust.tree import (
     path_call,
 )
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.jaxprs.dims import known
 
 METHODS = (
     "exp log log1p sqrt tanh sin cos tan sinh cosh asin acos atan atanh abs floor ceil erf is_finite square".split()
@@ -335,8 +336,25 @@ def _is_one_name(a: TypedValue, b: TypedValue) -> bool:
     return isinstance(a.node, Identifier) and isinstance(b.node, Identifier) and a.node.id == b.node.id
 
 
+def _of_order(name: str, a: RuntimeValue, b: RuntimeValue) -> bool | None:
+    """Return how two numbers compare of which one is a size at least; None if that depends on the sizes."""
+    if any(number is None or not (is_dim(number) or isinstance(number, int | np.integer)) for number in (a, b)):
+        return None
+    if not is_dim(a) and not is_dim(b):
+        return None
+    a, b = (number if is_dim(number) else int(number) for number in (a, b))
+    below, above = known(lambda: b >= a + 1), known(lambda: a >= b + 1)
+    at_most, at_least = known(lambda: b >= a), known(lambda: a >= b)
+    holds = {"lt": below, "le": at_most, "gt": above, "ge": at_least, "eq": at_most and at_least, "ne": below or above}
+    fails = {"lt": at_least, "le": above, "gt": at_most, "ge": below, "eq": below or above, "ne": at_most and at_least}
+    return True if holds[name] else False if fails[name] else None
+
+
 def _comparison(name: str) -> Callable[..., TypedValue]:
     def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedValue:
+        decided = _of_order(name, scalar_of(a), scalar_of(b))
+        if decided is not None:
+            return TypedValue(tuple(outs[0].shape), np.dtype(bool), known=np.bool_(decided))
         if a.kind == "Float" and name in ("eq", "ne") and _is_one_name(a, b):
             assert a.node is not None
             undefined = method(a.node, "is_nan")
