@@ -175,6 +175,11 @@ ROWS: dict[str, Row] = {
         lambda a, b, c: jnp.concatenate([b * a[..., :3] - c * a[..., 3:], c * a[..., :3] + b * a[..., 3:]], -1),
         (some(2, 4, 6), some(1, 4, 3), some(1, 4, 3, seed=1)),
     ),
+    "rotary_interleaved": Row(
+        "rotary_interleaved(a, b, c)",
+        lambda a, b, c: jnp.stack([b * a[..., ::2] - c * a[..., 1::2], c * a[..., ::2] + b * a[..., 1::2]], -1).reshape(a.shape),
+        (some(2, 4, 6), some(1, 4, 3), some(1, 4, 3, seed=1)),
+    ),
     "softplus": arithmetic("softplus", jax.nn.softplus, SPECIAL * 13),
     "dynamic_slice": Row("dynamic_slice(a, [-2, 3], [2, 3])", lambda a: a[:2, 1:], (X34,)),
     "dynamic_update_slice": Row("dynamic_update_slice(a, b, [9, 1])", lambda a, b: lax.dynamic_update_slice(a, b, (9, 1)), (X34, some(2, 2))),

@@ -211,6 +211,21 @@ OPERATORS = {
         "y = com.microsoft.Attention<num_heads=2, mask_filter_value=-3.4e38>(q, w, , mask)",
         "float[batch, 5, 8] q", "float[8, 24] w", "int32[batch, 5] mask",
     ),
+    "a temperature of each head": attention(
+        f"t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) s = Mul(a, heat) m = Add(s, bias) {WEIGHTED}",
+        QUERIES, KEYS, "float[2, 1, 1] heat", "float[2, 5, 6] bias",
+    ),
+    "a temperature of each query, behind a scale": attention(
+        f"{SCORES} m = Mul(s, heat) {WEIGHTED}", QUERIES, KEYS, "float[batch, 1, 5, 1] heat"
+    ),
+    "ONNX Runtime's operator, with lengths": attention(
+        "y = com.microsoft.Attention<num_heads=2>(q, w, b, mask)",
+        "float[batch, length, 8] q", "float[8, 24] w", "float[24] b", "int32[batch] mask",
+    ),
+    "ONNX Runtime's operator, with a mask of queries and keys": attention(
+        "y = com.microsoft.Attention<num_heads=2>(q, w, b, mask)",
+        "float[batch, 5, 8] q", "float[8, 24] w", "float[24] b", "int32[batch, 5, 5] mask",
+    ),
 }  # fmt: skip
 
 
@@ -219,6 +234,11 @@ def test_other_operators(name: str, tmp_path: Path) -> None:
     code = printed(OPERATORS[name], tmp_path)
     assert "nn.dot_product_attention(" in code
     assert "softmax" not in code
+
+
+def test_a_factor_of_each_key_is_no_factor_of_the_queries(tmp_path: Path) -> None:
+    model = attention(f"{SCORES} m = Mul(s, heat) {WEIGHTED}", QUERIES, KEYS, "float[batch, 1, 1, 6] heat")
+    assert "nn.softmax(" in printed(model, tmp_path)
 
 
 WINDOWS = "t = Transpose<perm=[0,1,2,4,3]>(k) a = MatMul(q, t) s = Mul(a, scale)"

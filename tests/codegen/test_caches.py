@@ -89,7 +89,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "packed": ({"do_rotary": 1}, ["rotary(", "with_rows(", "mask = "]),
     "separate": ({"packed": False, "do_rotary": 1}, ["rotary("]),
     "window": ({"do_rotary": 1, "local_window_size": 3}, ["jnp.logical_and("]),
-    "neighbours": ({"do_rotary": 1, "rotary_interleaved": 1}, ["jnp.stack("]),
+    "neighbours": ({"do_rotary": 1, "rotary_interleaved": 1}, ["rotary_interleaved("]),
     "plain": ({"scale": 0.2}, ["scale=0.2"]),
     "positions": ({"do_rotary": 1, "positions": True}, ["rotary("]),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -233,7 +234,8 @@ def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]", weights
 def experts(body: str, *inputs: str, output: str) -> onnx.ModelProto:
     kernels = ", ".join(str(at % 11 - 5) for at in range(3 * 8 * 6))
     turned = f"float[3, 6, 8] v = {{{kernels}}}"
-    return spelled(body, *inputs, output=output, weights=f"float[3, 8, 6] w = {{{kernels}}}, {turned}")
+    biases = f"float[3, 6] b = {{{', '.join(map(str, range(18)))}}}"
+    return spelled(body, *inputs, output=output, weights=f"float[3, 8, 6] w = {{{kernels}}}, {turned}, {biases}")
 
 
 ROWS = ("float[batch, 8] x", "int64[batch] at")
@@ -253,7 +255,24 @@ GROUPED = {
         *ROWS,
         output="float[batch, 6]",
     ),
-}
+    "all groups, and biases": experts(
+        "a = Constant<value_ints = [1]>() u = Unsqueeze(x, a) p = MatMul(u, w) c = Unsqueeze(b, a) y = Add(p, c)",
+        "float[batch, 4, 8] x",
+        output="float[batch, 3, 4, 6]",
+    ),
+    "the group of each row, and its bias": experts(
+        "a = Constant<value_ints = [1]>() k = Gather(w, at) u = Unsqueeze(x, a) p = MatMul(u, k) s = Squeeze(p, a) "
+        "c = Gather(b, at) y = Add(c, s)",
+        *ROWS,
+        output="float[batch, 6]",
+    ),
+    "the group of each row, and the bias of another": experts(
+        "a = Constant<value_ints = [1]>() k = Gather(w, at) u = Unsqueeze(x, a) p = MatMul(u, k) s = Squeeze(p, a) "
+        "c = Gather(b, to) y = Add(c, s)",
+        *ROWS, "int64[batch] to",
+        output="float[batch, 6]",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -261,6 +280,7 @@ GROUPED = {
 def test_a_kernel_for_each_group_is_a_layer(name: str, framework: str, tmp_path: Path) -> None:
     code = check_model(GROUPED[name], tmp_path, framework)
     assert "GroupedLinear(3, 8, 6" in code
+    assert ("GroupedLinear(3, 8, 6, use_bias=False" not in code) == (", and its bias" in name or ", and biases" in name)
 
 
 def test_kernels_that_are_read_otherwise_are_no_layer(tmp_path: Path) -> None:
@@ -630,6 +650,25 @@ def test_a_rotation_is_one_call_with_heads_after_positions(tmp_path: Path) -> No
     assert "rotary(q.reshape(batch, length, 4, 4), cos, sin)" in code
     assert code.count("jnp.expand_dims(") == 2  # once for both
     assert "transpose" not in code
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_a_rotation_of_the_first_features_has_heads_after_positions(interleaved: int, tmp_path: Path) -> None:
+    """The angles are those of every sequence, and are not broadcast."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 23]> graph (float[batch, length, 2, 6] q, float[1, length, 2] a) '
+        "=> (float[batch, length, 2, 6] y) { s = Shape<end = 1>(q) l = Shape(a) m = Slice(l, one, three) f = Concat<axis = 0>(s, m) "
+        "o = Cos(a) i = Sin(a) c = Expand(o, f) d = Expand(i, f) t = Transpose<perm = [0, 2, 1, 3]>(q) "
+        f"r = RotaryEmbedding<rotary_embedding_dim = 4, num_heads = 2, interleaved = {interleaved}>(t, c, d) "
+        "y = Transpose<perm = [0, 2, 1, 3]>(r) }"
+    )
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.array([n]), name) for n, name in ((1, "one"), (3, "three"))
+    )
+    code = check_model(model, tmp_path, "nnx")
+    name = "rotary_interleaved" if interleaved else "rotary"
+    assert f"{name}(q[..., :4]," in "".join(line.strip() for line in code.splitlines())
+    assert not {"broadcast_to", "transpose"} & {*re.findall(r"\w+", code)}
 
 
 def operator_of_attention(attributes: str, queries: str, keys: str, opset: int = 23) -> onnx.ModelProto:

@@ -71,6 +71,10 @@ def crate(text: str):
             "(int64[n] i) => (float[n, 2] y) <float[2, 2] w = {1.0, 2.0, 3.0, 4.0}> { y = Gather(w, i) }",
             "embed::<1, 2>(&self.embed, i)",
         ),
+        (
+            "(float[2, 7] x) => (float[2, 3] y) <int64[1] one = {1}, int64[1] end = {7}, int64[1] two = {2}> { y = Slice(x, one, end, one, two) }",
+            "x.slice(s![.., 1..;2])",
+        ),
         ("(float[2] x, float p) => (float[4] y) <int64[2] a = {1, 1}> { y = Pad(x, a, p) }", ".mask_where("),
     ],
 )

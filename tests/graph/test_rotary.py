@@ -80,16 +80,68 @@ def in_neighbours(x, cos, sin):
     return jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x.shape)
 
 
+def in_pairs(x, cos, sin):
+    """As the first Llama did it: neighbours have an axis of their own."""
+    a, b = (x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2)[..., place] for place in (0, 1))
+    return jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x.shape)
+
+
 def turned_by_repeated_tables(x, cos, sin):
     cos, sin = (jnp.concatenate([table, table], axis=-1) for table in (cos, sin))
     return x * cos + turned(x) * sin
+
+
+def exchanged(x):
+    return jnp.stack([-x[..., 1::2], x[..., ::2]], axis=-1).reshape(x.shape)
+
+
+def exchanged_by_repeated_tables(x, cos, sin):
+    """As GPT-J, Cohere and GLM write it: each element of the tables is repeated."""
+    cos, sin = (jnp.repeat(table, 2, axis=-1) for table in (cos, sin))
+    return x * cos + exchanged(x) * sin
+
+
+def exchanged_by_stacked_angles(x, angles):
+    """As Cohere 2 writes it: angles are stacked with themselves."""
+    repeated = jnp.stack([angles, angles], axis=-1).reshape((*angles.shape[:-1], x.shape[-1]))[:, None]
+    return x * (jnp.cos(repeated) * 0.7) + exchanged(x) * (jnp.sin(repeated) * 0.7)
+
+
+def exchanged_by_known_tables(x, angles):
+    table = np.arange(4, dtype=np.float32).repeat(2)
+    return x * np.cos(table) + exchanged(x) * np.sin(table)
+
+
+@pytest.mark.parametrize("fn", [exchanged_by_stacked_angles, exchanged_by_known_tables])
+def test_neighbours_are_exchanged(fn):
+    length = "T" if fn is exchanged_by_stacked_angles else 1
+    found = operators(check(fn, f32("B", 4, length, 8), f32("B", length, 4), opset=23))
+    assert found["RotaryEmbedding"] == 1
+    assert not {"Neg", "Slice", "Add"} & {*found}
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, angles: (
+            x * jnp.tile(jnp.cos(angles), 2)[:, None] + exchanged(x) * jnp.tile(jnp.sin(angles), 2)[:, None]
+        ),
+        lambda x, angles: (
+            x * jnp.repeat(jnp.cos(angles[..., :2]), 4, -1)[:, None]
+            + exchanged(x) * jnp.repeat(jnp.sin(angles[..., :2]), 4, -1)[:, None]
+        ),
+        lambda x, angles: x * jnp.repeat(angles, 2, -1)[:, None] - exchanged(x) * jnp.repeat(angles, 2, -1)[:, None],
+    ],
+)
+def test_other_tables_of_neighbours_are_no_rotation(fn):
+    assert "RotaryEmbedding" not in operators(check(fn, X, ANGLES, opset=23))
 
 
 HALVES = [np.float16, jnp.bfloat16]
 
 
 @pytest.mark.parametrize("narrowed", ["tables", "result", "both"])
-@pytest.mark.parametrize("form", [in_halves, in_neighbours, turned_by_repeated_tables])
+@pytest.mark.parametrize("form", [in_halves, in_neighbours, turned_by_repeated_tables, exchanged_by_repeated_tables])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_half_precision(dtype, form, narrowed):
     """The casts of a program, and those around operators without a kernel, are no part of a rotation."""
@@ -132,7 +184,9 @@ def beside(form):
 PARTIAL = {
     "halves": beside(in_halves),
     "neighbours": beside(in_neighbours),
+    "pairs": beside(in_pairs),
     "repeated tables": beside(turned_by_repeated_tables),
+    "neighbours exchanged": beside(exchanged_by_repeated_tables),
     "repeated angles": lambda x, angles: jnp.concatenate([rotated(x[..., :8], angles), x[..., 8:]], axis=-1),
     "three parts": of_three_parts,
     "neighbours in place": of_neighbours_in_place,
@@ -156,7 +210,9 @@ def test_the_first_elements_alone(form, axes):
 
 
 @pytest.mark.parametrize("count", [8, 12])
-@pytest.mark.parametrize("form", [in_halves, in_neighbours, turned_by_repeated_tables])
+@pytest.mark.parametrize(
+    "form", [in_halves, in_neighbours, in_pairs, turned_by_repeated_tables, exchanged_by_repeated_tables]
+)
 def test_heads_of_a_projection(form, count):
     """Vectors are a part of an axis of what they are seen in."""
 

@@ -37,15 +37,21 @@ DEFINITIONS = QUANTIZED_DEFINITIONS | {
     """A linear layer for each group, such as an expert: of all groups, or of the one group of each row."""
 
     kernel: Array
+    bias: Array | None
 
-    def __init__(self, num_groups: int, in_features: int, out_features: int, *, dtype=jnp.float32, key: Array):
+    def __init__(
+        self, num_groups: int, in_features: int, out_features: int, *, use_bias=True, dtype=jnp.float32, key: Array
+    ):
         initialize = jax.nn.initializers.lecun_normal(batch_axis=0)
         self.kernel = initialize(key, (num_groups, in_features, out_features), dtype)
+        self.bias = jnp.zeros((num_groups, out_features), dtype) if use_bias else None
 
     def __call__(self, x: Array, groups: Array | None = None) -> Array:
         if groups is None:
-            return x @ self.kernel
-        return jnp.einsum("...i,...io->...o", x, jnp.take(self.kernel, groups, axis=0))
+            y = x @ self.kernel
+            return y if self.bias is None else y + jnp.expand_dims(self.bias, 1)
+        y = jnp.einsum("...i,...io->...o", x, jnp.take(self.kernel, groups, axis=0))
+        return y if self.bias is None else y + jnp.take(self.bias, groups, axis=0)
 ''',
     "Embedding": '''class Embedding(eqx.nn.Embedding):
     """`eqx.nn.Embedding` of any number of indices."""
@@ -306,7 +312,7 @@ def _linear(layer: Layer) -> ast.expr:
 
 
 def _grouped_linear(layer: Layer) -> ast.expr:
-    return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
+    return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features", **_bias(layer))
 
 
 def _windows(layer: Layer) -> dict[str, Option]:

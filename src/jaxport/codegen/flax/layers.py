@@ -26,15 +26,18 @@ DEFINITIONS = QUANTIZED_DEFINITIONS | {
     """A linear layer for each group, such as an expert: of all groups, or of the one group of each row."""
 
     def __init__(
-        self, num_groups: int, in_features: int, out_features: int, *, param_dtype=jnp.float32, rngs: nnx.Rngs
+        self, num_groups: int, in_features: int, out_features: int, *, use_bias=True, param_dtype=jnp.float32, rngs: nnx.Rngs
     ):
         initialize = nnx.initializers.lecun_normal(batch_axis=0)
         self.kernel = nnx.Param(initialize(rngs.params(), (num_groups, in_features, out_features), param_dtype))
+        self.bias = nnx.Param(jnp.zeros((num_groups, out_features), param_dtype)) if use_bias else None
 
     def __call__(self, x: Array, groups: Array | None = None) -> Array:
         if groups is None:
-            return x @ self.kernel[...]
-        return jnp.einsum("...i,...io->...o", x, jnp.take(self.kernel[...], groups, axis=0))
+            y = x @ self.kernel[...]
+            return y if self.bias is None else y + jnp.expand_dims(self.bias[...], 1)
+        y = jnp.einsum("...i,...io->...o", x, jnp.take(self.kernel[...], groups, axis=0))
+        return y if self.bias is None else y + jnp.take(self.bias[...], groups, axis=0)
 ''',
     "LSTMCell": '''class LSTMCell(nnx.OptimizedLSTMCell):
     """`nnx.OptimizedLSTMCell` with biases for both products, as PyTorch's has, or for none."""
@@ -83,7 +86,7 @@ def _linear(layer: Layer) -> ast.expr:
 
 
 def _grouped_linear(layer: Layer) -> ast.expr:
-    return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features")
+    return _made("GroupedLinear", layer, "num_groups", "in_features", "out_features", **_uses(layer, "bias"))
 
 
 def _windows(layer: Layer) -> dict[str, Option]:

@@ -152,9 +152,9 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
     outer = whole.sizes[whole.axes.outer]
     if size != outer and not (has_helpers and isinstance(outer, int)):
         return "its keys and values are of different sizes"
-    masking, sink = Masking.of(whole, known), _sink(whole)
-    if isinstance(masking, str) or isinstance(sink, str):
-        return masking if isinstance(masking, str) else str(sink)
+    masking, sink, factor = Masking.of(whole, known), _sink(whole), _factor(whole)
+    if isinstance(masking, str) or isinstance(sink, str) or isinstance(factor, str):
+        return next(reason for reason in (masking, sink, factor) if isinstance(reason, str))
     attributes: dict[str, RuntimeValue] = {} if _is_usual_scale(whole, size) else {"scale": whole.scale}
     if masking.is_causal:
         attributes["is_causal"] = 1
@@ -165,6 +165,8 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
         sides = zip(arranged[:3], whole.operands[:3], strict=True)
         operands = [*(how.apply(builder, builder.now(one.value)) for how, one in sides), *masking.emit(builder)]
         mask = operands[-1]
+        if factor is not None:
+            operands[0] = _multiplied(builder, operands[0], *factor)
         if sink is not None:
             operands.append(sink[1].apply(builder, builder.owned(sink[0].value)))
         result = builder.emit("DotProductAttention", operands, arranged[3].merged, **attributes)
@@ -185,6 +187,25 @@ def _sink(whole: Attended) -> tuple[Seen, Arrangement] | str | None:
     if how is None or whole.heads is None or how.merged != whole.heads[:1]:
         return "its sink is not one number for each head"
     return sink, how
+
+
+def _factor(whole: Attended) -> tuple[Seen, Arrangement] | str | None:
+    """Return what scores are multiplied with, and how it gets their axes; None if there is nothing; or why that is another."""
+    factor = whole.factor
+    if factor is None:
+        return None
+    how = whole.over_scores(factor)
+    if how is None or {factor.value.dtype, whole.operands[0].value.dtype} != {ir.DataType.FLOAT}:
+        return "the axes, or the type, of what its scores are multiplied with are others"
+    return factor, how
+
+
+def _multiplied(builder: Builder, query: ir.Value, factor: Seen, how: Arrangement) -> ir.Value:
+    """Return queries times the factor of their scores, with heads after positions."""
+    value, (batch, heads, length, _) = how.apply(builder, builder.owned(factor.value)), how.merged
+    turned = [batch, length, heads, 1]
+    value = builder.viewed(value, turned) if length == 1 else builder.transposed(value, (0, 2, 1, 3))
+    return builder.emit("Mul", [query, value], dims_of(query))
 
 
 def _is_of_one_type(whole: Attended) -> bool:

@@ -71,7 +71,7 @@ class Merged:
       kernel: the matrix of the projection, if there is one.
       widths: the sizes of queries, keys and values along the last axis.
       bias: one vector for all of them.
-      mask: a number for each key of a batch, positive if it is visible.
+      mask: a number for each key of a batch, or for each query and key, positive if it is visible; or how many are.
       term: what is added to the scores.
       hidden: what is added to the scores of hidden keys.
     """
@@ -102,15 +102,19 @@ class Merged:
         sequences = [value for value in operands if value is not None and len(dims_of(value) or ()) == 3]
         low = max(options.get("mask_filter_value", -10000.0), float(np.finfo(np.float32).min))
         merged = cls(sequences, kernel, widths, bias, mask, term, low)
-        if len(sequences) < len(operands) or (mask is not None and dims_of(mask) != merged.over_keys[::3]):
-            return None
-        return merged
+        is_whole = len(sequences) == len(operands) and (mask is None or merged.mask_dims is not None)
+        return merged if is_whole else None
 
     @property
-    def over_keys(self) -> list[Dim]:
-        """The shape of a mask of keys that broadcasts to the scores."""
-        batch, keys = ((dims_of(value) or ())[axis] for value, axis in ((self.operands[0], 0), (self.operands[-1], 1)))
-        return [batch, 1, 1, keys]
+    def mask_dims(self) -> list[Dim] | None:
+        """The shape in which the mask broadcasts to the scores; None if it has another form."""
+        (batch, queries, _), (_, keys, _) = (dims_of(value) or () for value in (self.operands[0], self.operands[-1]))
+        forms = [
+            ([batch], [batch, 1, 1, 1]),
+            ([batch, keys], [batch, 1, 1, keys]),
+            ([batch, queries, keys], [batch, 1, queries, keys]),
+        ]
+        return next((wide for own, wide in forms if own == dims_of(self.mask)), None)
 
     def emit(self, builder: Builder) -> ir.Value:
         """Emit the operators and ONNX Runtime's MultiHeadAttention of what they compute; return the result."""
@@ -137,13 +141,19 @@ class Merged:
         return [*map(added, self.operands, biases)]
 
     def _emit_mask(self, builder: Builder) -> ir.Value | None:
-        if self.mask is None:
+        dims = self.mask_dims
+        if self.mask is None or dims is None:
             return None
+        mask, dtype = builder.viewed(self.mask, dims), numpy_dtype(self.mask)
         numbers = [builder.constant(np.asarray(number, np.float32), "number") for number in (0, self.hidden)]
-        zero = builder.constant(np.zeros((), numpy_dtype(self.mask)), "zero")
-        mask = builder.viewed(self.mask, self.over_keys)
-        visible = builder.emit("Greater", [mask, zero], self.over_keys, ir.DataType.BOOL)
-        return builder.emit("Where", [visible, *numbers], self.over_keys)
+        zero, one = (builder.constant(np.asarray(number, dtype), "number") for number in (0, 1))
+        least = zero
+        if len(dims_of(self.mask) or ()) == 1:  # a key is visible if fewer than so many are before it
+            keys = (dims_of(self.operands[-1]) or ())[1]
+            count = builder.cast(builder.viewed(builder.shape([keys]), []), self.mask.dtype)
+            least, dims = builder.emit("Range", [zero, count, one], [keys], self.mask.dtype), [dims[0], 1, 1, keys]
+        visible = builder.emit("Greater", [mask, least], dims, ir.DataType.BOOL)
+        return builder.emit("Where", [visible, *numbers], dims)
 
 
 def _last_size(value: ir.Value | None) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Form, Function, Recordable, Step, Variable, map_leaves
 
-__all__ = ["JOINS", "REARRANGING", "in_place", "leaf_key", "reads", "renamed", "variables"]
+__all__ = ["JOINS", "REARRANGING", "ROTATIONS", "in_place", "leaf_key", "reads", "renamed", "variables"]
 
 SMALL = 64
 """Elements up to which constants are compared by value."""
@@ -18,6 +18,8 @@ REARRANGING = frozenset({"T", "jnp.transpose", "jnp.reshape", "jnp.expand_dims",
 """Functions whose result has the elements of their operand."""
 JOINS = frozenset({"jnp.concatenate", "jnp.stack"})
 """Functions that join arrays along an axis."""
+ROTATIONS = frozenset({"helper.rotary", "helper.rotary_interleaved"})
+"""Functions that rotate pairs of elements by the angle of a position."""
 
 
 def variables(tree: RuntimeValue) -> Iterator[Variable]:

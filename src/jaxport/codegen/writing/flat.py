@@ -15,7 +15,7 @@ from jaxport.codegen.writing.literals import (
     attribute,
     call,
     dim_expression,
-    is_count,
+    is_made,
     literal,
     name,
     number,
@@ -251,7 +251,7 @@ class Printer:
 
     def host_value(self, value: HostValue) -> ast.expr:
         uniform = not value.symbolic and value.size > 1 and (value.data == value.data.ravel()[0]).all()
-        if value.size > LARGEST_LITERAL and not value.symbolic and not uniform and not is_count(value):
+        if value.size > LARGEST_LITERAL and not value.symbolic and not uniform and not is_made(value):
             return self.stored(value)
         return self.size(literal(value))
 

@@ -22,7 +22,7 @@ __all__ = [
     "comment",
     "dim_expression",
     "dtype_expression",
-    "is_count",
+    "is_made",
     "literal",
     "name",
     "number",
@@ -35,6 +35,8 @@ SHORTEST_UNIFORM = 4
 """Equal elements up to which an array is a literal."""
 LARGEST_LITERAL = 16
 """Elements up to which a constant is written into the source; a larger one goes to the weights file."""
+SMALLEST_TRIANGLE = 3
+"""Rows and columns from which on a triangle of ones is a call."""
 
 # What Python's own types mean in JAX is 64 bits wide where 64-bit types are on, and 32 bits wide elsewhere.
 _WIDE = {np.dtype(np.int64): "int", np.dtype(np.float64): "float", np.dtype(bool): "bool"}
@@ -170,6 +172,8 @@ def literal(value: HostValue) -> ast.expr:
         if is_count(value):
             options = {} if dtype == np.int64 else {"dtype": dtype_expression(dtype)}
             return call("jnp.arange", ast.Constant(value.size), **options)
+    if (triangle := _triangle(value)) is not None:
+        return triangle
     return _array(value, [] if implied and (value.size or dtype.kind == "b") else [dtype_expression(dtype)])
 
 
@@ -178,6 +182,50 @@ def is_count(value: HostValue) -> bool:
     if value.ndim != 1 or value.symbolic or value.dtype not in (np.int64, np.int32, np.float32):
         return False
     return bool(np.array_equal(value.data, np.arange(value.size))) and not bool(np.signbit(value.data[:1]).any())
+
+
+def is_made(value: HostValue) -> bool:
+    """Whether a call makes an array: positions, or a triangle of ones."""
+    return is_count(value) or _diagonal(value) is not None
+
+
+def _diagonal(value: HostValue) -> tuple[bool, int] | None:
+    """Return whether the ones of a triangle are above its zeros, and the last diagonal of the lower ones of the two."""
+    if value.ndim != 2 or value.symbolic or value.dtype.kind not in "biuf" or min(value.shape) < SMALLEST_TRIANGLE:
+        return None
+    if not {*value.data[0].tolist()} <= {0, 1}:
+        return None
+    ones = value.data == 1
+    if not (ones | (value.data == 0)).all() or np.signbit(value.data.astype(np.float32)).any() or len({*ones.flat}) < 2:
+        return None
+    is_upper = bool(ones[0, -1])
+    lower = ~ones if is_upper else ones
+    rows, columns = np.nonzero(lower)
+    last = int((columns - rows).max())
+    return (is_upper, last) if np.array_equal(lower, np.tri(*lower.shape, last, dtype=bool)) else None
+
+
+def _triangle(value: HostValue) -> ast.expr | None:
+    """Return the call that makes a triangle of ones; None for other arrays.
+
+    >>> (
+    ...     ast.unparse(literal(HostValue(np.tri(3, dtype=bool)))),
+    ...     ast.unparse(literal(HostValue(np.triu(np.ones((3, 4)), 1)))),
+    ... )
+    ('jnp.tri(3, dtype=bool)', 'jnp.triu(jnp.ones((3, 4), float), 1)')
+    """
+    found = _diagonal(value)
+    if found is None:
+        return None
+    is_upper, last = found
+    kind = dtype_expression(value.dtype)
+    if is_upper and value.dtype != bool:
+        diagonal = [ast.Constant(last + 1)] if last != -1 else []
+        return call("jnp.triu", call("jnp.ones", _sizes(value), kind), *diagonal)
+    rows, columns = value.shape
+    sizes = [ast.Constant(rows), *([ast.Constant(columns)] if rows != columns or last else [])]
+    lower = call("jnp.tri", *sizes, *([number(last)] if last else []), dtype=kind)
+    return ast.UnaryOp(ast.Invert(), lower) if is_upper else lower
 
 
 def _array(value: HostValue, dtype: list[ast.expr]) -> ast.expr:

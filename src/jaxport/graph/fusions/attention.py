@@ -73,6 +73,7 @@ class Scores:
       masks: the conditions that replace scores by low numbers.
       biases: what is added to the scores before.
       softcap: the largest size of a score before that, which a hyperbolic tangent bounds; zero if nothing does.
+      factor: what the product is multiplied with beside the scale, the same for all keys: a temperature of each head.
     """
 
     product: Seen
@@ -82,6 +83,7 @@ class Scores:
     masks: tuple[Mask, ...]
     biases: tuple[Seen, ...]
     softcap: float = 0.0
+    factor: Seen | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class Attended:
       is_guarded: whether a row that is masked as a whole gives zeros.
       softcap: the largest size of a score before it is hidden, which a hyperbolic tangent bounds; zero if nothing does.
       sink: a further score for each head, which takes its share of the softmax and has no value.
+      factor: what the scores are multiplied with beside the scale, before biases and masks: the same for all keys.
     """
 
     operands: tuple[Seen, Seen, Seen, Seen]
@@ -113,6 +116,7 @@ class Attended:
     is_guarded: bool = False
     softcap: float = 0.0
     sink: Seen | None = None
+    factor: Seen | None = None
 
     @property
     def result(self) -> Seen:
@@ -128,8 +132,10 @@ class Attended:
     @property
     def leaves(self) -> list[ir.Value]:
         """The values that it is computed from."""
-        sink = () if self.sink is None else (self.sink,)
-        return [seen.value for seen in (*self.operands[:3], *(mask.seen for mask in self.masks), *self.biases, *sink)]
+        further = [seen for seen in (self.sink, self.factor) if seen is not None]
+        return [
+            seen.value for seen in (*self.operands[:3], *(mask.seen for mask in self.masks), *self.biases, *further)
+        ]
 
     @property
     def heads(self) -> tuple[int, int] | None:
@@ -221,6 +227,7 @@ def _recognized(node: ir.Node, view: ir.Value | None, through: Callable[[Seen], 
             is_guarded=is_guarded,
             softcap=scores.softcap,
             sink=sink,
+            factor=scores.factor,
         )
     return None
 
@@ -253,16 +260,17 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
         if low is None or not low <= LOW:
             return "what is masked is not a low number"
         masks.append(Mask(condition, (0.0, low) if seen is one else (low, 0.0)))
-    hidden = _hidden_before_scale(seen)
+    hidden = _hidden_before_scale(seen, keys)
     if isinstance(hidden, str):
         return hidden
     plain, factor, further = hidden or (seen, 1.0, ())
     masks += further
-    plain, biases = _unbiased(plain) or (plain, ())
+    plain, biases = _unbiased(plain, keys) or (plain, ())
     bounded, softcap = uncapped(plain)
     scaled, scale = unscaled(bounded)
     scale *= (softcap or 1.0) * factor
-    product = unrounded(scaled)
+    product, temperature, further_scale = _unfactored(unrounded(scaled), keys)
+    scale *= further_scale
     operands = product.contracted(is_whole=True)
     if operands is None:
         return None
@@ -271,13 +279,24 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     scale *= left * right
     if scale <= 0:
         return "its scale is not positive"
-    return Scores(product, query, key, scale, tuple(masks), biases, softcap * factor)
+    return Scores(product, query, key, scale, tuple(masks), biases, softcap * factor, temperature)
 
 
-def _hidden_before_scale(seen: Seen) -> tuple[Seen, float, tuple[Mask, ...]] | str | None:
+def _unfactored(scaled: Seen, keys: Axis) -> tuple[Seen, Seen | None, float]:
+    """Return a product without a factor that is the same for all keys, such as a learned temperature, that, and the scale below."""
+    factors = scaled.operands("Mul") or []
+    for inner, factor in zip(factors, factors[::-1], strict=True):
+        bare, scale = unscaled(inner)
+        product = unrounded(bare)
+        if product.is_op("MatMul") and keys not in atoms(factor.axes):
+            return product, factor, scale
+    return scaled, None, 1.0
+
+
+def _hidden_before_scale(seen: Seen, keys: Axis) -> tuple[Seen, float, tuple[Mask, ...]] | str | None:
     """Return the scores, the factor and the masks of `(scores + mask) * factor`; or why they are not masks; None of any other value."""
     total, factor = unscaled(seen)
-    parts = _unbiased(total) if factor != 1 and unrounded(total).operands("Add") is not None else None
+    parts = _unbiased(total, keys) if factor != 1 and unrounded(total).operands("Add") is not None else None
     if parts is None:
         return None
     masks = []
@@ -289,13 +308,13 @@ def _hidden_before_scale(seen: Seen) -> tuple[Seen, float, tuple[Mask, ...]] | s
     return parts[0], factor, tuple(masks)
 
 
-def _unbiased(seen: Seen) -> tuple[Seen, tuple[Seen, ...]] | None:
+def _unbiased(seen: Seen, keys: Axis) -> tuple[Seen, tuple[Seen, ...]] | None:
     """Return the product that a value is a sum with, perhaps scaled, and the other terms; None if it has no product."""
-    if unrounded(unscaled(uncapped(seen)[0])[0]).is_op("MatMul"):
+    if _unfactored(unrounded(unscaled(uncapped(seen)[0])[0]), keys)[0].is_op("MatMul"):
         return seen, ()
     terms = unrounded(seen).operands("Add") or []
     for term, bias in zip(terms, terms[::-1], strict=True):
-        inner = _unbiased(term)
+        inner = _unbiased(term, keys)
         if inner is not None:
             return inner[0], (*inner[1], unrounded(bias))
     return None
@@ -384,6 +403,8 @@ def _fusion(whole: Attended, opset: int, known: Knowledge) -> Fusion | str:
         return "the runtime's Attention of DOUBLE computes in single precision"
     if whole.softcap or whole.sink is not None:
         return "it has a sink, or a soft cap, which the operator applies behind a mask"
+    if whole.factor is not None:
+        return "its scores have a factor that is not a number"
     mask = _only_mask(whole)
     hindrance = mask if isinstance(mask, str) else obstacle("Attention", dtype, opset)
     if hindrance is not None:

@@ -383,6 +383,8 @@ def _with_roles_of_cache(whole: Attended) -> Attended:
 
 def _hindrance(whole: Attended, keys: Cache, values: Cache, terms: Terms) -> str | None:
     """Return why the operator cannot attend to a cache, or None."""
+    if whole.factor is not None:
+        return "its scores have a factor that is not a number"
     dtypes = {one.value.dtype for one in whole.operands[:3]}
     widths = whole.sizes.get(whole.axes.inner), whole.sizes.get(whole.axes.outer)
     if len(dtypes) > 1 or dtypes & {ir.DataType.DOUBLE, None}:

@@ -3,6 +3,8 @@
 1. The halves of `x` paired: `concat(a cos - b sin, b cos + a sin)`.
 2. The same with the halves rotated first: `x cos + concat(-b, a) sin`, with both tables repeated, or their angles.
 3. Neighbours paired: `stack(a cos - b sin, b cos + a sin)` of every second element, merged into one axis.
+4. The same with the neighbours exchanged first: `x cos + stack(-b, a) sin`, with the elements of both tables, or of their
+   angles, repeated.
 
 The last elements of `x` may be joined to the rotated ones as they are.
 
@@ -25,7 +27,7 @@ from jaxport.graph.arranging import Arrangement, goes_into_transpose
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source, sources
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.fusions.scores import HALVES, uncast, unrounded
-from jaxport.graph.matching import Axis, Seen, look
+from jaxport.graph.matching import Axis, Seen, look, parts_of
 from jaxport.onnx_facts import VIEWS
 
 #: The label of the axis of vectors; the other axes are labelled by position.
@@ -255,30 +257,43 @@ def _products(seen: Seen) -> list[Seen] | None:
 
 
 def _turned(node: ir.Node, rank: int) -> Iterator[Rotation]:
-    """Match `x cos + concat(-b, a) sin`, with `a` and `b` the halves of `x`."""
+    """Match `x cos + t sin`, with `t` the halves or the neighbours of `x` exchanged, one of each two negated."""
     products = look(node.outputs[0], range(rank)).operands("Add") or []
     for straight, crossed in (products, products[::-1]) if products else ():
         one, other = _products(straight), _products(crossed)
         if one is None or other is None:
             continue
         for (x, cos), (turned, sin) in itertools.product((one, one[::-1]), (other, other[::-1])):
-            cosines, sines = _half_of(cos), _half_of(sin)
-            width, result = _width_of_turned(uncast(turned), uncast(x)), node.outputs[0]
-            if width and cosines is not None and sines is not None:
-                yield Rotation(result, uncast(x), cosines, sines, False, result.dtype, width, width)
+            exchanged = _exchanged(uncast(turned), uncast(x))
+            if exchanged is None:
+                continue
+            width, interleaved = exchanged
+            cosines, sines = (_half_of(table, width, interleaved=interleaved) for table in (cos, sin))
+            result = node.outputs[0]
+            if cosines is not None and sines is not None:
+                yield Rotation(result, uncast(x), cosines, sines, interleaved, result.dtype, width, width)
 
 
-def _width_of_turned(seen: Seen, x: Seen) -> int | None:
-    """Return the size of vectors if a value is `concat(-b, a)`, with `a` and `b` the halves of `x`; None if it is not."""
-    if not seen.is_op("Concat") or len(seen.node.inputs) != 2 or seen.axes[integer(seen.node, "axis", 0)] != VECTOR:
+def _exchanged(seen: Seen, x: Seen) -> tuple[int, bool] | None:
+    """Return the size of vectors if a value is `-b` joined to `a`, with `a` and `b` the halves or the neighbours of `x`.
+
+    With it is whether they are neighbours. None if the value is something else.
+    """
+    if not seen.is_op("Concat") or len(seen.node.inputs) != 2:
         return None
-    negative, a = (look(half, seen.axes) for half in sources(seen.node))
+    pair, element = parts_of(VECTOR, 2)
+    along = seen.axes[integer(seen.node, "axis", 0)]
+    if along not in (VECTOR, element):
+        return None
+    interleaved = along == element
+    labels = [VECTOR if axis == pair else axis for axis in seen.axes]
+    negative, a = (look(part, labels) for part in sources(seen.node))
     b = unrounded(negative).operands("Neg")
-    parted = _parted(uncast(a), uncast(b[0]), alternating=False) if b else None
+    parted = _parted(uncast(a), uncast(b[0]), alternating=interleaved) if b else None
     if parted is None:
         return None
     whole, count, width = parted
-    return width if whole == x and count == width else None
+    return (width, interleaved) if whole == x and count == width else None
 
 
 def _parted(a: Seen, b: Seen, *, alternating: bool) -> tuple[Seen, int, int] | None:
@@ -298,21 +313,42 @@ def _extent(part: Seen) -> tuple[Seen, range, int] | None:
     if VECTOR not in part.axes or not is_op(node, "Split", "Slice", "Gather"):
         return None
     place = part.axes.index(VECTOR)
-    whole, width = look(source(node), part.axes), _size_along(source(node), place)
+    width = _size_along(source(node), place)
     if width is None:
         return None
+    taken = _elements(part.value, node, place, width)
+    return _of_pairs(part, node, place, width) if taken is None else (look(source(node), part.axes), taken, width)
+
+
+def _of_pairs(part: Seen, node: ir.Node, place: int, count: int) -> tuple[Seen, range, int] | None:
+    """Return the same of elements that are taken from pairs: `x.reshape(…, count, 2)[..., 0]`."""
+    dims = dims_of(source(node)) or ()
+    if len(dims) != place + 2 or dims[-1] != 2:
+        return None
+    index = constant_of(source(node, 1)) if is_op(node, "Gather") else None
+    if index is not None and index.ndim == 0 and integer(node, "axis", 0) % len(dims) == place + 1:
+        taken = range(2)[int(index) % 2 :][:1]
+    else:
+        taken = _elements(part.value, node, place + 1, 2)
+    if taken is None or len(taken) != 1:
+        return None
+    whole = look(source(node), [*part.axes[:place], *parts_of(VECTOR, 2)])
+    return whole, range(taken.start, 2 * count, 2), 2 * count
+
+
+def _elements(part: ir.Value, node: ir.Node, place: int, width: int) -> range | None:
+    """Return the elements that a Split, Slice or Gather takes along one axis, if it takes all along the others."""
     if not is_op(node, "Split"):
-        taken = _taken(node, place, width)
-        return None if taken is None else (whole, taken, width)
-    if integer(node, "axis", 0) % len(part.axes) != place:
+        return _taken(node, place, width)
+    if integer(node, "axis", 0) % len(dims_of(source(node)) or (0,)) != place:
         return None
     start = 0
     for value in node.outputs:
         size = _size_along(value, place)
         if size is None:
             return None
-        if value is part.value:
-            return whole, range(start, start + size), width
+        if value is part:
+            return range(start, start + size)
         start += size
     return None
 
@@ -320,7 +356,7 @@ def _extent(part: Seen) -> tuple[Seen, range, int] | None:
 def _size_along(value: ir.Value, place: int) -> int | None:
     """Return the size of a value along an axis, if it is known."""
     dims = dims_of(value)
-    return size if dims is not None and isinstance(size := dims[place], int) else None
+    return size if dims is not None and place < len(dims) and isinstance(size := dims[place], int) else None
 
 
 def _taken(node: ir.Node, place: int, width: int) -> range | None:
@@ -349,10 +385,10 @@ def _gathered(node: ir.Node, place: int) -> range | None:
     return taken if [*taken] == places.tolist() else None
 
 
-def _half_of(table: Seen) -> Table | None:
-    """Return half of a table whose vectors are repeated, or are elementwise functions of vectors that are."""
+def _half_of(table: Seen, width: int, *, interleaved: bool) -> Table | None:
+    """Return half of a table that repeats vectors, or elements if pairs are neighbours; or that is elementwise functions of one."""
     functions: list[ir.Node] = []
-    while (half := _repeated(table)) is None:
+    while (half := _repeated(table, width, interleaved=interleaved)) is None:
         node, factor = table.value.producer(), table.commuted("Mul", lambda operand: operand.scalar is not None)
         inner = [factor[1]] if factor is not None else table.operands("Cos", "Sin", "Cast")
         if node is None or inner is None:
@@ -362,20 +398,22 @@ def _half_of(table: Seen) -> Table | None:
     return Table(half, tuple(functions))
 
 
-def _repeated(table: Seen) -> Seen | None:
-    """Return half of a value whose vectors are repeated; half of a constant is not yet a value of the graph."""
+def _repeated(table: Seen, width: int, *, interleaved: bool) -> Seen | None:
+    """Return half of a value that repeats vectors, or elements; half of a constant is not yet a value of the graph."""
     if VECTOR not in table.axes:
-        return None
+        return _before_repetition(table, width) if interleaved else None
     place, rank = table.axes.index(VECTOR), len(table.axes)
     array = constant_of(table.value)
     if array is not None:
         if array.shape[place] % 2:
             return None
-        first, second = np.split(array, 2, place)
+        places = np.arange(array.shape[place])
+        parts = places.reshape(-1, 2).T if interleaved else np.split(places, 2)
+        first, second = (array.take(part, place) for part in parts)
         half = ir.Value(name=table.value.name, type=table.value.type, shape=ir.Shape(first.shape))
         half.const_value = ir.Tensor(first, name=table.value.name)
         return Seen(half, table.axes, half) if np.array_equal(first, second) else None
-    if not table.is_op("Concat", "Tile"):
+    if interleaved or not table.is_op("Concat", "Tile"):
         return None
     node = table.node
     if node.op_type == "Concat":
@@ -384,3 +422,17 @@ def _repeated(table: Seen) -> Seen | None:
         repeats = constant_of(node.inputs[1])
         repeated = repeats is not None and repeats.tolist() == [1 + (axis == place) for axis in range(rank)]
     return look(source(node), table.axes) if repeated else None
+
+
+def _before_repetition(table: Seen, width: int) -> Seen | None:
+    """Return the value whose elements are repeated: broadcast along an axis behind them, or stacked with themselves."""
+    pair, element = parts_of(VECTOR, 2)
+    if table.is_op("Concat") and element in table.axes:
+        node = table.node
+        is_stack = [*node.inputs] == [node.inputs[0]] * 2 and table.axes[integer(node, "axis", 0)] == element
+        table = look(source(node), table.axes) if is_stack else table
+    if pair not in table.axes or element in table.axes:
+        return None
+    if 2 * (_size_along(table.value, table.axes.index(pair)) or 0) != width:
+        return None
+    return replace(table, axes=tuple(VECTOR if axis == pair else axis for axis in table.axes))

@@ -216,15 +216,18 @@ def rotary(x, cos, sin):
     return jnp.concatenate([cos * first - sin * second, sin * first + cos * second], axis=-1)
 
 
+@helper
+def rotary_interleaved(x, cos, sin):
+    """Rotate each element at an even place of the last axis, with the one behind it, by an angle."""
+    first, second = x[..., 0::2], x[..., 1::2]
+    pairs = jnp.stack([cos * first - sin * second, sin * first + cos * second], axis=-1)
+    return jnp.reshape(pairs, x.shape)
+
+
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int, size: int = 0) -> Tensor:
     """Return `x` with pairs (halves or neighbours) among its first `size` features, or all if zero, rotated."""
     x, rest = (x, None) if size in (0, x.shape[-1]) else (x[..., :size], x[..., size:])
-    if interleaved:
-        first, second = x[..., 0::2], x[..., 1::2]
-        parts = [cos * first - sin * second, sin * first + cos * second]
-        y = jnp.reshape(jnp.stack(parts, axis=-1), x.shape)
-    else:
-        y = rotary(x, cos, sin)
+    y = rotary_interleaved(x, cos, sin) if interleaved else rotary(x, cos, sin)
     return y if rest is None else jnp.concatenate([y, rest], axis=-1)
 
 

@@ -190,3 +190,16 @@ pub fn rotary<const D: usize>(x: Tensor<D>, cos: Tensor<D>, sin: Tensor<D>) -> T
     let first = cos.clone() * a.clone() - sin.clone() * b.clone();
     Tensor::cat(vec![first, sin * a + cos * b], D - 1)
 }
+
+/// Each element at an even place of the last axis, with the one behind it, rotated by an angle.
+pub fn rotary_interleaved<const D: usize>(
+    x: Tensor<D>,
+    cos: Tensor<D>,
+    sin: Tensor<D>,
+) -> Tensor<D> {
+    let dims = x.dims();
+    let [a, b] = [0, 1].map(|start| x.clone().slice_dim(D - 1, Slice::new(start, None, 2)));
+    let first = cos.clone() * a.clone() - sin.clone() * b.clone();
+    let pairs = [first, sin * a + cos * b].map(|rotated| rotated.flatten::<1>(0, D - 1));
+    Tensor::stack::<2>(pairs.to_vec(), 1).reshape(dims)
+}

@@ -274,12 +274,12 @@ def _turned(places: Sequence[RuntimeValue]) -> list[int]:
 
 
 def _cuts(x: TypedValue, places: Sequence[RuntimeValue]) -> list[tuple[Dim, Dim, int]] | None:
-    """Return the start, the end and the step along each axis of slices, if one begins at a size with a name; else None."""
+    """Return the start, the end and the step along each axis of slices, if one begins at a size with a name or has a step; else None."""
     if x.node is None or not all(isinstance(place, slice) for place in places):
         return None
-    if not any(is_dim(place.start) for place in places) or any(is_dim(place.step) for place in places):
+    if any(is_dim(place.step) or (place.step is not None and place.step < 1) for place in places):
         return None
-    if any(place.step is not None and place.step < 1 for place in places):
+    if not any(is_dim(place.start) or place.step not in (None, 1) for place in places):
         return None
     cuts: list[tuple[Dim, Dim, int]] = []
     for axis, size in enumerate(x.shape):
@@ -322,12 +322,13 @@ def _is_empty(*values: TypedValue) -> bool:
     return any(not is_dim(size) and size == 0 for value in values for size in value.shape)
 
 
-@call("helper.rotary")
+@call("helper.rotary", "helper.rotary_interleaved")
 def rotary(body: RustBody, step: Step, x: TypedValue, cos: TypedValue, sin: TypedValue) -> TypedValue | None:
     values = (x, cos, sin)
     if any(value.known is not None or len(value.shape) != len(x.shape) for value in values) or x.kind != "Float":
         return None
-    return tensor(body.helper("rotary", *map(body.tensor, values)), step.outputs.shape, x.dtype)
+    called = "rotary_interleaved" if step.name == "helper.rotary_interleaved" else "rotary"
+    return tensor(body.helper(called, *map(body.tensor, values)), step.outputs.shape, x.dtype)
 
 
 @call("helper.resized")

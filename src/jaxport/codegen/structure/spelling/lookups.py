@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import axes_of, number
+from jaxport.codegen.rewriting.producers import added_axes, axes_of, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
@@ -167,6 +167,24 @@ def element_of_part(step: Step, rewriting: StepRewriting) -> Step | None:
             return None
         index[axis] = one.indices(size)[0]
     return in_place(step, "", x, _plain(tuple(index)), form="index")
+
+
+@AS_WRITTEN.on("")
+def part_of_expanded(step: Step, rewriting: StepRewriting) -> Step | RuntimeValue:
+    """`expand_dims(x, 1)[:, 0, :, 2:]` is `x[:, :, 2:]`."""
+    added = rewriting.producers.step(step.args[0], "jnp.expand_dims") if step.form == "index" else None
+    axes = added_axes(added) if added is not None else None
+    index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
+    if added is None or axes is None or max(axes) >= len(index) or not isinstance(added.args[0], Variable):
+        return None
+    if not all(isinstance(part, slice) or type(part) is int for part in index):
+        return None
+    if any(type(index[axis]) is not int or index[axis] not in (0, -1) for axis in axes):
+        return None
+    rest = [part for axis, part in enumerate(index) if axis not in axes]
+    while rest and rest[-1] == slice(None):
+        rest.pop()
+    return in_place(step, "", added.args[0], _plain(tuple(rest)), form="index") if rest else added.args[0]
 
 
 @AS_WRITTEN.on("helper.scatter_nd")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.codegen.rewriting.steps import reads
+from jaxport.codegen.rewriting.steps import ROTATIONS, reads
 from jaxport.codegen.structure.spelling.rewritten import MOVING
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.values.recording import Step, Variable
@@ -42,7 +42,7 @@ NOUNS = {
     "jnp.flip": "flipped", "jnp.reshape": "arranged", "jnp.transpose": "transposed", "jnp.squeeze": "squeezed",
     "jnp.expand_dims": "unsqueezed", "astype": "converted", "T": "transposed", "mT": "transposed", "jnp.matmul": "product", "@": "product",
     "jnp.einsum": "product", "lax.conv_general_dilated": "features", "lax.conv_transpose": "features", "lax.reduce_window": "pooled",
-    "nn.max_pool": "pooled", "nn.avg_pool": "pooled", "helper.rotary": "rotated", "jnp.tril": "triangle", "jnp.triu": "triangle",
+    "nn.max_pool": "pooled", "nn.avg_pool": "pooled", **dict.fromkeys(ROTATIONS, "rotated"), "jnp.tril": "triangle", "jnp.triu": "triangle",
     "nn.logsumexp": "total", "jnp.linalg.norm": "norm", "jnp.power": "power", "**": "power", "-": "difference", "%": "remainder",
     "//": "quotient", "helper.scatter_nd": "updated", "helper.scatter_elements": "updated", "helper.write_into_cache": "updated",
     "helper.gather_nd": "rows", "lax.cond": "chosen", "lax.switch": "chosen", "lax.scan": "state", "lax.while_loop": "state", "jnp.logical_and": "mask", "jnp.logical_or": "mask", "jnp.logical_not": "mask",
@@ -76,7 +76,7 @@ def role_of(value: Variable, readers: Readers) -> str:
         places = [place for place, operand in enumerate(reader.args) if operand is value]
         if reader.name in ATTENTIONS and len(places) == 1 and places[0] < len(OPERANDS):
             return OPERANDS[places[0]]
-        if places != [0] or (reader.name not in MOVING and reader.name != "helper.rotary"):
+        if places != [0] or reader.name not in MOVING | ROTATIONS:
             return ""
         value = reader.outputs
     return ""
