@@ -138,3 +138,32 @@ def test_weights_that_half_precision_cannot_represent_stay_as_they_are(tmp_path:
     assert "astype(jnp.float32)" in program.to_source(tmp_path, framework="nnx").code
     x = np.random.default_rng(1).normal(size=(4, 8)).astype(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(np.float32(load(tmp_path).load()(x)), np.float32(program(x)))
+
+
+class Images(nnx.Module):
+    """Convolutions of Flax in bfloat16."""
+
+    def __init__(self, dtype: np.dtype):
+        rngs, options = nnx.Rngs(0), {"dtype": dtype, "param_dtype": dtype}
+        normal = nnx.initializers.normal(1.0)
+        self.first = nnx.Conv(3, 8, (3, 3), strides=2, bias_init=normal, rngs=rngs, **options)
+        self.second = nnx.Conv(8, 4, (1, 1), use_bias=False, rngs=rngs, **options)
+
+    def __call__(self, x):
+        return self.second(nnx.relu(self.first(x)))
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+def test_convolutions_that_a_file_computes_in_single_precision_are_those_of_flax(framework: str, tmp_path: Path):
+    inputs = [jaxport.testing.spec("B", 8, 8, 3, dtype=jnp.bfloat16)]
+    exported = jaxport.to_onnx(Images(jnp.bfloat16), inputs)
+    program = jaxport.from_onnx(exported.model)
+    code = program.to_source(tmp_path, framework=framework).code
+    if framework == "nnx":
+        assert code.count("nnx.Conv(") == 2
+        assert code.count("param_dtype=jnp.bfloat16") == 2
+    x = np.random.default_rng(1).normal(size=(2, 8, 8, 3)).astype(ml_dtypes.bfloat16)
+    with without_jaxport():
+        found = load(tmp_path).load()(x)
+    assert found.dtype == x.dtype
+    np.testing.assert_allclose(np.float32(found), np.float32(exported(x)), rtol=2e-2, atol=2e-2)

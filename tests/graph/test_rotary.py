@@ -266,3 +266,21 @@ def test_what_would_be_rounded_with_the_rotated_elements_stays_beside_them():
 
     exported = check(fn, f32("B", 4, "T", 12), ANGLES, opset=23, atol=0.03, without={"float64": "of half precision"})
     assert "Concat" in operators(exported)
+
+
+def outer_angles(form):
+    """Angles as products with a single term, as strangers write them."""
+    frequencies = 0.5 ** np.arange(4, dtype=np.float32)
+    if form == "matrices":
+        return lambda positions: (frequencies[None, :, None] @ positions[:, None]).transpose(0, 2, 1)
+    if form == "columns":
+        return lambda positions: positions[..., None] @ frequencies[None]
+    return lambda positions: jnp.einsum("bt,f->btf", positions, frequencies)
+
+
+@pytest.mark.parametrize("form", ["matrices", "columns", "einsum"])
+def test_angles_are_products_of_positions_and_frequencies(form):
+    angles = outer_angles(form)
+    found = operators(check(lambda x, positions: rotated(x, angles(positions)), X, f32("B", "T"), opset=23))
+    assert found["RotaryEmbedding"] == 1
+    assert "MatMul" not in found

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
 
 import jaxport
 from jaxport.errors import InvalidArgument
@@ -71,11 +70,11 @@ def latent(input_ids, attention_mask, past_key_values):
     return {"logits": logits, "present": [{"latent": rows}]}
 
 
-def places(input_ids, attention_mask, position_ids, past_key_values):
+def rows(input_ids, attention_mask, position_ids, past_key_values):
     x, (past,) = WORDS[input_ids], past_key_values
-    write = jax.vmap(lambda cache, rows, at: lax.dynamic_update_slice_in_dim(cache, rows, at, 1))
+    sequences = jnp.arange(input_ids.shape[0])[:, None]
     key, value = (
-        write(past[name], heads(x, kernel, GROUPS), position_ids[:, 0])
+        past[name].at[sequences, :, position_ids].set(heads(x, kernel, GROUPS).swapaxes(1, 2))
         for name, kernel in (("key", KEY), ("value", VALUE))
     )
     seen = (jnp.arange(key.shape[2]) <= position_ids[:, :, None])[:, None, None]
@@ -102,9 +101,9 @@ CASES = {
         latent, [IDS, MASK, [{"latent": floats(ROWS, LATENT)}]], "products of what is cached",
         r"`past_key_values\.0\.key` is missing",
     ),
-    "places": (
-        places, jaxport.decoder_inputs(1, GROUPS, SIZE, cache="static"), "a place of their own for each sequence",
-        "at one place for all sequences",
+    "rows": (
+        rows, jaxport.decoder_inputs(1, GROUPS, SIZE, cache="static"), "a place of its own for each row",
+        "in one block for each sequence",
     ),
 }  # fmt: skip
 

@@ -107,3 +107,67 @@ def test_the_file_is_written_again_as_it_was() -> None:
     assert sorted(node.op_type for node in exported.model.graph) == ["Cast", "Cast", "MatMul"]
     exported.verify()
     program.verify()
+
+
+CONVOLUTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "with a bias": {"more": ("bias",)},
+    "strides": {"strides": [2, 2], "pads": [1, 0, 1, 0]},
+    "steps": {"dilations": [2, 1], "pads": [0, 1, 2, 0]},
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str, dtype: str) -> None:
+    options = dict(CONVOLUTIONS[name])
+    more, kind = options.pop("more", ()), onnx.helper.np_dtype_to_tensor_dtype(np.dtype(DTYPES[dtype]))
+    make, random = onnx.helper.make_node, np.random.default_rng(0)
+    nodes = [
+        make("Cast", ["x"], ["wide_x"], to=onnx.TensorProto.FLOAT),
+        make("Cast", ["w"], ["wide_w"], to=onnx.TensorProto.FLOAT),
+        make("Conv", ["wide_x", "wide_w", *more], ["wide"], **options),
+        make("Cast", ["wide"], ["y"], to=kind),
+    ]
+    kernel = random.normal(size=(5, 3, 3, 3)).astype(DTYPES[dtype])
+    tensor = onnx.helper.make_tensor("w", kind, kernel.shape, kernel.tobytes(), raw=True)
+    added = [numpy_helper.from_array(np.linspace(-1, 1, 5, dtype=np.float32), name) for name in more]
+    values = [
+        onnx.helper.make_tensor_value_info("x", kind, ["B", 3, 7, 6]),
+        onnx.helper.make_empty_tensor_value_info("y"),
+    ]
+    graph = onnx.helper.make_graph(nodes, "images", values[:1], values[1:], [tensor, *added])
+    opsets = [onnx.helper.make_opsetid("", 22)]
+    program = jaxport.from_onnx(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    x = jnp.asarray(random.normal(size=(2, 3, 7, 6)), DTYPES[dtype])
+    closed = jax.make_jaxpr(lambda x: program(x))(x)
+    (convolved,) = [e for e in closed.jaxpr.eqns if e.primitive.name == "conv_general_dilated"]
+    assert [variable.aval.dtype.name for variable in (*convolved.invars, *convolved.outvars)] == [
+        dtype,
+        dtype,
+        "float32",
+    ]
+    for found in (program(x), jax.jit(program)(x)):
+        assert found.dtype == DTYPES[dtype]
+    jax.grad(lambda x: jnp.sum(program(x).astype(jnp.float32)))(x)
+    program.verify()
+
+
+def test_convolutions_of_groups_are_computed_in_single_precision() -> None:
+    """On CPUs they are sums of products, of which those in half precision would be rounded one by one."""
+    make = onnx.helper.make_node
+    nodes = [
+        make("Cast", ["x"], ["wide_x"], to=onnx.TensorProto.FLOAT),
+        make("Cast", ["w"], ["wide_w"], to=onnx.TensorProto.FLOAT),
+        make("Conv", ["wide_x", "wide_w"], ["wide"], group=3),
+        make("Cast", ["wide"], ["y"], to=onnx.TensorProto.BFLOAT16),
+    ]
+    kernel = np.random.default_rng(0).normal(size=(3, 1, 3, 3)).astype(jnp.bfloat16)
+    tensor = onnx.helper.make_tensor("w", onnx.TensorProto.BFLOAT16, kernel.shape, kernel.tobytes(), raw=True)
+    values = [
+        onnx.helper.make_tensor_value_info("x", onnx.TensorProto.BFLOAT16, ["B", 3, 7, 6]),
+        onnx.helper.make_empty_tensor_value_info("y"),
+    ]
+    graph = onnx.helper.make_graph(nodes, "images", values[:1], values[1:], [tensor])
+    opsets = [onnx.helper.make_opsetid("", 22)]
+    jaxport.from_onnx(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)).verify()

@@ -25,6 +25,7 @@ from jaxport.codegen.recorded.merged import products, unmerged
 from jaxport.codegen.recorded.turned import weights_second
 from jaxport.graph.editing import graphs, is_op, nodes_of, numpy_dtype
 from jaxport.graph.fusions.activations import activations, limits_as_operands
+from jaxport.graph.fusions.choices import choices
 from jaxport.graph.fusions.group_normalization import group_normalization
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
 from jaxport.graph.fusions.normalization import normalization
@@ -45,6 +46,7 @@ __all__ = ["record_fused"]
 
 FUSIONS = (
     identities,
+    choices,
     softmax,
     log_sum_exp,
     normalization,

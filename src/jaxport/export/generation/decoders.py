@@ -456,7 +456,7 @@ def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
         if is_cached_attention(writer) and set(value.consumers()) <= {writer, *_measuring(value)}:
             continue
         if writer is None or writer.op_type not in (*SCATTERS, "Concat"):
-            yield f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, .at[].set), at one place for all sequences"
+            yield f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, .at[].set), in one block for each sequence"
             continue
         for user in value.consumers():
             copied = user.op_type == "Slice" and all(reader is writer for reader in user.outputs[0].consumers())

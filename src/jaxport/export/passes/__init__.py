@@ -44,6 +44,7 @@ from jaxport.export.passes.tied import tied
 from jaxport.export.passes.turned_caches import turned_caches
 from jaxport.graph.fusions.activations import activations
 from jaxport.graph.fusions.attention import attention
+from jaxport.graph.fusions.choices import choices
 from jaxport.graph.fusions.experts import mixture_of_experts
 from jaxport.graph.fusions.log_sum_exp import log_sum_exp
 from jaxport.graph.fusions.means import means
@@ -81,6 +82,7 @@ DEFAULT: tuple[Pass, ...] = (
     hoisting,
     scanned,
     repeated,
+    choices,
     softmax,
     log_sum_exp,
     normalization,

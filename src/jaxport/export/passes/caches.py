@@ -21,5 +21,11 @@ def cached_attention(model: ir.Model) -> str:
         return caches.cached_attention(model, caches.Terms(Known.of(graph)))
     bounds = [size(longer) - size(shorter) for longer, shorter in decoders.BOUNDS]
     return caches.cached_attention(
-        model, caches.Terms(Known.of(graph, bounds), is_step=True, positions=inputs.get("position_ids"))
+        model,
+        caches.Terms(
+            Known.of(graph, bounds),
+            is_step=True,
+            positions=inputs.get("position_ids"),
+            total=size(decoders.TOTAL) if "attention_mask" in inputs else None,
+        ),
     )

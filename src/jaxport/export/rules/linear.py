@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxport.export.emit.registry import rule
+from jaxport.jaxprs import dims
 
 
 @rule("dot_general", irrelevant=("precision",))
@@ -18,9 +20,17 @@ def dot_general(op, x, y, *, dimension_numbers, preferred_element_type):
         pairs = sorted(zip(x_contracted, y_contracted, strict=True), key=lambda pair: pair[lead])
         x_contracted, y_contracted = zip(*pairs, strict=True)
     dtype = op.out.dtype
+    # A kernel of the model stays that of a product, with a single feature, too.
+    is_outer = not x_contracted or (single(x, x_contracted) and x.held is None and y.held is None)
     x, y = op.cast(x, dtype), op.cast(y, dtype)  # ONNX accumulates in the operands' own dtype
     x_free = [a for a in range(x.rank) if a not in (*x_contracted, *x_batch)]
     y_free = [a for a in range(y.rank) if a not in (*y_contracted, *y_batch)]
+    if is_outer and not x_batch and dtype != np.bool_:
+        columns = op.reshape(
+            op.transpose(x, (*x_free, *x_contracted)), (*(x.shape[a] for a in x_free), *[1] * len(y_free))
+        )
+        rows = op.reshape(op.transpose(y, (*y_contracted, *y_free)), [y.shape[a] for a in y_free])
+        return op.cast(op.Mul(columns, rows), dtype)
     if x_batch:
         left = flattened(op, x, x_batch, x_free, x_contracted)
         right = flattened(op, y, y_batch, y_contracted, y_free)
@@ -64,6 +74,11 @@ def scaled(x, scale, axes):
     for axis in axes:
         scale = jnp.repeat(scale, x.shape[axis] // scale.shape[axis], axis)
     return x.astype(jnp.bfloat16) * scale
+
+
+def single(x, axes):
+    """Whether some axes of `x` have one element."""
+    return all(dims.same(x.shape[a], 1) for a in axes)
 
 
 def size(x, axes):

@@ -118,6 +118,8 @@ def combined(op, x, indices, updates, combination, numbers, mode, unique):
     if not shared and not single:
         shared = window_starts.counted(op, columns, x.shape, sizes, batch)
     check = mode != GatherScatterMode.CLIP
+    if combination is REPLACE and not check and writes_one_block_each(x, indices, sizes, shared, numbers):
+        return one_block_each(op, x, updates, window_starts.of(op, x.shape, sizes, columns, batch, negative=False))
     rows = check and not single and not shared and are_rows(x, sizes, batch, columns)
     number = filling(x) if rows and combination.reduces(op.opset) else None
     alone = combination.neutral is None and len(shared) == len(batch)  # no two windows overlap
@@ -191,6 +193,29 @@ def one_update(op, x, update, starts, combination):
 def has_tensor_scatter(op, x, axis):
     """Whether TensorScatter can write along an axis."""
     return axis > 0 and op.opset >= TENSOR_SCATTER and x.dtype not in releases.missing("TensorScatter", releases.NEWEST)
+
+
+def writes_one_block_each(x, indices, sizes, shared, numbers):
+    """Whether a scatter writes one block of rows into each element of the first axis, not along the second one."""
+    narrow = [axis for axis in narrower(sizes, x.shape) if axis != 0]
+    in_order = list(numbers.update_window_dims) == list(range(1, x.rank))
+    # Along the second axis, ScatterND needs no transpose.
+    return shared == {0: 0} and indices.rank == 2 and in_order and len(narrow) == 1 and narrow[0] > 1
+
+
+def one_block_each(op, x, updates, starts):
+    """Return `x` with a block of rows replaced in each element of the first axis, without a transpose."""
+    (axis,) = narrower(updates.shape, x.shape)
+    start = op.expand(op.cast(starts.at.get(axis, op.const(0, INT64)), INT64), starts.batch)
+    if has_tensor_scatter(op, x, axis):
+        return op.TensorScatter(x, updates, start, axis=axis)
+    kept = [dim if at in (0, axis) else 1 for at, dim in enumerate(updates.shape)]
+    places = op.reshape(start, [kept[0], *[1] * (x.rank - 1)])
+    if not dims.same(kept[axis], 1):
+        rows = window_starts.positions(op, kept[axis], INT64)
+        within = op.reshape(rows, [dim if at == axis else 1 for at, dim in enumerate(kept)])
+        places = op.Add(places, within)
+    return op.ScatterElements(x, op.expand(places, updates.shape), updates, axis=axis)
 
 
 def counts_from_end(op, x, sizes):

@@ -8,7 +8,8 @@ positions, its window; what holds for all these keys is left out, and everything
 The operator takes float32 and float16. It counts the rows of a cache; those behind the last one it leaves alone if past
 and present are one buffer, and zeros otherwise. A row of scores that conditions hide as a whole is averaged over the
 keys up to its position, where the program averages over all. Several new rows behind a cache need a batch of one
-sequence. So only steps of decoders, whose callers keep to these terms, have static caches, padding and any batch.
+sequence; single ones may have a place of their own in each sequence. So only steps of decoders, whose callers keep to these
+terms, have static caches, padding and any batch.
 """
 
 from __future__ import annotations
@@ -23,19 +24,17 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.arranging import Arrangement
-from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, source
+from jaxport.graph.editing import Dim, dims_of
 from jaxport.graph.fusing import Builder, Fusion, fuse
 from jaxport.graph.fusions.attention import ANCHOR, Attended, heads_merged, recognized
+from jaxport.graph.fusions.cached_rows import NEW, Cache
 from jaxport.graph.fusions.narrowing import Narrowing
 from jaxport.graph.fusions.scores import uncast_value
 from jaxport.graph.fusions.unusual_caches import unusual_cache
 from jaxport.graph.masks import HIDDEN, LOW, Mask, additive
-from jaxport.graph.matching import Axis, Seen, between, look
-from jaxport.graph.positions import NOTHING, Affine, Condition, Known, Position, affine, conjunction, size
+from jaxport.graph.matching import Seen, between
+from jaxport.graph.positions import NOTHING, Affine, Condition, Known, Position, conjunction, size
 from jaxport.onnx_facts import CACHED_ATTENTION, RUNTIME_DOMAIN
-
-#: The label of the axis of new rows.
-NEW = "new rows"
 
 KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 #: The place of the first cache among the operator's inputs.
@@ -52,11 +51,13 @@ class Terms:
       known: what is known of its sizes.
       is_step: whether it is a step of a decoder.
       positions: an input with the positions of tokens, which are at most the rows of the cache before them.
+      total: the number of rows that the longest sequence has with its new ones.
     """
 
     known: Known = NOTHING
     is_step: bool = False
     positions: ir.Value | None = None
+    total: Affine | None = None
 
 
 def cached_attention(model: ir.Model, terms: Terms) -> str:
@@ -81,105 +82,13 @@ def is_cached_attention(node: ir.Node | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Cache:
-    """Rows with new ones.
-
-    Attributes:
-      past, present: the rows before and after.
-      new: the new rows, with the labels of the axes.
-      start: the place of the first new one.
-      is_static: whether they replace others.
-    """
-
-    past: ir.Value
-    present: ir.Value
-    new: Seen
-    start: Affine
-    is_static: bool
-
-    @property
-    def batch(self) -> Dim:
-        """The number of sequences."""
-        return (dims_of(self.present) or [])[0]
-
-    @property
-    def count(self) -> Dim:
-        """The number of new rows."""
-        return (dims_of(self.new.entry) or [])[2]
-
-    @classmethod
-    def of(cls, seen: Seen, axes: Sequence[Axis], known: Known) -> Cache | str | None:
-        """Return the cache that keys or values are, whose axes are those of `axes`: batch, heads, rows and vectors."""
-        node, value = seen.value.producer(), seen.value
-        dims = dims_of(value)
-        if dims is None or len(dims) != len(axes) or not is_op(node, "Concat", "TensorScatter"):
-            return None
-        rows = axes[2]
-        own = [axis for axis in seen.axes if axis is not None]
-        if rows not in own or seen.axes[integer(node, "axis", -2)] != rows:
-            return None
-        if any(axis not in (None, wanted) for axis, wanted in zip(seen.axes, axes, strict=True)):
-            return "the axes of its cache are not those of batches, heads, positions and vectors"
-        found = _scattered(node, known) if node.op_type == "TensorScatter" else _joined(node, known)
-        if found is None:
-            return None
-        past, new, start = found
-        labels = [NEW if axis == rows else axis for axis in seen.axes]
-        return cls(past, value, look(new, labels), start, len(node.inputs) > 2)
-
-
-def _joined(node: ir.Node, known: Known) -> tuple[ir.Value, ir.Value, Affine] | None:
-    """Return the old rows, the new ones, and the place of the first of these, if old rows surround the new ones."""
-    if len(node.inputs) == 2:
-        past, new = source(node), source(node, 1)
-        dims = dims_of(past)
-        return (past, new, size(dims[2])) if dims is not None and past.is_graph_input() else None
-    if len(node.inputs) != 3:
-        return None
-    before, new, after = (source(node, place) for place in range(3))
-    first, last, dims = _sliced(before, known), _sliced(after, known), dims_of(new)
-    if first is None or last is None or dims is None or first[0] is not last[0] or not first[0].is_graph_input():
-        return None
-    (past, begin, start), (_, end, stop) = first, last
-    whole = size((dims_of(past) or [])[2])
-    if begin != Affine({}, 0) or start is None or end != start + size(dims[2]) or stop not in (None, whole):
-        return None
-    return past, new, start
-
-
-def _sliced(value: ir.Value, known: Known) -> tuple[ir.Value, Affine, Affine | None] | None:
-    """Return what rows are taken from, the first one, and the one after the last; None for the end."""
-    node = value.producer()
-    if not is_op(node, "Slice"):
-        return None
-    begin, end, axes, *step = (source(node, place) for place in range(1, len(node.inputs)))
-    along = constant_of(axes)
-    if (
-        along is None
-        or along.tolist() != [2]
-        or any(number is None or number.tolist() != [1] for number in map(constant_of, step))
-    ):
-        return None
-    limit = constant_of(end)
-    unlimited = limit is not None and limit.tolist() == [np.iinfo(np.int64).max]
-    return source(node), affine(look(begin, [None]), known), None if unlimited else affine(look(end, [None]), known)
-
-
-def _scattered(node: ir.Node, known: Known) -> tuple[ir.Value, ir.Value, Affine] | None:
-    """Do the same for rows that replace others, at one place for all batches."""
-    past, new, places = (source(node, place) for place in range(3))
-    seen = look(places, ["batch"])
-    start = affine(seen, known)
-    return (past, new, start) if past.is_graph_input() and seen.axes == (None,) else None
-
-
-@dataclass(frozen=True)
 class CachedStep:
     """An attention to a cache.
 
     Attributes:
       whole: the attention.
       keys, values: the cache.
+      total: the number of rows that count; None for that of the longest sequence, if nothing is added to scores.
       window: how many keys are seen; None for all.
       conditions: what hides further keys.
       added: what is added to scores.
@@ -189,6 +98,7 @@ class CachedStep:
     whole: Attended
     keys: Cache
     values: Cache
+    total: Affine | None
     window: int | None
     conditions: Sequence[Condition]
     added: Sequence[Seen]
@@ -210,13 +120,13 @@ class CachedStep:
         arranging = zip(self.arranged[:3], sides, strict=True)
         rows = [builder.cast(how.apply(builder, builder.now(one.value)), dtype) for how, one in arranging]
         past = [builder.cast(builder.now(cache.past), dtype) for cache in (self.keys, self.values)]
-        total = _emitted(builder, self.keys.start + size(self.keys.count))
+        last, total = self._rows(builder, result.merged[0])
         heads = whole.heads
         assert heads is not None
         attributes: dict[str, Any] = {"num_heads": heads[0], "kv_num_heads": heads[1], "scale": whole.scale}
         attributes |= {} if self.window is None else {"local_window_size": self.window}
         attributes |= {"softcap": whole.softcap} if whole.softcap else {}
-        operands = [*rows, *past, _counts(builder, total, result.merged[0]), total, None, None, None]
+        operands = [*rows, *past, last, total, None, None, None]
         operands += [self._bias(builder), self._sink(builder)]
         while operands[-1] is None:
             operands.pop()
@@ -225,6 +135,22 @@ class CachedStep:
         for cache, value in zip((self.keys, self.values), present, strict=True):
             builder.replace(cache.present, builder.cast(value, cache.present.dtype))
         return result.revert(builder, builder.cast(attended, whole.result.value.dtype))
+
+    def _rows(self, builder: Builder, batch: Dim) -> tuple[ir.Value, ir.Value]:
+        """Return the place of the last row of each sequence, and the number of rows."""
+        places, int32 = self.keys.places, ir.DataType.INT32
+        one = builder.constant(np.ones(1, np.int32), "one")
+        if places is None:
+            assert self.total is not None
+            total = _emitted(builder, self.total)
+            return builder.expanded(builder.emit("Sub", [total, one], [1], int32), [batch]), total
+        first, count = builder.cast(builder.viewed(places, [batch]), int32), _emitted(builder, size(self.keys.count))
+        counts = builder.emit("Add", [first, count], [batch], int32)
+        if self.total is None:
+            total = builder.emit("ReduceMax", [counts], [1], int32, keepdims=1)
+        else:
+            total = _emitted(builder, self.total)
+        return builder.emit("Sub", [counts, one], [batch], int32), total
 
     def _sink(self, builder: Builder) -> ir.Value | None:
         sink = self.whole.sink
@@ -240,12 +166,12 @@ class CachedStep:
         """Return what the operator adds to the scores: a row for each query, a column for each key."""
         if not self.conditions and not self.added:
             return None
+        assert self.total is not None
         # A sum of two hidden numbers hides, too; in half precision it would not be finite.
         hiding = [self._hiding(builder)] if self.conditions else []
         added = [self._shown(builder, seen) for seen in self.added]
         bias = reduce(partial(_both, builder, "Add"), [*hiding, *added])
-        keys = self.keys.start + size(self.keys.count)
-        return builder.expanded(bias, [*(dims_of(bias) or ())[:2], self.keys.count, _dim(keys)])
+        return builder.expanded(bias, [*(dims_of(bias) or ())[:2], self.keys.count, _dim(self.total)])
 
     def _shown(self, builder: Builder, seen: Seen) -> ir.Value:
         """Return a value with the axes of the scores, without the columns behind the last row."""
@@ -253,7 +179,8 @@ class CachedStep:
         assert how is not None
         value = how.apply(builder, builder.owned(seen.value))
         if self.keys.is_static:
-            total = self.keys.start + size(self.keys.count)
+            total = self.total
+            assert total is not None
             value = Narrowing(builder, _dim(total), partial(_emitted, builder, total)).first(value, 3)
         return value if value.dtype is ir.DataType.BOOL else builder.cast(value, self.dtype)
 
@@ -284,13 +211,6 @@ def _hiding_or_added(bias: Seen) -> Mask | Seen:
 def _both(builder: Builder, op_type: str, one: ir.Value, other: ir.Value) -> ir.Value:
     dims = [b if a == 1 else a for a, b in zip(dims_of(one) or (), dims_of(other) or (), strict=True)]
     return builder.emit(op_type, [one, other], dims, one.dtype)
-
-
-def _counts(builder: Builder, total: ir.Value, batch: Dim) -> ir.Value:
-    """Return the place of the last row of each sequence."""
-    one = builder.constant(np.ones(1, np.int32), "one")
-    last = builder.emit("Sub", [total, one], [1], ir.DataType.INT32)
-    return builder.expanded(last, [batch])
 
 
 def _dim(total: Affine) -> Dim:
@@ -364,12 +284,15 @@ def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
     if hindrance is not None:
         return hindrance
     conditions, added = visible.conditions, visible.added
+    total = keys.start + size(keys.count) if keys.places is None else terms.total if conditions or added else None
+    if total is None and (conditions or added):
+        return "its rows are written in a place of their own for each sequence, and the number of all rows is not known"
     if (conditions or added) and not terms.is_step:
         return "a row of its mask may hide all keys, which the operator would average up to the position of the query"
     if any(whole.over_scores(one) is None for one in (*(one.seen for one in conditions), *added)):
         return "the axes of its mask are others"
     return CachedStep(
-        whole, keys, values, visible.window, conditions, added, [how for how in arranged if how is not None]
+        whole, keys, values, total, visible.window, conditions, added, [how for how in arranged if how is not None]
     )
 
 
@@ -450,7 +373,7 @@ class _Visible:
         total = condition.sum
         query, key = Position(self.whole.axes.queries), Position(self.whole.axes.keys)
         moved = None if total is None else self._beside_own(total)
-        if total is None or moved is None:
+        if total is None or moved is None or moved.values:
             if total is not None and self._follows_positions(total):
                 self.is_causal = True
             self.conditions.append(condition)

@@ -20,13 +20,23 @@ def unusual_cache(sides: Iterable[Seen]) -> str | None:
 
 def _reason(seen: Seen) -> str | None:
     node = seen.value.producer()
-    if is_op(node, *SCATTERS) and _is_input(source(node)):
-        return "its rows are written in a place of their own for each sequence, where the operator has one for all"
+    if _is_scattered(node):
+        return "there is a place of its own for each row, where the operator writes one block of rows"
     if is_op(node, "Concat") and any(_is_reordered(value) for value in node.inputs):
         return "its cache is reordered before it is read, as for beams: the operator reads and writes it in its order"
     if is_op(node, "MatMul") and any(_grows(value) for value in node.inputs):
         return "its keys or values are products of what is cached, as in latent attention"
     return None
+
+
+def _is_scattered(node: ir.Node | None) -> bool:
+    """Whether rows are scattered into a cache, or into one with a spare row, which is cut off."""
+    if is_op(node, "Slice"):
+        node = look_behind(source(node)).producer()
+    if not is_op(node, *SCATTERS):
+        return False
+    longer = look_behind(source(node)).producer()
+    return _is_input(source(longer if is_op(longer, "Concat") else node))
 
 
 def _is_input(value: ir.Value | None) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from jaxport.errors import AGAIN, ModelError
 from jaxport.importer.ops.grouped_convolutions import lowering
 from jaxport.importer.resolving.registry import image_op, op
@@ -51,8 +53,17 @@ class ConvolutionAttributes(WindowAttributes):
 
 @image_op("Conv", since=1)
 def conv(layout, X, W, B=None, *, window: ConvolutionAttributes):
+    return _convolved(layout, X, W, B, window, {})
+
+
+def convolution_in_single(layout, X, W, B=None, **attributes):
+    """Return a Conv of operands in half precision, summed in float32."""
+    return _convolved(layout, X, W, B, ConvolutionAttributes(**attributes), {"preferred_element_type": np.float32})
+
+
+def _convolved(layout, X, W, B, window, options: dict[str, Any]):
     axes, group, dilations = X.ndim - 2, window.group, window.dilations
-    options: dict[str, Any] = {} if group == 1 else {"feature_group_count": group}
+    options = options if group == 1 else {**options, "feature_group_count": group}
     if layout != ONNX:
         options["dimension_numbers"] = (layout.images, layout.kernel, layout.images)
     if dilations is not None and set(dilations) != {1}:

@@ -31,7 +31,7 @@ from jaxport.importer.values.namespaces import jnp, known
 from jaxport.importer.values.recording import Recorded
 from jaxport.onnx_facts import ALONG_AXIS, BROADCASTS_SINCE, CONVOLUTIONS, ELEMENTWISE, REDUCTIONS, SOFTMAXES
 
-__all__ = ["Arranged", "arranged", "channels_last", "choose"]
+__all__ = ["Arranged", "arranged", "as_image", "channels_last", "choose"]
 
 RANK = 4
 
@@ -221,7 +221,7 @@ def _places(axes: Iterable[int]) -> tuple[int, ...] | None:
     return tuple(PLACES[axis] for axis in axes) if all(-RANK <= axis < RANK for axis in axes) else None
 
 
-def _image(value: ir.Value | None, scope: ValuesInLayouts) -> RuntimeValue | None:
+def as_image(value: ir.Value | None, scope: ValuesInLayouts) -> RuntimeValue | None:
     """Return an image with its channels last; None if the value is no image."""
     if value is None:
         return None
@@ -235,7 +235,7 @@ def _operands(node: BoundNode, scope: ValuesInLayouts) -> list[RuntimeValue] | N
     """Return the inputs of a node, images with the channels last; None if one that should be an image is none."""
     images, inputs = _image_inputs(node), []
     for index, value in enumerate(node.inputs):
-        x = None if value is None else _image(value, scope) if index in images else scope[value]
+        x = None if value is None else as_image(value, scope) if index in images else scope[value]
         if x is None and value is not None:
             return None
         inputs.append(x)
@@ -250,7 +250,7 @@ def _lowered(node: BoundNode, attributes: Mapping[str, Attribute], scope: Values
 
 
 def _each(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
-    images = [_image(value, scope) for value in node.inputs]
+    images = [as_image(value, scope) for value in node.inputs]
     if all(image is None for image in images) or "axis" in attributes:  # before version 7, which specifies broadcasting
         return None
     inputs: list[RuntimeValue] = []
@@ -279,7 +279,7 @@ def _along(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesIn
 
 def _over(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     data, *more = node.inputs
-    image = _image(data, scope)
+    image = as_image(data, scope)
     if image is None:
         return None
     axes_input = known(scope[more[0]]) if more and more[0] is not None else None
@@ -300,7 +300,7 @@ def _over(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInL
 
 def _by_axis(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInLayouts) -> Arranged | None:
     data, *others = node.inputs
-    image = _image(data, scope)
+    image = as_image(data, scope)
     operands = [None if value is None else scope[value] for value in others]
     if image is None or "axes" in attributes:
         return None

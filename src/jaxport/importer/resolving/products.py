@@ -32,11 +32,18 @@ def find_halves(body: Body) -> None:
             (narrow,), (wide,) = node.inputs, node.outputs
             if narrow is not None and wide is not None and narrow.dtype in _HALVES:
                 before[wide] = narrow
-        elif is_op(node.node, "MatMul", "Gemm") or (is_op(node.node, "Einsum") and len(node.inputs) == 2):
+        elif _is_product(node):
             operands = [None if value is None else before.get(value) for value in node.inputs[:2]]
             known = tuple(value for value in operands if value is not None)
             if len(known) == len(operands) and len({value.dtype for value in known}) == 1:
                 node.halves = known
+
+
+def _is_product(node: BoundNode) -> bool:
+    """Whether a node multiplies two operands and adds up: convolutions of groups of channels are computed otherwise."""
+    if is_op(node.node, "Conv"):
+        return node.attributes.get("group", 1) == 1
+    return is_op(node.node, "MatMul", "Gemm") or (is_op(node.node, "Einsum") and len(node.inputs) == 2)
 
 
 def join_grouped_products(body: Body) -> None:

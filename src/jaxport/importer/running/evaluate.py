@@ -23,7 +23,6 @@ from jaxport.errors import (
     noted,
 )
 from jaxport.importer.names import unique_identifiers
-from jaxport.importer.ops.linear_algebra import in_single
 from jaxport.importer.resolving.branch_inputs import BRANCH_NOT_KNOWN
 from jaxport.importer.resolving.graph import (
     Attribute,
@@ -38,6 +37,7 @@ from jaxport.importer.resolving.layouts import RANK, arranged
 from jaxport.importer.resolving.registry import BOUND, EXTENT, Operator, OperatorFunction
 from jaxport.importer.resolving.result_sizes import check_results, foresee
 from jaxport.importer.running import marking
+from jaxport.importer.running.halves import of_halves
 from jaxport.importer.running.scope import EvaluationScope
 from jaxport.importer.running.segments import Item, Nested, Segment
 from jaxport.importer.traced.assumptions import demand
@@ -305,14 +305,11 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             inputs, attributes = arrangement.inputs, arrangement.attributes
         else:
             inputs = [None if value is None else scope[value] for value in node.inputs]
-        if (
-            recording is None
-            and recorder is None
-            and (product := _of_halves(node, inputs, attributes, scope)) is not None
-        ):
+        layout = ImageLayout(kernel=node.kernel_layout) if arrangement is None else arrangement.layout
+        is_plain = recording is None and recorder is None
+        if is_plain and (product := of_halves(node, inputs, attributes, layout, scope)) is not None:
             outputs: tuple[RuntimeValue, ...] = (product,)
         elif isinstance(target, Operator):
-            layout = ImageLayout(kernel=node.kernel_layout) if arrangement is None else arrangement.layout
             outputs = _call(node, target, target.in_layout(layout), inputs, attributes, scope)
         else:
             outputs = _call_body(target, inputs, attributes, scope)
@@ -335,19 +332,6 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             scope.last[value] = output
         else:
             scope.values[value] = output
-
-
-def _of_halves(
-    node: BoundNode, inputs: Sequence[RuntimeValue], attributes: Mapping[str, Attribute], scope: EvaluationScope
-) -> RuntimeValue | None:
-    """Return a product of arrays in half precision that a file casts to float32 first; None for any other node.
-
-    Blocks and printed source have the operators of the file.
-    """
-    operands = [scope[value] for value in node.halves]
-    if not operands or not all(isinstance(x, jax.Array) for x in operands):
-        return None
-    return in_single(node.node.op_type, *operands, *inputs[len(operands) :], **attributes)
 
 
 LARGE = 2**30

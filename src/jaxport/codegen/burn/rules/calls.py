@@ -75,9 +75,8 @@ def matmul(body: RustBody, step: Step, a: TypedValue, b: TypedValue) -> TypedVal
 
 def _is_transposed_table(node: RustExpression | None) -> bool:
     """Whether an expression is the transpose of a parameter, as where the table of an embedding is also the head."""
-    if not isinstance(node, Method) or node.name != "transpose":
-        return False
-    return isinstance(node.receiver, Method) and node.receiver.name == "val"
+    turned = node.receiver if isinstance(node, Method) and node.name == "transpose" else None
+    return isinstance(turned, Method) and turned.name == "val"
 
 
 def _raised(node: RustExpression, rank: int, wanted: int) -> RustExpression:

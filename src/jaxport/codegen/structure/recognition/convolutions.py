@@ -12,15 +12,16 @@ from dataclasses import replace
 from jax import lax
 
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
+from jaxport.codegen.structure.recognition.narrow import narrow_operand, narrow_weight, rounded, with_narrow_bias
 from jaxport.codegen.structure.recognition.quantization import dequantized, stored_kernel
 from jaxport.codegen.structure.spelling.channels import LAYOUTS
 from jaxport.codegen.tree import Layer, Op, Option, Weight
 from jaxport.importer.values.host import RuntimeValue
-from jaxport.importer.values.recording import Variable
+from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Dim, Parameters
 from jaxport.jaxprs.dims import static
 
-__all__ = ["convolution", "stored_convolution"]
+__all__ = ["convolution", "rounded_convolution", "stored_convolution"]
 
 CONVOLUTIONS = {"conv_general_dilated", "depthwise_convolution", "grouped_convolution"}
 
@@ -45,21 +46,57 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
         return None
     product, bias = matcher.with_bias(op, channels, not matcher.weights.channels_last)
     step = product.step
-    if step.name.rpartition(".")[2] not in CONVOLUTIONS or product.outputs[0].shape != out.shape:
+    if not _is_convolution(product) or product.outputs[0].shape != out.shape:
         return None
-    if len(step.args) != 4 or not isinstance(step.args[0], Variable):
+    if not isinstance(step.args[0], Variable):
         return None
     if "lhs_dilation" in step.kwargs:
         return None if isinstance(step.args[3], str) else _transposed(op, product, bias, matcher)
     if not matcher.weights.channels_last:
         return _first(op, product, bias, matcher)
-    x, kernel, strides, pads = step.args
+    x, kernel = step.args[:2]
     weight, layout = matcher.parameter(kernel), LAYOUTS.get(len(x.shape))
     if weight is None and layout is not None:
-        weight, layout = dequantized(kernel, step.node, matcher.made), (layout[0], f"OI{layout[1][:-2]}", layout[2])
+        weight, layout = dequantized(kernel, step.node, matcher.made), _of_file(layout)
         weight = weight.transposed((*range(2, len(x.shape)), 1, 0)) if weight is not None else None
     if weight is None or len(weight.shape) != len(x.shape) or not are_of_type(x, weight, bias):
         return None
+    return _last(op, step, x, (weight, bias), layout)
+
+
+def rounded_convolution(op: Op, matcher: Matcher) -> Layer | None:
+    """`round(convolution of widened x and kernel)`, or this sum, which is rounded too, with a bias."""
+    out = op.outputs[0]
+    inside = rounded(out, matcher) if matcher.weights.channels_last else None
+    product, bias = (None, None) if inside is None else with_narrow_bias(inside, out, matcher)
+    if product is None or not _is_convolution(product) or "lhs_dilation" in product.step.kwargs:
+        return None
+    x, weight = narrow_operand(product.step.args[0], out, matcher), narrow_weight(product.step.args[1], out, matcher)
+    layout = LAYOUTS.get(len(out.shape))
+    if x is None or weight is None or layout is None or product.outputs[0].shape != out.shape:
+        return None
+    if product.step.kwargs.get("dimension_numbers") != layout:  # a kernel that is cast is stored as in the file
+        layout = _of_file(layout)
+        weight = weight.transposed((*range(2, len(out.shape)), 1, 0))
+    layer = _last(op, product.step, x, (weight, bias), layout)
+    return None if layer is None else replace(layer, config={**layer.config, "in_single": True})
+
+
+def _of_file(layout: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a layout with kernels as files have them."""
+    images, kernels, results = layout
+    return images, f"OI{kernels[:-2]}", results
+
+
+def _is_convolution(op: Op) -> bool:
+    return op.step.name.rpartition(".")[2] in CONVOLUTIONS and len(op.step.args) == 4
+
+
+def _last(
+    op: Op, step: Step, x: Variable, weights: tuple[Weight, Weight | None], layout: tuple[str, ...] | None
+) -> Layer | None:
+    """Return a convolution with channels last, whose kernel is that of Flax: (*sizes, in, out)."""
+    (weight, bias), (_, _, strides, pads) = weights, step.args
     if step.kwargs.get("dimension_numbers") != layout:
         return None
     if step.kwargs.keys() - {"dimension_numbers", "feature_group_count", "rhs_dilation"} or not _are_known(pads):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxport.codegen.rewriting.producers import number
-from jaxport.codegen.structure.recognition.convolutions import convolution, stored_convolution
+from jaxport.codegen.structure.recognition.convolutions import convolution, rounded_convolution, stored_convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
 from jaxport.codegen.structure.recognition.narrow import NARROW, rounded_linear, rounded_normalization
@@ -225,6 +225,7 @@ RECOGNISERS: list[Recogniser] = [
     dynamic_linear,
     stored_convolution,
     convolution,
+    rounded_convolution,
     grouped_linear,
     stored_embedding,
     embedding,

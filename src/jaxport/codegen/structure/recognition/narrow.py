@@ -16,7 +16,15 @@ from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["NARROW", "rounded_linear", "rounded_normalization"]
+__all__ = [
+    "NARROW",
+    "narrow_operand",
+    "narrow_weight",
+    "rounded",
+    "rounded_linear",
+    "rounded_normalization",
+    "with_narrow_bias",
+]
 
 NARROW = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
 """Types that are computed in single precision."""
@@ -25,13 +33,13 @@ NARROW = (np.dtype("float16"), np.dtype(ml_dtypes.bfloat16))
 def rounded_linear(op: Op, matcher: Matcher) -> Layer | None:
     """`round(widened x @ kernel)`, or this sum, which is rounded too, with a bias."""
     out = op.outputs[0]
-    inside = _rounded(out, matcher)
+    inside = rounded(out, matcher)
     if inside is None or not out.shape or not isinstance(out.shape[-1], int):
         return None
-    product, bias = _with_bias(inside, out, matcher)
+    product, bias = with_narrow_bias(inside, out, matcher)
     if product is None or product.step.name not in ("jnp.matmul", "@") or product.step.kwargs:
         return None
-    x, kernel = _narrow(product.step.args[0], out, matcher), _weight(product.step.args[1], out, matcher)
+    x, kernel = narrow_operand(product.step.args[0], out, matcher), narrow_weight(product.step.args[1], out, matcher)
     if x is None or kernel is None or len(kernel.shape) != 2 or product.outputs[0].shape != out.shape:
         return None
     weights = {"kernel": kernel} | ({"bias": bias} if bias is not None else {})
@@ -48,7 +56,7 @@ def rounded_normalization(op: Op, inside: Layer | None, matcher: Matcher) -> Lay
       matcher: the operators around it.
     """
     out = op.outputs[0]
-    x = None if inside is None else _narrow(inside.inputs[0], out, matcher)
+    x = None if inside is None else narrow_operand(inside.inputs[0], out, matcher)
     if inside is None or x is None or inside.kind not in ("LayerNorm", "RMSNorm"):
         return None
     weights = {role: _stored_as(weight, out.dtype) for role, weight in inside.weights.items()}
@@ -58,7 +66,7 @@ def rounded_normalization(op: Op, inside: Layer | None, matcher: Matcher) -> Lay
     return Layer(inside.kind, {**inside.config, "in_single": True}, known, (x,), (out,), "norm")
 
 
-def _rounded(value: RuntimeValue, matcher: Matcher) -> Op | None:
+def rounded(value: RuntimeValue, matcher: Matcher) -> Op | None:
     """Return the operator whose result in float32 a value is, rounded to half precision, if nothing else reads it."""
     if not isinstance(value, Variable) or value.dtype not in NARROW:
         return None
@@ -69,31 +77,40 @@ def _rounded(value: RuntimeValue, matcher: Matcher) -> Op | None:
     return matcher.made.get(inside)
 
 
-def _narrow(value: RuntimeValue, like: Variable, matcher: Matcher) -> Variable | None:
+def narrow_operand(value: RuntimeValue, like: Variable, matcher: Matcher) -> Variable | None:
     """Return the value in the half precision of another one that a value in float32 is, if it is one that was cast."""
     widening = matcher.step(value, "astype")
     x = None if widening is None else widening.step.args[0]
     return x if isinstance(x, Variable) and x.dtype == like.dtype and x not in matcher.weights.names else None
 
 
-def _with_bias(op: Op, like: Variable, matcher: Matcher) -> tuple[Op | None, Weight | None]:
+def with_narrow_bias(op: Op, like: Variable, matcher: Matcher) -> tuple[Op | None, Weight | None]:
     """Return the product in front of an addition of a bias, which rounds it, and the bias; or the operator itself."""
     if op.step.name != "+":
         return op, None
     for bias, other in (op.step.args, op.step.args[::-1]):
-        narrow = _narrow(other, like, matcher)
-        weight = None if narrow is None else _weight(bias, like, matcher)
-        if narrow is None or weight is None or weight.shape != like.shape[-1:]:
+        narrow = narrow_operand(other, like, matcher)
+        weight = None if narrow is None else _bias(bias, like, matcher)
+        if narrow is None or weight is None:
             continue
         if matcher.uses[other] == 1 and matcher.uses[narrow] == 1:
-            return _rounded(narrow, matcher), weight
+            return rounded(narrow, matcher), weight
     return None, None
 
 
-def _weight(value: RuntimeValue, like: Variable, matcher: Matcher) -> Weight | None:
+def narrow_weight(value: RuntimeValue, like: Variable, matcher: Matcher) -> Weight | None:
     """Return the parameter that a value in float32 is, in the half precision of another value, which can represent it."""
     widening = matcher.step(value, "astype")
     weight = matcher.parameter(value if widening is None else widening.step.args[0])
+    return None if weight is None else _stored_as(weight, like.dtype)
+
+
+def _bias(value: RuntimeValue, like: Variable, matcher: Matcher) -> Weight | None:
+    """Return the parameter along the last axis that a value in float32 is, in the half precision of another value."""
+    widening, size = matcher.step(value, "astype"), like.shape[-1]
+    if not isinstance(size, int):
+        return None
+    weight = matcher.vector(value if widening is None else widening.step.args[0], size)
     return None if weight is None else _stored_as(weight, like.dtype)
 
 
