@@ -262,7 +262,9 @@ def test_heads_that_are_repeated_in_half_precision():
     assert result.verify(sizes=STEPS).ok
 
 
-@pytest.mark.parametrize(("options", "text"), [({"late": True, "window": 2}, "is added to those"), ({"limited": True}, "are limited")])
+@pytest.mark.parametrize(
+    ("options", "text"), [({"late": True, "window": 2}, "is added to those"), ({"limited": True}, "are limited")]
+)
 def test_what_is_done_to_hidden_scores_is_a_reason_elsewhere(options, text):
     """A row that is masked as a whole is another one."""
 

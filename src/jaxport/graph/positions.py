@@ -331,6 +331,7 @@ def conjunction(seen: Seen, known: Known = NOTHING, holds: bool = True) -> list[
         return []
     return [Condition(seen, holds)]
 
+
 def _between_numbers(seen: Seen) -> tuple[Seen, bool] | None:
     """Return the condition, and whether it is meant or its negation, that a comparison with one of two chosen numbers is.
 
@@ -350,4 +351,3 @@ def _between_numbers(seen: Seen) -> tuple[Seen, bool] | None:
         if truths[0] != truths[1]:
             return condition, truths[0]
     return None
-
