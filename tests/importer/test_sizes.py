@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
 import pytest
 
@@ -296,3 +297,20 @@ def test_a_refusal_of_names_says_what_has_to_hold():
     made = model("g (float[n, 4] a, float[m, 4] b) => (float[k, l] y) { y = Concat<axis = 1>(a, b) }")
     with pytest.raises(jaxport.JaxportError, match=r"`n` has to be `m`"):
         jaxport.to_onnx(from_onnx(made), [("n", 4), ("m", 4)])
+
+
+def test_a_number_that_is_a_factor_of_both_sizes_is_left_out_of_what_has_to_hold():
+    """Heads that are merged with the batch, as in OPT's attention to a cache."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 20]>
+        net (float[B,4,P,16] past, float[B,4,S,16] rows, float[B,T] mask) => (float[M,N,16] y)
+        <int64[1] heads = {4}, int64[1] size = {16}> {
+            whole = Concat<axis = 2>(past, rows)
+            b = Shape<start = 0, end = 1>(mask)
+            t = Shape<start = 1, end = 2>(mask)
+            merged = Mul(b, heads)
+            shape = Concat<axis = 0>(merged, t, size)
+            y = Reshape(whole, shape)
+        }""")
+    code = jaxport.from_onnx(model).to_source(framework="nnx").code
+    assert "`T` has to be `S + P`" in code
+    assert "jnp.concatenate((past, rows), axis=2).reshape(-1, S + P, 16)" in code

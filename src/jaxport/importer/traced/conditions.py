@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -141,17 +142,17 @@ def _mismatches(text: str) -> Iterator[Equality]:
 def _without_factors(left: str, right: str) -> tuple[str, str]:
     """Return two sizes without the names and the number that are factors of both.
 
-    >>> _without_factors("12*batch*seq", "12*seq")
-    ('batch', '1')
+    >>> _without_factors("12*batch*seq", "12*seq"), _without_factors("64*seq + 64*past", "64*total")
+    (('batch', '1'), ('seq + past', 'total'))
     """
     left, right = _reduced(left, right)
     scope = jax.export.SymbolicScope()
     values = {name: jax.export.symbolic_shape(name, scope=scope)[0] for name in sorted(symbols(f"{left} + {right}"))}
-    if right.isdecimal() and left != right:
-        whole = evaluate(left, values)
-        number = int(right)
-        if number and same(whole, whole // number * number):
-            return str(whole // number), "1"
+    number = math.gcd(*map(int, re.findall(r"\b\d+\b", f"{left} {right}")))
+    if number > 1 and left != right:
+        sides = [evaluate(side, values) for side in (left, right)]
+        if all(same(side, side // number * number) for side in sides):
+            left, right = (str(side // number) for side in sides)
     return left, right
 
 
