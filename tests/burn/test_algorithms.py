@@ -37,12 +37,14 @@ class Algorithm(NamedTuple):
       specs: what it takes.
       constraints: of the sizes.
       is_special: whether floats that are not finite, and the ends of integers, are among what it is given.
+      is_smallest: whether it is also run with all sizes 1.
     """
 
     function: Callable[..., Any]
     specs: tuple[jax.ShapeDtypeStruct, ...]
     constraints: tuple[str, ...] = ()
     is_special: bool = False
+    is_smallest: bool = False
 
 
 ALGORITHMS: dict[str, Algorithm] = {}
@@ -242,6 +244,22 @@ def _running(x, y):
     )
 
 
+@algorithm(f32("N", "M"), is_smallest=True)
+def _rows_behind_the_first(x):
+    step = lambda state, row: (state * 0.5 + row, state - row)
+    both = lax.scan(lambda state, rows: (state + rows[0], rows[0] > rows[1]), x[0], (x[1:], x[:-1]))
+    number = lax.scan(lambda state, row: (state + row, state * row), x[0, 0], x[1:, 0])
+    return (
+        lax.scan(step, x[0], x[1:]),
+        lax.scan(step, x[0], x[1:], reverse=True),
+        both,
+        number,
+        lax.cummax(x),
+        lax.cumprod(x, 1, reverse=True),
+        lax.associative_scan(jnp.maximum, x),
+    )
+
+
 @algorithm(i32("N"), i32("M"))
 def _edit_distance(x, y):
     steps = jnp.arange(y.shape[0] + 1)
@@ -263,13 +281,14 @@ class Printed(NamedTuple):
 
 @cache
 def printed(name: str) -> Printed:
-    function, specs, constraints, is_special = ALGORITHMS[name]
+    function, specs, constraints, is_special, is_smallest = ALGORITHMS[name]
     exported = jaxport.to_onnx(function, [*specs], constraints=[*constraints])
     program = in_model_order(jaxport.from_onnx(exported.model))
     case = case_of(to_crate(record_fused(program, reads_sizes=True)), f"algorithm_{name}")
     samples = []
+    every = (*SIZES, dict.fromkeys(SIZES[0], 1)) if is_smallest else SIZES
     for sizes, makes_special in (
-        (sizes, special) for sizes in SIZES for special in ((False, True) if is_special else (False,))
+        (sizes, special) for sizes in every for special in ((False, True) if is_special else (False,))
     ):
         arrays = tuple(drawn(specs, sizes, makes_special))
         expected = map(np.asarray, jax.tree.leaves(jax.jit(function)(*arrays)))

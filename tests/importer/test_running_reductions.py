@@ -1,4 +1,4 @@
-"""Running maxima, minima and products, which a file has as loops: JAX's functions, at open sizes, with gradients."""
+"""Running maxima, minima and products (`RunningReduction`), which a file has as loops: JAX's functions, with gradients."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PATHS = {
     "burn::nn::attention": f"{_layers('Multi.*')} MhaInput generate_autoregressive_mask",
     "burn::nn::conv": _layers("Conv.*"),
     "burn::prelude": "",
-    "burn::tensor": "DType Distribution FloatDType IndexingUpdateOp IntDType Slice activation module",
+    "burn::tensor": "DType Distribution FloatDType IndexingUpdateOp IntDType Slice TensorCreationOptions activation module",
     "burn::tensor::activation": "softmax",
     "burn::tensor::kind": "Basic Numeric Ordered",
     "burn::tensor::module": "linear",

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from jaxport.errors import ModelError, Refusal, ValueNotKnown
 from jaxport.importer.limits import budget_in_force
+from jaxport.importer.ops.indexing import gather
 from jaxport.importer.resolving.registry import GraphFunction, LoopBody, SizeBound, op
 from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, Undecided, host
 from jaxport.importer.values.namespaces import jnp, known, lax, vmap
@@ -74,17 +76,31 @@ class _NotStructured(Exception):
 
 @op("Loop", since=1)
 def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
+    return _looped(M, cond, v_initial, body, bound)
+
+
+def _looped(
+    M: LoopInput,
+    cond: LoopInput,
+    v_initial: Sequence[RuntimeValue],
+    graph: GraphFunction,
+    bound: int | None,
+    rows: _LoopRows | None = None,
+) -> tuple[RuntimeValue, ...]:
     trips = None if M is None else known(M)
     if trips is not None and not trips.symbolic and int(trips) >= ENDLESS:
         M = trips = None
     go = host(True) if cond is None else known(cond)
-    body = _Iteration(body)
+    iterated = _Iteration(graph)
+    body = iterated if rows is None else _AtRows(graph, rows)
     scans = body.output_count - 1 - len(v_initial)
     if go is not None and not go:
         trips = host(0)
     plain = all(hasattr(value, "dtype") for value in v_initial)
     if plain and trips is not None and go is not None and (trips.symbolic or not 0 < int(trips) <= SHORT):
         try:
+            if rows is not None and rows.are_as_many_as(trips.item()):
+                return _scanned(trips.item(), v_initial, iterated, rows)
             return _scanned(trips.item(), v_initial, body)
         except (TypeError, _NotStructured, ValueNotKnown):
             if trips.symbolic:  # as it cannot be unrolled
@@ -99,25 +115,85 @@ def loop(M=None, cond=None, *v_initial, body, bound: SizeBound = None):
     return _unrolled(trips, go, v_initial, scans, body, bound)
 
 
+@dataclass(frozen=True)
+class _LoopRows:
+    """Arrays of which each iteration of a loop reads a row.
+
+    Attributes:
+      arrays: the arrays.
+      lasts: of each that is gone over from its end, where it begins; else None.
+      counts: whether iterations use their number otherwise.
+    """
+
+    arrays: Sequence[RuntimeValue]
+    lasts: Sequence[LoopInput]
+    counts: bool
+
+    def are_as_many_as(self, trips: Dim) -> bool:
+        """Whether each iteration has a row of its own, all of them together in order, or from the end."""
+        ends = [None if last is None else known(last) for last in self.lasts]
+        return all(
+            x.ndim
+            and dims.same(x.shape[0], trips)
+            and (last is None or (end is not None and dims.same(end.item(), trips - 1)))
+            for x, last, end in zip(self.arrays, self.lasts, ends, strict=True)
+        )
+
+    def in_order(self) -> list[RuntimeValue]:
+        """Return the arrays with the row of the first iteration first."""
+        pairs = zip(self.arrays, self.lasts, strict=True)
+        return [x if last is None else jnp.flip(x, 0) for x, last in pairs]
+
+    def at(self, iteration: Tensor) -> list[RuntimeValue]:
+        """Return the rows of an iteration."""
+        pairs = zip(self.arrays, self.lasts, strict=True)
+        return [gather(x, iteration if last is None else last - iteration) for x, last in pairs]
+
+
+class _AtRows(_Iteration):
+    """The body of a loop, which is given the rows of its iteration."""
+
+    def __init__(self, body: GraphFunction, rows: _LoopRows):
+        super().__init__(body)
+        self.rows = rows
+
+    def __call__(self, iteration: Tensor, go: RuntimeValue, *state: RuntimeValue) -> tuple[RuntimeValue, ...]:
+        return super().__call__(iteration, go, *state, *self.rows.at(iteration))
+
+
+@op("jaxport", "LoopOverRows", since=1)
+def loop_over_rows(M, cond, *values, body, row_count, counts, bound: SizeBound = None):
+    """Run a loop whose last inputs are arrays that it goes over (see `jaxport.importer.resolving.counted`)."""
+    state = values[: -2 * row_count]
+    arrays, lasts = values[-2 * row_count : -row_count], values[-row_count:]
+    return _looped(M, cond, state, body, bound, _LoopRows(arrays, lasts, bool(counts)))
+
+
 @op("jaxport", "RunningReduction", since=1)
 def running_reduction(M, cond, x, distance, size, *, body, function, axis, reverse):
-    """Return a running maximum, minimum or product (see `jaxport.importer.resolving.running_reductions`)."""
+    """Return a running maximum, minimum or product (see `jaxport.importer.resolving.counted`)."""
     length = known(size)
     if length is None or not dims.same(length.item(), x.shape[axis]):
         return loop(M, jnp.less(distance, size), x, distance, body=body)[0]
     return getattr(lax, function)(x, axis=axis, reverse=bool(reverse))
 
 
-def _scanned(trips: Dim, state: Sequence[RuntimeValue], body: PythonFunction) -> tuple[Tensor, ...]:
+def _scanned(
+    trips: Dim, state: Sequence[RuntimeValue], body: PythonFunction, rows: _LoopRows | None = None
+) -> tuple[Tensor, ...]:
     """Run a loop whose number of iterations is known, if only as a symbolic size, and whose condition stays true."""
+    counts = rows is None or rows.counts
+    passed = [] if rows is None else rows.in_order()
 
-    def step(carry: RuntimeValue, iteration: Tensor) -> RuntimeValue:
-        go, *results = body(iteration, host(True), *carry)
+    def step(carry: RuntimeValue, parts: RuntimeValue) -> RuntimeValue:
+        iteration, *row = parts if counts and passed else (parts,) if counts else (host(0), *parts)
+        go, *results = body(iteration, host(True), *carry, *row)
         if not isinstance(go, HostValue) or not go:
             raise _NotStructured
         return tuple(results[: len(carry)]), tuple(results[len(carry) :])
 
-    final, stacked = lax.scan(step, tuple(state), jnp.arange(trips, dtype=np.dtype(np.int64)))
+    numbers = [jnp.arange(trips, dtype=np.dtype(np.int64))] if counts else []
+    final, stacked = lax.scan(step, tuple(state), (*numbers, *passed) if passed else numbers[0])
     return (*final, *stacked)
 
 

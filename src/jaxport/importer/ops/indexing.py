@@ -190,9 +190,19 @@ def _sliced(
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if not is_dim(step):
             step = max(min(step, OPEN_END), -OPEN_END)  # XLA's have fewer bits, and beyond any axis all are the same
-        index[axis] = slice(start, None if _is_open(end, step) else end, None if step == 1 else step)
+        begin = None if not is_dim(start) and not is_dim(step) and step < 0 and start == -1 else start
+        index[axis] = slice(begin, None if _is_open(end, step) else end, None if step == 1 else step)
+    whole = slice(None, None, -1)
+    turned = [
+        axis for axis, part in enumerate(index) if part == whole and not dims.known(lambda n=data.shape[axis]: n >= 1)
+    ]
+    if turned:  # what may have no elements JAX flips, but does not slice backward
+        data = jnp.flip(data, tuple(turned) if len(turned) > 1 else turned[0])
+        index = [slice(None) if axis in turned else part for axis, part in enumerate(index)]
     while len(index) > 1 and index[-1] == slice(None):
         index.pop()
+    if turned and index == [slice(None)]:
+        return data
     return data[tuple(index) if len(index) > 1 else index[0]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from inspect import Parameter
+from itertools import chain
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ from onnx.defs import OpSchema, SchemaError
 from jaxport.errors import AGAIN, ModelError, Refusal, Unsupported, noted
 from jaxport.graph.editing import operator_name, subgraphs
 from jaxport.importer.limits import Limits
+from jaxport.importer.resolving.counted import rewrite_counted
 from jaxport.importer.resolving.data_dependent_slices import place_slices
 from jaxport.importer.resolving.graph import (
     Attribute,
@@ -28,10 +30,8 @@ from jaxport.importer.resolving.graph import (
 )
 from jaxport.importer.resolving.layouts import choose
 from jaxport.importer.resolving.products import find_halves, join_grouped_products
-from jaxport.importer.resolving.ranges import count_ranges
 from jaxport.importer.resolving.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Operator, lookup, versions
 from jaxport.importer.resolving.result_sizes import check_window
-from jaxport.importer.resolving.running_reductions import name_running_reductions
 from jaxport.importer.resolving.unchecked import is_ignored
 from jaxport.importer.values.dtypes import from_type_string
 from jaxport.importer.values.host import RuntimeValue
@@ -136,11 +136,8 @@ class _Resolver:
             captured |= dict.fromkeys(value for value in used if value not in own)
         for value in graph.outputs:
             if value not in self.defined:
-                raise ModelError(
-                    f"nothing computes the output `{value.name}`",
-                    where=f"graph `{graph.name}`",
-                    instead=AGAIN,
-                )
+                refused = f"nothing computes the output `{value.name}`"
+                raise ModelError(refused, where=f"graph `{graph.name}`", instead=AGAIN)
         if body.operations > max(self.limits.operations, len(live)):
             raise ModelError(
                 f"the model has more than {self.limits.operations:,} operations",
@@ -148,12 +145,10 @@ class _Resolver:
                 why="its functions call each other many times",
                 instead="write what repeats as a loop, or raise the limit: `jaxport.Limits(operations=…)`",
             )
-        captured |= dict.fromkeys(value for value in graph.outputs if value not in own)
-        body.captured = tuple(captured)
+        body.captured = tuple(captured | dict.fromkeys(value for value in graph.outputs if value not in own))
         place_slices(body)
-        name_running_reductions(body)
+        rewrite_counted(body)
         join_grouped_products(body)
-        count_ranges(body)
         find_halves(body)
         body.expire()
         choose(body)
@@ -440,11 +435,9 @@ def _live(graph: ir.Graph) -> Iterator[ir.Node]:
         if needed.isdisjoint(node.outputs):
             continue
         live.append(node)
-        needed.update(value for value in node.inputs if value is not None)
-        for inner in subgraphs([node]):
-            needed.update(inner.outputs)
-            for inner_node in inner:
-                needed.update(value for value in inner_node.inputs if value is not None)
+        inner = list(subgraphs([node]))
+        needed.update(value for graph in inner for value in graph.outputs)
+        needed.update(value for each in chain([node], *inner) for value in each.inputs if value is not None)
     return reversed(live)
 
 

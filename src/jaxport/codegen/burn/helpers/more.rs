@@ -29,6 +29,18 @@ pub fn reversed<T>(mut values: Vec<T>) -> Vec<T> {
     values
 }
 
+/// Rows as a tensor of this shape; there may be none, of which `Tensor::stack` makes nothing.
+pub fn stacked_rows<const D: usize, const E: usize, K: Basic>(
+    rows: Vec<Tensor<D, K>>,
+    shape: [usize; E],
+    options: impl Into<TensorCreationOptions>,
+) -> Tensor<E, K> {
+    if rows.is_empty() {
+        return Tensor::empty(shape, options);
+    }
+    Tensor::cat(rows, 0).reshape(shape)
+}
+
 /// `1 - erf(x)`: `lax.erfc`, up to the digits that the difference loses where `x` is large.
 pub fn erfc<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     1.0 - x.erf()

@@ -30,6 +30,7 @@ from jaxport.codegen.rust.tree import (
     method,
     path_call,
 )
+from jaxport.importer.traced.zero_sizes import may_be_nothing
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.releases import definitions
 
@@ -247,7 +248,9 @@ def scan(
             continue
         if reverse:
             source = body.helper("reversed", source)
-        if rank == 1:
+        if may_be_nothing(length):
+            node = body.helper("stacked_rows", source, body.shape(out.shape), body.options(np.dtype(out.dtype)))
+        elif rank == 1:
             node = path_call("Tensor::cat", source, Literal("0"))
         else:
             node = path_call(f"Tensor::stack::<{rank}>", source, Literal("0"))
