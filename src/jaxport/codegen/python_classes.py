@@ -17,10 +17,7 @@ from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.classes import Classes, Sequential
 from jaxport.codegen.writing.dialect import Dialect, in_runs, listed, with_role, without_defaults
 from jaxport.codegen.writing.drafts import Draft, returned_names
-from jaxport.codegen.writing.fields import (
-    Entry,
-    Fields,
-)
+from jaxport.codegen.writing.fields import Entry, Fields
 from jaxport.codegen.writing.literals import attribute, call, name, storable
 from jaxport.codegen.writing.outlined import outlined
 from jaxport.codegen.writing.sizes import size_statements
