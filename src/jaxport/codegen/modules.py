@@ -18,10 +18,11 @@ from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
 from jaxport.codegen.families import of_file, states_of
 from jaxport.codegen.generating import generation
 from jaxport.codegen.grouping import group
+from jaxport.codegen.python_classes import PythonClasses
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Module, Weight
-from jaxport.codegen.writing.classes import Classes, Draft
+from jaxport.codegen.writing.classes import Classes, Definition, Draft, Library
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import class_name
 from jaxport.codegen.writing.flat import variable_name
@@ -148,7 +149,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
         )
     inputs = model_arguments(recorded, {*reserved, *sizes})
     fixed = {recorded.inputs[key]: axes for key, axes in recorded.fixed.items() if key in recorded.inputs}
-    classes = Classes(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked, fixed)
+    classes = PythonClasses(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked, fixed)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
     nodes = [node for definition in classes.definitions for node in ast.walk(definition)]
     taken = {node.id for node in nodes if isinstance(node, ast.Name)} | {*inputs.values()}
@@ -158,7 +159,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     body = "\n\n\n".join(
         ast.unparse(ast.fix_missing_locations(with_differences(definition))) for definition in classes.definitions
     )
-    weights = dict(tensors_of(tree, classes, dialect))
+    weights = dict(tensors_of(tree, classes))
     tensors = {key: weight.read() for key, weight in weights.items()}
     origins = {key: weight.file for key, weight in weights.items() if weight.name}
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
@@ -251,7 +252,7 @@ def _uses(text: str, module: str) -> bool:
     return re.search(rf"(?<![.\w]){module}\.", text) is not None
 
 
-def tensors_of(module: Module, classes: Classes, dialect: Dialect, prefix: str = "") -> Iterator[tuple[str, Weight]]:
+def tensors_of(module: Module, classes: Classes[Library, Definition], prefix: str = "") -> Iterator[tuple[str, Weight]]:
     """Yield the tensors of a module and of those inside it, each with its path, as the module keeps it."""
     if module not in classes.sequences:
         draft: Draft = classes.drafts[module]
@@ -265,11 +266,11 @@ def tensors_of(module: Module, classes: Classes, dialect: Dialect, prefix: str =
     for child, path in classes.children(module):
         inner = f"{prefix}{path}."
         if isinstance(child, Layer):
-            for role, field in dialect.layers[child.kind].fields(child).items():
+            for role, field in classes.dialect.layers[child.kind].fields(child).items():
                 weight = child.weights[role]
                 if field.pieces:
                     yield from zip((inner + piece for piece in field.pieces), weight.pieces, strict=True)
                 else:
                     yield inner + field.name, weight if field.axes is None else weight.transposed(field.axes)
         else:
-            yield from tensors_of(child, classes, dialect, inner)
+            yield from tensors_of(child, classes, inner)

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxport.blocks import comparing_sizes
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
-from jaxport.codegen.burn.definitions import Struct, snake_case
+from jaxport.codegen.burn.definitions import snake_case
 from jaxport.codegen.burn.helpers import names as helper_names, source
 from jaxport.codegen.burn.imports import imports, used
 from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE, QUANTIZED
@@ -132,14 +132,14 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     layers = [part for module in tree.walk() for part in module.parts if isinstance(part, Layer)]
     in_layers = {one for layer in layers for weight in layer.weights.values() for one in (weight, *weight.pieces)}
     inside = total = 0
-    for key, weight in tensors_of(tree, structs, BURN):
+    for key, weight in tensors_of(tree, structs):
         count = math.prod(weight.shape) if weight.trained else 0
         total, inside = total + count, inside + count * (weight in in_layers)
         tensors[key] = _stored(np.asarray(HostValue(np.asarray(weight.read()), name=weight.name).to_jax()))
         origin = _origin(weight, known)
         if origin is not None:
             origins[key] = origin
-    definitions = [one for one in structs.definitions if isinstance(one, Struct)]
+    definitions = structs.definitions
     types = {dtype_name(value.dtype) for value in tensors.values() if kind_of(value.dtype) == "Float"}
     if inputs:
         labels = IdentityMap((variable, label) for label, variable in recorded.inputs.items())

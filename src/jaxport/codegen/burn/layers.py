@@ -29,9 +29,8 @@ from jaxport.codegen.rust.tree import (
     rewritten,
 )
 from jaxport.codegen.tree import Layer
-from jaxport.codegen.writing.dialect import Constructor, Dialect, Field
+from jaxport.codegen.writing.dialect import Constructor, Field, LayerLibrary
 from jaxport.importer.values.dtypes import canonical
-from jaxport.importer.values.host import RuntimeValue
 
 __all__ = ["BURN", "accepts", "forward", "layer_type"]
 
@@ -449,28 +448,14 @@ def _value(weight: ast.expr) -> RustExpression:
     return method(expression_of(weight), "val", borrows=True)
 
 
-def _refused(*_: object) -> RuntimeValue:
-    raise AssertionError("Rust has no such form")
-
-
-BURN = Dialect(
+BURN = LayerLibrary(
     name="burn",
     layers=LAYERS,
     accepts=accepts,
     functions={},
-    base="",
-    imports=(),
     signature=("device", "Device"),
-    sequence=lambda modules: modules,
-    sequential={},
-    parameter=lambda array: array,
-    table=lambda array: array,
-    random=_refused,
     value=_value,
     frozen=_value,
-    declared=False,
-    definitions={},
-    loading=_refused,
     reserved=frozenset(KEYWORDS.split()),
 )
 """Burn, the deep-learning framework in Rust."""

@@ -44,6 +44,7 @@ from jaxport.codegen.rust.tree import (
 from jaxport.codegen.tree import Layer, Module, Weight
 from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.classes import Classes, Draft
+from jaxport.codegen.writing.dialect import LayerLibrary
 from jaxport.codegen.writing.drafts import plain_name
 from jaxport.codegen.writing.fields import Entry, Fields, fields_of, key_of
 from jaxport.codegen.writing.literals import storable
@@ -59,7 +60,7 @@ MOST_TOGETHER = 4
 
 
 @dataclass(eq=False)
-class Structs(Classes):
+class Structs(Classes[LayerLibrary, Struct]):
     """Makes the structures of a tree.
 
     `read` has the elements of those arguments of the model that are sizes, `counted` the sizes that follow from values.
@@ -75,9 +76,6 @@ class Structs(Classes):
         if statements:
             self.private.helpers.add("sizes_in")
         return statements, known
-
-    def _sequential(self, module: Module) -> None:  # noqa: ARG002  Burn has no sequences
-        return None
 
     def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
         return RustCalls(
@@ -222,7 +220,7 @@ class Structs(Classes):
     def _class(
         self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],
         functions: Sequence[str] = (),  # noqa: ARG002  a structure takes none
-    ) -> RuntimeValue:  # fmt: skip
+    ) -> Struct:  # fmt: skip
         kinds = {"int": "usize", "float": "f64", "bool": "bool"}
         types = {key: kinds[type(columns[places[0]][0].value).__name__] for key, places in arguments.items()}
         types = {key: kind for key, kind in types.items() if kind != "bool"} | {

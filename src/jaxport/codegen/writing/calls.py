@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxport.codegen.rewriting.steps import JOINS, reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
-from jaxport.codegen.writing.dialect import Dialect
+from jaxport.codegen.writing.dialect import LayerLibrary
 from jaxport.codegen.writing.fields import Child, common_name, key_of
 from jaxport.codegen.writing.flat import LONGEST_INLINE, leaves, needed, with_inferred_size
 from jaxport.codegen.writing.literals import attribute, call, name, number, restored
@@ -67,7 +67,7 @@ class CallPrinter(NamingPrinter):
     The names in the statements, and when a name is free again, are those of `NamingPrinter`.
 
     Attributes:
-      dialect: the framework.
+      dialect: the layers that there are.
       sizes: the sizes that each module inside wants as arguments.
       ties: where the layers are whose weights are read here.
       tied: where the embeddings are whose tables are read here, by the variable that stands for each.
@@ -80,7 +80,7 @@ class CallPrinter(NamingPrinter):
       made_sizes: the sizes that statements inside read.
     """
 
-    dialect: Dialect | None = None
+    dialect: LayerLibrary | None = None
     sizes: dict[Child, tuple[str, ...]] = field(default_factory=dict)
     ties: dict[Layer, str] = field(default_factory=dict)
     tied: dict[Variable, str] = field(default_factory=dict)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import ast
 import copy
-import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from jaxport.codegen.structure.modules.sequences import elements_of
-from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
+from jaxport.codegen.tree import Layer, Module, Weight
 from jaxport.codegen.writing.calls import CallPrinter
-from jaxport.codegen.writing.dialect import Dialect, SequenceForm, in_runs, listed, with_role, without_defaults
-from jaxport.codegen.writing.drafts import Draft, grouped, returned_names, with_arguments, with_functions
+from jaxport.codegen.writing.dialect import LayerLibrary, SequenceForm, without_defaults
+from jaxport.codegen.writing.drafts import Draft, grouped, with_arguments, with_functions
 from jaxport.codegen.writing.fields import (
     Entry,
     Fields,
@@ -29,14 +30,12 @@ from jaxport.codegen.writing.fields import (
     roles_of,
     unique_arguments,
 )
-from jaxport.codegen.writing.literals import attribute, call, name, storable
 from jaxport.codegen.writing.naming.classes import distinct_names
 from jaxport.codegen.writing.naming.values import argument_description
 from jaxport.codegen.writing.numbers import class_key, text_of
-from jaxport.codegen.writing.outlined import outlined
 from jaxport.codegen.writing.sizes import size_statements
-from jaxport.codegen.writing.starts import Start, begun, filled, starts
-from jaxport.importer.names import identifier, unique
+from jaxport.codegen.writing.starts import Start, starts
+from jaxport.importer.names import unique
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed
 from jaxport.importer.values.host import HostValue, RuntimeValue
@@ -46,8 +45,6 @@ from jaxport.jaxprs.identity import IdentityMap
 __all__ = ["Classes", "Draft"]
 
 MOST_ARGUMENTS = 8  # of a constructor; modules that differ in more are classes of their own
-FUNCTION = "Callable[[Array], Array]"
-"""The type of an activation that is an argument."""
 MANY = 4  # modules that are alike may have twice as many: as many classes are worse
 
 
@@ -70,12 +67,16 @@ class Sequential:
                 yield element, ".".join((*self.form.path, str(number)))
 
 
+Library = TypeVar("Library", bound=LayerLibrary)
+Definition = TypeVar("Definition")
+
+
 @dataclass(eq=False)
-class Classes:
-    """Makes the classes of a tree for a framework.
+class Classes(ABC, Generic[Library, Definition]):
+    """Makes the classes of a tree, in whatever language.
 
     Attributes:
-      dialect: the framework.
+      dialect: the layers that there are.
       reserved: the names that the source uses otherwise.
       inputs: the names of the arguments of the model.
       known_sizes: the names of sizes that arguments of the model have.
@@ -84,7 +85,7 @@ class Classes:
       bounds, fixed: the sizes that it accepts where others have other results, and those that have to be a number.
     """
 
-    dialect: Dialect
+    dialect: Library
     reserved: Collection[str]
     inputs: Mapping[Variable, str]
     known_sizes: Collection[str]
@@ -96,8 +97,7 @@ class Classes:
     starts: dict[str, Start] = field(default_factory=dict)
     drafts: dict[Module, Draft] = field(default_factory=dict)
     sequences: dict[Module, Sequential] = field(default_factory=dict)
-    functions: dict[str, str] = field(default_factory=dict)
-    definitions: list[ast.ClassDef | ast.FunctionDef] = field(default_factory=list)
+    definitions: list[Definition] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     first: dict[str, Draft] = field(default_factory=dict)
     root_name: str = ""
@@ -144,54 +144,9 @@ class Classes:
             else:
                 yield from _flat(fields.lists[key], key)
 
-    def _sequential(self, module: Module) -> Sequential | None:
-        """Return the elements of a module that is a sequence, if its functions need nothing but their argument."""
-        elements = elements_of(module)
-        if elements is None or any(
-            isinstance(item, Call) and item.module in self.drafts and self.drafts[item.module].sizes
-            for item in elements.modules.values()
-        ):
-            return None
-        made: list[Module | Layer | str] = ["nn.identity"] * elements.count
-        for number, item in elements.modules.items():
-            made[number] = item if isinstance(item, Layer) else item.module
-        for number, ops in elements.functions.items():
-            end = [item.inputs for item in elements.modules.values()] + [module.outputs]
-            results = {variable for op in ops for variable in op.outputs}
-            (result,) = {variable for inputs in end for variable in inputs if variable in results}
-            path = re.split(r"\.(?=\D)", re.sub(r"@\d+", "", module.path))[-1]
-            function = self._function(ops, result, identifier(f"{path}_{number}".lower(), "function"))
-            if function is None:
-                return None
-            made[number] = function
-        return Sequential(self.dialect.sequential[elements.stem], tuple(made))
-
-    def _function(self, ops: Sequence[Op], result: Variable, wanted: str) -> str | None:
-        """Return the name of a function that operators are: one of JAX, or one that is defined for them."""
-        inside = {variable for op in ops for variable in op.outputs}
-        (argument,) = {variable for op in ops for variable in op.inputs if variable not in inside}
-        taken = {*self.reserved, *self.known_sizes, "x"}
-        printer = CallPrinter(taken, dialect=self.dialect, roles=self.roles)
-        printer.arguments({argument: "x"})
-        body = printer.body(ops, result)
-        prologue, missing = size_statements({"x": argument}, printer.dims & {*self.known_sizes})
-        if missing or printer.tables:
-            return None
-        statements = [*prologue, *body]
-        expression = body[-1].value if isinstance(body[-1], ast.Return) else None
-        called = ast.unparse(expression.func) if isinstance(expression, ast.Call) else ""
-        if len(statements) == 1 and expression is not None and ast.unparse(expression) == f"{called}(x)":
-            return called
-        parameters = ast.arguments([], [ast.arg("x", name("Array"))], None, [], [], None, [])
-        text = "\n".join(map(ast.unparse, statements))
-        if text not in self.functions:
-            simple = called.rpartition(".")[2] if len(statements) == 1 and called.startswith(("nn.", "jnp.")) else ""
-            chosen = unique(simple or wanted, self.names)
-            self.names.add(chosen)
-            self.functions[text] = chosen
-            definition = ast.FunctionDef(chosen, parameters, statements, [], name("Array"), None, lineno=0)
-            self.definitions.append(definition)
-        return self.functions[text]
+    def _sequential(self, module: Module) -> Sequential | None:  # noqa: ARG002  not every library has sequences
+        """Return the elements of a module that is a sequence, and that is made in place."""
+        return None
 
     def _unique(self, wanted: str) -> str:
         return unique(wanted, self.names)
@@ -220,33 +175,33 @@ class Classes:
     def _parts_of(self, module: Module) -> Fields:
         return fields_of(module, self.dialect.reserved)
 
+    @abstractmethod
     def _method(
         self,
-        printer: CallPrinter,  # noqa: ARG002  other targets ask it what the method needs
+        printer: CallPrinter,
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
         body: list[ast.stmt],
         result: RuntimeValue,
-        is_root: bool,  # noqa: ARG002  the model itself checks its inputs in some
+        is_root: bool,
     ) -> ast.stmt:
-        """Return the method that computes a module."""
-        return _method(arguments, sizes, body, result)
+        """Return the method that computes a module; `printer` knows what its body needs."""
 
     def _read(self, names: Collection[str]) -> tuple[Sequence[ast.stmt], set[str]]:  # noqa: ARG002
         """Return the statements that read sizes from the elements of the model's arguments, and their names."""
         return [], set()
 
+    @abstractmethod
     def _returned(self, method: ast.stmt) -> tuple[str, ...]:
         """Return the names of the results of a method, or of the parts that make them."""
-        return returned_names(method)
 
+    @abstractmethod
     def _argument(self, number: ast.Constant, role: str) -> ast.Constant:
         """Return a number of a class as an argument of its constructor."""
-        return with_role(ast.Constant(number.value), role)
 
+    @abstractmethod
     def _attribute(self, path: str) -> ast.expr:
         """Return a name, or the attribute at a path."""
-        return attribute(path)
 
     def _fields(self, module: Module) -> Fields:
         """Return the attributes of a module; of a sequence the places of its elements."""
@@ -313,40 +268,9 @@ class Classes:
                 return fields.text(inner) + self._layer_path(inner, layer).removeprefix("self")
         raise KeyError(layer.label)
 
+    @abstractmethod
     def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, ast.expr]:
-        init: dict[str, ast.expr] = {}
-        for key in fields.order:
-            if key in fields.single:
-                init[key] = self._made(fields.single[key])
-            else:
-                init[key] = self._made(fields.lists[key])
-        for variable, key in fields.weights.items():
-            weight = module.weights[variable]
-            assert isinstance(weight, Weight)
-            if weight.trained:
-                init[key] = self.dialect.parameter(begun(weight, self.starts[weight.name], self.dialect))
-            else:
-                init[key] = self.dialect.table(filled("zeros", weight.shape, weight.dtype))
-        for key, value in tables.items():
-            array, _ = storable(value.data)
-            init[key] = self.dialect.table(filled("zeros", array.shape, array.dtype))
-        return init
-
-    def _made(self, child: Entry) -> ast.expr:
-        if isinstance(child, list):
-            return self._list([self._made(one) for one in child])
-        if isinstance(child, Layer):
-            return self.dialect.layers[child.kind].build(child)
-        if child in self.sequences:
-            sequence = self.sequences[child]
-            elements = [attribute(one) if isinstance(one, str) else self._made(one) for one in sequence.elements]
-            return sequence.form.build(in_runs(elements))
-        made, arguments, options = self.drafts[child].constructor
-        keyword = self.dialect.signature[0]
-        return call(made, *map(copy.deepcopy, arguments), **copy.deepcopy(dict(options)), **{keyword: name(keyword)})
-
-    def _list(self, elements: Sequence[ast.expr]) -> ast.expr:
-        return self.dialect.sequence(listed(in_runs(elements)))
+        """Return the expression that each attribute of a module begins with."""
 
     def _settle(self, drafts: Sequence[Draft], chosen: str) -> None:
         """Make one class of drafts that are alike but for numbers, or several if they differ in too many."""
@@ -389,60 +313,28 @@ class Classes:
             numbers = draft.numbers
             values = {argument: self._argument(numbers[places[0]], argument) for argument, places in arguments.items()}
             options = {argument: value for argument, value in values.items() if isinstance(value.value, bool)}
-            chosen_functions = [attribute(text_of(draft.activations[places[0]])) for places in activations.values()]
+            chosen_functions = [
+                self._attribute(text_of(draft.activations[places[0]])) for places in activations.values()
+            ]
             positional = [values[key] for key in values if key not in options]
             draft.constructor = made, (*positional, *chosen_functions), options
         first = with_functions(with_arguments(first, arguments, self._attribute), activations)
         self.definitions.append(self._class(made, first, arguments, columns, [*activations]))
 
+    @abstractmethod
     def _class(
         self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],
         functions: Sequence[str] = (),
-    ) -> ast.ClassDef:  # fmt: skip
-        keyword, kind = self.dialect.signature
-        types = {argument: type(columns[places[0]][0].value).__name__ for argument, places in arguments.items()}
-        positional = [ast.arg(argument, name(type_)) for argument, type_ in types.items() if type_ != "bool"]
-        options = [ast.arg(argument, name(type_)) for argument, type_ in types.items() if type_ == "bool"]
-        types |= dict.fromkeys(functions, FUNCTION)
-        positional += [ast.arg(argument, _type(FUNCTION)) for argument in functions]
-        options.append(ast.arg(keyword, attribute(kind)))
-        parameters = ast.arguments([], [ast.arg("self"), *positional], None, options, [None] * len(options), None, [])
-        body: list[ast.stmt] = [
-            self._assigned(ast.Attribute(name("self"), key, ast.Store()), value, key in draft.fields.lists)
-            for key, value in draft.init.items()
-        ]
-        init = ast.FunctionDef("__init__", parameters, body or [ast.Pass()], [], None, None, lineno=0)
-        declared: list[ast.stmt] = []
-        if self.dialect.declared:
-            fields = [(key, *self._declared(draft, key, types)) for key in draft.init]
-            declared = [ast.AnnAssign(ast.Name(key, ast.Store()), kind, default, 1) for key, kind, default in fields]
-        assert isinstance(draft.method, ast.FunctionDef)
-        found = outlined(draft.method, {*self.names, *draft.init})
-        self.names |= {function.name for function in found.functions}
-        self.definitions += found.functions
-        methods = [*found.methods, found.method]
-        made_class = ast.ClassDef(made, [attribute(self.dialect.base)], [], [*declared, init, *methods], [])
-        return without_defaults(made_class)
+    ) -> Definition:  # fmt: skip
+        """Return a class.
 
-    def _assigned(self, target: ast.Attribute, value: ast.expr, is_list: bool) -> ast.stmt:
-        """Return the assignment of an attribute; type checkers know a list of several classes by its annotation only."""
-        listed = next((node.elts for node in ast.walk(value) if isinstance(node, ast.List)), [])
-        if not is_list or self.dialect.declared or len({ast.dump(_class_of(element)) for element in listed}) < 2:
-            return ast.Assign([target], value, lineno=0)
-        assert isinstance(value, ast.Call)
-        annotation = ast.Subscript(value.func, name("Any"), ast.Load())
-        return ast.AnnAssign(target, annotation, value, 0)
-
-    def _declared(self, draft: Draft, key: str, types: Mapping[str, str]) -> tuple[ast.expr, ast.expr | None]:
-        """Return the type of a field, and its default if it has one."""
-        made = draft.init[key]
-        if key in draft.fields.lists:
-            return name("list"), None
-        if key in draft.fields.single and isinstance(made, ast.Call):
-            return made.func, None
-        if isinstance(made, ast.Name):  # a number that is an argument of the constructor
-            return _type(types[made.id]), call("eqx.field", static=ast.Constant(True))
-        return name("Array"), None
+        Args:
+          made: its name.
+          draft: one of the modules that are its instances.
+          arguments: the arguments of its constructor, each with the places of its number.
+          columns: the numbers at each place, of all modules.
+          functions: the arguments that are functions.
+        """
 
 
 def _flat(entries: Sequence[Entry], path: str) -> Iterator[tuple[Module | Layer, str]]:
@@ -457,33 +349,6 @@ def _flat(entries: Sequence[Entry], path: str) -> Iterator[tuple[Module | Layer,
 
 def _tied_layers(module: Module) -> list[Layer]:
     return [weight.layer for weight in module.weights.values() if not isinstance(weight, Weight)]
-
-
-def _method(
-    arguments: Mapping[Variable, str], sizes: Sequence[str], body: list[ast.stmt], result: RuntimeValue
-) -> ast.FunctionDef:
-    returned = ast.parse("tuple[Array, ...]" if isinstance(result, tuple) else "Array", mode="eval").body
-    parameters = ast.arguments(
-        [],
-        [ast.arg("self"), *(ast.arg(argument, name("Array")) for argument in arguments.values())],
-        None,
-        [ast.arg(size, name("int")) for size in sizes],
-        [None] * len(sizes),
-        None,
-        [],
-    )
-    return ast.FunctionDef("__call__", parameters, body, [], returned, None, lineno=0)
-
-
-def _class_of(element: ast.expr) -> ast.expr:
-    """Return the class of an element of a list, or of a run of equal ones."""
-    if isinstance(element, ast.Starred) and isinstance(element.value, ast.GeneratorExp):
-        element = element.value.elt
-    return element.func if isinstance(element, ast.Call) else element
-
-
-def _type(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
 
 
 def _role(node: ast.Constant) -> str:

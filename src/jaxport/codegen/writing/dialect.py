@@ -18,6 +18,7 @@ __all__ = [
     "Constructor",
     "Dialect",
     "Field",
+    "LayerLibrary",
     "SequenceForm",
     "constant",
     "for_all_axes",
@@ -76,29 +77,19 @@ class SequenceForm:
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """A framework, as far as printing needs to know it.
+@dataclass(frozen=True, kw_only=True)
+class LayerLibrary:
+    """A library of layers, as far as the printer of modules needs to know it, whatever the language.
 
     Attributes:
       name: the name by which users ask for it.
       layers: the kinds of layers that it has.
       accepts: whether it has a layer.
       functions: calls of its own functions in place of calls of JAX's, by the name of those.
-      base: the class that modules are derived from.
-      imports: the lines that import it.
-      signature: the keyword that constructors hand down, and its type.
-      sequence: makes a list of modules of an expression.
-      sequential: how a sequence is made, by the name of the list in which it keeps its elements; empty if it is the list.
-      parameter: makes a parameter of the expression of an array, `table` a tensor that is not trained.
-      random: makes a random array of the expressions of its sizes, and of its dtype if that is not the usual one.
+      signature: what constructors hand down, and its type.
       value: the array behind a weight.
       frozen: the array behind a tensor that is not trained.
-      declared: whether fields are declared in the body of the class.
-      definitions: the source of classes that the module may need, by name.
-      loading: makes the source of `load` of the name of the model's class, whether its layers draw random numbers, and the
-        paths of what is trained, if not all parameters are.
-      reserved: names that the framework's modules have already.
+      reserved: names that its modules have already.
       attends: the method of an embedding that multiplies by its table; empty if it has none.
     """
 
@@ -106,21 +97,40 @@ class Dialect:
     layers: Mapping[str, Constructor]
     accepts: Callable[[Layer], bool]
     functions: Mapping[str, Callable[[Step], Step | None]]
+    signature: tuple[str, str]
+    value: Callable[[ast.expr], ast.expr]
+    frozen: Callable[[ast.expr], ast.expr]
+    reserved: frozenset[str]
+    attends: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect(LayerLibrary):
+    """A framework of Python: tables of layers, and a few texts.
+
+    Attributes:
+      base: the class that modules are derived from.
+      imports: the lines that import it.
+      sequence: makes a list of modules of an expression.
+      sequential: how a sequence is made, by the name of the list in which it keeps its elements; empty if it is the list.
+      parameter: makes a parameter of the expression of an array, `table` a tensor that is not trained.
+      random: makes a random array of the expressions of its sizes, and of its dtype if that is not the usual one.
+      declared: whether fields are declared in the body of the class.
+      definitions: the source of classes that the module may need, by name.
+      loading: makes the source of `load` of the name of the model's class, whether its layers draw random numbers, and the
+        paths of what is trained, if not all parameters are.
+    """
+
     base: str
     imports: tuple[str, ...]
-    signature: tuple[str, str]
     sequence: Callable[[ast.expr], ast.expr]
     sequential: Mapping[str, SequenceForm]
     parameter: Callable[[ast.expr], ast.expr]
     table: Callable[[ast.expr], ast.expr]
     random: Callable[..., ast.expr]
-    value: Callable[[ast.expr], ast.expr]
-    frozen: Callable[[ast.expr], ast.expr]
     declared: bool
     definitions: Mapping[str, str]
     loading: Callable[[str, bool, Sequence[str] | None], str]
-    reserved: frozenset[str]
-    attends: str = ""
 
 
 def constant(value: Option, role: str) -> ast.expr:
