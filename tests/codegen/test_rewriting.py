@@ -25,7 +25,7 @@ from jaxport.importer.values.recording import Step, Variable, map_leaves
 SPACES = {"jnp": jnp, "nn": jax.nn, "lax": jax.lax, "random": jax.random}
 OPERATORS: Mapping[str, Callable[..., Any]] = {
     "+": operator.add, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod,
-    "@": operator.matmul, "&": operator.and_, "|": operator.or_, "~": operator.invert, "==": operator.eq, "!=": operator.ne,
+    "<=": operator.le, "@": operator.matmul, "&": operator.and_, "|": operator.or_, "~": operator.invert, "==": operator.eq, "!=": operator.ne,
     "<": operator.lt, ">": operator.gt, ">=": operator.ge, "-": lambda x, *y: x - y[0] if y else -x,
 }  # fmt: skip
 
@@ -45,7 +45,7 @@ def computed(step: Step, known: Mapping[Variable, Any]) -> Any:
         member = getattr(args[0], step.name)
         return member(*args[1:]) if step.form == "method" else member
     space, _, name = step.name.partition(".")
-    function = HELPERS[name].function if space == "helper" else getattr(SPACES[space], name)
+    function = HELPERS[name].function if space == "helper" else operator.attrgetter(name)(SPACES[space])
     return function(*args, **kwargs)
 
 
@@ -108,6 +108,8 @@ FLOATS = np.array([[0.0, -0.0, 1.5], [np.nan, np.inf, -3.25]], np.float32)
 WHOLE = np.array([0, 1, -1, 7, -7, 2**31 - 1, -(2**31)], np.int32)
 TRUE = np.array([[True, False, True], [False, True, False]])
 CUBE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+TABLE = np.array([[0.0, 2.5, -1.5, 7.25], [-3.25, 0.5, 0.5, -9.0]], np.float32)
+DIVISORS = np.array([[1.5, -2.0, 0.75, 3.0], [-0.5, 2.0, -2.0, 4.0]], np.float32)
 ROW = HostValue(np.float32([2.0]))
 THREE = HostValue(np.int32(3))
 
@@ -163,6 +165,31 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "x": CUBE, "_": [(6, 4), (2, 3, 4)], "kernel": np.eye(4, dtype=np.float32), "bias": np.arange(4, dtype=np.float32),
     },
     "kernel @ jnp.transpose(x, (0, 2, 1))": {"x": CUBE, "kernel": np.arange(8, dtype=np.float32).reshape(2, 4)},
+    "~(x == x)": {}, "jnp.reshape(x, _)[0]": {"x": np.asarray(3, np.int32), "_": [(1,)]},
+    "jnp.max(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 1}},
+    "jnp.min(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 0, "keepdims": True}},
+    "jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z := jnp.where(jnp.isnan(x), 0, x)))))": {
+        "low": HostValue(-np.finfo(np.float32).max), "high": HostValue(np.finfo(np.float32).max),
+    },
+    **{text: {"axis": 1, "x": TABLE} for text in AS_WRITTEN.texts if "argsort" in text or "jnp.sort" in text},
+    "((s := jnp.sort(jnp.where(jnp.expand_dims(jnp.any(jnp.isnan(x), axis=axis), _), nan, x), axis=axis))[i] + s[j]) * 0.5": {
+        "x": TABLE, "axis": 1, "i": (slice(None), 1), "j": (slice(None), 2), "_": [1],
+    },
+    **{text: {"x": TABLE, "c": HostValue(np.float32(1.5)), "y": DIVISORS} for text in AS_WRITTEN.texts if "fmod" in text},
+    "jnp.where(x < 0, -(size := jnp.where(m - f >= 0.5, f + 1, (f := jnp.floor((m := jnp.abs(x)))))), size)": {"x": TABLE},
+    "nn.leaky_relu(x, slope)": {"slope": 0.01}, "scale * nn.elu(x, alpha)": {"scale": HostValue(np.float32(1.050700987)), "alpha": 1.673263242},
+    "jnp.log(jnp.sum(jnp.exp(x - most), axis=axes, keepdims=True)) + (most := jnp.max(x, axis=axes, keepdims=True))": {"x": TABLE, "axes": (1,)},
+    "jnp.sqrt(jnp.sum(x * x, axis=axis, **options))": {"axis": 1, "options": {}},
+    **{f"{name}(x, keepdims=False, **options)": {"options": {"axis": 1}} for name in ("jnp.argmax", "jnp.argmin", "jnp.prod")},
+    "jnp.mean((d := x - jnp.mean(x, axis=whole, keepdims=True)) * d, axis=axes)": {"x": TABLE, "whole": (-1,), "axes": 1},
+    "jnp.sqrt(jnp.var(x, axis=axes))": {"axes": 1},
+    "jnp.where(i == at, jnp.take_along_axis(x, (at := jnp.clip(i, low, high)), axis=axis), nan)": {
+        "i": np.array([[0, 2], [-3, 3]], np.int32), "low": -3, "high": 2, "axis": 1,
+    },
+    "lax.dynamic_slice_in_dim(x, jnp.clip(jnp.where(i < 0, i + size, i), 0, last), length, **options)": {
+        "x": TABLE, "i": np.asarray(-5, np.int32), "size": 4, "last": 2, "length": 2, "options": {"axis": 1},
+    },
+    "jnp.bitwise_not(jnp.bitwise_not(x))": {"x": WHOLE},
 }  # fmt: skip
 """Values for the names of patterns; `x` is some floats."""
 

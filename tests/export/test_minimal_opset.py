@@ -15,7 +15,7 @@ from jaxport.export import minimal_opset
 from jaxport.export.emit import opsets
 from jaxport.export.requirements import Requirements
 from jaxport.onnx_facts import versions
-from jaxport.testing import f32, spec
+from jaxport.testing import check, f32, spec
 from tests.exports import operators
 
 
@@ -136,3 +136,10 @@ def test_a_value_without_a_dtype_keeps_the_opset():
 def test_the_operators_that_need_the_opset_are_told():
     assert "opset for    Gelu" in str(jaxport.to_onnx(jax.nn.gelu, [spec("B", dtype=np.float32)]).requirements)
     assert "opset for" not in str(jaxport.to_onnx(jnp.tanh, [f32(3)]).requirements)
+
+
+@pytest.mark.parametrize(("opset", "written"), [(None, 20), (18, 18)])
+def test_the_runtime_has_kernels_of_what_is_written(opset, written):
+    """ONNX Runtime has IsNaN of bfloat16 from opset 20 on, ONNX from 13 on."""
+    exported = check(lambda x: jnp.max(x, axis=-1), spec("B", 5, dtype=jnp.bfloat16), opset=opset)
+    assert exported.model.opset_imports[""] == written

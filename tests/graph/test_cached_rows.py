@@ -11,7 +11,7 @@ from jax import lax
 import jaxport
 from jaxport.testing import spec
 from tests.graph.test_caches import attention_of, reason
-from tests.graph.test_unusual_caches import GROUPS, KEY, OUT, SIZE, VALUE, WORDS, attended, heads
+from tests.graph.test_unusual_caches import GROUPS, HEADS, KEY, OUT, QUERY, SIZE, VALUE, WORDS, attended, heads
 
 ROWS = 9
 
@@ -136,3 +136,30 @@ def test_a_block_in_each_element_is_written_without_a_transpose(kind):
     random = np.random.default_rng(0)
     arrays = [random.normal(size=(len(starts), *shape[1:])).astype(np.float32) for shape in (whole, block)]
     np.testing.assert_array_equal(exported(*arrays, starts), jax.vmap(write)(*arrays, starts))
+
+
+def shared(input_ids, attention_mask, position_ids, past_key_values):
+    """Two layers attend to one cache, as the last layers of Gemma 3n do."""
+    x, (past,) = WORDS[input_ids], past_key_values
+    total = attention_mask.shape[1]
+    at = (0, 0, total - input_ids.shape[1], 0)
+    present = {
+        name: lax.dynamic_update_slice(past[name], heads(x, kernel, GROUPS), at)
+        for name, kernel in (("key", KEY), ("value", VALUE))
+    }
+    queries, keys = jnp.arange(total - input_ids.shape[1], total)[:, None], jnp.arange(past["key"].shape[2])
+    key, value = (jnp.repeat(present[name], HEADS // GROUPS, axis=1) for name in ("key", "value"))
+    for _ in range(2):
+        scores = heads(x, QUERY, HEADS) @ key.swapaxes(2, 3) * SIZE**-0.5
+        mixed = jax.nn.softmax(jnp.where(keys <= queries, scores, -1e30), axis=-1) @ value
+        mixed = mixed.swapaxes(1, 2).reshape(*x.shape[:2], -1) @ OUT
+        x = jnp.tanh(mixed.sum(-1, keepdims=True) + x)
+    return {"logits": mixed, "present": [present]}
+
+
+def test_layers_share_a_static_cache():
+    exported = jaxport.to_onnx(shared, declared(shared), target="genai")
+    assert sum(node.op_type == "GroupQueryAttention" for node in exported.model.graph) == 2
+    sizes = {"batch_size": 2, "sequence_length": 1, "total_sequence_length": 4, "max_sequence_length": 7}
+    prompt = {**sizes, "sequence_length": 3, "total_sequence_length": 3}
+    assert exported.verify(sizes=[sizes, prompt]).ok

@@ -42,6 +42,9 @@ def step(
     bias=None,
     joined=False,
     turned=False,
+    late=False,
+    limited=False,
+    compared=False,
 ):
     """A decoder's step of one layer, whose attention is spelled out."""
     rng = np.random.default_rng(0)
@@ -89,9 +92,15 @@ def step(
         seen = see(keys, queries, position_ids)
         if window is not None:
             seen &= keys > queries - window
-        if padded:
+        if padded and not late:
             seen = seen & (whole[:, None, :] != 0)
+        if compared:
+            seen = jnp.where(seen, 0.0, low) == 0
         scores = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], scores, low)
+        if late:
+            scores = scores + (1 - whole[:, None, None, None].astype(scores.dtype)) * -1e4
+        if limited:
+            scores = jnp.maximum(scores, jnp.finfo(scores.dtype).min)
         if sinks:
             column = jnp.broadcast_to(sink.reshape(groups, -1)[:, :, None, None], (*scores.shape[:-1], 1))
             scores = jnp.concatenate([scores, column.astype(scores.dtype)], axis=-1)
@@ -128,6 +137,9 @@ KINDS = {
     "repeated heads": {"repeat": True},
     "positions": {"see": lambda keys, queries, ids: keys <= ids[:, :, None]},
     "from above": {"see": lambda keys, queries, ids: ~(queries < keys)},
+    "added behind a mask": {"late": True},
+    "limited": {"late": True, "limited": True},
+    "compared": {"compared": True},
     "distances": {"see": lambda keys, queries, ids: (queries - keys >= 0) & (queries - keys < 3)},
 }
 
@@ -248,3 +260,20 @@ def test_heads_that_are_repeated_in_half_precision():
     result = exported(step(repeat=True), dtype=jnp.bfloat16)
     assert attention_of(result.model)
     assert result.verify(sizes=STEPS).ok
+
+
+@pytest.mark.parametrize(
+    ("options", "text"), [({"late": True, "window": 2}, "is added to those"), ({"limited": True}, "are limited")]
+)
+def test_what_is_done_to_hidden_scores_is_a_reason_elsewhere(options, text):
+    """A row that is masked as a whole is another one."""
+
+    def other(ids, mask, positions, cache):
+        return step(**options)(ids, mask, positions, [cache])
+
+    new = spec(1, 1, dtype=np.int64)
+    rows = spec(1, GROUPS, "P", SIZE)
+    inputs = [new, spec(1, "P + 1", dtype=np.int64), new, {"key": rows, "value": rows}]
+    result = jaxport.to_onnx(other, inputs, target="onnxruntime")
+    assert text in reason(result)
+    assert result.verify().ok

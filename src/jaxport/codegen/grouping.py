@@ -270,14 +270,14 @@ def _collected(listed: ast.expr, method: ast.FunctionDef, family: Family) -> ast
     uses = [node for node in ast.walk(method) if isinstance(node, ast.Name) and node.id == key]
     if family.parts > 1:
         calls = [
-            node for node in ast.walk(method)
+            (node, node.func) for node in ast.walk(method)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "extend"
             if isinstance(node.func.value, ast.Name) and node.func.value.id == key
         ]  # fmt: skip
-        added = calls[0].args[0] if len(calls) == 1 else None
+        added = calls[0][0].args[0] if len(calls) == 1 else None
         if len(uses) != 3 or not isinstance(added, ast.Tuple) or len(added.elts) != family.parts:
             return _in_rows(listed, family.parts)
-        calls[0].func.attr = "append"  # type: ignore[attr-defined]
+        calls[0][1].attr = "append"
     for node in uses:
         node.id = chosen
     return listed

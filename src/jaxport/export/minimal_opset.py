@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from jaxport.export.emit import opsets
 from jaxport.graph.editing import graphs
-from jaxport.onnx_facts import POOLS, schema
+from jaxport.onnx_facts import POOLS, releases, schema
 from jaxport.onnx_facts.versions import means_the_same
 
 Formals = Callable[[int], schema.Formal | None]
@@ -114,8 +114,8 @@ def _means_the_same(node: ir.Node, written: int, opset: int) -> bool:
         and all(
             newer.defaults.get(name) == default for name, default in older.defaults.items() if name not in attributes
         )
-        and _takes(older.input, newer.input, node.inputs)
-        and _takes(older.output, newer.output, node.outputs)
+        and _takes(node.op_type, older.since, older.input, newer.input, node.inputs)
+        and _takes(node.op_type, older.since, older.output, newer.output, node.outputs)
     )
 
 
@@ -124,8 +124,8 @@ def _text(value: object) -> object:
     return value if isinstance(value, (str, int)) else None
 
 
-def _takes(older: Formals, newer: Formals, values: Sequence[ir.Value | None]) -> bool:
-    """Whether the older version has the same formal parameters for these operands or results, and accepts their dtypes."""
+def _takes(name: str, since: int, older: Formals, newer: Formals, values: Sequence[ir.Value | None]) -> bool:
+    """Whether the older version has the same formal parameters for these operands or results, and kernels of their dtypes."""
     chosen: dict[str, ir.DataType] = {}
     for index, value in enumerate(values):
         if value is None:
@@ -134,6 +134,8 @@ def _takes(older: Formals, newer: Formals, values: Sequence[ir.Value | None]) ->
         if before is None or now is None or before.name != now.name:
             return False
         if value.dtype is None or value.dtype is ir.DataType.STRING or value.dtype.numpy() not in before.dtypes:
+            return False
+        if releases.has_newer_kernel(name, since, value.dtype.numpy()):
             return False
         if before.homogeneous and chosen.setdefault(before.type, value.dtype) != value.dtype:
             return False  # the newer version has a type of its own for it

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,9 @@ from jaxport.onnx_facts import ARITHMETIC, CHOICES, COMPARISONS, SIGN_CHANGES
 _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT32, ir.DataType.INT16, ir.DataType.INT8})
 
 _ORDERED = COMPARISONS - {"Equal"}
+_COMPARE = {
+    "Equal": operator.eq, "Greater": operator.gt, "GreaterOrEqual": operator.ge, "Less": operator.lt, "LessOrEqual": operator.le,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -312,6 +316,9 @@ def conjunction(seen: Seen, known: Known = NOTHING, holds: bool = True) -> list[
         return [term for operand in joint for term in conjunction(operand, known, holds)]
     if seen.is_op("Cast") and source(seen.node).dtype is ir.DataType.BOOL:
         return conjunction(look(source(seen.node), seen.axes), known, holds)
+    chosen = _between_numbers(seen)
+    if chosen is not None:
+        return conjunction(chosen[0], known, holds == chosen[1])
     compared = seen.operands(*_ORDERED)
     if compared is not None and all(operand.value.dtype in _INTEGERS for operand in compared):
         # Where it holds, `left - right`, or `right - left`, is at least zero, or one.
@@ -323,3 +330,24 @@ def conjunction(seen: Seen, known: Known = NOTHING, holds: bool = True) -> list[
     if array is not None and array.dtype == bool and (array == holds).all():
         return []
     return [Condition(seen, holds)]
+
+
+def _between_numbers(seen: Seen) -> tuple[Seen, bool] | None:
+    """Return the condition, and whether it is meant or its negation, that a comparison with one of two chosen numbers is.
+
+    `where(later, low, 0) < 0` is `later`.
+    """
+    sides = seen.operands(*COMPARISONS)
+    for place, side in enumerate(sides or ()):
+        condition, one, other = side.operands("Where") or (None, None, None)
+        number = (sides or [])[1 - place].scalar
+        if condition is None or one is None or other is None or number is None:
+            continue
+        pair = [part.scalar for part in (one, other)]
+        if None in pair:
+            continue
+        compare = _COMPARE[seen.node.op_type]
+        truths = [compare(*((part, number) if place == 0 else (number, part))) for part in pair]
+        if truths[0] != truths[1]:
+            return condition, truths[0]
+    return None

@@ -22,10 +22,9 @@ from jaxport.importer.limits import Limits, budget
 from jaxport.importer.loading.load import ModelSource, load
 from jaxport.importer.modules import NodeModule, NodePlace, Parameters
 from jaxport.importer.names import Classes, Folder, Framework, Given, unique_identifiers
-from jaxport.importer.resolving.bounds import set_bounds
-from jaxport.importer.resolving.branch_inputs import set_deciding_inputs
 from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.layouts import keep_order
+from jaxport.importer.resolving.node_settings import set_bounds, set_deciding_inputs
 from jaxport.importer.resolving.resolve import resolve
 from jaxport.importer.resolving.result_sizes import bytes_of
 from jaxport.importer.resolving.unchecked import tell_ignored

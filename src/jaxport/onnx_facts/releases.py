@@ -20,6 +20,8 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "Sign": ("float16", "bfloat16"),
     **dict.fromkeys(RESHAPING, ("float8_e8m0fnu",)),
 }
+#: By operator and version, the dtypes that the schema allows, but of which only newer versions have a kernel.
+NEWER: dict[tuple[str, int], tuple[str, ...]] = {("IsNaN", 13): ("bfloat16",)}
 #: Operators whose kernels take every dtype, or do not depend on one: no release is asked for them.
 ANY_DTYPE = CONTROL_FLOW | {"Cast", "CastLike", "Constant", "ConstantOfShape"}
 
@@ -72,6 +74,15 @@ def missing(op_type: str, release: str | None = None) -> frozenset[np.dtype]:
     ['uint16']
     """
     return _missing(op_type, release or current_release())
+
+
+def has_newer_kernel(op_type: str, since: int, dtype: np.dtype) -> bool:
+    """Whether newer versions of an operator have a kernel of a dtype, but the version `since` has none.
+
+    >>> has_newer_kernel("IsNaN", 13, np.dtype("float32")), has_newer_kernel("IsNaN", 13, np.dtype(ml_dtypes.bfloat16))
+    (False, True)
+    """
+    return dtype.name in NEWER.get((op_type, since), ())
 
 
 @functools.lru_cache(maxsize=2048)

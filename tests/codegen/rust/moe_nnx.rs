@@ -2,7 +2,7 @@ use burn::nn::{Linear, LinearConfig, RmsNorm, RmsNormConfig};
 use burn::prelude::*;
 use burn::tensor::{DType, FloatDType, activation};
 
-use super::helpers::{check_shape, take_along_axis, top_k};
+use super::helpers::{check_shape, top_k};
 
 /// The model.
 #[derive(Module, Debug)]
@@ -64,12 +64,11 @@ impl NnxExperts {
         let gate = activation::silu(self.gate.forward(norm.clone()).reshape([b, t, 6, 24]));
         let product = (gate * self.up.forward(norm.clone()).reshape([b, t, 6, 24])).unsqueeze_dim::<5>(4);
         let router = self.router.forward(norm);
-        let chosen = router.clone().mask_fill(router.clone().is_nan(), f32::INFINITY);
-        let (_, indices) = top_k(chosen.clone().mask_fill(chosen.equal_elem(0.0), 0.0), 2);
-        let x_2 = activation::softmax(take_along_axis(router, indices.clone(), 2, f32::NAN), 2).unsqueeze_dim::<4>(2);
-        let mask = indices.unsqueeze_dim::<4>(3).equal(Tensor::<4, Int>::from_data([[[[0, 1, 2, 3, 4, 5]]]], (&device, DType::I32)));
-        let product_2 = x_2.matmul(mask.cast(FloatDType::F32)).squeeze_dim::<3>(2).unsqueeze_dims::<5>(&[3, 4]);
-        x + self.down.forward(product.matmul(product_2).reshape([b, t, 144]))
+        let (greatest, indices) = top_k(router.clone().mask_fill(router.equal_elem(0.0), 0.0), 2);
+        let x_2 = activation::softmax(greatest, 2).unsqueeze_dim::<4>(2);
+        let x_3 = indices.unsqueeze_dim::<4>(3).equal(Tensor::arange(0..6, (&device, DType::I32)).unsqueeze::<4>()).cast(FloatDType::F32);
+        let product = product.matmul(x_2.matmul(x_3).squeeze_dim::<3>(2).unsqueeze_dims::<5>(&[3, 4]));
+        x + self.down.forward(product.reshape([b, t, 144]))
     }
 }
 

@@ -170,7 +170,7 @@ class RustCalls(CallPrinter):
         is_reversed = layer.config["reverse"]  # Burn's GRU goes forward
         first = self.value(x)
         first = method(first, "flip", Array([Literal("0")])) if is_reversed else first
-        made = self.functions.helper("gru_steps", Borrow(part), first, state)
+        made: RustExpression = self.functions.helper("gru_steps", Borrow(part), first, state)
         made = method(made, "flip", Array([Literal("0")])) if is_reversed else made
         target = Identifier(self.bind(rows, "x"))
         statements: list[ast.stmt] = [Let(target, made)]

@@ -7,7 +7,7 @@ Burn broadcasts axes of size 1 in arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -253,7 +253,9 @@ def _signed(expression: Expression) -> RustExpression:
     return _sum(expression, lambda name: Binary(Identifier(name), "as", Literal("i64")), "i64", "", "")
 
 
-def _sum(expression: Expression, named: RuntimeValue, kind: str, quotient: str, rest: str) -> RustExpression:
+def _sum(
+    expression: Expression, named: Callable[[str], RustExpression], kind: str, quotient: str, rest: str
+) -> RustExpression:
     def made(part: Expression) -> RustExpression:
         return _sum(part, named, kind, quotient, rest)
 

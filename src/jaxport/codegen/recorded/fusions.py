@@ -136,6 +136,8 @@ def _fusion(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | st
 
 
 def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
+    if whole.hidden_rows is not None:
+        return whole.hidden_rows
     if not _is_of_one_type(whole):
         return "it is not of float32, bfloat16 or float16"
     if whole.axes.heads is None and len(whole.result.axes) < 4:

@@ -108,7 +108,8 @@ class Merged:
     @property
     def mask_dims(self) -> list[Dim] | None:
         """The shape in which the mask broadcasts to the scores; None if it has another form."""
-        (batch, queries, _), (_, keys, _) = (dims_of(value) or () for value in (self.operands[0], self.operands[-1]))
+        batch, queries = (dims_of(self.operands[0]) or [0, 0])[:2]
+        keys = (dims_of(self.operands[-1]) or [0, 0])[1]
         forms = [
             ([batch], [batch, 1, 1, 1]),
             ([batch, keys], [batch, 1, 1, keys]),
@@ -149,7 +150,7 @@ class Merged:
         zero, one = (builder.constant(np.asarray(number, dtype), "number") for number in (0, 1))
         least = zero
         if len(dims_of(self.mask) or ()) == 1:  # a key is visible if fewer than so many are before it
-            keys = (dims_of(self.operands[-1]) or ())[1]
+            keys = (dims_of(self.operands[-1]) or [0, 0])[1]
             count = builder.cast(builder.viewed(builder.shape([keys]), []), self.mask.dtype)
             least, dims = builder.emit("Range", [zero, count, one], [keys], self.mask.dtype), [dims[0], 1, 1, keys]
         visible = builder.emit("Greater", [mask, least], dims, ir.DataType.BOOL)

@@ -17,7 +17,7 @@ from jaxport.graph.facts.operators import RULES
 from jaxport.importer.values.host import HostValue, RuntimeValue, Shape, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["is_never_negative_zero", "truth_of"]
+__all__ = ["diagonal_of", "is_never_negative_zero", "truth_of"]
 
 OPERATORS: Mapping[str, str] = {
     "+": "Add", "-": "Sub", "*": "Mul", "/": "Div", "%": "Mod", "<": "Less", "<=": "LessOrEqual", ">": "Greater",
@@ -44,6 +44,18 @@ def truth_of(value: RuntimeValue, producers: Producers) -> bool | None:
     """Return whether all elements of a condition are true, or false; None if that is not known."""
     band = _facts(value, producers).band
     return None if band is None or not (band.is_always or band.is_never) else band.is_always
+
+
+def diagonal_of(value: RuntimeValue, producers: Producers) -> tuple[bool, int] | None:
+    """Return the diagonal that bounds where a condition on rows and columns holds, and whether it holds from there on, or up to it."""
+    band = _facts(value, producers).band
+    if band is None or band.is_never or len(band.conditions) != 1:
+        return None
+    (form,) = band.conditions
+    slopes, number = [slope.number for slope in form.slopes], form.constant.number
+    if len(slopes) < 2 or number is None or any(slopes[:-2]) or slopes[-2:] not in ([1, -1], [-1, 1]):
+        return None
+    return (False, number) if slopes[-2] == 1 else (True, -number)
 
 
 def _facts(value: RuntimeValue, producers: Producers) -> Facts:

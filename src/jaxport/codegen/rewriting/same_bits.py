@@ -92,7 +92,7 @@ for _none in ("None", "inf"):
     SAME_BITS.rewrite(f"jnp.clip(x, low, {_none})", "jnp.maximum(x, low)",
                       when=lambda x, low, out: is_like(x, out) and low is not None and not _is_large(low))  # fmt: skip
 SAME_BITS.rewrite("jnp.clip(x, None, None)", "x")
-for _same in ("jnp.minimum(x, x)", "jnp.maximum(x, x)", "-(-x)", "jnp.negative(jnp.negative(x))", "jnp.where(_, x, x)",
+for _same in ("jnp.minimum(x, x)", "jnp.maximum(x, x)", "-(-x)", "jnp.bitwise_not(jnp.bitwise_not(x))", "jnp.negative(jnp.negative(x))", "jnp.where(_, x, x)",
               "jnp.broadcast_to(x, _)", "jnp.concatenate([x], **_)", "jnp.repeat(x, 1, **_)"):  # fmt: skip
     SAME_BITS.rewrite(_same, "x")
 for _idempotent in ("jnp.abs", "jnp.floor", "jnp.ceil", "jnp.round", "jnp.sign", "nn.relu"):
@@ -125,6 +125,11 @@ SAME_BITS.rewrite("~~x", "x", when=lambda out: out.dtype == bool)
 for _same, _opposite in (("x == True", "x == False"), ("x != False", "x != True")):
     SAME_BITS.rewrite(_same, "x")
     SAME_BITS.rewrite(_opposite, "jnp.logical_not(x)", when=is_like)
+SAME_BITS.rewrite("~(x == x)", "jnp.isnan(x)", when=lambda x: isinstance(x, Variable) and np.dtype(x.dtype).kind == "f")
+SAME_BITS.rewrite("~(jnp.isinf(x) | jnp.isnan(x))", "jnp.isfinite(x)")
+for _reduction, _quantifier in (("jnp.max", "jnp.any"), ("jnp.min", "jnp.all")):
+    SAME_BITS.rewrite(f"{_reduction}(c.astype(_), **options).astype(kind)", f"{_quantifier}(c, **options)",
+                      when=lambda c, kind: isinstance(c, Variable) and c.dtype == bool and np.dtype(kind) == bool and 0 not in c.shape)  # fmt: skip
 SAME_BITS.rewrite("x & True", "x", when=lambda out: out.dtype == bool)
 SAME_BITS.rewrite("x | False", "x", when=lambda out: out.dtype == bool)
 SAME_BITS.rewrite("jnp.where(c, x, y)", "x", when=lambda c, rewriting: truth_of(c, rewriting.producers) is True)
@@ -177,6 +182,16 @@ LARGEST_LOGISTIC = 17
 
 SAME_BITS.rewrite("jnp.where(x > threshold, x, nn.softplus(x))", "nn.softplus(x)",
                   when=lambda x, out, threshold: is_like(x, out) and out.dtype == np.float32 and (number(threshold) or 0) >= LARGEST_LOGISTIC)  # fmt: skip
+
+
+SAME_BITS.rewrite("jnp.where(x < 0, jnp.ceil(x), jnp.floor(x))", "jnp.trunc(x)", when=is_like)
+SAME_BITS.rewrite("jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z := jnp.where(jnp.isnan(x), 0, x)))))", "jnp.nan_to_num(x)",
+                  when=lambda x, low, high, out: is_like(x, out) and out.dtype == np.float32 and _are_greatest(low, high))  # fmt: skip
+
+
+def _are_greatest(low: RuntimeValue, high: RuntimeValue) -> bool:
+    most = float(np.finfo(np.float32).max)
+    return is_number(low, -most) and is_number(high, most)
 
 
 # Integer division and remainders, which exports spell out by C's: `c` is positive
@@ -288,8 +303,8 @@ SAME_BITS.rewrite("jnp.where((y := without_nan(x)) >= bound, most, jnp.maximum(y
 
 for _extreme in ("jnp.max", "jnp.min"):  # ONNX Runtime's may ignore NaN, JAX's does not
     SAME_BITS.rewrite(
-        f"jnp.where(jnp.max(jnp.isnan(x).astype(_), **options).astype(kind), nan, {_extreme}(x, **options))", f"{_extreme}(x, **options)",
-        when=lambda x, kind: isinstance(x, Variable) and x.dtype == np.float32 and np.dtype(kind) == bool,
+        f"jnp.where(jnp.any(jnp.isnan(x), **options), nan, {_extreme}(x, **options))", f"{_extreme}(x, **options)",
+        when=lambda x: isinstance(x, Variable) and x.dtype == np.float32,
     )  # fmt: skip
 
 
@@ -424,12 +439,17 @@ def _ones_beside(few: Sequence[RuntimeValue], many: Sequence[RuntimeValue]) -> t
 def _plain_slice(part: slice, size: RuntimeValue) -> slice:
     """Return a slice without bounds that are those of the axis."""
     begin, end, step = part.start, part.stop, part.step
+    if (begin, step) == (-1, -1):
+        return slice(None, end, step)
     if step not in (None, 1) or any(isinstance(bound, Variable) for bound in (begin, end)):
         return part
     begin = None if type(begin) is int and begin == 0 else begin
     whole = type(end) is int and isinstance(size, int) and end >= size
     same = is_dim(end) and is_dim(size) and end == size
     return slice(begin, None if whole or same else end, None)
+
+
+SAME_BITS.rewrite("jnp.reshape(x, _)[0]", "x", when=lambda out: not out.shape)
 
 
 def _are_same_bounds(one: slice, other: slice) -> bool:

@@ -51,10 +51,14 @@ MOST_ROUNDS = 100
 
 @dataclass(eq=False)
 class RuleTable:
-    """Rules by the name of the step that they begin at, in the order in which they are tried; and those that are text."""
+    """Rules by the name of the step that they begin at, in the order in which they are tried; and those that are text.
+
+    `several` has those of steps with several results: they say what stands for these.
+    """
 
     rules: dict[str, list[Rule]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
+    several: dict[str, list[Callable[[Step, StepRewriting], None]]] = field(default_factory=dict)
 
     def rewrite(
         self, wanted: str, made: str, *, when: Callable[..., object] | None = None, **computed: Callable[..., object]
@@ -82,6 +86,17 @@ class RuleTable:
         self.texts[wanted] = made
         for name in head.names:
             self.rules.setdefault(name, []).append(rule)
+
+    def on_several(
+        self, name: str
+    ) -> Callable[[Callable[[Step, StepRewriting], None]], Callable[[Step, StepRewriting], None]]:
+        """Return a decorator that adds a rule of a step with several results, which says what stands for them."""
+
+        def added(function: Callable[[Step, StepRewriting], None]) -> Callable[[Step, StepRewriting], None]:
+            self.several.setdefault(name, []).append(function)
+            return function
+
+        return added
 
     def on(self, *names: str) -> Callable[[Structural], Structural]:
         """Return a decorator that adds a rule that is structural: a function of `step`, perhaps of `out` and `rewriting`."""
@@ -145,6 +160,10 @@ class StepRewriting:
             step = renamed(found, self.same)
         self.steps.append(step)
         self.producers.note(step)
+        if not isinstance(output, Variable) and step.form != "vmap":
+            for table in self.tables:
+                for rule in table.several.get(step.name, ()):
+                    rule(step, self)
         return output
 
     def _rewritten(self, step: Step) -> Value | Step | None:

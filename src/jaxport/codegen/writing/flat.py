@@ -81,7 +81,7 @@ class Printer:
     """
 
     taken: set[str]
-    expressions: dict[Variable, ast.expr] = field(default_factory=dict)
+    expressions: dict[Variable | Function, ast.expr] = field(default_factory=dict)
     constants: dict[str, HostValue] = field(default_factory=dict)
     dims: set[str] = field(default_factory=set)
     comments: dict[ast.stmt, str] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Printer:
     def definition(self, function: Function) -> ast.stmt:
         """Return a nested function, bound to a name of its own."""
         chosen = self.fresh(identifier(function.name, "body"))
-        self.expressions[function] = name(chosen)  # type: ignore[index]
+        self.expressions[function] = name(chosen)
         arguments, unpacking = [], []
         for parameter in function.parameters:
             if isinstance(parameter, Variable):
@@ -175,7 +175,7 @@ class Printer:
             return False
         names = [self.bind(parameter) for parameter in function.parameters]
         body = self.value(function.result)
-        self.expressions[function] = ast.Lambda(  # type: ignore[index]
+        self.expressions[function] = ast.Lambda(
             ast.arguments([], [ast.arg(a) for a in names], None, [], [], None, []), body
         )
         return True
@@ -227,7 +227,7 @@ class Printer:
     def value(self, value: RuntimeValue) -> ast.expr:
         """Return any argument as an expression."""
         if isinstance(value, Variable | Function):
-            return self.expressions[value]  # type: ignore[index]
+            return self.expressions[value]
         if isinstance(value, HostValue):
             return self.host_value(value)
         if isinstance(value, Recordable):

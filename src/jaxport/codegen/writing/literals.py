@@ -202,7 +202,7 @@ def _diagonal(value: HostValue) -> tuple[bool, int] | None:
     lower = ~ones if is_upper else ones
     rows, columns = np.nonzero(lower)
     last = int((columns - rows).max())
-    return (is_upper, last) if np.array_equal(lower, np.tri(*lower.shape, last, dtype=bool)) else None
+    return (is_upper, last) if np.array_equal(lower, np.tri(len(lower), lower.shape[1], last, dtype=bool)) else None
 
 
 def _triangle(value: HostValue) -> ast.expr | None:

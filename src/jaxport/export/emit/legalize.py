@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport.export.emit.value import Value
-from jaxport.onnx_facts.releases import NEWEST, current_release, lacks_kernel, missing, registered
+from jaxport.onnx_facts.releases import NEWEST, current_release, has_newer_kernel, lacks_kernel, missing, registered
 from jaxport.onnx_facts.schema import Schema, find
 
 #: Dtypes that hold all values of a dtype, the cheapest first.
@@ -115,7 +115,8 @@ def dtype_of_kernel(op_type: str, opset: int, dtype: DTypeLike) -> np.dtype:
 @functools.lru_cache(maxsize=8192)
 def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype, oldest: str) -> np.dtype | None:
     accepted = next((f.dtypes for f in facts.inputs if f.type == parameter), frozenset())
-    if not accepted or (dtype in accepted and dtype not in missing(op_type, oldest)):
+    has_kernel = dtype not in missing(op_type, oldest) and not has_newer_kernel(op_type, facts.since, dtype)
+    if not accepted or (dtype in accepted and has_kernel):
         return None
     if op_type == "Cast":  # a cast of its operand would be the same node again
         return None
@@ -124,6 +125,8 @@ def _compute_dtype(op_type: str, facts: Schema, parameter: str, dtype: np.dtype,
     # If the oldest release supports no dtype at all, the newest release decides.
     for release in (oldest, NEWEST):
         for other in (dtype, *others):
+            if other == dtype and has_newer_kernel(op_type, facts.since, dtype):
+                continue
             if other in accepted and other not in missing(op_type, release):
                 return other if other != dtype else None
     return None

@@ -453,7 +453,9 @@ def _problems_of_sharing(model: ir.Model) -> Iterator[str]:
             continue
         result = results[(value.name or "").replace("past_key_values", "present")]
         writer = result.producer()
-        if is_cached_attention(writer) and set(value.consumers()) <= {writer, *_measuring(value)}:
+        # Further attention to the cache reads rows before the new ones, as the writer does.
+        others = {*value.consumers()} - {*_measuring(value)}
+        if is_cached_attention(writer) and all(map(is_cached_attention, others)) and writer in others:
             continue
         if writer is None or writer.op_type not in (*SCATTERS, "Concat"):
             yield f"`{result.name}` is not `{value.name}` with rows written into it (dynamic_update_slice, .at[].set), in one block for each sequence"

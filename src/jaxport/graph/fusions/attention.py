@@ -74,6 +74,7 @@ class Scores:
       biases: what is added to the scores before.
       softcap: the largest size of a score before that, which a hyperbolic tangent bounds; zero if nothing does.
       factor: what the product is multiplied with beside the scale, the same for all keys: a temperature of each head.
+      hidden_rows: see `Attended`.
     """
 
     product: Seen
@@ -84,6 +85,7 @@ class Scores:
     biases: tuple[Seen, ...]
     softcap: float = 0.0
     factor: Seen | None = None
+    hidden_rows: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Attended:
       softcap: the largest size of a score before it is hidden, which a hyperbolic tangent bounds; zero if nothing does.
       sink: a further score for each head, which takes its share of the softmax and has no value.
       factor: what the scores are multiplied with beside the scale, before biases and masks: the same for all keys.
+      hidden_rows: why a row that is masked as a whole is another one than if masks replaced the scores last; None if it is not.
     """
 
     operands: tuple[Seen, Seen, Seen, Seen]
@@ -117,6 +120,7 @@ class Attended:
     softcap: float = 0.0
     sink: Seen | None = None
     factor: Seen | None = None
+    hidden_rows: str | None = None
 
     @property
     def result(self) -> Seen:
@@ -228,6 +232,7 @@ def _recognized(node: ir.Node, view: ir.Value | None, through: Callable[[Seen], 
             softcap=scores.softcap,
             sink=sink,
             factor=scores.factor,
+            hidden_rows=scores.hidden_rows,
         )
     return None
 
@@ -253,8 +258,14 @@ def joined_axes(axes: Axes) -> list[Axis]:
 
 
 def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
-    masks = []
-    while (chosen := unrounded(seen).operands("Where")) is not None:
+    masks, behind, hidden_rows = [], [], None
+    while True:
+        if (outside := _outside(seen, keys)) is not None:
+            seen, added, hidden_rows = outside
+            behind += added
+            continue
+        if (chosen := unrounded(seen).operands("Where")) is None:
+            break
         condition, one, other = chosen
         seen, low = (one, hiding(other)) if other.scalar is not None else (other, hiding(one))
         if low is None or not low <= LOW:
@@ -279,7 +290,22 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
     scale *= left * right
     if scale <= 0:
         return "its scale is not positive"
-    return Scores(product, query, key, scale, tuple(masks), biases, softcap * factor, temperature)
+    return Scores(
+        product, query, key, scale, tuple(masks), (*biases, *behind), softcap * factor, temperature, hidden_rows
+    )
+
+
+def _outside(seen: Seen, keys: Axis) -> tuple[Seen, list[Seen], str] | None:
+    """Return masked scores without what is done to them: an addition, or a limit; what is added, and what this changes."""
+    limit = unrounded(seen).commuted("Max", lambda operand: (number := operand.scalar) is not None and number <= LOW)
+    if limit is not None:
+        return limit[1], [], "its scores are limited, those that a mask hides, too"
+    terms = unrounded(seen).operands("Add") if _unbiased(seen, keys) is None else None
+    for term, other in zip(terms or (), (terms or ())[::-1], strict=True):
+        numbers = [part.scalar for part in (unrounded(term).operands("Where") or ())[1:]]
+        if any(number is not None and number <= LOW for number in numbers) and None in numbers:
+            return term, [unrounded(other)], "what is added to its scores is added to those that a mask hides, too"
+    return None
 
 
 def _unfactored(scaled: Seen, keys: Axis) -> tuple[Seen, Seen | None, float]:
@@ -396,6 +422,8 @@ def heads_first(batch: list[Axis], along: Axis, heads: list[Axis], vector: Axis)
 def _fusion(whole: Attended, opset: int, known: Knowledge) -> Fusion | str:
     if whole.is_guarded:
         return "a row that is masked as a whole gives zeros"
+    if whole.hidden_rows is not None:
+        return whole.hidden_rows
     dtype = whole.result.value.dtype
     if whole.weights == ir.DataType.FLOAT:
         dtype = whole.weights

@@ -318,6 +318,8 @@ def _hindrance(whole: Attended, keys: Cache, values: Cache, terms: Terms) -> str
         return f"the operator takes vectors of one size, a multiple of {WIDTH}, not {widths[0]} and {widths[1]}"
     if keys.start != values.start or keys.is_static != values.is_static:
         return "keys and values are written in different places"
+    if whole.hidden_rows is not None and not terms.is_step:
+        return whole.hidden_rows
     if keys.is_static and not (terms.is_step and dtypes <= {*KERNELS}):
         return "a static cache is one buffer for past and present, as callers of a decoder step have it, in float32 or float16"
     if not terms.is_step and keys.batch != 1 and keys.count != 1:

@@ -322,7 +322,7 @@ def _extent(part: Seen) -> tuple[Seen, range, int] | None:
 
 def _of_pairs(part: Seen, node: ir.Node, place: int, count: int) -> tuple[Seen, range, int] | None:
     """Return the same of elements that are taken from pairs: `x.reshape(…, count, 2)[..., 0]`."""
-    dims = dims_of(source(node)) or ()
+    dims = dims_of(source(node)) or [0]
     if len(dims) != place + 2 or dims[-1] != 2:
         return None
     index = constant_of(source(node, 1)) if is_op(node, "Gather") else None

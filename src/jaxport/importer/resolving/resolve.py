@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from inspect import Parameter
+from itertools import chain
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -144,8 +145,7 @@ class _Resolver:
                 why="its functions call each other many times",
                 instead="write what repeats as a loop, or raise the limit: `jaxport.Limits(operations=…)`",
             )
-        captured |= dict.fromkeys(value for value in graph.outputs if value not in own)
-        body.captured = tuple(captured)
+        body.captured = tuple(captured | dict.fromkeys(value for value in graph.outputs if value not in own))
         place_slices(body)
         rewrite_counted(body)
         join_grouped_products(body)
@@ -435,11 +435,9 @@ def _live(graph: ir.Graph) -> Iterator[ir.Node]:
         if needed.isdisjoint(node.outputs):
             continue
         live.append(node)
-        needed.update(value for value in node.inputs if value is not None)
-        for inner in subgraphs([node]):
-            needed.update(inner.outputs)
-            for inner_node in inner:
-                needed.update(value for value in inner_node.inputs if value is not None)
+        inner = list(subgraphs([node]))
+        needed.update(value for graph in inner for value in graph.outputs)
+        needed.update(value for each in chain([node], *inner) for value in each.inputs if value is not None)
     return reversed(live)
 
 

@@ -23,7 +23,6 @@ from jaxport.errors import (
     noted,
 )
 from jaxport.importer.names import unique_identifiers
-from jaxport.importer.resolving.branch_inputs import BRANCH_NOT_KNOWN
 from jaxport.importer.resolving.graph import (
     Attribute,
     Body,
@@ -34,6 +33,7 @@ from jaxport.importer.resolving.graph import (
     describe,
 )
 from jaxport.importer.resolving.layouts import RANK, arranged
+from jaxport.importer.resolving.node_settings import BRANCH_NOT_KNOWN
 from jaxport.importer.resolving.registry import BOUND, EXTENT, Operator, OperatorFunction
 from jaxport.importer.resolving.result_sizes import check_results, foresee
 from jaxport.importer.running import marking

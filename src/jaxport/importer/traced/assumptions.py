@@ -19,7 +19,7 @@ from typing import TypeVar
 import jax
 
 from jaxport.errors import JaxportError, ValueNotKnown
-from jaxport.importer.resolving.branch_inputs import BRANCH_NOT_KNOWN
+from jaxport.importer.resolving.node_settings import BRANCH_NOT_KNOWN
 from jaxport.importer.traced.conditions import (
     Condition,
     Equality,

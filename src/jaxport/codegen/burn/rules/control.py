@@ -31,11 +31,11 @@ from jaxport.codegen.rust.tree import (
     path_call,
 )
 from jaxport.importer.traced.zero_sizes import may_be_nothing
-from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.releases import definitions
 
 
-def _inner(body: RustBody, jaxpr: RuntimeValue, values: Sequence[TypedValue]) -> list[TypedValue]:
+def _inner(body: RustBody, jaxpr: jaxprs.ClosedJaxpr, values: Sequence[TypedValue]) -> list[TypedValue]:
     from jaxport.codegen.burn.equations import printed
 
     return printed(body, jaxpr.jaxpr, jaxpr.consts, values)
@@ -98,8 +98,8 @@ def cond(
     which: TypedValue,
     *operands: TypedValue,
     outs: Outs,
-    branches: Sequence[RuntimeValue],
-    **_: RuntimeValue,
+    branches: Sequence[jaxprs.ClosedJaxpr],
+    **_: object,
 ) -> list[TypedValue]:
     if which.number is not None:
         number = int(which.number)
@@ -131,13 +131,12 @@ def cond(
     return values
 
 
-def _bound_carry(body: RustBody, values: Sequence[TypedValue], avals: Sequence[RuntimeValue]) -> list[TypedValue]:
+def _bound_carry(body: RustBody, values: Sequence[TypedValue], types: Outs) -> list[TypedValue]:
     """Return carried values under names that loops assign to."""
-    return [named(body, _as(body, value, aval), "carry") for value, aval in zip(values, avals, strict=True)]
-
-
-def _as(body: RustBody, value: TypedValue, aval: RuntimeValue) -> TypedValue:
-    return converted(body, value, np.dtype(aval.dtype))
+    return [
+        named(body, converted(body, value, np.dtype(one.dtype)), "carry")
+        for value, one in zip(values, types, strict=True)
+    ]
 
 
 def _assign(body: RustBody, targets: Sequence[TypedValue], results: Sequence[TypedValue]) -> None:
@@ -174,9 +173,9 @@ def while_(
     *operands: TypedValue,
     outs: Outs,
     cond_nconsts: int,
-    cond_jaxpr: RuntimeValue,
+    cond_jaxpr: jaxprs.ClosedJaxpr,
     body_nconsts: int,
-    body_jaxpr: RuntimeValue,
+    body_jaxpr: jaxprs.ClosedJaxpr,
 ) -> list[TypedValue]:
     if body.is_inline:
         raise NeedsStatements
@@ -201,7 +200,7 @@ def while_(
 
 @primitive("scan")
 def scan(
-    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: RuntimeValue, length: RuntimeValue, reverse: bool, num_carry: int, num_consts: int, **_: RuntimeValue,
+    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: jaxprs.ClosedJaxpr, length: Dim, reverse: bool, num_carry: int, num_consts: int, **_: object,
 ) -> list[TypedValue]:  # fmt: skip
     if body.is_inline:
         raise NeedsStatements
@@ -260,12 +259,12 @@ def scan(
 
 
 @primitive("dim_as_value")
-def dim_as_value(body: RustBody, *_: TypedValue, outs: Outs, dim: RuntimeValue) -> TypedValue:
+def dim_as_value(body: RustBody, *_: TypedValue, outs: Outs, dim: Dim) -> TypedValue:
     return TypedValue((), np.dtype(outs[0].dtype), known=dim)
 
 
 @primitive("platform_index")
-def platform_index(body: RustBody, *_: TypedValue, outs: Outs, platforms: RuntimeValue) -> TypedValue:
+def platform_index(body: RustBody, *_: TypedValue, outs: Outs, platforms: Sequence[Sequence[str] | None]) -> TypedValue:
     """The branch that is for all platforms."""
     number = next(
         (index for index, names in enumerate(platforms) if names is None or "default" in names), len(platforms) - 1

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import jax
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.elementwise import converted, negated, spread
 from jaxport.codegen.burn.rules.reductions import gathered, on_numbers
-from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
+from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, ResultType, primitive
 from jaxport.codegen.burn.rules.shapes import added_axes, counted, padded, part_of, permuted
 from jaxport.codegen.burn.values import TypedValue, same, tensor
 from jaxport.codegen.rust.tree import Array, Binary, Literal, RustExpression, RustRange, Slices, method
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.jaxprs.aliases import Shape
 from jaxport.jaxprs.dims import static
 
 INDEX = np.dtype("int32")
+Mode = jax.lax.GatherScatterMode | str | None
+"""What happens to indices outside of the operand."""
 
 
-def _mode(mode: RuntimeValue) -> str:
+def _mode(mode: Mode) -> str:
     """Return what happens to indices outside of the operand."""
     text = str(mode).rpartition(".")[2].lower()
     return {"clip": "clip", "fill_or_drop": "fill", "promise_in_bounds": "promise"}.get(text, "fill")
@@ -28,7 +32,7 @@ def _mode(mode: RuntimeValue) -> str:
 
 @primitive("gather")
 def gather(
-    body: RustBody, x: TypedValue, indices: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: RuntimeValue, slice_sizes: Sequence[Dim], mode: RuntimeValue,
+    body: RustBody, x: TypedValue, indices: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: jax.lax.GatherDimensionNumbers, slice_sizes: Sequence[Dim], mode: Mode,
     fill_value: RuntimeValue = None,
 ) -> TypedValue:  # fmt: skip
     numbers, out, kind = dimension_numbers, outs[0], _mode(mode)
@@ -150,8 +154,8 @@ def _selected(
     indices: TypedValue,
     index_shape: tuple[Dim, ...],
     axis: int,
-    numbers: RuntimeValue,
-    out: RuntimeValue,
+    numbers: jax.lax.GatherDimensionNumbers,
+    out: ResultType,
     kind: str,
     fill: RuntimeValue,
 ) -> TypedValue:
@@ -186,7 +190,11 @@ def _selected(
 
 
 def _is_along_axis(
-    x: TypedValue, indices: TypedValue, numbers: RuntimeValue, slice_sizes: Sequence[Dim], out: RuntimeValue
+    x: TypedValue,
+    indices: TypedValue,
+    numbers: jax.lax.GatherDimensionNumbers,
+    slice_sizes: Sequence[Dim],
+    out: ResultType,
 ) -> bool:
     """Whether each element of the result has an index of its own along one axis, in the places of the operand."""
     axis = numbers.start_index_map[0]
@@ -273,9 +281,9 @@ def _by_positions(
     body: RustBody,
     x: TypedValue,
     indices: TypedValue,
-    numbers: RuntimeValue,
+    numbers: jax.lax.GatherDimensionNumbers,
     slice_sizes: Sequence[Dim],
-    out: RuntimeValue,
+    out: ResultType,
     kind: str,
     fill: RuntimeValue,
 ) -> TypedValue:
@@ -309,10 +317,10 @@ def is_extreme(operation: str) -> bool:
     return operation in ("Max", "Min")
 
 
-def _scatter(name: str) -> RuntimeValue:
+def _scatter(name: str) -> Callable[..., TypedValue]:
     def rule(
-        body: RustBody, x: TypedValue, indices: TypedValue, updates: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: RuntimeValue, mode: RuntimeValue,
-        update_jaxpr: RuntimeValue = None, update_consts: RuntimeValue = None,
+        body: RustBody, x: TypedValue, indices: TypedValue, updates: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: jax.lax.ScatterDimensionNumbers, mode: Mode,
+        update_jaxpr: object = None, update_consts: object = None,
     ) -> TypedValue:  # fmt: skip
         numbers, kind = dimension_numbers, _mode(mode)
         left_out = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
@@ -394,9 +402,7 @@ def _assigned(
 
 
 @primitive("dynamic_slice")
-def dynamic_slice(
-    body: RustBody, x: TypedValue, *starts: TypedValue, outs: Outs, slice_sizes: RuntimeValue
-) -> TypedValue:
+def dynamic_slice(body: RustBody, x: TypedValue, *starts: TypedValue, outs: Outs, slice_sizes: Shape) -> TypedValue:
     sizes = tuple(outs[0].shape)
     if all(start.number is not None for start in starts[: len(x.shape)]):
         begins = [_clamped(start.number, size, own) for start, size, own in zip(starts, sizes, x.shape, strict=False)]

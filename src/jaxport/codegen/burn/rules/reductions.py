@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.elementwise import converted
@@ -14,6 +15,10 @@ from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, permuted, w
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
 from jaxport.codegen.rust.tree import Borrow, Identifier, Let, Literal, RustExpression, Tuple, method
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+
+Axes = Sequence[int]
+DotDimensions = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
+"""Of both operands, the axes whose products are summed, and those that are side by side."""
 
 
 def reduced(
@@ -51,7 +56,7 @@ _OF_NOTHING = {"max": lowest, "min": highest}
 
 
 def _reduction(name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, x: TypedValue, *, outs: Outs, axes: Sequence[int], **_: RuntimeValue) -> TypedValue:
+    def rule(body: RustBody, x: TypedValue, *, outs: Outs, axes: Sequence[int], **_: object) -> TypedValue:
         if any(not is_dim(x.shape[axis]) and x.shape[axis] == 0 for axis in axes) and name in _OF_NOTHING:
             return TypedValue(tuple(outs[0].shape), x.dtype, known=_OF_NOTHING[name](x.dtype))
         if x.kind == "Bool":
@@ -66,7 +71,7 @@ for _name in ("sum", "prod", "max", "min"):
 
 
 def _of_booleans(name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, x: TypedValue, *, outs: Outs, axes: Sequence[int], **_: RuntimeValue) -> TypedValue:
+    def rule(body: RustBody, x: TypedValue, *, outs: Outs, axes: Sequence[int], **_: object) -> TypedValue:
         if x.kind == "Int":
             raise NotPrintable("a bitwise reduction", "reduce booleans")
         node = body.tensor(x)
@@ -86,9 +91,7 @@ primitive("reduce_and")(_of_booleans("all"))
 
 
 def _position(name: str) -> Callable[..., TypedValue]:
-    def rule(
-        body: RustBody, x: TypedValue, *, outs: Outs, axes: Sequence[int], index_dtype: RuntimeValue
-    ) -> TypedValue:
+    def rule(body: RustBody, x: TypedValue, *, outs: Outs, axes: Sequence[int], index_dtype: DTypeLike) -> TypedValue:
         (axis,) = axes
         if x.kind == "Bool":
             x = converted(body, x, np.dtype("int32"))
@@ -164,7 +167,7 @@ def on_numbers(body: RustBody, x: TypedValue, make: Callable[[RustExpression], R
 
 @primitive("top_k")
 def top_k(
-    body: RustBody, x: TypedValue, *, outs: Outs, k: RuntimeValue = None, axis: int = -1, **_: RuntimeValue
+    body: RustBody, x: TypedValue, *, outs: Outs, k: Dim | None = None, axis: int = -1, **_: object
 ) -> list[TypedValue]:
     axis, last = axis % len(x.shape), len(x.shape) - 1
     order = [*range(len(x.shape))]
@@ -186,8 +189,8 @@ def top_k(
 
 @primitive("dot_general")
 def dot_general(
-    body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, dimension_numbers: RuntimeValue,
-    preferred_element_type: RuntimeValue = None,
+    body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, dimension_numbers: DotDimensions,
+    preferred_element_type: DTypeLike | None = None,
 ) -> TypedValue:  # fmt: skip
     (a_axes, b_axes), (a_batch, b_batch) = dimension_numbers
     out = outs[0]

@@ -8,13 +8,28 @@ primitives.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
 
 from jaxport.importer.values.host import RuntimeValue
+from jaxport.jaxprs.aliases import Shape
 
-__all__ = ["CALLS", "PRIMITIVES", "WITHOUT_EFFECT", "Outs", "call", "primitive"]
+__all__ = ["CALLS", "PRIMITIVES", "WITHOUT_EFFECT", "Outs", "ResultType", "call", "primitive"]
 
-Outs = Sequence[RuntimeValue]
-"""The shapes and element types of the results of an equation."""
+
+class ResultType(Protocol):
+    """What is known of a result before it is computed: its shape and its element type."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+
+Outs = Sequence[ResultType]
+"""The types of the results of an equation."""
 WITHOUT_EFFECT = frozenset(
     "accuracy sharding out_sharding precision weak_type indices_are_sorted unique_indices linear unroll is_stable".split()
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.elementwise import converted, spread
@@ -25,6 +26,8 @@ from jaxport.codegen.rust.tree import (
     path_call,
 )
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.jaxprs.aliases import Shape
+from jaxport.jaxprs.dims import static
 
 
 def axes_node(axes: Sequence[int]) -> RustExpression:
@@ -37,7 +40,7 @@ def broadcast_in_dim(
     x: TypedValue,
     *dims: TypedValue,
     outs: Outs,
-    shape: RuntimeValue = None,
+    shape: Shape | None = None,
     broadcast_dimensions: Sequence[int],
 ) -> TypedValue:
     shape, places = tuple(outs[0].shape), tuple(broadcast_dimensions)
@@ -98,8 +101,8 @@ def reshape(
     x: TypedValue,
     *dims: TypedValue,
     outs: Outs,
-    new_sizes: RuntimeValue = None,
-    dimensions: RuntimeValue = None,
+    new_sizes: Shape | None = None,
+    dimensions: Sequence[int] | None = None,
 ) -> TypedValue:
     shape = tuple(outs[0].shape)
     added = _added(x.shape, shape)
@@ -127,7 +130,7 @@ def _added(before: Sequence[Dim], after: Sequence[Dim]) -> list[int] | None:
 def squeeze(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int]) -> TypedValue:
     shape = tuple(outs[0].shape)
     if x.known is not None:
-        known = x.known.reshape(shape) if isinstance(x.known, np.ndarray) else x.known
+        known = x.known.reshape(static(shape)) if isinstance(x.known, np.ndarray) else x.known
         return TypedValue(shape, x.dtype, known=known)
     assert x.node is not None
     sizes = tuple(size for axis, size in enumerate(x.sizes) if axis not in dimensions)
@@ -196,7 +199,7 @@ def stack(body: RustBody, *parts: TypedValue, outs: Outs, axis: int) -> TypedVal
 
 
 @primitive("tile")
-def tile(body: RustBody, x: TypedValue, *dims: TypedValue, outs: Outs, reps: Sequence[RuntimeValue]) -> TypedValue:
+def tile(body: RustBody, x: TypedValue, *dims: TypedValue, outs: Outs, reps: Shape) -> TypedValue:
     shape = tuple(outs[0].shape)
     if x.known is not None and x.number is not None:
         return TypedValue(shape, x.dtype, known=x.number)
@@ -274,11 +277,8 @@ def rev(body: RustBody, x: TypedValue, *, outs: Outs, dimensions: Sequence[int])
 
 
 @primitive("iota")
-def iota(
-    body: RustBody, *dims: TypedValue, outs: Outs, dtype: RuntimeValue, shape: RuntimeValue, dimension: int
-) -> TypedValue:
-    shape, dtype = tuple(outs[0].shape), np.dtype(dtype)
-    return counted(body, shape, dimension, dtype)
+def iota(body: RustBody, *dims: TypedValue, outs: Outs, dtype: DTypeLike, shape: Shape, dimension: int) -> TypedValue:
+    return counted(body, outs[0].shape, dimension, np.dtype(dtype))
 
 
 def counted(body: RustBody, shape: Sequence[Dim], dimension: int, dtype: np.dtype) -> TypedValue:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import jax
 import numpy as np
+from jax.typing import DTypeLike
 
+from jaxport import jaxprs
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.reductions import highest, lowest
-from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
+from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, ResultType, primitive
 from jaxport.codegen.burn.rules.shapes import axes_node, permuted
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor
 from jaxport.codegen.rust.tree import (
@@ -24,7 +27,7 @@ from jaxport.codegen.rust.tree import (
     method,
     path_call,
 )
-from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.walk import equations_run
 
 
@@ -32,15 +35,15 @@ def numbers(values: Sequence[int]) -> RustExpression:
     return Array([Literal(str(int(value))) for value in values])
 
 
-def pairs_node(body: RustBody, pads: Sequence[RuntimeValue]) -> RustExpression:
+def pairs_node(body: RustBody, pads: Sequence[tuple[Dim, Dim]]) -> RustExpression:
     return Array([Tuple([body.number(low), body.number(high)]) for low, high in pads])
 
 
 @primitive("conv_general_dilated")
 def conv_general_dilated(
-    body: RustBody, x: TypedValue, kernel: TypedValue, *dims: TypedValue, outs: Outs, window_strides: Sequence[int], padding: Sequence[RuntimeValue],
-    lhs_dilation: Sequence[int], rhs_dilation: Sequence[int], dimension_numbers: RuntimeValue, feature_group_count: int = 1,
-    batch_group_count: int = 1, preferred_element_type: RuntimeValue = None, **_: RuntimeValue,
+    body: RustBody, x: TypedValue, kernel: TypedValue, *dims: TypedValue, outs: Outs, window_strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
+    lhs_dilation: Sequence[int], rhs_dilation: Sequence[int], dimension_numbers: jax.lax.ConvDimensionNumbers, feature_group_count: int = 1,
+    batch_group_count: int = 1, preferred_element_type: DTypeLike | None = None, **_: object,
 ) -> TypedValue:  # fmt: skip
     if batch_group_count != 1:
         raise NotPrintable(
@@ -88,10 +91,10 @@ def conv_general_dilated(
     return PRIMITIVES["convert_element_type"](body, made, outs=[], new_dtype=wanted) if made.dtype != wanted else made
 
 
-def _window(name: str, identity: RuntimeValue) -> RuntimeValue:
+def _window(name: str, identity: Callable[[np.dtype], RuntimeValue]) -> Callable[..., TypedValue]:
     def rule(
         body: RustBody, x: TypedValue, *_: TypedValue, outs: Outs, window_dimensions: Sequence[int], window_strides: Sequence[int],
-        padding: Sequence[RuntimeValue], base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None, **__: RuntimeValue,
+        padding: Sequence[tuple[Dim, Dim]], base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None, **__: object,
     ) -> TypedValue:  # fmt: skip
         return sliding(
             body, x, outs[0], name, identity(x.dtype), window_dimensions, window_strides, padding, base_dilation, window_dilation
@@ -101,7 +104,7 @@ def _window(name: str, identity: RuntimeValue) -> RuntimeValue:
 
 
 def _pool(
-    x: TypedValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[RuntimeValue],
+    x: TypedValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
     base_dilation: Sequence[int] | None, window_dilation: Sequence[int] | None,
 ) -> Callable[[RustExpression], RustExpression] | None:  # fmt: skip
     """Return what makes the maximum, or the sum, of windows over two axes of images, in whatever order these are.
@@ -143,7 +146,7 @@ def _pool(
 
 
 def sliding(
-    body: RustBody, x: TypedValue, out: RuntimeValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[RuntimeValue],
+    body: RustBody, x: TypedValue, out: ResultType, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
     base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
 ) -> TypedValue:  # fmt: skip
     """Return the reduction of each window that slides over an array: as Burn's pool, or axis by axis."""
@@ -198,22 +201,19 @@ primitive("reduce_window_min")(_window("min", highest))
 
 @primitive("reduce_window")
 def reduce_window(
-    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: RuntimeValue, **params: RuntimeValue
+    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: jaxprs.Jaxpr, **params: RuntimeValue
 ) -> TypedValue:
-    from jaxport.codegen.burn.values import NotPrintable
-
     equations = [*equations_run(jaxpr)]
     equation = equations[0] if len(equations) == 1 else None
-    known = {"add": ("sum", 0), "max": ("max", None), "min": ("min", None), "mul": ("prod", 1)}
+    known = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
     if equation is None or equation.primitive.name not in known or len(operands) != 2:
         raise NotPrintable(
             "a window that is reduced by a function of its own", "reduce windows by sums, products or extremes"
         )
-    name, identity = known[equation.primitive.name]
+    name = known[equation.primitive.name]
     x, initial = operands
     if initial.number is None:
         raise NotPrintable("a window whose first value is computed", "begin with a constant")
-    del identity, params["consts"]
     return sliding(
         body, x, outs[0], name, initial.number, params["window_dimensions"], params["window_strides"], params["padding"],
         params.get("base_dilation"), params.get("window_dilation"),

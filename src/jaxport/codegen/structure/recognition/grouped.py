@@ -32,7 +32,7 @@ def grouped_linear(op: Op, matcher: Matcher) -> Layer | None:
         vectors = None if made is None else _bias(bias, *made, matcher)
         if made is not None and vectors is not None:
             weights, inputs = {"kernel": made[0], "bias": vectors}, made[1]
-    if not weights or not are_of_type(inputs[0], *weights.values()):
+    if not inputs or not are_of_type(inputs[0], *weights.values()):
         return None
     groups, in_features, out_features = weights["kernel"].shape
     config = {"num_groups": groups, "in_features": in_features, "out_features": out_features}

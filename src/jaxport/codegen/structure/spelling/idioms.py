@@ -25,6 +25,9 @@ AS_WRITTEN = RuleTable()
 REDUCTIONS = ("jnp.mean", "jnp.sum", "jnp.max", "jnp.min")
 """Functions that reduce axes."""
 
+FURTHER = ("nn.logsumexp", "jnp.linalg.norm", "jnp.any", "jnp.all")
+"""Functions of frameworks, and of truth values, that reduce axes as well."""
+
 
 def is_single(out: Variable) -> bool:
     """Whether a result is in single precision."""
@@ -43,7 +46,7 @@ AS_WRITTEN.rewrite("jnp.pad(x, widths, **_)", "x", when=_are_nothing)
 AS_WRITTEN.rewrite(
     "nn.softmax(x, axis=axis)", "nn.softmax(x, axis=-1)", when=lambda axis, out: axis == len(out.shape) - 1
 )
-for _name in REDUCTIONS:
+for _name in (*REDUCTIONS, "jnp.any", "jnp.all"):
     AS_WRITTEN.rewrite(
         f"{_name}(x, axis=axes, keepdims=False, **options)", f"{_name}(x, axis=axis, **options)",
         when=lambda axes: isinstance(axes, tuple), axis=lambda axes: axes[0] if len(axes) == 1 else axes,
@@ -161,6 +164,18 @@ def _moved_axis(order: Sequence[int], options: dict[str, RuntimeValue]) -> int |
 AS_WRITTEN.rewrite(
     "jnp.transpose(jnp.stack(parts, **options), order)", "jnp.stack(parts, axis=place)", place=_moved_axis
 )
+
+
+def _broadcasts_alone(x: RuntimeValue, axes: RuntimeValue, out: Variable) -> bool:
+    """Whether axes are added in front of all others, and the other operand has them anyway."""
+    rank = len(out.shape)
+    added = axes_of(axes, rank)
+    return isinstance(x, Variable) and len(x.shape) == rank and added is not None and [*added] == [*range(len(added))]
+
+
+for _joined in ("jnp.logical_and", "jnp.logical_or"):
+    AS_WRITTEN.rewrite(f"{_joined}(x, jnp.expand_dims(y, axes))", f"{_joined}(x, y)", when=_broadcasts_alone)
+    AS_WRITTEN.rewrite(f"{_joined}(jnp.expand_dims(y, axes), x)", f"{_joined}(y, x)", when=_broadcasts_alone)
 AS_WRITTEN.rewrite("jnp.swapaxes(x, a, b)", "jnp.transpose(x, order)", order=_swapped)
 AS_WRITTEN.rewrite("x.mT", "jnp.transpose(x, order)", order=_swapped)
 
@@ -199,7 +214,7 @@ def swapped_of_one(step: Step, rewriting: StepRewriting) -> Step | None:
 def squeezed_reduction(step: Step, rewriting: StepRewriting) -> Step | None:
     """`mean(x, axis=1, keepdims=True)` without the axis that is kept is `mean(x, axis=1)`."""
     moved = rewriting.producers.step(step.args[0], "jnp.transpose")
-    kept = rewriting.producers.step(moved.args[0] if moved is not None else step.args[0], *REDUCTIONS)
+    kept = rewriting.producers.step(moved.args[0] if moved is not None else step.args[0], *REDUCTIONS, *FURTHER)
     if kept is None or kept.kwargs.get("keepdims") is not True or kept.kwargs.keys() != {"axis", "keepdims"}:
         return None
     rank, axis = len(kept.outputs.shape), kept.kwargs["axis"]

@@ -171,11 +171,11 @@ def element_of_part(step: Step, rewriting: StepRewriting) -> Step | None:
 
 @AS_WRITTEN.on("")
 def part_of_expanded(step: Step, rewriting: StepRewriting) -> Step | RuntimeValue:
-    """`expand_dims(x, 1)[:, 0, :, 2:]` is `x[:, :, 2:]`."""
+    """`expand_dims(x, 1)[:, 0, :, 2:]` is `x[:, :, 2:]`; a first axis is that of the directions of a recurrent layer."""
     added = rewriting.producers.step(step.args[0], "jnp.expand_dims") if step.form == "index" else None
     axes = added_axes(added) if added is not None else None
     index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
-    if added is None or axes is None or max(axes) >= len(index) or not isinstance(added.args[0], Variable):
+    if added is None or axes is None or 0 in axes or max(axes) >= len(index) or not isinstance(added.args[0], Variable):
         return None
     if not all(isinstance(part, slice) or type(part) is int for part in index):
         return None

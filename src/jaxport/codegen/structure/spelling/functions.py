@@ -1,0 +1,371 @@
+"""JAX's functions that an export spells out, because ONNX has other operators.
+
+r = fmod(x, 3); where((r < 0) & ~(r == 0), r + 3, r)                   →   x % 3
+take_along_axis(x, top_k(-where(isnan(x), inf, x), n)[1], axis=1)      →   sort(x, axis=1)
+where(arange(n)[:, None] >= arange(m), x, 0)                           →   tril(x)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxport.codegen.rewriting.known import diagonal_of
+from jaxport.codegen.rewriting.patterns import bindings, pattern, view
+from jaxport.codegen.rewriting.producers import Producers, axes_of, is_like, is_number, number
+from jaxport.codegen.rewriting.step_rewriting import StepRewriting
+from jaxport.codegen.rewriting.steps import in_place
+from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
+from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
+from jaxport.importer.values.recording import Step, Variable
+from jaxport.jaxprs.dim_text import parse
+
+# Order
+
+
+@view
+def key(value: RuntimeValue, producers: Producers) -> RuntimeValue:
+    """Return the elements that a sort orders: without NaN as infinity, which JAX puts behind it, and zeros with one sign."""
+    for text in ("jnp.where(x == 0, 0, x)", "jnp.where(jnp.isnan(x), inf, x)"):
+        value = next(bindings(pattern(text), value, producers), {"x": value})["x"]
+    return value
+
+
+@AS_WRITTEN.on_several("lax.top_k")
+def ordered(step: Step, rewriting: StepRewriting) -> None:
+    """The positions of `lax.top_k(-x, n)` of all `n` elements are `argsort(x)`, and the negated values `sort(x)`."""
+    (x, count), (values, indices), axis = step.args, step.outputs, step.kwargs.get("axis", -1)
+    inverse = rewriting.producers.step(x, "-", "jnp.negative", "jnp.bitwise_not")
+    if step.kwargs.keys() - {"axis"} or inverse is None or len(inverse.args) != 1 or not _is_size(count, x.shape[axis]):
+        return
+    source = key(inverse.args[0], rewriting.producers)
+    if not isinstance(source, Variable) or source.shape != values.shape:
+        return
+    order = rewriting.add(Step("call", "jnp.argsort", (source,), {"axis": axis}, _like(indices), step.node))
+    ascending = rewriting.add(Step("call", "jnp.sort", (source,), {"axis": axis}, _like(values), step.node))
+    descending = rewriting.add(Step(inverse.form, inverse.name, (ascending,), {}, _like(values), step.node))
+    rewriting.same |= {indices: order, values: descending}
+
+
+@AS_WRITTEN.on_several("lax.top_k")
+def with_nan(step: Step, rewriting: StepRewriting) -> None:
+    """`lax.top_k(where(isnan(x), inf, x), k)` is `lax.top_k(x, k)`, which has NaN before infinity."""
+    text = "jnp.where(y == 0, 0, (y := jnp.where(jnp.isnan(x), inf, x)))"
+    x = next(bindings(pattern(text), step.args[0], rewriting.producers), {"x": None})["x"]
+    if not isinstance(x, Variable) or not is_like(x, step.args[0]):
+        return
+    is_zero, one_zero = Variable(x.shape, np.dtype(bool)), _like(x)
+    rewriting.add(Step("operator", "==", (x, 0), {}, is_zero, step.node))
+    rewriting.add(Step("call", "jnp.where", (is_zero, 0, x), {}, one_zero, step.node))
+    outputs = tuple(map(_like, step.outputs))
+    rewriting.add(Step("call", step.name, (one_zero, *step.args[1:]), step.kwargs, outputs, step.node))
+    rewriting.same |= dict(zip(step.outputs, outputs, strict=True))
+
+
+def _is_size(count: RuntimeValue, size: Dim) -> bool:
+    return bool(count == size) if is_dim(size) or isinstance(count, int) else False
+
+
+def _like(value: Variable) -> Variable:
+    return Variable(value.shape, value.dtype)
+
+
+AS_WRITTEN.rewrite("jnp.take_along_axis(x, jnp.argsort(x, axis=axis), axis=axis)", "jnp.sort(x, axis=axis)")
+
+
+def _is_middle(x: RuntimeValue, axis: int, i: RuntimeValue, j: RuntimeValue) -> bool:
+    """Whether indices are those of the two elements in the middle of an axis, which may be one."""
+    size = x.shape[axis] if isinstance(x, Variable) else None
+    places = {_place(index, axis % len(x.shape)) for index in (i, j)}
+    return isinstance(size, int) and places == {(size - 1) // 2, size // 2}
+
+
+def _place(index: RuntimeValue, axis: int) -> int:
+    """Return the number in an index that takes one element of an axis, and all of those before; -1 of any other one."""
+    parts = index if isinstance(index, tuple) else (index,)
+    is_plain = len(parts) == axis + 1 and all(part == slice(None) for part in parts[:-1]) and type(parts[-1]) is int
+    return parts[-1] if is_plain else -1
+
+
+_SORTED = "(s := jnp.sort(jnp.where(jnp.expand_dims(jnp.any(jnp.isnan(x), axis=axis), _), nan, x), axis=axis))"
+AS_WRITTEN.rewrite(f"({_SORTED}[i] + s[j]) * 0.5", "jnp.median(x, axis=axis)", when=_is_middle)
+
+
+@AS_WRITTEN.on("jnp.take_along_axis")
+def greatest(step: Step, rewriting: StepRewriting) -> RuntimeValue:
+    """`take_along_axis(x, top_k(x, k, axis=1)[1], axis=1)` is `top_k(x, k, axis=1)[0]`."""
+    (x, indices), axis = step.args[:2], step.kwargs.get("axis")
+    made, place = rewriting.producers.parts.get(indices, (None, 0)) if isinstance(indices, Variable) else (None, 0)
+    if made is None or made.name != "lax.top_k" or place != 1 or made.kwargs.get("axis", -1) != axis:
+        return None
+    return made.outputs[0] if key(made.args[0], rewriting.producers) is x else None
+
+
+# Division of floats, with the signs of Python's
+
+
+def _is_positive(c: RuntimeValue) -> bool:
+    found = number(c)
+    return found is not None and 0 < found < math.inf
+
+
+for _negative in ("(r < 0) & ~(r == 0)", "~(r == 0) & ~(jnp.sign(r) == 1)"):
+    AS_WRITTEN.rewrite(f"jnp.where({_negative}, r + c, (r := jnp.fmod(x, c)))", "x % c",
+                       when=lambda x, c, out: is_like(x, out) and _is_positive(c))  # fmt: skip
+for _unequal in ("~((r < 0) == (y < 0)) & ~(r == 0)", "~(r == 0) & ~(jnp.sign(y) == jnp.sign(r))"):
+    AS_WRITTEN.rewrite(f"jnp.where({_unequal}, r + y, (r := jnp.fmod(x, y)))", "x % y", when=is_like)
+AS_WRITTEN.rewrite(
+    "jnp.where(x < 0, -(size := jnp.where(m - f >= 0.5, f + 1, (f := jnp.floor((m := jnp.abs(x)))))), size)",
+    "lax.round(x)",
+    when=is_like,
+)
+AS_WRITTEN.rewrite(
+    "lax.round(jnp.where(~(r == 0) & ~(jnp.sign(r) == 1), q - 1, (q := (x - (r := jnp.fmod(x, c))) / c)))", "x // c",
+    when=lambda x, c, out: is_like(x, out) and _is_positive(c),
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "lax.round(jnp.where(~(r == 0) & ~(jnp.sign(y) == jnp.sign(r)), q - 1, (q := jnp.where(y == 0, x, x - (r := jnp.fmod(x, y))) / y)))",
+    "x // y", when=is_like,
+)  # fmt: skip
+
+# Elementwise functions
+
+AS_WRITTEN.rewrite("-nn.softplus(-x)", "nn.log_sigmoid(x)")
+AS_WRITTEN.rewrite("jnp.clip(x, 0, 6)", "nn.relu6(x)", when=is_like)
+AS_WRITTEN.rewrite("jnp.where(x > 1, 1, jnp.where(x < -1, -1, x))", "nn.hard_tanh(x)", when=is_like)
+AS_WRITTEN.rewrite("nn.elu(x, 1)", "nn.elu(x)")
+AS_WRITTEN.rewrite("nn.celu(x, 1)", "nn.celu(x)")
+AS_WRITTEN.rewrite(
+    "nn.leaky_relu(x, slope)", "nn.leaky_relu(x)", when=lambda slope, out: is_single(out) and _is_rounded(slope, 0.01)
+)
+AS_WRITTEN.rewrite("scale * nn.elu(x, alpha)", "nn.selu(x)", when=lambda scale, alpha, out: is_single(out)
+                   and _is_rounded(scale, 1.0507009873554805) and _is_rounded(alpha, 1.6732632423543772))  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where((whole := (d == -1) | (jnp.abs(e) == inf)), d, x) * jnp.where((known := whole | (e == 1)), 1, (d := (e := jnp.exp(x)) - 1)"
+    " / jnp.where(known, 1, jnp.log(e)))",
+    "jnp.expm1(x)", when=is_like,
+)  # fmt: skip
+
+
+def _is_rounded(value: RuntimeValue, wanted: float) -> bool:
+    """Whether a value is a number in single precision."""
+    found = number(value)
+    return found is not None and np.float32(found) == np.float32(wanted)
+
+
+@AS_WRITTEN.on("*")
+def gated_half(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`a * nn.sigmoid(b)`, with `a, b = split(x, 2, axis=1)`, is `nn.glu(x, axis=1)`."""
+    parts = rewriting.producers.parts
+    for one, other in (step.args, step.args[::-1]) if len(step.args) == 2 else ():
+        gate = rewriting.producers.step(other, "nn.sigmoid")
+        other = gate.args[0] if gate is not None else None
+        if not isinstance(one, Variable) or not isinstance(other, Variable) or not {one, other} <= parts.keys():
+            continue
+        (split, first), (again, second) = parts[one], parts[other]
+        is_halved = split.name == "jnp.split" and split is again and is_number(split.args[1], 2)
+        if is_halved and (first, second) == (0, 1):
+            return in_place(step, "nn.glu", split.args[0], axis=split.kwargs.get("axis", 0))
+    return None
+
+
+# Reductions
+
+AS_WRITTEN.rewrite(
+    "jnp.log(jnp.sum(jnp.exp(x - most), axis=axes, keepdims=True)) + (most := jnp.max(x, axis=axes, keepdims=True))",
+    "nn.logsumexp(x, axis=axes, keepdims=True)",
+)
+AS_WRITTEN.rewrite("jnp.sqrt(jnp.sum(x * x, axis=axis, **options))", "jnp.linalg.norm(x, axis=axis, **options)",
+                   when=lambda x, axis: isinstance(axis, int) and x.dtype == np.float32)  # fmt: skip
+for _name in ("jnp.argmax", "jnp.argmin", "jnp.prod"):
+    AS_WRITTEN.rewrite(f"{_name}(x, keepdims=False, **options)", f"{_name}(x, **options)")
+AS_WRITTEN.rewrite("jnp.mean((d := x - jnp.mean(x, axis=whole, keepdims=True)) * d, axis=axes)", "jnp.var(x, axis=axes)",
+                   when=lambda x, whole, axes: axes_of(whole, len(x.shape)) == axes_of(axes, len(x.shape)) and x.dtype == np.float32)  # fmt: skip
+AS_WRITTEN.rewrite("jnp.sqrt(jnp.var(x, axis=axes))", "jnp.std(x, axis=axes)")
+
+# Lookups
+
+
+def _are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
+    """Whether indices between two numbers are those of an axis, counted from either end."""
+    return isinstance(size, int) and is_number(low, -size) and is_number(high, size - 1)
+
+
+AS_WRITTEN.rewrite(
+    "jnp.where(i == at, jnp.take_along_axis(x, (at := jnp.clip(i, low, high)), axis=axis), nan)", "jnp.take_along_axis(x, i, axis=axis)",
+    when=lambda x, i, low, high, axis, out: isinstance(x, Variable) and isinstance(i, Variable) and i.shape == out.shape
+    and out.dtype == np.float32 and _are_bounds(low, high, x.shape[axis]),
+)  # fmt: skip
+
+
+def _is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
+    return isinstance(x, Variable) and (x in rewriting.producers.made or x in rewriting.producers.parts)
+
+
+@AS_WRITTEN.on("jnp.take")
+def element(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`take(x, clip(i, -n, n - 1), axis=1)` is `x[:, i]`, which JAX bounds itself; of a parameter, it is an embedding.
+
+    NumPy, whose arrays inputs may be, refuses indices that are outside.
+    """
+    text = "jnp.take(x, jnp.clip(i, low, high), axis=axis)"
+    found = next(bindings(pattern(text), step, rewriting.producers), None)
+    if found is None or not _is_computed(x := found["x"], rewriting):
+        return None
+    axis, i = found["axis"] % len(x.shape), found["i"]
+    if (
+        not isinstance(i, Variable)
+        or np.dtype(i.dtype).kind != "i"
+        or not _are_bounds(found["low"], found["high"], x.shape[axis])
+    ):
+        return None
+    return in_place(step, "", x, (*(slice(None),) * axis, i) if axis else i, form="index")
+
+
+@AS_WRITTEN.on("helper.gather_nd")
+def element_of_each_row(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`gather_nd(x, expand_dims(i, 1), 1)`, one index for each row, is `x[arange(n), i]`."""
+    x, at, batch = step.args
+    added = rewriting.producers.step(at, "jnp.expand_dims")
+    i = added.args[0] if added is not None else None
+    if batch != 1 or not _is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
+        return None
+    bounded = rewriting.producers.step(i, "jnp.clip")
+    inner, low, high = bounded.args if bounded is not None and len(bounded.args) == 3 else (None, None, None)
+    if isinstance(inner, Variable) and _are_bounds(low, high, x.shape[1]):
+        i = inner
+    rows = Variable((x.shape[0],), np.dtype(np.int32))
+    positions = rewriting.add(Step("call", "jnp.arange", (x.shape[0],), {}, rows, step.node))
+    return in_place(step, "", x, (positions, i), form="index")
+
+
+def _classes(i: RuntimeValue, counted: RuntimeValue, out: Variable) -> tuple[int, int] | None:
+    """Return how many numbers indices are compared with, and the axis of these; None if they are not 0, 1, 2 …"""
+    if not isinstance(counted, HostValue) or counted.symbolic or counted.dtype.kind not in "iu" or counted.size < 2:
+        return None
+    axis = next((at for at, size in enumerate(counted.shape) if size > 1), 0) + len(out.shape) - counted.ndim
+    is_counted = counted.size == out.shape[axis] and np.array_equal(counted.data.ravel(), np.arange(counted.size))
+    is_spread = (
+        isinstance(i, Variable)
+        and np.dtype(i.dtype).kind in "iu"
+        and out.shape == (*i.shape[:axis], counted.size, *i.shape[axis:])
+    )
+    return (counted.size, axis) if is_counted and is_spread else None
+
+
+@AS_WRITTEN.on("astype")
+def one_hot(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`(expand_dims(i, 1) == array([[0, 1, 2]])).astype(float32)` is `nn.one_hot(i, 3, dtype=float32)`."""
+    compared, out = rewriting.producers.step(step.args[0], "=="), step.outputs
+    for one, counted in (compared.args, compared.args[::-1]) if compared is not None else ():
+        added = rewriting.producers.step(one, "jnp.expand_dims", "jnp.reshape")
+        for i in (one, *(added.args[:1] if added is not None else ())):
+            found = _classes(i, counted, out)
+            if found is None or np.dtype(out.dtype).kind not in "iuf":
+                continue
+            count, axis = found
+            options: dict[str, RuntimeValue] = {} if axis == len(out.shape) - 1 else {"axis": axis}
+            options["dtype"] = np.dtype(out.dtype)
+            return Step("call", "nn.one_hot", (i, count), options, out, step.node)
+    return None
+
+
+# Axes
+
+
+def _turned(begin: RuntimeValue, size: Dim) -> int | None:
+    """Return by how many places a concatenation moves elements, from the size `mod(-shift, size)` that it begins at."""
+    if not is_dim(begin) or not is_dim(size):
+        return None
+    found = parse(str(begin))
+    if found.form != "mod" or str(parse(str(size))) != str(found.parts[1]):
+        return None
+    first = found.parts[0]
+    sign, first = (-1, first.parts[0]) if first.form == "neg" else (1, first)
+    return -sign * first.value if first.form == "number" else None
+
+
+def _rolled(
+    x: RuntimeValue, behind: RuntimeValue, before: RuntimeValue, options: dict[str, RuntimeValue]
+) -> int | None:
+    axis = options.get("axis", 0) % len(x.shape) if isinstance(x, Variable) else 0
+    cuts = [index if isinstance(index, tuple) else (index,) for index in (behind, before)]
+    if any(len(cut) != axis + 1 or any(part != slice(None) for part in cut[:-1]) for cut in cuts):
+        return None
+    (first, second) = (cut[-1] for cut in cuts)
+    if (
+        not isinstance(first, slice)
+        or not isinstance(second, slice)
+        or not is_dim(first.start)
+        or not is_dim(second.stop)
+    ):
+        return None
+    is_whole = first.stop is None and second.start is None and first.step is None and second.step is None
+    return _turned(first.start, x.shape[axis]) if is_whole and bool(first.start == second.stop) else None
+
+
+AS_WRITTEN.rewrite(
+    "jnp.concatenate([x[behind], x[before]], **options)", "jnp.roll(x, shift, axis=axis)",
+    when=lambda x, out: isinstance(x, Variable) and len(x.shape) == len(out.shape),
+    axis=lambda options, out: options.get("axis", 0) % len(out.shape), shift=_rolled,
+)  # fmt: skip
+
+
+@AS_WRITTEN.on("jnp.reshape")
+def repeated(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`broadcast_to(expand_dims(x, 2), (n, m, 3)).reshape(n, 3 * m)` is `repeat(x, 3, axis=1)`."""
+    spread = rewriting.producers.step(step.args[0], "jnp.broadcast_to")
+    added = rewriting.producers.step(spread.args[0], "jnp.expand_dims") if spread is not None else None
+    x = added.args[0] if added is not None else None
+    axes = axes_of(added.args[1], len(added.outputs.shape)) if added is not None and len(added.args) > 1 else None
+    if spread is None or not isinstance(x, Variable) or axes is None or len(axes) != 1 or not axes[0]:
+        return None
+    (axis,), wide = axes, spread.outputs.shape
+    times = wide[axis]
+    if not isinstance(times, int) or not _are_sizes(x.shape, [*wide[:axis], *wide[axis + 1 :]]):
+        return None
+    merged = [*x.shape[: axis - 1], x.shape[axis - 1] * times, *x.shape[axis:]]
+    return in_place(step, "jnp.repeat", x, times, axis=axis - 1) if _are_sizes(step.outputs.shape, merged) else None
+
+
+def _are_sizes(one: Sequence[Dim], other: Sequence[Dim]) -> bool:
+    return len(one) == len(other) and all(bool(a == b) for a, b in zip(one, other, strict=True))
+
+
+@AS_WRITTEN.on("jnp.where")
+def triangle(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`where(arange(n)[:, None] >= arange(m), x, 0)` is `tril(x)`, and the other way around `triu(x, 1)`."""
+    condition, *choices = step.args
+    if len(step.args) != 3 or not isinstance(condition, Variable) or len(step.outputs.shape) < 2:
+        return None
+    for place, x in enumerate(choices):
+        zero = choices[1 - place]
+        is_zero = is_number(zero, 0) and not (
+            isinstance(zero, HostValue) and np.signbit(zero.data.astype(np.float64)).any()
+        )
+        found = diagonal_of(condition, rewriting.producers) if is_zero and is_like(x, step.outputs) else None
+        if found is None:
+            continue
+        is_upper, last = found
+        if place:  # what the condition holds for is hidden
+            is_upper, last = not is_upper, (last - 1 if is_upper else last + 1)
+        return in_place(step, "jnp.triu" if is_upper else "jnp.tril", x, *([last] if last else []))
+    return None
+
+
+def _moves_inside(
+    x: RuntimeValue, size: RuntimeValue, last: RuntimeValue, length: RuntimeValue, options: dict[str, RuntimeValue]
+) -> bool:
+    """Whether where a slice begins is counted from the end if it is negative, and moved inside, as JAX does."""
+    whole = x.shape[options.get("axis", 0)] if isinstance(x, Variable) else None
+    if not isinstance(whole, int) or not isinstance(length, int):
+        return False
+    return is_number(size, whole) and is_number(last, whole - length)
+
+
+AS_WRITTEN.rewrite(
+    "lax.dynamic_slice_in_dim(x, jnp.clip(jnp.where(i < 0, i + size, i), 0, last), length, **options)",
+    "lax.dynamic_slice_in_dim(x, i, length, **options)", when=_moves_inside,
+)  # fmt: skip
