@@ -86,7 +86,7 @@ INFERRED = {
     "many": (MANY, ["`s >= 2` has to hold"], [(2, 3, 2), (1, 1, 4)]),
     "windows": (WINDOWS, [], [(1, 4), (2, 5)]),
     "state": (STATE, ["`b` has to be 1"], [(3, 1, 2)]),
-    "rows": (ROWS, ["`b >= 2` has to hold"], [(2, 2), (3, 2), (9, 2)]),
+    "rows": (ROWS, [], [(1, 2), (2, 2), (9, 2)]),
     "strides": (STRIDES, ["`n >= 5` has to hold"], [(1, 1, 13), (2, 1, 29), (2, 1, 36)]),
     "fixed": (FIXED, ["`n` has to be 4"], [((1, 4), (1, 4)), ((3, 4), (3, 4))]),
 }
