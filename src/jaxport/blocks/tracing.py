@@ -12,7 +12,7 @@ from jax import core as jax_core
 
 from jaxport import jaxprs
 from jaxport.blocks.callables.framework import Framework
-from jaxport.blocks.callables.held import restored
+from jaxport.blocks.callables.held_models import restored
 from jaxport.blocks.callables.models import MetLate, Models, arguments, merged
 from jaxport.blocks.callables.naming import argument_values, leaf_paths, output_paths, signature_of
 from jaxport.blocks.callables.values import is_array

@@ -25,10 +25,10 @@ from jaxport.codegen.tree import Layer, Module, Weight
 from jaxport.codegen.writing.classes import Classes, Definition, Draft, Library
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import class_name
-from jaxport.codegen.writing.flat import variable_name
+from jaxport.codegen.writing.function_printer import variable_name
 from jaxport.codegen.writing.literals import comment, storable
 from jaxport.codegen.writing.numbers import with_differences
-from jaxport.codegen.writing.sizes import size_names
+from jaxport.codegen.writing.size_names import size_names
 from jaxport.errors import InvalidArgument, SaveError
 from jaxport.files import checked_path, publish_all
 from jaxport.importer.names import unique

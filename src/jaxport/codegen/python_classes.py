@@ -18,10 +18,10 @@ from jaxport.codegen.writing.classes import Classes, Sequential
 from jaxport.codegen.writing.dialect import Dialect, in_runs, listed, with_role, without_defaults
 from jaxport.codegen.writing.drafts import Draft, returned_names
 from jaxport.codegen.writing.fields import Entry, Fields
+from jaxport.codegen.writing.initial_values import begun, filled
 from jaxport.codegen.writing.literals import attribute, call, name, storable
-from jaxport.codegen.writing.outlined import outlined
-from jaxport.codegen.writing.sizes import size_statements
-from jaxport.codegen.writing.starts import begun, filled
+from jaxport.codegen.writing.shared_functions import outlined
+from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable

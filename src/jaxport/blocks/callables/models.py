@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.blocks.callables.framework import Framework, Leaf, Lifted, Look
-from jaxport.blocks.callables.held import held
+from jaxport.blocks.callables.held_models import held
 from jaxport.blocks.callables.naming import dotted, unused
 from jaxport.blocks.callables.places import Places, Types, joined
 from jaxport.blocks.callables.values import contents, is_array, is_tracer

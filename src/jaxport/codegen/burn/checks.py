@@ -27,7 +27,7 @@ from jaxport.codegen.rust.tree import (
     method,
     path_call,
 )
-from jaxport.codegen.writing.sizes import LINEAR
+from jaxport.codegen.writing.size_names import LINEAR
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.zero_sizes import may_be_nothing, size_text

@@ -31,7 +31,7 @@ from jaxport.codegen.rust.tree import (
     path_call,
     rewritten,
 )
-from jaxport.codegen.writing.starts import Start
+from jaxport.codegen.writing.initial_values import Start
 
 __all__ = ["Struct", "default_of", "modules_in", "parameter", "snake_case"]
 

@@ -38,7 +38,7 @@ from jaxport.codegen.rust.tree import (
 )
 from jaxport.codegen.tree import Call, Item, Layer
 from jaxport.codegen.writing.calls import CallPrinter
-from jaxport.codegen.writing.sizes import size_names, size_statements
+from jaxport.codegen.writing.size_names import size_names, size_statements
 from jaxport.errors import Refusal
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.values.host import HostValue, RuntimeValue

@@ -35,7 +35,7 @@ from jaxport.codegen.rust.tree import (
     returned_at_once,
     rewrite_parts,
 )
-from jaxport.codegen.writing.sizes import size_statements
+from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.namespaces import HELPERS

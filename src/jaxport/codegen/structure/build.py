@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from jaxport.codegen.rewriting.steps import renamed, variables
 from jaxport.codegen.structure.modules.cells import cells_of, put_into_cells
-from jaxport.codegen.structure.modules.closing import Closing
 from jaxport.codegen.structure.modules.loops import with_loops
-from jaxport.codegen.structure.modules.mining import mine
+from jaxport.codegen.structure.modules.nesting import Nesting
+from jaxport.codegen.structure.modules.repeated_runs import mine
 from jaxport.codegen.structure.modules.repeats import further_calls, separated, united
+from jaxport.codegen.structure.modules.scanned_layers import with_rounds
 from jaxport.codegen.structure.modules.scheduling import scheduled
 from jaxport.codegen.structure.modules.scopes import (
     below_a_list,
@@ -25,15 +26,14 @@ from jaxport.codegen.structure.modules.scopes import (
     places_of,
     share_tables,
 )
-from jaxport.codegen.structure.modules.stacks import with_rounds
 from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned_by_elements, place_shared, shared
 from jaxport.codegen.structure.modules.wrappers import without_wrappers
+from jaxport.codegen.structure.operators import operators
 from jaxport.codegen.structure.recognition.heads import with_attention_layers
 from jaxport.codegen.structure.recognition.layers import LayerWeights, recognised
 from jaxport.codegen.structure.recognition.quantization import with_rounding
 from jaxport.codegen.structure.recognition.quantizers import with_quantizers
 from jaxport.codegen.structure.spelling.rewritten import rewritten
-from jaxport.codegen.structure.steps import operators
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.errors import InvalidArgument
 from jaxport.importer.calls import Chain, called, common
@@ -140,11 +140,11 @@ def _module(
     types = {**types, **mine(leaves, chains, [*weights.names], around_node)}
     put_into_cells(cells, leaves, chains, types)
     order = {leaf: index for index, leaf in enumerate(leaves)}
-    closing = Closing(
+    nesting = Nesting(
         chains, order, weights.names.keys(), weights.shared.keys(), types, results, containers(chains),
         places_of(leaves, chains),
     )  # fmt: skip
-    return closing.module("", leaves, 0, set(results))
+    return nesting.module("", leaves, 0, set(results))
 
 
 def _are_doubled(root: Module, weights: LayerWeights, own: Collection[Variable]) -> bool:

@@ -30,11 +30,11 @@ from jaxport.codegen.writing.fields import (
     roles_of,
     unique_arguments,
 )
+from jaxport.codegen.writing.initial_values import Start, starts
 from jaxport.codegen.writing.naming.classes import distinct_names
 from jaxport.codegen.writing.naming.values import argument_description
 from jaxport.codegen.writing.numbers import class_key, text_of
-from jaxport.codegen.writing.sizes import size_statements
-from jaxport.codegen.writing.starts import Start, starts
+from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import unique
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.codegen.writing.fields import Fields
-from jaxport.codegen.writing.flat import leaves
+from jaxport.codegen.writing.function_printer import leaves
 from jaxport.codegen.writing.literals import attribute, call, dtype_expression, number
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable

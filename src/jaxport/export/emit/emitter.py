@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike
 from jaxport.blocks import Block
 from jaxport.errors import RuleError
 from jaxport.export.emit import dim_values, folding, legalize, opsets, shapes
-from jaxport.export.emit.steps import Move, OperatorCall
+from jaxport.export.emit.emission_log import Move, OperatorCall
 from jaxport.export.emit.value import Operand, Scope, Stamp, Value, data_type
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, Parameters, PythonFunction, dims

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from jax.typing import DTypeLike
 
-from jaxport.export.emit.steps import Emission, Log, OperatorCall, Watch, Withdrawal
+from jaxport.export.emit.emission_log import Emission, Log, OperatorCall, Watch, Withdrawal
 from jaxport.graph.editing import HELD, PARAMETER, SIZE, SMALL, Held, Namer, memory_of, new_constant
 from jaxport.jaxprs import Parameters, dims
 

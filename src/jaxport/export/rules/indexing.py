@@ -11,9 +11,9 @@ import numpy as np
 from jax.lax import GatherScatterMode
 
 from jaxport.export.emit.registry import rule
-from jaxport.export.rules import starts as window_starts
+from jaxport.export.rules import window_starts
 from jaxport.export.rules.elementwise import where
-from jaxport.export.rules.starts import INT64
+from jaxport.export.rules.window_starts import INT64
 from jaxport.jaxprs import dims
 
 

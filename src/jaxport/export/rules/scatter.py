@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike
 
 from jaxport.export.emit.registry import rule
 from jaxport.export.emit.value import Value
-from jaxport.export.rules import elementwise, starts as window_starts
+from jaxport.export.rules import elementwise, window_starts
 from jaxport.export.rules.indexing import arranged, many_windows, one_window, sliced, stacked
-from jaxport.export.rules.starts import INT64
+from jaxport.export.rules.window_starts import INT64
 from jaxport.export.rules.windows import highest, lowest
 from jaxport.jaxprs import ClosedJaxpr, Dim, PythonFunction, dims, jaxpr_as_fun
 from jaxport.onnx_facts import releases

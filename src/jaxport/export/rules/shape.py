@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxport.export.emit.registry import rule
 from jaxport.export.rules.indexing import without_axes
-from jaxport.export.rules.starts import positions
+from jaxport.export.rules.window_starts import positions
 from jaxport.jaxprs import dims
 
 #: Less than any index along an axis: the end of a Slice with a negative step.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from jaxport.export.emit.registry import rule
-from jaxport.export.rules import starts
+from jaxport.export.rules import window_starts
 from jaxport.jaxprs import dims
 
 WIDER_FLOAT = {"float16": np.float32, "bfloat16": np.float32, "float32": np.float64}
@@ -106,7 +106,7 @@ def taken(op, x, order, axis):
         and place >= 0
         and not dims.same(x.shape[place], 1)
     ):
-        if starts.is_iota(x):
+        if window_starts.is_iota(x):
             return op.cast(order, x.dtype)
         if order.rank > 1:
             return op.Gather(op.reshape(x.stored(), (x.shape[place],)), order)

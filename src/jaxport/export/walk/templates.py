@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from jaxport.blocks import block_p
 from jaxport.export.emit import folding
-from jaxport.export.emit.steps import Emission, Log, Move, Step, Watch, Withdrawal
+from jaxport.export.emit.emission_log import Emission, Log, Move, Step, Watch, Withdrawal
 from jaxport.export.emit.value import Scope, Value
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PyTree, dims
 from jaxport.jaxprs.alike import same_dataflow, same_operation, same_value

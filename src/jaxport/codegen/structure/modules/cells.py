@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from jaxport.codegen.structure.modules.mining import NORMS, is_activation
+from jaxport.codegen.structure.modules.repeated_runs import NORMS, is_activation
 from jaxport.codegen.structure.modules.scopes import places_of
 from jaxport.codegen.tree import Layer, Leaf
 from jaxport.importer.calls import Chain

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from jaxport.codegen.rewriting.steps import JOINS, renamed, variables
-from jaxport.codegen.structure.modules.rounds import LONGEST, Alike, with_rounds
+from jaxport.codegen.structure.modules.loop_bodies import LONGEST, Alike, with_rounds
 from jaxport.codegen.structure.modules.scopes import element_of
 from jaxport.codegen.structure.modules.sequences import elements_of
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op

@@ -20,7 +20,7 @@ from jaxport.codegen.rewriting.producers import number as number_of
 from jaxport.codegen.structure.spelling.rewritten import MOVING, ROLES
 from jaxport.codegen.tree import Call, Layer, Module
 from jaxport.codegen.writing.fields import Fields, key_of
-from jaxport.codegen.writing.flat import Printer, default_name, leaves
+from jaxport.codegen.writing.function_printer import Printer, default_name, leaves
 from jaxport.codegen.writing.literals import name
 from jaxport.codegen.writing.naming.values import Readers, description, role_of
 from jaxport.codegen.writing.statements import KEPT, lowered, names_of_parts

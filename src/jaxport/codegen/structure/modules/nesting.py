@@ -24,7 +24,7 @@ from jaxport.importer.names import is_made_up
 from jaxport.importer.parts import cycles, in_order
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["Closing"]
+__all__ = ["Nesting"]
 
 MOST_AROUND = 3
 """Operators beside the layer of a module that is a layer."""
@@ -37,7 +37,7 @@ Part = str | Leaf
 
 
 @dataclass(eq=False)
-class Closing:
+class Nesting:
     """Makes modules of leaves.
 
     Attributes:
