@@ -184,3 +184,28 @@ pub fn scatter_nd_extremes<const D: usize, const DI: usize, const DU: usize>(
     let missing = scatter_nd(here, indices.clone(), there, IndexingUpdateOp::Add);
     scatter_nd(x, indices, updates, operation).mask_fill(missing.greater_elem(0), f32::NAN)
 }
+
+/// A vector whose elements at positions are set, or changed by an operation, in the order of the positions.
+pub fn scattered<K: Numeric>(
+    x: Tensor<1, K>,
+    positions: Tensor<2, Int>,
+    values: Tensor<1, K>,
+    operation: IndexingUpdateOp,
+) -> Tensor<1, K> {
+    if values.dims()[0] == 0 {
+        return x;
+    }
+    x.scatter_nd(positions, values, operation)
+}
+
+/// `scattered` of maxima or minima, which are NaN where any of their elements is.
+pub fn scattered_extremes(
+    x: Tensor<1>,
+    positions: Tensor<2, Int>,
+    values: Tensor<1>,
+    operation: IndexingUpdateOp,
+) -> Tensor<1> {
+    let (here, there) = (x.clone().is_nan().int(), values.clone().is_nan().int());
+    let missing = scattered(here, positions.clone(), there, IndexingUpdateOp::Add);
+    scattered(x, positions, values, operation).mask_fill(missing.greater_elem(0), f32::NAN)
+}

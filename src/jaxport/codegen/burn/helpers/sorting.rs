@@ -132,3 +132,9 @@ pub fn distinct_int<const D: usize>(
     let keys: Vec<i64> = x.into_data().iter().collect();
     slices_apart(keys, dims, axis, |a, b| a.cmp(&b), (&device, dtype))
 }
+
+/// The elements of a list from the last to the first.
+pub fn reversed<T>(mut values: Vec<T>) -> Vec<T> {
+    values.reverse();
+    values
+}
