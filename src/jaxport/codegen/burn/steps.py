@@ -345,7 +345,10 @@ def replayed(step: Step, environment: Environment) -> RuntimeValue:
         case "attribute":
             return getattr(jnp.asarray(args[0]), step.name)
         case "index":
-            return args[0][args[1]]
+            parts = args[1] if isinstance(args[1], tuple) else (args[1],)
+            is_gathered = any(isinstance(part, jax.Array) and part.ndim for part in parts)
+            # JAX moves indices inside, which it leaves to XLA; Burn panics.
+            return jnp.asarray(args[0]).at[args[1]].get(mode="clip") if is_gathered else args[0][args[1]]
         case "method" if step.name.startswith("at."):
             return getattr(args[0].at[args[1]], step.name.removeprefix("at."))(*args[2:], **kwargs)
         case "method":

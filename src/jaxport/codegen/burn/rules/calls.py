@@ -9,8 +9,8 @@ import numpy as np
 from jax.core import max_dim, min_dim
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules.elementwise import converted, joined
-from jaxport.codegen.burn.rules.indexing import INDEX, fill_of, is_extreme
+from jaxport.codegen.burn.rules.elementwise import converted, joined, wrapped
+from jaxport.codegen.burn.rules.indexing import INDEX, fill_of, is_extreme, within
 from jaxport.codegen.burn.rules.reductions import of_kind, on_numbers, reduced
 from jaxport.codegen.burn.rules.registry import call
 from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, part_of, stack as stacked
@@ -257,8 +257,17 @@ def index(body: RustBody, step: Step, x: TypedValue, places: RuntimeValue) -> Ty
         return None
     if not all(one.shape and one.kind == "Int" and same(one.shape, places[0].shape) for one in places):
         return None
-    indices = stacked(body, *(converted(body, one, INDEX) for one in places), outs=[_places(places)], axis=-1)
+    inside = [_inside(body, converted(body, one, INDEX), size) for one, size in zip(places, x.shape, strict=False)]
+    indices = stacked(body, *inside, outs=[_places(places)], axis=-1)
     return gather_nd(body, step, x, indices, 0)
+
+
+def _inside(body: RustBody, places: TypedValue, size: Dim) -> TypedValue:
+    """Return places along an axis as JAX reads them: negative ones from its end, others moved inside."""
+    counted = wrapped(body, places, size)
+    if counted is places and any(same([dim], [size]) for dim in places.shape):
+        return places  # the positions themselves
+    return within(body, counted, size, "clip")[0]
 
 
 def _turned(places: Sequence[RuntimeValue]) -> list[int]:

@@ -66,7 +66,7 @@ def gather(
     if len(start_map) == 1 and collapsed == start_map and _is_along_axis(x, indices, numbers, slice_sizes, out):
         axis = start_map[0]
         positions = body.reshaped(indices, out.shape)
-        positions, valid = _within(body, positions, x.shape[axis], kind)
+        positions, valid = within(body, positions, x.shape[axis], kind)
         node = gathered(body, x, axis, body.tensor(positions))
         return _filled(body, tensor(node, out.shape, x.dtype), valid, fill)
     return _by_positions(body, x, indices, numbers, slice_sizes, out, kind, fill)
@@ -109,7 +109,7 @@ def _known_starts(
     return starts
 
 
-def _within(
+def within(
     body: RustBody, positions: TypedValue, size: Dim, kind: str, width: Dim = 1
 ) -> tuple[TypedValue, TypedValue | None]:
     """Return positions inside of an axis, and where they were inside before; None if that is known."""
@@ -162,7 +162,7 @@ def _selected(
     """Rows along one axis: `select`."""
     rank, count = len(x.shape), len(index_shape)
     flat = body.reshaped(indices, (math.prod(index_shape),))
-    flat, valid = _within(body, flat, x.shape[axis], kind)
+    flat, valid = within(body, flat, x.shape[axis], kind)
     node = on_numbers(body, x, lambda node: method(node, "select", Literal(str(axis)), body.tensor(flat)))
     rows = [*x.shape[:axis], math.prod(index_shape), *x.shape[axis + 1 :]]
     made = tensor(node, rows, x.dtype)
@@ -258,7 +258,7 @@ def _positions(
         start = body.reshaped(start, index_shape)
         if start.known is not None:
             start = tensor(body.tensor(start), index_shape, INDEX)
-        start, inside = _within(body, start, shape[axis], "clip" if kind == "promise" else kind, windows[axis])
+        start, inside = within(body, start, shape[axis], "clip" if kind == "promise" else kind, windows[axis])
         total = plus(total, placed(_times(body, start, strides[axis]), batch_axes))
         if inside is not None:
             wide = placed(inside, batch_axes)
