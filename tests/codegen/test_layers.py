@@ -671,6 +671,17 @@ def test_a_rotation_of_the_first_features_has_heads_after_positions(interleaved:
     assert not {"broadcast_to", "transpose"} & {*re.findall(r"\w+", code)}
 
 
+def test_a_rotation_of_some_heads_stays_where_it_is(tmp_path: Path) -> None:
+    """What is joined to them along the features are other heads, not other features."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 23]> graph (float[batch, length, 2, 4] x, float[batch, length, 2] a) '
+        "=> (float[batch, 1, length, 8] y) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}> "
+        "{ c = Cos(a) s = Sin(a) t = Transpose<perm = [0, 2, 1, 3]>(x) p = Slice(t, zero, one, one) q = Slice(t, one, two, one) "
+        "r = RotaryEmbedding<num_heads = 1>(p, c, s) y = Concat<axis = 3>(r, q) }"
+    )
+    check_model(model, tmp_path, "nnx")
+
+
 def operator_of_attention(attributes: str, queries: str, keys: str, opset: int = 23) -> onnx.ModelProto:
     return onnx.parser.parse_model(
         f'<ir_version: 10, opset_import: ["": {opset}]> graph (float[{queries}] q, float[{keys}] k, float[{keys}] v) '

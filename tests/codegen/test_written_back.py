@@ -103,6 +103,10 @@ LEFT: dict[str, tuple[Callable[..., Any], list[Any], list[np.ndarray], str]] = {
     ),
     "a mean of others": (lambda x: jnp.mean((x - x.mean(0)) ** 2, axis=1), [N8], [TABLE], "jnp.mean("),
     "halves in the other order": (lambda x: nn.sigmoid(x[:, :4]) * x[:, 4:], [N8], [TABLE], "nn.sigmoid("),
+    "elements that are not those that are ordered": (
+        lambda x: jnp.take_along_axis(x, jax.lax.top_k(jnp.where(jnp.isnan(x), jnp.inf, x), 3)[1], axis=1),
+        [N8], [np.where(TABLE > 2.0, np.float32(np.nan), TABLE)], "jnp.take_along_axis(",
+    ),
     "elements beside the middle": (lambda x: (jnp.sort(x, 1)[:, 2] + jnp.sort(x, 1)[:, 3]) * 0.5, [N8], [TABLE], "jnp.sort("),
 }  # fmt: skip
 

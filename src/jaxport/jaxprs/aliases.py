@@ -36,7 +36,10 @@ __all__ = [
 ]
 
 PyTree = Any
-"""What a user's function takes or returns, or holds: arrays in containers, modules, or objects of any other type."""
+"""What a user's function takes or returns, or holds: arrays in containers, modules, or objects of any other type.
+
+`Any`, as in Optax: what a call returns needs no cast.
+"""
 
 Module: TypeAlias = object
 """An object of a framework that is called and may hold weights; frameworks share no class for it."""

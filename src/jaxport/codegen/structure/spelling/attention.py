@@ -48,8 +48,11 @@ def partly_rotated(step: Step, rewriting: StepRewriting) -> Step | None:
     if rotation is None or first is None or rest is None or first.args[0] is not rest.args[0]:
         return None
     turned = producers.step(first.args[0], "jnp.transpose")
-    is_of_features = all(all(cut in (Ellipsis, slice(None)) for cut in part.args[1][:-1]) for part in (first, rest))
-    if turned is None or turned.args[1:] != (HEADS_BEHIND,) or not is_of_features:
+    if turned is None or turned.args[1:] != (HEADS_BEHIND,):
+        return None
+    if any(
+        part.outputs.shape[:-1] != turned.outputs.shape[:-1] for part in (first, rest)
+    ):  # others than features are cut
         return None
     x, moved = turned.args[0], _moved(rotation.args[1:], rewriting)
     if moved is None:

@@ -24,13 +24,21 @@ from jaxport.jaxprs.dim_text import parse
 
 # Order
 
+ONE_ZERO = "jnp.where(x == 0, 0, x)"
+"""Elements whose zeros have one sign."""
+
 
 @view
 def key(value: RuntimeValue, producers: Producers) -> RuntimeValue:
     """Return the elements that a sort orders: without NaN as infinity, which JAX puts behind it, and zeros with one sign."""
-    for text in ("jnp.where(x == 0, 0, x)", "jnp.where(jnp.isnan(x), inf, x)"):
-        value = next(bindings(pattern(text), value, producers), {"x": value})["x"]
+    for text in (ONE_ZERO, "jnp.where(jnp.isnan(x), inf, x)"):
+        value = _inside(text, value, producers)
     return value
+
+
+def _inside(text: str, value: RuntimeValue, producers: Producers) -> RuntimeValue:
+    """Return the `x` of a pattern that a value has; any other value as it is."""
+    return next(bindings(pattern(text), value, producers), {"x": value})["x"]
 
 
 @AS_WRITTEN.on_several("lax.top_k")
@@ -100,7 +108,7 @@ def greatest(step: Step, rewriting: StepRewriting) -> RuntimeValue:
     made, place = rewriting.producers.parts.get(indices, (None, 0)) if isinstance(indices, Variable) else (None, 0)
     if made is None or made.name != "lax.top_k" or place != 1 or made.kwargs.get("axis", -1) != axis:
         return None
-    return made.outputs[0] if key(made.args[0], rewriting.producers) is x else None
+    return made.outputs[0] if _inside(ONE_ZERO, made.args[0], rewriting.producers) is x else None
 
 
 # Division of floats, with the signs of Python's
