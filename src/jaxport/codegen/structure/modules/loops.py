@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from jaxport.codegen.rewriting.producers import as_tuple
 from jaxport.codegen.rewriting.steps import JOINS, renamed, variables
 from jaxport.codegen.structure.modules.loop_bodies import LONGEST, Alike, with_rounds
 from jaxport.codegen.structure.modules.scopes import element_of
@@ -165,7 +166,7 @@ def _array_of(values: Sequence[Variable], makers: Mapping[Variable, Item]) -> tu
         if not isinstance(item, Op) or item.step.form != "index" or len(item.step.args) != 2:
             return None
         array, index = item.step.args
-        *others, last = index if isinstance(index, tuple) else (index,)
+        *others, last = as_tuple(index)
         if not isinstance(array, Variable) or type(last) is not int or last != place:
             return None
         if any(other != slice(None) for other in others):

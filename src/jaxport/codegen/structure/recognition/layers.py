@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import number
+from jaxport.codegen.rewriting.producers import as_tuple, number
 from jaxport.codegen.structure.recognition.convolutions import convolution, rounded_convolution, stored_convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
@@ -151,8 +151,7 @@ def _standardized(value: RuntimeValue, matcher: Matcher) -> Standardized | None:
         x, epsilon = (bound["x"], number(bound["epsilon"])) if bound is not None else (None, None)
         if bound is None or epsilon is None or not isinstance(x, Variable):
             continue
-        axes = bound["axes"] if isinstance(bound["axes"], tuple) else (bound["axes"],)
-        if axes in ((-1,), (len(x.shape) - 1,)):
+        if as_tuple(bound["axes"]) in ((-1,), (len(x.shape) - 1,)):
             return Standardized(x, epsilon, text == CENTERED)
     return None
 

@@ -23,7 +23,7 @@ from jaxport.importer.values.recording import Variable
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs.dims import static
 
-__all__ = ["LayerWeights", "Matcher", "Product", "are_of_type"]
+__all__ = ["LayerWeights", "Matcher", "MatrixProduct", "are_of_type"]
 
 PRODUCTS = ("jnp.matmul", "@")
 
@@ -73,7 +73,7 @@ class LayerWeights:
         return Weight(name, shape, dtype, lambda: tensor_value(tensor).data, trained, axes)
 
 
-class Product(NamedTuple):
+class MatrixProduct(NamedTuple):
     """A product with a matrix: its operator, the operands, the bias that is added to it if there is one, and the result."""
 
     op: Op
@@ -217,7 +217,7 @@ class Matcher:
                 return before, weight
         return op, None
 
-    def product(self, op: Op, *names: str) -> Product | None:
+    def product(self, op: Op, *names: str) -> MatrixProduct | None:
         """Return the product with a matrix, or call of one of these names, that an operator ends: itself, or with a bias."""
         out = op.outputs[0]
         size = out.shape[-1] if out.shape else None
@@ -226,7 +226,7 @@ class Matcher:
         if step.name not in (names or PRODUCTS) or step.kwargs or product.outputs[0].shape != out.shape:
             return None
         x, kernel = step.args[:2]
-        return Product(product, x, kernel, bias, out) if isinstance(x, Variable) else None
+        return MatrixProduct(product, x, kernel, bias, out) if isinstance(x, Variable) else None
 
 
 def are_of_type(x: Variable, *weights: Weight | None) -> bool:

@@ -19,7 +19,7 @@ from jaxport.codegen.rewriting.patterns import bindings, pattern
 from jaxport.codegen.rewriting.producers import Producers, is_number
 from jaxport.codegen.rewriting.steps import REARRANGING, in_place, reads, renamed
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
-from jaxport.codegen.structure.recognition.stored import Stored, stored_operands
+from jaxport.codegen.structure.recognition.stored import StoredOperand, stored_operands
 from jaxport.codegen.tree import Layer, Op, Weight, present
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
@@ -190,7 +190,7 @@ def stored_kernel(kernel: RuntimeValue, node: object, made: Mapping[Variable, Op
     return None
 
 
-def _matrix(kernel: Variable | HostValue, stored: Stored, made: Mapping[Variable, Op]) -> _Matrix | None:
+def _matrix(kernel: Variable | HostValue, stored: StoredOperand, made: Mapping[Variable, Op]) -> _Matrix | None:
     """Return the integers of a matrix that was dequantized, and that perhaps was turned then; None if it is another."""
     integers, scale, *others = stored.arrays
     bits = BITS.get(integers.dtype.name)

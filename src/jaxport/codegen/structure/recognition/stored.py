@@ -19,7 +19,7 @@ from jaxport.importer.values.recording import Variable
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs.dims import static
 
-__all__ = ["Stored", "dequantized", "stored_operands"]
+__all__ = ["StoredOperand", "dequantized", "stored_operands"]
 
 OPTIONS = ("axis", "block_size")
 
@@ -27,7 +27,7 @@ MOST_OPERANDS = 4
 """Of what has more operands, such as a sum, none is the weight of a layer."""
 
 
-class Stored(NamedTuple):
+class StoredOperand(NamedTuple):
     """A tensor of integers, and the node that dequantizes it for one operator alone."""
 
     tensor: ir.Value
@@ -71,7 +71,7 @@ class Stored(NamedTuple):
         return order if op is not None and op.step.node is self.node else None
 
 
-def stored_operands(node: object) -> Iterator[Stored]:
+def stored_operands(node: object) -> Iterator[StoredOperand]:
     """Yield the operands of a node that the file has quantized, and that nothing else reads."""
     for operand in node.inputs[:MOST_OPERANDS] if isinstance(node, ir.Node) else ():
         source = operand.producer() if operand is not None else None
@@ -81,7 +81,7 @@ def stored_operands(node: object) -> Iterator[Stored]:
         if tensor is None or tensor.const_value is None or scale is None or scale.const_value is None:
             continue
         if len(tensor.uses()) == 1:
-            yield Stored(tensor, source)
+            yield StoredOperand(tensor, source)
 
 
 def dequantized(value: RuntimeValue, node: object, made: Mapping[Variable, Op]) -> Weight | None:
