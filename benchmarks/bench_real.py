@@ -3,7 +3,7 @@
 `python -m benchmarks.bench_real [--types float32 bfloat16 float16] [--layers 22] [--mapped]`; memory is what a process allocates, without
 the files that are mapped into it, in units of the weights: above the weights that the model holds while it is exported, and in
 all after it was loaded. `--mapped` takes weights that are mapped from files, saves the model, and loads, prints and saves it again,
-without running it: with `--hidden 4096 --layers 32 --mlp 11008`, some 7 billion.
+without running it: with `--hidden 4096 --layers 32 --mlp 14336`, 7 billion.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from jaxport.codegen.structure.modules.scopes import (
     placed_by_names,
     places_of,
     share_tables,
+    unplaced_nodes,
 )
 from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned_by_elements, place_shared, shared
 from jaxport.codegen.structure.modules.wrappers import without_wrappers
@@ -77,7 +78,7 @@ def build(
     if not any(placed.values()):
         placed |= placed_by_names(ops, names)
     place_shared(ops, placed, names, own)
-    move_unplaced(ops, placed, nodes, *separated(ops, dict(placed), own, ()))
+    move_unplaced(ops, placed, unplaced_nodes(program.places), *separated(ops, dict(placed), own, ()))
     placed, names, types = with_rounds(ops, placed, names, types)
     kept: set[str] = set()
     while True:

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from jaxport.codegen.tree import Layer, Leaf, Op
 from jaxport.importer.calls import Chain, called, common
-from jaxport.importer.modules import NodePlace, has_place
+from jaxport.importer.modules import NodePlace
 from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.recording import Variable
@@ -70,6 +70,12 @@ def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, B
         chains[key] = common([chains[key], chain]) if key in chains else chain
         nodes[key] = node
     return nodes, chains
+
+
+def unplaced_nodes(places: Mapping[BoundNode, NodePlace]) -> set[Hashable]:
+    """Return the nodes whose modules the file does not tell."""
+    inner = [unplaced_nodes(body) for place in places.values() for body in place.bodies.values()]
+    return {node.node for node, place in places.items() if not place.is_known}.union(*inner)
 
 
 def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: Collection[str]) -> dict[Leaf, Chain]:
@@ -144,7 +150,7 @@ def chain_of_path(path: str, around: str = "") -> Chain:
 def move_unplaced(
     ops: Sequence[Op],
     chains: dict[Leaf, Chain],
-    nodes: Mapping[Hashable, BoundNode],
+    unplaced: Collection[Hashable],
     calls: dict[Leaf, Chain],
     repeated: Collection[str],
 ) -> None:
@@ -155,14 +161,13 @@ def move_unplaced(
     tell calls apart, and `repeated` the modules that are called several times.
     """
     around = lambda made: common(calls[op] for op in made)
-    has_no_place = {key for key, node in nodes.items() if not has_place(node.node)}
     makers = {variable: op for op in ops for variable in op.outputs}
     readers: dict[Variable, list[Op]] = {}
     for op in ops:
         for variable in op.inputs:
             readers.setdefault(variable, []).append(op)
     for op in ops:
-        if op.step.node not in has_no_place:
+        if op.step.node not in unplaced:
             continue
         operands = [variable for variable in op.inputs if variable in makers]
         read = [variable for variable in op.outputs if variable in readers]

@@ -3,12 +3,13 @@
 Before and after:
 
     (x.reshape(-1, 64) @ w).reshape(batch, length, 32)   →   x @ w   of `x` of shape (batch, length, 64)
+    x @ w + residual + bias                              →   x @ w + bias + residual
 """
 
 from __future__ import annotations
 
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
-from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
+from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
@@ -50,6 +51,33 @@ AS_WRITTEN.rewrite("jnp.reshape((flat := jnp.reshape(x, _)) @ kernel, _)", "rows
 AS_WRITTEN.rewrite(
     "jnp.reshape((product := (flat := jnp.reshape(x, _)) @ kernel) + bias, _)", "whole + bias", whole=_product
 )
+
+
+# SkipLayerNormalization adds the bias of the product before it behind the residual
+
+
+def _biased(
+    product: Variable,
+    w: RuntimeValue,
+    residual: RuntimeValue,
+    bias: RuntimeValue,
+    out: Variable,
+    rewriting: StepRewriting,
+) -> RuntimeValue:
+    """Return a product with the bias that is added last; None if it is not known to be that of the product."""
+    if (
+        not is_single(out)
+        or not isinstance(residual, Variable)
+        or not isinstance(bias, Variable)
+        or not {bias, w} <= set(rewriting.weights)
+        or not product.shape == residual.shape == out.shape
+        or bias.shape != out.shape[-1:]
+    ):
+        return None
+    return rewriting.made(rewriting.producers.made[product], "operator", "+", (product, bias), out.shape)
+
+
+AS_WRITTEN.rewrite("(product := x @ w) + residual + bias", "biased + residual", biased=_biased)
 
 
 def _turned(kernel: RuntimeValue, x: RuntimeValue, step: Step, rewriting: StepRewriting) -> RuntimeValue:
