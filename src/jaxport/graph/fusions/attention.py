@@ -482,7 +482,7 @@ def _only_mask(whole: Attended) -> Mask | str | None:
         return whole.masks[0] if whole.masks else None
     (bias,) = whole.biases
     array = constant_of(bias.value)
-    is_hiding = array is not None and array.dtype.kind == "f" and bool((array < -HIDDEN).all())
+    is_hiding = array is not None and array.dtype.kind == "f" and bool((array.astype(np.float64) < -HIDDEN).all())
     return additive(bias) or (Mask(bias, None) if is_hiding else "the bias that is added may hide all keys")
 
 
