@@ -14,7 +14,7 @@ ROOMS: dict[str, str] = {
     "codegen/burn": "imports helpers values body rules equations layers checks steps definitions forward printing crate source",
     "codegen/structure": "operators modules spelling recognition build",
     "export": "signature emit generation passes prepare flags precision_names minimal_opset requirements rules walk explain failures function_graph "
-    "runtime exported delivery api",
+    "runtime exported_model exported delivery api",
     "graph": "remembering editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
     "importer": "limits names re2 parts values resolving batching ops loading alike calls modules tensors interface "
     "traced running explain program variants",

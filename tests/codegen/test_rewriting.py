@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,12 @@ def computed(step: Step, known: Mapping[Variable, Any]) -> Any:
     return function(*args, **kwargs)
 
 
+class Made(NamedTuple):
+    """A value that a step makes: it is no input."""
+
+    array: np.ndarray
+
+
 class Program:
     """The steps that a pattern describes, with values for its names, and what they compute."""
 
@@ -61,6 +67,12 @@ class Program:
         self.result = self.made(wanted)
 
     def variable(self, value: Any) -> Any:
+        if isinstance(value, Made):
+            result = self.variable(value.array)
+            self.steps.append(Step("call", "jnp.positive", (self.variable(value.array),), {}, result, None))
+            return result
+        if isinstance(value, list):  # several results
+            return [*map(self.variable, value)]
         if not isinstance(value, np.ndarray | jax.Array) or isinstance(value, HostValue):
             return value
         made = Variable(tuple(value.shape), np.dtype(value.dtype))
@@ -86,7 +98,8 @@ class Program:
                 return self.names["_"].pop(0)
             case Anything(name, _):
                 if name not in self.names:
-                    self.names[name] = self.made(self.inner[name])
+                    made = self.made(self.inner[name])
+                    self.names[name] = self.steps[-1] if isinstance(made, list) else made
                 return self.names[name]
             case View(_, inner):
                 return self.made(inner)
@@ -96,6 +109,9 @@ class Program:
                 return kind(map(self.made, parts))
             case StepPattern():
                 args = (*map(self.made, part.args), *self.names.get(part.rest, ()))
+                if part.form == "index" and isinstance(args[0], list | Step):
+                    results = args[0].outputs if isinstance(args[0], Step) else args[0]
+                    return results[args[1]]
                 options = self.names.get("options" if part.options == "_" else part.options, {})
                 kwargs = {word: self.made(value) for word, value in part.keywords} | options
                 step = Step(part.form, part.names[0], args, kwargs, None, None)
@@ -166,6 +182,9 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.reshape((product := (flat := jnp.reshape(x, _)) @ kernel) + bias, _)": {
         "x": CUBE, "_": [(6, 4), (2, 3, 4)], "kernel": np.eye(4, dtype=np.float32), "bias": np.arange(4, dtype=np.float32),
     },
+    "(product := x @ w) + residual + bias": {
+        "x": CUBE, "w": np.eye(4, dtype=np.float32), "residual": CUBE[::-1], "bias": np.arange(4, dtype=np.float32),
+    },
     "kernel @ jnp.transpose(x, (0, 2, 1))": {"x": CUBE, "kernel": np.arange(8, dtype=np.float32).reshape(2, 4)},
     "~(x == x)": {}, "jnp.reshape(x, _)[0]": {"x": np.asarray(3, np.int32), "_": [(1,)]},
     "jnp.max(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 1}},
@@ -192,6 +211,26 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "x": TABLE, "i": np.asarray(-5, np.int32), "size": 4, "last": 2, "length": 2, "options": {"axis": 1},
     },
     "jnp.bitwise_not(jnp.bitwise_not(x))": {"x": WHOLE},
+    "(halves := jnp.split(x, 2, axis=axis))[0] * nn.sigmoid(halves[1])": {"x": TABLE, "axis": 1},
+    "jnp.take_along_axis(x, (top := lax.top_k(with_signs_of_zeros(x), _, **options))[1], axis=axis)": {
+        "x": TABLE, "axis": -1, "_": [2], "options": {},
+    },
+    "jnp.squeeze((part := (split := jnp.split(x, _, axis=axis))[place]), axes)": {"x": CUBE, "_": [3], "axis": 1, "place": 2, "axes": (1,)},
+    "jnp.reshape(jnp.transpose((merged := jnp.reshape(x, _)), (0, 2, 1)), _)": {"x": CUBE, "_": [(1, 6, 4), (1, 1, 4, 6)]},
+    "jnp.transpose((after := jnp.reshape((before := jnp.transpose(x, p)), _)), q)": {
+        "x": CUBE, "p": (0, 2, 1), "_": [(2, 2, 2, 3)], "q": (0, 3, 1, 2),
+    },
+    "helper.gather_nd(x, (at := jnp.expand_dims(i, _)), 1)": {"x": Made(TABLE), "i": np.array([3, 0]), "_": [1]},
+    "helper.gather_nd(x, (at := jnp.expand_dims(jnp.clip(i, low, high), _)), 1)": {
+        "x": Made(TABLE), "i": np.array([3, -4]), "low": -4, "high": 3, "_": [1],
+    },
+    "jnp.take(x, jnp.clip(i, low, high), axis=axis)": {"x": Made(TABLE), "i": np.array([3, -4]), "low": -4, "high": 3, "axis": 1},
+    **{
+        f"({index} == counted).astype(_)": {"i": np.array([2, 0, 5]), "counted": HostValue(np.array(counted)), "_": [*shape, np.dtype("float32")]}
+        for index, counted, shape in (
+            ("i", [[0], [1], [2]], ()), ("jnp.expand_dims(i, _)", [0, 1, 2], (1,)), ("jnp.reshape(i, _)", [0, 1, 2], ((3, 1),)),
+        )
+    },
 }  # fmt: skip
 """Values for the names of patterns; `x` is some floats."""
 
@@ -219,7 +258,9 @@ def test_a_rule_computes_what_it_replaces(table: str, wanted: str) -> None:
         rewriting.add(step)
     known = dict(program.known)
     for step in rewriting.steps:
-        known[step.outputs] = computed(step, known)
+        found = computed(step, known)
+        several = isinstance(step.outputs, list)
+        known |= zip(step.outputs, found, strict=True) if several else [(step.outputs, found)]
     result, last = rewriting.current(program.result), rewriting.steps[-1:]
     assert last != program.steps[-1:], "the rule does not apply"
     expected, found = np.asarray(program.known[program.result]), np.asarray(known[result])

@@ -13,9 +13,10 @@ from jax import lax
 
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
 from jaxport.codegen.structure.recognition.narrow import narrow_operand, narrow_weight, rounded, with_narrow_bias
-from jaxport.codegen.structure.recognition.quantization import dequantized, stored_kernel
+from jaxport.codegen.structure.recognition.quantization import stored_kernel
+from jaxport.codegen.structure.recognition.stored import dequantized
 from jaxport.codegen.structure.spelling.channels import LAYOUTS
-from jaxport.codegen.tree import Layer, Op, Option, Weight
+from jaxport.codegen.tree import Layer, Op, Option, Weight, present
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Dim, Parameters
@@ -111,7 +112,7 @@ def _last(
         "feature_group_count": groups,
     }
     config |= _padding(pads, x.shape[1:-1], config)
-    return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
+    return Layer("Conv", config, present(kernel=weight, bias=bias), (x,), op.outputs, "conv")
 
 
 def _first(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer | None:
@@ -135,7 +136,7 @@ def _first(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer 
         "feature_group_count": groups,
     }
     config |= _padding(pads, x.shape[2:], config)
-    return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
+    return Layer("Conv", config, present(kernel=weight, bias=bias), (x,), op.outputs, "conv")
 
 
 def _padding(pads: RuntimeValue, sizes: Sequence[Dim], config: Parameters) -> dict[str, Option]:
@@ -188,11 +189,7 @@ def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> L
     }
     if matcher.weights.channels_last:
         weight = matcher.weights.weight(parameter, (*range(2, rank + 2), 1, 0))
-    return Layer("ConvTranspose", config, _weights(weight, bias), (x,), op.outputs, "conv")
-
-
-def _weights(kernel: Weight, bias: Weight | None) -> dict[str, Weight]:
-    return {"kernel": kernel} | ({"bias": bias} if bias is not None else {})
+    return Layer("ConvTranspose", config, present(kernel=weight, bias=bias), (x,), op.outputs, "conv")
 
 
 def _sizes(sizes: RuntimeValue, rank: int) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ Before and after:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -28,48 +29,32 @@ def with_attention_layers(root: Module, accepts: Callable[[Layer], bool]) -> Mod
 
     `accepts` says whether the target has the layer.
     """
-    return _AttentionLayers(accepts).module(root)
+    heads_of = functools.cache(_heads_of)  # calls of one layer have the same weights
 
-
-class _AttentionLayers:
-    def __init__(self, accepts: Callable[[Layer], bool]) -> None:
-        self.accepts = accepts
-        self.done: dict[Module, Module] = {}
-        self.known: dict[Module, _Heads | None] = {}
-
-    def module(self, module: Module) -> Module:
-        if module not in self.done:
-            items = tuple(item for before in module.items for item in self._rewritten(before, module))
-            self.done[module] = module if items == module.items else replace(module, items=items)
-        return self.done[module]
-
-    def _rewritten(self, item: Item, around: Module) -> Iterator[Item]:
-        if not isinstance(item, Call):
+    def rewritten(item: Item, around: Module) -> Iterator[Item]:
+        heads = heads_of(item.module) if isinstance(item, Call) else None
+        if not isinstance(item, Call) or heads is None:
             yield item
             return
-        module = item.module
-        if module not in self.known:
-            self.known[module] = _heads_of(module)
-        heads = self.known[module]
-        if heads is None:
-            yield replace(item, module=self.module(module))
-            return
-        values = dict(zip(module.inputs, item.inputs, strict=True))
+        values = dict(zip(item.module.inputs, item.inputs, strict=True))
         inputs = [values[variable] for variable in heads.inputs]
-        label = module.path_in(around)
         config = {**heads.config, "is_causal": heads.is_causal}
         mask = values[heads.mask] if heads.mask is not None else None
         if heads.is_causal:
             mask = Variable((inputs[0].shape[1], inputs[-1].shape[1]), np.dtype(bool), "mask")
         if mask is not None:
             inputs, config["keywords"] = [*inputs, mask], ("mask",)
+        label = item.module.path_in(around)
         layer = Layer("MultiHeadAttention", config, heads.weights, tuple(inputs), item.outputs, label)
-        if not self.accepts(layer):
-            yield replace(item, module=self.module(module))
-            return
-        if heads.is_causal and mask is not None:
+        if heads.is_causal and mask is not None and accepts(layer):
             yield _triangle(mask, heads.attention)
-        yield layer
+        yield layer if accepts(layer) else item
+
+    return root.changed(
+        lambda module: replace(
+            module, items=tuple(item for before in module.items for item in rewritten(before, module))
+        )
+    )
 
 
 def _triangle(mask: Variable, like: Op) -> Op:

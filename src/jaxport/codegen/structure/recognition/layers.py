@@ -11,22 +11,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import number
+from jaxport.codegen.rewriting.producers import as_tuple, number
 from jaxport.codegen.structure.recognition.convolutions import convolution, rounded_convolution, stored_convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
 from jaxport.codegen.structure.recognition.narrow import NARROW, rounded_linear, rounded_normalization
 from jaxport.codegen.structure.recognition.quantization import (
-    dequantized,
     dynamic_linear,
     quantized_linear,
     stored_embedding,
     stored_linear,
 )
 from jaxport.codegen.structure.recognition.recurrent import recurrent
+from jaxport.codegen.structure.recognition.stored import dequantized
 from jaxport.codegen.structure.recognition.training import dropout, is_of_batch
 from jaxport.codegen.structure.spelling.group_norm_rules import CENTERED, FIRST
-from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.codegen.tree import Layer, Leaf, Op, present
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
 
@@ -47,21 +47,13 @@ class Standardized(NamedTuple):
 
 
 def linear(op: Op, matcher: Matcher) -> Layer | None:
-    out = op.outputs[0]
-    if not out.shape or not isinstance(out.shape[-1], int):
+    product = matcher.product(op)
+    if product is None or not product.x.shape or product.x in matcher.weights.names:
         return None
-    product, bias = matcher.with_bias(op, out.shape[-1])
-    if product.step.name not in ("jnp.matmul", "@") or product.step.kwargs:
+    kernel = matcher.parameter(product.kernel) or dequantized(product.kernel, product.op.step.node, matcher.made)
+    if kernel is None or len(kernel.shape) != 2 or not are_of_type(product.x, kernel, product.bias):
         return None
-    x, kernel = product.step.args
-    weight = matcher.parameter(kernel) or dequantized(kernel, product.step.node, matcher.made)
-    if weight is None or len(weight.shape) != 2 or not isinstance(x, Variable) or x in matcher.weights.names:
-        return None
-    if not are_of_type(x, weight, bias) or len(x.shape) < 1 or product.outputs[0].shape != out.shape:
-        return None
-    weights = {"kernel": weight} | ({"bias": bias} if bias is not None else {})
-    config = {"in_features": weight.shape[0], "out_features": weight.shape[1]}
-    return Layer("Linear", config, weights, (x,), (out,), "linear")
+    return product.layer("Linear", {"in_features": kernel.shape[0], "out_features": kernel.shape[1]}, kernel=kernel)
 
 
 def embedding(op: Op, matcher: Matcher) -> Layer | None:
@@ -120,7 +112,7 @@ def normalization(op: Op, matcher: Matcher) -> Layer | None:
         x, epsilon, centered = standardized
         if x.shape != out.shape or x.dtype != out.dtype or (bias is not None and not centered):
             return None
-        weights = {"scale": weight} | ({"bias": bias} if bias is not None else {})
+        weights = present(scale=weight, bias=bias)
         kind = "LayerNorm" if centered else "RMSNorm"
         config = {"num_features": size, "epsilon": epsilon}
         return Layer(kind, config, weights, (x,), (out,), "norm")
@@ -146,7 +138,7 @@ def _in_single_precision(op: Op, matcher: Matcher) -> Layer | None:
             return None
         if not are_of_type(x, weight, bias) or (bias is not None and not standardized.centered):
             return None
-        weights = {"scale": weight} | ({"bias": bias} if bias is not None else {})
+        weights = present(scale=weight, bias=bias)
         config = {"num_features": size, "epsilon": standardized.epsilon, "in_single": True}
         return Layer("LayerNorm" if standardized.centered else "RMSNorm", config, weights, (x,), (out,), "norm")
     return None
@@ -159,8 +151,7 @@ def _standardized(value: RuntimeValue, matcher: Matcher) -> Standardized | None:
         x, epsilon = (bound["x"], number(bound["epsilon"])) if bound is not None else (None, None)
         if bound is None or epsilon is None or not isinstance(x, Variable):
             continue
-        axes = bound["axes"] if isinstance(bound["axes"], tuple) else (bound["axes"],)
-        if axes in ((-1,), (len(x.shape) - 1,)):
+        if as_tuple(bound["axes"]) in ((-1,), (len(x.shape) - 1,)):
             return Standardized(x, epsilon, text == CENTERED)
     return None
 

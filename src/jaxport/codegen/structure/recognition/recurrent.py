@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import number
+from jaxport.codegen.rewriting.producers import as_tuple, number
 from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.resolving.graph import Attribute
@@ -181,7 +181,7 @@ class Packed:
         if rows is None or (is_matrix and first.shape[-1] != value.shape[-1]):
             return None
         if moved.step.name == "":
-            index = others[0] if isinstance(others[0], tuple) else (others[0],)
+            index = as_tuple(others[0])
             return (
                 rows[index] if len(index) <= rows.ndim and all(isinstance(one, int | slice) for one in index) else None
             )
