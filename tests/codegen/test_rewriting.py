@@ -110,6 +110,7 @@ TRUE = np.array([[True, False, True], [False, True, False]])
 CUBE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 TABLE = np.array([[0.0, 2.5, -1.5, 7.25], [-3.25, 0.5, 0.5, -9.0]], np.float32)
 DIVISORS = np.array([[1.5, -2.0, 0.75, 3.0], [-0.5, 2.0, -2.0, 4.0]], np.float32)
+OTHERS = np.array([[-0.0, 0.0, -1.5], [1.0, -np.inf, 7.25]], np.float32)
 ROW = HostValue(np.float32([2.0]))
 THREE = HostValue(np.int32(3))
 
@@ -192,6 +193,11 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "x": TABLE, "i": np.asarray(-5, np.int32), "size": 4, "last": 2, "length": 2, "options": {"axis": 1},
     },
     "jnp.bitwise_not(jnp.bitwise_not(x))": {"x": WHOLE},
+    **{text: {"x": WHOLE, "y": np.int32([0, 3, -1, -3, 2, -1, -1])} for text in AS_WRITTEN.texts if "none | " in text},
+    **{text: {"y": OTHERS} for text, made in AS_WRITTEN.texts.items() if made in ("jnp.logaddexp(x, y)", "jnp.hypot(x, y)")},
+    **{text: {"x": TABLE * 0.3, "pi": np.float32(np.pi)} for text, made in AS_WRITTEN.texts.items() if made == "jnp.sinc(x)"},
+    **{text: {"y": OTHERS, "pi": np.float32(np.pi), "half": np.float32(np.pi / 2)} for text in AS_WRITTEN.texts if "arctan" in text},
+    "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)": {"x": CUBE, "i": 1, "a": 2, "j": -2, "b": 0},
 }  # fmt: skip
 """Values for the names of patterns; `x` is some floats."""
 

@@ -138,8 +138,48 @@ AS_WRITTEN.rewrite(
     "x // y", when=is_like,
 )  # fmt: skip
 
+# Division of integers, whose divisors exports keep from zero and from -1: by zero, `x % y` is 0, as modulo 1
+
+AS_WRITTEN.rewrite(
+    "jnp.where((none := (n == 0)), x, x % jnp.where(none | (n == -1), 1, (n := jnp.where(y == 0, 1, y))))", "x % y",
+    when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
+)  # fmt: skip
+AS_WRITTEN.rewrite(  # not `x // y`, which is 0 for NumPy's arrays where `y` is
+    "jnp.where(~(jnp.sign(x) == jnp.sign(y)) & ~(jnp.where((none := (y == 0)), x, x - whole * n) == 0), q - 1, (q := jnp.where(none, -1,"
+    " jnp.where((minus := (y == -1)), -x, (whole := helper.quotient(x, (n := jnp.where(none | minus, 1, y))))))))",
+    "jnp.floor_divide(x, y)", when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
+)  # fmt: skip
+
 # Elementwise functions
 
+AS_WRITTEN.rewrite(
+    "x * jnp.where((rounded := (s == 1) | (s == inf)), 1, jnp.log((s := x + 1)) / jnp.where(rounded, 1, s - 1))", "jnp.log1p(x)",
+    when=is_single,
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where(jnp.isnan((d := x - y)), x + y, jnp.maximum(x, y) + jnp.log1p(jnp.exp(-jnp.abs(d))))", "jnp.logaddexp(x, y)",
+    when=is_single,
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where(((a := jnp.abs(x)) == inf) | ((b := jnp.abs(y)) == inf), inf, jnp.where((none := (most == 0)), most,"
+    " most * jnp.sqrt((r := jnp.minimum(a, b) / jnp.where(none, 1, (most := jnp.maximum(a, b)))) * r + 1)))",
+    "jnp.hypot(x, y)", when=is_single,
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where((zero := (x == 0)), p * 0 + 1, jnp.sin(c) / (c := jnp.where(zero, 1, (p := x * pi))))", "jnp.sinc(x)",
+    when=lambda pi, out: is_single(out) and _is_rounded(pi, math.pi),
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where(jnp.isnan(x) | jnp.isnan(y), nan, jnp.where((y < 0) | (1 / y < 0), -v, (v := jnp.where((x < 0) | (1 / x < 0), pi - u,"
+    " (u := jnp.where((a := jnp.abs(y)) > (b := jnp.abs(x)), half - t, (t := jnp.arctan(jnp.where(jnp.abs(least) == inf, 1,"
+    " (least := jnp.minimum(a, b)) / jnp.where(most == 0, 1, (most := jnp.maximum(a, b))))))))))))",
+    "jnp.arctan2(y, x)", when=lambda pi, half, out: is_single(out) and _is_rounded(pi, math.pi) and _is_rounded(half, math.pi / 2),
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where((inner := ((a := jnp.abs(x)) > 0) & (a < inf)), jnp.sign(x) * ((e := jnp.exp(jnp.log(c) / 3))"
+    " - (e - (c := jnp.where(inner, a, 1)) / (e * e)) / 3), x)", "jnp.cbrt(x)",
+    when=lambda x, out: is_like(x, out) and is_single(out),
+)  # fmt: skip
 AS_WRITTEN.rewrite("-nn.softplus(-x)", "nn.log_sigmoid(x)")
 AS_WRITTEN.rewrite("jnp.clip(x, 0, 6)", "nn.relu6(x)", when=is_like)
 AS_WRITTEN.rewrite("jnp.where(x > 1, 1, jnp.where(x < -1, -1, x))", "nn.hard_tanh(x)", when=is_like)

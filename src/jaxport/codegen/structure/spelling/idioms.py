@@ -307,6 +307,11 @@ AS_WRITTEN.rewrite(
     shift=lambda x, behind, before, options, out: _shift(x, behind, before, options.get("axis", 0) % len(out.shape)),
 )  # fmt: skip
 
+AS_WRITTEN.rewrite(
+    "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)", "jnp.roll(x, (i, j), axis=(a, b))",
+    when=lambda a, b: isinstance(a, int) and isinstance(b, int) and a != b,
+)  # fmt: skip
+
 
 @AS_WRITTEN.on("jnp.concatenate")
 def stacked(step: Step, rewriting: StepRewriting) -> Step | None:
