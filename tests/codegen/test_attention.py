@@ -276,7 +276,7 @@ HELPED = {
     ),
     "the keys behind, and a mask": (
         attention(f"{CAPPED} {BEHIND} b = Where(mask, s, low) m = Where(c, b, low) {WEIGHTED}", *CAUSAL, "bool[batch, 1, length, length] c"),
-        "mask=jnp.logical_and(c, jnp.expand_dims(positions, 1) >= positions), scale=1.0, softcap=4.0",
+        "mask=c, scale=1.0, is_causal=True, softcap=4.0",
     ),
     "a soft cap, and fewer heads of keys": (
         attention(

@@ -168,7 +168,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "x": CUBE, "_": [(6, 4), (2, 3, 4)], "kernel": np.eye(4, dtype=np.float32), "bias": np.arange(4, dtype=np.float32),
     },
     "kernel @ jnp.transpose(x, (0, 2, 1))": {"x": CUBE, "kernel": np.arange(8, dtype=np.float32).reshape(2, 4)},
-    "~(x == x)": {}, "jnp.reshape(x, _)[0]": {"x": np.asarray(3, np.int32), "_": [(1,)]},
+    "x != x": {}, "~(x == y)": {"y": FLOATS[::-1]}, "jnp.reshape(x, _)[0]": {"x": np.asarray(3, np.int32), "_": [(1,)]},
     "jnp.max(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 1}},
     "jnp.min(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 0, "keepdims": True}},
     "jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z := jnp.where(jnp.isnan(x), 0, x)))))": {
@@ -354,7 +354,7 @@ def test_where_negative_zero_cannot_be(written: str) -> None:
 
 
 TRUTH = {
-    "jnp.arange(count) < 0": False, "n % three >= 0": True, "jnp.arange(count) < count": True, "x < 0": None, "n < 0": None,
+    "jnp.arange(count) < 0": False, "n % three >= 0": True, "n != n": False, "jnp.arange(count) != minus": True, "jnp.arange(count) < count": True, "x < 0": None, "n < 0": None,
     "jnp.abs(x) >= 0": None, "jnp.where(n < 0, n, n) < 0": None, "jnp.arange(one_, count) < 1": False, "jnp.arange(count, one_, minus) < 1": False, "~(jnp.arange(count) < 0)": True,
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ __all__ = ["diagonal_of", "is_never_negative_zero", "truth_of"]
 
 OPERATORS: Mapping[str, str] = {
     "+": "Add", "-": "Sub", "*": "Mul", "/": "Div", "%": "Mod", "<": "Less", "<=": "LessOrEqual", ">": "Greater",
-    ">=": "GreaterOrEqual", "==": "Equal", "&": "And", "jnp.logical_and": "And", "~": "Not", "jnp.logical_not": "Not",
+    ">=": "GreaterOrEqual", "==": "Equal", "!=": "Equal", "&": "And", "jnp.logical_and": "And", "~": "Not", "jnp.logical_not": "Not",
     "jnp.minimum": "Min", "jnp.maximum": "Max", "jnp.abs": "Abs", "jnp.exp": "Exp", "jnp.where": "Where", "astype": "Cast",
     "nn.sigmoid": "Sigmoid", "nn.softmax": "Softmax", "jnp.arange": "Range", "jnp.transpose": "Transpose",
     "jnp.broadcast_to": "Expand", **dict.fromkeys(("jnp.reshape", "jnp.expand_dims", "jnp.squeeze"), "Reshape"),
@@ -87,6 +87,8 @@ def _of(variable: Variable, step: Step | None, known: Mapping[Variable, Facts]) 
         del args[1:]
     if name is not None and len(args) == (1 if name in UNARY else 3 if name in ("Range", "Where") else 2):
         facts = RULES[name](SeenNode(name, attributes, [_operand(arg, known) for arg in args], dims, dtype))
+    if step.name == "!=" and facts.band is not None:
+        facts = Facts(band=facts.band.inverse())
     never = facts.never_negative_zero or step.name in NEVER_NEGATIVE_ZERO
     return replace(facts, never_negative_zero=never).completed(dtype, dims)
 

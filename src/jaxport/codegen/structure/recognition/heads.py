@@ -8,13 +8,14 @@ Before and after:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Weight
-from jaxport.importer.values.host import RuntimeValue, Shape
+from jaxport.importer.values.host import Dim, RuntimeValue, Shape
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["with_attention_layers"]
@@ -36,6 +37,7 @@ class _AttentionLayers:
         self.accepts = accepts
         self.done: dict[Module, Module] = {}
         self.known: dict[Module, _Heads | None] = {}
+        self.masks: dict[Hashable, Variable] = {}
 
     def module(self, module: Module) -> Module:
         if module not in self.done:
@@ -57,26 +59,36 @@ class _AttentionLayers:
         values = dict(zip(module.inputs, item.inputs, strict=True))
         inputs = [values[variable] for variable in heads.inputs]
         label = module.path_in(around)
-        config = {**heads.config, "is_causal": heads.is_causal}
-        mask = values[heads.mask] if heads.mask is not None else None
+        given = values[heads.mask] if heads.mask is not None else None
+        config = {**heads.config, "is_causal": heads.is_causal and given is None}
+        mask, ops = given, []
         if heads.is_causal:
-            mask = Variable((inputs[0].shape[1], inputs[-1].shape[1]), np.dtype(bool), "mask")
+            shape = inputs[0].shape[1], inputs[-1].shape[1]
+            key = around, given, *map(str, shape)
+            ops = [] if key in self.masks else _masking(given, shape, heads.attention)
+            mask = ops[-1].outputs[0] if ops else self.masks[key]
         if mask is not None:
             inputs, config["keywords"] = [*inputs, mask], ("mask",)
         layer = Layer("MultiHeadAttention", config, heads.weights, tuple(inputs), item.outputs, label)
         if not self.accepts(layer):
             yield replace(item, module=self.module(module))
             return
-        if heads.is_causal and mask is not None:
-            yield _triangle(mask, heads.attention)
+        for op in ops:
+            self.masks[key] = op.outputs[0]
+            yield op
         yield layer
 
 
-def _triangle(mask: Variable, like: Op) -> Op:
-    rows, columns = mask.shape
+def _masking(given: Variable | None, shape: tuple[Dim, Dim], like: Op) -> list[Op]:
+    """Return the operators that make a causal mask, joined with one that is given."""
+    rows, columns = shape
     sizes = (rows,) if rows is columns or rows == columns else (rows, columns)
-    step = Step("call", "jnp.tri", sizes, {"dtype": np.dtype(bool)}, mask, like.step.node)
-    return Op(like.operator, step, (), (mask,))
+    mask = Variable((rows, columns), np.dtype(bool), "mask")
+    steps = [Step("call", "jnp.tri", sizes, {"dtype": np.dtype(bool)}, mask, like.step.node)]
+    if given is not None:
+        whole = Variable((*given.shape[:-2], rows, columns), np.dtype(bool), "mask")
+        steps.append(Step("call", "jnp.logical_and", (given, mask), {}, whole, like.step.node))
+    return [Op(like.operator, step, tuple(reads(step)), (step.outputs,)) for step in steps]
 
 
 class _Heads:
@@ -87,7 +99,7 @@ class _Heads:
       attention: the operator between them.
       inputs: what queries are made of, and what keys and values are made of, if that is another value.
       is_causal: whether a query sees the keys up to its own position only.
-      mask: the input that says which keys each query sees; None if all, or if `is_causal` says it.
+      mask: the input that says which keys each query sees; None if all, or if `is_causal` says it. With both, it says which of those.
     """
 
     def __init__(self, projections: Mapping[str, Layer], attention: Op):
@@ -135,7 +147,7 @@ def _heads_of(module: Module) -> _Heads | None:
     if merged is None or attention is None or len(made) != 5:
         return None
     options, inputs = attention.step.kwargs, {*query.inputs, *key.inputs}
-    if options.keys() not in ({*()}, {"is_causal"}, {"mask"}) or options.get("mask") in inputs:
+    if options.keys() not in ({*()}, {"is_causal"}, {"mask"}, {"mask", "is_causal"}) or options.get("mask") in inputs:
         return None
     inputs |= {options["mask"]} if "mask" in options else set()
     heads = [_of(made, operand, "jnp.reshape") for operand in attention.step.args]

@@ -1,6 +1,6 @@
 """JAX's functions that an export spells out, because ONNX has other operators.
 
-r = fmod(x, 3); where((r < 0) & ~(r == 0), r + 3, r)                   →   x % 3
+r = fmod(x, 3); where((r < 0) & (r != 0), r + 3, r)                   →   x % 3
 take_along_axis(x, top_k(-where(isnan(x), inf, x), n)[1], axis=1)      →   sort(x, axis=1)
 where(arange(n)[:, None] >= arange(m), x, 0)                           →   tril(x)
 """
@@ -119,10 +119,10 @@ def _is_positive(c: RuntimeValue) -> bool:
     return found is not None and 0 < found < math.inf
 
 
-for _negative in ("(r < 0) & ~(r == 0)", "~(r == 0) & ~(jnp.sign(r) == 1)"):
+for _negative in ("(r < 0) & (r != 0)", "(r != 0) & (jnp.sign(r) != 1)"):
     AS_WRITTEN.rewrite(f"jnp.where({_negative}, r + c, (r := jnp.fmod(x, c)))", "x % c",
                        when=lambda x, c, out: is_like(x, out) and _is_positive(c))  # fmt: skip
-for _unequal in ("~((r < 0) == (y < 0)) & ~(r == 0)", "~(r == 0) & ~(jnp.sign(y) == jnp.sign(r))"):
+for _unequal in ("((r < 0) != (y < 0)) & (r != 0)", "(r != 0) & (jnp.sign(y) != jnp.sign(r))"):
     AS_WRITTEN.rewrite(f"jnp.where({_unequal}, r + y, (r := jnp.fmod(x, y)))", "x % y", when=is_like)
 AS_WRITTEN.rewrite(
     "jnp.where(x < 0, -(size := jnp.where(m - f >= 0.5, f + 1, (f := jnp.floor((m := jnp.abs(x)))))), size)",
@@ -130,11 +130,11 @@ AS_WRITTEN.rewrite(
     when=is_like,
 )
 AS_WRITTEN.rewrite(
-    "lax.round(jnp.where(~(r == 0) & ~(jnp.sign(r) == 1), q - 1, (q := (x - (r := jnp.fmod(x, c))) / c)))", "x // c",
+    "lax.round(jnp.where((r != 0) & (jnp.sign(r) != 1), q - 1, (q := (x - (r := jnp.fmod(x, c))) / c)))", "x // c",
     when=lambda x, c, out: is_like(x, out) and _is_positive(c),
 )  # fmt: skip
 AS_WRITTEN.rewrite(
-    "lax.round(jnp.where(~(r == 0) & ~(jnp.sign(y) == jnp.sign(r)), q - 1, (q := jnp.where(y == 0, x, x - (r := jnp.fmod(x, y))) / y)))",
+    "lax.round(jnp.where((r != 0) & (jnp.sign(y) != jnp.sign(r)), q - 1, (q := jnp.where(y == 0, x, x - (r := jnp.fmod(x, y))) / y)))",
     "x // y", when=is_like,
 )  # fmt: skip
 
@@ -145,7 +145,7 @@ AS_WRITTEN.rewrite(
     when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
 )  # fmt: skip
 AS_WRITTEN.rewrite(  # not `x // y`, which is 0 for NumPy's arrays where `y` is
-    "jnp.where(~(jnp.sign(x) == jnp.sign(y)) & ~(jnp.where((none := (y == 0)), x, x - whole * n) == 0), q - 1, (q := jnp.where(none, -1,"
+    "jnp.where((jnp.sign(x) != jnp.sign(y)) & (jnp.where((none := (y == 0)), x, x - whole * n) != 0), q - 1, (q := jnp.where(none, -1,"
     " jnp.where((minus := (y == -1)), -x, (whole := helper.quotient(x, (n := jnp.where(none | minus, 1, y))))))))",
     "jnp.floor_divide(x, y)", when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
 )  # fmt: skip
