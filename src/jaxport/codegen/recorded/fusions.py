@@ -392,11 +392,11 @@ def _hides_nothing(mask: Mask, known: Knowledge) -> bool:
 
 
 def _apart(mask: Mask, axes: Axes, known: Knowledge) -> list[Mask]:
-    """Return the masks that one of several conditions is, if one of them hides the keys behind each query; or the mask itself."""
+    """Return both masks that a mask of two conditions is, if one of them hides the keys behind each query; or the mask itself."""
     if mask.numbers is None or not all(map(math.isfinite, mask.numbers)):
         return [mask]
     operands = mask.seen.operands("And" if mask.numbers[0] == 0 else "Or") or []
-    parts = [part for one in operands for part in _apart(replace(mask, seen=one), axes, known)]
+    parts = [replace(mask, seen=one) for one in operands]
     return parts if any(part.is_causal(axes, known) for part in parts) else [mask]
 
 

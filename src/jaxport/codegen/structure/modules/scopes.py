@@ -176,7 +176,9 @@ def move_unplaced(
             if not read and any(called(path) in repeated for path in moved):
                 continue
         else:
-            moved = around([*(makers[variable] for variable in operands), *(reader for v in read for reader in readers[v])])
+            moved = around(
+                [*(makers[variable] for variable in operands), *(reader for v in read for reader in readers[v])]
+            )
         calls[op], chains[op] = moved, tuple(map(called, moved))
 
 
