@@ -470,6 +470,20 @@ IDIOMS = {
         ),
         "jnp.where(x > 0.5, 1.0, ",
     ),
+    "a number in each element": (
+        spelled("s = Shape(x) o = ConstantOfShape<value = float[1] {2}>(s) y = Min(x, o)", X),
+        "return jnp.minimum(x, 2.0)",
+    ),
+    "windows of each image": (
+        spelled(
+            "s = Shape<end = 1>(x) w = Constant<value_ints = [3, 1]>() f = Concat<axis = 0>(s, w) i = Constant<value_ints = [0]>() "
+            "u = Unsqueeze(v, i) e = Expand(u, f) m = Constant<value_ints = [-1, 8]>() y = Reshape(e, m)",
+            X,
+            output="float[rows, 8]",
+            weights=f"float[3, 8] v = {{{', '.join(map(str, range(24)))}}}",
+        ),
+        "jnp.tile(self.table[...], (batch, 1))",
+    ),
     "softmax": (
         spelled(f"axis = Constant<value_ints = [-1]>() {SHIFTED} y = Div(e, n)", X),
         "nn.softmax(x, axis=-1)",

@@ -59,6 +59,11 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any], list[np.ndarray], str]] = 
     "flip": (lambda x: jnp.flip(x, 0), [N8], [TABLE], "x[::-1]"),
     "repeat": (lambda x: jnp.repeat(x, 3, axis=1), [N8], [TABLE], "jnp.repeat(x, 3, axis=1)"),
     "tril": (jnp.tril, [N8], [TABLE], "jnp.tril(m)"),
+    "tril of known sizes": (lambda x: jnp.where(np.tri(5, 8, 1, bool), x, 0), [(5, 8)], [TABLE], "jnp.tril(x, 1)"),
+    "triu of known sizes": (lambda x: jnp.where(np.tri(5, 8, 1, bool), 0, x), [(5, 8)], [TABLE], "jnp.triu(x, 2)"),
+    "norm that keeps its axis": (
+        lambda x: x / jnp.linalg.norm(x, axis=1, keepdims=True), [N8], [TABLE], "x / jnp.linalg.norm(x, axis=1, keepdims=True)",
+    ),
     "tril below": (lambda x: jnp.tril(x, -2), [N8], [TABLE], "jnp.tril(x, -2)"),
     "triu": (jnp.triu, [N8], [TABLE], "jnp.triu(m)"),
     "triu above": (lambda x: jnp.triu(x, 2), [N8], [TABLE], "jnp.triu(x, 2)"),

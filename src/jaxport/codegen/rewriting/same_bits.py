@@ -139,7 +139,7 @@ SAME_BITS.rewrite("jnp.where(c, x, y)", "y", when=lambda c, rewriting: truth_of(
 # Arithmetic
 
 
-@SAME_BITS.on("+", "-", "*", "/")
+@SAME_BITS.on("+", "-", "*", "/", "jnp.minimum", "jnp.maximum", "<", "<=", ">", ">=", "==", "!=")
 def broadcast(step: Step, rewriting: StepRewriting) -> Step | None:
     """`x + expand_dims(b, 0)` is `x + b`: axes of one element are added in front, and one element meets any shape.
 

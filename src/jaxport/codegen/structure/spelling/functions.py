@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxport.codegen.rewriting.known import diagonal_of
+from jaxport.codegen.rewriting.known import diagonal_of, triangle_of
 from jaxport.codegen.rewriting.patterns import bindings, pattern, view
 from jaxport.codegen.rewriting.producers import Producers, axes_of, is_like, is_number, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
@@ -225,8 +225,8 @@ AS_WRITTEN.rewrite(
     "jnp.log(jnp.sum(jnp.exp(x - most), axis=axes, keepdims=True)) + (most := jnp.max(x, axis=axes, keepdims=True))",
     "nn.logsumexp(x, axis=axes, keepdims=True)",
 )
-AS_WRITTEN.rewrite("jnp.sqrt(jnp.sum(x * x, axis=axis, **options))", "jnp.linalg.norm(x, axis=axis, **options)",
-                   when=lambda x, axis: isinstance(axis, int) and x.dtype == np.float32)  # fmt: skip
+AS_WRITTEN.rewrite("jnp.sqrt(jnp.sum(x * x, axis=axes, **options))", "jnp.linalg.norm(x, axis=axis, **options)", when=is_single,
+                   axis=lambda axes: axes[0] if isinstance(axes, tuple) and len(axes) == 1 else axes if isinstance(axes, int) else None)  # fmt: skip
 for _name in ("jnp.argmax", "jnp.argmin", "jnp.prod"):
     AS_WRITTEN.rewrite(f"{_name}(x, keepdims=False, **options)", f"{_name}(x, **options)")
 AS_WRITTEN.rewrite("jnp.mean((d := x - jnp.mean(x, axis=whole, keepdims=True)) * d, axis=axes)", "jnp.var(x, axis=axes)",
@@ -382,11 +382,35 @@ def _are_sizes(one: Sequence[Dim], other: Sequence[Dim]) -> bool:
     return len(one) == len(other) and all(bool(a == b) for a, b in zip(one, other, strict=True))
 
 
+@AS_WRITTEN.on("jnp.reshape")
+def tiled(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`broadcast_to(x, (3, n, m)).reshape(3 * n, m)`, of one `x` of shape `(1, n, m)`, is `tile(squeeze(x, 0), (3, 1))`."""
+    spread = rewriting.producers.step(step.args[0], "jnp.broadcast_to")
+    x, out = spread.args[0] if spread is not None else None, step.outputs
+    if spread is None or not isinstance(x, Variable | HostValue) or not 1 < len(x.shape) == len(spread.outputs.shape):
+        return None
+    (times, rows, *rest), (one, *own) = spread.outputs.shape, x.shape
+    if (
+        one != 1
+        or times == 1
+        or rows == 1
+        or not _are_sizes([rows, *rest], own)
+        or not _are_sizes(out.shape, [times * rows, *rest])
+    ):
+        return None
+    part = (
+        HostValue(x.data[0], x.dtype, x.name)
+        if isinstance(x, HostValue)
+        else rewriting.call(step, "jnp.squeeze", (x, (0,)), own)
+    )
+    return in_place(step, "jnp.tile", part, (times, *[1] * len(rest)))
+
+
 @AS_WRITTEN.on("jnp.where")
 def triangle(step: Step, rewriting: StepRewriting) -> Step | None:
     """`where(arange(n)[:, None] >= arange(m), x, 0)` is `tril(x)`, and the other way around `triu(x, 1)`."""
     condition, *choices = step.args
-    if len(step.args) != 3 or not isinstance(condition, Variable) or len(step.outputs.shape) < 2:
+    if len(step.args) != 3 or not isinstance(condition, Variable | HostValue) or len(step.outputs.shape) < 2:
         return None
     for place, x in enumerate(choices):
         zero = choices[1 - place]
@@ -401,6 +425,13 @@ def triangle(step: Step, rewriting: StepRewriting) -> Step | None:
             is_upper, last = not is_upper, (last - 1 if is_upper else last + 1)
         return in_place(step, "jnp.triu" if is_upper else "jnp.tril", x, *([last] if last else []))
     return None
+
+
+AS_WRITTEN.rewrite(
+    "jnp.where(upper, x, y)", "jnp.where(lower, y, x)",
+    lower=lambda upper: HostValue(~upper.data, name=upper.name) if isinstance(upper, HostValue) and (triangle_of(upper) or [False])[0]
+    and upper.dtype == bool else None,
+)  # fmt: skip
 
 
 def _moves_inside(

@@ -226,7 +226,10 @@ def squeezed_reduction(step: Step, rewriting: StepRewriting) -> Step | None:
     return Step(kept.form, kept.name, kept.args, options, step.outputs, step.node)
 
 
-AS_WRITTEN.rewrite("jnp.reshape(jnp.reshape(x, _), shape)", "jnp.reshape(x, shape)")
+for _view in ("jnp.reshape", "jnp.expand_dims", "jnp.squeeze"):
+    AS_WRITTEN.rewrite(
+        f"jnp.reshape({_view}(x, _), shape)", "jnp.reshape(x, shape)", when=lambda x: isinstance(x, Variable)
+    )
 
 
 def sizes_as_written(shape: Sequence[Dim]) -> list[Dim]:
