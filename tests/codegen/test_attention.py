@@ -77,6 +77,7 @@ def printed(model: onnx.ModelProto, folder: Path) -> str:
 
 
 CAUSAL = ("float[batch, 2, length, 4] q", "float[batch, 2, length, 4] k")
+SQUARE = "bool[batch, 1, length, length] c"
 MASKED = {
     "scores are replaced": (masked("m = Where(mask, s, low)", MASK), "mask=mask"),
     "scores are replaced elsewhere": (masked("m = Where(mask, low, s)", MASK), "mask=jnp.logical_not(mask)"),
@@ -111,6 +112,24 @@ MASKED = {
         "is_causal=True",
     ),
     "a band of known sizes, by infinity": (masked(f"{BAND} m = Where(mask, s, low)", low="-inf"), "mask="),
+    "the keys behind, and a mask": (
+        masked(f"{BEHIND} both = And(mask, c) m = Where(both, s, low)", *CAUSAL, SQUARE),
+        "mask=c, scale=0.25, is_causal=True",
+    ),
+    "the keys behind, and one of two masks": (
+        masked(f"{BEHIND} later = Not(mask) one = Or(later, c) m = Where(one, low, s)", *CAUSAL, SQUARE),
+        "mask=jnp.logical_not(c), scale=0.25, is_causal=True",
+    ),
+    "the keys behind, between two masks": (
+        masked(
+            f"{BEHIND} axes = Constant<value_ints = [0, 1]>() wide = Unsqueeze(mask, axes) first = And(c, wide) both = And(first, d) "
+            "m = Where(both, s, low)",
+            *CAUSAL,
+            SQUARE,
+            "bool[batch, 1, length, length] d",
+        ),
+        "mask=jnp.logical_and(c, d), scale=0.25, is_causal=True",
+    ),
     "the keys behind, by addition": (
         masked(f"{BEHIND} b = Where(mask, nothing, low) m = Add(s, b)", *CAUSAL, low="-inf"),
         "is_causal=True",
@@ -276,7 +295,7 @@ HELPED = {
     ),
     "the keys behind, and a mask": (
         attention(f"{CAPPED} {BEHIND} b = Where(mask, s, low) m = Where(c, b, low) {WEIGHTED}", *CAUSAL, "bool[batch, 1, length, length] c"),
-        "mask=jnp.logical_and(c, jnp.expand_dims(positions, 1) >= positions), scale=1.0, softcap=4.0",
+        "mask=c, scale=1.0, is_causal=True, softcap=4.0",
     ),
     "a soft cap, and fewer heads of keys": (
         attention(

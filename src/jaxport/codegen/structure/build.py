@@ -186,12 +186,12 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
         for item in module.items:
             if isinstance(item, Call):
                 visit(item.module, inside)
-            elif isinstance(item, Layer) and item.outputs in owners:
+                continue
+            if isinstance(item, Layer) and item.outputs in owners:
                 chains_of_readers.setdefault(owners[item.outputs], []).append(inside)
-            elif isinstance(item, Op):
-                for variable in item.inputs:
-                    if variable in weights.names:
-                        chains_of_readers.setdefault(variable, []).append(inside)
+            for variable in item.inputs:  # a layer may be called on a parameter
+                if variable in weights.names:
+                    chains_of_readers.setdefault(variable, []).append(inside)
 
     visit(root, ())
     kept: dict[Module, dict[Variable, Weight | Tie]] = {}

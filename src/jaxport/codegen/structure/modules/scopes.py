@@ -156,7 +156,8 @@ def move_unplaced(
 ) -> None:
     """Move operators that the file has no place for into the modules around their operands, or into those of their readers.
 
-    Fewer values cross the border of a module so: parts of one value into the module that reads them. What combines the
+    Fewer values cross the border of a module so: parts of one value into the module that reads them. Where as many go in as
+    come out, it is the module around both. What combines the
     results of two calls of a module, or is computed of the last one only, stays outside of it: `calls` has the chains that
     tell calls apart, and `repeated` the modules that are called several times.
     """
@@ -180,7 +181,9 @@ def move_unplaced(
             if not read and any(called(path) in repeated for path in moved):
                 continue
         else:
-            continue
+            moved = around(
+                [*(makers[variable] for variable in operands), *(reader for v in read for reader in readers[v])]
+            )
         calls[op], chains[op] = moved, tuple(map(called, moved))
 
 
