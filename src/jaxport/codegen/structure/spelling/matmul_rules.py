@@ -53,7 +53,9 @@ def _is_of_product(
     )
 
 
-AS_WRITTEN.rewrite("(product := x @ w) + residual + bias", "product + bias + residual", when=_is_of_product)
+AS_WRITTEN.rewrite(
+    "(product := x @ w) + residual + bias", "(product := product + bias) + residual", when=_is_of_product
+)
 
 
 def _is_of_columns(kernel: RuntimeValue, x: RuntimeValue, rewriting: StepRewriting) -> bool:
