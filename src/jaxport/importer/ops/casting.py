@@ -35,6 +35,8 @@ def converted(x: Tensor, dtype: np.dtype, saturate: int = 1, round_mode: str = "
         return to_power_of_two(x, saturate, round_mode)
     if dtype.name in NARROW_INTEGERS and x.dtype.kind != "i":
         x = cast(x, np.int32)
+    if dtype.name.startswith("float8") and x.dtype.name in NARROW_INTEGERS:  # JAX compares no such integers with floats
+        x = cast(x, np.float32)
     if dtype.name.startswith("float8") and saturate:
         limit = float(ml_dtypes.finfo(dtype).max)
         x = jnp.clip(x, -limit, limit)

@@ -171,13 +171,6 @@ pub fn erf_inv<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     (x.clone() * sum).mask_where(edge, x * f32::INFINITY)
 }
 
-/// The same bits as numbers of another type of the same width: `lax.bitcast_convert_type`.
-pub fn bitcast<const D: usize, K: Basic, L: Basic>(x: Tensor<D, K>, dtype: DType) -> Tensor<D, L> {
-    let device = x.device();
-    let (bytes, shape, _) = x.into_data().into_parts();
-    Tensor::from_data(TensorData::from_bytes(bytes, shape, dtype), (&device, dtype))
-}
-
 /// `log(1 + exp(x))`, without an overflow where `x` is large: `jax.nn.softplus`.
 pub fn softplus<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.clone().clamp_min(0) + (-x.abs()).exp().log1p()

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules.elementwise import converted
+from jaxport.codegen.burn.rules.casting import converted
 from jaxport.codegen.burn.rules.registry import Outs, primitive
 from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, permuted, without_axes
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
