@@ -45,6 +45,7 @@ def step(
     late=False,
     limited=False,
     compared=False,
+    summed=None,
 ):
     """A decoder's step of one layer, whose attention is spelled out."""
     rng = np.random.default_rng(0)
@@ -96,7 +97,12 @@ def step(
             seen = seen & (whole[:, None, :] != 0)
         if compared:
             seen = jnp.where(seen, 0.0, low) == 0
-        scores = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], scores, low)
+        if summed is not None:
+            mask = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], 0, low).astype(scores.dtype)
+            added = (mask if mask.ndim == 2 else mask[:, 0]) + summed(keys[None, None], total).astype(scores.dtype)
+            scores = scores + added.reshape(-1, groups, HEADS // groups, *added.shape[-2:])
+        else:
+            scores = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], scores, low)
         if late:
             scores = scores + (1 - whole[:, None, None, None].astype(scores.dtype)) * -1e4
         if limited:
@@ -126,6 +132,11 @@ def reason(result):
     return next(report.text for report in result.pass_reports if report.name == "cached_attention")
 
 
+def slopes(keys, total):
+    """ALiBi: a head's slope times the distance to the last key."""
+    return 0.5 ** jnp.arange(1, HEADS + 1)[:, None, None] * (keys - total + 1)
+
+
 KINDS = {
     "plain": {"padded": False},
     "padded": {},
@@ -141,6 +152,8 @@ KINDS = {
     "limited": {"late": True, "limited": True},
     "compared": {"compared": True},
     "distances": {"see": lambda keys, queries, ids: (queries - keys >= 0) & (queries - keys < 3)},
+    "slopes in the mask": {"summed": slopes},
+    "slopes of one group": {"summed": slopes, "groups": 1},
 }
 
 

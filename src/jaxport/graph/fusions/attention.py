@@ -158,7 +158,7 @@ class Attended:
         """Return how a mask gets the axes of the scores, of one element where it has none; None if it cannot."""
         heads, group = self.axes.heads, self.axes.group
         own = atoms(seen.axes, [heads, group])
-        is_partial = group is not None and (heads in own) != (group in own)
+        is_partial = None not in (heads, group) and (heads in own) != (group in own)
         other = self.axes.heads if self.axes.are_windows_heads else self.axes.batch
         is_partial = is_partial or (self.axes.windows is not None and (self.axes.windows in own) != (other in own))
         return None if is_partial else self._arrangement(seen, self.axes.scores)
