@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,7 +57,9 @@ def attention(model: ir.Model) -> str:
 
     def find(node: ir.Node) -> Fusion | str | None:
         whole = recognized(node)
-        return either(whole, lambda whole: _fusion(whole, opset, known)) if isinstance(whole, Attended) else whole
+        if not isinstance(whole, Attended):
+            return whole
+        return behind_views(node, whole, lambda one: either(one, lambda one: _fusion(one, opset, known)))
 
     return fuse(model, find, ANCHOR)
 
@@ -176,6 +178,28 @@ def either(whole: Attended, fusion: Callable[[Attended], Fusion | str]) -> Fusio
     return further if isinstance(further, Fusion) else found
 
 
+def behind_views(
+    node: ir.Node, whole: Attended, fusion: Callable[[Attended], Fusion | str | None]
+) -> Fusion | str | None:
+    """Return the fusion of the attention that a product ends; where its batch has the heads, that of a view which tells them apart."""
+    found = fusion(whole)
+    if isinstance(found, Fusion) and not whole.axes.are_merged:
+        return found
+    seen = [recognized(node, view) for view in _views(node.outputs[0])]
+    further = [fusion(one) for one in seen if isinstance(one, Attended)]
+    return next((one for one in further[::-1] if isinstance(one, Fusion)), found)
+
+
+def _views(value: ir.Value) -> Iterator[ir.Value]:
+    """Yield the views of a value that nothing else reads, the nearest first."""
+    while not value.is_graph_output():
+        users = [user for user, _ in value.uses() if not is_op(user, "Shape")]
+        if len(users) != 1 or not is_op(user := users[0], *VIEWS) or user.inputs[0] is not value:
+            return
+        (value,) = user.outputs
+        yield value
+
+
 def recognized(node: ir.Node, view: ir.Value | None = None) -> Attended | str | None:
     """Return the attention that a product ends, the reason why a similar computation is none, or None.
 
@@ -271,12 +295,12 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
         if low is None or not low <= LOW:
             return "what is masked is not a low number"
         masks.append(Mask(condition, (0.0, low) if seen is one else (low, 0.0)))
-    hidden = _hidden_before_scale(seen, keys)
+    summed, biases = _unbiased(seen, keys) or (seen, ())
+    hidden = _hidden_before_scale(summed, keys)
     if isinstance(hidden, str):
         return hidden
-    plain, factor, further = hidden or (seen, 1.0, ())
+    plain, factor, further = hidden or (summed, 1.0, ())
     masks += further
-    plain, biases = _unbiased(plain, keys) or (plain, ())
     bounded, softcap = uncapped(plain)
     scaled, scale = unscaled(bounded)
     scale *= (softcap or 1.0) * factor
@@ -335,8 +359,11 @@ def _hidden_before_scale(seen: Seen, keys: Axis) -> tuple[Seen, float, tuple[Mas
 
 
 def _unbiased(seen: Seen, keys: Axis) -> tuple[Seen, tuple[Seen, ...]] | None:
-    """Return the product that a value is a sum with, perhaps scaled, and the other terms; None if it has no product."""
+    """Return the product that a value is a sum with, perhaps scaled, perhaps after a sum, and the other terms; None if it has none."""
     if _unfactored(unrounded(unscaled(uncapped(seen)[0])[0]), keys)[0].is_op("MatMul"):
+        return seen, ()
+    total, factor = unscaled(seen)
+    if factor != 1 and unrounded(total).operands("Add") is not None and _unbiased(total, keys) is not None:
         return seen, ()
     terms = unrounded(seen).operands("Add") or []
     for term, bias in zip(terms, terms[::-1], strict=True):

@@ -26,7 +26,7 @@ import onnx_ir as ir
 from jaxport.graph.arranging import Arrangement
 from jaxport.graph.editing import Dim, dims_of
 from jaxport.graph.fusing import Builder, Fusion, fuse
-from jaxport.graph.fusions.attention import ANCHOR, Attended, heads_merged, recognized
+from jaxport.graph.fusions.attention import ANCHOR, Attended, behind_views, heads_merged, recognized
 from jaxport.graph.fusions.cached_rows import NEW, Cache
 from jaxport.graph.fusions.narrowing import Narrowing
 from jaxport.graph.fusions.scores import uncast_value, unrounded
@@ -67,8 +67,7 @@ def cached_attention(model: ir.Model, terms: Terms) -> str:
         whole = recognized(node)
         if node.graph is not model.graph or not isinstance(whole, Attended):
             return None
-        step = _step(whole, terms)
-        return step.fusion() if isinstance(step, CachedStep) else step
+        return behind_views(node, whole, partial(_found, terms=terms))
 
     report = fuse(model, find, ANCHOR)
     if any(is_cached_attention(node) for node in model.graph):
@@ -257,6 +256,11 @@ def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = ir.DataType.I
 
 
 # Which attention it is
+
+
+def _found(whole: Attended, terms: Terms) -> Fusion | str | None:
+    step = _step(whole, terms)
+    return step.fusion() if isinstance(step, CachedStep) else step
 
 
 def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
