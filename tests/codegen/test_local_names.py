@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from flax import nnx
 
 import jaxport
 from jaxport.importer.names import Framework
+from tests.codegen.structured import check
 
 FRAMEWORKS = ("nnx", "equinox", "burn")
 
@@ -102,3 +104,25 @@ def test_a_structure_with_arguments_has_a_configuration(programs: dict[str, jaxp
     assert re.search(r"Layer\w*Config::new\(12\)\.init\(device\)", code)
     assert re.search(r"pub fn init\(&self, device: &Device\) -> Layer", code)
     assert "Layers::new(device)" not in code.partition("impl Layers {")[2].partition("forward")[0]
+
+
+class Selected(nnx.Module):
+    """A layer with the name of a helper, beside calls of another one if `gathers`."""
+
+    def __init__(self, *, gathers: bool, rngs: nnx.Rngs):
+        self.selected = nnx.Linear(8, 8, rngs=rngs)
+        self.gather_nd = nnx.Linear(8, 8, rngs=rngs)
+        self.gathers = gathers
+
+    def __call__(self, x: jax.Array, at: jax.Array) -> jax.Array:
+        rows = self.gather_nd(self.selected(x)) + self.selected(x)
+        return rows * (jnp.exp(rows[at[:, 0], at[:, 1]]).sum() if self.gathers else 2) * jnp.tanh(rows)
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+@pytest.mark.parametrize("gathers", [False, True])
+def test_only_helpers_that_are_called_keep_their_names(gathers: bool, framework: str, tmp_path: Path) -> None:
+    model = Selected(gathers=gathers, rngs=nnx.Rngs(0))
+    x, at = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32), np.array([[0, 1], [2, -1]], np.int32)
+    code = check(jaxport.to_onnx(model, [x, at]).proto, {"x": x, "at": at}, tmp_path, framework)
+    assert re.search(r"^        selected = self.selected", code, re.MULTILINE), code
