@@ -219,6 +219,7 @@ OTHERS = {
     "groups of a transposed convolution": layer_model(
         "ConvTranspose", [(4, 2, 3, 3)], ("batch", 4, 5, 6), {"group": 2}
     ),
+    "a convolution of four axes": layer_model("Conv", [(2, 2, 2, 2, 2, 2)], ("batch", 2, 3, 3, 3, 2)),
 }
 
 

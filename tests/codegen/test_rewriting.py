@@ -133,7 +133,6 @@ THREE = HostValue(np.int32(3))
 SAMPLES: dict[str, dict[str, Any]] = {
     "x + (zero := 0)": {"x": WHOLE}, "jnp.where(x == 0, 0, x)": {"x": WHOLE},
     **{f"x {one} a {other} b": {"x": WHOLE, "a": THREE, "b": HostValue(np.int32(5))} for one in "+-" for other in "+-"},
-    **{f"{one}(jnp.expand_dims(y, axes), x)": {"y": TRUE, "axes": (0,), "x": TRUE[None]} for one in ("jnp.logical_and", "jnp.logical_or")},
     **{f"{one}(x, jnp.expand_dims(y, axes))": {"y": TRUE, "axes": (0,), "x": TRUE[None]} for one in ("jnp.logical_and", "jnp.logical_or")},
     "x == True": {"x": TRUE}, "x == False": {"x": TRUE}, "x != True": {"x": TRUE}, "x != False": {"x": TRUE},
     "~~x": {"x": TRUE}, "x & True": {"x": TRUE}, "x | False": {"x": TRUE},

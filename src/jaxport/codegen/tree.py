@@ -7,16 +7,30 @@ and the recorded calls that compute it in JAX, which the printers of Python writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
 
-__all__ = ["Call", "Item", "Layer", "Leaf", "Loop", "Module", "Op", "Option", "Tie", "Weight", "present"]
+__all__ = [
+    "Call",
+    "Item",
+    "Layer",
+    "Leaf",
+    "Loop",
+    "Module",
+    "Op",
+    "Option",
+    "Tie",
+    "Weight",
+    "makers_of",
+    "present",
+    "readers_of",
+]
 
 Option: TypeAlias = "bool | int | float | str | tuple[Option, ...] | None"
 """What the constructor of a layer is called with."""
@@ -174,6 +188,21 @@ class Loop:
 
 Leaf = Op | Layer
 Item = Op | Layer | Call | Loop
+Part = TypeVar("Part", bound=Item)
+
+
+def makers_of(items: Iterable[Part]) -> dict[Variable, Part]:
+    """Return the item that makes each value."""
+    return {variable: item for item in items for variable in item.outputs}
+
+
+def readers_of(items: Iterable[Part]) -> dict[Variable, list[Part]]:
+    """Return the items that read each value, each once, in order."""
+    readers: dict[Variable, list[Part]] = {}
+    for item in items:
+        for variable in dict.fromkeys(item.inputs):
+            readers.setdefault(variable, []).append(item)
+    return readers
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,6 +39,14 @@ class Producers:
     made: dict[Variable, Step] = field(default_factory=dict)
     parts: dict[Variable, tuple[Step, int]] = field(default_factory=dict)
     facts: dict[Variable, Facts] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> Producers:
+        """Return those of these steps."""
+        made = cls()
+        for step in steps:
+            made.note(step)
+        return made
 
     def note(self, step: Step) -> None:
         """Record a step."""

@@ -31,9 +31,9 @@ from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned
 from jaxport.codegen.structure.modules.wrappers import without_wrappers
 from jaxport.codegen.structure.operators import operators
 from jaxport.codegen.structure.recognition.heads import with_attention_layers
-from jaxport.codegen.structure.recognition.layers import LayerWeights, recognised
 from jaxport.codegen.structure.recognition.quantization import with_rounding
 from jaxport.codegen.structure.recognition.quantizers import with_quantizers
+from jaxport.codegen.structure.recognition.recognisers import LayerWeights, recognised
 from jaxport.codegen.structure.spelling.rewritten import rewritten
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.errors import InvalidArgument

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxport.codegen.rewriting.steps import JOINS, reads
+from jaxport.codegen.rewriting.steps import JOINS, readers_of, reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.codegen.writing.dialect import LayerLibrary
 from jaxport.codegen.writing.fields import Child, common_name, key_of
 from jaxport.codegen.writing.function_printer import LONGEST_INLINE, leaves, needed, with_inferred_size
 from jaxport.codegen.writing.literals import attribute, call, name, number, restored
 from jaxport.codegen.writing.naming.printer import NamingPrinter
-from jaxport.codegen.writing.naming.values import DESCRIPTIONS, readers_of
+from jaxport.codegen.writing.naming.values import DESCRIPTIONS
 from jaxport.codegen.writing.statements import (
     LONGEST_DISTANT,
     METHODS,

@@ -14,7 +14,7 @@ from jaxport.codegen.rewriting.patterns import Bindings, bindings, pattern
 from jaxport.codegen.rewriting.producers import Producers
 from jaxport.codegen.rewriting.steps import REARRANGING
 from jaxport.codegen.structure.recognition.stored import dequantized
-from jaxport.codegen.tree import Layer, Leaf, Op, Option, Weight, present
+from jaxport.codegen.tree import Layer, Leaf, Op, Option, Weight, makers_of, present, readers_of
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.resolving.graph import BoundNode
@@ -101,17 +101,11 @@ class Matcher:
 
     def __init__(self, ops: Sequence[Op], result: Sequence[Variable], weights: LayerWeights):
         self.weights = weights
-        self.made = {variable: op for op in ops for variable in op.outputs}
-        self.producers = Producers()
-        for op in ops:
-            self.producers.note(op.step)
+        self.made, self.producers = makers_of(ops), Producers.of(op.step for op in ops)
         self.uses = Counter(variable for op in ops for variable in op.inputs)
         self.uses.update(result)
         self.last = {op.step.node: op for op in ops}
-        self.readers: dict[Variable, list[Op]] = {}
-        for op in ops:
-            for variable in op.inputs:
-                self.readers.setdefault(variable, []).append(op)
+        self.readers = readers_of(ops)
 
     def step(self, value: RuntimeValue, *names: str) -> Op | None:
         """Return the operator that makes a value, if it is one of these."""

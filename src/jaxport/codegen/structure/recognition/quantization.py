@@ -50,9 +50,7 @@ def with_rounding(steps: Sequence[Step], results: Iterable[Variable]) -> list[St
     kept = {*results}
     uses = Counter(variable for step in steps for variable in reads(step))
     uses.update(kept)
-    producers = Producers()
-    for step in steps:
-        producers.note(step)
+    producers = Producers.of(steps)
     rounded: dict[Variable, Step] = {}
     same: dict[Variable, Variable] = {}
     done: list[Step] = []

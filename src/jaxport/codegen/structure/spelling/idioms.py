@@ -163,7 +163,6 @@ def _broadcasts_alone(x: RuntimeValue, axes: RuntimeValue, out: Variable) -> boo
 
 for _joined in ("jnp.logical_and", "jnp.logical_or"):
     AS_WRITTEN.rewrite(f"{_joined}(x, jnp.expand_dims(y, axes))", f"{_joined}(x, y)", when=_broadcasts_alone)
-    AS_WRITTEN.rewrite(f"{_joined}(jnp.expand_dims(y, axes), x)", f"{_joined}(y, x)", when=_broadcasts_alone)
 AS_WRITTEN.rewrite("jnp.swapaxes(x, a, b)", "jnp.transpose(x, order)", order=_swapped)
 AS_WRITTEN.rewrite("x.mT", "jnp.transpose(x, order)", order=_swapped)
 
