@@ -386,24 +386,24 @@ def _are_sizes(one: Sequence[Dim], other: Sequence[Dim]) -> bool:
 def tiled(step: Step, rewriting: StepRewriting) -> Step | None:
     """`broadcast_to(x, (3, n, m)).reshape(3 * n, m)`, of one `x` of shape `(1, n, m)`, is `tile(squeeze(x, 0), (3, 1))`."""
     spread = rewriting.producers.step(step.args[0], "jnp.broadcast_to")
-    x, out = spread.args[0] if spread is not None else None, step.outputs
+    x, out = spread.args[0] if spread is not None else None, step.outputs.shape
     if spread is None or not isinstance(x, Variable | HostValue) or not 1 < len(x.shape) == len(spread.outputs.shape):
         return None
     (times, rows, *rest), (one, *own) = spread.outputs.shape, x.shape
-    if (
-        one != 1
-        or times == 1
-        or rows == 1
-        or not _are_sizes([rows, *rest], own)
-        or not _are_sizes(out.shape, [times * rows, *rest])
-    ):
+    if one != 1 or times == 1 or rows == 1 or not _are_sizes([rows, *rest], own) or not out:
         return None
-    part = (
-        HostValue(x.data[0], x.dtype, x.name)
-        if isinstance(x, HostValue)
-        else rewriting.call(step, "jnp.squeeze", (x, (0,)), own)
-    )
-    return in_place(step, "jnp.tile", part, (times, *[1] * len(rest)))
+    if not _are_sizes([times * rows, *_several(rest)], [out[0], *_several(out[1:])]):
+        return None
+    shape = (rows, *out[1:])
+    if isinstance(x, Variable):
+        part = rewriting.call(step, "jnp.reshape", (x, [*shape]), shape)
+    else:
+        part = HostValue(x.data.reshape(shape), x.dtype, x.name)
+    return in_place(step, "jnp.tile", part, (times, *[1] * len(shape[1:])))
+
+
+def _several(shape: Sequence[Dim]) -> list[Dim]:
+    return [size for size in shape if not isinstance(size, int) or size != 1]
 
 
 @AS_WRITTEN.on("jnp.where")
