@@ -22,6 +22,8 @@ from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs.dim_text import parse
 
+__all__ = ["are_bounds", "is_computed"]
+
 # Order
 
 ONE_ZERO = "jnp.where(x == 0, 0, x)"
@@ -181,6 +183,8 @@ AS_WRITTEN.rewrite(
     when=lambda x, out: is_like(x, out) and is_single(out),
 )  # fmt: skip
 AS_WRITTEN.rewrite("-nn.softplus(-x)", "nn.log_sigmoid(x)")
+AS_WRITTEN.rewrite("jnp.minimum(high, jnp.maximum(low, x))", "jnp.clip(x, low, high)",
+                   when=lambda x, low, high, out: is_like(x, out) and out.dtype.kind == "i" and None not in (number(low), number(high)))  # fmt: skip
 AS_WRITTEN.rewrite("jnp.clip(x, 0, 6)", "nn.relu6(x)", when=is_like)
 AS_WRITTEN.rewrite("jnp.where(x > 1, 1, jnp.where(x < -1, -1, x))", "nn.hard_tanh(x)", when=is_like)
 AS_WRITTEN.rewrite("nn.elu(x, 1)", "nn.elu(x)")
@@ -236,7 +240,7 @@ AS_WRITTEN.rewrite("jnp.sqrt(jnp.var(x, axis=axes))", "jnp.std(x, axis=axes)")
 # Lookups
 
 
-def _are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
+def are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
     """Whether indices between two numbers are those of an axis, counted from either end."""
     return isinstance(size, int) and is_number(low, -size) and is_number(high, size - 1)
 
@@ -244,11 +248,12 @@ def _are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
 AS_WRITTEN.rewrite(
     "jnp.where(i == at, jnp.take_along_axis(x, (at := jnp.clip(i, low, high)), axis=axis), nan)", "jnp.take_along_axis(x, i, axis=axis)",
     when=lambda x, i, low, high, axis, out: isinstance(x, Variable) and isinstance(i, Variable) and i.shape == out.shape
-    and out.dtype == np.float32 and _are_bounds(low, high, x.shape[axis]),
+    and out.dtype == np.float32 and are_bounds(low, high, x.shape[axis]),
 )  # fmt: skip
 
 
-def _is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
+def is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
+    """Whether a value is the result of a step, and so an array of JAX."""
     return isinstance(x, Variable) and (x in rewriting.producers.made or x in rewriting.producers.parts)
 
 
@@ -260,13 +265,13 @@ def element(step: Step, rewriting: StepRewriting) -> Step | None:
     """
     text = "jnp.take(x, jnp.clip(i, low, high), axis=axis)"
     found = next(bindings(pattern(text), step, rewriting.producers), None)
-    if found is None or not _is_computed(x := found["x"], rewriting):
+    if found is None or not is_computed(x := found["x"], rewriting):
         return None
     axis, i = found["axis"] % len(x.shape), found["i"]
     if (
         not isinstance(i, Variable)
         or np.dtype(i.dtype).kind != "i"
-        or not _are_bounds(found["low"], found["high"], x.shape[axis])
+        or not are_bounds(found["low"], found["high"], x.shape[axis])
     ):
         return None
     return in_place(step, "", x, (*(slice(None),) * axis, i) if axis else i, form="index")
@@ -278,11 +283,11 @@ def element_of_each_row(step: Step, rewriting: StepRewriting) -> Step | None:
     x, at, batch = step.args
     added = rewriting.producers.step(at, "jnp.expand_dims")
     i = added.args[0] if added is not None else None
-    if batch != 1 or not _is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
+    if batch != 1 or not is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
         return None
     bounded = rewriting.producers.step(i, "jnp.clip")
     inner, low, high = bounded.args if bounded is not None and len(bounded.args) == 3 else (None, None, None)
-    if isinstance(inner, Variable) and _are_bounds(low, high, x.shape[1]):
+    if isinstance(inner, Variable) and are_bounds(low, high, x.shape[1]):
         i = inner
     rows = Variable((x.shape[0],), np.dtype(np.int32))
     positions = rewriting.add(Step("call", "jnp.arange", (x.shape[0],), {}, rows, step.node))
