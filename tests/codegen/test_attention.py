@@ -94,6 +94,18 @@ MASKED = {
         masked("b = Add(s, bias) m = Where(mask, b, low)", MASK, "float[2, 5, 6] bias"),
         "bias=jnp.expand_dims(bias, 0), mask=mask",
     ),
+    "a bias of windows, which are in the axis of the batch": (
+        attention(
+            "four = Constant<value_ints = [-1, 2, 5, 4]>() q4 = Reshape(q5, four) q = Neg(q4) rows = Constant<value_ints = [-1, 2, 6, 4]>() "
+            f"k4 = Reshape(k5, rows) k = Neg(k4) {SCORES} apart = Constant<value_ints = [-1, 3, 2, 5, 6]>() a5 = Reshape(s, apart) m5 = Add(a5, w) "
+            "back = Constant<value_ints = [-1, 2, 5, 6]>() m = Reshape(m5, back) p = Softmax<axis=-1>(m) r = MatMul(p, k) "
+            "five = Constant<value_ints = [-1, 3, 2, 5, 4]>() y = Reshape(r, five)",
+            "float[batch, 3, 2, 5, 4] q5",
+            "float[batch, 3, 2, 6, 4] k5",
+            "float[1, 3, 1, 5, 6] w",
+        ),
+        "bias=jnp.tile(jnp.squeeze(w, 0), (batch, 1, 1, 1)), scale=0.25",
+    ),
     "two masks": (
         masked("b = Where(other, s, low) m = Where(mask, b, low)", MASK, "bool[5, 6] other"),
         "mask=jnp.logical_and(mask, other)",

@@ -240,6 +240,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     **{text: {"y": OTHERS} for text, made in AS_WRITTEN.texts.items() if made in ("jnp.logaddexp(x, y)", "jnp.hypot(x, y)")},
     **{text: {"x": TABLE * 0.3, "pi": np.float32(np.pi)} for text, made in AS_WRITTEN.texts.items() if made == "jnp.sinc(x)"},
     **{text: {"y": OTHERS, "pi": np.float32(np.pi), "half": np.float32(np.pi / 2)} for text in AS_WRITTEN.texts if "arctan" in text},
+    "jnp.minimum(high, jnp.maximum(low, x))": {"x": WHOLE, "low": HostValue(np.int32(-3)), "high": THREE},
     "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)": {"x": CUBE, "i": 1, "a": 2, "j": -2, "b": 0},
 }  # fmt: skip
 """Values for the names of patterns; `x` is some floats."""

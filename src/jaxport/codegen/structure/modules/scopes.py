@@ -177,9 +177,9 @@ def move_unplaced(
             if not read and any(called(path) in repeated for path in moved):
                 continue
         else:
-            moved = around(
-                [*(makers[variable] for variable in operands), *(reader for v in read for reader in readers[v])]
-            )
+            moved = around([*map(makers.__getitem__, operands), *(reader for v in read for reader in readers[v])])
+            if len(moved) <= len(calls[op]):
+                continue
         calls[op], chains[op] = moved, tuple(map(called, moved))
 
 

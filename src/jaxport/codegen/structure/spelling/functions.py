@@ -31,6 +31,8 @@ from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs.dim_text import parse
 
+__all__ = ["are_bounds", "is_computed"]
+
 # Order
 
 ONE_ZERO = "jnp.where(x == 0, 0, x)"
@@ -191,6 +193,8 @@ AS_WRITTEN.rewrite(
     when=lambda x, out: is_like(x, out) and is_single(out),
 )  # fmt: skip
 AS_WRITTEN.rewrite("-nn.softplus(-x)", "nn.log_sigmoid(x)")
+AS_WRITTEN.rewrite("jnp.minimum(high, jnp.maximum(low, x))", "jnp.clip(x, low, high)",
+                   when=lambda x, low, high, out: is_like(x, out) and out.dtype.kind == "i" and None not in (number(low), number(high)))  # fmt: skip
 AS_WRITTEN.rewrite("jnp.clip(x, 0, 6)", "nn.relu6(x)", when=is_like)
 AS_WRITTEN.rewrite("jnp.where(x > 1, 1, jnp.where(x < -1, -1, x))", "nn.hard_tanh(x)", when=is_like)
 AS_WRITTEN.rewrite("nn.elu(x, 1)", "nn.elu(x)")
@@ -232,7 +236,7 @@ AS_WRITTEN.rewrite("jnp.sqrt(jnp.var(x, axis=axes))", "jnp.std(x, axis=axes)")
 # Lookups
 
 
-def _are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
+def are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
     """Whether indices between two numbers are those of an axis, counted from either end."""
     return isinstance(size, int) and is_number(low, -size) and is_number(high, size - 1)
 
@@ -240,11 +244,12 @@ def _are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
 AS_WRITTEN.rewrite(
     "jnp.where(i == at, jnp.take_along_axis(x, (at := jnp.clip(i, low, high)), axis=axis), nan)", "jnp.take_along_axis(x, i, axis=axis)",
     when=lambda x, i, low, high, axis, out: isinstance(x, Variable) and isinstance(i, Variable) and i.shape == out.shape
-    and out.dtype == np.float32 and _are_bounds(low, high, x.shape[axis]),
+    and out.dtype == np.float32 and are_bounds(low, high, x.shape[axis]),
 )  # fmt: skip
 
 
-def _is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
+def is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
+    """Whether a value is the result of a step, and so an array of JAX."""
     return isinstance(x, Variable) and (x in rewriting.producers.made or x in rewriting.producers.parts)
 
 
@@ -255,9 +260,9 @@ def _bounded(
 
     NumPy, whose arrays inputs may be, refuses indices that are outside.
     """
-    if not _is_computed(x, rewriting) or not isinstance(i, Variable) or np.dtype(i.dtype).kind != "i":
+    if not is_computed(x, rewriting) or not isinstance(i, Variable) or np.dtype(i.dtype).kind != "i":
         return None
-    return index_of(*[slice(None)] * (axis % len(x.shape)), i) if _are_bounds(low, high, x.shape[axis]) else None
+    return index_of(*[slice(None)] * (axis % len(x.shape)), i) if are_bounds(low, high, x.shape[axis]) else None
 
 
 AS_WRITTEN.rewrite("jnp.take(x, jnp.clip(i, low, high), axis=axis)", "x[index]", index=_bounded)
@@ -265,13 +270,13 @@ AS_WRITTEN.rewrite("jnp.take(x, jnp.clip(i, low, high), axis=axis)", "x[index]",
 
 def _rows(x: RuntimeValue, at: Variable, i: RuntimeValue, step: Step, rewriting: StepRewriting) -> RuntimeValue:
     """Return the positions of rows, of which each has an index."""
-    if not _is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
+    if not is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
         return None
     return rewriting.call(step, "jnp.arange", (x.shape[0],), Variable((x.shape[0],), np.dtype(np.int32)))
 
 
 AS_WRITTEN.rewrite("helper.gather_nd(x, (at := jnp.expand_dims(jnp.clip(i, low, high), _)), 1)", "x[rows, i]", rows=_rows,
-                   when=lambda x, low, high: _are_bounds(low, high, x.shape[1]))  # fmt: skip
+                   when=lambda x, low, high: are_bounds(low, high, x.shape[1]))  # fmt: skip
 AS_WRITTEN.rewrite("helper.gather_nd(x, (at := jnp.expand_dims(i, _)), 1)", "x[rows, i]", rows=_rows)
 
 
@@ -354,24 +359,24 @@ def _are_sizes(one: Sequence[Dim], other: Sequence[Dim]) -> bool:
 def tiled(step: Step, rewriting: StepRewriting) -> Step | None:
     """`broadcast_to(x, (3, n, m)).reshape(3 * n, m)`, of one `x` of shape `(1, n, m)`, is `tile(squeeze(x, 0), (3, 1))`."""
     spread = rewriting.producers.step(step.args[0], "jnp.broadcast_to")
-    x, out = spread.args[0] if spread is not None else None, step.outputs
+    x, out = spread.args[0] if spread is not None else None, step.outputs.shape
     if spread is None or not isinstance(x, Variable | HostValue) or not 1 < len(x.shape) == len(spread.outputs.shape):
         return None
     (times, rows, *rest), (one, *own) = spread.outputs.shape, x.shape
-    if (
-        one != 1
-        or times == 1
-        or rows == 1
-        or not _are_sizes([rows, *rest], own)
-        or not _are_sizes(out.shape, [times * rows, *rest])
-    ):
+    if one != 1 or times == 1 or rows == 1 or not _are_sizes([rows, *rest], own) or not out:
         return None
-    part = (
-        HostValue(x.data[0], x.dtype, x.name)
-        if isinstance(x, HostValue)
-        else rewriting.call(step, "jnp.squeeze", (x, (0,)), own)
-    )
-    return in_place(step, "jnp.tile", part, (times, *[1] * len(rest)))
+    if not _are_sizes([times * rows, *_several(rest)], [out[0], *_several(out[1:])]):
+        return None
+    shape = (rows, *out[1:])
+    if isinstance(x, Variable):
+        part = rewriting.call(step, "jnp.reshape", (x, [*shape]), shape)
+    else:
+        part = HostValue(x.data.reshape(shape), x.dtype, x.name)
+    return in_place(step, "jnp.tile", part, (times, *[1] * len(shape[1:])))
+
+
+def _several(shape: Sequence[Dim]) -> list[Dim]:
+    return [size for size in shape if not isinstance(size, int) or size != 1]
 
 
 @AS_WRITTEN.on("jnp.where")
