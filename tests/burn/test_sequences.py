@@ -109,14 +109,15 @@ def test_a_sequence_is_its_elements(name: str, compiled: Built) -> None:
     assert not compiled.warnings.get(name), "\n".join(compiled.warnings[name])
     file = FILES[name]
     program = jaxport.from_onnx(file.model)
-    results = program(**file.inputs)
+    with jax.enable_x64(True):
+        results = program(**file.inputs)
     results = results if isinstance(results, tuple) else (results,)
     expected = elements(dict(zip(program.output_names, results, strict=True)))
     outputs = compiled.run(name, elements(file.inputs))
     assert not isinstance(outputs, RunError), outputs.message
     assert outputs.keys() == expected.keys()
     for key, wanted in expected.items():
-        np.testing.assert_array_equal(outputs[key], np.asarray(wanted), key)
+        np.testing.assert_array_equal(outputs[key].reshape(np.shape(wanted)), np.asarray(wanted), key)
 
 
 def test_elements_have_names_of_their_own() -> None:

@@ -118,7 +118,9 @@ def to_power_of_two(body: RustBody, step: Step, x: TypedValue, saturate: int, ro
     if x.node is None:
         return None
     least = {"up": "1", "nearest": "1 << 22", "down": "1 << 23"}[round_mode]
-    node = body.helper("to_power_of_two", x.node, Literal(least), Literal("true" if saturate else "false"))
+    number = converted(body, x, np.dtype("float32")).node if x.kind == "Int" else x.node
+    assert number is not None
+    node = body.helper("to_power_of_two", number, Literal(least), Literal("true" if saturate else "false"))
     return TypedValue(x.shape, np.dtype(step.outputs.dtype), node, x.sizes)
 
 
@@ -159,9 +161,10 @@ def _relabelled(value: TypedValue, dtype: np.dtype) -> TypedValue:
     """Return a value whose numbers are those of another type already."""
     if value.dtype == dtype:
         return value
-    known = value.known if value.known is None or is_dim(value.known) else np.asarray(value.known).astype(dtype)
-    if known is not None and not is_dim(known) and not isinstance(value.known, np.ndarray):
-        known = known[()]
+    known = value.known
+    if known is not None and not is_dim(known):
+        array = np.asarray(known).astype(dtype)
+        known = array if isinstance(known, np.ndarray) else array[()]
     return replace(value, dtype=dtype, known=known)
 
 
