@@ -15,7 +15,7 @@ from flax import nnx
 
 import jaxport
 from examples.language_model import CONFIGS, PROMPT, build, export, greedy
-from jaxport.graph.editing import constant_of
+from jaxport.graph.editing import constant_of, source
 
 CONFIG, NEW = CONFIGS["small"], 64
 LENGTHS = {"growing": 0, "static": len(PROMPT) + NEW}
@@ -50,7 +50,7 @@ def test_four_bits(cache):
     exported = export(build(), cache, precision=jaxport.Int4(group=16))
     products = [node for node in exported.model.graph if node.op_type == "MatMulNBits"]
     assert len(products) == 7 * CONFIG.layers + 1
-    model, names = build(), [str(node.inputs[1].name).removesuffix(".int4") for node in products]
+    model, names = build(), [str(source(node, 1).name).removesuffix(".int4") for node in products]
     graph, state = nnx.split(model)
     parameters = {".".join(map(str, path)): each for path, each in nnx.to_flat_state(state)}
     for name, node in zip(names, products, strict=True):
