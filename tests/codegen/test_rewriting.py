@@ -126,6 +126,7 @@ TRUE = np.array([[True, False, True], [False, True, False]])
 CUBE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 TABLE = np.array([[0.0, 2.5, -1.5, 7.25], [-3.25, 0.5, 0.5, -9.0]], np.float32)
 DIVISORS = np.array([[1.5, -2.0, 0.75, 3.0], [-0.5, 2.0, -2.0, 4.0]], np.float32)
+OTHERS = np.array([[-0.0, 0.0, -1.5], [1.0, -np.inf, 7.25]], np.float32)
 ROW = HostValue(np.float32([2.0]))
 THREE = HostValue(np.int32(3))
 
@@ -163,6 +164,11 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.swapaxes(x, a, b)": {"x": CUBE, "a": 0, "b": -1},
     "jnp.tile(x, repeats)": {"x": FLOATS[:1], "repeats": (2, 1)},
     "jnp.reshape(jnp.reshape(x, _), shape)": {"_": [(3, 2)], "shape": (6,)},
+    "jnp.reshape(jnp.expand_dims(x, _), shape)": {"_": [1], "shape": (6,)},
+    "jnp.reshape(jnp.squeeze(x, _), shape)": {"x": FLOATS[None], "_": [(0,)], "shape": (6,)},
+    "jnp.where(upper, x, y)": {"upper": HostValue(~np.tri(3, 4, -1, dtype=bool)), "x": CUBE[:, :, 0:1], "y": -CUBE},
+    "jnp.take(x, (at := 0), axis=axis)": {"x": FLOATS[:1], "at": HostValue(np.array([[0]])), "axis": 0},
+    "helper.gather_nd(x, at, 0)": {"at": HostValue(np.array([[[1], [0]], [[0], [0]]]))},
     "jnp.concatenate([x[behind], x[before]], **options)": {
         "behind": (slice(None), slice(2, None)), "before": (slice(None), slice(None, 2)), "options": {"axis": 1},
     },
@@ -181,8 +187,11 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.reshape((product := (flat := jnp.reshape(x, _)) @ kernel) + bias, _)": {
         "x": CUBE, "_": [(6, 4), (2, 3, 4)], "kernel": np.eye(4, dtype=np.float32), "bias": np.arange(4, dtype=np.float32),
     },
+    "(product := x @ w) + residual + bias": {
+        "x": CUBE, "w": np.eye(4, dtype=np.float32), "residual": CUBE[::-1], "bias": np.arange(4, dtype=np.float32),
+    },
     "kernel @ jnp.transpose(x, (0, 2, 1))": {"x": CUBE, "kernel": np.arange(8, dtype=np.float32).reshape(2, 4)},
-    "~(x == x)": {}, "jnp.reshape(x, _)[0]": {"x": np.asarray(3, np.int32), "_": [(1,)]},
+    "x != x": {}, "~(x == y)": {"y": FLOATS[::-1]}, "jnp.reshape(x, _)[0]": {"x": np.asarray(3, np.int32), "_": [(1,)]},
     "jnp.max(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 1}},
     "jnp.min(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 0, "keepdims": True}},
     "jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z := jnp.where(jnp.isnan(x), 0, x)))))": {
@@ -196,7 +205,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.where(x < 0, -(size := jnp.where(m - f >= 0.5, f + 1, (f := jnp.floor((m := jnp.abs(x)))))), size)": {"x": TABLE},
     "nn.leaky_relu(x, slope)": {"slope": 0.01}, "scale * nn.elu(x, alpha)": {"scale": HostValue(np.float32(1.050700987)), "alpha": 1.673263242},
     "jnp.log(jnp.sum(jnp.exp(x - most), axis=axes, keepdims=True)) + (most := jnp.max(x, axis=axes, keepdims=True))": {"x": TABLE, "axes": (1,)},
-    "jnp.sqrt(jnp.sum(x * x, axis=axis, **options))": {"axis": 1, "options": {}},
+    "jnp.sqrt(jnp.sum(x * x, axis=axes, **options))": {"axes": (1,), "options": {"keepdims": True}},
     **{f"{name}(x, keepdims=False, **options)": {"options": {"axis": 1}} for name in ("jnp.argmax", "jnp.argmin", "jnp.prod")},
     "jnp.mean((d := x - jnp.mean(x, axis=whole, keepdims=True)) * d, axis=axes)": {"x": TABLE, "whole": (-1,), "axes": 1},
     "jnp.sqrt(jnp.var(x, axis=axes))": {"axes": 1},
@@ -227,6 +236,12 @@ SAMPLES: dict[str, dict[str, Any]] = {
             ("i", [[0], [1], [2]], ()), ("jnp.expand_dims(i, _)", [0, 1, 2], (1,)), ("jnp.reshape(i, _)", [0, 1, 2], ((3, 1),)),
         )
     },
+    **{text: {"x": WHOLE, "y": np.int32([0, 3, -1, -3, 2, -1, -1])} for text in AS_WRITTEN.texts if "none | " in text},
+    **{text: {"y": OTHERS} for text, made in AS_WRITTEN.texts.items() if made in ("jnp.logaddexp(x, y)", "jnp.hypot(x, y)")},
+    **{text: {"x": TABLE * 0.3, "pi": np.float32(np.pi)} for text, made in AS_WRITTEN.texts.items() if made == "jnp.sinc(x)"},
+    **{text: {"y": OTHERS, "pi": np.float32(np.pi), "half": np.float32(np.pi / 2)} for text in AS_WRITTEN.texts if "arctan" in text},
+    "jnp.minimum(high, jnp.maximum(low, x))": {"x": WHOLE, "low": HostValue(np.int32(-3)), "high": THREE},
+    "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)": {"x": CUBE, "i": 1, "a": 2, "j": -2, "b": 0},
 }  # fmt: skip
 """Values for the names of patterns; `x` is some floats."""
 
@@ -385,7 +400,7 @@ def test_where_negative_zero_cannot_be(written: str) -> None:
 
 
 TRUTH = {
-    "jnp.arange(count) < 0": False, "n % three >= 0": True, "jnp.arange(count) < count": True, "x < 0": None, "n < 0": None,
+    "jnp.arange(count) < 0": False, "n % three >= 0": True, "n != n": False, "jnp.arange(count) != minus": True, "jnp.arange(count) < count": True, "x < 0": None, "n < 0": None,
     "jnp.abs(x) >= 0": None, "jnp.where(n < 0, n, n) < 0": None, "jnp.arange(one_, count) < 1": False, "jnp.arange(count, one_, minus) < 1": False, "~(jnp.arange(count) < 0)": True,
 }  # fmt: skip
 

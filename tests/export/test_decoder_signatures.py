@@ -226,3 +226,78 @@ def test_heads_of_different_sizes_are_refused():
     assert "`past_key_values.1.key` is float32" in text
     assert "where `past_key_values.0.key` is float32" in text
     assert jaxport.to_onnx(step, [ids, mask, [caches[0], wider]], target="onnxruntime").verify(sizes=SIZES).ok
+
+
+def test_a_step_without_attention_is_refused():
+    """As in Mamba: its states are no keys and values, which onnxruntime-genai allocates."""
+
+    def step(input_ids, conv_states, ssm_states):
+        x = jax.nn.one_hot(input_ids, 5)
+        state = ssm_states * 0.5 + x.sum(1)[..., None]
+        conv = jnp.concatenate([conv_states, x], 1)[:, -3:]
+        return {"logits": x + state.sum((1, 2))[:, None, None], "conv_states": conv, "ssm_states": state}
+
+    ids = inputs()[0]
+    states = [jax.ShapeDtypeStruct((ids.shape[0], *shape), np.float32) for shape in ((3, 5), (5, 4))]
+    text = refusal(step, [ids, *states])
+    for name in ("attention_mask", "past_key_values.0.key", "past_key_values.0.value"):
+        assert f"the input `{name}` is missing" in text
+    assert "the output `present.0.key` is missing" in text
+    assert "the input `ssm_states` is unknown to callers" in text
+
+
+def changed(name, change):
+    """A step, one result of which is another."""
+
+    def step(input_ids, attention_mask, position_ids, past_key_values):
+        x = jax.nn.one_hot(input_ids, 5) * attention_mask.sum() + position_ids[..., None]
+        rows = jnp.zeros((x.shape[0], CONFIG.groups, x.shape[1], CONFIG.head))
+        present = [{side: jnp.concatenate([past[side], rows], 2) for side in past} for past in past_key_values]
+        result = {"logits": x, "hidden_states": x, "present": present}
+        return {**result, name: change(result[name])}
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "text"),
+    [
+        ("logits", lambda x: x[:, -1], r"the output `logits` is float32\[batch_size, 5\], not \(batch_size, sequence_length, vocabulary\)"),
+        ("hidden_states", lambda x: x[0], r"the output `hidden_states` is float32\[sequence_length, 5\], not \(batch_size, sequence_length, size\)"),
+        ("present", lambda layers: [{side: x.astype(np.float16) for side, x in layer.items()} for layer in layers],
+         r"the output `present\.0\.key` is float16.*, where `past_key_values\.0\.key` is float32"),
+    ],
+)  # fmt: skip
+def test_results_of_another_shape_are_refused(name, change, text):
+    with pytest.raises(jaxport.InvalidArgument, match=text):
+        jaxport.to_onnx(changed(name, change), inputs(), target="genai")
+    assert jaxport.to_onnx(changed(name, lambda x: x), inputs(), target="genai").verify(sizes=SIZES[:1]).ok
+
+
+def test_caches_of_another_rank_are_refused():
+    """Heads and their vectors as one axis."""
+
+    def step(input_ids, attention_mask, past_key_values):
+        x = jax.nn.one_hot(input_ids, 5) * attention_mask.sum()
+        rows = jnp.zeros((*x.shape[:2], CONFIG.groups * CONFIG.head))
+        return {
+            "logits": x,
+            "present": [{side: jnp.concatenate([past[side], rows], 1) for side in past} for past in past_key_values],
+        }
+
+    ids, mask, caches = inputs(position_ids=False)
+    length = caches[0]["key"].shape[2]
+    flat = jax.ShapeDtypeStruct((ids.shape[0], length, CONFIG.groups * CONFIG.head), np.float32)
+    text = refusal(step, [ids, mask, [dict.fromkeys(("key", "value"), flat)]])
+    assert "the input `past_key_values.0.key` is float32" in text
+    assert "not (batch_size, heads, length, size)" in text
+
+
+def test_features_of_another_rank_are_refused():
+    def encode(audio_features):
+        rows = jnp.zeros((audio_features.shape[0], 2, 1500, 8))
+        states = jnp.zeros((audio_features.shape[0], 1500, 16)) + audio_features.sum()
+        return {"encoder_hidden_states": states, "present": [{"encoder": {"key": rows, "value": rows}}]}
+
+    text = refusal(encode, [("batch_size", 3000)])
+    assert "the input `audio_features` is float32[batch_size, 3000], not of rank 3" in text

@@ -153,6 +153,8 @@ def transposed_causal(s):
          "the bias that is added may hide all keys"),
         (lambda q, k, v, m: attend(q, k, v, lambda s: jnp.where(m, s, -100.0)), [Q, K, K, boolean("B", 1, 1, "S")],
          "what is masked is not a low number"),
+        (lambda q, k, v, b, m: attend(q, k, v, lambda s: (s + b) * 2 + jnp.where(m, 0, jnp.where(b > 1, LOW, 0.0))),
+         [Q, K, K, f32("B", 1, 1, "S"), boolean("B", 1, 1, "S")], "what is added to its scores is scaled with them"),
         (lambda q, k, v: attend(q, k, v, lambda s: s * -2.0), [Q, K, K], "its scale is not positive"),
         (lambda q, k, v: attend(q, k, v, lambda s: 3 * jnp.tanh(s / 3)), [Q, K, K], "it has a sink, or a soft cap"),
         (lambda q, k, v: jnp.einsum("bhts,bthd->bshd", jax.nn.softmax(scores(q, k)), v), [Q, K, Q], "nothing to do"),

@@ -45,6 +45,8 @@ def step(
     late=False,
     limited=False,
     compared=False,
+    summed=None,
+    merged=False,
 ):
     """A decoder's step of one layer, whose attention is spelled out."""
     rng = np.random.default_rng(0)
@@ -76,7 +78,11 @@ def step(
         if repeat:
             key, value = (jnp.repeat(side, HEADS // groups, axis=1)[:, :, None] for side in (key, value))
             query = query.reshape(batch, HEADS, 1, length, SIZE)
-        scores = jnp.einsum("bgrqd,bgrkd->bgrqk" if repeat else "bgrqd,bgkd->bgrqk", query, key)
+        if merged:
+            flat, columns = query.reshape(-1, length, SIZE), key.reshape(-1, key.shape[2], SIZE).swapaxes(1, 2)
+            scores = (flat @ columns).reshape(batch, groups, 1, length, -1)
+        else:
+            scores = jnp.einsum("bgrqd,bgrkd->bgrqk" if repeat else "bgrqd,bgkd->bgrqk", query, key)
         scores = scores.astype(scores_dtype) * SIZE**-0.5
         if cap is not None:
             scores = cap * jnp.tanh(scores / cap)
@@ -96,7 +102,12 @@ def step(
             seen = seen & (whole[:, None, :] != 0)
         if compared:
             seen = jnp.where(seen, 0.0, low) == 0
-        scores = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], scores, low)
+        if summed is not None:
+            mask = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], 0, low).astype(scores.dtype)
+            added = (mask if mask.ndim == 2 else mask[:, 0]) + summed(keys[None, None], total).astype(scores.dtype)
+            scores = scores + added.reshape(-1, groups, HEADS // groups, *added.shape[-2:])
+        else:
+            scores = jnp.where(seen if seen.ndim == 2 else seen[:, None, None], scores, low)
         if late:
             scores = scores + (1 - whole[:, None, None, None].astype(scores.dtype)) * -1e4
         if limited:
@@ -106,7 +117,10 @@ def step(
             scores = jnp.concatenate([scores, column.astype(scores.dtype)], axis=-1)
         weights = jax.nn.softmax(scores, axis=-1)
         weights = (weights[..., :-1] if sinks else weights).astype(value.dtype)
-        mixed = jnp.einsum("bgrqk,bgrkd->bgrqd" if repeat else "bgrqk,bgkd->bgrqd", weights, value)
+        if merged:
+            mixed = weights.reshape(-1, length, key.shape[2]) @ value.reshape(-1, key.shape[2], SIZE)
+        else:
+            mixed = jnp.einsum("bgrqk,bgrkd->bgrqd" if repeat else "bgrqk,bgkd->bgrqd", weights, value)
         mixed = mixed.reshape(batch, HEADS, length, SIZE).swapaxes(1, 2).reshape(batch, length, HEADS * SIZE)
         return {"logits": (mixed @ output.astype(dtype)).astype(np.float32), "present": [present]}
 
@@ -126,6 +140,11 @@ def reason(result):
     return next(report.text for report in result.pass_reports if report.name == "cached_attention")
 
 
+def slopes(keys, total):
+    """ALiBi: a head's slope times the distance to the last key."""
+    return 0.5 ** jnp.arange(1, HEADS + 1)[:, None, None] * (keys - total + 1)
+
+
 KINDS = {
     "plain": {"padded": False},
     "padded": {},
@@ -141,6 +160,9 @@ KINDS = {
     "limited": {"late": True, "limited": True},
     "compared": {"compared": True},
     "distances": {"see": lambda keys, queries, ids: (queries - keys >= 0) & (queries - keys < 3)},
+    "heads in the batch": {"merged": True, "groups": HEADS},
+    "slopes in the mask": {"summed": slopes},
+    "slopes of one group": {"summed": slopes, "groups": 1},
 }
 
 

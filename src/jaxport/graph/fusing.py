@@ -21,6 +21,7 @@ from jaxport.graph.editing import (
     constant_of,
     dims_of,
     is_op,
+    name_with_place,
     roots,
     static_dims,
     subgraphs,
@@ -69,7 +70,7 @@ class Builder:
         **attributes: Any,
     ) -> list[ir.Value]:
         """Insert a node with several results, each of its dtype and shape; return them."""
-        scope, _, _ = (self.node.name or "").rpartition("/")
+        scope, _, _ = name_with_place(self.node).rpartition("/")
         operands = [None if value is None else self.now(value) for value in inputs]
         origin = {key: text for key, text in self.node.metadata_props.items() if key != "jaxport.primitive"}
         return self.editor.emit(

@@ -8,7 +8,10 @@ from collections import Counter
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
+import onnx.parser
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from flax import nnx
 from jax import lax
@@ -211,6 +214,33 @@ def test_values_that_are_outputs_too():
 def test_a_layer_norm_works_on_channels_last():
     fn = lambda x: conv(nnx.LayerNorm(CHANNELS, rngs=nnx.Rngs(0))(conv(x)))
     assert len(transposes(check(fn, f32("B", 6, 6, CHANNELS)).model)) == 4
+
+
+TURNED = """<ir_version: 10, opset_import: ["": 23]>
+    rotated (float[B,T,3,8] x, float[B,T,HALF] angles) => (float[B,T,3,8] y) {
+        heads = Transpose <perm = [0, 2, 1, 3]> (x)
+        cos = Cos(angles) sin = Sin(angles)
+        turned = RotaryEmbedding <OPTIONS> (heads, cos, sin)
+        y = Transpose <perm = [0, 2, 1, 3]> (turned)
+    }"""
+
+
+@pytest.mark.parametrize(
+    ("options", "half"), [("interleaved = 0", 4), ("interleaved = 1, rotary_embedding_dim = 4", 2)]
+)
+def test_heads_behind_positions_are_rotated_there(options, half):
+    """RotaryEmbedding takes heads behind positions as a part of the last axis."""
+    text = TURNED.replace("OPTIONS", options + ", num_heads = 3").replace("HALF", str(half))
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    inputs = {"x": GENERATOR.normal(size=(2, 5, 3, 8)), "angles": GENERATOR.normal(size=(2, 5, half))}
+    inputs = {name: array.astype(np.float32) for name, array in inputs.items()}
+    results = []
+    for _ in range(2):
+        session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+        results += session.run(None, inputs)
+        passes.layout(model)
+    assert not transposes(model)
+    np.testing.assert_allclose(results[1], results[0], atol=1e-6)
 
 
 def test_a_product_of_transposes_is_the_transpose_of_a_product():

@@ -252,7 +252,7 @@ class RustBody:
             node, before = node.receiver, ()
         if before and same(before, after or (1,)):
             return node
-        if any(not is_dim(size) and size == 0 for size in (*before, *after)):
+        if any(may_be_nothing(size) or (not is_dim(size) and size == 0) for size in (*before, *after)):
             return self.helper("reshaped", node, self.shape(after))
         return method(node, "reshape", self.shape(after))
 

@@ -7,7 +7,7 @@ average, and `jax.nn.dot_product_attention` computes the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
 
@@ -29,14 +29,22 @@ from jaxport.graph.editing import (
 from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.graph.fusions.activations import ACTIVATIONS, GATED, activations
-from jaxport.graph.fusions.attention import ANCHOR, Attended, Groups, either, heads_first, heads_merged, recognized
+from jaxport.graph.fusions.attention import (
+    ANCHOR,
+    Attended,
+    Groups,
+    behind_views,
+    either,
+    heads_first,
+    heads_merged,
+    recognized,
+)
 from jaxport.graph.masks import HIDDEN, Axes, Mask, additive
 from jaxport.graph.matching import Axis, Joined, Seen, joined, look
 from jaxport.importer.ops import attending
 from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.namespaces import cast, nn
-from jaxport.onnx_facts import VIEWS
 
 __all__ = ["DOMAIN", "attention", "gated", "gelu"]
 
@@ -112,23 +120,9 @@ def _find(node: ir.Node, known: Knowledge, *, strict: bool, has_helpers: bool) -
         return "it has a guard against NaN"
     if not isinstance(whole, Attended):
         return whole
-    fusion = _fusion(whole, known, has_helpers)
-    if node.op_type not in ANCHOR.at or (isinstance(fusion, Fusion) and not whole.axes.are_merged):
-        return fusion
-    # Where heads are in the axis of the batch, only what follows tells them apart.
-    seen = [recognized(node, view) for view in _views(node.outputs[0])]
-    further = [_fusion(one, known, has_helpers) for one in seen if isinstance(one, Attended)]
-    return next((one for one in further[::-1] if isinstance(one, Fusion)), fusion)
-
-
-def _views(value: ir.Value) -> Iterator[ir.Value]:
-    """Yield the views of a value that nothing else reads, the nearest first."""
-    while not value.is_graph_output():
-        users = [user for user, _ in value.uses() if not is_op(user, "Shape")]
-        if len(users) != 1 or not is_op(user := users[0], *VIEWS) or user.inputs[0] is not value:
-            return
-        (value,) = user.outputs
-        yield value
+    if node.op_type not in ANCHOR.at:
+        return _fusion(whole, known, has_helpers)
+    return behind_views(node, whole, lambda one: _fusion(one, known, has_helpers))
 
 
 def _fusion(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
@@ -312,8 +306,9 @@ class Masking:
     @classmethod
     def of(cls, whole: Attended, known: Knowledge) -> Masking | str:
         """Return the masking of an attention; or why JAX's function does not compute it."""
-        causal = [mask for mask in whole.masks if mask.is_causal(whole.axes, known)]
-        chosen = [mask for mask in whole.masks if mask not in causal and not _hides_nothing(mask, known)]
+        masks = [part for mask in whole.masks for part in _apart(mask, whole.axes, known)]
+        causal = [mask for mask in masks if mask.is_causal(whole.axes, known)]
+        chosen = [mask for mask in masks if mask not in causal and not _hides_nothing(mask, known)]
         is_causal = whole.is_causal or bool(causal)
         hiding = [mask for mask in chosen if not all(map(math.isfinite, mask.numbers or ()))]
         # Each of several masks may keep a key that another one hides.
@@ -388,6 +383,15 @@ def _hides_nothing(mask: Mask, known: Knowledge) -> bool:
     if band is not None and band.is_always:
         return True
     return condition is not None and mask.numbers is not None and bool((condition == (mask.numbers[0] == 0)).all())
+
+
+def _apart(mask: Mask, axes: Axes, known: Knowledge) -> list[Mask]:
+    """Return both masks that a mask of two conditions is, if one of them hides the keys behind each query; or the mask itself."""
+    if mask.numbers is None or not all(map(math.isfinite, mask.numbers)):
+        return [mask]
+    operands = mask.seen.operands("And" if mask.numbers[0] == 0 else "Or") or []
+    parts = [replace(mask, seen=one) for one in operands]
+    return parts if any(part.is_causal(axes, known) for part in parts) else [mask]
 
 
 def _is_finite(seen: Seen, known: Knowledge) -> bool:

@@ -134,7 +134,8 @@ SAME_BITS.rewrite("~~x", "x", when=lambda out: out.dtype == bool)
 for _same, _opposite in (("x == True", "x == False"), ("x != False", "x != True")):
     SAME_BITS.rewrite(_same, "x")
     SAME_BITS.rewrite(_opposite, "jnp.logical_not(x)", when=is_like)
-SAME_BITS.rewrite("~(x == x)", "jnp.isnan(x)", when=lambda x: isinstance(x, Variable) and np.dtype(x.dtype).kind == "f")
+SAME_BITS.rewrite("~(x == y)", "x != y", when=lambda x, y: isinstance(x, Variable) or isinstance(y, Variable))
+SAME_BITS.rewrite("x != x", "jnp.isnan(x)", when=lambda x: isinstance(x, Variable) and np.dtype(x.dtype).kind == "f")
 SAME_BITS.rewrite("~(jnp.isinf(x) | jnp.isnan(x))", "jnp.isfinite(x)")
 for _reduction, _quantifier in (("jnp.max", "jnp.any"), ("jnp.min", "jnp.all")):
     SAME_BITS.rewrite(f"{_reduction}(c.astype(_), **options).astype(kind)", f"{_quantifier}(c, **options)",
@@ -147,7 +148,7 @@ SAME_BITS.rewrite("jnp.where(c, x, y)", "y", when=lambda c, rewriting: truth_of(
 # Arithmetic
 
 
-@SAME_BITS.on("+", "-", "*", "/")
+@SAME_BITS.on("+", "-", "*", "/", "jnp.minimum", "jnp.maximum", "<", "<=", ">", ">=", "==", "!=")
 def broadcast(step: Step, rewriting: StepRewriting) -> Step | None:
     """`x + expand_dims(b, 0)` is `x + b`: axes of one element are added in front, and one element meets any shape.
 
@@ -226,11 +227,11 @@ def _are_divided(x: RuntimeValue, out: Variable) -> bool:
 
 
 for _spelled in (
-    "jnp.where(~(jnp.sign(x) == 1) & ~(x - q * c == 0), q - 1, (q := lax.div(spread(x), spread(c))))",
+    "jnp.where((jnp.sign(x) != 1) & (x - q * c != 0), q - 1, (q := lax.div(spread(x), spread(c))))",
     "jnp.where(x < q * c, q - 1, (q := lax.div(spread(x), spread(c))))",
 ):
     SAME_BITS.rewrite(_spelled, "x // count", when=_are_divided, count=_count)
-SAME_BITS.rewrite("jnp.where((r < 0) & ~(r == 0), r + c, (r := x - lax.div(spread(x), spread(c)) * c))", "x % count",
+SAME_BITS.rewrite("jnp.where((r < 0) & (r != 0), r + c, (r := x - lax.div(spread(x), spread(c)) * c))", "x % count",
                   when=_are_divided, count=_count)  # fmt: skip
 SAME_BITS.rewrite("jnp.mod(x, c)", "x % count", when=lambda x: isinstance(x, Variable) and np.dtype(x.dtype).kind in "iu",
                   count=lambda c: c if isinstance(c, Variable) else _count(c))  # fmt: skip

@@ -59,8 +59,9 @@ SHAPES: Mapping[str, Callable[..., Sequence[Dim]]] = {
     "jnp.reshape": lambda _, shape: shape,
     "jnp.transpose": lambda x, order: [x.shape[axis] for axis in order],
     "@": lambda x, kernel: (*x.shape[:-1], kernel.shape[-1]),
+    "+": lambda x, _: x.shape,
 }
-"""The shapes of the results of steps that rules make inside others; of products, those with a matrix."""
+"""The shapes of the results of steps that rules make inside others: of products with a matrix, and of sums with a vector."""
 
 MOST_ROUNDS = 100
 """How often a step is rewritten: rules that undo each other are applied no more."""

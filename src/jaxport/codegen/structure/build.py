@@ -25,6 +25,7 @@ from jaxport.codegen.structure.modules.scopes import (
     placed_by_names,
     places_of,
     share_tables,
+    unplaced_nodes,
 )
 from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned_by_elements, place_shared, shared
 from jaxport.codegen.structure.modules.wrappers import without_wrappers
@@ -77,7 +78,7 @@ def build(
     if not any(placed.values()):
         placed |= placed_by_names(ops, names)
     place_shared(ops, placed, names, own)
-    move_unplaced(ops, placed, nodes, *separated(ops, dict(placed), own, ()))
+    move_unplaced(ops, placed, unplaced_nodes(program.places), *separated(ops, dict(placed), own, ()))
     placed, names, types = with_rounds(ops, placed, names, types)
     kept: set[str] = set()
     while True:
@@ -185,12 +186,12 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
         for item in module.items:
             if isinstance(item, Call):
                 visit(item.module, inside)
-            elif isinstance(item, Layer) and item.outputs in owners:
+                continue
+            if isinstance(item, Layer) and item.outputs in owners:
                 chains_of_readers.setdefault(owners[item.outputs], []).append(inside)
-            elif isinstance(item, Op):
-                for variable in item.inputs:
-                    if variable in weights.names:
-                        chains_of_readers.setdefault(variable, []).append(inside)
+            for variable in item.inputs:  # a layer may be called on a parameter
+                if variable in weights.names:
+                    chains_of_readers.setdefault(variable, []).append(inside)
 
     visit(root, ())
     kept: dict[Module, dict[Variable, Weight | Tie]] = {}

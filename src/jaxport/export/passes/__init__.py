@@ -119,7 +119,14 @@ def default(*, caches: bool, experts: bool) -> tuple[Pass, ...]:
       experts: whether the runtime's operator for mixtures of experts may be used.
     """
     at = DEFAULT.index(attention)
-    wanted = ((turned_caches, caches), (step_inputs, caches), (cached_attention, caches), (mixture_of_experts, experts))
+    wanted = (
+        (turned_caches, caches),
+        (step_inputs, caches),
+        (cached_attention, caches),
+        (repeated, caches),  # each layer has made its own mask,
+        (step_inputs, caches),  # without the rows behind the last one
+        (mixture_of_experts, experts),
+    )
     return (*DEFAULT[:at], *(graph_pass for graph_pass, is_wanted in wanted if is_wanted), *DEFAULT[at:])
 
 

@@ -22,6 +22,7 @@ from jaxport.graph.editing import (
     operand,
     rank_of,
     source,
+    static_dims,
 )
 from jaxport.graph.layout import Layout, inverse, moves_only_ones, permuted
 from jaxport.onnx_facts import ALONG_AXIS, ELEMENTWISE, ROW_NORMALIZATIONS
@@ -162,6 +163,37 @@ def _normalization(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | No
     first = integer(node, "axis", -1) % len(layout)
     stays = all(layout[axis] == axis for axis in range(first, len(layout))) and len(node.outputs) == 1
     return _together([node.inputs[0], node.outputs[0]], layout) if stays else None
+
+
+#: Heads behind positions, as a projection has them, where they lie before them.
+HEADS_FIRST = (0, 2, 1, 3)
+
+
+@carries("RotaryEmbedding")
+def _rotation(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
+    """Turn vectors whose heads lie behind positions as three axes, the last one of which has all heads: of four, heads come first."""
+    heads, width = static_dims((dims_of(node.outputs[0]) or [None])[1::2]) or (None, None)
+    if heads is None or width is None or layout != HEADS_FIRST:
+        return None
+
+    def adapt(editor: Editor) -> None:
+        """Put the rotation before the node, which becomes the view of its result with four axes."""
+        x, attributes = source(node), {name: each.value for name, each in node.attributes.items()}
+        dims = [*(dims_of(x) or [])[:2], heads * width]
+        merged, apart = (editor.constant(node.graph, np.array([0, 0, *s]), "shape") for s in (dims[2:], (heads, width)))
+        flat = editor.insert(node.graph, "Reshape", [x, merged], before=node, like=x, shape=dims)
+        turned = editor.insert(
+            node.graph, node.op_type, [flat, *node.inputs[1:]], before=node, like=node.outputs[0], shape=dims,
+            **{**attributes, "num_heads": heads},
+        )  # fmt: skip
+        node.op_type = "Reshape"
+        node.attributes.clear()
+        node.resize_inputs(2)
+        for index, value in enumerate((turned, apart)):
+            node.replace_input_with(index, value)
+
+    along = [node.inputs[0], node.outputs[0]]
+    return _together(along, layout, adapt) if value in along else None
 
 
 # Operators with a vector of axes, or one entry per axis

@@ -19,7 +19,7 @@ from jaxport.graph.editing import Dim, Editor, constant_of, dims_of, is_op, is_w
 def reshapes(model: ir.Model) -> str:
     """Move Reshapes behind arithmetic with constants, in the graph, its subgraphs and its functions."""
     editor, moved = Editor(model), 0
-    for node in nodes_of(model, "Reshape", "Unsqueeze"):
+    for node in reversed(nodes_of(model, "Reshape", "Unsqueeze")):  # one behind another goes first
         while _moved(editor, node):
             moved += 1
     return f"{moved} moved" if moved else "nothing to do"

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
+from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, sizes_of, with_parts
 from jaxport.graph.editing import (
     Dim,
     constant_of,
@@ -41,7 +41,7 @@ from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.fusions.scores import uncapped, uncast, unrounded, unscaled, weighed_by
 from jaxport.graph.masks import HIDDEN, LOW, Axes, Mask, additive, hiding
-from jaxport.graph.matching import Axis, Reduced, Seen, joined
+from jaxport.graph.matching import Axis, Part, Reduced, Seen, joined, parts_of
 from jaxport.onnx_facts import VIEWS
 
 Groups = Callable[[list[Axis], Axis, list[Axis], Axis], Sequence[Sequence[Axis]]]
@@ -57,7 +57,9 @@ def attention(model: ir.Model) -> str:
 
     def find(node: ir.Node) -> Fusion | str | None:
         whole = recognized(node)
-        return either(whole, lambda whole: _fusion(whole, opset, known)) if isinstance(whole, Attended) else whole
+        if not isinstance(whole, Attended):
+            return whole
+        return behind_views(node, whole, lambda one: either(one, lambda one: _fusion(one, opset, known)))
 
     return fuse(model, find, ANCHOR)
 
@@ -158,13 +160,21 @@ class Attended:
         """Return how a mask gets the axes of the scores, of one element where it has none; None if it cannot."""
         heads, group = self.axes.heads, self.axes.group
         own = atoms(seen.axes, [heads, group])
-        is_partial = group is not None and (heads in own) != (group in own)
-        other = self.axes.heads if self.axes.are_windows_heads else self.axes.batch
-        is_partial = is_partial or (self.axes.windows is not None and (self.axes.windows in own) != (other in own))
-        return None if is_partial else self._arrangement(seen, self.axes.scores)
+        is_partial = None not in (heads, group) and (heads in own) != (group in own)
+        if is_partial:
+            return None
+        parts = {part.whole: part.count for part in own if isinstance(part, Part)}  # windows of the batch, for example
+        apart = [
+            [part for axis in group for part in (parts_of(axis, parts[axis]) if axis in parts else [axis])]
+            for group in self.axes.scores
+        ]
+        return self._arrangement(seen, apart, broadcasts=True)
 
-    def _arrangement(self, seen: Seen, groups: Sequence[Sequence[Axis]]) -> Arrangement | None:
-        return Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, self.sizes)
+    def _arrangement(
+        self, seen: Seen, groups: Sequence[Sequence[Axis]], *, broadcasts: bool = False
+    ) -> Arrangement | None:
+        sizes = self.sizes if not broadcasts else with_parts({**seen.sizes, **self.sizes})
+        return Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, sizes, broadcasts=broadcasts)
 
 
 def either(whole: Attended, fusion: Callable[[Attended], Fusion | str]) -> Fusion | str:
@@ -174,6 +184,28 @@ def either(whole: Attended, fusion: Callable[[Attended], Fusion | str]) -> Fusio
         return found
     further = fusion(whole.ungrouped)
     return further if isinstance(further, Fusion) else found
+
+
+def behind_views(
+    node: ir.Node, whole: Attended, fusion: Callable[[Attended], Fusion | str | None]
+) -> Fusion | str | None:
+    """Return the fusion of the attention that a product ends; where its batch has the heads, that of a view which tells them apart."""
+    found = fusion(whole)
+    if isinstance(found, Fusion) and not whole.axes.are_merged:
+        return found
+    seen = [recognized(node, view) for view in _views(node.outputs[0])]
+    further = [fusion(one) for one in seen if isinstance(one, Attended)]
+    return next((one for one in further[::-1] if isinstance(one, Fusion)), found)
+
+
+def _views(value: ir.Value) -> Iterator[ir.Value]:
+    """Yield the views of a value that nothing else reads, the nearest first."""
+    while not value.is_graph_output():
+        users = [user for user, _ in value.uses() if not is_op(user, "Shape")]
+        if len(users) != 1 or not is_op(user := users[0], *VIEWS) or user.inputs[0] is not value:
+            return
+        (value,) = user.outputs
+        yield value
 
 
 def recognized(node: ir.Node, view: ir.Value | None = None) -> Attended | str | None:
@@ -271,12 +303,12 @@ def _scores(seen: Seen, keys: Axis) -> Scores | str | None:
         if low is None or not low <= LOW:
             return "what is masked is not a low number"
         masks.append(Mask(condition, (0.0, low) if seen is one else (low, 0.0)))
-    hidden = _hidden_before_scale(seen, keys)
+    summed, biases = _unbiased(seen, keys) or (seen, ())
+    hidden = _hidden_before_scale(summed, keys)
     if isinstance(hidden, str):
         return hidden
-    plain, factor, further = hidden or (seen, 1.0, ())
+    plain, factor, further = hidden or (summed, 1.0, ())
     masks += further
-    plain, biases = _unbiased(plain, keys) or (plain, ())
     bounded, softcap = uncapped(plain)
     scaled, scale = unscaled(bounded)
     scale *= (softcap or 1.0) * factor
@@ -335,8 +367,11 @@ def _hidden_before_scale(seen: Seen, keys: Axis) -> tuple[Seen, float, tuple[Mas
 
 
 def _unbiased(seen: Seen, keys: Axis) -> tuple[Seen, tuple[Seen, ...]] | None:
-    """Return the product that a value is a sum with, perhaps scaled, and the other terms; None if it has no product."""
+    """Return the product that a value is a sum with, perhaps scaled, perhaps after a sum, and the other terms; None if it has none."""
     if _unfactored(unrounded(unscaled(uncapped(seen)[0])[0]), keys)[0].is_op("MatMul"):
+        return seen, ()
+    total, factor = unscaled(seen)
+    if factor != 1 and unrounded(total).operands("Add") is not None and _unbiased(total, keys) is not None:
         return seen, ()
     terms = unrounded(seen).operands("Add") or []
     for term, bias in zip(terms, terms[::-1], strict=True):
@@ -482,7 +517,7 @@ def _only_mask(whole: Attended) -> Mask | str | None:
         return whole.masks[0] if whole.masks else None
     (bias,) = whole.biases
     array = constant_of(bias.value)
-    is_hiding = array is not None and array.dtype.kind == "f" and bool((array < -HIDDEN).all())
+    is_hiding = array is not None and array.dtype.kind == "f" and bool((array.astype(np.float64) < -HIDDEN).all())
     return additive(bias) or (Mask(bias, None) if is_hiding else "the bias that is added may hide all keys")
 
 

@@ -26,10 +26,10 @@ import onnx_ir as ir
 from jaxport.graph.arranging import Arrangement
 from jaxport.graph.editing import Dim, dims_of
 from jaxport.graph.fusing import Builder, Fusion, fuse
-from jaxport.graph.fusions.attention import ANCHOR, Attended, heads_merged, recognized
+from jaxport.graph.fusions.attention import ANCHOR, Attended, behind_views, heads_merged, recognized
 from jaxport.graph.fusions.cached_rows import NEW, Cache
 from jaxport.graph.fusions.narrowing import Narrowing
-from jaxport.graph.fusions.scores import uncast_value
+from jaxport.graph.fusions.scores import uncast_value, unrounded
 from jaxport.graph.fusions.unusual_caches import unusual_cache
 from jaxport.graph.masks import HIDDEN, LOW, Mask, additive
 from jaxport.graph.matching import Seen, between
@@ -67,8 +67,7 @@ def cached_attention(model: ir.Model, terms: Terms) -> str:
         whole = recognized(node)
         if node.graph is not model.graph or not isinstance(whole, Attended):
             return None
-        step = _step(whole, terms)
-        return step.fusion() if isinstance(step, CachedStep) else step
+        return behind_views(node, whole, partial(_found, terms=terms))
 
     report = fuse(model, find, ANCHOR)
     if any(is_cached_attention(node) for node in model.graph):
@@ -202,6 +201,15 @@ class CachedStep:
         return builder.emit("Where", [visible, zero, hidden], dims_of(visible), self.dtype)
 
 
+def _terms(bias: Seen) -> list[Seen]:
+    """Return the terms of a bias that is a mask and something else: `s + (0 + b)` is `s + b`, and a low number hides with either."""
+    terms = unrounded(bias).operands("Add") or []
+    masks = [mask for mask in map(additive, terms) if mask is not None and mask.numbers is not None]
+    if any(max(mask.numbers or ()) == 0 and min(mask.numbers or ()) <= LOW for mask in masks):
+        return [part for term in terms for part in _terms(term)]
+    return [bias]
+
+
 def _hiding_or_added(bias: Seen) -> Mask | Seen:
     """Return the mask that a bias is; the bias itself if it hides nothing, whatever it is added to."""
     mask = additive(bias)
@@ -248,6 +256,11 @@ def _emitted(builder: Builder, total: Affine, dtype: ir.DataType = ir.DataType.I
 
 
 # Which attention it is
+
+
+def _found(whole: Attended, terms: Terms) -> Fusion | str | None:
+    step = _step(whole, terms)
+    return step.fusion() if isinstance(step, CachedStep) else step
 
 
 def _step(whole: Attended, terms: Terms) -> CachedStep | str | None:
@@ -356,7 +369,8 @@ class _Visible:
         """Read all masks and biases; return why the operator has none like these, or None."""
         if self.whole.is_causal:
             return "its mask counts the positions of queries from the first key"
-        for mask in (*self.whole.masks, *map(_hiding_or_added, self.whole.biases)):
+        terms = [term for bias in self.whole.biases for term in _terms(bias)]
+        for mask in (*self.whole.masks, *map(_hiding_or_added, terms)):
             if isinstance(mask, Seen):
                 self.added.append(mask)
             elif mask.numbers is None:

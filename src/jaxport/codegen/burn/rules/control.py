@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
-from jaxport.codegen.burn.rules.elementwise import converted
+from jaxport.codegen.burn.rules.casting import converted
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, tensor, tensor_type
 from jaxport.codegen.rust.tree import (
@@ -41,18 +41,12 @@ def _inner(body: RustBody, jaxpr: jaxprs.ClosedJaxpr, values: Sequence[TypedValu
     return printed(body, jaxpr.jaxpr, jaxpr.consts, values)
 
 
-@primitive(
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "remat",
-    "checkpoint",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-    "remat2",
-)
+_CALLS = "jit pjit closed_call core_call remat checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2".split()
+OF_PROGRAMS = frozenset((*_CALLS, "cond", "ragged_dot_general", "scan", "while"))
+"""Primitives that are programs, of which each equation is printed."""
+
+
+@primitive(*_CALLS)
 def called(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeValue) -> list[TypedValue]:
     inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
     closed = inner if hasattr(inner, "consts") else jaxprs.ClosedJaxpr(inner, ())

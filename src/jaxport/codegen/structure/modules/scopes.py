@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 
 from jaxport.codegen.tree import Layer, Leaf, Op, makers_of, readers_of
 from jaxport.importer.calls import Chain, called, common
-from jaxport.importer.modules import NodePlace, has_place
+from jaxport.importer.modules import NodePlace
 from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.recording import Variable
@@ -70,6 +70,12 @@ def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, B
         chains[key] = common([chains[key], chain]) if key in chains else chain
         nodes[key] = node
     return nodes, chains
+
+
+def unplaced_nodes(places: Mapping[BoundNode, NodePlace]) -> set[Hashable]:
+    """Return the nodes whose modules the file does not tell."""
+    inner = [unplaced_nodes(body) for place in places.values() for body in place.bodies.values()]
+    return {node.node for node, place in places.items() if not place.is_known}.union(*inner)
 
 
 def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: Collection[str]) -> dict[Leaf, Chain]:
@@ -144,21 +150,21 @@ def chain_of_path(path: str, around: str = "") -> Chain:
 def move_unplaced(
     ops: Sequence[Op],
     chains: dict[Leaf, Chain],
-    nodes: Mapping[Hashable, BoundNode],
+    unplaced: Collection[Hashable],
     calls: dict[Leaf, Chain],
     repeated: Collection[str],
 ) -> None:
     """Move operators that the file has no place for into the modules around their operands, or into those of their readers.
 
-    Fewer values cross the border of a module so: parts of one value into the module that reads them. What combines the
+    Fewer values cross the border of a module so: parts of one value into the module that reads them. Where as many go in as
+    come out, it is the module around both. What combines the
     results of two calls of a module, or is computed of the last one only, stays outside of it: `calls` has the chains that
     tell calls apart, and `repeated` the modules that are called several times.
     """
     around = lambda made: common(calls[op] for op in made)
-    has_no_place = {key for key, node in nodes.items() if not has_place(node.node)}
     makers, readers = makers_of(ops), readers_of(ops)
     for op in ops:
-        if op.step.node not in has_no_place:
+        if op.step.node not in unplaced:
             continue
         operands = [variable for variable in op.inputs if variable in makers]
         read = [variable for variable in op.outputs if variable in readers]
@@ -171,7 +177,9 @@ def move_unplaced(
             if not read and any(called(path) in repeated for path in moved):
                 continue
         else:
-            continue
+            moved = around([*map(makers.__getitem__, operands), *(reader for v in read for reader in readers[v])])
+            if len(moved) <= len(calls[op]):
+                continue
         calls[op], chains[op] = moved, tuple(map(called, moved))
 
 

@@ -9,14 +9,15 @@ Before and after:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from jaxport.codegen.rewriting.producers import Producers
+from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Weight
-from jaxport.importer.values.host import RuntimeValue, Shape
+from jaxport.importer.values.host import Dim, RuntimeValue, Shape
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["with_attention_layers"]
@@ -31,6 +32,7 @@ def with_attention_layers(root: Module, accepts: Callable[[Layer], bool]) -> Mod
     `accepts` says whether the target has the layer.
     """
     heads_of = functools.cache(_heads_of)  # calls of one layer have the same weights
+    masks: dict[Hashable, Variable] = {}
 
     def rewritten(item: Item, around: Module) -> Iterator[Item]:
         heads = heads_of(item.module) if isinstance(item, Call) else None
@@ -39,17 +41,24 @@ def with_attention_layers(root: Module, accepts: Callable[[Layer], bool]) -> Mod
             return
         values = dict(zip(item.module.inputs, item.inputs, strict=True))
         inputs = [values[variable] for variable in heads.inputs]
-        config = {**heads.config, "is_causal": heads.is_causal}
-        mask = values[heads.mask] if heads.mask is not None else None
+        given = values[heads.mask] if heads.mask is not None else None
+        config = {**heads.config, "is_causal": heads.is_causal and given is None}
+        mask, ops, key = given, [], None
         if heads.is_causal:
-            mask = Variable((inputs[0].shape[1], inputs[-1].shape[1]), np.dtype(bool), "mask")
+            shape = inputs[0].shape[1], inputs[-1].shape[1]
+            key = around, given, *map(str, shape)
+            ops = [] if key in masks else _masking(given, shape, heads.attention)
+            mask = ops[-1].outputs[0] if ops else masks[key]
         if mask is not None:
             inputs, config["keywords"] = [*inputs, mask], ("mask",)
         label = item.module.path_in(around)
         layer = Layer("MultiHeadAttention", config, heads.weights, tuple(inputs), item.outputs, label)
-        if heads.is_causal and mask is not None and accepts(layer):
-            yield _triangle(mask, heads.attention)
-        yield layer if accepts(layer) else item
+        if not accepts(layer):
+            yield item
+            return
+        if ops:
+            masks[key] = ops[-1].outputs[0]
+        yield from (*ops, layer)
 
     return root.changed(
         lambda module: replace(
@@ -58,11 +67,17 @@ def with_attention_layers(root: Module, accepts: Callable[[Layer], bool]) -> Mod
     )
 
 
-def _triangle(mask: Variable, like: Step) -> Op:
-    rows, columns = mask.shape
+def _masking(given: Variable | None, shape: tuple[Dim, Dim], like: Step) -> list[Op]:
+    """Return the operators that make a causal mask, joined with one that is given."""
+    rows, columns = shape
     sizes = (rows,) if rows is columns or rows == columns else (rows, columns)
-    step = Step("call", "jnp.tri", sizes, {"dtype": np.dtype(bool)}, mask, like.node)
-    return Op(getattr(like.node, "op_type", ""), step, (), (mask,))
+    mask = Variable((rows, columns), np.dtype(bool), "mask")
+    steps = [Step("call", "jnp.tri", sizes, {"dtype": np.dtype(bool)}, mask, like.node)]
+    if given is not None:
+        whole = Variable((*given.shape[:-2], rows, columns), np.dtype(bool), "mask")
+        steps.append(Step("call", "jnp.logical_and", (given, mask), {}, whole, like.node))
+    operator = getattr(like.node, "op_type", "")
+    return [Op(operator, step, tuple(reads(step)), (step.outputs,)) for step in steps]
 
 
 class _Heads:
@@ -73,7 +88,7 @@ class _Heads:
       attention: the step between them.
       inputs: what queries are made of, and what keys and values are made of, if that is another value.
       is_causal: whether a query sees the keys up to its own position only.
-      mask: the input that says which keys each query sees; None if all, or if `is_causal` says it.
+      mask: the input that says which keys each query sees; None if all, or if `is_causal` says it. With both, it says which of those.
     """
 
     def __init__(self, projections: Mapping[str, Layer], attention: Step):
@@ -122,7 +137,7 @@ def _heads_of(module: Module) -> _Heads | None:
     if merged is None or attention is None or len(ops) != 5:
         return None
     options, inputs = attention.kwargs, {*query.inputs, *key.inputs}
-    if options.keys() not in ({*()}, {"is_causal"}, {"mask"}) or options.get("mask") in inputs:
+    if options.keys() not in ({*()}, {"is_causal"}, {"mask"}, {"mask", "is_causal"}) or options.get("mask") in inputs:
         return None
     inputs |= {options["mask"]} if "mask" in options else set()
     heads = [made.step(operand, "jnp.reshape") for operand in attention.args]

@@ -1,6 +1,6 @@
 """JAX's functions that an export spells out, because ONNX has other operators.
 
-r = fmod(x, 3); where((r < 0) & ~(r == 0), r + 3, r)                   →   x % 3
+r = fmod(x, 3); where((r < 0) & (r != 0), r + 3, r)                   →   x % 3
 take_along_axis(x, top_k(-where(isnan(x), inf, x), n)[1], axis=1)      →   sort(x, axis=1)
 where(arange(n)[:, None] >= arange(m), x, 0)                           →   tril(x)
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxport.codegen.rewriting.known import diagonal_of
+from jaxport.codegen.rewriting.known import diagonal_of, triangle_of
 from jaxport.codegen.rewriting.patterns import bindings, pattern, view
 from jaxport.codegen.rewriting.producers import (
     Producers,
@@ -30,6 +30,8 @@ from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs.dim_text import parse
+
+__all__ = ["are_bounds", "is_computed"]
 
 # Order
 
@@ -129,10 +131,10 @@ def _is_positive(c: RuntimeValue) -> bool:
     return found is not None and 0 < found < math.inf
 
 
-for _negative in ("(r < 0) & ~(r == 0)", "~(r == 0) & ~(jnp.sign(r) == 1)"):
+for _negative in ("(r < 0) & (r != 0)", "(r != 0) & (jnp.sign(r) != 1)"):
     AS_WRITTEN.rewrite(f"jnp.where({_negative}, r + c, (r := jnp.fmod(x, c)))", "x % c",
                        when=lambda x, c, out: is_like(x, out) and _is_positive(c))  # fmt: skip
-for _unequal in ("~((r < 0) == (y < 0)) & ~(r == 0)", "~(r == 0) & ~(jnp.sign(y) == jnp.sign(r))"):
+for _unequal in ("((r < 0) != (y < 0)) & (r != 0)", "(r != 0) & (jnp.sign(y) != jnp.sign(r))"):
     AS_WRITTEN.rewrite(f"jnp.where({_unequal}, r + y, (r := jnp.fmod(x, y)))", "x % y", when=is_like)
 AS_WRITTEN.rewrite(
     "jnp.where(x < 0, -(size := jnp.where(m - f >= 0.5, f + 1, (f := jnp.floor((m := jnp.abs(x)))))), size)",
@@ -140,17 +142,59 @@ AS_WRITTEN.rewrite(
     when=is_like,
 )
 AS_WRITTEN.rewrite(
-    "lax.round(jnp.where(~(r == 0) & ~(jnp.sign(r) == 1), q - 1, (q := (x - (r := jnp.fmod(x, c))) / c)))", "x // c",
+    "lax.round(jnp.where((r != 0) & (jnp.sign(r) != 1), q - 1, (q := (x - (r := jnp.fmod(x, c))) / c)))", "x // c",
     when=lambda x, c, out: is_like(x, out) and _is_positive(c),
 )  # fmt: skip
 AS_WRITTEN.rewrite(
-    "lax.round(jnp.where(~(r == 0) & ~(jnp.sign(y) == jnp.sign(r)), q - 1, (q := jnp.where(y == 0, x, x - (r := jnp.fmod(x, y))) / y)))",
+    "lax.round(jnp.where((r != 0) & (jnp.sign(y) != jnp.sign(r)), q - 1, (q := jnp.where(y == 0, x, x - (r := jnp.fmod(x, y))) / y)))",
     "x // y", when=is_like,
+)  # fmt: skip
+
+# Division of integers, whose divisors exports keep from zero and from -1: by zero, `x % y` is 0, as modulo 1
+
+AS_WRITTEN.rewrite(
+    "jnp.where((none := (n == 0)), x, x % jnp.where(none | (n == -1), 1, (n := jnp.where(y == 0, 1, y))))", "x % y",
+    when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
+)  # fmt: skip
+AS_WRITTEN.rewrite(  # not `x // y`, which is 0 for NumPy's arrays where `y` is
+    "jnp.where((jnp.sign(x) != jnp.sign(y)) & (jnp.where((none := (y == 0)), x, x - whole * n) != 0), q - 1, (q := jnp.where(none, -1,"
+    " jnp.where((minus := (y == -1)), -x, (whole := helper.quotient(x, (n := jnp.where(none | minus, 1, y))))))))",
+    "jnp.floor_divide(x, y)", when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
 )  # fmt: skip
 
 # Elementwise functions
 
+AS_WRITTEN.rewrite(
+    "x * jnp.where((rounded := (s == 1) | (s == inf)), 1, jnp.log((s := x + 1)) / jnp.where(rounded, 1, s - 1))", "jnp.log1p(x)",
+    when=is_single,
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where(jnp.isnan((d := x - y)), x + y, jnp.maximum(x, y) + jnp.log1p(jnp.exp(-jnp.abs(d))))", "jnp.logaddexp(x, y)",
+    when=is_single,
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where(((a := jnp.abs(x)) == inf) | ((b := jnp.abs(y)) == inf), inf, jnp.where((none := (most == 0)), most,"
+    " most * jnp.sqrt((r := jnp.minimum(a, b) / jnp.where(none, 1, (most := jnp.maximum(a, b)))) * r + 1)))",
+    "jnp.hypot(x, y)", when=is_single,
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where((zero := (x == 0)), p * 0 + 1, jnp.sin(c) / (c := jnp.where(zero, 1, (p := x * pi))))", "jnp.sinc(x)",
+    when=lambda pi, out: is_single(out) and _is_rounded(pi, math.pi),
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where(jnp.isnan(x) | jnp.isnan(y), nan, jnp.where((y < 0) | (1 / y < 0), -v, (v := jnp.where((x < 0) | (1 / x < 0), pi - u,"
+    " (u := jnp.where((a := jnp.abs(y)) > (b := jnp.abs(x)), half - t, (t := jnp.arctan(jnp.where(jnp.abs(least) == inf, 1,"
+    " (least := jnp.minimum(a, b)) / jnp.where(most == 0, 1, (most := jnp.maximum(a, b))))))))))))",
+    "jnp.arctan2(y, x)", when=lambda pi, half, out: is_single(out) and _is_rounded(pi, math.pi) and _is_rounded(half, math.pi / 2),
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where((inner := ((a := jnp.abs(x)) > 0) & (a < inf)), jnp.sign(x) * ((e := jnp.exp(jnp.log(c) / 3))"
+    " - (e - (c := jnp.where(inner, a, 1)) / (e * e)) / 3), x)", "jnp.cbrt(x)",
+    when=lambda x, out: is_like(x, out) and is_single(out),
+)  # fmt: skip
 AS_WRITTEN.rewrite("-nn.softplus(-x)", "nn.log_sigmoid(x)")
+AS_WRITTEN.rewrite("jnp.minimum(high, jnp.maximum(low, x))", "jnp.clip(x, low, high)",
+                   when=lambda x, low, high, out: is_like(x, out) and out.dtype.kind == "i" and None not in (number(low), number(high)))  # fmt: skip
 AS_WRITTEN.rewrite("jnp.clip(x, 0, 6)", "nn.relu6(x)", when=is_like)
 AS_WRITTEN.rewrite("jnp.where(x > 1, 1, jnp.where(x < -1, -1, x))", "nn.hard_tanh(x)", when=is_like)
 AS_WRITTEN.rewrite("nn.elu(x, 1)", "nn.elu(x)")
@@ -181,8 +225,8 @@ AS_WRITTEN.rewrite(
     "jnp.log(jnp.sum(jnp.exp(x - most), axis=axes, keepdims=True)) + (most := jnp.max(x, axis=axes, keepdims=True))",
     "nn.logsumexp(x, axis=axes, keepdims=True)",
 )
-AS_WRITTEN.rewrite("jnp.sqrt(jnp.sum(x * x, axis=axis, **options))", "jnp.linalg.norm(x, axis=axis, **options)",
-                   when=lambda x, axis: isinstance(axis, int) and x.dtype == np.float32)  # fmt: skip
+AS_WRITTEN.rewrite("jnp.sqrt(jnp.sum(x * x, axis=axes, **options))", "jnp.linalg.norm(x, axis=axis, **options)", when=is_single,
+                   axis=lambda axes: axes[0] if isinstance(axes, tuple) and len(axes) == 1 else axes if isinstance(axes, int) else None)  # fmt: skip
 for _name in ("jnp.argmax", "jnp.argmin", "jnp.prod"):
     AS_WRITTEN.rewrite(f"{_name}(x, keepdims=False, **options)", f"{_name}(x, **options)")
 AS_WRITTEN.rewrite("jnp.mean((d := x - jnp.mean(x, axis=whole, keepdims=True)) * d, axis=axes)", "jnp.var(x, axis=axes)",
@@ -192,7 +236,7 @@ AS_WRITTEN.rewrite("jnp.sqrt(jnp.var(x, axis=axes))", "jnp.std(x, axis=axes)")
 # Lookups
 
 
-def _are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
+def are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
     """Whether indices between two numbers are those of an axis, counted from either end."""
     return isinstance(size, int) and is_number(low, -size) and is_number(high, size - 1)
 
@@ -200,11 +244,12 @@ def _are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
 AS_WRITTEN.rewrite(
     "jnp.where(i == at, jnp.take_along_axis(x, (at := jnp.clip(i, low, high)), axis=axis), nan)", "jnp.take_along_axis(x, i, axis=axis)",
     when=lambda x, i, low, high, axis, out: isinstance(x, Variable) and isinstance(i, Variable) and i.shape == out.shape
-    and out.dtype == np.float32 and _are_bounds(low, high, x.shape[axis]),
+    and out.dtype == np.float32 and are_bounds(low, high, x.shape[axis]),
 )  # fmt: skip
 
 
-def _is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
+def is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
+    """Whether a value is the result of a step, and so an array of JAX."""
     return isinstance(x, Variable) and (x in rewriting.producers.made or x in rewriting.producers.parts)
 
 
@@ -215,9 +260,9 @@ def _bounded(
 
     NumPy, whose arrays inputs may be, refuses indices that are outside.
     """
-    if not _is_computed(x, rewriting) or not isinstance(i, Variable) or np.dtype(i.dtype).kind != "i":
+    if not is_computed(x, rewriting) or not isinstance(i, Variable) or np.dtype(i.dtype).kind != "i":
         return None
-    return index_of(*[slice(None)] * (axis % len(x.shape)), i) if _are_bounds(low, high, x.shape[axis]) else None
+    return index_of(*[slice(None)] * (axis % len(x.shape)), i) if are_bounds(low, high, x.shape[axis]) else None
 
 
 AS_WRITTEN.rewrite("jnp.take(x, jnp.clip(i, low, high), axis=axis)", "x[index]", index=_bounded)
@@ -225,13 +270,13 @@ AS_WRITTEN.rewrite("jnp.take(x, jnp.clip(i, low, high), axis=axis)", "x[index]",
 
 def _rows(x: RuntimeValue, at: Variable, i: RuntimeValue, step: Step, rewriting: StepRewriting) -> RuntimeValue:
     """Return the positions of rows, of which each has an index."""
-    if not _is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
+    if not is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
         return None
     return rewriting.call(step, "jnp.arange", (x.shape[0],), Variable((x.shape[0],), np.dtype(np.int32)))
 
 
 AS_WRITTEN.rewrite("helper.gather_nd(x, (at := jnp.expand_dims(jnp.clip(i, low, high), _)), 1)", "x[rows, i]", rows=_rows,
-                   when=lambda x, low, high: _are_bounds(low, high, x.shape[1]))  # fmt: skip
+                   when=lambda x, low, high: are_bounds(low, high, x.shape[1]))  # fmt: skip
 AS_WRITTEN.rewrite("helper.gather_nd(x, (at := jnp.expand_dims(i, _)), 1)", "x[rows, i]", rows=_rows)
 
 
@@ -310,11 +355,35 @@ def _are_sizes(one: Sequence[Dim], other: Sequence[Dim]) -> bool:
     return len(one) == len(other) and all(bool(a == b) for a, b in zip(one, other, strict=True))
 
 
+@AS_WRITTEN.on("jnp.reshape")
+def tiled(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`broadcast_to(x, (3, n, m)).reshape(3 * n, m)`, of one `x` of shape `(1, n, m)`, is `tile(squeeze(x, 0), (3, 1))`."""
+    spread = rewriting.producers.step(step.args[0], "jnp.broadcast_to")
+    x, out = spread.args[0] if spread is not None else None, step.outputs.shape
+    if spread is None or not isinstance(x, Variable | HostValue) or not 1 < len(x.shape) == len(spread.outputs.shape):
+        return None
+    (times, rows, *rest), (one, *own) = spread.outputs.shape, x.shape
+    if one != 1 or times == 1 or rows == 1 or not _are_sizes([rows, *rest], own) or not out:
+        return None
+    if not _are_sizes([times * rows, *_several(rest)], [out[0], *_several(out[1:])]):
+        return None
+    shape = (rows, *out[1:])
+    if isinstance(x, Variable):
+        part = rewriting.call(step, "jnp.reshape", (x, [*shape]), shape)
+    else:
+        part = HostValue(x.data.reshape(shape), x.dtype, x.name)
+    return in_place(step, "jnp.tile", part, (times, *[1] * len(shape[1:])))
+
+
+def _several(shape: Sequence[Dim]) -> list[Dim]:
+    return [size for size in shape if not isinstance(size, int) or size != 1]
+
+
 @AS_WRITTEN.on("jnp.where")
 def triangle(step: Step, rewriting: StepRewriting) -> Step | None:
     """`where(arange(n)[:, None] >= arange(m), x, 0)` is `tril(x)`, and the other way around `triu(x, 1)`."""
     condition, *choices = step.args
-    if len(step.args) != 3 or not isinstance(condition, Variable) or len(step.outputs.shape) < 2:
+    if len(step.args) != 3 or not isinstance(condition, Variable | HostValue) or len(step.outputs.shape) < 2:
         return None
     for place, x in enumerate(choices):
         zero = choices[1 - place]
@@ -329,6 +398,13 @@ def triangle(step: Step, rewriting: StepRewriting) -> Step | None:
             is_upper, last = not is_upper, (last - 1 if is_upper else last + 1)
         return in_place(step, "jnp.triu" if is_upper else "jnp.tril", x, *([last] if last else []))
     return None
+
+
+AS_WRITTEN.rewrite(
+    "jnp.where(upper, x, y)", "jnp.where(lower, y, x)",
+    lower=lambda upper: HostValue(~upper.data, name=upper.name) if isinstance(upper, HostValue) and (triangle_of(upper) or [False])[0]
+    and upper.dtype == bool else None,
+)  # fmt: skip
 
 
 def _moves_inside(

@@ -204,7 +204,10 @@ def squeezed_reduction(step: Step, rewriting: StepRewriting) -> Step | None:
     return Step(kept.form, kept.name, kept.args, options, step.outputs, step.node)
 
 
-AS_WRITTEN.rewrite("jnp.reshape(jnp.reshape(x, _), shape)", "jnp.reshape(x, shape)")
+for _view in ("jnp.reshape", "jnp.expand_dims", "jnp.squeeze"):
+    AS_WRITTEN.rewrite(
+        f"jnp.reshape({_view}(x, _), shape)", "jnp.reshape(x, shape)", when=lambda x: isinstance(x, Variable)
+    )
 
 
 def sizes_as_written(shape: Sequence[Dim]) -> list[Dim]:
@@ -261,6 +264,11 @@ def _come_back(p: tuple[int, ...], q: tuple[int, ...], before: Variable, after: 
 AS_WRITTEN.rewrite(
     "jnp.transpose((after := jnp.reshape((before := jnp.transpose(x, p)), _)), q)", "jnp.reshape(x, sizes)",
     when=_come_back, sizes=lambda out: sizes_as_written(out.shape),
+)  # fmt: skip
+
+AS_WRITTEN.rewrite(
+    "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)", "jnp.roll(x, (i, j), axis=(a, b))",
+    when=lambda a, b: isinstance(a, int) and isinstance(b, int) and a != b,
 )  # fmt: skip
 
 

@@ -57,6 +57,32 @@ def _index(x: RuntimeValue, at: RuntimeValue, axis: int | None) -> RuntimeValue:
 AS_WRITTEN.rewrite("jnp.take(x, at, axis=axis)", "x[index]", index=_index)
 
 
+def _is_only_element(x: RuntimeValue, at: RuntimeValue, axis: int) -> bool:
+    """Whether an axis has one element, and one position in it is looked up, which has axes of its own."""
+    is_one = isinstance(at, HostValue) and at.ndim > 0 and at.size == 1
+    return is_one and isinstance(x, Variable) and type(x.shape[axis]) is int and x.shape[axis] == 1
+
+
+AS_WRITTEN.rewrite(
+    "jnp.take(x, (at := 0), axis=axis)",
+    "jnp.reshape(x, shape)",
+    when=_is_only_element,
+    shape=lambda out: list(out.shape),
+)
+
+
+def _rows(x: RuntimeValue, at: RuntimeValue) -> HostValue | None:
+    """Return known places along the first axis without the axis of one element that says so."""
+    size = x.shape[0] if isinstance(x, Variable) else None
+    if not isinstance(at, HostValue) or at.symbolic or at.shape[-1:] != (1,) or not isinstance(size, int):
+        return None
+    rows = at.data[..., 0]
+    return HostValue(rows, name=at.name) if bool((rows >= 0).all() and (rows < size).all()) else None
+
+
+AS_WRITTEN.rewrite("helper.gather_nd(x, at, 0)", "jnp.take(x, rows, axis=0)", rows=_rows)
+
+
 def _first_rows(x: RuntimeValue, at: RuntimeValue, step: Step, rewriting: StepRewriting) -> RuntimeValue:
     """Return known positions 0, 1 … in a parameter as those of `arange`: a table of positions is an embedding."""
     if (

@@ -3,12 +3,13 @@
 Before and after:
 
     (x.reshape(-1, 64) @ w).reshape(batch, length, 32)   →   x @ w   of `x` of shape (batch, length, 64)
+    x @ w + residual + bias                              →   x @ w + bias + residual
 """
 
 from __future__ import annotations
 
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
-from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
+from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
 from jaxport.importer.values.host import Dim, RuntimeValue
 from jaxport.importer.values.recording import Variable
 
@@ -29,6 +30,32 @@ AS_WRITTEN.rewrite(
     "jnp.reshape((product := (flat := jnp.reshape(x, _)) @ kernel) + bias, _)", "(product := (flat := jnp.reshape(x, shape)) @ kernel) + bias",
     when=lambda bias, out: isinstance(bias, Variable) and bias.shape == out.shape[-1:], shape=_shape_of_rows,
 )  # fmt: skip
+
+
+# SkipLayerNormalization adds the bias of the product before it behind the residual
+
+
+def _is_of_product(
+    bias: RuntimeValue,
+    product: Variable,
+    w: RuntimeValue,
+    residual: RuntimeValue,
+    out: Variable,
+    rewriting: StepRewriting,
+) -> bool:
+    return (
+        is_single(out)
+        and isinstance(residual, Variable)
+        and isinstance(bias, Variable)
+        and {bias, w} <= set(rewriting.weights)
+        and product.shape == residual.shape == out.shape
+        and bias.shape == out.shape[-1:]
+    )
+
+
+AS_WRITTEN.rewrite(
+    "(product := x @ w) + residual + bias", "(product := product + bias) + residual", when=_is_of_product
+)
 
 
 def _is_of_columns(kernel: RuntimeValue, x: RuntimeValue, rewriting: StepRewriting) -> bool:
