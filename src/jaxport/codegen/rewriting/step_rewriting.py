@@ -216,7 +216,7 @@ class StepRewriting:
             case Anything(name, None):
                 return bound[name]
             case Anything(name, inner) if inner is not None:
-                return self._filled(inner, bound, self.producers.made[bound[name]])
+                return self._filled(inner, bound, self.producers.made.get(bound[name], like))
             case Constant(value):
                 return value
             case Listed(parts, kind):

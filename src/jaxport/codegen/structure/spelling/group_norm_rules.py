@@ -9,12 +9,10 @@ are first, the same without transposes.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from jaxport.codegen.rewriting.patterns import bindings, pattern
 from jaxport.codegen.rewriting.producers import Producers, as_tuple, number
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
-from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.channels import CHANNELS_LAST, transposed
 from jaxport.codegen.structure.spelling.idioms import is_single
 from jaxport.importer.values.host import RuntimeValue
@@ -35,52 +33,37 @@ CENTERED = (
 """The division of what differs from the mean by its root mean square."""
 
 
-class GroupedChannels(NamedTuple):
-    """A standardization of groups of channels of the second axis, and the scale and bias of each channel."""
-
-    x: Variable
-    groups: int
-    epsilon: float
-    scale: Variable
-    shift: Variable
-
-
-@GROUPS_FIRST.on("+")
-def with_channels_first(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`standardized(x) * scale + bias`, of groups of the second axis, as one step."""
-    found = _grouped(step, rewriting)
-    if found is None:
-        return None
-    vectors = (_vector(value, step, rewriting) for value in (found.scale, found.shift))
-    return in_place(step, FIRST, found.x, found.groups, found.epsilon, *vectors)
-
-
-@CHANNELS_LAST.on("+")
-def with_channels_last(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`standardized(x) * scale + bias`, of groups of the second axis, as the same of groups of the last."""
-    found = _grouped(step, rewriting)
-    if found is None:
-        return None
-    scale, shift = (_vector(value, step, rewriting) for value in (found.scale, found.shift))
-    rank = len(found.x.shape)
-    x = transposed(found.x, (0, *range(2, rank), 1), step, rewriting)
-    normal = rewriting.call(step, "helper.group_norm", (x, found.groups, found.epsilon), x.shape)
-    scaled = rewriting.call(step, "*", (normal, scale), x.shape, "operator")
-    y = rewriting.call(step, "+", (scaled, shift), x.shape, "operator")
-    return in_place(step, "jnp.transpose", y, (0, rank - 1, *range(1, rank - 1)))
-
-
-def _grouped(step: Step, rewriting: StepRewriting) -> GroupedChannels | None:
-    out, producers = step.outputs, rewriting.producers
+def _of_groups(
+    normal: RuntimeValue, scale: RuntimeValue, shift: RuntimeValue, step: Step, rewriting: StepRewriting
+) -> tuple[RuntimeValue, ...] | None:
+    """Return the operand of a standardization of groups of the second axis, their number, the epsilon, and a scale and a bias."""
+    out: Variable = step.outputs
     if not is_single(out) or len(out.shape) < 3 or not isinstance(out.shape[1], int):
         return None
-    for bound in bindings(pattern("normal * scale + shift"), step, producers):
-        vectors = bound["scale"], bound["shift"]
-        if all(_is_per_channel(value, out, rewriting) for value in vectors):
-            found = _standardized(bound["normal"], out, producers)
-            if found is not None:
-                return GroupedChannels(*found, *vectors)
-    return None
+    if not all(_is_per_channel(value, out, rewriting) for value in (scale, shift)):
+        return None
+    found = _standardized(normal, out, rewriting.producers)
+    return None if found is None else (*found, *(_vector(value, step, rewriting) for value in (scale, shift)))
+
+
+def _of_last_axis(
+    normal: RuntimeValue, scale: RuntimeValue, shift: RuntimeValue, step: Step, rewriting: StepRewriting
+) -> Variable | None:
+    """Return the same of groups of the last axis."""
+    found = _of_groups(normal, scale, shift, step, rewriting)
+    if found is None:
+        return None
+    x, groups, epsilon, *vectors = found
+    x = transposed(x, (0, *range(2, len(x.shape)), 1), step, rewriting)
+    y = rewriting.call(step, "helper.group_norm", (x, groups, epsilon), x.shape)
+    for name, vector in zip("*+", vectors, strict=True):
+        y = rewriting.call(step, name, (y, vector), x.shape, "operator")
+    return y
+
+
+GROUPS_FIRST.rewrite("normal * scale + shift", f"{FIRST}(*operands)", operands=_of_groups)
+CHANNELS_LAST.rewrite("normal * scale + shift", "jnp.transpose(y, order)", y=_of_last_axis,
+                      order=lambda out: (0, len(out.shape) - 1, *range(1, len(out.shape) - 1)))  # fmt: skip
 
 
 def _standardized(normal: RuntimeValue, out: Variable, producers: Producers) -> tuple[Variable, int, float] | None:
