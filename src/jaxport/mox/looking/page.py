@@ -6,7 +6,6 @@ import json
 import zlib
 from collections.abc import Iterator
 from html import escape as escape_html
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,14 +16,11 @@ from jaxport.blocks.callables.values import is_tracer
 from jaxport.jaxprs import Array, aval_of
 from jaxport.jaxprs.body_inputs import body_names, runs_bodies
 from jaxport.jaxprs.walk import bodies
-from jaxport.mox.looking.show import count, text, title
-from jaxport.mox.querying.tree import joined, name_below, short_name, value_text
+from jaxport.mox.looking.show import Html, count, text, title
+from jaxport.mox.querying.tree import TracedProgram, joined, name_below, short_name, value_text
 from jaxport.printable import printable
 
-if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
-
-__all__ = ["fragment", "page"]
+__all__ = ["html"]
 
 # So many levels are open at first.
 _OPEN = 2
@@ -34,12 +30,12 @@ _BINS = 12
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def fragment(mox: Mox) -> str:
+def html(mox: TracedProgram) -> Html:
     """Return the tree as HTML in which each block and body unfolds, for a notebook."""
-    return f"<style>{_STYLE}</style>{_tree(mox)}"
+    return Html(f"<style>{_STYLE}</style>{_tree(mox)}", lambda: page(mox))
 
 
-def page(mox: Mox) -> str:
+def page(mox: TracedProgram) -> str:
     """Return the tree as a document of its own."""
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -59,7 +55,7 @@ def escape(text: str) -> str:
     return escape_html(printable(text))
 
 
-def _tree(mox: Mox) -> str:
+def _tree(mox: TracedProgram) -> str:
     head = text(mox).partition("\n")[0]
     counts = [f"{len(mox.params)} parameters, {count(value.size for value in mox.params.values())} elements"]
     if mox.inputs:
@@ -71,7 +67,7 @@ def _tree(mox: Mox) -> str:
 class _Rows:
     """The rows of all equations, in the order of the elements of the tree."""
 
-    def __init__(self, mox: Mox):
+    def __init__(self, mox: TracedProgram):
         self.held = {weight.path: weight.value for weight in mox.weights}
         self.shown: set[str] = set()
 

@@ -6,20 +6,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.errors import SaveError
 from jaxport.jaxprs.body_inputs import body_names, runs_bodies
 from jaxport.jaxprs.walk import bodies
-from jaxport.mox.querying.tree import joined, name_below, short_name, value_text
+from jaxport.mox.querying.tree import TracedProgram, joined, name_below, short_name, value_text
 from jaxport.printable import printable
 
-if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
-
-__all__ = ["Html", "Text", "count", "html", "text", "title"]
+__all__ = ["Html", "Text", "count", "text", "title"]
 
 # So many equations of a body in a row are shown; a block is always shown.
 _SHOWN = 8
@@ -27,7 +23,7 @@ _SHOWN = 8
 _WIDTH = 24
 
 
-def text(mox: Mox, depth: int | None = None) -> str:
+def text(mox: TracedProgram, depth: int | None = None) -> str:
     """Return the tree as text: so many levels of it, or what fits into a page."""
     traced = mox.traced
     avals = mox.jaxpr.in_avals[len(mox.weights) :]
@@ -207,13 +203,6 @@ class Html:
 
     def __repr__(self) -> str:
         return f"<{len(self.data)} characters of HTML; a notebook shows them>"
-
-
-def html(mox: Mox) -> Html:
-    """Return the tree as HTML in which each block and body unfolds."""
-    from jaxport.mox.looking.page import fragment, page
-
-    return Html(fragment(mox), lambda: page(mox))
 
 
 def count(sizes: Iterable[int]) -> str:

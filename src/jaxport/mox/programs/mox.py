@@ -241,7 +241,7 @@ class Mox:
         """The program as a tree of elements, built once."""
         from jaxport.mox.querying.tree import Tree
 
-        return Tree(self)
+        return Tree(self.name, self.jaxpr.jaxpr)
 
     def select(self, query: Query, *, expect: int | None = None, strict: bool = True) -> Selection:
         """Return the blocks and equations that a query matches.
@@ -447,7 +447,7 @@ class Mox:
         >>> type(jaxport.make_mox(jnp.tanh)(jnp.zeros(3)).show()).__name__
         'Html'
         """
-        from jaxport.mox.looking.show import html
+        from jaxport.mox.looking.page import html
 
         return html(self)
 

@@ -6,14 +6,11 @@ import difflib
 import sys
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING
 
 from jaxport.errors import QueryError
 from jaxport.mox.primitives import primitives
+from jaxport.mox.querying.tree import TracedProgram
 from jaxport.mox.querying.xpath import Compiled, Name
-
-if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
 
 __all__ = ["check", "near"]
 
@@ -25,7 +22,7 @@ _ATTRIBUTES = frozenset({
 _WHAT = {"tag": "element", "target": "type", "attribute": "attribute"}
 
 
-def check(mox: Mox, query: str, compiled: Compiled) -> None:
+def check(mox: TracedProgram, query: str, compiled: Compiled) -> None:
     """Refuse a query with a name that nothing has.
 
     A name that is unknown to the Mox is known all the same if it is that of a primitive of JAX, or of a layer or

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
@@ -13,10 +12,7 @@ from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, source_of
 from jaxport.jaxprs.dataflow import needed_equations, producers, reached
 from jaxport.jaxprs.rewrite import alone
 from jaxport.jaxprs.walk import bodies, interpret
-from jaxport.mox.querying.tree import Node
-
-if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
+from jaxport.mox.querying.tree import Node, TracedProgram
 
 __all__ = [
     "InputOrigin",
@@ -44,7 +40,7 @@ class InputOrigin:
     steps: tuple[int, ...] = ()
 
 
-def origin_of(mox: Mox, node: Node, atom: Atom) -> InputOrigin:
+def origin_of(mox: TracedProgram, node: Node, atom: Atom) -> InputOrigin:
     """Where a value comes from that can be read at `node`."""
     sliced: list[Node] = []
     steps: tuple[int, ...] = ()
@@ -117,7 +113,7 @@ class ParameterPlace:
         return held[self.root].at[self.steps].set(value) if self.steps else value
 
 
-def places_of(mox: Mox, nodes: Sequence[Node]) -> dict[str, ParameterPlace]:
+def places_of(mox: TracedProgram, nodes: Sequence[Node]) -> dict[str, ParameterPlace]:
     """Return where the parameters of some blocks are held, by the paths that the blocks have for them.
 
     Parameters that are computed instead of held are left out.
@@ -134,7 +130,7 @@ def places_of(mox: Mox, nodes: Sequence[Node]) -> dict[str, ParameterPlace]:
     return places
 
 
-def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
+def stacking_scans(mox: TracedProgram, node: Node) -> tuple[Node, ...]:
     """Return the scans around a node whose steps have parameters of their own, the outermost first.
 
     Those that slice the weights of the node's block; if it has none, those that slice any weights. A scan over
@@ -151,7 +147,7 @@ def stacking_scans(mox: Mox, node: Node) -> tuple[Node, ...]:
     return tuple(scan for scan in scans if _slices_weights(mox, scan))
 
 
-def _slices_weights(mox: Mox, scan: Node) -> bool:
+def _slices_weights(mox: TracedProgram, scan: Node) -> bool:
     params = jaxprs.parameters(scan.equation)
     first = params["num_consts"] + params["num_carry"]
     names = [*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs]
@@ -163,7 +159,7 @@ def _slices_weights(mox: Mox, scan: Node) -> bool:
     return False
 
 
-def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Array | None:
+def value_of(mox: TracedProgram, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Array | None:
     """Compute a value that can be read at `node` from the arrays that the program holds; None if it depends on arguments.
 
     `steps` are those of the scans around.
@@ -182,12 +178,12 @@ def value_of(mox: Mox, node: Node, atom: Atom, steps: Mapping[Node, int]) -> Arr
     return interpret(part, values, evaluated)[0]
 
 
-def _body_around(mox: Mox, node: Node) -> jaxprs.Jaxpr:
+def _body_around(mox: TracedProgram, node: Node) -> jaxprs.Jaxpr:
     """Return the body that a node is an equation of."""
     return mox.jaxpr.jaxpr if node.parent is None else bodies(node.parent.equation.params)[node.location[-2]]
 
 
-def _entering(mox: Mox, node: Node, position: int, steps: Mapping[Node, int]) -> Array | None:
+def _entering(mox: TracedProgram, node: Node, position: int, steps: Mapping[Node, int]) -> Array | None:
     """Return the value of an input of the body around a node.
 
     None if it depends on the arguments, or on a loop's steps.
@@ -209,7 +205,7 @@ def evaluated(equation: jaxprs.JaxprEqn, operands: Sequence[Array], mark: bool =
     return jaxprs.jaxpr_as_fun(ungroup(alone(equation), mark))(*operands)
 
 
-def is_result(mox: Mox, node: Node, count: int) -> bool:
+def is_result(mox: TracedProgram, node: Node, count: int) -> bool:
     """Whether nothing in the program computes with the first `count` results of a node: it returns or transposes them."""
     results = set(node.equation.outvars[:count])
     while True:
