@@ -26,7 +26,6 @@ ROOMS: dict[str, str] = {
 # Annotations and convenience methods that look at a later room, each with its reason. A Mox, its selections and their matches return
 # one another (`mox.select(…)[0]` is a Mox, `mox.select(…).sub(…)` another): no order of their files has no method that looks ahead.
 LATER: dict[tuple[str, str, str], str] = {
-    ("codegen/burn", "rules", "equations"): "loops and branches have programs inside, which are printed by all rules",
     ("mox", "programs", "looking"): "`mox.show()`",
     ("mox", "programs", "querying"): "`mox.select()`, and the types of predicates",
     ("mox", "programs", "substitution"): "`mox.sub()`, `mox.patch()`, `mox.capture()` and `mox.unroll()`",

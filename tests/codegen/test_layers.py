@@ -230,6 +230,13 @@ def test_what_no_framework_has_is_operators(name: str, tmp_path: Path) -> None:
     assert "nnx.Conv" not in code
 
 
+def test_an_element_of_a_sequence_is_one_of_an_array(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        net (float[2, 3] x) => (float[2] y) <int64 two = {2}, int64 size = {1}, int64[1] axes = {1}> {
+        parts = SplitToSequence <axis = 1> (x, size) a = SequenceAt(parts, two) b = Squeeze(a, axes) y = Neg(b) }""")
+    assert "-x[:, 2]" in check(model, sampled(jaxport.from_onnx(model), SIZES), tmp_path, "nnx")
+
+
 def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]", weights: str = "") -> onnx.ModelProto:
     """A model of a few operators, with the constants that they spell functions out with."""
     constants = (

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.crate import to_crate
+from jaxport.codegen.burn.equations import printed
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.codegen.rust.tree import Identifier
 from jaxport.errors import Unsupported
@@ -84,7 +85,7 @@ def test_form(text: str, part: str) -> None:
 
 def test_expressions_are_copied_with_sizes_that_fill_tensors() -> None:
     (size,) = jax.export.symbolic_shape("n")
-    made = RustBody(set(), lambda _: Identifier("table")).created(size, (3,), np.dtype("int32"))
+    made = RustBody(set(), lambda _: Identifier("table"), printed).created(size, (3,), np.dtype("int32"))
     assert copy.deepcopy(made).fills is size
 
 

@@ -129,7 +129,7 @@ class StepPrinter:
         Raises:
           NotPrintable: it has no form in Burn.
         """
-        body = RustBody({"device"}, self._table, is_inline=True)
+        body = RustBody({"device"}, self._table, printed, is_inline=True)
         try:
             results = self._by_call(body, step, self.expression_of) or self._by_primitives(body, step)
         except NeedsStatements:
@@ -198,7 +198,8 @@ class StepPrinter:
         names = [*_argument_names(len(traced.variables), self.functions.size_names)]
         by_variable = dict(zip(traced.variables, names, strict=True))
         tables: list[tuple[str, np.ndarray | HostValue]] = []
-        body = RustBody({"device", *names, *self.functions.size_names}, lambda array: _parameter(body, tables, array))
+        taken = {"device", *names, *self.functions.size_names}
+        body = RustBody(taken, lambda array: _parameter(body, tables, array), printed)
 
         def named(variable: Variable) -> RustExpression:
             return Identifier(by_variable[variable])

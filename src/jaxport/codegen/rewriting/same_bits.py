@@ -342,9 +342,7 @@ def part(step: Step) -> Value | Step | None:
     plain = as_tuple(index_of(*map(_plain_slice, parts, x.shape)))
     if plain == (None,):
         return x
-    if len(plain) == len(parts) and all(map(_are_same_bounds, plain, parts)):
-        return None
-    return in_place(step, "", x, index_of(*plain), form="index")
+    return None if plain == parts else in_place(step, "", x, index_of(*plain), form="index")
 
 
 @SAME_BITS.on("helper.gather_nd")
@@ -461,11 +459,3 @@ def _plain_slice(part: slice, size: RuntimeValue) -> slice:
 
 
 SAME_BITS.rewrite("jnp.reshape(x, _)[0]", "x", when=lambda out: not out.shape)
-
-
-def _are_same_bounds(one: slice, other: slice) -> bool:
-    return all(a is b or (type(a) is int and a == b) for a, b in zip(_bounds(one), _bounds(other), strict=True))
-
-
-def _bounds(part: slice) -> tuple[RuntimeValue, ...]:
-    return part.start, part.stop, part.step

@@ -191,29 +191,18 @@ class StepRewriting:
         rules = (rule for table in self.tables for rule in table.rules.get(step.name, ()))
         return next((found for rule in rules if (found := rule(step, self)) is not None), None)
 
-    def made(
-        self,
-        like: Step,
-        form: Form,
-        name: str,
-        args: tuple[RuntimeValue, ...],
-        shape: Sequence[Dim] | Variable,
-        **kwargs: RuntimeValue,
-    ) -> Variable:
-        """Add a step whose result has the dtype of another one, or is a variable, and return its result."""
-        result = shape if isinstance(shape, Variable) else Variable(tuple(shape), like.outputs.dtype)
-        return self.add(Step(form, name, args, kwargs, result, like.node))
-
     def call(
         self,
         like: Step,
         name: str,
         args: tuple[RuntimeValue, ...],
         shape: Sequence[Dim] | Variable,
+        form: Form = "call",
         **kwargs: RuntimeValue,
     ) -> Variable:
-        """Add a call whose result has the dtype of a step, or is a variable, and return its result."""
-        return self.made(like, "call", name, args, shape, **kwargs)
+        """Add a step whose result has the dtype of another one, or is a variable, and return its result."""
+        result = shape if isinstance(shape, Variable) else Variable(tuple(shape), like.outputs.dtype)
+        return self.add(Step(form, name, args, kwargs, result, like.node))
 
     def written(self, made: StepPattern, bound: Bindings, like: Step) -> Step:
         """Return the step that a pattern says, with what its names stand for, in place of another one."""
@@ -234,7 +223,7 @@ class StepRewriting:
                 return kind(self._filled(each, bound, like) for each in parts)
             case StepPattern():
                 step = self.written(part, bound, like)
-                return self.made(like, step.form, step.name, step.args, SHAPES[step.name](*step.args))
+                return self.call(like, step.name, step.args, SHAPES[step.name](*step.args), step.form)
         raise SyntaxError(f"no argument of a step: {part}")
 
     def _with_functions(self, step: Step) -> Step:

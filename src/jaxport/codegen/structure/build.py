@@ -168,11 +168,11 @@ def _are_doubled(root: Module, weights: LayerWeights, own: Collection[Variable])
 def _ties(root: Module, weights: LayerWeights) -> dict[Variable, Tie]:
     """Return the parameters that a layer keeps and others read."""
     names = {weights.names[variable]: variable for variable in weights.shared}
-    return {
-        names[layer.weights["embedding"].name]: Tie(layer, "embedding")
-        for layer in _layers(root)
-        if layer.kind == "Embed" and layer.weights["embedding"].name in names
-    }
+    layers = (
+        item for module in root.walk() for item in module.items if isinstance(item, Layer) and item.kind == "Embed"
+    )
+    tables = ((layer.weights["embedding"].name, layer) for layer in layers)
+    return {names[name]: Tie(layer, "embedding") for name, layer in tables if name in names}
 
 
 def _with_weights(root: Module, weights: LayerWeights) -> Module:
@@ -218,10 +218,6 @@ def _uncalled(weight: Weight, module: Module, paths: Collection[str]) -> Tie | N
 
 def _common(chains: Sequence[tuple[Module, ...]]) -> Chain:
     return common([tuple(str(id(module)) for module in chain) for chain in chains])
-
-
-def _layers(module: Module) -> list[Layer]:
-    return [item for inner in module.walk() for item in inner.items if isinstance(item, Layer)]
 
 
 def _rebuilt(

@@ -58,7 +58,7 @@ def partly_rotated(step: Step, rewriting: StepRewriting) -> Step | None:
     if moved is None:
         return None
     taken = [
-        rewriting.made(step, "index", "", (x, part.args[1]), (*x.shape[:-1], part.outputs.shape[-1]))
+        rewriting.call(step, "", (x, part.args[1]), (*x.shape[:-1], part.outputs.shape[-1]), "index")
         for part in (first, rest)
     ]
     rotated = rewriting.call(step, rotation.name, (taken[0], *moved), taken[0].shape)

@@ -86,7 +86,7 @@ def _transposed_after(
 ) -> Step:
     """Return the transpose of what a step computes of values that are not transposed."""
     shape = [step.outputs.shape[order.index(axis)] for axis in range(len(order))]
-    return in_place(step, "jnp.transpose", rewriting.made(step, step.form, step.name, args, shape, **options), order)
+    return in_place(step, "jnp.transpose", rewriting.call(step, step.name, args, shape, step.form, **options), order)
 
 
 @CHANNELS_LAST.on("jnp.transpose")

@@ -70,7 +70,7 @@ def ordered(step: Step, rewriting: StepRewriting) -> None:
         return
     order = rewriting.call(step, "jnp.argsort", (source,), _like(indices), axis=axis)
     ascending = rewriting.call(step, "jnp.sort", (source,), _like(values), axis=axis)
-    descending = rewriting.add(Step(inverse.form, inverse.name, (ascending,), {}, _like(values), step.node))
+    descending = rewriting.call(step, inverse.name, (ascending,), _like(values), inverse.form)
     rewriting.same |= {indices: order, values: descending}
 
 
@@ -82,7 +82,7 @@ def with_nan(step: Step, rewriting: StepRewriting) -> None:
     if not isinstance(x, Variable) or not is_like(x, step.args[0]):
         return
     is_zero, one_zero = Variable(x.shape, np.dtype(bool)), _like(x)
-    rewriting.add(Step("operator", "==", (x, 0), {}, is_zero, step.node))
+    rewriting.call(step, "==", (x, 0), is_zero, "operator")
     rewriting.call(step, "jnp.where", (is_zero, 0, x), one_zero)
     outputs = tuple(map(_like, step.outputs))
     rewriting.add(Step("call", step.name, (one_zero, *step.args[1:]), step.kwargs, outputs, step.node))

@@ -65,8 +65,8 @@ def with_channels_last(step: Step, rewriting: StepRewriting) -> Step | None:
     rank = len(found.x.shape)
     x = transposed(found.x, (0, *range(2, rank), 1), step, rewriting)
     normal = rewriting.call(step, "helper.group_norm", (x, found.groups, found.epsilon), x.shape)
-    scaled = rewriting.made(step, "operator", "*", (normal, scale), x.shape)
-    y = rewriting.made(step, "operator", "+", (scaled, shift), x.shape)
+    scaled = rewriting.call(step, "*", (normal, scale), x.shape, "operator")
+    y = rewriting.call(step, "+", (scaled, shift), x.shape, "operator")
     return in_place(step, "jnp.transpose", y, (0, rank - 1, *range(1, rank - 1)))
 
 

@@ -288,18 +288,3 @@ def stacked(step: Step, rewriting: StepRewriting) -> Step | None:
     if not all(isinstance(part, Variable) for part in parts):
         return None
     return in_place(step, "jnp.stack", parts, **({"axis": axis} if axis else {}))
-
-
-# Products
-
-
-@AS_WRITTEN.on("@")
-def scaled_product(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`(a * c) @ (b * d)` is `a @ b * (c * d)`, of activations."""
-    if not is_single(step.outputs) or not all(isinstance(arg, Variable) for arg in step.args):
-        return None
-    (a, c), (b, d) = map(rewriting.producers.scaled, step.args)
-    if c == 1 or d == 1 or len(step.outputs.shape) < 3:
-        return None
-    product = rewriting.made(step, "operator", "@", (a, b), step.outputs.shape)
-    return in_place(step, "*", product, HostValue(np.asarray(np.float32(c * d))), form="operator")

@@ -155,7 +155,7 @@ def part_of_transposed(step: Step, rewriting: StepRewriting) -> Step | None:
     kept = [axis for axis in range(len(order)) if axis not in axes]
     rest = tuple(kept.index(axis) for axis in order if axis in kept)
     whole = index_of(*(axes.get(axis, slice(None)) for axis in range(max(axes) + 1)))
-    part = rewriting.made(step, "index", "", (origin, whole), [origin.shape[axis] for axis in kept])
+    part = rewriting.call(step, "", (origin, whole), [origin.shape[axis] for axis in kept], "index")
     return in_place(step, "jnp.transpose", part, rest)
 
 
