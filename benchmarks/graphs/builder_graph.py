@@ -1,6 +1,6 @@
 """The graph that onnxruntime-genai's model builder writes for a Llama, made node by node with the weights of a model.
 
-The projections of the queries, keys and values are one product, `GroupQueryAttention` turns queries and keys by itself, and
+Nodes and weights have the names that it gives them. The projections of the queries, keys and values are one product, `GroupQueryAttention` turns queries and keys by itself, and
 additions to the residual are in `SkipSimplifiedLayerNormalization`.
 """
 
@@ -41,8 +41,8 @@ class _Graph:
     def node(
         self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], domain: str = "", **options: Any
     ) -> str:
-        """Add a node; return the name of its first result."""
-        made = helper.make_node(op_type, inputs, outputs, name=f"{op_type}/{len(self.nodes)}", domain=domain, **options)
+        """Add a node, which is named after its first result; return the name of that."""
+        made = helper.make_node(op_type, inputs, outputs, name=_named(outputs[0]), domain=domain, **options)
         self.nodes.append(made)
         return outputs[0]
 
@@ -50,40 +50,45 @@ class _Graph:
 def builder_graph(model: Llama, config: Config, precision: str) -> onnx.ModelProto:
     """Return the graph in float32, float16, or with the weights of products in 4 bits."""
     graph = _Graph(np.float16 if precision == "float16" else np.float32)
-    _lengths(graph)
+    lengths = _lengths(graph)
     half = config.head // 2
     angles = np.arange(POSITIONS)[:, None] * config.theta ** (-np.arange(half, dtype=np.float32) / half)
     tables = [graph.constant("cos_cache", np.cos(angles)), graph.constant("sin_cache", np.sin(angles))]
-    residual = graph.node("Gather", [graph.constant("embed", _array(model.words.embedding)), "input_ids"], ["x"])
+    words = graph.constant("model.embed_tokens.weight", _array(model.words.embedding))
+    residual = graph.node("Gather", [words, "input_ids"], ["/model/embed_tokens/Gather/output_0"])
     added = None
     for number, layer in enumerate(model.layers):
-        scope = f"layers.{number}."
-        normal, residual = _normalized(graph, config, residual, added, layer.attention_norm, f"{scope}attention_norm")
+        scope = f"/model/layers.{number}/"
+        normal, residual = _normalized(graph, config, residual, added, layer.attention_norm, f"{scope}input_layernorm")
         attention = layer.attention
         kernels = [_array(side.kernel) for side in (attention.query, attention.key, attention.value)]
-        packed = _product(graph, normal, np.concatenate(kernels, 1), f"{scope}qkv")
+        packed = _product(graph, normal, np.concatenate(kernels, 1), f"{scope}attn/qkv_proj")
         past = [f"past_key_values.{number}.{side}" for side in ("key", "value")]
         present = [f"present.{number}.{side}" for side in ("key", "value")]
         mixed = graph.node(
             "GroupQueryAttention",
-            [packed, "", "", *past, "seqlens_k", "total_seq_len", *tables],
-            [f"{scope}mixed", *present],
+            [packed, "", "", *past, *lengths, *tables],
+            [f"{scope}attn/GroupQueryAttention/output_0", *present],
             MICROSOFT,
             num_heads=config.heads,
             kv_num_heads=config.groups,
             scale=config.head**-0.5,
             do_rotary=1,
         )
-        added = _product(graph, mixed, _array(attention.output.kernel), f"{scope}output")
-        normal, residual = _normalized(graph, config, residual, added, layer.mlp_norm, f"{scope}mlp_norm")
-        gate = _product(graph, normal, _array(layer.gate.kernel), f"{scope}gate")
-        up = _product(graph, normal, _array(layer.up.kernel), f"{scope}up")
-        share = graph.node("Sigmoid", [gate], [f"{scope}sigmoid"])
-        silu = graph.node("Mul", [gate, share], [f"{scope}silu"])
-        gated = graph.node("Mul", [silu, up], [f"{scope}gated"])
-        added = _product(graph, gated, _array(layer.down.kernel), f"{scope}down")
-    normal, _ = _normalized(graph, config, residual, added, model.norm, "norm")
-    graph.node("MatMul", [normal, graph.constant("head", _array(model.head.kernel))], ["logits"])
+        added = _product(graph, mixed, _array(attention.output.kernel), f"{scope}attn/o_proj")
+        normal, residual = _normalized(
+            graph, config, residual, added, layer.mlp_norm, f"{scope}post_attention_layernorm"
+        )
+        gate = _product(graph, normal, _array(layer.gate.kernel), f"{scope}mlp/gate_proj")
+        up = _product(graph, normal, _array(layer.up.kernel), f"{scope}mlp/up_proj")
+        share = graph.node("Sigmoid", [gate], [f"{scope}mlp/act_fn/Sigmoid/output_0"])
+        silu = graph.node("Mul", [gate, share], [f"{scope}mlp/act_fn/Mul/output_0"])
+        gated = graph.node("Mul", [silu, up], [f"{scope}mlp/Mul/output_0"])
+        added = _product(graph, gated, _array(layer.down.kernel), f"{scope}mlp/down_proj")
+    last = f"/model/layers.{config.layers}/final_norm_layernorm"
+    normal, _ = _normalized(graph, config, residual, added, model.norm, last)
+    kernel = graph.constant("lm_head.MatMul.weight", _array(model.head.kernel))
+    graph.nodes.append(helper.make_node("MatMul", [normal, kernel], ["logits"], name="/lm_head/MatMul"))
     whole = _model(graph, config)
     if precision != "int4":
         return whole
@@ -96,33 +101,45 @@ def _array(parameter: Any) -> np.ndarray:
     return np.asarray(parameter[...])
 
 
-def _lengths(graph: _Graph) -> None:
-    """Add the places of the last tokens, and the number of all tokens."""
-    ones = graph.constant("ones", np.array([1]))
-    graph.node("ReduceSum", ["attention_mask", ones], ["tokens"], keepdims=1)
-    graph.node("Sub", ["tokens", ones], ["last"])
-    graph.node("Cast", ["last"], ["seqlens_k"], to=onnx.TensorProto.INT32)
-    graph.node("Shape", ["attention_mask"], ["mask_shape"])
-    graph.node("Gather", ["mask_shape", graph.constant("one", np.array(1))], ["total"], axis=0)
-    graph.node("Cast", ["total"], ["total_seq_len"], to=onnx.TensorProto.INT32)
+def _named(result: str) -> str:
+    return result.removesuffix("/output_0")
+
+
+def _lengths(graph: _Graph) -> list[str]:
+    """Add the places of the last tokens, and the number of all tokens; return their names."""
+    scope = "/model/attn_mask_reformat/attn_mask_subgraph/"
+    ones = graph.constant("/model/constants/INT64/[1]", np.array([1]))
+    tokens = graph.node("ReduceSum", ["attention_mask", ones], [f"{scope}ReduceSum/output_0"], keepdims=1)
+    last = graph.node("Sub", [tokens, ones], [f"{scope}Sub/output_0"])
+    places = graph.node("Cast", [last], [f"{scope}Sub/Cast/output_0"], to=onnx.TensorProto.INT32)
+    shape = graph.node("Shape", ["attention_mask"], [f"{scope}Shape/output_0"])
+    one = graph.constant("/model/constants/INT64/1", np.array(1))
+    total = graph.node("Gather", [shape, one], [f"{scope}Gather/output_0"], axis=0)
+    return [places, graph.node("Cast", [total], [f"{scope}Gather/Cast/output_0"], to=onnx.TensorProto.INT32)]
+
+
+def _weight(name: str) -> str:
+    return name.removeprefix("/").replace("/", ".")
 
 
 def _product(graph: _Graph, x: str, kernel: np.ndarray, name: str) -> str:
-    return graph.node("MatMul", [x, graph.constant(f"{name}.kernel", kernel)], [name])
+    weight = graph.constant(f"{_weight(name)}.MatMul.weight", kernel)
+    return graph.node("MatMul", [x, weight], [f"{name}/MatMul/output_0"])
 
 
 def _normalized(
     graph: _Graph, config: Config, residual: str, added: str | None, norm: Any, name: str
 ) -> tuple[str, str]:
     """Add a normalization of a residual with what is added to it; return both."""
-    scale = graph.constant(f"{name}.scale", _array(norm.scale))
+    scale = graph.constant(f"{_weight(name)}.weight", _array(norm.scale))
     if added is None:
         options = {"epsilon": config.epsilon, "axis": -1, "stash_type": 1}
-        return graph.node("SimplifiedLayerNormalization", [residual, scale], [name], **options), residual
-    outputs = [name, "", "", f"{name}.sum"]
+        result = f"{name}/LayerNorm/output_0"
+        return graph.node("SimplifiedLayerNormalization", [residual, scale], [result], **options), residual
+    outputs = [f"{name}/SkipLayerNorm/output_0", "", "", f"{name}/SkipLayerNorm/output_3"]
     inputs = [residual, added, scale]
     graph.node("SkipSimplifiedLayerNormalization", inputs, outputs, MICROSOFT, epsilon=config.epsilon)
-    return name, outputs[-1]
+    return outputs[0], outputs[-1]
 
 
 def _model(graph: _Graph, config: Config) -> onnx.ModelProto:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import jaxport
+from benchmarks.graphs.builder_graph import builder_graph
+from examples.language_model import CONFIGS, build, greedy
 from jaxport.codegen.modules import ModuleSource
 from jaxport.export.generation.decoders import decoder_inputs
 from tests.codegen import structured
@@ -46,6 +48,26 @@ def test_the_example_generates_the_tokens_of_jax(framework: str, cache: str, tmp
         exec(example.source, names)
     found = np.asarray(names["tokens"])[0].tolist()
     assert found[3:] == chosen_by_jax(found[:-1])[2:]
+
+
+LOOP = "for layer, (past_key, past_value) in zip(self.layers[:2], past_key_values, strict=True):"
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+def test_the_graph_of_the_builder_is_a_loop_over_layers_of_one_class(framework: str, tmp_path: Path) -> None:
+    """It adds the results of a layer in the norm of the next one, and has tables of angles."""
+    graph = builder_graph(build(), CONFIGS["small"], "float32")
+    source = jaxport.from_onnx(graph).to_source(tmp_path / "printed", framework=framework)
+    assert LOOP in source.code
+    for text in ("x + self.mlp(", "self.cos_cache", "self.sin_cache"):
+        assert text in source.code
+    for name in ("Layer", "Attn", "Mlp"):
+        assert source.code.count(f"class {name}(") == 1
+        assert f"class {name}_" not in source.code
+    names = dict(vars(structured.load(tmp_path / "printed")))
+    for example in doctest.DocTestParser().get_examples(names["__doc__"]):
+        exec(example.source, names)
+    assert np.asarray(names["tokens"])[0].tolist() == greedy(build(), [1, 2, 3], 5)
 
 
 def test_other_models_have_no_example(tmp_path: Path) -> None:

@@ -83,6 +83,16 @@ def test_form(text: str, part: str) -> None:
     assert part in model(text), model(text)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "part"),
+    [("", "1, true"), (', round_mode = "nearest"', "1 << 22, true"), (", saturate = 0", "1, false")],
+)
+def test_exponents_are_one_call(attributes: str, part: str) -> None:
+    text = f"(float[2] x) => (float8e8m0[2] y) {{ y = Cast<to = 24{attributes}>(x) }}"
+    model_ = onnx.parser.parse_model(f'<ir_version: 12, opset_import: ["": 24]> agraph {text}')
+    assert f"to_power_of_two(x, {part})" in to_crate(record_fused(from_onnx(model_))).model
+
+
 def test_expressions_are_copied_with_sizes_that_fill_tensors() -> None:
     (size,) = jax.export.symbolic_shape("n")
     made = RustBody(set(), lambda _: Identifier("table"), printed).created(size, (3,), np.dtype("int32"))

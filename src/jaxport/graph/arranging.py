@@ -104,6 +104,8 @@ class Arrangement:
             whole = [[label for label in group if label is not None] for group in groups]
             present = [every if is_part else one for is_part, every, one in zip(partial, whole, present, strict=True)]
             absent = [label for group in present for label in group if label not in own]
+            if any(label not in sizes for label in absent):
+                return None
         own += absent
         order = tuple(own.index(label) for group in present for label in group)
         merged = tuple(product([sizes[label] for label in group]) for group in present)

@@ -16,6 +16,7 @@ from jaxport.codegen.structure.modules.scheduling import scheduled
 from jaxport.codegen.structure.modules.scopes import (
     below_a_list,
     containers,
+    end_with_sums,
     hoist,
     imply_elements,
     keep_channels_last,
@@ -136,6 +137,7 @@ def _module(
     if weights.channels_last:
         keep_channels_last(leaves, chains, weights.names)
     hoist(leaves, chains, weights.names)
+    end_with_sums(leaves, chains)
     share_tables(leaves, chains, weights.names, weights.shared)
     cells = cells_of(leaves, chains, types, results)
     types = {**types, **mine(leaves, chains, [*weights.names], around_node)}

@@ -24,9 +24,11 @@ from jaxport.codegen.writing.fields import (
     Entry,
     Fields,
     class_name,
+    common_name,
     fields_of,
     key_of,
     last_word,
+    of_any_layer,
     roles_of,
     unique_arguments,
 )
@@ -256,7 +258,11 @@ class Classes(ABC, Generic[Library, Definition]):
         def described(variable: Variable) -> str:
             return argument_description(variable, module.items, self.parameters)
 
-        return unique_arguments(module.inputs, {**self.inputs, **self.roles}, set(taken), described)
+        known = {variable: of_any_layer(name, module.path) for variable, name in self.inputs.items()} | self.roles
+        if not any(map(str.isdigit, module.path.split("."))):  # not of one layer
+            common = {variable: common_name([variable], self.inputs) for variable in self.inputs}
+            known |= {variable: self.inputs[variable] for variable, name in common.items() if known[variable] == name}
+        return unique_arguments(module.inputs, known, set(taken), described)
 
     def _layer_path(self, module: Module, layer: Layer) -> str:
         """Where a layer is below a module: `self.transformer.embed`."""

@@ -30,7 +30,9 @@ __all__ = [
     "fields_of",
     "key_of",
     "last_word",
+    "of_any_layer",
     "roles_of",
+    "table_name",
 ]
 
 Child = Module | Layer
@@ -132,7 +134,7 @@ def fields_of(module: Module, reserved: Collection[str], spelled: Callable[[str]
                     _put(fields.lists[chosen], place, children[other])
     for variable, weight in module.weights.items():
         if isinstance(weight, Weight):
-            fields.weights[variable] = fields.fresh(weight_name(weight.name) if weight.trained else "table")
+            fields.weights[variable] = fields.fresh((weight_name if weight.trained else table_name)(weight.name))
     return fields
 
 
@@ -213,6 +215,21 @@ def weight_name(name: str) -> str:
     ('cls_token', 'weight', 'weight')
     """
     return identifier(re.sub(r"_\d+$", "", given_name(name)), "weight")
+
+
+def table_name(name: str) -> str:
+    """Return the same for a tensor that is not trained, which exporters name after the operator that made it, too.
+
+    >>> (
+    ...     table_name("cos_cache"),
+    ...     table_name("layers.0.attn.inv_freq"),
+    ...     table_name("attention/Pow_2"),
+    ...     table_name("Constant_output_0"),
+    ... )
+    ('cos_cache', 'inv_freq', 'table', 'table')
+    """
+    last = given_name(name)
+    return identifier(last, "table") if re.fullmatch(r"[a-z]+(_[a-z]+)+", last) else "table"
 
 
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
@@ -306,7 +323,22 @@ def common_name(values: Iterable[Variable], names: Mapping[Variable, str]) -> st
 
 
 def _without_numbers(name: str) -> str:
-    return re.sub(r"_?\d+(?=_|$)", "", name)
+    return _past(re.sub(r"_?\d+(?=_|$)", "", name))
+
+
+def of_any_layer(name: str, path: str) -> str:
+    """Return the name of an input as a module calls it: without the numbers of its own layer.
+
+    >>> of_any_layer("past_key_values_3_key", "layers.3.attn"), of_any_layer("past_key_values_3_key", "attn")
+    ('past_key', 'past_key_values_3_key')
+    """
+    own = {part for part in path.split(".") if part.isdigit()}
+    return _past("_".join(part for part in name.split("_") if part not in own))
+
+
+def _past(name: str) -> str:
+    """Return the name of one side of a cache, whose name says both."""
+    return re.sub(r"^past_key_values_(?=(key|value)$)", "past_", name)
 
 
 def unique_arguments(

@@ -28,6 +28,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, sizes_of, with_parts
+from jaxport.graph.axis_groups import quotient
 from jaxport.graph.editing import (
     Dim,
     constant_of,
@@ -168,7 +169,14 @@ class Attended:
             [part for axis in group for part in (parts_of(axis, parts[axis]) if axis in parts else [axis])]
             for group in self.axes.scores
         ]
-        return self._arrangement(seen, apart, broadcasts=True)
+        how = self._arrangement(seen, apart, broadcasts=True)
+        return how if how is None or all(map(self._is_told, how.spread or ())) else None
+
+    def _is_told(self, size: Dim) -> bool:
+        """Whether a size is a number, or a part of that of an operand of the last node, from which it is read."""
+        node = self.result.value.producer()
+        owns = [own for value in (() if node is None else node.inputs) for own in dims_of(value) or ()]
+        return isinstance(size, int) or any(isinstance(quotient(own, size), int) for own in owns)
 
     def _arrangement(
         self, seen: Seen, groups: Sequence[Sequence[Axis]], *, broadcasts: bool = False

@@ -25,6 +25,7 @@ __all__ = [
     "chain_of_path",
     "containers",
     "element_of",
+    "end_with_sums",
     "hoist",
     "imply_elements",
     "keep_channels_last",
@@ -232,6 +233,25 @@ def keep_channels_last(leaves: Iterable[Leaf], chains: dict[Leaf, Chain], weight
         if images not in weights:
             around = chains[maker[images]] if images in maker else ()
             chains[leaf] = common([chains[leaf], around])
+
+
+def end_with_sums(leaves: Iterable[Leaf], chains: dict[Leaf, Chain]) -> None:
+    """Move sums of two results of one element of a list from the next element to that one.
+
+    A file whose operator adds and normalizes, as `SkipLayerNormalization`, has the last sum of a layer in the next one:
+
+        layers.1.input_layernorm: x + mlp   →   layers.0: x + mlp
+    """
+    maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+    for leaf in leaves:
+        if not isinstance(leaf, Op) or leaf.step.name != "+":
+            continue
+        own, terms = chains[leaf], [chains[maker[variable]] for variable in leaf.inputs if variable in maker]
+        made = common(terms)
+        depth = len(common([own, made]))
+        before, after = (element_of(path) for path in ((*made, "")[depth], (*own, "")[depth]))
+        if len(terms) == 2 and before and after and (before[0], before[1] + 1) == after:
+            chains[leaf] = made[: depth + 1]
 
 
 def hoist(leaves: Sequence[Leaf], chains: dict[Leaf, Chain], weights: Mapping[Variable, str]) -> None:
