@@ -203,6 +203,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
     **{text: {"x": TABLE * 0.3, "pi": np.float32(np.pi)} for text, made in AS_WRITTEN.texts.items() if made == "jnp.sinc(x)"},
     **{text: {"y": OTHERS, "pi": np.float32(np.pi), "half": np.float32(np.pi / 2)} for text in AS_WRITTEN.texts if "arctan" in text},
     "jnp.minimum(high, jnp.maximum(low, x))": {"x": WHOLE, "low": HostValue(np.int32(-3)), "high": THREE},
+    "lax.complex(jnp.real(z), jnp.imag(z))": {"z": np.array([1 + 2j, -0.0 - 3j], np.complex64)},
+    "jnp.fft.fft(lax.complex(x, zero), *options)": {"x": TABLE, "zero": HostValue(np.zeros_like(TABLE)), "options": (None, 0)},
     "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)": {"x": CUBE, "i": 1, "a": 2, "j": -2, "b": 0},
 }  # fmt: skip
 """Values for the names of patterns; `x` is some floats."""

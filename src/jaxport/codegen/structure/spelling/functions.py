@@ -17,7 +17,7 @@ from jaxport.codegen.rewriting.patterns import bindings, pattern, view
 from jaxport.codegen.rewriting.producers import Producers, axes_of, is_like, is_number, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
-from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
+from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, element, is_single
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs.dim_text import parse
@@ -223,6 +223,12 @@ def gated_half(step: Step, rewriting: StepRewriting) -> Step | None:
     return None
 
 
+# Complex numbers, which files have as pairs
+
+AS_WRITTEN.rewrite("lax.complex(jnp.real(z), jnp.imag(z))", "z")
+AS_WRITTEN.rewrite("jnp.fft.fft(lax.complex(x, zero), *options)", "jnp.fft.fft(x, *options)",
+                   when=lambda x, zero, rewriting: isinstance(x, Variable) and is_number(element(zero, rewriting.producers), 0))  # fmt: skip
+
 # Reductions
 
 AS_WRITTEN.rewrite(
@@ -258,7 +264,7 @@ def is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
 
 
 @AS_WRITTEN.on("jnp.take")
-def element(step: Step, rewriting: StepRewriting) -> Step | None:
+def element_of_axis(step: Step, rewriting: StepRewriting) -> Step | None:
     """`take(x, clip(i, -n, n - 1), axis=1)` is `x[:, i]`, which JAX bounds itself; of a parameter, it is an embedding.
 
     NumPy, whose arrays inputs may be, refuses indices that are outside.

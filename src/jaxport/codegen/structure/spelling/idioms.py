@@ -17,7 +17,7 @@ from jaxport.codegen.rewriting.steps import in_place
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["AS_WRITTEN", "is_single"]
+__all__ = ["AS_WRITTEN", "element", "is_single"]
 
 AS_WRITTEN = RuleTable()
 """Rules whose results have the values of the steps, written as a person does."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxport.codegen.rewriting.producers import added_axes, axes_of, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
-from jaxport.codegen.rewriting.steps import in_place
+from jaxport.codegen.rewriting.steps import JOINS, in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
 from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.namespaces import HELPERS
@@ -170,6 +170,39 @@ def part_of_transposed(step: Step, rewriting: StepRewriting) -> Step | None:
     whole = tuple(axes.get(axis, slice(None)) for axis in range(max(axes) + 1))
     part = rewriting.made(step, "index", "", (origin, _plain(whole)), [origin.shape[axis] for axis in kept])
     return in_place(step, "jnp.transpose", part, rest)
+
+
+@AS_WRITTEN.on("")
+def part_of_joined(step: Step, rewriting: StepRewriting) -> Step | RuntimeValue:
+    """`stack([a, b], axis=2)[:, :, 1]` is `b`, and `concatenate((a, b), axis=1)[:, 0]`, of one column each, `a[:, 0]`."""
+    joined = rewriting.producers.step(step.args[0], *JOINS) if step.form == "index" else None
+    if joined is None or len(joined.args) != 1 or joined.kwargs.keys() - {"axis"}:
+        return None
+    rank, parts = len(joined.outputs.shape), joined.args[0]
+    axis, index = joined.kwargs.get("axis", 0) % rank, _whole_index(step.args[1], rank)
+    if index is None or type(index[axis]) is not int or not all(isinstance(part, Variable) for part in parts):
+        return None
+    sizes = [1 if joined.name == "jnp.stack" else part.shape[axis] for part in parts]
+    if not all(isinstance(size, int) for size in sizes) or not -sum(sizes) <= index[axis] < sum(sizes):
+        return None
+    begin, place = 0, index[axis] % sum(sizes)
+    while place - begin >= sizes[0]:
+        begin += sizes.pop(0)
+    part = parts[len(parts) - len(sizes)]
+    cuts = [*index[:axis], *([] if joined.name == "jnp.stack" else [place - begin]), *index[axis + 1 :]]
+    while cuts and cuts[-1] == slice(None):
+        cuts.pop()
+    return in_place(step, "", part, _plain(tuple(cuts)), form="index") if cuts else part
+
+
+def _whole_index(index: RuntimeValue, rank: int) -> list[RuntimeValue] | None:
+    """Return an index with a part for each axis; None if it has others than slices and numbers."""
+    parts = [*index] if isinstance(index, tuple) else [index]
+    if ... in parts:
+        place = parts.index(...)
+        parts[place : place + 1] = [slice(None)] * (rank - len(parts) + 1)
+    parts += [slice(None)] * (rank - len(parts))
+    return parts if all(isinstance(part, slice) or type(part) is int for part in parts) else None
 
 
 @AS_WRITTEN.on("jnp.squeeze")
