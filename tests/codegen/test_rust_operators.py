@@ -45,8 +45,10 @@ def crate(text: str):
         ),
         ("(float[2] x) => (float[2] y) <float a = {-1.5}> { y = Add(x, a) }", "x - 1.5"),
         (
-            "(float[n, 8] x) => (float[n, 8, 2] y) { b = Constant<value_ints = [2]>() s = Shape(x) z = ConstantOfShape(s) "
-            "r = Unsqueeze(x, b) i = Unsqueeze(z, b) p = Concat<axis = 2>(r, i) y = DFT<axis = 1>(p) }",
+            (
+                "(float[n, 8] x) => (float[n, 8, 2] y) { b = Constant<value_ints = [2]>() s = Shape(x) z = ConstantOfShape(s) "
+                "r = Unsqueeze(x, b) i = Unsqueeze(z, b) p = Concat<axis = 2>(r, i) y = DFT<axis = 1>(p) }"
+            ),
             "Tensor::<2>::zeros([n, 8]",
         ),
         ("(float[2] x) => (bool[2] y) { y = IsNaN(x) }", "x.is_nan()"),
