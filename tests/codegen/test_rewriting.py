@@ -198,7 +198,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "x": TABLE, "i": np.asarray(-5, np.int32), "size": 4, "last": 2, "length": 2, "options": {"axis": 1},
     },
     "jnp.bitwise_not(jnp.bitwise_not(x))": {"x": WHOLE},
-    **{text: {"x": WHOLE, "y": np.int32([0, 3, -1, -3, 2, -1, -1])} for text in AS_WRITTEN.texts if "none | " in text},
+    **{text: {"x": WHOLE, "y": np.int32([0, 3, -1, -3, 2, -1, -1])} for text in AS_WRITTEN.texts if "none | " in text or "% jnp.where(none, 1" in text},
     **{text: {"y": OTHERS} for text, made in AS_WRITTEN.texts.items() if made in ("jnp.logaddexp(x, y)", "jnp.hypot(x, y)")},
     **{text: {"x": TABLE * 0.3, "pi": np.float32(np.pi)} for text, made in AS_WRITTEN.texts.items() if made == "jnp.sinc(x)"},
     **{text: {"y": OTHERS, "pi": np.float32(np.pi), "half": np.float32(np.pi / 2)} for text in AS_WRITTEN.texts if "arctan" in text},

@@ -142,10 +142,11 @@ AS_WRITTEN.rewrite(
 
 # Division of integers, whose divisors exports keep from zero and from -1: by zero, `x % y` is 0, as modulo 1
 
-AS_WRITTEN.rewrite(
-    "jnp.where((none := (n == 0)), x, x % jnp.where(none | (n == -1), 1, (n := jnp.where(y == 0, 1, y))))", "x % y",
-    when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
-)  # fmt: skip
+for _kept in ("none | (n == -1)", "none"):  # with a sign, and without
+    AS_WRITTEN.rewrite(
+        f"jnp.where((none := (n == 0)), x, x % jnp.where({_kept}, 1, (n := jnp.where(y == 0, 1, y))))", "x % y",
+        when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind in "iu",
+    )  # fmt: skip
 AS_WRITTEN.rewrite(  # not `x // y`, which is 0 for NumPy's arrays where `y` is
     "jnp.where((jnp.sign(x) != jnp.sign(y)) & (jnp.where((none := (y == 0)), x, x - whole * n) != 0), q - 1, (q := jnp.where(none, -1,"
     " jnp.where((minus := (y == -1)), -x, (whole := helper.quotient(x, (n := jnp.where(none | minus, 1, y))))))))",

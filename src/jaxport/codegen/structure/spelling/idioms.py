@@ -310,9 +310,15 @@ AS_WRITTEN.rewrite(
     shift=lambda x, behind, before, options, out: _shift(x, behind, before, options.get("axis", 0) % len(out.shape)),
 )  # fmt: skip
 
+
+def _listed(value: RuntimeValue) -> tuple[RuntimeValue, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
 AS_WRITTEN.rewrite(
-    "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)", "jnp.roll(x, (i, j), axis=(a, b))",
-    when=lambda a, b: isinstance(a, int) and isinstance(b, int) and a != b,
+    "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)", "jnp.roll(x, shifts, axis=axes)",
+    when=lambda a, b: all(type(axis) is int for axis in _listed(a) + _listed(b)) and not {*_listed(a)} & {*_listed(b)},
+    shifts=lambda i, j: _listed(i) + _listed(j), axes=lambda a, b: _listed(a) + _listed(b),
 )  # fmt: skip
 
 

@@ -233,12 +233,10 @@ def part_of_expanded(step: Step, rewriting: StepRewriting) -> Step | RuntimeValu
     """`expand_dims(x, 1)[:, 0, :, 2:]` is `x[:, :, 2:]`; a first axis is that of the directions of a recurrent layer."""
     added = rewriting.producers.step(step.args[0], "jnp.expand_dims") if step.form == "index" else None
     axes = added_axes(added) if added is not None else None
-    index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
-    if added is None or axes is None or 0 in axes or max(axes) >= len(index) or not isinstance(added.args[0], Variable):
+    if added is None or axes is None or 0 in axes or not isinstance(added.args[0], Variable):
         return None
-    if not all(isinstance(part, slice) or type(part) is int for part in index):
-        return None
-    if any(type(index[axis]) is not int or index[axis] not in (0, -1) for axis in axes):
+    index = _whole_index(step.args[1], len(added.outputs.shape))
+    if index is None or any(type(index[axis]) is not int or index[axis] not in (0, -1) for axis in axes):
         return None
     rest = [part for axis, part in enumerate(index) if axis not in axes]
     while rest and rest[-1] == slice(None):
