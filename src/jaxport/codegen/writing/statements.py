@@ -108,8 +108,9 @@ def names_of_parts(whole: str, count: int) -> list[str]:
 
 def is_single_number(value: object, dtype: DTypeLike = np.float32) -> bool:
     """Whether a value is a known number of a dtype, as wide as JAX has it."""
-    is_number = isinstance(value, HostValue) and not value.ndim and not value.symbolic
-    return is_number and canonical(value.dtype) == canonical(np.dtype(dtype))
+    if not isinstance(value, HostValue) or value.ndim or value.symbolic:
+        return False
+    return canonical(value.dtype) == canonical(np.dtype(dtype))
 
 
 def same_tensor(a: np.ndarray, b: np.ndarray) -> bool:

@@ -61,10 +61,9 @@ class _AttentionLayers:
         label = module.path_in(around)
         given = values[heads.mask] if heads.mask is not None else None
         config = {**heads.config, "is_causal": heads.is_causal and given is None}
-        mask, ops = given, []
+        shape = inputs[0].shape[1], inputs[-1].shape[1]
+        mask, ops, key = given, [], (around, given, *map(str, shape))
         if heads.is_causal:
-            shape = inputs[0].shape[1], inputs[-1].shape[1]
-            key = around, given, *map(str, shape)
             ops = [] if key in self.masks else _masking(given, shape, heads.attention)
             mask = ops[-1].outputs[0] if ops else self.masks[key]
         if mask is not None:
