@@ -68,7 +68,7 @@ MODELS = {
     "masked and causal": (
         MaskedAndCausal,
         [X, ("B", "T")],
-        "layer(x, mask=jnp.logical_and(mask, jnp.tri(T, dtype=bool)))",
+        "mask = jnp.logical_and(jnp.logical_not(mask), jnp.tri(T, dtype=bool))\n        for layer",
     ),
     "to another sequence": (Cross, [X, MEMORY], "qkv_features=16, out_features=12, in_kv_features=6"),
 }

@@ -478,6 +478,22 @@ IDIOMS = {
         ),
         "jnp.where(x > 0.5, 1.0, ",
     ),
+    "one of what was stacked": (
+        spelled(
+            "axis = Constant<value_ints = [3]>() a = Unsqueeze(x, axis) n = Neg(x) b = Unsqueeze(n, axis) c = Concat<axis = 3>(a, b) "
+            "i = Constant<value_int = 1>() y = Gather<axis = 3>(c, i)",
+            X,
+        ),
+        "return -x",
+    ),
+    "a column of what was joined": (
+        spelled(
+            "n = Neg(x) c = Concat<axis = 2>(x, n) i = Constant<value_int = -3>() y = Gather<axis = 2>(c, i)",
+            X,
+            output="float[batch, 4]",
+        ),
+        "return (-x)[:, :, 5]",
+    ),
     "a number in each element": (
         spelled("s = Shape(x) o = ConstantOfShape<value = float[1] {2}>(s) y = Min(x, o)", X),
         "return jnp.minimum(x, 2.0)",

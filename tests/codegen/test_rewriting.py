@@ -236,11 +236,13 @@ SAMPLES: dict[str, dict[str, Any]] = {
             ("i", [[0], [1], [2]], ()), ("jnp.expand_dims(i, _)", [0, 1, 2], (1,)), ("jnp.reshape(i, _)", [0, 1, 2], ((3, 1),)),
         )
     },
-    **{text: {"x": WHOLE, "y": np.int32([0, 3, -1, -3, 2, -1, -1])} for text in AS_WRITTEN.texts if "none | " in text},
+    **{text: {"x": WHOLE, "y": np.int32([0, 3, -1, -3, 2, -1, -1])} for text in AS_WRITTEN.texts if "none | " in text or "% jnp.where(none, 1" in text},
     **{text: {"y": OTHERS} for text, made in AS_WRITTEN.texts.items() if made in ("jnp.logaddexp(x, y)", "jnp.hypot(x, y)")},
     **{text: {"x": TABLE * 0.3, "pi": np.float32(np.pi)} for text, made in AS_WRITTEN.texts.items() if made == "jnp.sinc(x)"},
     **{text: {"y": OTHERS, "pi": np.float32(np.pi), "half": np.float32(np.pi / 2)} for text in AS_WRITTEN.texts if "arctan" in text},
     "jnp.minimum(high, jnp.maximum(low, x))": {"x": WHOLE, "low": HostValue(np.int32(-3)), "high": THREE},
+    "lax.complex(jnp.real(z), jnp.imag(z))": {"z": np.array([1 + 2j, -0.0 - 3j], np.complex64)},
+    "jnp.fft.fft(lax.complex(x, zero), *options)": {"x": TABLE, "zero": HostValue(np.zeros_like(TABLE)), "options": (None, 0)},
     "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)": {"x": CUBE, "i": 1, "a": 2, "j": -2, "b": 0},
 }  # fmt: skip
 """Values for the names of patterns; `x` is some floats."""

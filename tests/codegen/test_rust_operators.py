@@ -45,6 +45,13 @@ def crate(text: str):
             "gather_nd::<2, 2, 1, _>(x, ",
         ),
         ("(float[2] x) => (float[2] y) <float a = {-1.5}> { y = Add(x, a) }", "x - 1.5"),
+        (
+            (
+                "(float[n, 8] x) => (float[n, 8, 2] y) { b = Constant<value_ints = [2]>() s = Shape(x) z = ConstantOfShape(s) "
+                "r = Unsqueeze(x, b) i = Unsqueeze(z, b) p = Concat<axis = 2>(r, i) y = DFT<axis = 1>(p) }"
+            ),
+            "Tensor::<2>::zeros([n, 8]",
+        ),
         ("(float[2] x) => (bool[2] y) { y = IsNaN(x) }", "x.is_nan()"),
         (
             "(int32[n] x, float[m] z) => (int32[n] y) { s = Shape(z) c = Cast<to = 6>(s) y = Mod(x, c) }",

@@ -92,6 +92,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[Any], list[np.ndarray], str]] = 
     "arctan2": (jnp.arctan2, [N8, N8], [TABLE, OTHER], "jnp.arctan2("),
     "cbrt": (jnp.cbrt, [N8], [TABLE], "jnp.cbrt(x)"),
     "roll of two axes": (lambda x: jnp.roll(x, (-1, 2), (0, 1)), [N8], [TABLE], "jnp.roll(x, (-1, 2), axis=(0, 1))"),
+    "roll of three axes": (
+        lambda x: jnp.roll(x, (1, -1, 1), (0, 1, 2)), [("n", 3, 5)], [np.arange(60, dtype=np.float32).reshape(4, 3, 5)],
+        "jnp.roll(x, (1, -1, 1), axis=(0, 1, 2))",
+    ),
     "logsumexp": (lambda x: nn.logsumexp(x, axis=1), [N8], [TABLE], "nn.logsumexp(x, axis=1)"),
     "norm": (lambda x: jnp.linalg.norm(x, axis=1), [N8], [TABLE], "jnp.linalg.norm(x, axis=1)"),
     "var": (lambda x: jnp.var(x, axis=1), [N8], [TABLE], "jnp.var(x, axis=1)"),

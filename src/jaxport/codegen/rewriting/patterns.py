@@ -52,7 +52,7 @@ COMMUTATIVE = frozenset(
     {"+", "*", "==", "!=", "&", "|", "jnp.logical_and", "jnp.logical_or", "jnp.minimum", "jnp.maximum"}
 )
 NUMBERS = {"inf": math.inf, "nan": math.nan}
-NAMESPACES = frozenset({"jnp", "jnp.linalg", "nn", "lax", "helper", "random", "channels_first"})
+NAMESPACES = frozenset({"jnp", "jnp.linalg", "jnp.fft", "nn", "lax", "helper", "random", "channels_first"})
 
 VIEWS: dict[str, Callable[[RuntimeValue, Producers], RuntimeValue]] = {}
 """By name, functions that return what a value stands for in a pattern."""

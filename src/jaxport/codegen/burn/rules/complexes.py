@@ -24,6 +24,9 @@ def of_pairs(body: RustBody, name: str, values: Sequence[TypedValue], outs: Outs
     Raises:
       NotPrintable: the primitive does not treat real and imaginary parts alike.
     """
+    if name == "convert_element_type" and values[0].dtype == _real(outs[0].dtype):  # a real number
+        (x,) = values
+        return complex_(body, x, TypedValue(x.shape, x.dtype, known=x.dtype.type(0)), outs=outs)
     if name not in _ALIKE:
         raise NotPrintable(f"the primitive `{name}` of complex numbers", _OTHERWISE)
     rank = len(values[0].shape)

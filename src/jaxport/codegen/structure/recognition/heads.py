@@ -43,10 +43,9 @@ def with_attention_layers(root: Module, accepts: Callable[[Layer], bool]) -> Mod
         inputs = [values[variable] for variable in heads.inputs]
         given = values[heads.mask] if heads.mask is not None else None
         config = {**heads.config, "is_causal": heads.is_causal and given is None}
-        mask, ops, key = given, [], None
+        shape = inputs[0].shape[1], inputs[-1].shape[1]
+        mask, ops, key = given, [], (around, given, *map(str, shape))
         if heads.is_causal:
-            shape = inputs[0].shape[1], inputs[-1].shape[1]
-            key = around, given, *map(str, shape)
             ops = [] if key in masks else _masking(given, shape, heads.attention)
             mask = ops[-1].outputs[0] if ops else masks[key]
         if mask is not None:

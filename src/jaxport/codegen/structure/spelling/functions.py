@@ -26,7 +26,7 @@ from jaxport.codegen.rewriting.producers import (
 )
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
-from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
+from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, element, is_single
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs.dim_text import parse
@@ -152,10 +152,11 @@ AS_WRITTEN.rewrite(
 
 # Division of integers, whose divisors exports keep from zero and from -1: by zero, `x % y` is 0, as modulo 1
 
-AS_WRITTEN.rewrite(
-    "jnp.where((none := (n == 0)), x, x % jnp.where(none | (n == -1), 1, (n := jnp.where(y == 0, 1, y))))", "x % y",
-    when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
-)  # fmt: skip
+for _kept in ("none | (n == -1)", "none"):  # with a sign, and without
+    AS_WRITTEN.rewrite(
+        f"jnp.where((none := (n == 0)), x, x % jnp.where({_kept}, 1, (n := jnp.where(y == 0, 1, y))))", "x % y",
+        when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind in "iu",
+    )  # fmt: skip
 AS_WRITTEN.rewrite(  # not `x // y`, which is 0 for NumPy's arrays where `y` is
     "jnp.where((jnp.sign(x) != jnp.sign(y)) & (jnp.where((none := (y == 0)), x, x - whole * n) != 0), q - 1, (q := jnp.where(none, -1,"
     " jnp.where((minus := (y == -1)), -x, (whole := helper.quotient(x, (n := jnp.where(none | minus, 1, y))))))))",
@@ -218,6 +219,12 @@ def _is_rounded(value: RuntimeValue, wanted: float) -> bool:
 
 
 AS_WRITTEN.rewrite("(halves := jnp.split(x, 2, axis=axis))[0] * nn.sigmoid(halves[1])", "nn.glu(x, axis=axis)")
+
+# Complex numbers, which files have as pairs
+
+AS_WRITTEN.rewrite("lax.complex(jnp.real(z), jnp.imag(z))", "z")
+AS_WRITTEN.rewrite("jnp.fft.fft(lax.complex(x, zero), *options)", "jnp.fft.fft(x, *options)",
+                   when=lambda x, zero, rewriting: isinstance(x, Variable) and is_number(element(zero, rewriting.producers), 0))  # fmt: skip
 
 # Reductions
 

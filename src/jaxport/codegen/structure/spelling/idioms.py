@@ -17,7 +17,7 @@ from jaxport.codegen.rewriting.steps import in_place
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["AS_WRITTEN", "is_single"]
+__all__ = ["AS_WRITTEN", "element", "is_single"]
 
 AS_WRITTEN = RuleTable()
 """Rules whose results have the values of the steps, written as a person does."""
@@ -266,9 +266,15 @@ AS_WRITTEN.rewrite(
     when=_come_back, sizes=lambda out: sizes_as_written(out.shape),
 )  # fmt: skip
 
+
+def _listed(value: RuntimeValue) -> tuple[RuntimeValue, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
 AS_WRITTEN.rewrite(
-    "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)", "jnp.roll(x, (i, j), axis=(a, b))",
-    when=lambda a, b: isinstance(a, int) and isinstance(b, int) and a != b,
+    "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)", "jnp.roll(x, shifts, axis=axes)",
+    when=lambda a, b: all(type(axis) is int for axis in _listed(a) + _listed(b)) and not {*_listed(a)} & {*_listed(b)},
+    shifts=lambda i, j: _listed(i) + _listed(j), axes=lambda a, b: _listed(a) + _listed(b),
 )  # fmt: skip
 
 
