@@ -184,7 +184,7 @@ def _holds_values(wide: np.dtype, narrow: np.dtype) -> bool:
     else:
         values = np.arange(2 ** ml_dtypes.finfo(narrow).bits, dtype=np.uint8).view(narrow)
     with np.errstate(all="ignore"):
-        before, after = (array.real.astype(np.float64) for array in (values, values.astype(wide)))
+        before, after = (np.real(array).astype(np.float64) for array in (values, values.astype(wide)))
     return np.array_equal(before, after, equal_nan=True) and bool(
         (np.signbit(before) == np.signbit(after))[before == 0].all()
     )
