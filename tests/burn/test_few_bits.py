@@ -105,7 +105,7 @@ ALL |= {name: np.linspace(-7, 7, 41).astype(jnp.dtype(name)) for name in FLOATS}
 
 def moved(dtype: str) -> File:
     """A model that moves elements of an input and of weights, and chooses among them."""
-    x, i = ALL[dtype][:12].reshape(3, 4), np.array([2, 0, -1])
+    x, i = ALL[dtype][:12].reshape(3, 4), np.array([2, 77, -1])
     table = np.resize(ALL[dtype], (40, 4))
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"]),
@@ -189,7 +189,7 @@ FILES: dict[str, File] = {
     **{
         f"float64 to {after}": casts("float64", after, special("float64")) for after in FLOATS if after != "float8_e8m0fnu"
     },
-    **{f"{before} to {after}": casts(before, after, given) for before, given in WHOLE.items() for after in INTEGERS},
+    **{f"{before} to {after}": casts(before, after, given) for before, given in WHOLE.items() for after in INTEGERS + FLOATS},
     **{f"{before} to {after}": casts(before, after, given) for before, given in ALL.items() for after in INTEGERS + FLOATS},
     **{f"moved {dtype}": moved(dtype) for dtype in HELD},
     **{f"computed {dtype}": computed(dtype) for dtype in HELD if dtype != "float8_e8m0fnu"},

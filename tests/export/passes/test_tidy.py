@@ -63,6 +63,18 @@ HOLDS = [
     (ir.DataType.UINT8, ir.DataType.INT8, False),
     (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, False),
     (ir.DataType.STRING, ir.DataType.FLOAT, False),
+    (ir.DataType.FLOAT, ir.DataType.FLOAT8E4M3FN, True),
+    (ir.DataType.FLOAT16, ir.DataType.FLOAT8E5M2, True),
+    (ir.DataType.FLOAT16, ir.DataType.FLOAT8E8M0, False),
+    (ir.DataType.FLOAT8E4M3FN, ir.DataType.UINT8, False),
+    (ir.DataType.FLOAT8E4M3FN, ir.DataType.INT4, True),
+    (ir.DataType.FLOAT4E2M1, ir.DataType.INT4, False),
+    (ir.DataType.FLOAT8E5M2FNUZ, ir.DataType.FLOAT8E4M3FN, False),
+    (ir.DataType.BFLOAT16, ir.DataType.UINT8, True),
+    (ir.DataType.INT8, ir.DataType.INT4, True),
+    (ir.DataType.UINT8, ir.DataType.INT4, False),
+    (ir.DataType.INT4, ir.DataType.FLOAT4E2M1, False),
+    (ir.DataType.BOOL, ir.DataType.UINT2, False),
 ]
 
 

@@ -404,7 +404,7 @@ class Emitter:
     def cast(self, x: Value, dtype: DTypeLike) -> Value:
         """Return `x` in `dtype`, by ONNX's Cast; `x` itself if it has that dtype. Float8 overflows as in JAX."""
         dtype = np.dtype(dtype)
-        is_float8 = dtype.name.startswith("float8") and x.dtype.itemsize > 1 and self.opset >= 19
+        is_float8 = dtype.name.startswith("float8") and self.opset >= 19
         return x if x.dtype == dtype else self.emit("Cast", x, to=dtype, saturate=0 if is_float8 else None)
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:

@@ -12,6 +12,10 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -165,5 +169,22 @@ def holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
         one, other = wide.numpy(), narrow.numpy()
     except TypeError:  # NumPy lacks the dtype
         return False
+    if other.itemsize == 1 and other.kind != "b":  # what `np.can_cast` says of types of few bits is not so
+        return "O" not in (one.kind, other.kind) and one.kind != "b" and _holds_values(one, other)
     inexact = other.kind in "iu" and other.itemsize == 8 and one.kind not in "iu"  # NumPy calls this safe
     return "O" not in (one.kind, other.kind) and np.can_cast(other, one, "safe") and not inexact
+
+
+@functools.cache
+def _holds_values(wide: np.dtype, narrow: np.dtype) -> bool:
+    """Whether a dtype holds each value of one of at most 8 bits, and the sign of its zeros."""
+    if jnp.issubdtype(narrow, np.integer):
+        limits = ml_dtypes.iinfo(narrow)
+        values = np.arange(limits.min, limits.max + 1).astype(narrow)
+    else:
+        values = np.arange(2 ** ml_dtypes.finfo(narrow).bits, dtype=np.uint8).view(narrow)
+    with np.errstate(all="ignore"):
+        before, after = (np.real(array).astype(np.float64) for array in (values, values.astype(wide)))
+    return np.array_equal(before, after, equal_nan=True) and bool(
+        (np.signbit(before) == np.signbit(after))[before == 0].all()
+    )

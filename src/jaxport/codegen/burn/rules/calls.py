@@ -141,6 +141,8 @@ def clip(
         return None
     if any(isinstance(bound, TypedValue) and bound.dtype != x.dtype for bound in (low, high)):
         return None
+    if np.dtype(step.outputs.dtype) != x.dtype:  # integers between floats are floats
+        return None
     return _like(x, method(x.node, "clamp", *(body.literal(bound, x.dtype) for bound in bounds)))
 
 

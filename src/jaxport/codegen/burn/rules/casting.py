@@ -138,11 +138,21 @@ def in_wider_types(
     narrow = next(np.dtype(one.dtype) for one in (*values, *outs) if is_narrow(one.dtype))
     if name not in _MOVING and name not in _ROUNDED_ONCE[kind_of(narrow)]:
         raise NotPrintable(f"the primitive `{name}` of {narrow.name}", _OTHERWISE)
+    if name == "gather":
+        params = params | {"fill_value": _outside(narrow, params.get("fill_value"))}
     wide = [_Wide(tuple(out.shape), held(out.dtype)) for out in outs]
     made = PRIMITIVES[name](body, *map(_widened, values), outs=wide, **params)
     results = [made] if isinstance(made, TypedValue) else list(made)
     back = _relabelled if name in _MOVING else lambda value, dtype: converted(body, value, dtype)
     return [back(value, np.dtype(out.dtype)) for value, out in zip(results, outs, strict=True)]
+
+
+def _outside(dtype: np.dtype, wanted: RuntimeValue) -> RuntimeValue:
+    """Return what stands where indices are outside, as JAX has it for a type of few bits, as a number of the wider one."""
+    if wanted is None:
+        limits = ml_dtypes.iinfo(dtype) if kind_of(dtype) == "Int" else None
+        wanted = np.nan if limits is None else limits.min or limits.max
+    return np.asarray(wanted).astype(dtype).astype(held(dtype))[()]
 
 
 @dataclass(frozen=True)
