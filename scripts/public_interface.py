@@ -32,7 +32,8 @@ def _described(path: str, thing: Any) -> Iterator[str]:
         yield f"{path}: module"
     elif inspect.isclass(thing):
         yield f"class {path}{_signature(thing)}"
-        for name, member in sorted(vars(thing).items()):
+        bases = [base for base in thing.__mro__[::-1] if base.__module__.partition(".")[0] == "jaxport"]
+        for name, member in sorted({name: member for base in bases for name, member in vars(base).items()}.items()):
             own = getattr(thing, name)
             if name.startswith("_") and name != "__call__":
                 continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from jaxport.importer.parts import cycles
 from tests.architecture.sources import tree_of
 
 # A part of the package may import itself and the parts named here. Parts that are not listed may see all.
@@ -60,6 +61,11 @@ UPWARD: dict[tuple[str, str], str] = {
 }
 
 
+# Files that import one another, annotations and imports inside functions included. Most are those of module expressions, which
+# return one another: see `LATER` in `rooms.py`.
+FILES_IN_CIRCLES = 26
+
+
 @dataclass(frozen=True)
 class Import:
     """One import: the file (relative to the package), its line, the module, and whether it runs at import time."""
@@ -82,7 +88,7 @@ def imports_of(package: Path) -> Sequence[Import]:
 def _imports_of(package: Path) -> Iterator[Import]:
     for path in sorted(package.rglob("*.py")):
         for node, late in _with_time(tree_of(path), False):
-            for module in _modules(node):
+            for module in _modules(node, package):
                 yield Import(path.relative_to(package).as_posix(), node.lineno, module, not late)
 
 
@@ -103,15 +109,33 @@ def _runs_late(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
 
 
-def _modules(node: ast.AST) -> list[str]:
+def _modules(node: ast.AST, package: Path) -> list[str]:
+    """The modules that a statement imports: `from jaxport.verify import sampling` names one in its second half."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
-        # `from jaxport import errors` names a part in its second half.
-        return [
-            f"{node.module}.{alias.name}" if node.module == "jaxport" else str(node.module) for alias in node.names
-        ][: None if node.module == "jaxport" else 1]
+        whole = [f"{node.module}.{alias.name}" for alias in node.names]
+        inner = [name for name in whole if node.module == "jaxport" or file_of(name, package) is not None]
+        return [*inner, *([str(node.module)] if len(inner) < len(whole) else [])]
     return []
+
+
+def file_of(module: str, package: Path) -> str | None:
+    """The file of a module of the package, relative to it; None for modules of others."""
+    path = module.removeprefix("jaxport").removeprefix(".").replace(".", "/")
+    found = (name for name in (f"{path}.py", f"{path}/__init__.py".removeprefix("/")) if (package / name).is_file())
+    return next(found, None) if module.partition(".")[0] == "jaxport" else None
+
+
+def circles(package: Path) -> list[list[str]]:
+    """The files that import one another, over however many others: late imports and those of annotations count, too."""
+    imported: dict[str, set[str]] = {}
+    for found in imports_of(package):
+        file = file_of(found.module, package)
+        if file is not None and file != found.file:
+            imported.setdefault(found.file, set()).add(file)
+            imported.setdefault(file, set())
+    return [sorted(circle) for circle in cycles(imported)]
 
 
 def part_of(module_or_file: str) -> str:

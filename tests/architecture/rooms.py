@@ -14,7 +14,7 @@ ROOMS: dict[str, str] = {
     "codegen/burn": "imports helpers values body rules equations layers checks steps definitions forward printing crate source",
     "codegen/structure": "operators modules spelling recognition build",
     "export": "signature emit generation passes prepare flags precision_names minimal_opset requirements rules walk explain failures function_graph "
-    "runtime exported delivery api",
+    "runtime exported_model exported delivery api",
     "graph": "remembering editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
     "importer": "limits names re2 parts values resolving batching ops loading alike calls modules tensors interface "
     "traced running explain program variants",
@@ -26,7 +26,6 @@ ROOMS: dict[str, str] = {
 # Annotations and convenience methods that look at a later room, each with its reason. A Mox, its selections and their matches return
 # one another (`mox.select(…)[0]` is a Mox, `mox.select(…).sub(…)` another): no order of their files has no method that looks ahead.
 LATER: dict[tuple[str, str, str], str] = {
-    ("codegen/burn", "rules", "equations"): "loops and branches have programs inside, which are printed by all rules",
     ("mox", "programs", "looking"): "`mox.show()`",
     ("mox", "programs", "querying"): "`mox.select()`, and the types of predicates",
     ("mox", "programs", "substitution"): "`mox.sub()`, `mox.patch()`, `mox.capture()` and `mox.unroll()`",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scripts import architecture_picture
-from tests.architecture.imports import UPWARD, imports_of, part_of, wrong_directions
+from tests.architecture.imports import FILES_IN_CIRCLES, UPWARD, circles, imports_of, part_of, wrong_directions
 from tests.architecture.sources import SOURCE
 
 PACKAGE = SOURCE / "jaxport"
@@ -18,6 +18,20 @@ def test_imports_run_one_way():
 def test_the_list_of_upward_imports_is_not_stale():
     used = {(found.file, part_of(found.module)) for found in imports_of(PACKAGE) if not found.at_import}
     assert [entry for entry in UPWARD if entry not in used] == []
+
+
+def test_files_that_import_one_another_become_fewer():
+    found = circles(PACKAGE)
+    assert sum(map(len, found)) == FILES_IN_CIRCLES, f"write the number down if it fell: {found}"
+
+
+def test_a_circle_is_seen(tmp_path: Path):
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "__init__.py").write_text("")
+    (tmp_path / "room" / "first.py").write_text("from jaxport.room import second")
+    (tmp_path / "room" / "second.py").write_text("def f():\n    from jaxport.room.third import x")
+    (tmp_path / "room" / "third.py").write_text("if TYPE_CHECKING:\n    import jaxport.room.first")
+    assert circles(tmp_path) == [["room/first.py", "room/second.py", "room/third.py"]]
 
 
 def test_the_picture_is_that_of_the_imports():

@@ -29,6 +29,7 @@ import pytest
 import jaxport
 from jaxport.codegen.burn.crate import Crate, to_crate
 from jaxport.codegen.burn.source import weights_text
+from jaxport.codegen.burn.values import held, is_narrow
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.codegen.rust.text import LAYOUT, formatted
 from jaxport.errors import ModelError
@@ -261,9 +262,9 @@ def unformatted(cases: Mapping[str, Case]) -> list[str]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Write arrays to a file of safetensors."""
+    """Write arrays to a file of safetensors; those of few bits in the types that hold them."""
     header, start = {}, 0
-    arrays = {name: np.asarray(array) for name, array in tensors.items()}
+    arrays = {name: np.asarray(array, held(np.asarray(array).dtype)) for name, array in tensors.items()}
     for name, array in arrays.items():
         dtype = next(key for key, value in DTYPES.items() if value == array.dtype)
         header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [start, start + array.nbytes]}
@@ -283,6 +284,15 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
             start, end = (8 + size + offset for offset in entry["data_offsets"])
             arrays[name] = np.frombuffer(data[start:end], DTYPES[entry["dtype"]]).reshape(entry["shape"])
     return arrays
+
+
+def narrowed(output: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return an output as elements of few bits, which it has to be already; any other stays what it is."""
+    if not is_narrow(dtype) or output.dtype != held(dtype):
+        return output
+    narrow = output.astype(dtype)
+    np.testing.assert_array_equal(narrow.astype(output.dtype), output, f"no numbers of {dtype.name}")
+    return narrow
 
 
 def _fixed(name: str) -> dict[str, str]:

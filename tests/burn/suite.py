@@ -25,12 +25,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxport.codegen.burn.crate import Crate, to_crate
+from jaxport.codegen.burn.crate import Crate, elements, to_crate
 from jaxport.codegen.burn.rules.drawing import draws
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import JaxportError, ValueNotKnown
 from jaxport.importer import Program, from_onnx
-from tests.burn.crates import BUILD, Case, RunError, build, case_of
+from tests.burn.crates import BUILD, Case, RunError, build, case_of, narrowed
 from tests.importer import backend
 
 __all__ = ["KINDS", "Report", "Result", "check", "chosen", "first_line"]
@@ -126,13 +126,14 @@ def printed(name: str, folder: Path) -> list[Printed] | Result:
         program = from_onnx(model)
         with jax.enable_x64(True):
             for number, (inputs, expected) in enumerate(case.data(model)):
-                named = dict(zip(program.input_names, inputs, strict=False))
+                named = elements(dict(zip(program.input_names, inputs, strict=False)))
+                results = elements(dict(zip(program.output_names, expected, strict=True)))
                 if made and made[0].jobs[0][0].keys() == named.keys() and _alike(made[0].jobs[0][0], named):
-                    made[0].jobs.append((named, expected))
+                    made[0].jobs.append((named, [*results.values()]))
                     continue
                 crate, arguments = _crate(program, inputs)
                 sources = case_of(crate, f"{name}.{number}", folder)
-                made.append(Printed(sources, [(arguments, expected)], [*program.output_names]))
+                made.append(Printed(sources, [(elements(arguments), [*results.values()])], [*results]))
     except Drawn:
         return Result("refused", "random values are Burn's")
     except JaxportError as error:
@@ -223,6 +224,7 @@ def _compared(name: str, outputs: list[np.ndarray], expected: list[Any]) -> Resu
     if "dft_inverse" in name:  # what is expected has the rounding of a transform in single precision where parts are 0
         case = case._replace(test=replace(case.test, atol=max(case.test.atol, 1e-5)))
     try:
+        outputs = [narrowed(output, np.asarray(value).dtype) for output, value in zip(outputs, expected, strict=True)]
         case.compare(outputs, expected)
     except AssertionError as error:
         return Result("differs", " ".join(str(error).split())[:160])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer.variants import in_model_order
 from jaxport.testing import f32, i32
+from tests.burn import algorithms_on_integers  # noqa: F401  it adds its programs
+from tests.burn.algorithms import ALGORITHMS, algorithm
 from tests.burn.crates import Built, Case, RunError, build, case_of, selected
 
 pytestmark = pytest.mark.burn
@@ -27,35 +29,6 @@ LIMIT = 1e-4
 SIZES = ({"N": 9, "M": 5, "B": 2, "T": 7, "H": 6, "W": 8}, {"N": 14, "M": 6, "B": 3, "T": 12, "H": 9, "W": 5})
 TABLE = np.random.default_rng(3).normal(size=(12, 12)).astype(np.float32)
 Arrays = Mapping[str, np.ndarray]
-
-
-class Algorithm(NamedTuple):
-    """A program.
-
-    Attributes:
-      function: of arrays.
-      specs: what it takes.
-      constraints: of the sizes.
-      is_special: whether floats that are not finite, and the ends of integers, are among what it is given.
-      is_smallest: whether it is also run with all sizes 1.
-    """
-
-    function: Callable[..., Any]
-    specs: tuple[jax.ShapeDtypeStruct, ...]
-    constraints: tuple[str, ...] = ()
-    is_special: bool = False
-    is_smallest: bool = False
-
-
-ALGORITHMS: dict[str, Algorithm] = {}
-
-
-def algorithm(*specs: jax.ShapeDtypeStruct, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def added(function: Callable[..., Any]) -> Callable[..., Any]:
-        ALGORITHMS[function.__name__.strip("_")] = Algorithm(function, specs, **options)
-        return function
-
-    return added
 
 
 @algorithm(f32("N", 3), constraints=("N >= 4",))
@@ -239,6 +212,7 @@ def _running(x, y):
         lax.cummax(x),
         lax.cummin(y, axis=1, reverse=True),
         lax.cumprod(nn.tanh(y), axis=1),
+        lax.cumlogsumexp(y, axis=1),
         recurrent,
         lax.associative_scan(jnp.maximum, y, axis=1, reverse=True),
     )
@@ -256,6 +230,7 @@ def _rows_behind_the_first(x):
         number,
         lax.cummax(x),
         lax.cumprod(x, 1, reverse=True),
+        lax.cumlogsumexp(x, reverse=True),
         lax.associative_scan(jnp.maximum, x),
     )
 

@@ -200,6 +200,17 @@ ROWS: dict[str, Row] = {
     "top_k of NaN": Row("top_k(a, 5).1", lambda a: lax.top_k(a, 5)[1], (f(1, NAN, -NAN, INF, -INF),)),
     "top_k_int indices": top_k("top_k_int", np.arange(40, dtype=np.int32) % 3, 1),
     **{
+        f"windows of {size}": Row(
+            f"windows::<2, 3, _>(a, 1, {size}, 2)",
+            lambda a, size=size: jnp.stack([a[:, k : k + size] for k in range(0, 5 - size, 2)], 1) if size < 5 else jnp.zeros((3, 0, size)),
+            (X34,),
+        )
+        for size in (2, 3, 4, 5, 7)
+    },
+    "cumlogsumexp": Row("cumlogsumexp(a, 0)", lax.cumlogsumexp, (f(1, -INF, 300, 2, 299.5, INF, 3),)),
+    "cumlogsumexp of nothing": Row("cumlogsumexp(a, 1)", lambda a: lax.cumlogsumexp(a, 1), (f([-INF, -INF, 2, NAN, 1], [0, 1, 2, 3, 4]),)),
+    "rounded_to": Row("rounded_to(a, &FLOAT8_E4M3FN)", lambda a: a.astype(jnp.float8_e4m3fn).astype(jnp.float32), (SPECIAL,)),
+    **{
         expression.partition("(")[0] + f" {name}": Row(
             expression,
             attended(options),
@@ -226,6 +237,7 @@ def case(row: Row) -> Case:
         kind = {"f": "float", "b": "bool"}.get(array.dtype.kind, "int")
         lines.append(f'    let {name} = inputs.{kind}::<{array.ndim}>("{name}", device)?;')
     helpers = set(re.findall(r"(?<![.\w])[a-z]\w*", row.expression)) & set(helper_names())
+    helpers |= set(re.findall(r"(?<=&)FLOAT\w+", row.expression))
     glue = GLUE.replace("INPUTS", "\n".join(lines)).replace("EXPRESSION", row.expression)
     return Case("", glue, helper_source(helpers))
 

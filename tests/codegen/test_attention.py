@@ -77,6 +77,7 @@ def printed(model: onnx.ModelProto, folder: Path) -> str:
 
 
 CAUSAL = ("float[batch, 2, length, 4] q", "float[batch, 2, length, 4] k")
+SQUARE = "bool[batch, 1, length, length] c"
 MASKED = {
     "scores are replaced": (masked("m = Where(mask, s, low)", MASK), "mask=mask"),
     "scores are replaced elsewhere": (masked("m = Where(mask, low, s)", MASK), "mask=jnp.logical_not(mask)"),
@@ -92,6 +93,18 @@ MASKED = {
     "a bias is under the mask": (
         masked("b = Add(s, bias) m = Where(mask, b, low)", MASK, "float[2, 5, 6] bias"),
         "bias=jnp.expand_dims(bias, 0), mask=mask",
+    ),
+    "a bias of windows, which are in the axis of the batch": (
+        attention(
+            "four = Constant<value_ints = [-1, 2, 5, 4]>() q4 = Reshape(q5, four) q = Neg(q4) rows = Constant<value_ints = [-1, 2, 6, 4]>() "
+            f"k4 = Reshape(k5, rows) k = Neg(k4) {SCORES} apart = Constant<value_ints = [-1, 3, 2, 5, 6]>() a5 = Reshape(s, apart) m5 = Add(a5, w) "
+            "back = Constant<value_ints = [-1, 2, 5, 6]>() m = Reshape(m5, back) p = Softmax<axis=-1>(m) r = MatMul(p, k) "
+            "five = Constant<value_ints = [-1, 3, 2, 5, 4]>() y = Reshape(r, five)",
+            "float[batch, 3, 2, 5, 4] q5",
+            "float[batch, 3, 2, 6, 4] k5",
+            "float[1, 3, 1, 5, 6] w",
+        ),
+        "bias=jnp.tile(jnp.squeeze(w, 0), (batch, 1, 1, 1)), scale=0.25",
     ),
     "two masks": (
         masked("b = Where(other, s, low) m = Where(mask, b, low)", MASK, "bool[5, 6] other"),
@@ -111,6 +124,24 @@ MASKED = {
         "is_causal=True",
     ),
     "a band of known sizes, by infinity": (masked(f"{BAND} m = Where(mask, s, low)", low="-inf"), "mask="),
+    "the keys behind, and a mask": (
+        masked(f"{BEHIND} both = And(mask, c) m = Where(both, s, low)", *CAUSAL, SQUARE),
+        "mask=c, scale=0.25, is_causal=True",
+    ),
+    "the keys behind, and one of two masks": (
+        masked(f"{BEHIND} later = Not(mask) one = Or(later, c) m = Where(one, low, s)", *CAUSAL, SQUARE),
+        "mask=jnp.logical_not(c), scale=0.25, is_causal=True",
+    ),
+    "the keys behind, between two masks": (
+        masked(
+            f"{BEHIND} axes = Constant<value_ints = [0, 1]>() wide = Unsqueeze(mask, axes) first = And(c, wide) both = And(first, d) "
+            "m = Where(both, s, low)",
+            *CAUSAL,
+            SQUARE,
+            "bool[batch, 1, length, length] d",
+        ),
+        "mask=jnp.logical_and(c, d), scale=0.25, is_causal=True",
+    ),
     "the keys behind, by addition": (
         masked(f"{BEHIND} b = Where(mask, nothing, low) m = Add(s, b)", *CAUSAL, low="-inf"),
         "is_causal=True",
@@ -276,7 +307,7 @@ HELPED = {
     ),
     "the keys behind, and a mask": (
         attention(f"{CAPPED} {BEHIND} b = Where(mask, s, low) m = Where(c, b, low) {WEIGHTED}", *CAUSAL, "bool[batch, 1, length, length] c"),
-        "mask=jnp.logical_and(c, jnp.expand_dims(positions, 1) >= positions), scale=1.0, softcap=4.0",
+        "mask=c, scale=1.0, is_causal=True, softcap=4.0",
     ),
     "a soft cap, and fewer heads of keys": (
         attention(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import onnx.parser
@@ -10,6 +12,7 @@ import pytest
 import jaxport
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.importer import Program
+from tests.codegen.structured import check
 from tests.exports import operators
 
 GELU = "d = Div(x, root) e = Erf(d) s = Add(e, one) p = Mul(x, s) y = Mul(p, half)"
@@ -167,3 +170,47 @@ def test_casts_to_the_same_type_are_seen_through():
     spelled = program(body, weights=WEIGHTS)
     assert [node.op_type for node in record_fused(spelled).program.model.graph][-1] == "RMSNormalization"
     assert "nnx.RMSNorm(8" in spelled.to_source(framework="nnx").code
+
+
+def fused_by_onnx_runtime() -> onnx.ModelProto:
+    """Two layers of a BERT as ONNX Runtime's optimizer leaves them: what it made has names of its own, the results have the old ones."""
+    draw, tensors, nodes = np.random.default_rng(0), [], []
+
+    def weight(name: str, *shape: int) -> str:
+        tensors.append(onnx.numpy_helper.from_array((draw.standard_normal(shape) / 4).astype(np.float32), name))
+        return name
+
+    def add(kind: str, inputs: list[str], output: str, name: str, **attributes: object) -> str:
+        domain = "" if kind == "MatMul" else "com.microsoft"
+        nodes.append(onnx.helper.make_node(kind, inputs, [output], name, domain=domain, **attributes))
+        return output
+
+    x = "x"
+    for at in range(2):
+        layer, own = f"/encoder/layer.{at}", f"encoder.layer.{at}"
+        packed = [weight(f"Attention_{at}_qkv_weight", 8, 24), weight(f"Attention_{at}_qkv_bias", 24)]
+        attended = add(
+            "Attention", [x, *packed, "length"], f"{layer}/self/Reshape_3_output_0", f"Attention_{at}", num_heads=2
+        )
+        made = add("MatMul", [attended, weight(f"onnx::MatMul_{at}", 8, 8)], f"{layer}/dense/MatMul_output_0", f"{layer}/dense/MatMul")  # fmt: skip
+        norm = [weight(f"{own}.norm.weight", 8), weight(f"{own}.norm.bias", 8), weight(f"{own}.dense.bias", 8)]
+        last = "y" if at else f"{layer}/norm/Add_1_output_0"
+        x = add("SkipLayerNormalization", [made, x, *norm], last, f"SkipLayerNorm_AddBias_{at}", epsilon=1e-5)
+    value = lambda name, kind, *dims: onnx.helper.make_tensor_value_info(name, kind, dims)
+    FLOAT, INT32 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT32
+    inputs = [value("x", FLOAT, "batch", "length", 8), value("length", INT32, "batch")]
+    graph = onnx.helper.make_graph(nodes, "bert", inputs, [value("y", FLOAT, "batch", "length", 8)], tensors)
+    opsets = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid("com.microsoft", 1)]
+    return onnx.helper.make_model(graph, ir_version=8, opset_imports=opsets)
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+def test_what_onnx_runtime_fused_is_in_the_modules_that_its_results_are_named_after(framework: str, tmp_path: Path):
+    inputs = {
+        "x": np.random.default_rng(1).standard_normal((3, 5, 8)).astype(np.float32),
+        "length": np.array([5, 2, 3], np.int32),
+    }
+    code = check(fused_by_onnx_runtime(), inputs, tmp_path, framework)
+    assert "for _ in range(2)" in code
+    assert "class Layer_2" not in code
+    assert "use_bias=False" not in code  # the one behind the residual is that of the layer before it

@@ -52,11 +52,24 @@ class Masked(SelfAttention):
         return x
 
 
+class MaskedAndCausal(SelfAttention):
+    def __call__(self, x, kept):
+        mask = nnx.combine_masks(nnx.make_attention_mask(kept, kept), nnx.make_causal_mask(kept))
+        for layer in self.layers:
+            x = x + layer(x, mask=mask)
+        return x
+
+
 X, MEMORY = ("B", "T", 8), ("B", "S", 6)
 MODELS = {
     "in a loop": (SelfAttention, [X], "nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs) for _ in range(3)"),
     "causal": (Causal, [X], "self.attention(x, mask=jnp.tri(T, dtype=bool))"),
     "masked": (Masked, [X, ("B", "T")], "layer(x, mask=mask)"),
+    "masked and causal": (
+        MaskedAndCausal,
+        [X, ("B", "T")],
+        "layer(x, mask=jnp.logical_and(mask, jnp.tri(T, dtype=bool)))",
+    ),
     "to another sequence": (Cross, [X, MEMORY], "qkv_features=16, out_features=12, in_kv_features=6"),
 }
 

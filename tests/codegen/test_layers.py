@@ -109,6 +109,16 @@ def test_an_operator_is_a_layer(name: str, framework: str, tmp_path: Path) -> No
     assert layer in " ".join(made.split()).replace("( ", "(")
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_layer_is_called_on_a_parameter(framework: str, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 22]> graph (int64[batch] i) => (float[batch, 3] y) '
+        "<float[4, 3] table = {1, 2, 4, -1, 3, 2, 0.5, 0, 1, 2, -2, 7}, float[3] scale = {1, 2, 3}, float[3] bias = {3, 2, 1}> "
+        "{ n = LayerNormalization(table, scale, bias) y = Gather(n, i) }"
+    )
+    assert "LayerNorm(" in check(model, {"i": np.array([3, 0])}, tmp_path, framework)
+
+
 def test_statistics_follow_the_batches_in_training(tmp_path: Path) -> None:
     model = layer_model("BatchNormalization", [(4,), (4,), (4,), (4,)], ("batch", 4, 5), {"momentum": 0.75})
     variance = model.graph.initializer[3]
@@ -209,6 +219,7 @@ OTHERS = {
     "groups of a transposed convolution": layer_model(
         "ConvTranspose", [(4, 2, 3, 3)], ("batch", 4, 5, 6), {"group": 2}
     ),
+    "a convolution of four axes": layer_model("Conv", [(2, 2, 2, 2, 2, 2)], ("batch", 2, 3, 3, 3, 2)),
 }
 
 
@@ -217,6 +228,13 @@ def test_what_no_framework_has_is_operators(name: str, tmp_path: Path) -> None:
     code = check(OTHERS[name], sampled(jaxport.from_onnx(OTHERS[name]), SIZES), tmp_path, "nnx")
     assert "Cell(" not in code
     assert "nnx.Conv" not in code
+
+
+def test_an_element_of_a_sequence_is_one_of_an_array(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        net (float[2, 3] x) => (float[2] y) <int64 two = {2}, int64 size = {1}, int64[1] axes = {1}> {
+        parts = SplitToSequence <axis = 1> (x, size) a = SequenceAt(parts, two) b = Squeeze(a, axes) y = Neg(b) }""")
+    assert "-x[:, 2]" in check(model, sampled(jaxport.from_onnx(model), SIZES), tmp_path, "nnx")
 
 
 def spelled(body: str, *inputs: str, output: str = "float[batch, 4, 8]", weights: str = "") -> onnx.ModelProto:
@@ -460,6 +478,20 @@ IDIOMS = {
         ),
         "jnp.where(x > 0.5, 1.0, ",
     ),
+    "a number in each element": (
+        spelled("s = Shape(x) o = ConstantOfShape<value = float[1] {2}>(s) y = Min(x, o)", X),
+        "return jnp.minimum(x, 2.0)",
+    ),
+    "windows of each image": (
+        spelled(
+            "s = Shape<end = 1>(x) w = Constant<value_ints = [3, 1]>() f = Concat<axis = 0>(s, w) i = Constant<value_ints = [0]>() "
+            "u = Unsqueeze(v, i) e = Expand(u, f) m = Constant<value_ints = [-1, 8]>() y = Reshape(e, m)",
+            X,
+            output="float[rows, 8]",
+            weights=f"float[3, 8] v = {{{', '.join(map(str, range(24)))}}}",
+        ),
+        "jnp.tile(self.table[...], (batch, 1))",
+    ),
     "softmax": (
         spelled(f"axis = Constant<value_ints = [-1]>() {SHIFTED} y = Div(e, n)", X),
         "nn.softmax(x, axis=-1)",
@@ -669,6 +701,18 @@ def test_a_rotation_of_the_first_features_has_heads_after_positions(interleaved:
     name = "rotary_interleaved" if interleaved else "rotary"
     assert f"{name}(q[..., :4]," in "".join(line.strip() for line in code.splitlines())
     assert not {"broadcast_to", "transpose"} & {*re.findall(r"\w+", code)}
+
+
+def test_rotations_of_parts_have_heads_after_positions(tmp_path: Path) -> None:
+    """Queries, keys and values that are one projection, split behind the transpose, are split before it."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 23]> graph (float[batch, length, 2, 12] x, float[batch, length, 2] c, float[batch, length, 2] s) '
+        "=> (float[batch, length, 2, 4] y) { t = Transpose<perm = [0, 2, 1, 3]>(x) a, b, v = Split<axis = -1, num_outputs = 3>(t) "
+        "q = RotaryEmbedding(a, c, s) k = RotaryEmbedding(b, c, s) r = Attention(q, k, v) y = Transpose<perm = [0, 2, 1, 3]>(r) }"
+    )
+    code = check_model(model, tmp_path, "nnx")
+    assert "jnp.split(x, 3, axis=3)" in code
+    assert "transpose" not in code
 
 
 def test_a_rotation_of_some_heads_stays_where_it_is(tmp_path: Path) -> None:

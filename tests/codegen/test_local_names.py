@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from flax import nnx
 
 import jaxport
 from jaxport.importer.names import Framework
+from tests.codegen.structured import check
 
 FRAMEWORKS = ("nnx", "equinox", "burn")
 
@@ -102,3 +104,29 @@ def test_a_structure_with_arguments_has_a_configuration(programs: dict[str, jaxp
     assert re.search(r"Layer\w*Config::new\(12\)\.init\(device\)", code)
     assert re.search(r"pub fn init\(&self, device: &Device\) -> Layer", code)
     assert "Layers::new(device)" not in code.partition("impl Layers {")[2].partition("forward")[0]
+
+
+class Turned(nnx.Module):
+    """A layer that is called as a helper is, which turns its result if `turns`."""
+
+    def __init__(self, *, turns: bool, rngs: nnx.Rngs):
+        self.rotary = nnx.Linear(8, 8, rngs=rngs)
+        self.turns = turns
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        rotary = self.rotary(x)
+        angles = jnp.arange(3.0)[:, None, None] * jnp.array([1.0, 0.1])
+        cos, sin = jnp.cos(angles), jnp.sin(angles)
+        first, second = jnp.split(rotary.reshape(2, 3, 2, 4), 2, axis=-1)
+        turned = jnp.concatenate([cos * first - sin * second, sin * first + cos * second], axis=-1)
+        return jnp.tanh(rotary) * (turned.reshape(x.shape) if self.turns else rotary)
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+@pytest.mark.parametrize("turns", [False, True])
+def test_only_helpers_that_are_called_keep_their_names(turns: bool, framework: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 8)).astype(np.float32)
+    exported = jaxport.to_onnx(Turned(turns=turns, rngs=nnx.Rngs(0)), [x])
+    code = check(exported.proto, {exported.input_names[0]: x}, tmp_path, framework)
+    assert ("def rotary(" in code) == turns
+    assert ("rotary_2 = self.rotary(" in code) == turns

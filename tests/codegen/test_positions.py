@@ -41,6 +41,12 @@ POSITIONS = {
         f"{SIZES} always = GreaterOrEqual(q, zero) m = Unsqueeze(t, axes) y = And(always, m)",
         "jnp.expand_dims(mask.astype(bool), (1, 2))",
     ),
+    "ones that are resized": (
+        (f"{SIZES} small = Concat<axis=0>(second, second, nv, bv) wide = Concat<axis=0>(second, second, bv, nv) "
+        "oo = ConstantOfShape<value = float[1] {1}>(small) rr = Resize(oo, , , wide) cc = Cast<to=9>(rr) "
+        "front = Constant<value_ints = [0, 1]>() mm = Unsqueeze(t, front) y = And(cc, mm)"),
+        "jnp.expand_dims(mask.astype(bool), (0, 1))",
+    ),
     "packed sequences, of which there is one": (
         (f"{SIZES} w = Unsqueeze(i, first) h = Slice(w, first, second, second) e = Sub(h, one) j = Concat<axis=1>(e, w) "
         "u = Slice(j, second, end, second) v = Slice(j, first, last, second) d = Sub(u, v) ne = Equal(d, one) nn = Not(ne) "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,12 @@ def computed(step: Step, known: Mapping[Variable, Any]) -> Any:
     return function(*args, **kwargs)
 
 
+class Made(NamedTuple):
+    """A value that a step makes: it is no input."""
+
+    array: np.ndarray
+
+
 class Program:
     """The steps that a pattern describes, with values for its names, and what they compute."""
 
@@ -61,6 +67,12 @@ class Program:
         self.result = self.made(wanted)
 
     def variable(self, value: Any) -> Any:
+        if isinstance(value, Made):
+            result = self.variable(value.array)
+            self.steps.append(Step("call", "jnp.positive", (self.variable(value.array),), {}, result, None))
+            return result
+        if isinstance(value, list):  # several results
+            return [*map(self.variable, value)]
         if not isinstance(value, np.ndarray | jax.Array) or isinstance(value, HostValue):
             return value
         made = Variable(tuple(value.shape), np.dtype(value.dtype))
@@ -86,7 +98,8 @@ class Program:
                 return self.names["_"].pop(0)
             case Anything(name, _):
                 if name not in self.names:
-                    self.names[name] = self.made(self.inner[name])
+                    made = self.made(self.inner[name])
+                    self.names[name] = self.steps[-1] if isinstance(made, list) else made
                 return self.names[name]
             case View(_, inner):
                 return self.made(inner)
@@ -96,6 +109,9 @@ class Program:
                 return kind(map(self.made, parts))
             case StepPattern():
                 args = (*map(self.made, part.args), *self.names.get(part.rest, ()))
+                if part.form == "index" and isinstance(args[0], list | Step):
+                    results = args[0].outputs if isinstance(args[0], Step) else args[0]
+                    return results[args[1]]
                 options = self.names.get("options" if part.options == "_" else part.options, {})
                 kwargs = {word: self.made(value) for word, value in part.keywords} | options
                 step = Step(part.form, part.names[0], args, kwargs, None, None)
@@ -110,13 +126,13 @@ TRUE = np.array([[True, False, True], [False, True, False]])
 CUBE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 TABLE = np.array([[0.0, 2.5, -1.5, 7.25], [-3.25, 0.5, 0.5, -9.0]], np.float32)
 DIVISORS = np.array([[1.5, -2.0, 0.75, 3.0], [-0.5, 2.0, -2.0, 4.0]], np.float32)
+OTHERS = np.array([[-0.0, 0.0, -1.5], [1.0, -np.inf, 7.25]], np.float32)
 ROW = HostValue(np.float32([2.0]))
 THREE = HostValue(np.int32(3))
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "x + (zero := 0)": {"x": WHOLE}, "jnp.where(x == 0, 0, x)": {"x": WHOLE},
     **{f"x {one} a {other} b": {"x": WHOLE, "a": THREE, "b": HostValue(np.int32(5))} for one in "+-" for other in "+-"},
-    **{f"{one}(jnp.expand_dims(y, axes), x)": {"y": TRUE, "axes": (0,), "x": TRUE[None]} for one in ("jnp.logical_and", "jnp.logical_or")},
     **{f"{one}(x, jnp.expand_dims(y, axes))": {"y": TRUE, "axes": (0,), "x": TRUE[None]} for one in ("jnp.logical_and", "jnp.logical_or")},
     "x == True": {"x": TRUE}, "x == False": {"x": TRUE}, "x != True": {"x": TRUE}, "x != False": {"x": TRUE},
     "~~x": {"x": TRUE}, "x & True": {"x": TRUE}, "x | False": {"x": TRUE},
@@ -148,6 +164,11 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.swapaxes(x, a, b)": {"x": CUBE, "a": 0, "b": -1},
     "jnp.tile(x, repeats)": {"x": FLOATS[:1], "repeats": (2, 1)},
     "jnp.reshape(jnp.reshape(x, _), shape)": {"_": [(3, 2)], "shape": (6,)},
+    "jnp.reshape(jnp.expand_dims(x, _), shape)": {"_": [1], "shape": (6,)},
+    "jnp.reshape(jnp.squeeze(x, _), shape)": {"x": FLOATS[None], "_": [(0,)], "shape": (6,)},
+    "jnp.where(upper, x, y)": {"upper": HostValue(~np.tri(3, 4, -1, dtype=bool)), "x": CUBE[:, :, 0:1], "y": -CUBE},
+    "jnp.take(x, (at := 0), axis=axis)": {"x": FLOATS[:1], "at": HostValue(np.array([[0]])), "axis": 0},
+    "helper.gather_nd(x, at, 0)": {"at": HostValue(np.array([[[1], [0]], [[0], [0]]]))},
     "jnp.concatenate([x[behind], x[before]], **options)": {
         "behind": (slice(None), slice(2, None)), "before": (slice(None), slice(None, 2)), "options": {"axis": 1},
     },
@@ -166,8 +187,11 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.reshape((product := (flat := jnp.reshape(x, _)) @ kernel) + bias, _)": {
         "x": CUBE, "_": [(6, 4), (2, 3, 4)], "kernel": np.eye(4, dtype=np.float32), "bias": np.arange(4, dtype=np.float32),
     },
+    "(product := x @ w) + residual + bias": {
+        "x": CUBE, "w": np.eye(4, dtype=np.float32), "residual": CUBE[::-1], "bias": np.arange(4, dtype=np.float32),
+    },
     "kernel @ jnp.transpose(x, (0, 2, 1))": {"x": CUBE, "kernel": np.arange(8, dtype=np.float32).reshape(2, 4)},
-    "~(x == x)": {}, "jnp.reshape(x, _)[0]": {"x": np.asarray(3, np.int32), "_": [(1,)]},
+    "x != x": {}, "~(x == y)": {"y": FLOATS[::-1]}, "jnp.reshape(x, _)[0]": {"x": np.asarray(3, np.int32), "_": [(1,)]},
     "jnp.max(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 1}},
     "jnp.min(c.astype(_), **options).astype(kind)": {"c": TRUE, "options": {"axis": 0, "keepdims": True}},
     "jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z := jnp.where(jnp.isnan(x), 0, x)))))": {
@@ -181,7 +205,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "jnp.where(x < 0, -(size := jnp.where(m - f >= 0.5, f + 1, (f := jnp.floor((m := jnp.abs(x)))))), size)": {"x": TABLE},
     "nn.leaky_relu(x, slope)": {"slope": 0.01}, "scale * nn.elu(x, alpha)": {"scale": HostValue(np.float32(1.050700987)), "alpha": 1.673263242},
     "jnp.log(jnp.sum(jnp.exp(x - most), axis=axes, keepdims=True)) + (most := jnp.max(x, axis=axes, keepdims=True))": {"x": TABLE, "axes": (1,)},
-    "jnp.sqrt(jnp.sum(x * x, axis=axis, **options))": {"axis": 1, "options": {}},
+    "jnp.sqrt(jnp.sum(x * x, axis=axes, **options))": {"axes": (1,), "options": {"keepdims": True}},
     **{f"{name}(x, keepdims=False, **options)": {"options": {"axis": 1}} for name in ("jnp.argmax", "jnp.argmin", "jnp.prod")},
     "jnp.mean((d := x - jnp.mean(x, axis=whole, keepdims=True)) * d, axis=axes)": {"x": TABLE, "whole": (-1,), "axes": 1},
     "jnp.sqrt(jnp.var(x, axis=axes))": {"axes": 1},
@@ -192,6 +216,32 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "x": TABLE, "i": np.asarray(-5, np.int32), "size": 4, "last": 2, "length": 2, "options": {"axis": 1},
     },
     "jnp.bitwise_not(jnp.bitwise_not(x))": {"x": WHOLE},
+    "(halves := jnp.split(x, 2, axis=axis))[0] * nn.sigmoid(halves[1])": {"x": TABLE, "axis": 1},
+    "jnp.take_along_axis(x, (top := lax.top_k(with_signs_of_zeros(x), _, **options))[1], axis=axis)": {
+        "x": TABLE, "axis": -1, "_": [2], "options": {},
+    },
+    "jnp.squeeze((part := (split := jnp.split(x, _, axis=axis))[place]), axes)": {"x": CUBE, "_": [3], "axis": 1, "place": 2, "axes": (1,)},
+    "jnp.reshape(jnp.transpose((merged := jnp.reshape(x, _)), (0, 2, 1)), _)": {"x": CUBE, "_": [(1, 6, 4), (1, 1, 4, 6)]},
+    "jnp.transpose((after := jnp.reshape((before := jnp.transpose(x, p)), _)), q)": {
+        "x": CUBE, "p": (0, 2, 1), "_": [(2, 2, 2, 3)], "q": (0, 3, 1, 2),
+    },
+    "helper.gather_nd(x, (at := jnp.expand_dims(i, _)), 1)": {"x": Made(TABLE), "i": np.array([3, 0]), "_": [1]},
+    "helper.gather_nd(x, (at := jnp.expand_dims(jnp.clip(i, low, high), _)), 1)": {
+        "x": Made(TABLE), "i": np.array([3, -4]), "low": -4, "high": 3, "_": [1],
+    },
+    "jnp.take(x, jnp.clip(i, low, high), axis=axis)": {"x": Made(TABLE), "i": np.array([3, -4]), "low": -4, "high": 3, "axis": 1},
+    **{
+        f"({index} == counted).astype(_)": {"i": np.array([2, 0, 5]), "counted": HostValue(np.array(counted)), "_": [*shape, np.dtype("float32")]}
+        for index, counted, shape in (
+            ("i", [[0], [1], [2]], ()), ("jnp.expand_dims(i, _)", [0, 1, 2], (1,)), ("jnp.reshape(i, _)", [0, 1, 2], ((3, 1),)),
+        )
+    },
+    **{text: {"x": WHOLE, "y": np.int32([0, 3, -1, -3, 2, -1, -1])} for text in AS_WRITTEN.texts if "none | " in text},
+    **{text: {"y": OTHERS} for text, made in AS_WRITTEN.texts.items() if made in ("jnp.logaddexp(x, y)", "jnp.hypot(x, y)")},
+    **{text: {"x": TABLE * 0.3, "pi": np.float32(np.pi)} for text, made in AS_WRITTEN.texts.items() if made == "jnp.sinc(x)"},
+    **{text: {"y": OTHERS, "pi": np.float32(np.pi), "half": np.float32(np.pi / 2)} for text in AS_WRITTEN.texts if "arctan" in text},
+    "jnp.minimum(high, jnp.maximum(low, x))": {"x": WHOLE, "low": HostValue(np.int32(-3)), "high": THREE},
+    "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)": {"x": CUBE, "i": 1, "a": 2, "j": -2, "b": 0},
 }  # fmt: skip
 """Values for the names of patterns; `x` is some floats."""
 
@@ -219,7 +269,9 @@ def test_a_rule_computes_what_it_replaces(table: str, wanted: str) -> None:
         rewriting.add(step)
     known = dict(program.known)
     for step in rewriting.steps:
-        known[step.outputs] = computed(step, known)
+        found = computed(step, known)
+        several = isinstance(step.outputs, list)
+        known |= zip(step.outputs, found, strict=True) if several else [(step.outputs, found)]
     result, last = rewriting.current(program.result), rewriting.steps[-1:]
     assert last != program.steps[-1:], "the rule does not apply"
     expected, found = np.asarray(program.known[program.result]), np.asarray(known[result])
@@ -348,7 +400,7 @@ def test_where_negative_zero_cannot_be(written: str) -> None:
 
 
 TRUTH = {
-    "jnp.arange(count) < 0": False, "n % three >= 0": True, "jnp.arange(count) < count": True, "x < 0": None, "n < 0": None,
+    "jnp.arange(count) < 0": False, "n % three >= 0": True, "n != n": False, "jnp.arange(count) != minus": True, "jnp.arange(count) < count": True, "x < 0": None, "n < 0": None,
     "jnp.abs(x) >= 0": None, "jnp.where(n < 0, n, n) < 0": None, "jnp.arange(one_, count) < 1": False, "jnp.arange(count, one_, minus) < 1": False, "~(jnp.arange(count) < 0)": True,
 }  # fmt: skip
 

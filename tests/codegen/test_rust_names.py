@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from safetensors.numpy import load_file
 
 import jaxport
 from examples.models import resnet
@@ -106,13 +107,46 @@ def test_a_crate_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
-    text = '<ir_version: 10, opset_import: ["": 21]> g (float[n] x) => (float[n] y) { a = Cast<to = 17>(x) b = Cast<to = 22>(x) c = Cast<to = 1>(a) d = Cast<to = 1>(b) y = Add(c, d) }'
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[n, n] x) => (float[n, n] y) { a = Cast<to = 17>(x) b = MatMul(a, a) c = Cast<to = 22>(x) d = Exp(a) e = Cast<to = 1>(b) f = Cast<to = 1>(d) y = Add(e, f) }'
     program = jaxport.from_onnx(onnx.parser.parse_model(text))
     with pytest.raises(Unsupported) as raised:
         program.to_source(tmp_path / "crate", framework="burn")
-    assert {row.where for row in raised.value.refusals} == {"`Cast`"}
-    assert {row.name for row in raised.value.refusals} == {"values of type float8_e4m3fn", "values of type int4"}
+    assert {row.where for row in raised.value.refusals} == {"`MatMul`", "`Exp`"}
+    refused = {"the primitive `dot_general` of float8_e4m3fn", "the primitive `exp` of float8_e4m3fn"}
+    assert {row.name for row in raised.value.refusals} == refused
     assert not (tmp_path / "crate").exists()
+
+
+def test_numbers_of_few_bits_are_said_to_be_some(tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[n] x, int4[n] i) => (float8e4m3fn[n] y, int4[n] j) { y = Cast<to = 17>(x) j = Identity(i) }'
+    source = jaxport.from_onnx(onnx.parser.parse_model(text)).to_source(tmp_path, framework="burn")
+    assert (
+        "/// Numbers of int4, as int8: `i`, `j`.\n    /// Numbers of float8_e4m3fn, as float32: `y`.\n" in source.code
+    )
+    assert 'outputs.insert("y", y0); // float8e4m3fn in the file' in source.files["src/lib.rs"]
+    stored = load_file(tmp_path / "tests/outputs.safetensors")
+    assert {key: array.dtype.name for key, array in stored.items()} == {"y": "float32", "j": "int8"}
+
+
+def test_weights_of_few_bits_come_back(tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["": 21]> g (int64[n] i) => (float[n, 2] y, int4[n, 2] z) { r = Gather(w, i) y = Cast<to = 1>(r) z = Gather(v, i) }'
+    model = onnx.parser.parse_model(text)
+    numbers = np.resize(np.arange(-8, 8), (40, 2))
+    for name, dtype in (("w", "float8_e4m3fn"), ("v", "int4")):
+        model.graph.initializer.append(numpy_helper.from_array(numbers.astype(jnp.dtype(dtype)), name))
+    program = jaxport.from_onnx(model)
+    source = program.to_source(tmp_path, framework="burn")
+    assert {array.dtype.name for array in source.tensors.values()} == {"float32", "int8"}
+    again = program.with_params(tmp_path / "model.safetensors")(np.array([0, 39]))
+    for found, expected in zip(again, program(np.array([0, 39])), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(np.asarray(found, np.float32), np.asarray(expected, np.float32))
+
+
+def test_rounding_that_onnx_has_not_is_refused() -> None:
+    text = '<ir_version: 12, opset_import: ["": 24]> g (float8e8m0[n] x) => (float8e8m0[n] y) { y = Mul(x, x) }'
+    with pytest.raises(Unsupported, match="rounding to float8_e8m0fnu as JAX does it"):
+        jaxport.from_onnx(onnx.parser.parse_model(text)).to_source(framework="burn")
 
 
 def test_a_crate_that_draws_says_so_and_compares_nothing(tmp_path: Path) -> None:

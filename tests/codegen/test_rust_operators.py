@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.crate import to_crate
+from jaxport.codegen.burn.equations import printed
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.codegen.rust.tree import Identifier
 from jaxport.errors import Unsupported
@@ -82,16 +83,25 @@ def test_form(text: str, part: str) -> None:
     assert part in model(text), model(text)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "part"),
+    [("", "1, true"), (', round_mode = "nearest"', "1 << 22, true"), (", saturate = 0", "1, false")],
+)
+def test_exponents_are_one_call(attributes: str, part: str) -> None:
+    text = f"(float[2] x) => (float8e8m0[2] y) {{ y = Cast<to = 24{attributes}>(x) }}"
+    model_ = onnx.parser.parse_model(f'<ir_version: 12, opset_import: ["": 24]> agraph {text}')
+    assert f"to_power_of_two(x, {part})" in to_crate(record_fused(from_onnx(model_))).model
+
+
 def test_expressions_are_copied_with_sizes_that_fill_tensors() -> None:
     (size,) = jax.export.symbolic_shape("n")
-    made = RustBody(set(), lambda _: Identifier("table")).created(size, (3,), np.dtype("int32"))
+    made = RustBody(set(), lambda _: Identifier("table"), printed).created(size, (3,), np.dtype("int32"))
     assert copy.deepcopy(made).fills is size
 
 
-def test_results_that_are_lists_are_refused_by_name() -> None:
-    with pytest.raises(Unsupported) as raised:
-        model("(float[2] x) => (seq(float[1]) y) { y = SplitToSequence(x) }")
-    assert raised.value.refusals[0].where == "`y`"
+def test_results_that_are_lists_are_their_elements() -> None:
+    text = model("(float[2] x) => (seq(float[1]) y) { y = SplitToSequence(x) }")
+    assert "pub fn forward(&self, x: Tensor<1>) -> (Tensor<1>, Tensor<1>) {" in text
 
 
 def test_random_values_are_drawn_and_refused_in_loops() -> None:

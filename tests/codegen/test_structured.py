@@ -117,6 +117,20 @@ def test_a_tied_table_is_kept_once(tmp_path: Path):
     assert list(jaxport.from_onnx(model).to_source(framework="nnx").tensors) == ["table.embedding"]
 
 
+def test_an_operator_without_a_place_is_in_the_module_around_it(tmp_path: Path):
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 22]> graph (float[batch, 2] x) => (float[batch, 2] y) <float[2, 2] w = {0.1, 0.2, 0.3, 0.4}, float[2, 2] v = {0.4, 0.2, 0.3, 0.1}> '
+        "{ a = MatMul(x, w) b = Exp(a) c = MatMul(b, v) y = Tanh(c) }"
+    )
+    for node in (model.graph.node[0], model.graph.node[2]):
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str(["", "encoder", node.op_type]))
+        node.metadata_props.add(
+            key="pkg.torch.onnx.class_hierarchy", value=str(["my.Model", "my.Encoder", node.op_type])
+        )
+    code = check_model(model, tmp_path, "nnx")
+    assert "jnp.exp(" in code.partition("class Encoder")[2].partition("\n\n\n")[0]
+
+
 def test_equal_fresh_weights_are_no_tie():
     body = """<ir_version: 10, opset_import: ["": 20]>
     agraph (float[n, 2] x) => (float[n, 2] y) <float[2] one = {1, 1}, float[2] zero = {0, 0}>

@@ -53,3 +53,18 @@ def test_the_home_page_links_to_others():
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     for name in ("ONNX", "ONNX Runtime", "JAX", "Flax", "Equinox", "Burn", "Netron", "jax2onnx", "torch.onnx"):
         assert re.search(rf"\[{re.escape(name)}\]\(https://", text), name
+
+
+def test_the_figures_of_the_home_page_are_those_of_the_pages():
+    measured = (
+        (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("## Measurements")[2].partition("\n## ")[0]
+    )
+    rows = [row for row in measured.splitlines() if re.search(r"\w\.md\)", row)]
+    assert len(rows) > 5
+    for row in rows:
+        (page,) = re.findall(r"\((\w+\.md)\)", row)
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        medians = re.search(r"## Median.*", text)  # the row is about these alone, if there are some
+        text = medians[0] if medians else text
+        figures = re.findall(r"\b\d+(?:[.,]\d+)+|\b\d{3,}\b", row.split("|")[2])
+        assert [figure for figure in figures if not re.search(rf"\b{re.escape(figure)}\b", text)] == [], page

@@ -81,7 +81,7 @@ def run_page(page: Path, text: str) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pages write files and register rules and operators: in a folder of their own, and undone afterwards."""
     from jaxport.codegen.flax.layers import LAYERS  # the package registers operators of its own, which stay
-    from jaxport.codegen.structure.recognition.layers import RECOGNISERS
+    from jaxport.codegen.structure.recognition.recognisers import RECOGNISERS
     from jaxport.export import rules as registry
     from jaxport.importer.resolving import registry as importer_registry
 

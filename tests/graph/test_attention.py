@@ -107,6 +107,29 @@ def bias_of_mask(q, k, v, mask):
     return attend(q, k, v, lambda s: s + jnp.where(mask, 0.0, LOW))
 
 
+def of_windows(q, k, v, mask):
+    """Windows are in the axis of the batch, where a mask of each window is the same for all images."""
+    q, k, v = (jnp.tanh(x.reshape(-1, *x.shape[2:])) for x in (q, k, v))
+    apart = lambda s: s.reshape(-1, 3, *s.shape[1:])
+    return attend(q, k, v, lambda s: jnp.where(mask, apart(s), LOW).reshape(s.shape))
+
+
+def of_axes(q, k, v, mask):
+    """Windows have an axis of their own."""
+    weights = jax.nn.softmax(jnp.where(mask, jnp.einsum("bwthd,bwshd->bwhts", q, k) / 2, LOW))
+    return jnp.einsum("bwhts,bwshd->bwthd", weights, v)
+
+
+WINDOWS = [f32("B", 3, 5, 2, 4), f32("B", 3, 4, 2, 4), f32("B", 3, 4, 2, 4), boolean(3, 1, 5, 4)]
+
+
+@pytest.mark.parametrize("fn", [of_windows, of_axes])
+def test_masks_of_windows_are_repeated_for_each_image(fn):
+    exported = check(fn, *WINDOWS, sizes=SIZES, rtol=5e-5, atol=5e-6)
+    assert operators(exported)["Attention"] == 1
+    assert operators(exported)["Expand"] == 1
+
+
 @pytest.mark.parametrize(
     ("fn", "specs"),
     [

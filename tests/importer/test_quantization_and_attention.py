@@ -110,6 +110,30 @@ def test_one_scale_for_each_block(dtype: str) -> None:
     )
 
 
+@needs_newest_onnx
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int4"])
+def test_float4_becomes_integers(dtype: str) -> None:
+    x = np.array([6, 4, -1.5, 0.5]).astype(ml_dtypes.float4_e2m1fn)
+    kinds = [
+        int(helper.np_dtype_to_tensor_dtype(kind)) for kind in (x.dtype, np.dtype(getattr(ml_dtypes, dtype, dtype)))
+    ]
+    given, result = (helper.make_tensor_value_info(name, kind, [4]) for name, kind in zip("xy", kinds, strict=True))
+    graph = helper.make_graph([helper.make_node("Cast", ["x"], ["y"], to=kinds[1])], "cast", [given], [result])
+    cast = from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)]))
+    np.testing.assert_array_equal(np.asarray(cast(x)).astype(np.int32)[[0, 1, 3]], [6, 4, 0])
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+def test_narrow_integers_become_small_floats(dtype: str) -> None:
+    x = np.arange(-2, 8).astype(np.int8).astype(getattr(ml_dtypes, dtype))
+    node = helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT8E4M3FN)
+    given = helper.make_tensor_value_info("x", int(helper.np_dtype_to_tensor_dtype(x.dtype)), x.shape)
+    result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT8E4M3FN, x.shape)
+    graph = helper.make_graph([node], "cast", [given], [result])
+    cast = from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+    np.testing.assert_array_equal(np.asarray(cast(x), np.float32), x.astype(np.float32))
+
+
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float4_e2m1fn", "int2", "uint2"])
 @pytest.mark.parametrize("saturate", [0, 1])
 def test_small_types(dtype: str, saturate: int) -> None:

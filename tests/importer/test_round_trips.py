@@ -136,6 +136,16 @@ def test_operators_that_mean_something_else_do_not_come_back(source: str, opset:
     np.testing.assert_allclose(exported.run({"x": X})[0], made(X), rtol=1e-5, atol=1e-6)
 
 
+def test_rotary_tables_for_all_of_a_batch_are_those_of_each() -> None:
+    made = program(
+        "g (float[n, 2, 3, 4] x, float[1, 3, 2] c) => (float[n, 2, 3, 4] y) { y = RotaryEmbedding(x, c, c) }", 23
+    )
+    exported = jaxport.to_onnx(made, [("n", 2, 3, 4), (1, 3, 2)])
+    exported.verify()
+    again = jaxport.to_onnx(made, [(1, 2, 3, 4), (1, 3, 2)])
+    assert operators(again) == ["RotaryEmbedding"]
+
+
 def test_operators_of_other_domains_are_what_their_functions_compute() -> None:
     op("test.trips", "Twice")(lambda x: jnp.concatenate([x, x]))
     made = from_onnx(TWICE)

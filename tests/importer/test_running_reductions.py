@@ -24,7 +24,7 @@ LOOP = """<ir_version: 10, opset_import: ["": 21]> g (float[n] x) => (float[n] y
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("function", [lax.cummax, lax.cummin, lax.cumprod])
+@pytest.mark.parametrize("function", [lax.cummax, lax.cummin, lax.cumprod, lax.cumlogsumexp])
 def test_they_are_those_of_jax(function: Callable[..., jax.Array], reverse: bool):
     running = lambda x: function(x, axis=1, reverse=reverse)
     program = jaxport.from_onnx(jaxport.to_onnx(running, [f32("b", "n")], opset=24).model)

@@ -32,14 +32,6 @@ RESULT = "result of PyTorch "
 """How the names of PyTorch's own results begin, in the files with inputs."""
 
 
-EXCEPTIONS: dict[str, dict[str, str]] = {
-    "wav2vec2.dynamo": {
-        "symbolic": "'floordiv(samples, 10) - 1' >= '0' is inconclusive"
-    },  # of fewer samples there is nothing
-}
-"""What does not hold: by the name of the file and the question, a part of what the answer says."""
-
-
 def multiples(specs: Mapping[str, Any], sets: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """The same with images of `32*height` rows and `32*width` columns, where 32 divides all sizes that are compared.
 
@@ -53,11 +45,6 @@ def multiples(specs: Mapping[str, Any], sets: Sequence[Mapping[str, Any]]) -> di
                 sizes[axis] = f"{math.gcd(*(given[key].shape[axis] for given in sets))}*{size}"
         found[key] = jax.ShapeDtypeStruct(jax.export.symbolic_shape(", ".join(sizes), scope=scope), spec.dtype)
     return None if [spec.shape for spec in found.values()] == [spec.shape for spec in specs.values()] else found
-
-
-def named(row: Mapping[str, Any]) -> str:
-    """The name of a file, without its suffix."""
-    return ".".join(filter(None, (row["model"].replace(" ", "_"), row["exporter"], row["variant"])))
 
 
 class Checks:

@@ -16,7 +16,7 @@ with warnings.catch_warnings():
     from tests.torch.models import CASES
 
 from tests.torch.conftest import PROPERTY
-from tests.torch.imported import EXCEPTIONS, Checks, named
+from tests.torch.imported import Checks
 
 pytestmark = pytest.mark.torch
 
@@ -38,13 +38,4 @@ def test_imported(
     checks = Checks(export(name, exporter, variant, tmp_path))
     answers = checks.run()
     record_property(PROPERTY, row | checks.facts() | answers)
-    known = EXCEPTIONS.get(named(row), {})
-    assert {question: why for question, why in answers.items() if why and question not in known} == {}
-    for question, why in known.items():
-        assert why in answers[question]
-
-
-def test_every_exception_is_about_a_file() -> None:
-    assert set(EXCEPTIONS) <= {named({"model": m, "exporter": e, "variant": v}) for m, e, v in cells()}
-    without = [1 for known in EXCEPTIONS.values() if "symbolic" in known]
-    assert len(without) <= 0.05 * len(cells())
+    assert {question: why for question, why in answers.items() if why} == {}

@@ -7,10 +7,11 @@ import builtins
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from jaxport.codegen.bundles import bundle
@@ -21,7 +22,7 @@ from jaxport.codegen.grouping import group
 from jaxport.codegen.python_classes import PythonClasses
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
-from jaxport.codegen.tree import Layer, Module, Weight
+from jaxport.codegen.tree import Layer, Module, Op, Weight
 from jaxport.codegen.writing.classes import Classes, Definition, Draft, Library
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import class_name
@@ -33,8 +34,7 @@ from jaxport.errors import InvalidArgument, SaveError
 from jaxport.files import checked_path, publish_all
 from jaxport.importer.names import unique
 from jaxport.importer.traced.recorded_program import RecordedProgram
-from jaxport.importer.values.namespaces import HELPERS
-from jaxport.importer.values.recording import Variable
+from jaxport.importer.values.recording import Function, Step, Variable
 
 __all__ = ["GENERIC", "ModuleSource", "is_generated_file", "model_arguments", "tensors_of", "to_modules"]
 
@@ -139,7 +139,8 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     }
     result = result[0] if len(result) == 1 else tuple(result)
     sizes = size_names(recorded.inputs)
-    reserved = {*_RESERVED.split(), *HELPERS, *dialect.definitions}
+    helpers = _helpers(op.step for module in tree.walk() for op in module.parts if isinstance(op, Op))
+    reserved = {*_RESERVED.split(), *helpers, *dialect.definitions}
     hidden = min(sizes & {*reserved, *dir(builtins)}, default=None)
     if hidden is not None:
         raise InvalidArgument(
@@ -175,7 +176,10 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
         of_file(made, [*recorded.inputs], program.output_names, states),
     ]
     definitions = _definitions(dialect, body)
-    parts = [*definitions, *helper_sources("\n".join([*definitions, body])), body, *filter(None, loading)]
+    called = [
+        helper for helper in helpers if re.search(rf"\b{helper}\b", body)
+    ]  # a framework may have its own function
+    parts = [*definitions, *helper_sources("\n".join([*definitions, *called])), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
     declared = {value.name or "": value.shape for value in (*program.body.inputs, *program.body.outputs)}
     example = generation(recorded.inputs, program.output_names, declared) if len(states) == 1 else []
@@ -184,6 +188,16 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     title = f'"""{title}{chr(10) * bool(said)}"""\n\nfrom __future__ import annotations\n'
     code = formatted(f"{title}\n{_imports(text, dialect)}\n\n\n{text}\n")
     return ModuleSource(code, tensors, origins, recorded.notes)
+
+
+def _helpers(steps: Iterable[Step]) -> list[str]:
+    """Return the names of the helpers that steps call, in their nested functions, too: no variable may be called so."""
+    found: set[str] = set()
+    for step in steps:
+        found.update([step.name.removeprefix("helper.")] * step.name.startswith("helper."))
+        for leaf in jax.tree.leaves((step.args, list(step.kwargs.values()))):
+            found.update(_helpers(leaf.steps) if isinstance(leaf, Function) else ())
+    return sorted(found)
 
 
 def prefixes(paths: Collection[str], others: Collection[str]) -> list[str]:

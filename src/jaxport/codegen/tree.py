@@ -7,16 +7,30 @@ and the recorded calls that compute it in JAX, which the printers of Python writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Parameters
 
-__all__ = ["Call", "Item", "Layer", "Leaf", "Loop", "Module", "Op", "Option", "Tie", "Weight"]
+__all__ = [
+    "Call",
+    "Item",
+    "Layer",
+    "Leaf",
+    "Loop",
+    "Module",
+    "Op",
+    "Option",
+    "Tie",
+    "Weight",
+    "makers_of",
+    "present",
+    "readers_of",
+]
 
 Option: TypeAlias = "bool | int | float | str | tuple[Option, ...] | None"
 """What the constructor of a layer is called with."""
@@ -49,6 +63,11 @@ class Weight:
     origin: str = ""
     pieces: tuple[Weight, ...] = ()
 
+    @classmethod
+    def constant(cls, array: np.ndarray, name: str = "") -> Weight:
+        """Return a tensor that is not trained."""
+        return cls(name, array.shape, array.dtype, lambda: np.asarray(array), trained=False)
+
     @property
     def file(self) -> str:
         """Its name in the file."""
@@ -63,6 +82,11 @@ class Weight:
     def reshaped(self, shape: tuple[int, ...]) -> Weight:
         """Return the same tensor in another shape."""
         return replace(self, shape=shape, read=lambda: self.read().reshape(shape), axes=None)
+
+
+def present(**weights: Weight | None) -> dict[str, Weight]:
+    """Return the tensors that there are, by role."""
+    return {role: weight for role, weight in weights.items() if weight is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +188,21 @@ class Loop:
 
 Leaf = Op | Layer
 Item = Op | Layer | Call | Loop
+Part = TypeVar("Part", bound=Item)
+
+
+def makers_of(items: Iterable[Part]) -> dict[Variable, Part]:
+    """Return the item that makes each value."""
+    return {variable: item for item in items for variable in item.outputs}
+
+
+def readers_of(items: Iterable[Part]) -> dict[Variable, list[Part]]:
+    """Return the items that read each value, each once, in order."""
+    readers: dict[Variable, list[Part]] = {}
+    for item in items:
+        for variable in dict.fromkeys(item.inputs):
+            readers.setdefault(variable, []).append(item)
+    return readers
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +246,20 @@ class Module:
     def calls(self) -> Iterator[Call]:
         """Yield the calls of modules among the items, those of loops included."""
         yield from (part for part in self.parts if isinstance(part, Call))
+
+    def changed(self, change: Callable[[Module], Module]) -> Module:
+        """Return what a function makes of this module, whose calls are of what it makes of the modules inside, each once."""
+        done: dict[Module, Module] = {}
+
+        def visited(module: Module) -> Module:
+            if module not in done:
+                done[module] = change(replace(module, items=tuple(map(inside, module.items))))
+            return done[module]
+
+        def inside(item: Item) -> Item:
+            return replace(item, module=visited(item.module)) if isinstance(item, Call) else item
+
+        return visited(self)
 
     def walk(self) -> Iterator[Module]:
         """Yield this module and all modules inside it, each once."""

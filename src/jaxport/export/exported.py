@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import ArrayLike
 
 from jaxport import saving
 from jaxport.errors import InvalidArgument
 from jaxport.export.explain import Explanation
+from jaxport.export.exported_model import ExportedModel
 from jaxport.export.generation import decoders, encoders
-from jaxport.export.precision_names import Precision
 from jaxport.export.requirements import Requirements
-from jaxport.export.runtime import Session
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port
 from jaxport.export.walk import functions
-from jaxport.jaxprs import Parameters, PythonFunction, PyTree, dims
+from jaxport.jaxprs import Parameters, PyTree, dims
 from jaxport.printable import printable
 
 if TYPE_CHECKING:
     import onnx
 
-    from jaxport import blocks
-    from jaxport.blocks.tracing import State
-    from jaxport.export.emit.places import Record
-    from jaxport.export.passes import PassReport
-    from jaxport.export.walk.functions import FunctionCall
     from jaxport.verify import Report
 
 
 @dataclass(eq=False, repr=False)
-class Exported:
+class Exported(ExportedModel):
     """An exported model.
 
     >>> import jax.numpy as jnp, jaxport
@@ -61,28 +53,10 @@ class Exported:
       function_calls: the calls of ONNX functions, and why each shares a function or has its own.
       pass_reports: the report of each graph pass.
       precision: the reduced precision of the model; None if it has the function's own precision.
+      session: the model in ONNX Runtime, which loads it on first use.
       again: a function that exports another trace with the same options, in the precision of the JAX function unless
         `reduced=True`; `passes=n` runs only the first `n` passes.
     """
-
-    model: ir.Model
-    fn: PythonFunction
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    defaults: Mapping[str, np.ndarray]
-    traced: blocks.Traced
-    state: State
-    flags: frozenset[int]
-    x64: bool
-    records: tuple[Record, ...]
-    function_calls: tuple[FunctionCall, ...]
-    pass_reports: tuple[PassReport, ...]
-    again: Callable[..., Exported]
-    precision: Precision | None = None
-    _ports: Sequence[Port] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._ports = [port for port in self.inputs if not port.weight]
 
     def __repr__(self) -> str:
         count = sum(1 for _ in self.model.graph.all_nodes())
@@ -288,11 +262,6 @@ class Exported:
     def explain(self) -> Explanation:
         """Return a report on how each equation was exported: the user's line, the block's path, the rule, the nodes."""
         return Explanation.of(self.records, self.function_calls, self.pass_reports, self.requirements)
-
-    @functools.cached_property
-    def session(self) -> Session:
-        """The model, loaded in ONNX Runtime on first use."""
-        return Session(self.model)
 
 
 def _signature(ports: Sequence[Port]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.graph.axis_groups import product
+from jaxport.graph.axis_groups import product, quotient
 from jaxport.graph.editing import Dim, dims_of, is_op, source
 from jaxport.graph.fusing import Builder, is_view
 from jaxport.graph.matching import Axis, Joined, Part, Reduced, Seen, parts_of
@@ -41,12 +41,18 @@ def sizes_of(*seen: Seen) -> dict[Axis, Dim]:
             left = dims_of(source(one.node))
             if left:
                 sizes[Reduced(one.node, len(one.axes) - 1)] = left[-1]
+    return with_parts(sizes)
+
+
+def with_parts(sizes: dict[Axis, Dim]) -> dict[Axis, Dim]:
+    """Return sizes, with those of parts that the sizes of wholes and of their other parts give."""
     for label in list(sizes):  # the size of the whole and one of two parts give the other
         if isinstance(label, Part) and label.count == 2 and label.whole in sizes:
             other = Part(label.whole, 1 - label.place, 2)
             whole, known = sizes[label.whole], sizes[label]
-            if other not in sizes and isinstance(whole, int) and isinstance(known, int):
-                sizes[other] = whole // known
+            rest = quotient(whole, known) if other not in sizes else None
+            if rest is not None:
+                sizes[other] = rest
         if isinstance(label, Joined):  # and so do the sizes of all parts but one
             absent, whole = [part for part in label.parts if part not in sizes], sizes[label]
             others = [sizes[part] for part in label.parts if part in sizes]
@@ -64,29 +70,48 @@ class Arrangement:
       apart: its shape with all axes split.
       order: the permutation of the split axes.
       merged: the final shape.
+      spread: the shape of what is merged, where that is broadcast before; None if it is not.
     """
 
     dims: tuple[Dim, ...]
     apart: tuple[Dim, ...]
     order: tuple[int, ...]
     merged: tuple[Dim, ...]
+    spread: tuple[Dim, ...] | None = None
 
     @classmethod
     def of(
-        cls, dims: Sequence[Dim], axes: Sequence[Axis], groups: Sequence[Sequence[Axis]], sizes: Mapping[Axis, Dim]
+        cls,
+        dims: Sequence[Dim],
+        axes: Sequence[Axis],
+        groups: Sequence[Sequence[Axis]],
+        sizes: Mapping[Axis, Dim],
+        *,
+        broadcasts: bool = False,
     ) -> Arrangement | None:
         """Return the arrangement that merges axes into groups; an empty group gives an axis of size one.
 
-        Return None if an axis is in no group, a size is unknown, or a shape cannot be written as a constant.
+        If it `broadcasts`, a value that has some axes of a group is repeated along the others. Return None if an axis is in no group, a size is unknown, or a shape cannot be written as a constant.
         """
         wanted = [label for group in groups for label in group]
         own = atoms(axes, wanted)
         if any(label not in wanted or label not in sizes for label in own) or len(set(own)) != len(own):
             return None
         present = [[label for label in group if label in own] for group in groups]
+        absent: list[Axis] = []
+        if broadcasts:
+            partial = [bool(one) and len(one) < len(group) for one, group in zip(present, groups, strict=True)]
+            whole = [[label for label in group if label is not None] for group in groups]
+            present = [every if is_part else one for is_part, every, one in zip(partial, whole, present, strict=True)]
+            absent = [label for group in present for label in group if label not in own]
+            if any(label not in sizes for label in absent):
+                return None
+        own += absent
         order = tuple(own.index(label) for group in present for label in group)
         merged = tuple(product([sizes[label] for label in group]) for group in present)
-        arrangement = cls(tuple(dims), tuple(sizes[label] for label in own), order, merged)
+        apart = tuple(1 if label in absent else sizes[label] for label in own)
+        spread = tuple(sizes[label] for group in present for label in group) if absent else None
+        arrangement = cls(tuple(dims), apart, order, merged, spread)
         steps = [*arrangement._steps(), *arrangement._steps_back()]
         return arrangement if all(is_view(*step) or target(*step) is not None for step in steps) else None
 
@@ -102,14 +127,18 @@ class Arrangement:
 
     @functools.cached_property
     def goes_apart(self) -> bool:
-        """Whether the axes are split before they are merged: to move them, or because no constant describes both at once."""
+        """Whether the axes are split before they are merged: to move or repeat them, or because no constant describes both at once."""
         steps = (self.dims, self.merged), (self.merged, self.dims)
-        return self.moves or not all(is_view(*step) or target(*step) is not None for step in steps)
+        return (
+            self.moves
+            or self.spread is not None
+            or not all(is_view(*step) or target(*step) is not None for step in steps)
+        )
 
     def _steps(self) -> list[tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
         if not self.goes_apart:
             return [(self.dims, self.merged)]
-        return [(self.dims, self.apart), (self.turned, self.merged)]
+        return [(self.dims, self.apart), (self.spread or self.turned, self.merged)]
 
     def _steps_back(self) -> list[tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
         return [(after, before) for before, after in reversed(self._steps())]
@@ -119,6 +148,8 @@ class Arrangement:
         if not self.goes_apart:
             return reshaped(builder, value, self.merged)
         value = builder.transposed(reshaped(builder, value, self.apart), self.order)
+        if self.spread is not None:
+            value = builder.expanded(value, self.spread)
         return reshaped(builder, value, self.merged)
 
     def revert(self, builder: Builder, value: ir.Value) -> ir.Value:

@@ -98,6 +98,18 @@ def product(sizes: Sequence[Dim]) -> Dim:
     return "*".join([str(number)] * (number != 1) + factors) if factors else number
 
 
+def quotient(whole: Dim, part: Dim) -> Dim | None:
+    """Return the size by which another one makes a whole; None if that is not known.
+
+    >>> quotient(12, 4), quotient("16*B", 16), quotient("B", 2)
+    (3, 'B', None)
+    """
+    rest = monomial(whole) // monomial(part)
+    if rest is None or not all(isinstance(factor, str) for factor in rest.factors):
+        return None
+    return product([rest.coefficient, *map(str, rest.factors.elements())])
+
+
 def expanded_product(sizes: Iterable[Dim]) -> Dim:
     """Return the product of dims as JAX writes it, a sum of products; what JAX does not read is a factor.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
@@ -506,3 +507,9 @@ def discard(node: ir.Node | None) -> None:
         for index in range(len(node.inputs)):
             node.replace_input_with(index, None)
         node.graph.remove((node,))
+
+
+def name_with_place(node: ir.Node) -> str:
+    """Return the name of a node or, if it has no modules in it, that of its result, if PyTorch's older exporter gave it."""
+    name, made = node.name or "", (node.outputs[0].name or "") if node.outputs else ""
+    return made if "/" not in name and re.fullmatch(r"/.+_output_\d+", made) else name

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.graph.axis_groups import quotient
 from jaxport.graph.editing import (
     Dim,
     Editor,
@@ -21,6 +22,7 @@ from jaxport.graph.editing import (
     constant_of,
     dims_of,
     is_op,
+    name_with_place,
     roots,
     static_dims,
     subgraphs,
@@ -69,7 +71,7 @@ class Builder:
         **attributes: Any,
     ) -> list[ir.Value]:
         """Insert a node with several results, each of its dtype and shape; return them."""
-        scope, _, _ = (self.node.name or "").rpartition("/")
+        scope, _, _ = name_with_place(self.node).rpartition("/")
         operands = [None if value is None else self.now(value) for value in inputs]
         origin = {key: text for key, text in self.node.metadata_props.items() if key != "jaxport.primitive"}
         return self.editor.emit(
@@ -140,15 +142,16 @@ class Builder:
         return self.emit("Concat", pieces, [len(dims)], ir.DataType.INT64, axis=0)
 
     def _dim(self, dim: Dim) -> ir.Value:
-        """Return a symbolic dim, read from an input of the graph or an operand of the node."""
-        carriers = (
-            (value, axis)
+        """Return a symbolic dim, read from an input of the graph or an operand of the node, which may have a multiple of it."""
+        carriers = [
+            (times, value, axis)
             for value in (*self.root.inputs, *self.node.inputs)
             for axis, own in enumerate(dims_of(value) or ())
-            if own == dim
-        )
-        carrier, axis = next(carriers)
-        return self.emit("Shape", [carrier], [1], ir.DataType.INT64, start=axis, end=axis + 1)
+            if isinstance(times := 1 if own == dim else quotient(own, dim), int)
+        ]
+        times, carrier, axis = min(carriers, key=lambda found: found[0])
+        size = self.emit("Shape", [carrier], [1], ir.DataType.INT64, start=axis, end=axis + 1)
+        return size if times == 1 else self.emit("Div", [size, self.integers([times], "times")], [1])
 
 
 @dataclass(eq=False)

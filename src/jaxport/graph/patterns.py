@@ -106,6 +106,15 @@ class Pattern:
                 return PatternMatch(x, bound)
         return None
 
+    def is_of(self, value: ir.Value, operands: Sequence[ir.Value | None]) -> bool:
+        """Whether a value is what the pattern computes of these values, operator by operator as the exporter writes it.
+
+        >>> pattern = Pattern.of(lambda x, *, y: x * abs(y), np.dtype("float32"), 23)
+        >>> pattern.is_of(pattern.result, pattern.inputs), pattern.is_of(pattern.result, pattern.inputs[::-1])
+        (True, False)
+        """
+        return _is_same(self.result, value, dict(zip(self.inputs, operands, strict=True)))
+
     def _unify(self, own: ir.Value, value: ir.Value, bindings: Bindings) -> Iterator[Bindings]:
         """Yield all bindings with which `value` is what the pattern computes as `own`."""
         known, value = bindings.get(own), plain(value)
@@ -344,6 +353,27 @@ def _is_number(value: ir.Value, expected: float) -> bool:
 
 def _close(one: float, other: float) -> bool:
     return close(one, other, ir.DataType.FLOAT)
+
+
+def _is_same(own: ir.Value | None, value: ir.Value | None, bound: dict[ir.Value, ir.Value | None]) -> bool:
+    """Whether two values are the same operators of the same operands, but for values that are bound to others."""
+    if own is None or value is None:
+        return own is value
+    if own in bound:
+        return bound[own] is value
+    number, (first, second) = number_of(own), (own.producer(), value.producer())
+    if number is not None:
+        return number_of(value) == number
+    if first is None or second is None or first.op_identifier() != second.op_identifier():
+        return False
+    if len(first.inputs) != len(second.inputs) or _attributes(first) != _attributes(second):
+        return False
+    for operands in (second.inputs, second.inputs[::-1]) if first.op_type in COMMUTATIVE else (second.inputs,):
+        found = dict(bound)
+        if all(_is_same(*pair, found) for pair in zip(first.inputs, operands, strict=True)):
+            bound |= {**found, own: value}
+            return True
+    return False
 
 
 def _attributes(node: ir.Node) -> dict[str, str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import onnx_ir as ir
 
+from jaxport.graph.editing import name_with_place
 from jaxport.importer.alike import originals
 from jaxport.importer.calls import PlacedOperation, listed_paths, unnumbered_paths
 from jaxport.importer.names import given_name, unique
@@ -34,6 +35,8 @@ Scope = tuple[str, str]
 
 _NAMES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 _NAMESPACE = "namespace"
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+"""The number of a module in the path of one that is in a list."""
 _NO_SCOPE = "_empty_nn_module_stack_from_metadata_hook"
 """What PyTorch's exporter writes for the scopes of sizes, which it has none for."""
 DEEPEST = 64
@@ -130,10 +133,12 @@ class NodePlace:
     Attributes:
       modules: the modules around it, from the outside in, without the model itself.
       bodies: the places of the nodes in nested bodies: of its branches, or of the function that it calls.
+      is_known: whether the file tells the place; optimizers do not of the nodes that they add.
     """
 
     modules: tuple[NodeModule, ...]
     bodies: dict[Body, dict[BoundNode, NodePlace]]
+    is_known: bool = True
 
 
 def module_tree(body: Body, parameters: Parameters) -> tuple[NodeModule, dict[BoundNode, NodePlace]]:
@@ -180,7 +185,7 @@ def _grow(
             passed_inputs = zip(function.body.inputs, node.inputs, strict=False)
             passed: Parameters = {formal: parameters[value] for formal, value in passed_inputs if value in parameters}
             bodies[function.body] = _grow(function.body, passed, inside, known, recorded)
-        places[node] = NodePlace(tuple(inside[1:]), bodies)
+        places[node] = NodePlace(tuple(inside[1:]), bodies, bool(recorded[node.node]) or has_place(node.node))
     return places
 
 
@@ -194,7 +199,7 @@ def scopes_by_node(nodes: Iterable[ir.Node]) -> dict[ir.Node, list[Scope]]:
     PyTorch's older exporter, and TensorFlow, number the calls of a module in the names of nodes: `/layer/fc_1/MatMul`. The
     newer one, and this package, write the paths themselves.
     """
-    recorded = {node: scopes_of(node) for node in nodes}
+    recorded = _with_counterparts({node: scopes_of(node) for node in nodes})
     paths = {path for scopes in recorded.values() for path, _ in scopes}
     typed = any(kind for scopes in recorded.values() for _, kind in scopes)
     listed = {path: path for path in paths} if typed else listed_paths([p for s in recorded.values() for p, _ in s])
@@ -210,7 +215,7 @@ def scopes_by_node(nodes: Iterable[ir.Node]) -> dict[ir.Node, list[Scope]]:
         operations.append(
             PlacedOperation(chain, node.op_type, tuple(firsts[weight] for weight in read if weight in firsts))
         )
-    slashed = {path for node in named if (node.name or "").startswith("/") for path, _ in recorded[node]}
+    slashed = {path for node in named if name_with_place(node).startswith("/") for path, _ in recorded[node]}
     counted = {listed[path] for path in slashed}
     plain = unnumbered_paths(operations, owners, counted.__contains__)
     return {
@@ -219,6 +224,42 @@ def scopes_by_node(nodes: Iterable[ir.Node]) -> dict[ir.Node, list[Scope]]:
         )
         for node, scopes in recorded.items()
     }
+
+
+def _with_counterparts(recorded: Mapping[ir.Node, list[Scope]]) -> dict[ir.Node, list[Scope]]:
+    """Place nodes without modules where their counterparts of other layers are.
+
+    ONNX Runtime names what it fuses anew, and the result of the last layer has the name of the model's output:
+
+        SkipLayerNorm_1  of  layer.0/dense and layer.0/attention  →  layer.0/norm
+        SkipLayerNorm_3  of  layer.1/dense and layer.1/attention  →  no module: layer.1/norm
+    """
+    counterparts: dict[Hashable, tuple[list[str], list[Scope]]] = {}
+    for node, scopes in recorded.items():
+        if scopes and (key := _kind_of_operands(node, recorded)) is not None:
+            counterparts.setdefault(key[0], (key[1], scopes))
+    placed = dict(recorded)
+    for node, scopes in recorded.items():
+        key = None if scopes or has_place(node) else _kind_of_operands(node, recorded)
+        if key is None or key[0] not in counterparts:
+            continue
+        numbers, there = counterparts[key[0]]
+        here = dict(zip(numbers, key[1], strict=True))
+        if len(set(zip(numbers, key[1], strict=True))) == len(here):
+            placed[node] = [
+                (_NUMBER.sub(lambda found, here=here: here.get(found[0], found[0]), path), kind) for path, kind in there
+            ]
+    return placed
+
+
+def _kind_of_operands(node: ir.Node, recorded: Mapping[ir.Node, Sequence[Scope]]) -> tuple[Hashable, list[str]] | None:
+    """Return the operator with the modules of its operands, and the numbers in their paths; None if those are not known."""
+    makers = [maker for value in node.inputs if value is not None and (maker := value.producer()) is not None]
+    paths = [recorded[maker][-1][0] if recorded.get(maker) else "" for maker in makers]
+    numbers = [number for path in paths for number in _NUMBER.findall(path)]
+    if not all(paths) or not numbers:
+        return None
+    return (node.op_type, len(node.inputs), *(_NUMBER.sub("#", path) for path in paths)), numbers
 
 
 def call_in_name(node: ir.Node, path: str) -> int:
@@ -263,6 +304,11 @@ def scopes_of(node: ir.Node) -> list[Scope]:
     [('encoder', ''), ('encoder.layer.0', '')]
     >>> scopes_of(ir.node("MatMul", [], metadata_props={"namespace": "Mlp: my.Mlp/layers.0: flax.nnx.Linear"}))
     [('', 'my.Mlp'), ('layers.0', 'flax.nnx.Linear')]
+
+    ONNX Runtime's optimizers name the nodes that they make anew, and keep the names of results:
+
+    >>> scopes_of(ir.node("Gelu", [], name="Gelu_3", outputs=[ir.val("/encoder/act/Mul_1_output_0")]))
+    [('encoder', ''), ('encoder.act', '')]
     """
     props = node.metadata_props
     names, classes = _listed(props.get(_NAMES)), _listed(props.get(_CLASSES))
@@ -273,7 +319,7 @@ def scopes_of(node: ir.Node) -> list[Scope]:
         return _nested(zip(names[:-1], classes[:-1], strict=True))
     if _NAMESPACE in props:
         return _nested(_scope_of(entry) for entry in props[_NAMESPACE].split("/"))
-    parts = _modules_in_name(node.name or "")
+    parts = _modules_in_name(name_with_place(node))
     return _nested((".".join(parts[: end + 1]), "") for end in range(len(parts)))
 
 
@@ -301,7 +347,7 @@ def has_place(node: ir.Node) -> bool:
     """Whether the exporter recorded which module a node is in; optimizers do not for the nodes that they add."""
     if _NAMES in node.metadata_props:
         return _NO_SCOPE not in node.metadata_props[_NAMES]
-    return _NAMESPACE in node.metadata_props or "/" in (node.name or "")
+    return _NAMESPACE in node.metadata_props or "/" in name_with_place(node)
 
 
 def _scope_of(entry: str) -> Scope:

@@ -308,6 +308,6 @@ def caller(
     def call() -> list[np.ndarray]:
         with jax.enable_x64(True), jax.default_matmul_precision("highest"):
             outputs = jax.block_until_ready(run(params, passed))
-        return [np.asarray(output) for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
+        return [jax.tree.map(np.asarray, output) for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
     return call

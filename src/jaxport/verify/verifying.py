@@ -33,11 +33,11 @@ from jaxport.verify.report import BlockDifference, Divergence, Output, Report
 from jaxport.verify.running import Run, Sampler, Sampling, Sides, arguments, run_traced
 
 if TYPE_CHECKING:
-    from jaxport.export.exported import Exported
+    from jaxport.export.exported_model import ExportedModel
 
 
 def verify(
-    exported: Exported,
+    exported: ExportedModel,
     inputs: Sequence[PyTree] | Parameters | Sampler | None = None,
     *,
     check: bool = True,
@@ -109,7 +109,7 @@ LARGE = 1 << 28
 """Bytes of weights from which on they are not kept in another order for the runs of one comparison."""
 
 
-def _session(exported: Exported) -> Session:
+def _session(exported: ExportedModel) -> Session:
     """Return the session of an export, or one of its own, which takes less memory, if the weights are large and there is none."""
     tensors = [value.const_value for value in exported.model.graph.initializers.values()]
     size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
@@ -235,7 +235,7 @@ class _Subject(Sides[_FunctionRun]):
     state: PyTree
     flags: frozenset[int]
     x64: bool
-    exported: Exported | None = None
+    exported: ExportedModel | None = None
     precision: Precision | None = None
 
     @functools.cached_property

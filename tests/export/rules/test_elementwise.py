@@ -233,3 +233,14 @@ def test_the_last_condition_of_an_imported_model_is_not_the_first():
 )
 def test_other_positions_are_computed(select):
     assert {"ArgMax", "ArgMin"} & set(operators(check(select, spec(3, 4))))
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
+def test_float8_overflows_as_in_jax(dtype):
+    """ONNX's Cast would give the greatest number."""
+    round_trip = lambda x: x.astype(dtype).astype(jnp.float32)
+    x = np.array([1e6, -1e6, 470, -249, np.inf, np.nan, 3.1, -0.0, 1e-9], np.float32)
+    exported = jaxport.to_onnx(round_trip, [f32(9)])
+    expected = np.asarray(jax.jit(round_trip)(x))
+    np.testing.assert_array_equal(exported.run({"x": x})[0], expected)
+    np.testing.assert_array_equal(jaxport.from_onnx(exported.model)(x), expected)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from jax.typing import ArrayLike
 
+from jaxport import jaxprs
 from jaxport.codegen.burn.values import (
     TypedValue,
     dtype_name,
@@ -52,6 +54,9 @@ class NeedsStatements(Exception):
     """An expression cannot stand where statements are not possible."""
 
 
+ProgramPrinter = Callable[["RustBody", jaxprs.Jaxpr, Sequence[ArrayLike], Sequence[TypedValue]], list[TypedValue]]
+
+
 @dataclass(eq=False)
 class RustBody:
     """What rules print into.
@@ -59,6 +64,7 @@ class RustBody:
     Attributes:
       taken: the names in use.
       table: returns the expression of a tensor that is too large for the source.
+      printed: prints a program of JAX on values into a body, and returns its results.
       is_inline: whether only one expression is wanted, without statements.
       statements: the statements so far.
       sizes: the names of sizes that are read.
@@ -70,6 +76,7 @@ class RustBody:
 
     taken: set[str]
     table: Callable[[np.ndarray], RustExpression]
+    printed: ProgramPrinter
     is_inline: bool = False
     statements: list[RustStatement] = field(default_factory=list)
     sizes: set[str] = field(default_factory=set)
@@ -101,9 +108,13 @@ class RustBody:
 
     def inner(self) -> RustBody:
         """Return a body for statements inside this one; what it uses is noted here."""
-        made = RustBody(self.taken, self.table)
+        made = RustBody(self.taken, self.table, self.printed)
         made.sizes, made.helpers, made.copied = self.sizes, self.helpers, self.copied
         return made
+
+    def program(self, jaxpr: jaxprs.ClosedJaxpr, values: Sequence[TypedValue]) -> list[TypedValue]:
+        """Print a program that is inside another one, such as a branch, and return its results."""
+        return self.printed(self, jaxpr.jaxpr, jaxpr.consts, values)
 
     # Sizes -------------------------------------------------------------------------------------------------------
 
@@ -252,7 +263,7 @@ class RustBody:
             node, before = node.receiver, ()
         if before and same(before, after or (1,)):
             return node
-        if any(not is_dim(size) and size == 0 for size in (*before, *after)):
+        if any(may_be_nothing(size) or (not is_dim(size) and size == 0) for size in (*before, *after)):
             return self.helper("reshaped", node, self.shape(after))
         return method(node, "reshape", self.shape(after))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from jaxport.codegen.burn.layers import BURN, CELL_HELPERS, LAYERS, NAMES_IN_USE
 from jaxport.codegen.burn.printing import MOST_TOGETHER, Structs, kind_of_value
 from jaxport.codegen.burn.rules.drawing import without_keys
 from jaxport.codegen.burn.steps import Functions
-from jaxport.codegen.burn.values import dtype_name, kind_of
+from jaxport.codegen.burn.values import dtype_name, held, is_narrow, kind_of
 from jaxport.codegen.generating import decoding
 from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of
 from jaxport.codegen.rust.text import formatted, quoted
@@ -97,17 +97,17 @@ def to_crate(recorded: RecordedProgram) -> Crate:
       InvalidArgument: an input is no array, or a size cannot be read from the inputs.
     """
     program, recorded = recorded.program, without_keys(recorded)
+    named = elements(dict(zip(program.output_names, recorded.outputs, strict=True)))
+    recorded, output_names = replace(recorded, inputs=elements(recorded.inputs), outputs=(*named.values(),)), [*named]
     tree, result = build(recorded, LAYERS, channels_last=False, accepts=BURN.accepts)
     tree = in_place(tree, SHORT)
     outputs = {
         variable: variable_name(name)
-        for variable, name in zip(result, program.output_names, strict=True)
+        for variable, name in zip(result, output_names, strict=True)
         if isinstance(variable, Variable)
     }
     others = [
-        name
-        for name, value in zip(program.output_names, result, strict=True)
-        if not isinstance(value, Variable | HostValue)
+        name for name, value in zip(output_names, result, strict=True) if not isinstance(value, Variable | HostValue)
     ]
     if others:
         rows = [Refusal("a result that is no array", f"`{name}`", "Let the model return arrays.") for name in others]
@@ -121,7 +121,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
         spelled[size] = unique(snake_case(size), {*reserved, *inputs.values(), *spelled.values(), *(sizes - {size})})
     private = Functions({*reserved, *sizes, *spelled.values(), *inputs.values(), *helper_names()}, sizes=spelled)
     structs = Structs(BURN, reserved, inputs, private.size_names, result, outputs, {}, private=private)
-    structs.output_names = program.output_names
+    structs.output_names = output_names
     read = {inputs[recorded.inputs[key]]: elements for key, elements in recorded.read.items()}
     structs.read, structs.counted = read, recorded.counted
     root = structs.print(tree, root_name(program.modules.type, program.name))
@@ -178,6 +178,20 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     )
 
 
+def elements(values: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
+    """Return values by name, of sequences their elements.
+
+    >>> elements({"x": 1, "pair": [2, 3]})
+    {'x': 1, 'pair[0]': 2, 'pair[1]': 3}
+    """
+    found: dict[str, RuntimeValue] = {}
+    for name, value in values.items():
+        inner = {f"{name}[{at}]": one for at, one in enumerate(value)} if isinstance(value, list) else None
+        for key, one in (elements(inner) if inner is not None else {name: value}).items():
+            found[unique(key, {*found, *values} - {name})] = one
+    return found
+
+
 def _origin(weight: Weight, tensors: Mapping[str, np.ndarray]) -> WeightOrigin | None:
     """Return where a weight comes from; None if it is computed from tensors of the file, or is none of them."""
     if weight.file not in tensors:
@@ -197,8 +211,8 @@ def root_name(type_name: str, graph: str) -> str:
 
 
 def _stored(array: np.ndarray) -> np.ndarray:
-    """Return a tensor as the weights file has it: with one axis at least."""
-    return np.ascontiguousarray(array.reshape(array.shape or (1,)))
+    """Return a tensor as the weights file has it: with one axis at least, and of a type that Burn has."""
+    return np.ascontiguousarray(array.reshape(array.shape or (1,)).astype(held(array.dtype), copy=False))
 
 
 def _outputs(structs: Structs, result: tuple) -> str:
@@ -235,10 +249,12 @@ def _glue(
         pattern, places = "results", [f"results.{key}" for key in structs.result_names]
     lines.append(f"    let {pattern} = model.forward({', '.join(arguments)});")
     lines.append("    let mut outputs = Tensors::default();")
-    for key, place, value in zip(recorded.program.output_names, places, results, strict=True):
+    for key, place, value in zip(structs.output_names, places, results, strict=True):
         insert = "insert_scalar" if not value.shape else "insert"
         said = getattr(declared.get(key), "name", "").lower()
-        note = f" // {said} in the file" if said in ("int64", "uint64") and said != np.dtype(value.dtype).name else ""
+        dtype = np.dtype(value.dtype)
+        is_other = is_narrow(dtype) or (said in ("int64", "uint64") and said != dtype.name)
+        note = f" // {said or dtype.name} in the file" if is_other else ""
         lines.append(f"    outputs.{insert}({quoted(key)}, {place});{note}")
     types = ["Device", *(kind for kind in ("FloatDType", "IntDType") if any(kind in line for line in lines))]
     filled = _GLUE.format(

@@ -12,9 +12,9 @@ from jax.typing import ArrayLike
 
 from jaxport import jaxprs
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules import complexes, control, elementwise, indexing, reductions, shapes, spectral, windows  # noqa: F401  they register their rules
+from jaxport.codegen.burn.rules import casting, complexes, control, elementwise, indexing, reductions, shapes, windows  # noqa: F401  they register their rules
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, WITHOUT_EFFECT
-from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_complex, kind_of
+from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_complex, is_narrow, kind_of
 from jaxport.codegen.rust.text import expression_text
 from jaxport.importer.values.host import is_dim
 from jaxport.jaxprs.dims import static
@@ -184,6 +184,9 @@ def _printed(body: RustBody, equation: jaxprs.JaxprEqn, operands: Sequence[Typed
         operands = elementwise.spread_scalars(operands, tuple(outs[0].shape))
     if name == "select_n":
         operands = [operands[0], *elementwise.spread_scalars(operands[1:], tuple(outs[0].shape))]
+    few_bits = any(is_narrow(value.dtype) for value in (*outs, *operands))
+    if few_bits and name not in casting.OF_TYPES | control.OF_PROGRAMS:
+        return casting.in_wider_types(body, name, operands, outs, params)
     made = rule(body, *operands, outs=outs, **params)
     return [made] if isinstance(made, TypedValue) else list(made)
 

@@ -15,7 +15,7 @@ from jaxport.codegen.burn.checks import panicking, size_check
 from jaxport.codegen.burn.helpers import names as helper_names
 from jaxport.codegen.burn.layers import forward, is_cell, last_step
 from jaxport.codegen.burn.steps import Functions, StepPrinter
-from jaxport.codegen.burn.values import NotPrintable, kind_of, tensor_type
+from jaxport.codegen.burn.values import NotPrintable, held, kind_of, tensor_type
 from jaxport.codegen.rust.from_python import expression_of, parsed
 from jaxport.codegen.rust.text import expression_text
 from jaxport.codegen.rust.tree import (
@@ -242,8 +242,9 @@ class RustCalls(CallPrinter):
         return self.expression(step)
 
     def stored(self, value: HostValue) -> RustExpression:
-        kind_of(np.dtype(value.to_jax().dtype))
-        return expression_of(super().stored(HostValue(np.asarray(value.to_jax()), name=value.name)))
+        array = np.asarray(value.to_jax())
+        kind_of(array.dtype)
+        return expression_of(super().stored(HostValue(array.astype(held(array.dtype), copy=False), name=value.name)))
 
     def target(self, tree: RuntimeValue, uses: RuntimeValue, default: str | Sequence[str]) -> RustExpression:
         if isinstance(tree, tuple | list):

@@ -15,7 +15,7 @@ from jaxport.codegen.burn.definitions import Struct, default_of, modules_in, par
 from jaxport.codegen.burn.forward import RustCalls
 from jaxport.codegen.burn.layers import camel_case, layer_type, without_default_options
 from jaxport.codegen.burn.steps import Functions
-from jaxport.codegen.burn.values import NotPrintable, tensor_type
+from jaxport.codegen.burn.values import NotPrintable, held, is_narrow, tensor_type
 from jaxport.codegen.rust.from_python import expression_of, parsed, statements_of
 from jaxport.codegen.rust.text import expression_text
 from jaxport.codegen.rust.tree import (
@@ -135,16 +135,27 @@ class Structs(Classes[LayerLibrary, Struct]):
         if is_root and isinstance(result, tuple) and len(result) > MOST_TOGETHER:
             last = statements[-1]
             assert isinstance(last, Return)
-            assert isinstance(last.value, Tuple)
-            statements[-1] = Return(Structure("Outputs", [*self.result_names], last.value.elements))
+            parts = last.value
+            if not isinstance(parts, Tuple):  # one call returns all of them
+                assert parts is not None
+                statements.insert(-1, Let(Tuple([Identifier(key) for key in self.result_names]), parts))
+                parts = Tuple([Identifier(key) for key in self.result_names])
+            statements[-1] = Return(Structure("Outputs", [*self.result_names], parts.elements))
             returned = "Outputs"
+        named = {name: value for value, name in arguments.items()}
+        named |= (
+            dict(zip(self.output_names, result if isinstance(result, tuple) else (result,), strict=True))
+            if is_root
+            else {}
+        )
+        few_bits = _few_bits(named) if is_root else []
         if printer.uses_device:
             statements.insert(int(is_root and bool(parameters)), self._device(parameters, printer))
         parameters += sizes
         types += ["usize"] * len(sizes)
         return RustFunction(
             "forward", parameters, types, returned, statements,
-            is_method=True, is_public=True, documentation="Computes the module.",
+            is_method=True, is_public=True, documentation="\n".join(["Computes the module.", *few_bits]),
         )  # fmt: skip
 
     @property
@@ -268,6 +279,16 @@ def _title(draft: Draft) -> str:
 
     path = draft.module.path
     return f"The module `{comment(path)}` of the model." if path else "The model."
+
+
+def _few_bits(values: Mapping[str, RuntimeValue]) -> list[str]:
+    """Return the lines that say which inputs and results are numbers of few bits, by type."""
+    names: dict[np.dtype, list[str]] = {}
+    for name, value in values.items():
+        dtype = np.dtype(value.dtype)
+        if is_narrow(dtype):
+            names.setdefault(dtype, []).append(f"`{name}`")
+    return [f"Numbers of {dtype.name}, as {held(dtype).name}: {', '.join(some)}." for dtype, some in names.items()]
 
 
 def kind_of_value(value: RuntimeValue, structs: Structs) -> str:

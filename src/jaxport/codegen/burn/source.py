@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxport.codegen.burn.crate import Crate
+from jaxport.codegen.burn.crate import Crate, elements
 from jaxport.codegen.burn.definitions import snake_case
 from jaxport.codegen.burn.layers import KEYWORDS
+from jaxport.codegen.burn.values import held
 from jaxport.codegen.modules import GENERIC, is_generated_file
 from jaxport.codegen.rust.text import LAYOUT, formatted
 from jaxport.codegen.source import noted, summary
@@ -94,7 +95,7 @@ class CrateSource:
             arrays, metadata = self.tensors, metadata | {ORIGINS: stored(self.taken_from)}
         else:
             arrays = self.sample[SAMPLE.index(path)]
-        made = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
+        made = {key: np.ascontiguousarray(value, held(value.dtype)) for key, value in arrays.items()}
         return lambda file: save_file(made, file, metadata)
 
     def _refuse_foreign(self, folder: Path) -> None:
@@ -160,6 +161,7 @@ def crate_source(
     if crate.generation:
         texts["src/generate.rs"] = _marked(_template("generate.rs", crate.generation), version)
     if sample is not None:
+        sample = (elements(sample[0]), elements(sample[1]))
         texts["tests/outputs.rs"] = _marked(_template("outputs.rs", words), version)
     texts = {path: formatted(text) if path.endswith(".rs") else text for path, text in texts.items()}
     return CrateSource(texts, crate.tensors, crate.origins, crate.coverage, sample or ({}, {}), notes)

@@ -15,10 +15,10 @@ import numpy as np
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
 from jaxport.codegen.burn.equations import constant, printed
 from jaxport.codegen.burn.rules import calls, drawing  # noqa: F401  they register their rules
+from jaxport.codegen.burn.rules.casting import converted
 from jaxport.codegen.burn.rules.control import together
-from jaxport.codegen.burn.rules.elementwise import converted
 from jaxport.codegen.burn.rules.registry import CALLS
-from jaxport.codegen.burn.values import NotPrintable, TypedValue, tensor, tensor_type
+from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_narrow, tensor, tensor_type
 from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.rust.from_python import statements_of
 from jaxport.codegen.rust.text import function_text
@@ -53,6 +53,8 @@ __all__ = ["Functions", "StepPrinter"]
 
 Environment = IdentityMap[Variable | HostValue, RuntimeValue]
 """The values of variables and of large constants."""
+OF_FEW_BITS = ("helper.to_power_of_two",)
+"""Calls whose rules know numbers of few bits."""
 LARGEST_CONSTANT = 64
 """Elements of a known operand up to which it is traced as a constant; a larger one is an operand."""
 
@@ -96,6 +98,12 @@ class Functions:
         return self.texts[text]
 
 
+def _has_few_bits(step: Step) -> bool:
+    """Whether a step reads or makes numbers of few bits, which rules of calls do not know."""
+    leaves = [*reads(step), *jax.tree.leaves(step.outputs)]
+    return any(isinstance(leaf, Variable) and is_narrow(leaf.dtype) for leaf in leaves)
+
+
 @dataclass(eq=False)
 class StepPrinter:
     """Prints the steps of one module.
@@ -121,7 +129,7 @@ class StepPrinter:
         Raises:
           NotPrintable: it has no form in Burn.
         """
-        body = RustBody({"device"}, self._table, is_inline=True)
+        body = RustBody({"device"}, self._table, printed, is_inline=True)
         try:
             results = self._by_call(body, step, self.expression_of) or self._by_primitives(body, step)
         except NeedsStatements:
@@ -151,7 +159,7 @@ class StepPrinter:
             else step.form
         )
         rule = CALLS.get(key)
-        if rule is None:
+        if rule is None or (_has_few_bits(step) and key not in OF_FEW_BITS):
             return None
 
         def value(leaf: RuntimeValue) -> RuntimeValue:
@@ -190,7 +198,8 @@ class StepPrinter:
         names = [*_argument_names(len(traced.variables), self.functions.size_names)]
         by_variable = dict(zip(traced.variables, names, strict=True))
         tables: list[tuple[str, np.ndarray | HostValue]] = []
-        body = RustBody({"device", *names, *self.functions.size_names}, lambda array: _parameter(body, tables, array))
+        taken = {"device", *names, *self.functions.size_names}
+        body = RustBody(taken, lambda array: _parameter(body, tables, array), printed)
 
         def named(variable: Variable) -> RustExpression:
             return Identifier(by_variable[variable])

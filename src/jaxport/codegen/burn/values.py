@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.codegen.rust.tree import Binary, Identifier, Literal, Number, RustExpression, Unary, method
 from jaxport.errors import Refusal
@@ -21,10 +22,13 @@ from jaxport.jaxprs.dim_text import Expression, parse, symbols
 
 __all__ = [
     "DTYPES",
+    "HELD",
     "NotPrintable",
     "TypedValue",
     "dtype_name",
+    "held",
     "is_complex",
+    "is_narrow",
     "kind_of",
     "rank_of",
     "size_node",
@@ -36,6 +40,12 @@ DTYPES = {
     "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
 }  # fmt: skip
 """The names that Burn has for element types."""
+
+HELD = {
+    **dict.fromkeys("float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn".split(), "float32"),
+    "int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8",
+}  # fmt: skip
+"""The element types of few bits, which Burn lacks, and those that have all of their numbers: tensors of them hold the values."""
 
 
 class NotPrintable(Exception):
@@ -54,6 +64,20 @@ class NotPrintable(Exception):
         return Refusal(self.what, where, self.instead)
 
 
+def held(dtype: DTypeLike) -> np.dtype:
+    """Return the element type of the tensors that hold values of a type: itself, but for those of few bits.
+
+    >>> held(np.dtype("float16")), held(jnp.dtype("int4"))
+    (dtype('float16'), dtype('int8'))
+    """
+    return np.dtype(HELD.get(np.dtype(dtype).name, dtype))
+
+
+def is_narrow(dtype: np.dtype) -> bool:
+    """Whether elements have few bits, and are held in tensors of another type."""
+    return isinstance(dtype, np.dtype) and dtype.name in HELD
+
+
 def kind_of(dtype: np.dtype) -> str:
     """Return the kind of tensors of a dtype.
 
@@ -69,7 +93,7 @@ def kind_of(dtype: np.dtype) -> str:
         )
     if np.dtype(dtype) == np.bool_:
         return "Bool"
-    if np.dtype(dtype).name not in DTYPES:
+    if held(dtype).name not in DTYPES:
         raise NotPrintable(f"values of type {np.dtype(dtype).name}", "Burn has no such tensors; cast them in the model")
     return "Float" if jnp.issubdtype(dtype, jnp.floating) else "Int"
 
@@ -84,9 +108,9 @@ def is_complex(dtype: np.dtype) -> bool:
 
 
 def dtype_name(dtype: np.dtype) -> str:
-    """Return the name of an element type: `F32`."""
+    """Return the name of an element type, or of that of the tensors that hold it: `F32`."""
     kind_of(dtype)
-    return DTYPES[np.dtype(dtype).name]
+    return DTYPES[held(dtype).name]
 
 
 def rank_of(shape: Sequence[Dim]) -> int:

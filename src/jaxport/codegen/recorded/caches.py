@@ -113,7 +113,7 @@ class CachedAttention:
 
     Attributes:
       node: the operator.
-      inputs: its inputs by name.
+      inputs, options: its inputs and attributes by name.
       batch, length: the number of sequences, and of new rows.
       keys: the number of rows of the cache.
       heads, groups, size: the number of heads of queries, and of keys, and the size of each.
@@ -121,6 +121,7 @@ class CachedAttention:
 
     node: ir.Node
     inputs: dict[str, ir.Value]
+    options: dict[str, RuntimeValue]
     batch: Dim
     length: Dim
     keys: Dim
@@ -150,24 +151,22 @@ class CachedAttention:
             or ("bias" in inputs and len(dims_of(inputs["bias"]) or ()) != len(past))
         ):
             return None
-        return cls(node, inputs, query[0], query[1], present[2], heads, groups, sizes[0])
+        return cls(node, inputs, options, query[0], query[1], present[2], heads, groups, sizes[0])
 
     def replace(self, builder: Builder, shared: Shared) -> None:
         """Put the parts in the place of the operator."""
-        inputs, outputs, options = self.inputs, [*self.node.outputs], self.node.attributes
+        inputs, outputs, options = self.inputs, [*self.node.outputs], self.options
         dtype = outputs[0].dtype or ir.DataType.FLOAT
         integers = inputs["seqlens_k"].dtype or ir.DataType.INT32
         rows = shared.values.setdefault(("rows", self.batch, self.length), inputs["query"])
         starts = shared.emit(builder, "RowStarts", [inputs["seqlens_k"], rows, inputs["total"]], [self.batch], integers)
         at = shared.emit(builder, "RowPositions", [starts, rows], [self.batch, self.length], integers)
-        window = options["local_window_size"].as_int() if "local_window_size" in options else -1
+        window = max(options.get("local_window_size", -1), 0)
         dims = [self.batch, 1, self.length, self.keys]
         past = shared.values.setdefault(("past", *dims), inputs["past_key"])
-        mask = shared.emit(
-            builder, "CacheMask", [at, past, inputs["total"]], dims, ir.DataType.BOOL, window=max(window, 0)
-        )
+        mask = shared.emit(builder, "CacheMask", [at, past, inputs["total"]], dims, ir.DataType.BOOL, window=window)
         query, key, value = self._heads(builder)
-        if "do_rotary" in options and options["do_rotary"].as_int():
+        if options.get("do_rotary"):
             places = inputs.get("position_ids", at)
             half = static_dims((dims_of(inputs["cos"]) or [None])[1:]) or [self.size // 2]
             angles = [
@@ -176,7 +175,7 @@ class CachedAttention:
                 )
                 for name in ("cos", "sin")
             ]
-            pairs = {"interleaved": options["rotary_interleaved"].as_int()} if "rotary_interleaved" in options else {}
+            pairs = {"interleaved": options["rotary_interleaved"]} if "rotary_interleaved" in options else {}
             if 2 * half[0] != self.size:
                 pairs["rotary_embedding_dim"] = 2 * half[0]
             query, key = (
@@ -189,10 +188,10 @@ class CachedAttention:
             for name, new in (("past_key", key), ("past_value", value))
         ]
         sides = [builder.transposed(one, (0, 2, 1, 3)) for one in (query, *presents)]
-        scale = options["scale"].as_float() if "scale" in options else 0.0
+        scale = options.get("scale", 0.0)
         scaled = {"scale": scale} if scale and abs(scale * self.size**0.5 - 1) > 1e-6 else {}
-        if "softcap" in options and (softcap := options["softcap"].as_float()):
-            scaled["softcap"] = softcap
+        if options.get("softcap"):
+            scaled["softcap"] = options["softcap"]
         operands = [*sides, self._bias(builder, shared), mask, *([inputs["sink"]] if "sink" in inputs else [])]
         attended = builder.emit("DotProductAttention", operands, dims_of(sides[0]), dtype, DOMAIN, **scaled)
         merged = builder.integers([0, 0, self.heads * self.size], "shape")
@@ -233,7 +232,4 @@ class CachedAttention:
         return parts
 
     def _epsilon(self, norm: str) -> float:
-        options = self.node.attributes
-        own = options.get(f"{norm}_epsilon")
-        general = options["qk_norm_epsilon"].as_float() if "qk_norm_epsilon" in options else 1e-6
-        return own.as_float() if own is not None and own.as_float() else general
+        return self.options.get(f"{norm}_epsilon") or self.options.get("qk_norm_epsilon", 1e-6)

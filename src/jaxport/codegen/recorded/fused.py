@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.codegen.recorded.caches import cached_attention
+from jaxport.codegen.recorded.conjunctions import conjunctions
 from jaxport.codegen.recorded.fusions import DOMAIN, attention, gated, gelu
 from jaxport.codegen.recorded.integers import integer_products
 from jaxport.codegen.recorded.lines import convolved_lines
@@ -201,7 +202,7 @@ def _fused(
     folding = partial(positions, sizes=sizes, strict=strict)
     rounds = (
         ((folding, *FIRST, partial(cached_attention, has_helpers=has_helpers)), _is_declared),
-        ((*FUSIONS, folding, partial(attention, strict=strict, has_helpers=has_helpers)), _is_exact),
+        ((*FUSIONS, folding, conjunctions, partial(attention, strict=strict, has_helpers=has_helpers)), _is_exact),
         ((*IN_ANY_PRECISION, *(() if strict else ROUNDING_LESS)), _is_declared),
     )
     for fusions, is_admitted in rounds:

@@ -306,8 +306,9 @@ class Masking:
     @classmethod
     def of(cls, whole: Attended, known: Knowledge) -> Masking | str:
         """Return the masking of an attention; or why JAX's function does not compute it."""
-        causal = [mask for mask in whole.masks if mask.is_causal(whole.axes, known)]
-        chosen = [mask for mask in whole.masks if mask not in causal and not _hides_nothing(mask, known)]
+        masks = [part for mask in whole.masks for part in _apart(mask, whole.axes, known)]
+        causal = [mask for mask in masks if mask.is_causal(whole.axes, known)]
+        chosen = [mask for mask in masks if mask not in causal and not _hides_nothing(mask, known)]
         is_causal = whole.is_causal or bool(causal)
         hiding = [mask for mask in chosen if not all(map(math.isfinite, mask.numbers or ()))]
         # Each of several masks may keep a key that another one hides.
@@ -382,6 +383,15 @@ def _hides_nothing(mask: Mask, known: Knowledge) -> bool:
     if band is not None and band.is_always:
         return True
     return condition is not None and mask.numbers is not None and bool((condition == (mask.numbers[0] == 0)).all())
+
+
+def _apart(mask: Mask, axes: Axes, known: Knowledge) -> list[Mask]:
+    """Return both masks that a mask of two conditions is, if one of them hides the keys behind each query; or the mask itself."""
+    if mask.numbers is None or not all(map(math.isfinite, mask.numbers)):
+        return [mask]
+    operands = mask.seen.operands("And" if mask.numbers[0] == 0 else "Or") or []
+    parts = [replace(mask, seen=one) for one in operands]
+    return parts if any(part.is_causal(axes, known) for part in parts) else [mask]
 
 
 def _is_finite(seen: Seen, known: Knowledge) -> bool:

@@ -127,7 +127,7 @@ class Merged:
         return builder.emit("MultiHeadAttention", inputs, dims, domain=RUNTIME, **kept)
 
     def _emit_operands(self, builder: Builder) -> Sequence[ir.Value]:
-        def split(value: ir.Value) -> list[ir.Value]:
+        def parts_of(value: ir.Value) -> list[ir.Value]:
             outer = (dims_of(value) or ())[:-1]
             stamps = [(value.dtype, [*outer, width]) for width in self.widths]
             return builder.emit_many("Split", [value, builder.integers(self.widths, "widths")], stamps, axis=len(outer))
@@ -137,8 +137,8 @@ class Merged:
 
         if self.kernel is not None:
             dims = [*(dims_of(self.operands[0]) or ())[:2], sum(self.widths)]
-            return split(added(builder.emit("MatMul", [self.operands[0], self.kernel], dims), self.bias))
-        biases = [None] * 3 if self.bias is None else split(self.bias)
+            return parts_of(added(builder.emit("MatMul", [self.operands[0], self.kernel], dims), self.bias))
+        biases = [None] * 3 if self.bias is None else parts_of(self.bias)
         return [*map(added, self.operands, biases)]
 
     def _emit_mask(self, builder: Builder) -> ir.Value | None:

@@ -17,11 +17,11 @@ from jaxport.graph.facts.operators import RULES
 from jaxport.importer.values.host import HostValue, RuntimeValue, Shape, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["diagonal_of", "is_never_negative_zero", "truth_of"]
+__all__ = ["diagonal_of", "is_never_negative_zero", "triangle_of", "truth_of"]
 
 OPERATORS: Mapping[str, str] = {
     "+": "Add", "-": "Sub", "*": "Mul", "/": "Div", "%": "Mod", "<": "Less", "<=": "LessOrEqual", ">": "Greater",
-    ">=": "GreaterOrEqual", "==": "Equal", "&": "And", "jnp.logical_and": "And", "~": "Not", "jnp.logical_not": "Not",
+    ">=": "GreaterOrEqual", "==": "Equal", "!=": "Equal", "&": "And", "jnp.logical_and": "And", "~": "Not", "jnp.logical_not": "Not",
     "jnp.minimum": "Min", "jnp.maximum": "Max", "jnp.abs": "Abs", "jnp.exp": "Exp", "jnp.where": "Where", "astype": "Cast",
     "nn.sigmoid": "Sigmoid", "nn.softmax": "Softmax", "jnp.arange": "Range", "jnp.transpose": "Transpose",
     "jnp.broadcast_to": "Expand", **dict.fromkeys(("jnp.reshape", "jnp.expand_dims", "jnp.squeeze"), "Reshape"),
@@ -30,6 +30,9 @@ OPERATORS: Mapping[str, str] = {
 
 UNARY = frozenset({*"Abs Cast Exp Expand Neg Not Reshape Sigmoid Softmax Transpose".split()})
 """Those that are given one operand here."""
+
+SMALLEST_TRIANGLE = 3
+"""Rows and columns from which on a triangle of ones is a call."""
 
 NEVER_NEGATIVE_ZERO = frozenset("jnp.square jnp.arange jnp.ones jnp.ones_like nn.softplus nn.one_hot jnp.cosh".split())
 """Other functions whose result is never -0.0."""
@@ -48,6 +51,9 @@ def truth_of(value: RuntimeValue, producers: Producers) -> bool | None:
 
 def diagonal_of(value: RuntimeValue, producers: Producers) -> tuple[bool, int] | None:
     """Return the diagonal that bounds where a condition on rows and columns holds, and whether it holds from there on, or up to it."""
+    if isinstance(value, HostValue):
+        known = triangle_of(value) if value.dtype == bool else None
+        return known if known is None or not known[0] else (True, known[1] + 1)
     band = _facts(value, producers).band
     if band is None or band.is_never or len(band.conditions) != 1:
         return None
@@ -56,6 +62,22 @@ def diagonal_of(value: RuntimeValue, producers: Producers) -> tuple[bool, int] |
     if len(slopes) < 2 or number is None or any(slopes[:-2]) or slopes[-2:] not in ([1, -1], [-1, 1]):
         return None
     return (False, number) if slopes[-2] == 1 else (True, -number)
+
+
+def triangle_of(value: HostValue) -> tuple[bool, int] | None:
+    """Return whether the ones of a triangle are above its zeros, and the last diagonal of the lower ones of the two."""
+    if value.ndim != 2 or value.symbolic or value.dtype.kind not in "biuf" or min(value.shape) < SMALLEST_TRIANGLE:
+        return None
+    if not {*value.data[0].tolist()} <= {0, 1}:
+        return None
+    ones = value.data == 1
+    if not (ones | (value.data == 0)).all() or np.signbit(value.data.astype(np.float32)).any() or len({*ones.flat}) < 2:
+        return None
+    is_upper = bool(ones[0, -1])
+    lower = ~ones if is_upper else ones
+    rows, columns = np.nonzero(lower)
+    last = int((columns - rows).max())
+    return (is_upper, last) if np.array_equal(lower, np.tri(len(lower), lower.shape[1], last, dtype=bool)) else None
 
 
 def _facts(value: RuntimeValue, producers: Producers) -> Facts:
@@ -87,6 +109,8 @@ def _of(variable: Variable, step: Step | None, known: Mapping[Variable, Facts]) 
         del args[1:]
     if name is not None and len(args) == (1 if name in UNARY else 3 if name in ("Range", "Where") else 2):
         facts = RULES[name](SeenNode(name, attributes, [_operand(arg, known) for arg in args], dims, dtype))
+    if step.name == "!=" and facts.band is not None:
+        facts = Facts(band=facts.band.inverse())
     never = facts.never_negative_zero or step.name in NEVER_NEGATIVE_ZERO
     return replace(facts, never_negative_zero=never).completed(dtype, dims)
 

@@ -10,6 +10,7 @@ In a pattern,
 * `jnp.mean(x, axis=a)` has exactly these arguments, `jnp.mean(x, **options)` any keywords, and `jnp.arange(*ends)` any number;
 * `[a, b]` and `(0, 2, 1)` are lists or tuples;
 * `(y := jnp.exp(x))` gives a value a name, too;
+* `jnp.split(x, 2)[i]` is a result of a call that has several, `(split := jnp.split(x, 2))[i]` names its step;
 * `spread(x)` is a view: `x` is what the value stands for, as the function of `VIEWS` says.
 
 >>> x, root, output = (Variable((2,), np.dtype("float32")) for _ in range(3))
@@ -36,7 +37,7 @@ from jaxport.codegen.rewriting.steps import leaf_key
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Form, Step, Variable
 
-__all__ = ["VIEWS", "Bindings", "Pattern", "StepPattern", "bindings", "names", "pattern", "step_of", "view"]
+__all__ = ["VIEWS", "Bindings", "Pattern", "StepPattern", "bindings", "names", "pattern", "view"]
 
 Bindings = Mapping[str, RuntimeValue]
 """What the names of a pattern stand for."""
@@ -173,25 +174,6 @@ def names(wanted: Pattern) -> frozenset[str]:
     return frozenset()
 
 
-def step_of(made: StepPattern, bound: Bindings, like: Step) -> Step:
-    """Return the step that a pattern says, with what its names stand for, in place of another one."""
-    keywords = {word: _filled(value, bound) for word, value in made.keywords}
-    keywords |= bound[made.options] if made.options else {}
-    args = (*(_filled(arg, bound) for arg in made.args), *(bound[made.rest] if made.rest else ()))
-    return Step(made.form, made.names[0], args, keywords, like.outputs, like.node)
-
-
-def _filled(part: Pattern, bound: Bindings) -> RuntimeValue:
-    match part:
-        case Anything(name, None):
-            return bound[name]
-        case Constant(value):
-            return value
-        case Listed(parts, kind):
-            return kind(_filled(each, bound) for each in parts)
-    raise SyntaxError(f"no argument of a single step: {part}")
-
-
 def bindings(
     wanted: Pattern,
     value: RuntimeValue,
@@ -230,6 +212,9 @@ def bindings(
             step = value if isinstance(value, Step) else producers.step(value, *wanted.names)
             if step is not None and step.name in wanted.names and step.form != "vmap":
                 yield from _of_step(wanted, step, producers, bound)
+            elif wanted.form == "index" and isinstance(value, Variable) and value in producers.parts:
+                pairs = zip(wanted.args, producers.parts[value], (None, None), strict=True)
+                yield from _all([*pairs], producers, bound)
 
 
 def _of_step(wanted: StepPattern, step: Step, producers: Producers, bound: Bindings) -> Iterator[Bindings]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +12,18 @@ from jaxport.graph.facts.facts import Facts
 from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["Producers", "added_axes", "axes_of", "bounds", "is_like", "is_number", "number", "plain_size"]
+__all__ = [
+    "Producers",
+    "added_axes",
+    "as_tuple",
+    "axes_of",
+    "bounds",
+    "index_of",
+    "is_like",
+    "is_number",
+    "number",
+    "plain_size",
+]
 
 
 @dataclass(eq=False)
@@ -27,6 +39,14 @@ class Producers:
     made: dict[Variable, Step] = field(default_factory=dict)
     parts: dict[Variable, tuple[Step, int]] = field(default_factory=dict)
     facts: dict[Variable, Facts] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> Producers:
+        """Return those of these steps."""
+        made = cls()
+        for step in steps:
+            made.note(step)
+        return made
 
     def note(self, step: Step) -> None:
         """Record a step."""
@@ -87,9 +107,24 @@ def plain_size(n: RuntimeValue) -> RuntimeValue:
     return n if type(n) is int or is_dim(n) else None
 
 
+def as_tuple(parts: RuntimeValue) -> tuple[RuntimeValue, ...]:
+    """Return the parts of an index, or axes, of which there may be one alone."""
+    return parts if isinstance(parts, tuple) else (parts,)
+
+
+def index_of(*parts: RuntimeValue) -> RuntimeValue:
+    """Return the index of these parts, without those at its end that take all of an axis; None if all do.
+
+    >>> index_of(slice(None), 2, slice(None)), index_of(2)
+    ((slice(None, None, None), 2), 2)
+    """
+    count = next((count for count in range(len(parts), 0, -1) if parts[count - 1] != slice(None)), 0)
+    return parts[:count] if count > 1 else parts[0] if count else None
+
+
 def bounds(index: RuntimeValue, axis: int, size: int) -> tuple[int, int] | None:
     """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
-    parts = index if isinstance(index, tuple) else (index,)
+    parts = as_tuple(index)
     if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):
         return None
     *others, part = parts

@@ -14,7 +14,16 @@ import numpy as np
 
 from jaxport.codegen.rewriting.known import is_never_negative_zero, truth_of
 from jaxport.codegen.rewriting.patterns import bindings, pattern, view
-from jaxport.codegen.rewriting.producers import Producers, is_like, is_number, number, plain_size
+from jaxport.codegen.rewriting.producers import (
+    Producers,
+    as_tuple,
+    axes_of,
+    index_of,
+    is_like,
+    is_number,
+    number,
+    plain_size,
+)
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting, Value
 from jaxport.codegen.rewriting.steps import REARRANGING, in_place
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
@@ -125,7 +134,8 @@ SAME_BITS.rewrite("~~x", "x", when=lambda out: out.dtype == bool)
 for _same, _opposite in (("x == True", "x == False"), ("x != False", "x != True")):
     SAME_BITS.rewrite(_same, "x")
     SAME_BITS.rewrite(_opposite, "jnp.logical_not(x)", when=is_like)
-SAME_BITS.rewrite("~(x == x)", "jnp.isnan(x)", when=lambda x: isinstance(x, Variable) and np.dtype(x.dtype).kind == "f")
+SAME_BITS.rewrite("~(x == y)", "x != y", when=lambda x, y: isinstance(x, Variable) or isinstance(y, Variable))
+SAME_BITS.rewrite("x != x", "jnp.isnan(x)", when=lambda x: isinstance(x, Variable) and np.dtype(x.dtype).kind == "f")
 SAME_BITS.rewrite("~(jnp.isinf(x) | jnp.isnan(x))", "jnp.isfinite(x)")
 for _reduction, _quantifier in (("jnp.max", "jnp.any"), ("jnp.min", "jnp.all")):
     SAME_BITS.rewrite(f"{_reduction}(c.astype(_), **options).astype(kind)", f"{_quantifier}(c, **options)",
@@ -138,7 +148,7 @@ SAME_BITS.rewrite("jnp.where(c, x, y)", "y", when=lambda c, rewriting: truth_of(
 # Arithmetic
 
 
-@SAME_BITS.on("+", "-", "*", "/")
+@SAME_BITS.on("+", "-", "*", "/", "jnp.minimum", "jnp.maximum", "<", "<=", ">", ">=", "==", "!=")
 def broadcast(step: Step, rewriting: StepRewriting) -> Step | None:
     """`x + expand_dims(b, 0)` is `x + b`: axes of one element are added in front, and one element meets any shape.
 
@@ -217,11 +227,11 @@ def _are_divided(x: RuntimeValue, out: Variable) -> bool:
 
 
 for _spelled in (
-    "jnp.where(~(jnp.sign(x) == 1) & ~(x - q * c == 0), q - 1, (q := lax.div(spread(x), spread(c))))",
+    "jnp.where((jnp.sign(x) != 1) & (x - q * c != 0), q - 1, (q := lax.div(spread(x), spread(c))))",
     "jnp.where(x < q * c, q - 1, (q := lax.div(spread(x), spread(c))))",
 ):
     SAME_BITS.rewrite(_spelled, "x // count", when=_are_divided, count=_count)
-SAME_BITS.rewrite("jnp.where((r < 0) & ~(r == 0), r + c, (r := x - lax.div(spread(x), spread(c)) * c))", "x % count",
+SAME_BITS.rewrite("jnp.where((r < 0) & (r != 0), r + c, (r := x - lax.div(spread(x), spread(c)) * c))", "x % count",
                   when=_are_divided, count=_count)  # fmt: skip
 SAME_BITS.rewrite("jnp.mod(x, c)", "x % count", when=lambda x: isinstance(x, Variable) and np.dtype(x.dtype).kind in "iu",
                   count=lambda c: c if isinstance(c, Variable) else _count(c))  # fmt: skip
@@ -326,17 +336,13 @@ def part(step: Step) -> Value | Step | None:
     if step.form != "index":
         return None
     x, index = step.args
-    parts: tuple[RuntimeValue, ...] = index if isinstance(index, tuple) else (index,)
+    parts = as_tuple(index)
     if not isinstance(x, Variable) or not all(isinstance(part, slice) for part in parts) or len(parts) > len(x.shape):
         return None
-    plain = [_plain_slice(part, size) for part, size in zip(parts, x.shape, strict=False)]
-    while plain and plain[-1] == slice(None):
-        plain.pop()
-    if not plain:
+    plain = as_tuple(index_of(*map(_plain_slice, parts, x.shape)))
+    if plain == (None,):
         return x
-    if len(plain) == len(parts) and all(map(_are_same_bounds, plain, parts)):
-        return None
-    return in_place(step, "", x, tuple(plain) if len(plain) > 1 else plain[0], form="index")
+    return None if plain == parts else in_place(step, "", x, index_of(*plain), form="index")
 
 
 @SAME_BITS.on("helper.gather_nd")
@@ -358,25 +364,28 @@ def element(step: Step, rewriting: StepRewriting) -> Step | None:
 
 @SAME_BITS.on("jnp.squeeze")
 def single(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`squeeze(x[1:2], 0)` is `x[1]`."""
+    """`squeeze(x[:, 1:2], 1)` is `x[:, 1]`."""
     cut = rewriting.producers.step(step.args[0], "")
-    axes = step.args[1] if len(step.args) == 2 and not step.kwargs else None
-    if cut is None or cut.form != "index" or not isinstance(axes, int | tuple) or not isinstance(cut.args[0], Variable):
+    axes = axes_of(step.args[1], len(step.args[0].shape)) if len(step.args) == 2 and not step.kwargs else None
+    if cut is None or cut.form != "index" or axes is None or not isinstance(cut.args[0], Variable):
         return None
-    x, parts = cut.args[0], [*(cut.args[1] if isinstance(cut.args[1], tuple) else (cut.args[1],))]
-    if not all(isinstance(part, slice) for part in parts):
+    x, parts = cut.args[0], as_tuple(cut.args[1])
+    if not all(isinstance(part, slice) for part in parts) or {*axes}.isdisjoint(range(len(parts))):
         return None
-    for axis in axes if isinstance(axes, tuple) else (axes,):
-        axis %= len(x.shape)
-        part, size = parts[axis] if axis < len(parts) else slice(None), x.shape[axis]
-        begin = 0 if part.start is None else part.start
-        end = size if part.stop is None else part.stop
-        if part.step not in (None, 1) or type(begin) is not int or type(end) is not int or end - begin != 1:
-            return None
-        if begin < 0 or (part.start is None and part.stop is None):
-            return None
-        parts[axis] = begin
-    return in_place(step, "", x, tuple(parts) if len(parts) > 1 else parts[0], form="index")
+    index: list[RuntimeValue] = [*parts, *[slice(None)] * (max(axes) + 1 - len(parts))]
+    for axis in axes:
+        index[axis] = _place_of_single(index[axis], x.shape[axis])
+    return None if None in index else in_place(step, "", x, index_of(*index), form="index")
+
+
+def _place_of_single(part: slice, size: Dim) -> int | None:
+    """Return the place of the only element that a slice takes, if it is known."""
+    if any(type(end) is not int for end in (part.start, part.stop) if end is not None):
+        return None
+    if isinstance(size, int):
+        return part.indices(size)[0]
+    begin, end = part.start or 0, part.stop or 0
+    return begin if begin >= 0 and end - begin == 1 and part.step in (None, 1) else None
 
 
 @SAME_BITS.on(*RESHAPING)
@@ -450,11 +459,3 @@ def _plain_slice(part: slice, size: RuntimeValue) -> slice:
 
 
 SAME_BITS.rewrite("jnp.reshape(x, _)[0]", "x", when=lambda out: not out.shape)
-
-
-def _are_same_bounds(one: slice, other: slice) -> bool:
-    return all(a is b or (type(a) is int and a == b) for a, b in zip(_bounds(one), _bounds(other), strict=True))
-
-
-def _bounds(part: slice) -> tuple[RuntimeValue, ...]:
-    return part.start, part.stop, part.step

@@ -29,7 +29,17 @@ from typing import TypeVar
 
 import jax
 
-from jaxport.codegen.rewriting.patterns import Anything, Bindings, StepPattern, bindings, names, pattern, step_of
+from jaxport.codegen.rewriting.patterns import (
+    Anything,
+    Bindings,
+    Constant,
+    Listed,
+    Pattern,
+    StepPattern,
+    bindings,
+    names,
+    pattern,
+)
 from jaxport.codegen.rewriting.producers import Producers, is_like
 from jaxport.codegen.rewriting.steps import renamed, variables
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue
@@ -44,6 +54,14 @@ Structural = TypeVar("Structural", bound=PythonFunction)
 
 AROUND = frozenset({"step", "out", "rewriting"})
 """What rules know beside the names of their pattern: the step, the variable of its result, and the steps so far."""
+
+SHAPES: Mapping[str, Callable[..., Sequence[Dim]]] = {
+    "jnp.reshape": lambda _, shape: shape,
+    "jnp.transpose": lambda x, order: [x.shape[axis] for axis in order],
+    "@": lambda x, kernel: (*x.shape[:-1], kernel.shape[-1]),
+    "+": lambda x, _: x.shape,
+}
+"""The shapes of the results of steps that rules make inside others: of products with a matrix, and of sums with a vector."""
 
 MOST_ROUNDS = 100
 """How often a step is rewritten: rules that undo each other are applied no more."""
@@ -67,7 +85,8 @@ class RuleTable:
 
         Args:
           wanted: the pattern of a step.
-          made: the step in its place, or the name of the value that stands for it if that has its shape and dtype.
+          made: the step in its place, or the name of the value that stands for it if that has its shape and dtype. Of steps
+            inside it, those of `SHAPES`, `(y := x @ w)` takes the place of the one that makes `y`.
           when: whether the rule applies: a function of names of the pattern, and of `AROUND`.
           computed: what other names of `made` stand for, as functions of the same; None if the rule does not apply.
 
@@ -172,23 +191,40 @@ class StepRewriting:
         rules = (rule for table in self.tables for rule in table.rules.get(step.name, ()))
         return next((found for rule in rules if (found := rule(step, self)) is not None), None)
 
-    def made(
+    def call(
         self,
         like: Step,
-        form: Form,
         name: str,
         args: tuple[RuntimeValue, ...],
-        shape: Sequence[Dim],
+        shape: Sequence[Dim] | Variable,
+        form: Form = "call",
         **kwargs: RuntimeValue,
     ) -> Variable:
-        """Add a step whose result has the dtype of another one, and return its result."""
-        return self.add(Step(form, name, args, kwargs, Variable(tuple(shape), like.outputs.dtype), like.node))
+        """Add a step whose result has the dtype of another one, or is a variable, and return its result."""
+        result = shape if isinstance(shape, Variable) else Variable(tuple(shape), like.outputs.dtype)
+        return self.add(Step(form, name, args, kwargs, result, like.node))
 
-    def call(
-        self, like: Step, name: str, args: tuple[RuntimeValue, ...], shape: Sequence[Dim], **kwargs: RuntimeValue
-    ) -> Variable:
-        """Add a call whose result has the dtype of a step, and return its result."""
-        return self.made(like, "call", name, args, shape, **kwargs)
+    def written(self, made: StepPattern, bound: Bindings, like: Step) -> Step:
+        """Return the step that a pattern says, with what its names stand for, in place of another one."""
+        keywords = {word: self._filled(value, bound, like) for word, value in made.keywords}
+        keywords |= bound[made.options] if made.options else {}
+        args = (*(self._filled(arg, bound, like) for arg in made.args), *(bound[made.rest] if made.rest else ()))
+        return Step(made.form, made.names[0], args, keywords, like.outputs, like.node)
+
+    def _filled(self, part: Pattern, bound: Bindings, like: Step) -> RuntimeValue:
+        match part:
+            case Anything(name, None):
+                return bound[name]
+            case Anything(name, inner) if inner is not None:
+                return self._filled(inner, bound, self.producers.made[bound[name]])
+            case Constant(value):
+                return value
+            case Listed(parts, kind):
+                return kind(self._filled(each, bound, like) for each in parts)
+            case StepPattern():
+                step = self.written(part, bound, like)
+                return self.call(like, step.name, step.args, SHAPES[step.name](*step.args), step.form)
+        raise SyntaxError(f"no argument of a step: {part}")
 
     def _with_functions(self, step: Step) -> Step:
         """Return a step whose nested functions are rewritten."""
@@ -248,7 +284,7 @@ class _TextRule:
             if not self.computed.keys() <= known.keys():
                 continue
             if isinstance(self.made, StepPattern):
-                return step_of(self.made, known, step)
+                return rewriting.written(self.made, known, step)
             if is_like(found := known[self.made.name], step.outputs):
                 return found
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Form, Function, Recordable, Step, Variable, map_leaves
 
-__all__ = ["JOINS", "REARRANGING", "ROTATIONS", "in_place", "leaf_key", "reads", "renamed", "variables"]
+__all__ = ["JOINS", "REARRANGING", "ROTATIONS", "in_place", "leaf_key", "readers_of", "reads", "renamed", "variables"]
 
 SMALL = 64
 """Elements up to which constants are compared by value."""
@@ -38,6 +38,15 @@ def reads(step: Step) -> list[Variable]:
         if isinstance(leaf, Function):
             variables_read |= dict.fromkeys(_captured(leaf))
     return list(variables_read)
+
+
+def readers_of(steps: Iterable[Step]) -> dict[Variable, list[Step]]:
+    """Return the steps that read each value."""
+    readers: dict[Variable, list[Step]] = {}
+    for step in steps:
+        for variable in reads(step):
+            readers.setdefault(variable, []).append(step)
+    return readers
 
 
 def _captured(function: Function) -> list[Variable]:

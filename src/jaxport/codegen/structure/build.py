@@ -26,14 +26,15 @@ from jaxport.codegen.structure.modules.scopes import (
     placed_by_names,
     places_of,
     share_tables,
+    unplaced_nodes,
 )
 from jaxport.codegen.structure.modules.ties import copies, element_of_all, owned_by_elements, place_shared, shared
 from jaxport.codegen.structure.modules.wrappers import without_wrappers
 from jaxport.codegen.structure.operators import operators
 from jaxport.codegen.structure.recognition.heads import with_attention_layers
-from jaxport.codegen.structure.recognition.layers import LayerWeights, recognised
 from jaxport.codegen.structure.recognition.quantization import with_rounding
 from jaxport.codegen.structure.recognition.quantizers import with_quantizers
+from jaxport.codegen.structure.recognition.recognisers import LayerWeights, recognised
 from jaxport.codegen.structure.spelling.rewritten import rewritten
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weight
 from jaxport.errors import InvalidArgument
@@ -78,7 +79,7 @@ def build(
     if not any(placed.values()):
         placed |= placed_by_names(ops, names)
     place_shared(ops, placed, names, own)
-    move_unplaced(ops, placed, nodes, *separated(ops, dict(placed), own, ()))
+    move_unplaced(ops, placed, unplaced_nodes(program.places), *separated(ops, dict(placed), own, ()))
     placed, names, types = with_rounds(ops, placed, names, types)
     kept: set[str] = set()
     while True:
@@ -169,11 +170,11 @@ def _are_doubled(root: Module, weights: LayerWeights, own: Collection[Variable])
 def _ties(root: Module, weights: LayerWeights) -> dict[Variable, Tie]:
     """Return the parameters that a layer keeps and others read."""
     names = {weights.names[variable]: variable for variable in weights.shared}
-    return {
-        names[layer.weights["embedding"].name]: Tie(layer, "embedding")
-        for layer in _layers(root)
-        if layer.kind == "Embed" and layer.weights["embedding"].name in names
-    }
+    layers = (
+        item for module in root.walk() for item in module.items if isinstance(item, Layer) and item.kind == "Embed"
+    )
+    tables = ((layer.weights["embedding"].name, layer) for layer in layers)
+    return {names[name]: Tie(layer, "embedding") for name, layer in tables if name in names}
 
 
 def _with_weights(root: Module, weights: LayerWeights) -> Module:
@@ -187,12 +188,12 @@ def _with_weights(root: Module, weights: LayerWeights) -> Module:
         for item in module.items:
             if isinstance(item, Call):
                 visit(item.module, inside)
-            elif isinstance(item, Layer) and item.outputs in owners:
+                continue
+            if isinstance(item, Layer) and item.outputs in owners:
                 chains_of_readers.setdefault(owners[item.outputs], []).append(inside)
-            elif isinstance(item, Op):
-                for variable in item.inputs:
-                    if variable in weights.names:
-                        chains_of_readers.setdefault(variable, []).append(inside)
+            for variable in item.inputs:  # a layer may be called on a parameter
+                if variable in weights.names:
+                    chains_of_readers.setdefault(variable, []).append(inside)
 
     visit(root, ())
     kept: dict[Module, dict[Variable, Weight | Tie]] = {}
@@ -219,10 +220,6 @@ def _uncalled(weight: Weight, module: Module, paths: Collection[str]) -> Tie | N
 
 def _common(chains: Sequence[tuple[Module, ...]]) -> Chain:
     return common([tuple(str(id(module)) for module in chain) for chain in chains])
-
-
-def _layers(module: Module) -> list[Layer]:
-    return [item for inner in module.walk() for item in inner.items if isinstance(item, Layer)]
 
 
 def _rebuilt(

@@ -20,14 +20,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxport.codegen.rewriting.steps import JOINS, reads
+from jaxport.codegen.rewriting.steps import JOINS, readers_of, reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.codegen.writing.dialect import LayerLibrary
 from jaxport.codegen.writing.fields import Child, common_name, key_of, table_name
 from jaxport.codegen.writing.function_printer import LONGEST_INLINE, leaves, needed, with_inferred_size
 from jaxport.codegen.writing.literals import attribute, call, name, number, restored
 from jaxport.codegen.writing.naming.printer import NamingPrinter
-from jaxport.codegen.writing.naming.values import DESCRIPTIONS, readers_of
+from jaxport.codegen.writing.naming.values import DESCRIPTIONS, OPERANDS
 from jaxport.codegen.writing.statements import (
     LONGEST_DISTANT,
     METHODS,
@@ -334,7 +334,9 @@ class CallPrinter(NamingPrinter):
         for output in loop.collected:
             if output not in targets:
                 replaced = replaced_inputs(loop).get(output, -1)
-                targets[output] = names.get(replaced) or self._free(self._collected_name(loop, [output]))
+                told = dict(enumerate(self.returned.get(first.module, ()))).get(output, "")
+                wanted = told if told in OPERANDS else self._collected_name(loop, [output])
+                targets[output] = names.get(replaced) or self._free(wanted)
                 self.busy[targets[output]] = math.inf
         lists = self._lists(loop)
         for chosen in lists:

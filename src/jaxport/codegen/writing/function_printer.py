@@ -316,6 +316,9 @@ def _weakened(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
     arrays = [operand for operand in operands if isinstance(operand, Variable)]
     for index in positions:
         value = args[index] if index < len(args) else None
+        if isinstance(value, HostValue) and value.symbolic and not value.ndim:  # a size, which is an integer of Python
+            args[index] = value.item() if any(array.dtype == canonical(value.dtype) for array in arrays) else value
+            continue
         if not isinstance(value, HostValue) or value.symbolic or value.size != 1 or value.dtype.kind not in "iuf":
             continue
         if any(array.dtype == canonical(value.dtype) and len(array.shape) >= value.ndim for array in arrays):

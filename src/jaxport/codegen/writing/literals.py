@@ -10,6 +10,7 @@ import re
 import numpy as np
 from jax.typing import DTypeLike
 
+from jaxport.codegen.rewriting.known import triangle_of
 from jaxport.errors import RuleError
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
@@ -35,8 +36,6 @@ SHORTEST_UNIFORM = 4
 """Equal elements up to which an array is a literal."""
 LARGEST_LITERAL = 16
 """Elements up to which a constant is written into the source; a larger one goes to the weights file."""
-SMALLEST_TRIANGLE = 3
-"""Rows and columns from which on a triangle of ones is a call."""
 
 # What Python's own types mean in JAX is 64 bits wide where 64-bit types are on, and 32 bits wide elsewhere.
 _WIDE = {np.dtype(np.int64): "int", np.dtype(np.float64): "float", np.dtype(bool): "bool"}
@@ -186,23 +185,7 @@ def is_count(value: HostValue) -> bool:
 
 def is_made(value: HostValue) -> bool:
     """Whether a call makes an array: positions, or a triangle of ones."""
-    return is_count(value) or _diagonal(value) is not None
-
-
-def _diagonal(value: HostValue) -> tuple[bool, int] | None:
-    """Return whether the ones of a triangle are above its zeros, and the last diagonal of the lower ones of the two."""
-    if value.ndim != 2 or value.symbolic or value.dtype.kind not in "biuf" or min(value.shape) < SMALLEST_TRIANGLE:
-        return None
-    if not {*value.data[0].tolist()} <= {0, 1}:
-        return None
-    ones = value.data == 1
-    if not (ones | (value.data == 0)).all() or np.signbit(value.data.astype(np.float32)).any() or len({*ones.flat}) < 2:
-        return None
-    is_upper = bool(ones[0, -1])
-    lower = ~ones if is_upper else ones
-    rows, columns = np.nonzero(lower)
-    last = int((columns - rows).max())
-    return (is_upper, last) if np.array_equal(lower, np.tri(len(lower), lower.shape[1], last, dtype=bool)) else None
+    return is_count(value) or triangle_of(value) is not None
 
 
 def _triangle(value: HostValue) -> ast.expr | None:
@@ -214,7 +197,7 @@ def _triangle(value: HostValue) -> ast.expr | None:
     ... )
     ('jnp.tri(3, dtype=bool)', 'jnp.triu(jnp.ones((3, 4), float), 1)')
     """
-    found = _diagonal(value)
+    found = triangle_of(value)
     if found is None:
         return None
     is_upper, last = found

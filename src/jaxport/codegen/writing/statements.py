@@ -14,6 +14,7 @@ from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.codegen.writing.fields import Fields
 from jaxport.codegen.writing.function_printer import leaves
 from jaxport.codegen.writing.literals import attribute, call, dtype_expression, number
+from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
@@ -106,8 +107,10 @@ def names_of_parts(whole: str, count: int) -> list[str]:
 
 
 def is_single_number(value: object, dtype: DTypeLike = np.float32) -> bool:
-    """Whether a value is a known number of a dtype."""
-    return isinstance(value, HostValue) and not value.ndim and not value.symbolic and value.dtype == dtype
+    """Whether a value is a known number of a dtype, as wide as JAX has it."""
+    if not isinstance(value, HostValue) or value.ndim or value.symbolic:
+        return False
+    return canonical(value.dtype) == canonical(np.dtype(dtype))
 
 
 def same_tensor(a: np.ndarray, b: np.ndarray) -> bool:

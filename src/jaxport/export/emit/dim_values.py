@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from jaxport.errors import ExportError
 from jaxport.export.emit.value import Scope, Value
-from jaxport.jaxprs import dims
-
-if TYPE_CHECKING:
-    from jaxport.export.emit.emitter import Emitter
+from jaxport.jaxprs import PythonFunction, dims
 
 
-def vector(op: Emitter, dim: dims.Dim) -> Value:
+class Emits(Protocol):
+    """What adds nodes to a graph: `op.Add(x, y)`."""
+
+    scope: Scope
+
+    def __getattr__(self, name: str) -> PythonFunction: ...
+
+
+def vector(op: Emits, dim: dims.Dim) -> Value:
     """Return a symbolic dim as an int64 vector of one element, at the root that `op` writes to."""
     known = op.scope.dim_values
     key = f"vector {dim}"
@@ -24,7 +29,7 @@ def vector(op: Emitter, dim: dims.Dim) -> Value:
     return known[key]
 
 
-def symbol(op: Emitter, name: str) -> Value:
+def symbol(op: Emits, name: str) -> Value:
     """Return the value of one symbol: from `Shape` of an input axis that is linear in it, or an input of its own."""
     scope = op.scope
     key = f"symbol {name}"
@@ -65,7 +70,7 @@ def _source(scope: Scope, name: str) -> tuple[Value, int, int, int] | None:
 class _Number:
     """An int64 vector of one element with the operators of dimension expressions."""
 
-    def __init__(self, op: Emitter, value: Value, nonnegative: bool):
+    def __init__(self, op: Emits, value: Value, nonnegative: bool):
         self.op, self.value, self.nonnegative = op, value, nonnegative
 
     def _binary(self, op_type: str, other: _Number | int, nonnegative: bool) -> _Number:

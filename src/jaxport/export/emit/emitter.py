@@ -27,26 +27,27 @@ integers or dims; attributes are keywords. In addition:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+import jax
 import numpy as np
 import onnx_ir as ir
 from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
 from jaxport.blocks import Block
-from jaxport.errors import RuleError
+from jaxport.errors import Refusal, RuleError
 from jaxport.export.emit import dim_values, folding, legalize, opsets, shapes
-from jaxport.export.emit.emission_log import Move, OperatorCall
-from jaxport.export.emit.value import Operand, Scope, Stamp, Value, data_type
+from jaxport.export.emit.registry import Rule
+from jaxport.export.emit.value import Move, Operand, OperatorCall, Scope, Stamp, Value, data_type
+from jaxport.export.signature.choices import Nonfinite
 from jaxport.graph.editing import Held
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, Parameters, PythonFunction, dims
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PythonFunction, PyTree, dims
 from jaxport.onnx_facts import schema
 
 if TYPE_CHECKING:
-    from jaxport.export.emit.places import Place
-    from jaxport.export.emit.walking import Walk
+    from jaxport.export.emit.places import Place, Record
 
 INT64 = np.dtype(np.int64)
 #: Attributes that hold a data type.
@@ -59,6 +60,55 @@ class Refused(Exception):
 
 class Declined(Exception):
     """A block rule does not want this block; the walker exports its body instead."""
+
+
+class Walk(Protocol):
+    """The walk over one program that an emitter is part of, as far as rules and the emitter ask it: `walk.walker.Walker`."""
+
+    opset: int
+    rules: Mapping[str, Rule]
+    is_whole: Callable[[Block], bool]
+    legalize: bool
+    nonfinite: Nonfinite
+    discards_checks: bool
+    unroll_scans: int | None
+    offers: Callable[[str, str], bool]
+    domains: dict[str, int]
+    functions: Any
+    derived: dict[tuple, Value]
+    records: list[Record]
+    refusals: list[Refusal]
+
+    @property
+    def keeps_nan(self) -> bool:
+        """Whether results have JAX's NaN."""
+        ...
+
+    def walk_block(self, op: Emitter, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
+        """Export a block."""
+        ...
+
+    def inline(self, op: Emitter, jaxpr: ClosedJaxpr | Jaxpr, operands: Sequence[Value]) -> list[Value]:
+        """Export a jaxpr in place."""
+        ...
+
+    def call(self, op: Emitter, function: PythonFunction, operands: Sequence[Value], parameters: dict) -> Any:
+        """Export a JAX function of the operands in place."""
+        ...
+
+    def traced(
+        self, function: PythonFunction, avals: Sequence[jax.ShapeDtypeStruct], parameters: dict
+    ) -> tuple[ClosedJaxpr, PyTree]:
+        """Return a JAX function of these abstract values as a jaxpr, and the tree of its results."""
+        ...
+
+    def finish_graph(self, op: Emitter, outputs: Sequence[Value], name: str) -> ir.Graph:
+        """Return the graph of the scope of `op`, with these outputs."""
+        ...
+
+    def source_lines(self, equation: JaxprEqn) -> tuple[str, str]:
+        """Return the user's line of an equation, and that of a library."""
+        ...
 
 
 class Emitter:
@@ -352,9 +402,10 @@ class Emitter:
     # Movements that emit nothing if nothing moves
 
     def cast(self, x: Value, dtype: DTypeLike) -> Value:
-        """Return `x` in `dtype`, by ONNX's Cast; `x` itself if it has that dtype."""
+        """Return `x` in `dtype`, by ONNX's Cast; `x` itself if it has that dtype. Float8 overflows as in JAX."""
         dtype = np.dtype(dtype)
-        return x if x.dtype == dtype else self.emit("Cast", x, to=dtype)
+        is_float8 = dtype.name.startswith("float8") and x.dtype.itemsize > 1 and self.opset >= 19
+        return x if x.dtype == dtype else self.emit("Cast", x, to=dtype, saturate=0 if is_float8 else None)
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
         """Return `x` with axis `i` taken from `permutation[i]`."""

@@ -43,21 +43,13 @@ def _reshape(x: np.ndarray, shape: np.ndarray, *, allowzero: int = 0) -> np.ndar
     return x.reshape([x.shape[i] if d == 0 and not allowzero else d for i, d in enumerate(shape.tolist())])
 
 
-def _unsqueeze(x: np.ndarray, axes: np.ndarray) -> np.ndarray:
-    return np.expand_dims(x, tuple(axes.tolist()))
-
-
-def _squeeze(x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
-    return np.squeeze(x, None if axes is None else tuple(axes.tolist()))
-
-
 #: Operators that only move data: folded for constants of any size, as views where NumPy can.
 MOVES: dict[str, PythonFunction] = {
     "Identity": lambda x: x,
     "Transpose": lambda x, *, perm: np.transpose(x, perm),
     "Reshape": _reshape,
-    "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze,
+    "Unsqueeze": lambda x, axes: np.expand_dims(x, tuple(axes.tolist())),
+    "Squeeze": lambda x, axes=None: np.squeeze(x, None if axes is None else tuple(axes.tolist())),
 }
 
 #: Operators folded for small integers and booleans.

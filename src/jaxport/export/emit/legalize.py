@@ -85,14 +85,11 @@ def _wider_operands(op_type: str, facts: Schema, values: Sequence[Value | None])
     results = {formal.type for formal in facts.outputs}
     free = [parameter for parameter in parameters if parameter in dtypes and parameter not in results]
     choices = [(names[parameter], *WIDER.get(names[parameter], ())) for parameter in free]
-    for chosen in sorted(itertools.product(*choices), key=lambda each: sum(map(_cost, choices, each))):
+    cost = lambda each: sum(choice.index(name) for choice, name in zip(choices, each, strict=True))
+    for chosen in sorted(itertools.product(*choices), key=cost):
         if not lacks_kernel(op_type, facts.since, names | dict(zip(free, chosen, strict=True))):
             return {parameter: np.dtype(name) for parameter, name in zip(free, chosen, strict=True)}
     return {}
-
-
-def _cost(choice: Sequence[str], name: str) -> int:
-    return choice.index(name)
 
 
 def compute_dtype(op_type: str, facts: Schema, values: Sequence[Value | None]) -> np.dtype | None:

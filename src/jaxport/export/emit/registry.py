@@ -16,15 +16,11 @@ from __future__ import annotations
 import functools
 import inspect
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxport.errors import InvalidArgument
-from jaxport.export.emit.value import Value
 from jaxport.jaxprs import Parameters, PythonFunction
 from jaxport.jaxprs.releases.primitives import changes_nothing
-
-if TYPE_CHECKING:
-    from jaxport.export.emit.emitter import Emitter
 
 #: Parameters that are hints, whatever the primitive: how a value is laid out over devices, and how many of its last
 #: bits the compiler may trade for speed.
@@ -142,8 +138,6 @@ def renamed(**rows: str) -> None:
 
 
 def _emits(op_type: str) -> PythonFunction:
-    def emits(op: Emitter, *operands: Value) -> Value:
-        return op.emit(op_type, *operands)
-
+    emits: PythonFunction = lambda op, *operands: op.emit(op_type, *operands)
     emits.__qualname__ = f"renamed to {op_type}"
     return emits

@@ -68,6 +68,9 @@ def operator(op, *operands, block, jaxpr, operation):
         op.decline("for integers ONNX leaves some results open, and ONNX Runtime ends where one is divided by zero")
     if operation.name == "Mod" and kind == "f" and not attributes.get("fmod"):
         op.decline("before opset 28 floats have the remainder of C only")
+    batches = {x.shape[0] for x in values if x is not None and x.shape}
+    if (operation.domain, operation.name) == ("", "RotaryEmbedding") and len(values) == 3 and len(batches) > 1:
+        op.decline("its tables are for one element of the batch, and ONNX Runtime wants them for each")
     avals = dict(zip(places, op.outs, strict=True))
     stated = next((attributes[name] for name in ("to", "dtype", "output_dtype") if attributes.get(name)), None)
     count = operation.outputs if facts is None else max(facts.least_outputs, *(place + 1 for place in places))

@@ -20,16 +20,14 @@ import onnx_ir as ir
 
 from jaxport.blocks import block_p
 from jaxport.export.emit import folding
-from jaxport.export.emit.emission_log import Emission, Log, Move, Step, Watch, Withdrawal
-from jaxport.export.emit.value import Scope, Value
+from jaxport.export.emit.value import Emission, Log, Move, Scope, Step, Value, Watch, Withdrawal
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PyTree, dims
 from jaxport.jaxprs.alike import same_dataflow, same_operation, same_value
 from jaxport.jaxprs.identity import IdentityMap
 
 if TYPE_CHECKING:
-    from jaxport.export.emit.emitter import Emitter
+    from jaxport.export.emit.emitter import Emitter, Walk
     from jaxport.export.emit.places import Place, Record
-    from jaxport.export.emit.walking import Walk
 
 #: The number of templates of one kind: blocks that differ more often are not worth comparing.
 MANY = 4

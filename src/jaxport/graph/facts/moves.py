@@ -243,6 +243,13 @@ def _moved(operation: SeenNode) -> Facts:
     )  # fmt: skip
 
 
+def _resized(operation: SeenNode) -> Facts:
+    """Return what holds for all elements: a Resize to the nearest takes some of them, and which depends on the sizes."""
+    mode, transform = (operation.attributes.get(name) for name in ("mode", "coordinate_transformation_mode"))
+    is_taken = mode in (None, "nearest") and transform != "tf_crop_and_resize"
+    return _moved(operation) if is_taken else Facts()
+
+
 def _moved_elements(operation: SeenNode, x: Operand) -> np.ndarray | None:
     """Return the elements of a part of a short vector."""
     elements = x.facts.elements
@@ -322,5 +329,9 @@ def _agree(one: Form, other: Form, dims: Sequence[Dim]) -> bool:
     return one.constant == other.constant and all(dim == 1 or a == b for a, b, dim in slopes)
 
 
-MOVES: Mapping[str, Callable[[SeenNode], Facts]] = {**dict.fromkeys(PLACES, _moved), "Concat": _joined}
+MOVES: Mapping[str, Callable[[SeenNode], Facts]] = {
+    **dict.fromkeys(PLACES, _moved),
+    "Concat": _joined,
+    "Resize": _resized,
+}
 """The rules of operators that move elements."""

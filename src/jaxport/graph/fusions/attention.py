@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, sizes_of
+from jaxport.graph.arranging import Arrangement, atoms, goes_into_transpose, sizes_of, with_parts
+from jaxport.graph.axis_groups import quotient
 from jaxport.graph.editing import (
     Dim,
     constant_of,
@@ -41,7 +42,7 @@ from jaxport.graph.facts.knowledge import Knowledge
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse, obstacle
 from jaxport.graph.fusions.scores import uncapped, uncast, unrounded, unscaled, weighed_by
 from jaxport.graph.masks import HIDDEN, LOW, Axes, Mask, additive, hiding
-from jaxport.graph.matching import Axis, Reduced, Seen, joined
+from jaxport.graph.matching import Axis, Part, Reduced, Seen, joined, parts_of
 from jaxport.onnx_facts import VIEWS
 
 Groups = Callable[[list[Axis], Axis, list[Axis], Axis], Sequence[Sequence[Axis]]]
@@ -161,12 +162,27 @@ class Attended:
         heads, group = self.axes.heads, self.axes.group
         own = atoms(seen.axes, [heads, group])
         is_partial = None not in (heads, group) and (heads in own) != (group in own)
-        other = self.axes.heads if self.axes.are_windows_heads else self.axes.batch
-        is_partial = is_partial or (self.axes.windows is not None and (self.axes.windows in own) != (other in own))
-        return None if is_partial else self._arrangement(seen, self.axes.scores)
+        if is_partial:
+            return None
+        parts = {part.whole: part.count for part in own if isinstance(part, Part)}  # windows of the batch, for example
+        apart = [
+            [part for axis in group for part in (parts_of(axis, parts[axis]) if axis in parts else [axis])]
+            for group in self.axes.scores
+        ]
+        how = self._arrangement(seen, apart, broadcasts=True)
+        return how if how is None or all(map(self._is_told, how.spread or ())) else None
 
-    def _arrangement(self, seen: Seen, groups: Sequence[Sequence[Axis]]) -> Arrangement | None:
-        return Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, self.sizes)
+    def _is_told(self, size: Dim) -> bool:
+        """Whether a size is a number, or a part of that of an operand of the last node, from which it is read."""
+        node = self.result.value.producer()
+        owns = [own for value in (() if node is None else node.inputs) for own in dims_of(value) or ()]
+        return isinstance(size, int) or any(isinstance(quotient(own, size), int) for own in owns)
+
+    def _arrangement(
+        self, seen: Seen, groups: Sequence[Sequence[Axis]], *, broadcasts: bool = False
+    ) -> Arrangement | None:
+        sizes = self.sizes if not broadcasts else with_parts({**seen.sizes, **self.sizes})
+        return Arrangement.of(dims_of(seen.value) or (), seen.axes, groups, sizes, broadcasts=broadcasts)
 
 
 def either(whole: Attended, fusion: Callable[[Attended], Fusion | str]) -> Fusion | str:
@@ -509,7 +525,7 @@ def _only_mask(whole: Attended) -> Mask | str | None:
         return whole.masks[0] if whole.masks else None
     (bias,) = whole.biases
     array = constant_of(bias.value)
-    is_hiding = array is not None and array.dtype.kind == "f" and bool((array < -HIDDEN).all())
+    is_hiding = array is not None and array.dtype.kind == "f" and bool((array.astype(np.float64) < -HIDDEN).all())
     return additive(bias) or (Mask(bias, None) if is_hiding else "the bias that is added may hide all keys")
 
 

@@ -17,10 +17,10 @@ from jaxport.jaxprs import Dim
 
 def _split_evenly(input: Tensor, count: int, axis: int) -> tuple[Tensor, ...]:
     """Return `count` parts of the same size; the last one may be smaller."""
-    return _split(input, [-(-input.shape[axis] // count)] * count, axis)
+    return _parts_of_sizes(input, [-(-input.shape[axis] // count)] * count, axis)
 
 
-def _split(input: Tensor, sizes: Sequence[Dim], axis: int) -> tuple[Tensor, ...]:
+def _parts_of_sizes(input: Tensor, sizes: Sequence[Dim], axis: int) -> tuple[Tensor, ...]:
     """Return the parts of these sizes; the last one is what is left, which the model may state otherwise if it is known."""
     total = sum(sizes)
     if is_dim(total) and total != input.shape[axis]:
@@ -40,13 +40,13 @@ def split_at(input, split: Host | None = None, *, axis=None, split_=None, output
 
 @op("Split", since=2, until=12)
 def split_attribute(input, *, axis=0, split=None, outputs: OutputCount):
-    return _split_evenly(input, outputs, axis) if split is None else _split(input, split, axis)
+    return _split_evenly(input, outputs, axis) if split is None else _parts_of_sizes(input, split, axis)
 
 
 @op("Split", since=18)
 def split(input, split: Host | None = None, *, axis=0, num_outputs=None, outputs: OutputCount):
     if split is not None:
-        return _split(input, split.tolist(), axis)
+        return _parts_of_sizes(input, split.tolist(), axis)
     if num_outputs is not None and num_outputs != outputs:
         raise ModelError(f"`num_outputs` is {num_outputs}, the node has {outputs} outputs", instead=AGAIN)
     return _split_evenly(input, outputs, axis)

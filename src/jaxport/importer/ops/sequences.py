@@ -52,13 +52,13 @@ def split_to_sequence(input, split: Host | None = None, *, axis=0, keepdims=1):
     size = input.shape[axis]
     if split is None:
         budget_in_force().check_elements(size)
-        parts = list(jnp.split(input, size, axis))
+        parts = list(jnp.split(input, size, axis=axis))
         return parts if keepdims else [jnp.squeeze(part, axis) for part in parts]
     ends = (
         range(int(split), size, int(split)) if split.ndim == 0 else [sum(split[: i + 1]) for i in range(len(split) - 1)]
     )
     budget_in_force().check_elements(len(ends) + 1)
-    return list(jnp.split(input, list(ends), axis))
+    return list(jnp.split(input, list(ends), axis=axis))
 
 
 @op("SequenceMap", since=17)

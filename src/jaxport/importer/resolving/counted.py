@@ -1,6 +1,6 @@
 """Loops and ranges that are something else in JAX, which can be traced where their length is a size with a name.
 
-1. Running maxima, minima and products along an axis, which ONNX has as a loop only. It joins what is twice as far away in each
+1. Running maxima, minima, products and sums of exponentials along an axis, which ONNX has as a loop only. It joins what is twice as far away in each
    step: `x = max(x, pad(x[:-distance], distance, -inf))`, while the distance is below the size. How often depends on the size;
    JAX's function has a gradient, and is one line of source.
 2. Rows that a loop reads by the number of its step. An export writes such a loop where there may be no rows, of which ONNX's
@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.graph.editing import constant_of, is_op, number_of
+from jaxport.graph.patterns import pattern_of
 from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.registry import lookup
 from jaxport.importer.values.dtypes import STRING, dtype_of
@@ -26,9 +29,11 @@ __all__ = ["rewrite_counted"]
 
 DOMAIN = "jaxport"
 DEEPEST = 20
+OPSET = 18
+"""An opset whose operators of sums of exponentials are those of all others."""
 LOOP_INPUTS = ("M", "cond", "x", "distance")
 _MOVING = RESHAPING | {"Cast", "Identity"}
-_JOINED = {"Max": "cummax", "Min": "cummin", "Mul": "cumprod"}
+_JOINED = {"Max": "cummax", "Min": "cummin", "Mul": "cumprod", "LogAddExp": "cumlogsumexp"}
 """The functions of `jax.lax` by the operator that joins two elements."""
 
 
@@ -108,13 +113,30 @@ def _reduction(body: Body) -> _Reduction | None:
     doubled, join, limit = twice.producer(), joined.producer(), _limit(goes_on.producer())
     if not is_op(doubled, "Add") or any(term is not distance for term in doubled.inputs):
         return None
-    if limit is None or limit[0] is not twice or limit[1] is None or not is_op(join, *_JOINED) or len(join.inputs) != 2:
+    if limit is None or limit[0] is not twice or limit[1] is None or join is None:
+        return None
+    joined_by = join.op_type
+    if is_op(join, "Where"):  # of exponentials: the sum of the operands where their difference is none
+        joined_by, join = "LogAddExp", None if join.inputs[1] is None else join.inputs[1].producer()
+    if joined_by not in _JOINED or join is None or len(join.inputs) != 2:
         return None
     for kept, moved in (join.inputs, reversed(join.inputs)):
         shift = _shift(moved) if kept is x else None
-        if shift is not None and shift.x is x and shift.distance is distance and _is_neutral(join.op_type, shift):
-            return _Reduction(shift, _JOINED[join.op_type], limit[1])
+        if shift is None or shift.x is not x or shift.distance is not distance or not _is_neutral(joined_by, shift):
+            continue
+        if joined_by != "LogAddExp" or _is_log_add_exp(joined, kept, moved):
+            return _Reduction(shift, _JOINED[joined_by], limit[1])
     return None
+
+
+def _is_log_add_exp(value: ir.Value, *operands: ir.Value | None) -> bool:
+    """Whether a value is `jnp.logaddexp` of two, in either order, as an export writes it."""
+    pattern = pattern_of(_log_add_exp, np.dtype(np.float32), OPSET)
+    return any(pattern.is_of(value, order) for order in (operands, operands[::-1]))
+
+
+def _log_add_exp(x: jax.Array, *, y: jax.Array) -> jax.Array:
+    return jnp.logaddexp(x, y)
 
 
 def _is_neutral(joined_by: str, shift: _Shift) -> bool:
@@ -122,6 +144,8 @@ def _is_neutral(joined_by: str, shift: _Shift) -> bool:
     dtype = None if shift.x.dtype is None else shift.x.dtype.numpy()
     if dtype is None or joined_by == "Mul":
         return dtype is not None and shift.fill == 1
+    if joined_by == "LogAddExp":
+        return shift.fill == -np.inf
     low, high = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype.kind in "iu" else (-np.inf, np.inf)
     return shift.fill == float(low if joined_by == "Max" else high)
 

@@ -24,11 +24,11 @@ from jaxport.verify.per_block.taps import measured
 from jaxport.verify.report import BlockDifference
 
 if TYPE_CHECKING:
-    from jaxport.export.exported import Exported
+    from jaxport.export.exported_model import ExportedModel
 
 
 def block_differences(
-    exported: Exported, leaves: Sequence[Array], inputs: Mapping[str, np.ndarray]
+    exported: ExportedModel, leaves: Sequence[Array], inputs: Mapping[str, np.ndarray]
 ) -> tuple[BlockDifference, ...]:
     """Return the differences of all blocks, the most costly first.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
-from jaxport.export.exported import Exported
+from jaxport.export.exported_model import ExportedModel
 from jaxport.export.walk.sources import source_lines
 from jaxport.jaxprs import Array
 from jaxport.verify.comparing import FAILURES, OF_DTYPES, Tolerance, difference
@@ -35,7 +35,7 @@ class Localizer:
       tolerance: that of each element; by default that of its dtype.
     """
 
-    exported: Exported
+    exported: ExportedModel
     leaves: Sequence[Array]
     inputs: Mapping[str, np.ndarray]
     tolerance: Tolerance = OF_DTYPES

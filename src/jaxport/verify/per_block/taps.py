@@ -18,7 +18,7 @@ from jaxport.verify.precision import narrowest
 from jaxport.verify.running import run_program
 
 if TYPE_CHECKING:
-    from jaxport.export.exported import Exported
+    from jaxport.export.exported_model import ExportedModel
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Measured:
 
 
 def measured(
-    exported: Exported,
+    exported: ExportedModel,
     wanted: Callable[[JaxprEqn, tuple[JaxprEqn, ...]], bool],
     leaves: Sequence[Array],
     inputs: Mapping[str, np.ndarray],
@@ -90,7 +90,7 @@ def measured(
     return [Measured(*value) for value in zip(*sides, strict=True)]
 
 
-def run(model: Exported, inputs: Mapping[str, np.ndarray]) -> list[Array]:
+def run(model: ExportedModel, inputs: Mapping[str, np.ndarray]) -> list[Array]:
     """Return the outputs of a model, as JAX has them."""
     results = model.session.run({**model.defaults, **inputs})
     return [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)]

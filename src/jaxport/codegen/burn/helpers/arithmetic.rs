@@ -171,16 +171,31 @@ pub fn erf_inv<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     (x.clone() * sum).mask_where(edge, x * f32::INFINITY)
 }
 
-/// The same bits as numbers of another type of the same width: `lax.bitcast_convert_type`.
-pub fn bitcast<const D: usize, K: Basic, L: Basic>(x: Tensor<D, K>, dtype: DType) -> Tensor<D, L> {
-    let device = x.device();
-    let (bytes, shape, _) = x.into_data().into_parts();
-    Tensor::from_data(TensorData::from_bytes(bytes, shape, dtype), (&device, dtype))
-}
-
 /// `log(1 + exp(x))`, without an overflow where `x` is large: `jax.nn.softplus`.
 pub fn softplus<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.clone().clamp_min(0) + (-x.abs()).exp().log1p()
+}
+
+/// `log(exp(x) + exp(y))`, without an overflow: `jnp.logaddexp`.
+pub fn log_add_exp<const D: usize>(x: Tensor<D>, y: Tensor<D>) -> Tensor<D> {
+    let apart = x.clone() - y.clone();
+    let undefined = apart.clone().is_nan(); // of equal infinities, or of NaN
+    let sum = x.clone().max_pair(y.clone()) + (-apart.abs()).exp().log1p();
+    sum.mask_where(undefined, x + y)
+}
+
+/// The logarithm of the running sum of exponentials along an axis: `lax.cumlogsumexp`. Each step joins what is twice as far
+/// away.
+pub fn cumlogsumexp<const D: usize>(x: Tensor<D>, axis: usize) -> Tensor<D> {
+    let size = x.dims()[axis];
+    let (mut sums, mut distance) = (x, 1);
+    while distance < size {
+        let before = sums.clone().slice_dim(axis, ..size - distance);
+        let joined = log_add_exp(sums.clone().slice_dim(axis, distance..), before);
+        sums = Tensor::cat(vec![sums.slice_dim(axis, ..distance), joined], axis);
+        distance *= 2;
+    }
+    sums
 }
 
 /// Each element of the first half of the last axis, with that of the second half, rotated by an angle.

@@ -31,3 +31,22 @@ pub fn lax_pad<const D: usize, K: Basic>(
     }
     y
 }
+
+/// The windows that slide along an axis, each in the new last axis; none where the axis is shorter than a window.
+pub fn windows<const D: usize, const E: usize, K: Basic>(
+    x: Tensor<D, K>,
+    axis: usize,
+    size: usize,
+    step: usize,
+) -> Tensor<E, K> {
+    let dims = x.dims();
+    if dims[axis] >= size {
+        return x.unfold(axis, size, step);
+    }
+    let shape = std::array::from_fn::<_, E, _>(|place| match place {
+        _ if place == axis => 0,
+        _ if place == D => size,
+        _ => dims[place],
+    });
+    Tensor::empty(shape, (&x.device(), x.dtype()))
+}

@@ -9,7 +9,8 @@ import numpy as np
 from jax.core import max_dim, min_dim
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules.elementwise import converted, joined, wrapped
+from jaxport.codegen.burn.rules.casting import converted
+from jaxport.codegen.burn.rules.elementwise import joined, wrapped
 from jaxport.codegen.burn.rules.indexing import INDEX, fill_of, is_extreme, within
 from jaxport.codegen.burn.rules.reductions import of_kind, on_numbers, reduced
 from jaxport.codegen.burn.rules.registry import call

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
-from jaxport.codegen.burn.rules.elementwise import converted
+from jaxport.codegen.burn.rules.casting import converted
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, tensor, tensor_type
 from jaxport.codegen.rust.tree import (
@@ -34,36 +34,23 @@ from jaxport.importer.traced.zero_sizes import may_be_nothing
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
 from jaxport.jaxprs.releases import definitions
 
-
-def _inner(body: RustBody, jaxpr: jaxprs.ClosedJaxpr, values: Sequence[TypedValue]) -> list[TypedValue]:
-    from jaxport.codegen.burn.equations import printed
-
-    return printed(body, jaxpr.jaxpr, jaxpr.consts, values)
+_CALLS = "jit pjit closed_call core_call remat checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2".split()
+OF_PROGRAMS = frozenset((*_CALLS, "cond", "ragged_dot_general", "scan", "while"))
+"""Primitives that are programs, of which each equation is printed."""
 
 
-@primitive(
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "remat",
-    "checkpoint",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "custom_vjp_call_jaxpr",
-    "remat2",
-)
+@primitive(*_CALLS)
 def called(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeValue) -> list[TypedValue]:
     inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
     closed = inner if hasattr(inner, "consts") else jaxprs.ClosedJaxpr(inner, ())
-    return _inner(body, closed, values)
+    return body.program(closed, values)
 
 
 @primitive("ragged_dot_general")
 def by_definition(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeValue) -> list[TypedValue]:
     """Print a primitive as JAX defines it in terms of others."""
     specs = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-    return _inner(body, jax.make_jaxpr(partial(definitions.ragged_dot_general_impl, **params))(*specs), values)
+    return body.program(jax.make_jaxpr(partial(definitions.ragged_dot_general_impl, **params))(*specs), values)
 
 
 def whole(body: RustBody, value: TypedValue) -> TypedValue:
@@ -103,7 +90,7 @@ def cond(
 ) -> list[TypedValue]:
     if which.number is not None:
         number = int(which.number)
-        return _inner(body, branches[min(max(number, 0), len(branches) - 1)], operands)
+        return body.program(branches[min(max(number, 0), len(branches) - 1)], operands)
     if body.is_inline:
         raise NeedsStatements
     operands = tuple(body.bound(whole(body, value) if value.is_broadcast else value) for value in operands)
@@ -115,7 +102,7 @@ def cond(
     blocks: list[Braces] = []
     for branch in branches:
         inner = body.inner()
-        results = _inner(inner, branch, operands)
+        results = inner.program(branch, operands)
         blocks.append(Braces(inner.statements, together([inner.tensor(value) for value in results])))
         body.uses_device |= inner.uses_device
     if len(branches) == 2:
@@ -184,9 +171,9 @@ def while_(
     body_consts, initial = rest[:body_nconsts], rest[body_nconsts:]
     carry = _bound_carry(body, initial, outs)
     before, inside = body.inner(), body.inner()
-    (condition,) = _inner(before, cond_jaxpr, [*cond_consts, *carry])
+    (condition,) = before.program(cond_jaxpr, [*cond_consts, *carry])
     node = before.tensor(condition)
-    results = _inner(inside, body_jaxpr, [*body_consts, *carry])
+    results = inside.program(body_jaxpr, [*body_consts, *carry])
     if condition.shape:  # of many loops at once, each of which ends for itself
         condition = named(before, condition, "goes_on")
         node = method(before.tensor(condition), "any")
@@ -226,7 +213,7 @@ def scan(
             method(node, "squeeze_dim", Literal("0"), generics=str(len(row.shape) - 1)) if len(row.shape) > 1 else node
         )
         parts.append(tensor(inside.let(node, "row", tensor_type(row.shape[1:], row.dtype)), row.shape[1:], row.dtype))
-    results = _inner(inside, jaxpr, [*consts, *carry, *parts])
+    results = inside.program(jaxpr, [*consts, *carry, *parts])
     new, made = results[:num_carry], results[num_carry:]
     made = [inside.bound(whole(inside, value), "row") for value in made]
     for chosen, value in zip(lists, made, strict=True):

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
+from jaxport.codegen.burn.rules.casting import converted
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
-from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, kind_of, same
+from jaxport.codegen.burn.values import NotPrintable, TypedValue, same
 from jaxport.codegen.rust.tree import (
     Binary,
     Identifier,
@@ -97,48 +98,6 @@ def negated(mask: RustExpression) -> RustExpression:
 @primitive("copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary", "sharding_constraint")
 def copy(body: RustBody, *values: TypedValue, outs: Outs, **_: RuntimeValue) -> TypedValue | list[TypedValue]:
     return [*values] if len(values) != 1 else values[0]
-
-
-@primitive("reduce_precision")
-def reduce_precision(
-    body: RustBody, x: TypedValue, *, outs: Outs, exponent_bits: int, mantissa_bits: int
-) -> TypedValue:
-    narrow = {(5, 10): "F16", (8, 7): "BF16", (8, 23): "F32"}.get((exponent_bits, mantissa_bits))
-    if narrow is None:
-        raise NotPrintable(f"rounding to {mantissa_bits} bits", "round to float16 or bfloat16")
-    rounded = method(body.compact(x), "cast", Literal(f"FloatDType::{narrow}"))
-    return result(method(rounded, "cast", Literal(f"FloatDType::{dtype_name(x.dtype)}")), outs[0], x.sizes)
-
-
-@primitive("convert_element_type")
-def convert_element_type(body: RustBody, x: TypedValue, *, outs: Outs, new_dtype: RuntimeValue) -> TypedValue:
-    return converted(body, x, np.dtype(new_dtype))
-
-
-def converted(body: RustBody, x: TypedValue, dtype: np.dtype) -> TypedValue:
-    """Return a value with another element type."""
-    if x.dtype == dtype:
-        return x
-    if x.known is not None:
-        if not isinstance(x.known, np.ndarray):
-            known = x.known if is_dim(x.known) else _cast(np.asarray(x.known), dtype)[()]
-            return TypedValue(x.shape, dtype, known=known)
-        return TypedValue(x.shape, dtype, known=_cast(x.known, dtype))
-    node, before, after = body.compact(x), x.kind, kind_of(dtype)
-    if after == "Bool":
-        zero = Literal("0.0" if before == "Float" else "0")
-        return TypedValue(x.shape, dtype, method(node, "not_equal_elem", zero), x.sizes)
-    if isinstance(node, Invocation) and node.path == "Tensor::arange" and after == "Int" and dtype.itemsize >= 4:
-        return TypedValue(x.shape, dtype, path_call(node.path, node.arguments[0], body.options(dtype)), x.sizes)
-    cast = method(node, "cast", Literal(f"{after}DType::{dtype_name(dtype)}"))
-    cast.casts_booleans = before == "Bool"
-    return TypedValue(x.shape, dtype, cast, x.sizes)
-
-
-def _cast(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    import jax
-
-    return np.asarray(jax.lax.convert_element_type(array, dtype))
 
 
 # Two operands ------------------------------------------------------------------------------------------------------

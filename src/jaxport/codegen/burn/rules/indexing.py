@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules.elementwise import converted, negated, spread
+from jaxport.codegen.burn.rules.casting import converted
+from jaxport.codegen.burn.rules.elementwise import negated, spread
 from jaxport.codegen.burn.rules.reductions import gathered, on_numbers
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, ResultType, primitive
 from jaxport.codegen.burn.rules.shapes import added_axes, counted, padded, part_of, permuted

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules.elementwise import converted
+from jaxport.codegen.burn.rules.casting import converted
 from jaxport.codegen.burn.rules.registry import Outs, primitive
 from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, permuted, without_axes
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
@@ -112,7 +112,10 @@ def _running(name: str) -> Callable[..., TypedValue]:
         node = body.tensor(x)
         if reverse:
             node = method(node, "flip", axes_node([axis]))
-        node = method(node, name, Literal(str(axis)))
+        if name == "cumlogsumexp":
+            node = body.helper("cumlogsumexp", node, Literal(str(axis)))
+        else:
+            node = method(node, name, Literal(str(axis)))
         if reverse:
             node = method(node, "flip", axes_node([axis]))
         return tensor(node, outs[0].shape, x.dtype)
@@ -120,7 +123,7 @@ def _running(name: str) -> Callable[..., TypedValue]:
     return rule
 
 
-for _name in ("cumsum", "cumprod", "cummax", "cummin"):
+for _name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"):
     primitive(_name)(_running(_name))
 
 

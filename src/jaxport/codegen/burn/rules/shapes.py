@@ -8,7 +8,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport.codegen.burn.body import RustBody
-from jaxport.codegen.burn.rules.elementwise import converted, spread
+from jaxport.codegen.burn.rules.casting import converted
+from jaxport.codegen.burn.rules.elementwise import spread
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import TypedValue, dtype_name, kind_of, same, tensor
 from jaxport.codegen.rust.tree import (

@@ -28,6 +28,7 @@ from jaxport.codegen.rust.tree import (
     path_call,
 )
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.jaxprs.dims import known
 from jaxport.jaxprs.walk import equations_run
 
 
@@ -172,9 +173,11 @@ def sliding(
             node = method(node, "slice_dim", Literal(str(axis)), Slices([RustRange(None, None, step)]))
             continue
         extent = (size - 1) * dilation + 1
-        node = method(
-            node, "unfold", Literal(str(axis)), Literal(str(extent)), Literal(str(step)), generics=f"{count + 1}, _"
-        )
+        arguments = [Literal(str(number)) for number in (axis, extent, step)]
+        if known(lambda axis=axis, extent=extent: sizes[axis] >= extent):
+            node = method(node, "unfold", *arguments, generics=f"{count + 1}, _")
+        else:
+            node = body.helper("windows", node, *arguments, generics=f"{count}, {count + 1}, _")
         if dilation != 1:
             node = method(node, "slice_dim", Literal(str(count)), Slices([RustRange(None, None, dilation)]))
         count += 1
@@ -205,12 +208,12 @@ def reduce_window(
 ) -> TypedValue:
     equations = [*equations_run(jaxpr)]
     equation = equations[0] if len(equations) == 1 else None
-    known = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
-    if equation is None or equation.primitive.name not in known or len(operands) != 2:
+    names = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
+    if equation is None or equation.primitive.name not in names or len(operands) != 2:
         raise NotPrintable(
             "a window that is reduced by a function of its own", "reduce windows by sums, products or extremes"
         )
-    name = known[equation.primitive.name]
+    name = names[equation.primitive.name]
     x, initial = operands
     if initial.number is None:
         raise NotPrintable("a window whose first value is computed", "begin with a constant")

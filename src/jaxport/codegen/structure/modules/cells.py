@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from jaxport.codegen.structure.modules.repeated_runs import NORMS, is_activation
 from jaxport.codegen.structure.modules.scopes import places_of
-from jaxport.codegen.tree import Layer, Leaf
+from jaxport.codegen.tree import Layer, Leaf, readers_of
 from jaxport.importer.calls import Chain
 from jaxport.importer.names import unique
 from jaxport.importer.values.recording import Variable
@@ -36,16 +36,13 @@ def cells_of(
       types: the types of modules, by path.
       results: the values that the model returns.
     """
-    readers: dict[Variable, list[Leaf | None]] = {variable: [None] for variable in results}
-    for leaf in leaves:
-        for variable in leaf.inputs:
-            readers.setdefault(variable, []).append(leaf)
+    readers = readers_of(leaves)
     places = places_of(leaves, chains)
     found: dict[Chain, list[Cell]] = {}
 
     def following(leaf: Leaf) -> Leaf | None:
         read = readers.get(leaf.outputs[0], []) if len(leaf.outputs) == 1 else []
-        return read[0] if len(read) == 1 else None
+        return read[0] if len(read) == 1 and leaf.outputs[0] not in results else None
 
     for leaf in leaves:
         norm = following(leaf) if isinstance(leaf, Layer) and leaf.kind in KINDS else None

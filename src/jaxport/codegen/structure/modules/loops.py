@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from jaxport.codegen.rewriting.producers import as_tuple
 from jaxport.codegen.rewriting.steps import JOINS, renamed, variables
 from jaxport.codegen.structure.modules.loop_bodies import LONGEST, Alike, with_rounds
 from jaxport.codegen.structure.modules.scopes import element_of
@@ -32,22 +33,15 @@ from jaxport.onnx_facts import UNARY
 __all__ = ["with_loops"]
 
 
-def with_loops(module: Module, known: dict[Module, Module] | None = None) -> Module:
-    """Return the module, and all modules inside it, with loops in place of runs of calls."""
-    known = {} if known is None else known
-    if module not in known:
-        known[module] = _with_loops(module, known)
-    return known[module]
+def with_loops(root: Module) -> Module:
+    """Return the tree with loops in place of runs of calls."""
+    return root.changed(_with_loops)
 
 
-def _with_loops(module: Module, known: dict[Module, Module]) -> Module:
-    items = [
-        replace(item, module=with_loops(item.module, known)) if isinstance(item, Call) else item
-        for item in module.items
-    ]
+def _with_loops(module: Module) -> Module:
     if elements_of(module) is not None:  # it is printed as a list already
-        return replace(module, items=tuple(items))
-    items = with_rounds(_with_branches(items, module.outputs), module.outputs)
+        return module
+    items = with_rounds(_with_branches(module.items, module.outputs), module.outputs)
     uses = Counter(variable for item in items for variable in item.inputs)
     uses.update(module.outputs)
     makers = {variable: item for item in items for variable in item.outputs}
@@ -172,7 +166,7 @@ def _array_of(values: Sequence[Variable], makers: Mapping[Variable, Item]) -> tu
         if not isinstance(item, Op) or item.step.form != "index" or len(item.step.args) != 2:
             return None
         array, index = item.step.args
-        *others, last = index if isinstance(index, tuple) else (index,)
+        *others, last = as_tuple(index)
         if not isinstance(array, Variable) or type(last) is not int or last != place:
             return None
         if any(other != slice(None) for other in others):

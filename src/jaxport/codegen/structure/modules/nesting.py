@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from jaxport.codegen.structure.modules.sequences import rearranges, sequence_of
-from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op
+from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, makers_of, readers_of
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.names import is_made_up
 from jaxport.importer.parts import cycles, in_order
@@ -130,7 +130,7 @@ class Nesting:
     def _settle(self, leaves: Sequence[Leaf], depth: int) -> None:
         """Change chains until no cycle is left at this depth."""
         self._dissolve_weightless(leaves, depth)
-        makers = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+        makers = makers_of(leaves)
         while True:
             edges: dict[Part, set[Part]] = {}
             for leaf in leaves:
@@ -147,11 +147,7 @@ class Nesting:
 
     def _finish(self, leaves: Sequence[Leaf], depth: int, outside: Collection[Variable]) -> None:
         """Move leaves that only combine results of one module, such as the last addition of a block, into it."""
-        makers = {variable: leaf for leaf in leaves for variable in leaf.outputs}
-        readers: dict[Variable, list[Leaf | None]] = {variable: [None] for variable in outside}
-        for leaf in leaves:
-            for variable in {*leaf.inputs}:
-                readers.setdefault(variable, []).append(leaf)
+        makers, readers = makers_of(leaves), readers_of(leaves)
         for leaf in leaves:
             makes = [makers.get(variable) for variable in {*leaf.inputs}]
             if isinstance(leaf, Layer) or len(self.chains[leaf]) > depth or len(makes) < 2 or None in makes:
@@ -161,7 +157,7 @@ class Nesting:
             if not isinstance(part, str) or others:
                 continue
             around = (other for variable in leaf.inputs for other in readers[variable] if other is not leaf)
-            if all(other is not None and self._part(other, depth) == part for other in around):
+            if all(self._part(other, depth) == part for other in around) and {*outside}.isdisjoint(leaf.inputs):
                 self.chains[leaf] = (*self.chains[leaf][:depth], part)
 
     def _mend(self, cycle: Sequence[Part], leaves: Sequence[Leaf], depth: int) -> None:

@@ -13,26 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from jaxport.codegen.tree import Call, Item, Module
+from jaxport.codegen.tree import Item, Module
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["scheduled"]
 
 
-def scheduled(module: Module, known: dict[Module, Module] | None = None) -> Module:
-    """Return the module, and all modules inside it, with their items in the order in which a person writes them.
+def scheduled(root: Module) -> Module:
+    """Return the tree with the items of all modules in the order in which a person writes them.
 
     Exporters interleave the branches of a computation; here each branch is followed to its end before the next begins.
     """
-    known = {} if known is None else known
-    if module in known:
-        return known[module]
-
-    items = [
-        replace(item, module=scheduled(item.module, known)) if isinstance(item, Call) else item for item in module.items
-    ]
-    known[module] = replace(module, items=tuple(_depth_first(items, module.outputs)))
-    return known[module]
+    return root.changed(lambda module: replace(module, items=tuple(_depth_first(module.items, module.outputs))))
 
 
 def _depth_first(items: Iterable[Item], results: Iterable[Variable]) -> list[Item]:

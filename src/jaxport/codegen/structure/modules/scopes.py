@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.codegen.tree import Layer, Leaf, Op, makers_of, readers_of
 from jaxport.importer.calls import Chain, called, common
-from jaxport.importer.modules import NodePlace, has_place
+from jaxport.importer.modules import NodePlace
 from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import BoundNode
 from jaxport.importer.values.recording import Variable
@@ -71,6 +71,12 @@ def node_chains(places: Mapping[BoundNode, NodePlace]) -> tuple[dict[Hashable, B
         chains[key] = common([chains[key], chain]) if key in chains else chain
         nodes[key] = node
     return nodes, chains
+
+
+def unplaced_nodes(places: Mapping[BoundNode, NodePlace]) -> set[Hashable]:
+    """Return the nodes whose modules the file does not tell."""
+    inner = [unplaced_nodes(body) for place in places.values() for body in place.bodies.values()]
+    return {node.node for node, place in places.items() if not place.is_known}.union(*inner)
 
 
 def leaf_chains(leaves: Iterable[Leaf], around: Callable[[Leaf], Chain], known: Collection[str]) -> dict[Leaf, Chain]:
@@ -145,25 +151,21 @@ def chain_of_path(path: str, around: str = "") -> Chain:
 def move_unplaced(
     ops: Sequence[Op],
     chains: dict[Leaf, Chain],
-    nodes: Mapping[Hashable, BoundNode],
+    unplaced: Collection[Hashable],
     calls: dict[Leaf, Chain],
     repeated: Collection[str],
 ) -> None:
     """Move operators that the file has no place for into the modules around their operands, or into those of their readers.
 
-    Fewer values cross the border of a module so: parts of one value into the module that reads them. What combines the
+    Fewer values cross the border of a module so: parts of one value into the module that reads them. Where as many go in as
+    come out, it is the module around both. What combines the
     results of two calls of a module, or is computed of the last one only, stays outside of it: `calls` has the chains that
     tell calls apart, and `repeated` the modules that are called several times.
     """
     around = lambda made: common(calls[op] for op in made)
-    has_no_place = {key for key, node in nodes.items() if not has_place(node.node)}
-    makers = {variable: op for op in ops for variable in op.outputs}
-    readers: dict[Variable, list[Op]] = {}
+    makers, readers = makers_of(ops), readers_of(ops)
     for op in ops:
-        for variable in op.inputs:
-            readers.setdefault(variable, []).append(op)
-    for op in ops:
-        if op.step.node not in has_no_place:
+        if op.step.node not in unplaced:
             continue
         operands = [variable for variable in op.inputs if variable in makers]
         read = [variable for variable in op.outputs if variable in readers]
@@ -176,7 +178,9 @@ def move_unplaced(
             if not read and any(called(path) in repeated for path in moved):
                 continue
         else:
-            continue
+            moved = around([*map(makers.__getitem__, operands), *(reader for v in read for reader in readers[v])])
+            if len(moved) <= len(calls[op]):
+                continue
         calls[op], chains[op] = moved, tuple(map(called, moved))
 
 
@@ -221,7 +225,7 @@ def keep_channels_last(leaves: Iterable[Leaf], chains: dict[Leaf, Chain], weight
 
     So a module that begins with a convolution takes images as all others do. Weights stay in their modules.
     """
-    maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+    maker = makers_of(leaves)
     for leaf in leaves:
         if not isinstance(leaf, Op) or leaf.step.name != "jnp.transpose" or leaf.step.args[1] != (0, 2, 3, 1):
             continue
@@ -261,52 +265,41 @@ def hoist(leaves: Sequence[Leaf], chains: dict[Leaf, Chain], weights: Mapping[Va
       chains: the modules around each, by identity; changed.
       weights: the names of the tensors, by the variable that stands for each.
     """
-    users: dict[Variable, list[Leaf]] = {}
-    maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
-    for leaf in leaves:
-        for variable in leaf.inputs:
-            users.setdefault(variable, []).append(leaf)
+    users, maker = readers_of(leaves), makers_of(leaves)
     for leaf in leaves:
         chain = chains[leaf]
         others = [chains[user] for variable in leaf.outputs for user in users.get(variable, [])]
         around = common([chain, *others])
         if len(around) == len(chain):
             continue
-        inside = chain[len(around)]
-        begin, own = f"{called(around[-1])}." if around else "", f"{called(inside)}."
+        begin, own = f"{called(around[-1])}." if around else "", f"{called(chain[len(around)])}."
 
         def is_bound(variable: Variable, begin: str = begin, own: str = own) -> bool:
             name = weights.get(variable)
             return name is not None and (not begin or not name.startswith(begin) or name.startswith(own))
 
-        for moved in _computed_by(leaf, inside, len(around), chains, maker, is_bound):
-            chains[moved] = around
+        _move_out(leaf, around, chains, maker, is_bound)
 
 
-def _computed_by(
+def _move_out(
     leaf: Leaf,
-    inside: str,
-    depth: int,
-    chains: Mapping[Leaf, Chain],
+    around: Chain,
+    chains: dict[Leaf, Chain],
     maker: Mapping[Variable, Leaf],
     is_bound: Callable[[Variable], bool],
-) -> list[Leaf]:
-    """Return the leaves that have to leave a module for one leaf to leave it; none if a weight is among them."""
-    moving: dict[Leaf, Leaf] = {}
-    pending = [leaf]
+) -> None:
+    """Move a leaf, and what of its module it is computed from, to the modules around; nothing if a weight is among that."""
+    depth, inside = len(around), chains[leaf][len(around)]
+    moving, pending = {leaf}, [leaf]
     while pending:
         current = pending.pop()
         if not isinstance(current, Op) or any(map(is_bound, current.inputs)):
-            return []
-        moving[current] = current
-        for variable in current.inputs:
-            before = maker.get(variable)
-            if before is None or before in moving:
-                continue
-            chain = chains[before]
-            if len(chain) > depth and chain[depth] == inside:
-                pending.append(before)
-    return list(moving.values())
+            return
+        before = {maker[variable] for variable in current.inputs if variable in maker} - moving
+        before = {made for made in before if inside in chains[made][depth : depth + 1]}
+        moving |= before
+        pending += before
+    chains |= dict.fromkeys(moving, around)
 
 
 def share_tables(
@@ -325,7 +318,7 @@ def share_tables(
       weights: the variables that stand for tensors.
       owners: the lookups that are the layers of tables, by table.
     """
-    maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+    maker = makers_of(leaves)
     for leaf in leaves:
         if not isinstance(leaf, Op) or leaf.step.name != "jnp.take":
             continue
@@ -334,15 +327,14 @@ def share_tables(
         layer = maker.get(owner.outputs[0]) if owner is not None else None
         if not isinstance(table, Variable) or not isinstance(layer, Layer):
             continue
-        chain, around = chains[leaf], common([chains[leaf], chains[layer]])
-        if len(around) == len(chain):
+        around = common([chains[leaf], chains[layer]])
+        if around == chains[leaf]:
             continue
 
         def is_bound(variable: Variable, table: Variable = table) -> bool:
             return variable in weights and variable is not table
 
-        for moved in _computed_by(leaf, chain[len(around)], len(around), chains, maker, is_bound):
-            chains[moved] = around
+        _move_out(leaf, around, chains, maker, is_bound)
 
 
 LIST = "layers"
@@ -365,12 +357,8 @@ def placed_by_names(ops: Sequence[Op], names: Mapping[Variable, str]) -> dict[Le
     own = {op: path for op in ops if (path := _path(op, names))}
     if not any(path.rpartition(".")[2].isdigit() for path in own.values()):
         return {}
-    makers = {variable: op for op in ops for variable in op.outputs}
-    readers: dict[Variable, list[Op]] = {}
-    for op in ops:
-        for variable in op.inputs:
-            readers.setdefault(variable, []).append(op)
-    chains: dict[Leaf, Chain] = {op: _chain(path) for op, path in own.items()}
+    makers, readers = makers_of(ops), readers_of(ops)
+    chains: dict[Leaf, Chain] = {op: tuple(accumulate(path.split("."), "{}.{}".format)) for op, path in own.items()}
     around = {key: chain[:-1] for key, chain in chains.items()}  # the modules around the layer of a weight
     before = {**around}
     for op in ops:
@@ -422,20 +410,6 @@ def _path(op: Op, names: Mapping[Variable, str]) -> str:
         if path and all(part.isidentifier() or part.isdigit() for part in path.split(".")):
             return path
     return ""
-
-
-def _chain(path: str) -> Chain:
-    """Return all modules that a path goes through.
-
-    >>> _chain("net.1.0")
-    ('net', 'net.1', 'net.1.0')
-    """
-    return tuple(_prefixes(path))
-
-
-def _prefixes(path: str) -> Iterator[str]:
-    parts = path.split(".")
-    return (".".join(parts[: end + 1]) for end in range(len(parts)))
 
 
 def _given(chain: Chain, readers: Sequence[Chain]) -> Chain:

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.structure.modules.scopes import chain_of_path
-from jaxport.codegen.tree import Leaf, Op
+from jaxport.codegen.tree import Leaf, Op, readers_of
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import given_name, unique
@@ -72,10 +72,7 @@ def place_shared(
       names: the names of the tensors.
       own: the tensors whose elements differ, so that no exporter has merged them.
     """
-    readers: dict[Variable, list[Op]] = {}
-    for op in ops:
-        for variable in dict.fromkeys(op.inputs):
-            readers.setdefault(variable, []).append(op)
+    readers = readers_of(ops)
     made = {path for chain in chains.values() for path in chain}
     for kernel in (variable for variable in names if variable in own):
         path = names[kernel].rpartition(".")[0]

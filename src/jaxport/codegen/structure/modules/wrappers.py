@@ -64,7 +64,8 @@ class _Unwrapping:
                 return call
             return replace(inner, inputs=inputs, outputs=outputs, label=module.path_in(around))
         if module not in self.moved:
-            self.moved[module] = _moved(inner.module, inner.module.path, module.path, {})
+            old = inner.module.path
+            self.moved[module] = inner.module.changed(lambda one: _moved(one, old, module.path))
         return Call(self.moved[module], inputs, outputs)
 
     def is_called_elsewhere(self, module: Module) -> bool:
@@ -74,13 +75,6 @@ class _Unwrapping:
         return any(not self.callers[inner] <= within for inner in inside)
 
 
-def _moved(module: Module, old: str, new: str, done: dict[Module, Module]) -> Module:
-    """Return a module at another place, with those inside it."""
-    if module not in done:
-        path = new + module.path.removeprefix(old) if module.path.startswith(old) else module.path
-        items = tuple(
-            replace(item, module=_moved(item.module, old, new, done)) if isinstance(item, Call) else item
-            for item in module.items
-        )
-        done[module] = replace(module, path=path, items=items)
-    return done[module]
+def _moved(module: Module, old: str, new: str) -> Module:
+    """Return a module at its place below a module that is moved."""
+    return replace(module, path=new + module.path.removeprefix(old)) if module.path.startswith(old) else module

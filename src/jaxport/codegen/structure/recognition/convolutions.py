@@ -13,9 +13,10 @@ from jax import lax
 
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
 from jaxport.codegen.structure.recognition.narrow import narrow_operand, narrow_weight, rounded, with_narrow_bias
-from jaxport.codegen.structure.recognition.quantization import dequantized, stored_kernel
+from jaxport.codegen.structure.recognition.quantization import stored_kernel
+from jaxport.codegen.structure.recognition.stored import dequantized
 from jaxport.codegen.structure.spelling.channels import LAYOUTS
-from jaxport.codegen.tree import Layer, Op, Option, Weight
+from jaxport.codegen.tree import Layer, Op, Option, Weight, present
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Dim, Parameters
@@ -39,7 +40,7 @@ def stored_convolution(op: Op, matcher: Matcher) -> Layer | None:
 
 
 def convolution(op: Op, matcher: Matcher) -> Layer | None:
-    """Return the convolution, with channels last, that an operator is the end of."""
+    """Return the convolution that an operator is the end of; with channels first, its kernel is kept as the file has it."""
     out = op.outputs[0]
     channels = (out.shape[-1] if matcher.weights.channels_last else out.shape[1]) if len(out.shape) >= 3 else None
     if not isinstance(channels, int):
@@ -52,16 +53,13 @@ def convolution(op: Op, matcher: Matcher) -> Layer | None:
         return None
     if "lhs_dilation" in step.kwargs:
         return None if isinstance(step.args[3], str) else _transposed(op, product, bias, matcher)
-    if not matcher.weights.channels_last:
-        return _first(op, product, bias, matcher)
-    x, kernel = step.args[:2]
-    weight, layout = matcher.parameter(kernel), LAYOUTS.get(len(x.shape))
-    if weight is None and layout is not None:
-        weight, layout = dequantized(kernel, step.node, matcher.made), _of_file(layout)
-        weight = weight.transposed((*range(2, len(x.shape)), 1, 0)) if weight is not None else None
+    (x, kernel), layout = step.args[:2], LAYOUTS.get(len(out.shape)) if matcher.weights.channels_last else None
+    weight = matcher.parameter(kernel, turned=layout is not None)
+    if weight is None and (weight := dequantized(kernel, step.node, matcher.made)) is not None and layout is not None:
+        weight, layout = weight.transposed((*range(2, len(x.shape)), 1, 0)), _of_file(layout)
     if weight is None or len(weight.shape) != len(x.shape) or not are_of_type(x, weight, bias):
         return None
-    return _last(op, step, x, (weight, bias), layout)
+    return None if matcher.weights.channels_last and layout is None else _layer(op, step, x, (weight, bias), layout)
 
 
 def rounded_convolution(op: Op, matcher: Matcher) -> Layer | None:
@@ -78,7 +76,7 @@ def rounded_convolution(op: Op, matcher: Matcher) -> Layer | None:
     if product.step.kwargs.get("dimension_numbers") != layout:  # a kernel that is cast is stored as in the file
         layout = _of_file(layout)
         weight = weight.transposed((*range(2, len(out.shape)), 1, 0))
-    layer = _last(op, product.step, x, (weight, bias), layout)
+    layer = _layer(op, product.step, x, (weight, bias), layout)
     return None if layer is None else replace(layer, config={**layer.config, "in_single": True})
 
 
@@ -92,50 +90,27 @@ def _is_convolution(op: Op) -> bool:
     return op.step.name.rpartition(".")[2] in CONVOLUTIONS and len(op.step.args) == 4
 
 
-def _last(
+def _layer(
     op: Op, step: Step, x: Variable, weights: tuple[Weight, Weight | None], layout: tuple[str, ...] | None
 ) -> Layer | None:
-    """Return a convolution with channels last, whose kernel is that of Flax: (*sizes, in, out)."""
+    """Return a convolution whose kernel is (*sizes, in, out), or with channels first, without a layout, (out, in, *sizes)."""
     (weight, bias), (_, _, strides, pads) = weights, step.args
     if step.kwargs.get("dimension_numbers") != layout:
         return None
     if step.kwargs.keys() - {"dimension_numbers", "feature_group_count", "rhs_dilation"} or not _are_known(pads):
         return None
     groups, rank = step.kwargs.get("feature_group_count", 1), len(weight.shape) - 2
+    outputs, inputs, *sizes = weight.shape if layout is None else (*weight.shape[:-3:-1], *weight.shape[:-2])
     config = {
-        "in_features": weight.shape[-2] * groups,
-        "out_features": weight.shape[-1],
-        "kernel_size": weight.shape[:rank],
+        "in_features": inputs * groups,
+        "out_features": outputs,
+        "kernel_size": tuple(sizes),
         "strides": _sizes(strides, rank),
         "kernel_dilation": _sizes(step.kwargs.get("rhs_dilation"), rank),
         "feature_group_count": groups,
     }
-    config |= _padding(pads, x.shape[1:-1], config)
-    return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
-
-
-def _first(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> Layer | None:
-    """Return a convolution with channels first, whose kernel is kept as the file has it: (out, in, *sizes)."""
-    step = product.step
-    x, kernel, strides, pads = step.args
-    weight = matcher.parameter(kernel, turned=False) or dequantized(kernel, step.node, matcher.made)
-    if weight is None or len(weight.shape) != len(x.shape) or not are_of_type(x, weight, bias) or not _are_known(pads):
-        return None
-    if step.kwargs.get("dimension_numbers") is not None:
-        return None
-    if step.kwargs.keys() - {"dimension_numbers", "feature_group_count", "rhs_dilation"}:
-        return None
-    groups, rank = step.kwargs.get("feature_group_count", 1), len(weight.shape) - 2
-    config = {
-        "in_features": weight.shape[1] * groups,
-        "out_features": weight.shape[0],
-        "kernel_size": weight.shape[2:],
-        "strides": _sizes(strides, rank),
-        "kernel_dilation": _sizes(step.kwargs.get("rhs_dilation"), rank),
-        "feature_group_count": groups,
-    }
-    config |= _padding(pads, x.shape[2:], config)
-    return Layer("Conv", config, _weights(weight, bias), (x,), op.outputs, "conv")
+    config |= _padding(pads, x.shape[2:] if layout is None else x.shape[1:-1], config)
+    return Layer("Conv", config, present(kernel=weight, bias=bias), (x,), op.outputs, "conv")
 
 
 def _padding(pads: RuntimeValue, sizes: Sequence[Dim], config: Parameters) -> dict[str, Option]:
@@ -188,11 +163,7 @@ def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> L
     }
     if matcher.weights.channels_last:
         weight = matcher.weights.weight(parameter, (*range(2, rank + 2), 1, 0))
-    return Layer("ConvTranspose", config, _weights(weight, bias), (x,), op.outputs, "conv")
-
-
-def _weights(kernel: Weight, bias: Weight | None) -> dict[str, Weight]:
-    return {"kernel": kernel} | ({"bias": bias} if bias is not None else {})
+    return Layer("ConvTranspose", config, present(kernel=weight, bias=bias), (x,), op.outputs, "conv")
 
 
 def _sizes(sizes: RuntimeValue, rank: int) -> tuple[int, ...]:

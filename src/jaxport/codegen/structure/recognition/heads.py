@@ -8,13 +8,16 @@ Before and after:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from jaxport.codegen.rewriting.producers import Producers
+from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Weight
-from jaxport.importer.values.host import RuntimeValue, Shape
+from jaxport.importer.values.host import Dim, RuntimeValue, Shape
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["with_attention_layers"]
@@ -28,55 +31,53 @@ def with_attention_layers(root: Module, accepts: Callable[[Layer], bool]) -> Mod
 
     `accepts` says whether the target has the layer.
     """
-    return _AttentionLayers(accepts).module(root)
+    heads_of = functools.cache(_heads_of)  # calls of one layer have the same weights
+    masks: dict[Hashable, Variable] = {}
 
-
-class _AttentionLayers:
-    def __init__(self, accepts: Callable[[Layer], bool]) -> None:
-        self.accepts = accepts
-        self.done: dict[Module, Module] = {}
-        self.known: dict[Module, _Heads | None] = {}
-
-    def module(self, module: Module) -> Module:
-        if module not in self.done:
-            items = tuple(item for before in module.items for item in self._rewritten(before, module))
-            self.done[module] = module if items == module.items else replace(module, items=items)
-        return self.done[module]
-
-    def _rewritten(self, item: Item, around: Module) -> Iterator[Item]:
-        if not isinstance(item, Call):
+    def rewritten(item: Item, around: Module) -> Iterator[Item]:
+        heads = heads_of(item.module) if isinstance(item, Call) else None
+        if not isinstance(item, Call) or heads is None:
             yield item
             return
-        module = item.module
-        if module not in self.known:
-            self.known[module] = _heads_of(module)
-        heads = self.known[module]
-        if heads is None:
-            yield replace(item, module=self.module(module))
-            return
-        values = dict(zip(module.inputs, item.inputs, strict=True))
+        values = dict(zip(item.module.inputs, item.inputs, strict=True))
         inputs = [values[variable] for variable in heads.inputs]
-        label = module.path_in(around)
-        config = {**heads.config, "is_causal": heads.is_causal}
-        mask = values[heads.mask] if heads.mask is not None else None
+        given = values[heads.mask] if heads.mask is not None else None
+        config = {**heads.config, "is_causal": heads.is_causal and given is None}
+        mask, ops, key = given, [], None
         if heads.is_causal:
-            mask = Variable((inputs[0].shape[1], inputs[-1].shape[1]), np.dtype(bool), "mask")
+            shape = inputs[0].shape[1], inputs[-1].shape[1]
+            key = around, given, *map(str, shape)
+            ops = [] if key in masks else _masking(given, shape, heads.attention)
+            mask = ops[-1].outputs[0] if ops else masks[key]
         if mask is not None:
             inputs, config["keywords"] = [*inputs, mask], ("mask",)
+        label = item.module.path_in(around)
         layer = Layer("MultiHeadAttention", config, heads.weights, tuple(inputs), item.outputs, label)
-        if not self.accepts(layer):
-            yield replace(item, module=self.module(module))
+        if not accepts(layer):
+            yield item
             return
-        if heads.is_causal and mask is not None:
-            yield _triangle(mask, heads.attention)
-        yield layer
+        if ops:
+            masks[key] = ops[-1].outputs[0]
+        yield from (*ops, layer)
+
+    return root.changed(
+        lambda module: replace(
+            module, items=tuple(item for before in module.items for item in rewritten(before, module))
+        )
+    )
 
 
-def _triangle(mask: Variable, like: Op) -> Op:
-    rows, columns = mask.shape
+def _masking(given: Variable | None, shape: tuple[Dim, Dim], like: Step) -> list[Op]:
+    """Return the operators that make a causal mask, joined with one that is given."""
+    rows, columns = shape
     sizes = (rows,) if rows is columns or rows == columns else (rows, columns)
-    step = Step("call", "jnp.tri", sizes, {"dtype": np.dtype(bool)}, mask, like.step.node)
-    return Op(like.operator, step, (), (mask,))
+    mask = Variable((rows, columns), np.dtype(bool), "mask")
+    steps = [Step("call", "jnp.tri", sizes, {"dtype": np.dtype(bool)}, mask, like.node)]
+    if given is not None:
+        whole = Variable((*given.shape[:-2], rows, columns), np.dtype(bool), "mask")
+        steps.append(Step("call", "jnp.logical_and", (given, mask), {}, whole, like.node))
+    operator = getattr(like.node, "op_type", "")
+    return [Op(operator, step, tuple(reads(step)), (step.outputs,)) for step in steps]
 
 
 class _Heads:
@@ -84,19 +85,19 @@ class _Heads:
 
     Attributes:
       projections: its layers, by name.
-      attention: the operator between them.
+      attention: the step between them.
       inputs: what queries are made of, and what keys and values are made of, if that is another value.
       is_causal: whether a query sees the keys up to its own position only.
-      mask: the input that says which keys each query sees; None if all, or if `is_causal` says it.
+      mask: the input that says which keys each query sees; None if all, or if `is_causal` says it. With both, it says which of those.
     """
 
-    def __init__(self, projections: Mapping[str, Layer], attention: Op):
+    def __init__(self, projections: Mapping[str, Layer], attention: Step):
         self.projections, self.attention = projections, attention
         sources = (projections["query"].inputs[0], projections["key"].inputs[0])
         self.inputs = sources[:1] if sources[0] is sources[1] else sources
-        self.is_causal = bool(attention.step.kwargs.get("is_causal"))
-        self.mask: Variable | None = attention.step.kwargs.get("mask")
-        self.heads, self.size = attention.step.args[0].shape[2:]
+        self.is_causal = bool(attention.kwargs.get("is_causal"))
+        self.mask: Variable | None = attention.kwargs.get("mask")
+        self.heads, self.size = attention.args[0].shape[2:]
         self.weights = {
             f"{label}_{role}": self._of_heads(weight, label, role)
             for label in PROJECTIONS
@@ -126,35 +127,30 @@ class _Heads:
 def _heads_of(module: Module) -> _Heads | None:
     """Return the attention that a module is; None if there is more in it, or something else."""
     projections = {item.label: item for item in module.items if isinstance(item, Layer) and item.kind == "Linear"}
-    made = {variable: item for item in module.items if isinstance(item, Op) for variable in item.outputs}
-    if projections.keys() != {*PROJECTIONS} or len(module.items) != len(projections) + len(made) or module.weights:
+    ops = [item for item in module.items if isinstance(item, Op)]
+    if projections.keys() != {*PROJECTIONS} or len(module.items) != len(projections) + len(ops) or module.weights:
         return None
     query, key, value, out = (projections[label] for label in PROJECTIONS)
-    merged = _of(made, out.inputs[0], "jnp.reshape")
-    attention = _of(made, merged.step.args[0], "nn.dot_product_attention") if merged is not None else None
-    if merged is None or attention is None or len(made) != 5:
+    made = Producers.of(op.step for op in ops)
+    merged = made.step(out.inputs[0], "jnp.reshape")
+    attention = made.step(merged.args[0], "nn.dot_product_attention") if merged is not None else None
+    if merged is None or attention is None or len(ops) != 5:
         return None
-    options, inputs = attention.step.kwargs, {*query.inputs, *key.inputs}
-    if options.keys() not in ({*()}, {"is_causal"}, {"mask"}) or options.get("mask") in inputs:
+    options, inputs = attention.kwargs, {*query.inputs, *key.inputs}
+    if options.keys() not in ({*()}, {"is_causal"}, {"mask"}, {"mask", "is_causal"}) or options.get("mask") in inputs:
         return None
     inputs |= {options["mask"]} if "mask" in options else set()
-    heads = [_of(made, operand, "jnp.reshape") for operand in attention.step.args]
-    sources = [split.step.args[0] if split is not None else None for split in heads]
+    heads = [made.step(operand, "jnp.reshape") for operand in attention.args]
+    sources = [split.args[0] if split is not None else None for split in heads]
     if any(one is not layer.outputs[0] for one, layer in zip(sources, (query, key, value), strict=True)):
         return None
     if module.outputs != out.outputs or key.inputs != value.inputs or inputs != {*module.inputs}:
         return None
     roles = {frozenset(layer.weights) for layer in projections.values()}
     rows = [layer.outputs[0].shape[:-1] for layer in (query, key, value)]
-    if len(roles) > 1 or not _are_heads(attention.step, merged.step, rows):
+    if len(roles) > 1 or not _are_heads(attention, merged, rows):
         return None
     return _Heads(projections, attention)
-
-
-def _of(made: Mapping[Variable, Op], value: RuntimeValue, name: str) -> Op | None:
-    """Return the operator that makes a value, if it is a call of a function."""
-    op = made.get(value) if isinstance(value, Variable) else None
-    return op if op is not None and op.step.name == name and op.step.form != "vmap" else None
 
 
 def _are_heads(attention: Step, merged: Step, rows: Sequence[Shape]) -> bool:

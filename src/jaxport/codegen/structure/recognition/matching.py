@@ -6,14 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxport.codegen.rewriting.patterns import Bindings, bindings, pattern
 from jaxport.codegen.rewriting.producers import Producers
 from jaxport.codegen.rewriting.steps import REARRANGING
-from jaxport.codegen.structure.recognition.quantization import dequantized
-from jaxport.codegen.tree import Layer, Leaf, Op, Weight
+from jaxport.codegen.structure.recognition.stored import dequantized
+from jaxport.codegen.tree import Layer, Leaf, Op, Option, Weight, makers_of, present, readers_of
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.resolving.graph import BoundNode
@@ -22,7 +23,9 @@ from jaxport.importer.values.recording import Variable
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs.dims import static
 
-__all__ = ["LayerWeights", "Matcher", "are_of_type"]
+__all__ = ["LayerWeights", "Matcher", "MatrixProduct", "are_of_type"]
+
+PRODUCTS = ("jnp.matmul", "@")
 
 
 @dataclass(eq=False)
@@ -70,6 +73,20 @@ class LayerWeights:
         return Weight(name, shape, dtype, lambda: tensor_value(tensor).data, trained, axes)
 
 
+class MatrixProduct(NamedTuple):
+    """A product with a matrix: its operator, the operands, the bias that is added to it if there is one, and the result."""
+
+    op: Op
+    x: Variable
+    kernel: RuntimeValue
+    bias: Weight | None
+    out: Variable
+
+    def layer(self, kind: str, config: Mapping[str, Option], **weights: Weight | None) -> Layer:
+        """Return the linear layer that computes it, of those weights that there are."""
+        return Layer(kind, config, present(**weights, bias=self.bias), (self.x,), (self.out,), "linear")
+
+
 class Matcher:
     """Queries on the neighbours of a value in a list of operators.
 
@@ -84,17 +101,11 @@ class Matcher:
 
     def __init__(self, ops: Sequence[Op], result: Sequence[Variable], weights: LayerWeights):
         self.weights = weights
-        self.made = {variable: op for op in ops for variable in op.outputs}
-        self.producers = Producers()
-        for op in ops:
-            self.producers.note(op.step)
+        self.made, self.producers = makers_of(ops), Producers.of(op.step for op in ops)
         self.uses = Counter(variable for op in ops for variable in op.inputs)
         self.uses.update(result)
         self.last = {op.step.node: op for op in ops}
-        self.readers: dict[Variable, list[Op]] = {}
-        for op in ops:
-            for variable in op.inputs:
-                self.readers.setdefault(variable, []).append(op)
+        self.readers = readers_of(ops)
 
     def step(self, value: RuntimeValue, *names: str) -> Op | None:
         """Return the operator that makes a value, if it is one of these."""
@@ -173,7 +184,7 @@ class Matcher:
         readers = self.readers.get(value, ())  # none if it is a result of the model
         if self.uses[value] != 1 or not readers or readers[0].step.name != "+":
             return False
-        (product,) = (self.step(term, "@", "jnp.matmul") for term in readers[0].step.args if term is not value)
+        (product,) = (self.step(term, *PRODUCTS) for term in readers[0].step.args if term is not value)
         return product is not None and self.parameter(product.step.args[1]) is not None
 
     def per_channel(self, value: RuntimeValue, size: int, rank: int) -> Weight | None:
@@ -199,6 +210,17 @@ class Matcher:
             if weight is not None and before is not None and self.uses[other] == 1:
                 return before, weight
         return op, None
+
+    def product(self, op: Op, *names: str) -> MatrixProduct | None:
+        """Return the product with a matrix, or call of one of these names, that an operator ends: itself, or with a bias."""
+        out = op.outputs[0]
+        size = out.shape[-1] if out.shape else None
+        product, bias = self.with_bias(op, size) if isinstance(size, int) else (op, None)
+        step = product.step
+        if step.name not in (names or PRODUCTS) or step.kwargs or product.outputs[0].shape != out.shape:
+            return None
+        x, kernel = step.args[:2]
+        return MatrixProduct(product, x, kernel, bias, out) if isinstance(x, Variable) else None
 
 
 def are_of_type(x: Variable, *weights: Weight | None) -> bool:

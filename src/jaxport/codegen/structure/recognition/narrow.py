@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxport.codegen.structure.recognition.matching import Matcher
-from jaxport.codegen.tree import Layer, Op, Weight
+from jaxport.codegen.tree import Layer, Op, Weight, present
 from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
@@ -42,9 +42,8 @@ def rounded_linear(op: Op, matcher: Matcher) -> Layer | None:
     x, kernel = narrow_operand(product.step.args[0], out, matcher), narrow_weight(product.step.args[1], out, matcher)
     if x is None or kernel is None or len(kernel.shape) != 2 or product.outputs[0].shape != out.shape:
         return None
-    weights = {"kernel": kernel} | ({"bias": bias} if bias is not None else {})
     config = {"in_features": kernel.shape[0], "out_features": kernel.shape[1], "in_single": True}
-    return Layer("Linear", config, weights, (x,), (out,), "linear")
+    return Layer("Linear", config, present(kernel=kernel, bias=bias), (x,), (out,), "linear")
 
 
 def rounded_normalization(op: Op, inside: Layer | None, matcher: Matcher) -> Layer | None:

@@ -5,13 +5,13 @@ fake_quantized(x, 0.1, 3, "uint8")   →   FakeQuantize("uint8")(x), whose scale
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from jaxport.codegen.structure.modules.sequences import elements_of
-from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Weight
+from jaxport.codegen.tree import Item, Layer, Module, Op, Weight
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
@@ -27,27 +27,13 @@ def with_quantizers(root: Module, accepts: Callable[[Layer], bool]) -> Module:
     The numbers are data of the layers, so that blocks which differ in them only are one class. `accepts` says whether the
     target has the layer.
     """
-    return _Quantizers(accepts).module(root)
 
+    def quantized(module: Module) -> Module:
+        layers = {op: _layer(op, label) for op, label in _labels(module).items()}
+        accepted: dict[Item, Layer] = {op: layer for op, layer in layers.items() if accepts(layer)}
+        return replace(module, items=tuple(accepted.get(item, item) for item in module.items))
 
-class _Quantizers:
-    def __init__(self, accepts: Callable[[Layer], bool]) -> None:
-        self.accepts = accepts
-        self.done: dict[Module, Module] = {}
-
-    def module(self, module: Module) -> Module:
-        if module not in self.done:
-            self.done[module] = replace(module, items=tuple(self._items(module)))
-        return self.done[module]
-
-    def _items(self, module: Module) -> Iterator[Item]:
-        labels = _labels(module)
-        for item in module.items:
-            if isinstance(item, Call):
-                yield replace(item, module=self.module(item.module))
-                continue
-            layer = _layer(item, labels[item]) if isinstance(item, Op) and item in labels else None
-            yield layer if layer is not None and self.accepts(layer) else item
+    return root.changed(quantized)
 
 
 def _labels(module: Module) -> Mapping[Op, str]:
@@ -74,6 +60,6 @@ def _layer(op: Op, label: str) -> Layer:
     kind, offset = np.dtype(dtype), np.asarray(zero_point, np.dtype(dtype))
     weights = {
         "scale": Weight("", (), np.dtype(scale.dtype), lambda: np.asarray(scale.data), trained=False),
-        "zero_point": Weight("", (), kind, lambda: offset, trained=False),
+        "zero_point": Weight.constant(offset),
     }
     return Layer("FakeQuantize", {"dtype": kind.name}, weights, (x,), op.outputs, label)

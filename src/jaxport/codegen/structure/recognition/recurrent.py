@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import number
+from jaxport.codegen.rewriting.producers import as_tuple, number
 from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.resolving.graph import Attribute
@@ -181,7 +181,7 @@ class Packed:
         if rows is None or (is_matrix and first.shape[-1] != value.shape[-1]):
             return None
         if moved.step.name == "":
-            index = others[0] if isinstance(others[0], tuple) else (others[0],)
+            index = as_tuple(others[0])
             return (
                 rows[index] if len(index) <= rows.ndim and all(isinstance(one, int | slice) for one in index) else None
             )
@@ -225,7 +225,9 @@ class Packed:
             if len(found) < len(parts):
                 return None
             gates[role] = found
-        if ("bias" not in gates and len(gates) > 2) or not self._is_own(op):
+        if ("bias" not in gates and len(gates) > 2) or not all(
+            self.matcher.belongs_to(parameter, op) for parameter in self._first
+        ):
             return None
         names = {role: [weight.name for weight in parts] for role, parts in gates.items()}
         if all(len({*of_role}) == 1 for of_role in names.values()):
@@ -268,10 +270,6 @@ class Packed:
 
     def _length(self, parameter: Variable) -> int:
         return int(parameter.shape[-1]) if parameter in self._turned else self._known(parameter).size
-
-    def _is_own(self, op: Op) -> bool:
-        """Whether only a node, or the same in other calls of its module, reads the parameters."""
-        return all(self.matcher.belongs_to(parameter, op) for parameter in self._first)
 
 
 def _joined(parts: Sequence[Weight]) -> Weight:

@@ -58,7 +58,7 @@ def partly_rotated(step: Step, rewriting: StepRewriting) -> Step | None:
     if moved is None:
         return None
     taken = [
-        rewriting.made(step, "index", "", (x, part.args[1]), (*x.shape[:-1], part.outputs.shape[-1]))
+        rewriting.call(step, "", (x, part.args[1]), (*x.shape[:-1], part.outputs.shape[-1]), "index")
         for part in (first, rest)
     ]
     rotated = rewriting.call(step, rotation.name, (taken[0], *moved), taken[0].shape)
@@ -97,6 +97,21 @@ def _angle(angle: Variable, role: str, rewriting: StepRewriting, *, is_moved: bo
         made.hint = role
         rewriting.notes[key] = made
     return rewriting.notes[key]
+
+
+@AS_WRITTEN.on_several("jnp.split")
+def parts_of_heads(step: Step, rewriting: StepRewriting) -> None:
+    """The parts of `x.transpose(0, 2, 1, 3)` are the parts of `x`, each of them transposed: so rotations are in front of that."""
+    (x, *cuts), outputs = step.args, step.outputs
+    turned = rewriting.producers.step(x, "jnp.transpose")
+    if turned is None or turned.args[1:] != (HEADS_BEHIND,) or not isinstance(turned.args[0], Variable):
+        return
+    axis = HEADS_BEHIND[step.kwargs.get("axis", 0) % 4]
+    parts = tuple(Variable(tuple(part.shape[at] for at in HEADS_BEHIND), part.dtype, part.hint) for part in outputs)
+    rewriting.add(Step("call", step.name, (turned.args[0], *cuts), {"axis": axis}, parts, step.node))
+    for part, whole in zip(parts, outputs, strict=True):
+        moved = Step("call", "jnp.transpose", (part, HEADS_BEHIND), {}, Variable(whole.shape, whole.dtype), step.node)
+        rewriting.same[whole] = rewriting.add(moved)
 
 
 @AS_WRITTEN.on("nn.softmax")

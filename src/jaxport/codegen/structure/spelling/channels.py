@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxport.codegen.rewriting.producers import Producers
+from jaxport.codegen.rewriting.producers import Producers, as_tuple, index_of
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import sizes_as_written
@@ -74,7 +74,7 @@ def _is_kernel(kernel: Variable, rewriting: StepRewriting) -> bool:
 def transposed(value: Variable, order: Sequence[int], like: Step, rewriting: StepRewriting) -> Variable:
     """Return a value with its axes in another order."""
     result = Variable(tuple(value.shape[axis] for axis in order), value.dtype)
-    return rewriting.add(Step("call", "jnp.transpose", (value, tuple(order)), {}, result, like.node))
+    return rewriting.call(like, "jnp.transpose", (value, tuple(order)), result)
 
 
 def _transposed_after(
@@ -86,7 +86,7 @@ def _transposed_after(
 ) -> Step:
     """Return the transpose of what a step computes of values that are not transposed."""
     shape = [step.outputs.shape[order.index(axis)] for axis in range(len(order))]
-    return in_place(step, "jnp.transpose", rewriting.made(step, step.form, step.name, args, shape, **options), order)
+    return in_place(step, "jnp.transpose", rewriting.call(step, step.name, args, shape, step.form, **options), order)
 
 
 @CHANNELS_LAST.on("jnp.transpose")
@@ -130,15 +130,13 @@ def together(step: Step, rewriting: StepRewriting) -> Step | None:
 def part(step: Step, rewriting: StepRewriting) -> Step | None:
     """`x.transpose(0, 2, 1)[:, :, 1:]` is `x[:, 1:].transpose(0, 2, 1)`."""
     moved = _moved(step.args[0], rewriting.producers) if step.form == "index" else None
-    index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
+    index = as_tuple(step.args[1])
     if moved is None or not all(isinstance(cut, slice) for cut in index):
         return None
     x, order = moved.args
     cuts = [*index, *[slice(None)] * (len(order) - len(index))]
-    parts = [cuts[order.index(axis)] for axis in range(len(order))]
-    while len(parts) > 1 and parts[-1] == slice(None):
-        parts.pop()
-    return _transposed_after(step, order, (x, tuple(parts) if len(parts) > 1 else parts[0]), rewriting)
+    parts = index_of(*(cuts[order.index(axis)] for axis in range(len(order))))
+    return _transposed_after(step, order, (x, parts), rewriting)
 
 
 @CHANNELS_LAST.on("jnp.mean", "jnp.sum", "jnp.max", "jnp.min")
@@ -150,7 +148,7 @@ def reduction(step: Step, rewriting: StepRewriting) -> Step | None:
     if moved is None or step.kwargs.keys() != {"axis"} or not isinstance(axes, int | tuple):
         return None
     x, order = moved.args
-    places = [order[axis % len(order)] for axis in (axes if isinstance(axes, tuple) else (axes,))]
+    places = [order[axis % len(order)] for axis in as_tuple(axes)]
     kept = [axis for axis in order if axis not in places]
     if kept != sorted(kept):
         return None

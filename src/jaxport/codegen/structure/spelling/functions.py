@@ -1,6 +1,6 @@
 """JAX's functions that an export spells out, because ONNX has other operators.
 
-r = fmod(x, 3); where((r < 0) & ~(r == 0), r + 3, r)                   →   x % 3
+r = fmod(x, 3); where((r < 0) & (r != 0), r + 3, r)                   →   x % 3
 take_along_axis(x, top_k(-where(isnan(x), inf, x), n)[1], axis=1)      →   sort(x, axis=1)
 where(arange(n)[:, None] >= arange(m), x, 0)                           →   tril(x)
 """
@@ -12,15 +12,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxport.codegen.rewriting.known import diagonal_of
+from jaxport.codegen.rewriting.known import diagonal_of, triangle_of
 from jaxport.codegen.rewriting.patterns import bindings, pattern, view
-from jaxport.codegen.rewriting.producers import Producers, axes_of, is_like, is_number, number
+from jaxport.codegen.rewriting.producers import (
+    Producers,
+    as_tuple,
+    axes_of,
+    bounds,
+    index_of,
+    is_like,
+    is_number,
+    number,
+)
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs.dim_text import parse
+
+__all__ = ["are_bounds", "is_computed"]
 
 # Order
 
@@ -34,6 +45,12 @@ def key(value: RuntimeValue, producers: Producers) -> RuntimeValue:
     for text in (ONE_ZERO, "jnp.where(jnp.isnan(x), inf, x)"):
         value = _inside(text, value, producers)
     return value
+
+
+@view
+def with_signs_of_zeros(value: RuntimeValue, producers: Producers) -> RuntimeValue:
+    """Return elements before their zeros got one sign."""
+    return _inside(ONE_ZERO, value, producers)
 
 
 def _inside(text: str, value: RuntimeValue, producers: Producers) -> RuntimeValue:
@@ -51,9 +68,9 @@ def ordered(step: Step, rewriting: StepRewriting) -> None:
     source = key(inverse.args[0], rewriting.producers)
     if not isinstance(source, Variable) or source.shape != values.shape:
         return
-    order = rewriting.add(Step("call", "jnp.argsort", (source,), {"axis": axis}, _like(indices), step.node))
-    ascending = rewriting.add(Step("call", "jnp.sort", (source,), {"axis": axis}, _like(values), step.node))
-    descending = rewriting.add(Step(inverse.form, inverse.name, (ascending,), {}, _like(values), step.node))
+    order = rewriting.call(step, "jnp.argsort", (source,), _like(indices), axis=axis)
+    ascending = rewriting.call(step, "jnp.sort", (source,), _like(values), axis=axis)
+    descending = rewriting.call(step, inverse.name, (ascending,), _like(values), inverse.form)
     rewriting.same |= {indices: order, values: descending}
 
 
@@ -65,8 +82,8 @@ def with_nan(step: Step, rewriting: StepRewriting) -> None:
     if not isinstance(x, Variable) or not is_like(x, step.args[0]):
         return
     is_zero, one_zero = Variable(x.shape, np.dtype(bool)), _like(x)
-    rewriting.add(Step("operator", "==", (x, 0), {}, is_zero, step.node))
-    rewriting.add(Step("call", "jnp.where", (is_zero, 0, x), {}, one_zero, step.node))
+    rewriting.call(step, "==", (x, 0), is_zero, "operator")
+    rewriting.call(step, "jnp.where", (is_zero, 0, x), one_zero)
     outputs = tuple(map(_like, step.outputs))
     rewriting.add(Step("call", step.name, (one_zero, *step.args[1:]), step.kwargs, outputs, step.node))
     rewriting.same |= dict(zip(step.outputs, outputs, strict=True))
@@ -92,7 +109,7 @@ def _is_middle(x: RuntimeValue, axis: int, i: RuntimeValue, j: RuntimeValue) -> 
 
 def _place(index: RuntimeValue, axis: int) -> int:
     """Return the number in an index that takes one element of an axis, and all of those before; -1 of any other one."""
-    parts = index if isinstance(index, tuple) else (index,)
+    parts = as_tuple(index)
     is_plain = len(parts) == axis + 1 and all(part == slice(None) for part in parts[:-1]) and type(parts[-1]) is int
     return parts[-1] if is_plain else -1
 
@@ -101,15 +118,10 @@ _SORTED = "(s := jnp.sort(jnp.where(jnp.expand_dims(jnp.any(jnp.isnan(x), axis=a
 AS_WRITTEN.rewrite(f"({_SORTED}[i] + s[j]) * 0.5", "jnp.median(x, axis=axis)", when=_is_middle)
 
 
-@AS_WRITTEN.on("jnp.take_along_axis")
-def greatest(step: Step, rewriting: StepRewriting) -> RuntimeValue:
-    """`take_along_axis(x, top_k(x, k, axis=1)[1], axis=1)` is `top_k(x, k, axis=1)[0]`."""
-    (x, indices), axis = step.args[:2], step.kwargs.get("axis")
-    made, place = rewriting.producers.parts.get(indices, (None, 0)) if isinstance(indices, Variable) else (None, 0)
-    if made is None or made.name != "lax.top_k" or place != 1 or made.kwargs.get("axis", -1) != axis:
-        return None
-    return made.outputs[0] if _inside(ONE_ZERO, made.args[0], rewriting.producers) is x else None
-
+AS_WRITTEN.rewrite(
+    "jnp.take_along_axis(x, (top := lax.top_k(with_signs_of_zeros(x), _, **options))[1], axis=axis)", "values",
+    when=lambda options, axis: options.get("axis", -1) == axis, values=lambda top: top.outputs[0],
+)  # fmt: skip
 
 # Division of floats, with the signs of Python's
 
@@ -119,10 +131,10 @@ def _is_positive(c: RuntimeValue) -> bool:
     return found is not None and 0 < found < math.inf
 
 
-for _negative in ("(r < 0) & ~(r == 0)", "~(r == 0) & ~(jnp.sign(r) == 1)"):
+for _negative in ("(r < 0) & (r != 0)", "(r != 0) & (jnp.sign(r) != 1)"):
     AS_WRITTEN.rewrite(f"jnp.where({_negative}, r + c, (r := jnp.fmod(x, c)))", "x % c",
                        when=lambda x, c, out: is_like(x, out) and _is_positive(c))  # fmt: skip
-for _unequal in ("~((r < 0) == (y < 0)) & ~(r == 0)", "~(r == 0) & ~(jnp.sign(y) == jnp.sign(r))"):
+for _unequal in ("((r < 0) != (y < 0)) & (r != 0)", "(r != 0) & (jnp.sign(y) != jnp.sign(r))"):
     AS_WRITTEN.rewrite(f"jnp.where({_unequal}, r + y, (r := jnp.fmod(x, y)))", "x % y", when=is_like)
 AS_WRITTEN.rewrite(
     "jnp.where(x < 0, -(size := jnp.where(m - f >= 0.5, f + 1, (f := jnp.floor((m := jnp.abs(x)))))), size)",
@@ -130,17 +142,59 @@ AS_WRITTEN.rewrite(
     when=is_like,
 )
 AS_WRITTEN.rewrite(
-    "lax.round(jnp.where(~(r == 0) & ~(jnp.sign(r) == 1), q - 1, (q := (x - (r := jnp.fmod(x, c))) / c)))", "x // c",
+    "lax.round(jnp.where((r != 0) & (jnp.sign(r) != 1), q - 1, (q := (x - (r := jnp.fmod(x, c))) / c)))", "x // c",
     when=lambda x, c, out: is_like(x, out) and _is_positive(c),
 )  # fmt: skip
 AS_WRITTEN.rewrite(
-    "lax.round(jnp.where(~(r == 0) & ~(jnp.sign(y) == jnp.sign(r)), q - 1, (q := jnp.where(y == 0, x, x - (r := jnp.fmod(x, y))) / y)))",
+    "lax.round(jnp.where((r != 0) & (jnp.sign(y) != jnp.sign(r)), q - 1, (q := jnp.where(y == 0, x, x - (r := jnp.fmod(x, y))) / y)))",
     "x // y", when=is_like,
+)  # fmt: skip
+
+# Division of integers, whose divisors exports keep from zero and from -1: by zero, `x % y` is 0, as modulo 1
+
+AS_WRITTEN.rewrite(
+    "jnp.where((none := (n == 0)), x, x % jnp.where(none | (n == -1), 1, (n := jnp.where(y == 0, 1, y))))", "x % y",
+    when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
+)  # fmt: skip
+AS_WRITTEN.rewrite(  # not `x // y`, which is 0 for NumPy's arrays where `y` is
+    "jnp.where((jnp.sign(x) != jnp.sign(y)) & (jnp.where((none := (y == 0)), x, x - whole * n) != 0), q - 1, (q := jnp.where(none, -1,"
+    " jnp.where((minus := (y == -1)), -x, (whole := helper.quotient(x, (n := jnp.where(none | minus, 1, y))))))))",
+    "jnp.floor_divide(x, y)", when=lambda x, y, out: is_like(x, out) and is_like(y, out) and out.dtype.kind == "i",
 )  # fmt: skip
 
 # Elementwise functions
 
+AS_WRITTEN.rewrite(
+    "x * jnp.where((rounded := (s == 1) | (s == inf)), 1, jnp.log((s := x + 1)) / jnp.where(rounded, 1, s - 1))", "jnp.log1p(x)",
+    when=is_single,
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where(jnp.isnan((d := x - y)), x + y, jnp.maximum(x, y) + jnp.log1p(jnp.exp(-jnp.abs(d))))", "jnp.logaddexp(x, y)",
+    when=is_single,
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where(((a := jnp.abs(x)) == inf) | ((b := jnp.abs(y)) == inf), inf, jnp.where((none := (most == 0)), most,"
+    " most * jnp.sqrt((r := jnp.minimum(a, b) / jnp.where(none, 1, (most := jnp.maximum(a, b)))) * r + 1)))",
+    "jnp.hypot(x, y)", when=is_single,
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where((zero := (x == 0)), p * 0 + 1, jnp.sin(c) / (c := jnp.where(zero, 1, (p := x * pi))))", "jnp.sinc(x)",
+    when=lambda pi, out: is_single(out) and _is_rounded(pi, math.pi),
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where(jnp.isnan(x) | jnp.isnan(y), nan, jnp.where((y < 0) | (1 / y < 0), -v, (v := jnp.where((x < 0) | (1 / x < 0), pi - u,"
+    " (u := jnp.where((a := jnp.abs(y)) > (b := jnp.abs(x)), half - t, (t := jnp.arctan(jnp.where(jnp.abs(least) == inf, 1,"
+    " (least := jnp.minimum(a, b)) / jnp.where(most == 0, 1, (most := jnp.maximum(a, b))))))))))))",
+    "jnp.arctan2(y, x)", when=lambda pi, half, out: is_single(out) and _is_rounded(pi, math.pi) and _is_rounded(half, math.pi / 2),
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.where((inner := ((a := jnp.abs(x)) > 0) & (a < inf)), jnp.sign(x) * ((e := jnp.exp(jnp.log(c) / 3))"
+    " - (e - (c := jnp.where(inner, a, 1)) / (e * e)) / 3), x)", "jnp.cbrt(x)",
+    when=lambda x, out: is_like(x, out) and is_single(out),
+)  # fmt: skip
 AS_WRITTEN.rewrite("-nn.softplus(-x)", "nn.log_sigmoid(x)")
+AS_WRITTEN.rewrite("jnp.minimum(high, jnp.maximum(low, x))", "jnp.clip(x, low, high)",
+                   when=lambda x, low, high, out: is_like(x, out) and out.dtype.kind == "i" and None not in (number(low), number(high)))  # fmt: skip
 AS_WRITTEN.rewrite("jnp.clip(x, 0, 6)", "nn.relu6(x)", when=is_like)
 AS_WRITTEN.rewrite("jnp.where(x > 1, 1, jnp.where(x < -1, -1, x))", "nn.hard_tanh(x)", when=is_like)
 AS_WRITTEN.rewrite("nn.elu(x, 1)", "nn.elu(x)")
@@ -163,21 +217,7 @@ def _is_rounded(value: RuntimeValue, wanted: float) -> bool:
     return found is not None and np.float32(found) == np.float32(wanted)
 
 
-@AS_WRITTEN.on("*")
-def gated_half(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`a * nn.sigmoid(b)`, with `a, b = split(x, 2, axis=1)`, is `nn.glu(x, axis=1)`."""
-    parts = rewriting.producers.parts
-    for one, other in (step.args, step.args[::-1]) if len(step.args) == 2 else ():
-        gate = rewriting.producers.step(other, "nn.sigmoid")
-        other = gate.args[0] if gate is not None else None
-        if not isinstance(one, Variable) or not isinstance(other, Variable) or not {one, other} <= parts.keys():
-            continue
-        (split, first), (again, second) = parts[one], parts[other]
-        is_halved = split.name == "jnp.split" and split is again and is_number(split.args[1], 2)
-        if is_halved and (first, second) == (0, 1):
-            return in_place(step, "nn.glu", split.args[0], axis=split.kwargs.get("axis", 0))
-    return None
-
+AS_WRITTEN.rewrite("(halves := jnp.split(x, 2, axis=axis))[0] * nn.sigmoid(halves[1])", "nn.glu(x, axis=axis)")
 
 # Reductions
 
@@ -185,8 +225,8 @@ AS_WRITTEN.rewrite(
     "jnp.log(jnp.sum(jnp.exp(x - most), axis=axes, keepdims=True)) + (most := jnp.max(x, axis=axes, keepdims=True))",
     "nn.logsumexp(x, axis=axes, keepdims=True)",
 )
-AS_WRITTEN.rewrite("jnp.sqrt(jnp.sum(x * x, axis=axis, **options))", "jnp.linalg.norm(x, axis=axis, **options)",
-                   when=lambda x, axis: isinstance(axis, int) and x.dtype == np.float32)  # fmt: skip
+AS_WRITTEN.rewrite("jnp.sqrt(jnp.sum(x * x, axis=axes, **options))", "jnp.linalg.norm(x, axis=axis, **options)", when=is_single,
+                   axis=lambda axes: axes[0] if isinstance(axes, tuple) and len(axes) == 1 else axes if isinstance(axes, int) else None)  # fmt: skip
 for _name in ("jnp.argmax", "jnp.argmin", "jnp.prod"):
     AS_WRITTEN.rewrite(f"{_name}(x, keepdims=False, **options)", f"{_name}(x, **options)")
 AS_WRITTEN.rewrite("jnp.mean((d := x - jnp.mean(x, axis=whole, keepdims=True)) * d, axis=axes)", "jnp.var(x, axis=axes)",
@@ -196,7 +236,7 @@ AS_WRITTEN.rewrite("jnp.sqrt(jnp.var(x, axis=axes))", "jnp.std(x, axis=axes)")
 # Lookups
 
 
-def _are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
+def are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
     """Whether indices between two numbers are those of an axis, counted from either end."""
     return isinstance(size, int) and is_number(low, -size) and is_number(high, size - 1)
 
@@ -204,80 +244,58 @@ def _are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
 AS_WRITTEN.rewrite(
     "jnp.where(i == at, jnp.take_along_axis(x, (at := jnp.clip(i, low, high)), axis=axis), nan)", "jnp.take_along_axis(x, i, axis=axis)",
     when=lambda x, i, low, high, axis, out: isinstance(x, Variable) and isinstance(i, Variable) and i.shape == out.shape
-    and out.dtype == np.float32 and _are_bounds(low, high, x.shape[axis]),
+    and out.dtype == np.float32 and are_bounds(low, high, x.shape[axis]),
 )  # fmt: skip
 
 
-def _is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
+def is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
+    """Whether a value is the result of a step, and so an array of JAX."""
     return isinstance(x, Variable) and (x in rewriting.producers.made or x in rewriting.producers.parts)
 
 
-@AS_WRITTEN.on("jnp.take")
-def element(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`take(x, clip(i, -n, n - 1), axis=1)` is `x[:, i]`, which JAX bounds itself; of a parameter, it is an embedding.
+def _bounded(
+    x: RuntimeValue, i: RuntimeValue, low: RuntimeValue, high: RuntimeValue, axis: int, rewriting: StepRewriting
+) -> RuntimeValue:
+    """Return the index of elements along an axis, which JAX bounds itself; of a parameter, it is an embedding.
 
     NumPy, whose arrays inputs may be, refuses indices that are outside.
     """
-    text = "jnp.take(x, jnp.clip(i, low, high), axis=axis)"
-    found = next(bindings(pattern(text), step, rewriting.producers), None)
-    if found is None or not _is_computed(x := found["x"], rewriting):
+    if not is_computed(x, rewriting) or not isinstance(i, Variable) or np.dtype(i.dtype).kind != "i":
         return None
-    axis, i = found["axis"] % len(x.shape), found["i"]
-    if (
-        not isinstance(i, Variable)
-        or np.dtype(i.dtype).kind != "i"
-        or not _are_bounds(found["low"], found["high"], x.shape[axis])
-    ):
+    return index_of(*[slice(None)] * (axis % len(x.shape)), i) if are_bounds(low, high, x.shape[axis]) else None
+
+
+AS_WRITTEN.rewrite("jnp.take(x, jnp.clip(i, low, high), axis=axis)", "x[index]", index=_bounded)
+
+
+def _rows(x: RuntimeValue, at: Variable, i: RuntimeValue, step: Step, rewriting: StepRewriting) -> RuntimeValue:
+    """Return the positions of rows, of which each has an index."""
+    if not is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
         return None
-    return in_place(step, "", x, (*(slice(None),) * axis, i) if axis else i, form="index")
+    return rewriting.call(step, "jnp.arange", (x.shape[0],), Variable((x.shape[0],), np.dtype(np.int32)))
 
 
-@AS_WRITTEN.on("helper.gather_nd")
-def element_of_each_row(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`gather_nd(x, expand_dims(i, 1), 1)`, one index for each row, is `x[arange(n), i]`."""
-    x, at, batch = step.args
-    added = rewriting.producers.step(at, "jnp.expand_dims")
-    i = added.args[0] if added is not None else None
-    if batch != 1 or not _is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
-        return None
-    bounded = rewriting.producers.step(i, "jnp.clip")
-    inner, low, high = bounded.args if bounded is not None and len(bounded.args) == 3 else (None, None, None)
-    if isinstance(inner, Variable) and _are_bounds(low, high, x.shape[1]):
-        i = inner
-    rows = Variable((x.shape[0],), np.dtype(np.int32))
-    positions = rewriting.add(Step("call", "jnp.arange", (x.shape[0],), {}, rows, step.node))
-    return in_place(step, "", x, (positions, i), form="index")
+AS_WRITTEN.rewrite("helper.gather_nd(x, (at := jnp.expand_dims(jnp.clip(i, low, high), _)), 1)", "x[rows, i]", rows=_rows,
+                   when=lambda x, low, high: are_bounds(low, high, x.shape[1]))  # fmt: skip
+AS_WRITTEN.rewrite("helper.gather_nd(x, (at := jnp.expand_dims(i, _)), 1)", "x[rows, i]", rows=_rows)
 
 
-def _classes(i: RuntimeValue, counted: RuntimeValue, out: Variable) -> tuple[int, int] | None:
-    """Return how many numbers indices are compared with, and the axis of these; None if they are not 0, 1, 2 …"""
+def _of_classes(i: RuntimeValue, counted: RuntimeValue, out: Variable) -> dict[str, RuntimeValue] | None:
+    """Return the axis and the type of vectors that say which of 0, 1, 2 … an index is; None if it is compared with others."""
     if not isinstance(counted, HostValue) or counted.symbolic or counted.dtype.kind not in "iu" or counted.size < 2:
         return None
     axis = next((at for at, size in enumerate(counted.shape) if size > 1), 0) + len(out.shape) - counted.ndim
     is_counted = counted.size == out.shape[axis] and np.array_equal(counted.data.ravel(), np.arange(counted.size))
-    is_spread = (
-        isinstance(i, Variable)
-        and np.dtype(i.dtype).kind in "iu"
-        and out.shape == (*i.shape[:axis], counted.size, *i.shape[axis:])
-    )
-    return (counted.size, axis) if is_counted and is_spread else None
+    if not is_counted or not isinstance(i, Variable) or np.dtype(i.dtype).kind not in "iu":
+        return None
+    if out.shape != (*i.shape[:axis], counted.size, *i.shape[axis:]) or np.dtype(out.dtype).kind not in "iuf":
+        return None
+    return ({} if axis == len(out.shape) - 1 else {"axis": axis}) | {"dtype": np.dtype(out.dtype)}
 
 
-@AS_WRITTEN.on("astype")
-def one_hot(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`(expand_dims(i, 1) == array([[0, 1, 2]])).astype(float32)` is `nn.one_hot(i, 3, dtype=float32)`."""
-    compared, out = rewriting.producers.step(step.args[0], "=="), step.outputs
-    for one, counted in (compared.args, compared.args[::-1]) if compared is not None else ():
-        added = rewriting.producers.step(one, "jnp.expand_dims", "jnp.reshape")
-        for i in (one, *(added.args[:1] if added is not None else ())):
-            found = _classes(i, counted, out)
-            if found is None or np.dtype(out.dtype).kind not in "iuf":
-                continue
-            count, axis = found
-            options: dict[str, RuntimeValue] = {} if axis == len(out.shape) - 1 else {"axis": axis}
-            options["dtype"] = np.dtype(out.dtype)
-            return Step("call", "nn.one_hot", (i, count), options, out, step.node)
-    return None
+for _index in ("i", "jnp.expand_dims(i, _)", "jnp.reshape(i, _)"):
+    AS_WRITTEN.rewrite(f"({_index} == counted).astype(_)", "nn.one_hot(i, count, **options)", options=_of_classes,
+                       count=lambda counted: counted.size if isinstance(counted, HostValue) else None)  # fmt: skip
 
 
 # Axes
@@ -295,29 +313,24 @@ def _turned(begin: RuntimeValue, size: Dim) -> int | None:
     return -sign * first.value if first.form == "number" else None
 
 
-def _rolled(
-    x: RuntimeValue, behind: RuntimeValue, before: RuntimeValue, options: dict[str, RuntimeValue]
-) -> int | None:
-    axis = options.get("axis", 0) % len(x.shape) if isinstance(x, Variable) else 0
-    cuts = [index if isinstance(index, tuple) else (index,) for index in (behind, before)]
-    if any(len(cut) != axis + 1 or any(part != slice(None) for part in cut[:-1]) for cut in cuts):
+def _shift(x: Variable, behind: RuntimeValue, before: RuntimeValue, options: dict[str, RuntimeValue]) -> int | None:
+    """Return by how many places elements are moved if the part behind a place is put before the others."""
+    axis = options.get("axis", 0) % len(x.shape)
+    size = x.shape[axis]
+    if isinstance(size, int):
+        cut, end = bounds(behind, axis, size) or (0, 0)
+        return min(-cut, size - cut, key=abs) if end == size and bounds(before, axis, size) == (0, cut) else None
+    (*others, first), (*more, second) = as_tuple(behind), as_tuple(before)
+    if [*others, *more] != [slice(None)] * 2 * axis or not isinstance(first, slice) or not isinstance(second, slice):
         return None
-    (first, second) = (cut[-1] for cut in cuts)
-    if (
-        not isinstance(first, slice)
-        or not isinstance(second, slice)
-        or not is_dim(first.start)
-        or not is_dim(second.stop)
-    ):
-        return None
-    is_whole = first.stop is None and second.start is None and first.step is None and second.step is None
-    return _turned(first.start, x.shape[axis]) if is_whole and bool(first.start == second.stop) else None
+    begin, is_whole = first.start, (first.stop, first.step, second.start, second.step) == (None,) * 4
+    return _turned(begin, size) if is_whole and is_dim(second.stop) and bool(begin == second.stop) else None
 
 
 AS_WRITTEN.rewrite(
     "jnp.concatenate([x[behind], x[before]], **options)", "jnp.roll(x, shift, axis=axis)",
     when=lambda x, out: isinstance(x, Variable) and len(x.shape) == len(out.shape),
-    axis=lambda options, out: options.get("axis", 0) % len(out.shape), shift=_rolled,
+    axis=lambda options, out: options.get("axis", 0) % len(out.shape), shift=_shift,
 )  # fmt: skip
 
 
@@ -342,11 +355,35 @@ def _are_sizes(one: Sequence[Dim], other: Sequence[Dim]) -> bool:
     return len(one) == len(other) and all(bool(a == b) for a, b in zip(one, other, strict=True))
 
 
+@AS_WRITTEN.on("jnp.reshape")
+def tiled(step: Step, rewriting: StepRewriting) -> Step | None:
+    """`broadcast_to(x, (3, n, m)).reshape(3 * n, m)`, of one `x` of shape `(1, n, m)`, is `tile(squeeze(x, 0), (3, 1))`."""
+    spread = rewriting.producers.step(step.args[0], "jnp.broadcast_to")
+    x, out = spread.args[0] if spread is not None else None, step.outputs.shape
+    if spread is None or not isinstance(x, Variable | HostValue) or not 1 < len(x.shape) == len(spread.outputs.shape):
+        return None
+    (times, rows, *rest), (one, *own) = spread.outputs.shape, x.shape
+    if one != 1 or times == 1 or rows == 1 or not _are_sizes([rows, *rest], own) or not out:
+        return None
+    if not _are_sizes([times * rows, *_several(rest)], [out[0], *_several(out[1:])]):
+        return None
+    shape = (rows, *out[1:])
+    if isinstance(x, Variable):
+        part = rewriting.call(step, "jnp.reshape", (x, [*shape]), shape)
+    else:
+        part = HostValue(x.data.reshape(shape), x.dtype, x.name)
+    return in_place(step, "jnp.tile", part, (times, *[1] * len(shape[1:])))
+
+
+def _several(shape: Sequence[Dim]) -> list[Dim]:
+    return [size for size in shape if not isinstance(size, int) or size != 1]
+
+
 @AS_WRITTEN.on("jnp.where")
 def triangle(step: Step, rewriting: StepRewriting) -> Step | None:
     """`where(arange(n)[:, None] >= arange(m), x, 0)` is `tril(x)`, and the other way around `triu(x, 1)`."""
     condition, *choices = step.args
-    if len(step.args) != 3 or not isinstance(condition, Variable) or len(step.outputs.shape) < 2:
+    if len(step.args) != 3 or not isinstance(condition, Variable | HostValue) or len(step.outputs.shape) < 2:
         return None
     for place, x in enumerate(choices):
         zero = choices[1 - place]
@@ -361,6 +398,13 @@ def triangle(step: Step, rewriting: StepRewriting) -> Step | None:
             is_upper, last = not is_upper, (last - 1 if is_upper else last + 1)
         return in_place(step, "jnp.triu" if is_upper else "jnp.tril", x, *([last] if last else []))
     return None
+
+
+AS_WRITTEN.rewrite(
+    "jnp.where(upper, x, y)", "jnp.where(lower, y, x)",
+    lower=lambda upper: HostValue(~upper.data, name=upper.name) if isinstance(upper, HostValue) and (triangle_of(upper) or [False])[0]
+    and upper.dtype == bool else None,
+)  # fmt: skip
 
 
 def _moves_inside(

@@ -12,7 +12,7 @@ import math
 from typing import NamedTuple
 
 from jaxport.codegen.rewriting.patterns import bindings, pattern
-from jaxport.codegen.rewriting.producers import Producers, number
+from jaxport.codegen.rewriting.producers import Producers, as_tuple, number
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.channels import CHANNELS_LAST, transposed
@@ -65,8 +65,8 @@ def with_channels_last(step: Step, rewriting: StepRewriting) -> Step | None:
     rank = len(found.x.shape)
     x = transposed(found.x, (0, *range(2, rank), 1), step, rewriting)
     normal = rewriting.call(step, "helper.group_norm", (x, found.groups, found.epsilon), x.shape)
-    scaled = rewriting.made(step, "operator", "*", (normal, scale), x.shape)
-    y = rewriting.made(step, "operator", "+", (scaled, shift), x.shape)
+    scaled = rewriting.call(step, "*", (normal, scale), x.shape, "operator")
+    y = rewriting.call(step, "+", (scaled, shift), x.shape, "operator")
     return in_place(step, "jnp.transpose", y, (0, rank - 1, *range(1, rank - 1)))
 
 
@@ -88,13 +88,18 @@ def _standardized(normal: RuntimeValue, out: Variable, producers: Producers) -> 
     spatial, channels = tuple(range(2, len(out.shape))), out.shape[1]
     for bound in bindings(pattern(CENTERED), normal, producers):
         x, epsilon = bound["x"], number(bound["epsilon"])
-        if _axes(bound["axes"]) == spatial and epsilon is not None and isinstance(x, Variable) and x.shape == out.shape:
+        if (
+            as_tuple(bound["axes"]) == spatial
+            and epsilon is not None
+            and isinstance(x, Variable)
+            and x.shape == out.shape
+        ):
             return x, int(channels), epsilon
     for bound in bindings(pattern(f"jnp.reshape({CENTERED}, _)"), normal, producers):
         rows, epsilon, grouped = bound["x"], number(bound["epsilon"]), producers.step(bound["x"], "jnp.reshape")
         x, (batch, groups, *others) = (None if grouped is None else grouped.args[0]), rows.shape
         is_grouped = (
-            _axes(bound["axes"]) == (2,) and len(others) == 1 and isinstance(groups, int) and not channels % groups
+            as_tuple(bound["axes"]) == (2,) and len(others) == 1 and isinstance(groups, int) and not channels % groups
         )
         if (
             is_grouped
@@ -105,10 +110,6 @@ def _standardized(normal: RuntimeValue, out: Variable, producers: Producers) -> 
         ):
             return x, groups, epsilon
     return None
-
-
-def _axes(axes: RuntimeValue) -> RuntimeValue:
-    return axes if isinstance(axes, tuple) else (axes,)
 
 
 def _is_per_channel(value: RuntimeValue, out: Variable, rewriting: StepRewriting) -> bool:
@@ -124,4 +125,4 @@ def _is_per_channel(value: RuntimeValue, out: Variable, rewriting: StepRewriting
 
 def _vector(value: Variable, like: Step, rewriting: StepRewriting) -> RuntimeValue:
     size = math.prod(value.shape)
-    return rewriting.add(Step("call", "jnp.reshape", (value, [size]), {}, Variable((size,), value.dtype), like.node))
+    return rewriting.call(like, "jnp.reshape", (value, [size]), Variable((size,), value.dtype))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.codegen.rewriting.patterns import view
-from jaxport.codegen.rewriting.producers import Producers, added_axes, axes_of, bounds
+from jaxport.codegen.rewriting.producers import Producers, added_axes, axes_of
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.importer.values.host import Dim, HostValue, RuntimeValue
@@ -87,9 +87,8 @@ def element(value: RuntimeValue, producers: Producers) -> RuntimeValue:
 
 def _lower_triangle(triangle: Variable, step: Step, rewriting: StepRewriting) -> RuntimeValue:
     shape = triangle.shape
-    output = Variable(shape, np.dtype(bool), "mask")
     sizes = shape if shape[0] is not shape[1] and shape[0] != shape[1] else shape[:1]
-    return rewriting.add(Step("call", "jnp.tri", tuple(sizes), {"dtype": np.dtype(bool)}, output, step.node))
+    return rewriting.call(step, "jnp.tri", tuple(sizes), Variable(shape, np.dtype(bool), "mask"), dtype=np.dtype(bool))
 
 
 AS_WRITTEN.rewrite("(triangle := jnp.tril(element(one), 0)) == 0", "~mask",
@@ -99,16 +98,17 @@ AS_WRITTEN.rewrite("(triangle := jnp.tril(element(one), 0)) == 0", "~mask",
 # Axes
 
 
-def _without(order: Sequence[int], axis: int) -> tuple[int, ...]:
-    return tuple(at - (at > axis) for at in order if at != axis)
+def _rest_of_order(a: RuntimeValue, order: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the order of the axes without those that were added before."""
+    added = axes_of(a, len(order))
+    kept = [axis for axis in range(len(order)) if axis not in (added or ())]
+    return None if added is None else tuple(kept.index(axis) for axis in order if axis in kept)
 
 
-def _rest_of_order(a: RuntimeValue, order: tuple[int, ...], axes: RuntimeValue) -> tuple[int, ...] | None:
-    """Return the order of the axes without one that was added, moved, and left out again."""
+def _are_left_out(a: RuntimeValue, order: tuple[int, ...], axes: RuntimeValue) -> bool:
+    """Whether the axes that were added are those that are left out, wherever they were moved."""
     added, left = axes_of(a, len(order)), axes_of(axes, len(order))
-    if added is None or left is None or len(added) != 1 or len(left) != 1 or order[left[0]] != added[0]:
-        return None
-    return _without(order, added[0])
+    return added is not None and left is not None and {order[axis] for axis in left} == {*added}
 
 
 def _all_added(a: RuntimeValue, b: RuntimeValue, out: Variable) -> tuple[int, ...] | None:
@@ -129,25 +129,13 @@ def _swapped(out: Variable, a: int = -2, b: int = -1) -> tuple[int, ...]:
 
 
 AS_WRITTEN.rewrite(
-    "jnp.squeeze(jnp.transpose(jnp.expand_dims(x, a), order), axes)", "jnp.transpose(x, rest)", rest=_rest_of_order
-)
-
-
-def _moved(
-    x: Variable, a: RuntimeValue, order: tuple[int, ...], step: Step, rewriting: StepRewriting
-) -> Variable | None:
-    """Return a transposed value without the axes of one element that were added before."""
-    added = axes_of(a, len(order))
-    if added is None or not isinstance(x, Variable):
-        return None
-    kept = [axis for axis in range(len(order)) if axis not in added]
-    rest = tuple(kept.index(axis) for axis in order if axis in kept)
-    return rewriting.call(step, "jnp.transpose", (x, rest), [x.shape[axis] for axis in rest])
-
-
+    "jnp.squeeze(jnp.transpose(jnp.expand_dims(x, a), order), axes)", "jnp.transpose(x, rest)",
+    when=_are_left_out, rest=_rest_of_order,
+)  # fmt: skip
 AS_WRITTEN.rewrite(
-    "jnp.reshape(jnp.transpose(jnp.expand_dims(x, a), order), shape)", "jnp.reshape(moved, shape)", moved=_moved
-)
+    "jnp.reshape(jnp.transpose(jnp.expand_dims(x, a), order), shape)", "jnp.reshape(jnp.transpose(x, rest), shape)",
+    when=lambda x: isinstance(x, Variable), rest=_rest_of_order,
+)  # fmt: skip
 AS_WRITTEN.rewrite("jnp.expand_dims(jnp.expand_dims(x, a), b)", "jnp.expand_dims(x, axes)", axes=_all_added)
 AS_WRITTEN.rewrite(
     "jnp.transpose(jnp.transpose(x, p), q)", "jnp.transpose(x, order)", order=lambda p, q: tuple(p[axis] for axis in q)
@@ -175,7 +163,6 @@ def _broadcasts_alone(x: RuntimeValue, axes: RuntimeValue, out: Variable) -> boo
 
 for _joined in ("jnp.logical_and", "jnp.logical_or"):
     AS_WRITTEN.rewrite(f"{_joined}(x, jnp.expand_dims(y, axes))", f"{_joined}(x, y)", when=_broadcasts_alone)
-    AS_WRITTEN.rewrite(f"{_joined}(jnp.expand_dims(y, axes), x)", f"{_joined}(y, x)", when=_broadcasts_alone)
 AS_WRITTEN.rewrite("jnp.swapaxes(x, a, b)", "jnp.transpose(x, order)", order=_swapped)
 AS_WRITTEN.rewrite("x.mT", "jnp.transpose(x, order)", order=_swapped)
 
@@ -194,20 +181,11 @@ AS_WRITTEN.rewrite(
 # Reshapes
 
 
-@AS_WRITTEN.on("jnp.reshape")
-def swapped_of_one(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`x.reshape(1, n, m).transpose(0, 2, 1).reshape(1, 1, m, n)` is `x.reshape(1, 1, n, m).transpose(0, 1, 3, 2)`."""
-    swapped = rewriting.producers.step(step.args[0], "jnp.transpose")
-    merged = rewriting.producers.step(swapped.args[0], "jnp.reshape") if swapped is not None else None
-    if swapped is None or merged is None or swapped.args[1:] != ((0, 2, 1),):
-        return None
-    x, to = merged.args[0], step.outputs.shape
-    rank, (rows, columns) = len(to), swapped.args[0].shape[1:]
-    if not isinstance(x, Variable) or rank < 3 or to[-2:] != (columns, rows):
-        return None
-    shape = (*to[:-2], rows, columns)
-    x = rewriting.call(step, "jnp.reshape", (x, list(shape)), shape)
-    return in_place(step, "jnp.transpose", x, (*range(rank - 2), rank - 1, rank - 2))
+AS_WRITTEN.rewrite(
+    "jnp.reshape(jnp.transpose((merged := jnp.reshape(x, _)), (0, 2, 1)), _)", "jnp.transpose(jnp.reshape(x, shape), order)",
+    when=lambda x, merged, out: isinstance(x, Variable) and len(out.shape) > 2 and out.shape[-2:] == (*merged.shape[:0:-1],),
+    shape=lambda merged, out: [*out.shape[:-2], *merged.shape[1:]], order=_swapped,
+)  # fmt: skip
 
 
 @AS_WRITTEN.on("jnp.reshape", "jnp.squeeze")
@@ -226,7 +204,10 @@ def squeezed_reduction(step: Step, rewriting: StepRewriting) -> Step | None:
     return Step(kept.form, kept.name, kept.args, options, step.outputs, step.node)
 
 
-AS_WRITTEN.rewrite("jnp.reshape(jnp.reshape(x, _), shape)", "jnp.reshape(x, shape)")
+for _view in ("jnp.reshape", "jnp.expand_dims", "jnp.squeeze"):
+    AS_WRITTEN.rewrite(
+        f"jnp.reshape({_view}(x, _), shape)", "jnp.reshape(x, shape)", when=lambda x: isinstance(x, Variable)
+    )
 
 
 def sizes_as_written(shape: Sequence[Dim]) -> list[Dim]:
@@ -267,45 +248,31 @@ def split_before(step: Step, rewriting: StepRewriting) -> Step | None:
     return in_place(step, "jnp.transpose", x, tuple(further))
 
 
-@AS_WRITTEN.on("jnp.transpose")
-def moved_there_and_back(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`x.transpose(0, 2, 1).reshape(n, a, b, m).transpose(0, 3, 1, 2)` is `x.reshape(n, m, a, b)`; so is the way back."""
-    shaped = rewriting.producers.step(step.args[0], "jnp.reshape")
-    moved = rewriting.producers.step(shaped.args[0], "jnp.transpose") if shaped is not None else None
-    if shaped is None or moved is None or len(moved.args) != 2 or len(step.args) != 2:
-        return None
-    before, after = moved.outputs.shape, shaped.outputs.shape
-    axes: list[tuple[tuple[int, ...], ...]] = [((axis,),) for axis in moved.args[1]]
-    if (place := _divided_axes(before, after)) is not None:
-        axis = moved.args[1][place]
-        axes[place : place + 1] = [((axis, 0),), ((axis, 1),)]
-    elif (place := _divided_axes(after, before)) is not None:
+def _come_back(p: tuple[int, ...], q: tuple[int, ...], before: Variable, after: Variable) -> bool:
+    """Whether axes, one of which is two between the transposes or beside them, are in their order again."""
+    axes: list[tuple[tuple[int, ...], ...]] = [((axis,),) for axis in p]
+    if (place := _divided_axes(before.shape, after.shape)) is not None:
+        axes[place : place + 1] = [((p[place], 0),), ((p[place], 1),)]
+    elif (place := _divided_axes(after.shape, before.shape)) is not None:
         axes[place : place + 2] = [axes[place] + axes[place + 1]]
     else:
-        return None
-    order = [part for axis in step.args[1] for part in axes[axis]]
-    if order != sorted(order):
-        return None
-    return in_place(step, "jnp.reshape", moved.args[0], sizes_as_written(step.outputs.shape))
-
-
-# Concatenations
-
-
-def _shift(x: RuntimeValue, behind: RuntimeValue, before: RuntimeValue, axis: int) -> int | None:
-    """Return by how many places elements are moved if the part behind a place is put before the others."""
-    size = x.shape[axis] if isinstance(x, Variable) else None
-    if not isinstance(size, int):
-        return None
-    cut, end = bounds(behind, axis, size) or (0, 0)
-    return min(-cut, size - cut, key=abs) if end == size and bounds(before, axis, size) == (0, cut) else None
+        return False
+    order = [part for axis in q for part in axes[axis]]
+    return order == sorted(order)
 
 
 AS_WRITTEN.rewrite(
-    "jnp.concatenate([x[behind], x[before]], **options)", "jnp.roll(x, shift, axis=axis)",
-    when=lambda x, out: len(x.shape) == len(out.shape), axis=lambda options, out: options.get("axis", 0) % len(out.shape),
-    shift=lambda x, behind, before, options, out: _shift(x, behind, before, options.get("axis", 0) % len(out.shape)),
+    "jnp.transpose((after := jnp.reshape((before := jnp.transpose(x, p)), _)), q)", "jnp.reshape(x, sizes)",
+    when=_come_back, sizes=lambda out: sizes_as_written(out.shape),
 )  # fmt: skip
+
+AS_WRITTEN.rewrite(
+    "jnp.roll(jnp.roll(x, i, axis=a), j, axis=b)", "jnp.roll(x, (i, j), axis=(a, b))",
+    when=lambda a, b: isinstance(a, int) and isinstance(b, int) and a != b,
+)  # fmt: skip
+
+
+# Concatenations
 
 
 @AS_WRITTEN.on("jnp.concatenate")
@@ -321,18 +288,3 @@ def stacked(step: Step, rewriting: StepRewriting) -> Step | None:
     if not all(isinstance(part, Variable) for part in parts):
         return None
     return in_place(step, "jnp.stack", parts, **({"axis": axis} if axis else {}))
-
-
-# Products
-
-
-@AS_WRITTEN.on("@")
-def scaled_product(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`(a * c) @ (b * d)` is `a @ b * (c * d)`, of activations."""
-    if not is_single(step.outputs) or not all(isinstance(arg, Variable) for arg in step.args):
-        return None
-    (a, c), (b, d) = map(rewriting.producers.scaled, step.args)
-    if c == 1 or d == 1 or len(step.outputs.shape) < 3:
-        return None
-    product = rewriting.made(step, "operator", "@", (a, b), step.outputs.shape)
-    return in_place(step, "*", product, HostValue(np.asarray(np.float32(c * d))), form="operator")

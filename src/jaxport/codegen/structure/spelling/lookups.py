@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import added_axes, axes_of, number
+from jaxport.codegen.rewriting.producers import added_axes, as_tuple, axes_of, index_of, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
@@ -51,14 +51,36 @@ def _index(x: RuntimeValue, at: RuntimeValue, axis: int | None) -> RuntimeValue:
         return None
     index, size = int(at.item()), x.shape[axis]
     inside = -size <= index < size if isinstance(size, int) else is_dim(size) and index in (0, -1)
-    return _along(axis % len(x.shape), index) if inside else None
-
-
-def _along(axis: int, index: RuntimeValue) -> RuntimeValue:
-    return (*(slice(None),) * axis, index) if axis else index
+    return index_of(*[slice(None)] * (axis % len(x.shape)), index) if inside else None
 
 
 AS_WRITTEN.rewrite("jnp.take(x, at, axis=axis)", "x[index]", index=_index)
+
+
+def _is_only_element(x: RuntimeValue, at: RuntimeValue, axis: int) -> bool:
+    """Whether an axis has one element, and one position in it is looked up, which has axes of its own."""
+    is_one = isinstance(at, HostValue) and at.ndim > 0 and at.size == 1
+    return is_one and isinstance(x, Variable) and type(x.shape[axis]) is int and x.shape[axis] == 1
+
+
+AS_WRITTEN.rewrite(
+    "jnp.take(x, (at := 0), axis=axis)",
+    "jnp.reshape(x, shape)",
+    when=_is_only_element,
+    shape=lambda out: list(out.shape),
+)
+
+
+def _rows(x: RuntimeValue, at: RuntimeValue) -> HostValue | None:
+    """Return known places along the first axis without the axis of one element that says so."""
+    size = x.shape[0] if isinstance(x, Variable) else None
+    if not isinstance(at, HostValue) or at.symbolic or at.shape[-1:] != (1,) or not isinstance(size, int):
+        return None
+    rows = at.data[..., 0]
+    return HostValue(rows, name=at.name) if bool((rows >= 0).all() and (rows < size).all()) else None
+
+
+AS_WRITTEN.rewrite("helper.gather_nd(x, at, 0)", "jnp.take(x, rows, axis=0)", rows=_rows)
 
 
 def _first_rows(x: RuntimeValue, at: RuntimeValue, step: Step, rewriting: StepRewriting) -> RuntimeValue:
@@ -77,11 +99,10 @@ def _first_rows(x: RuntimeValue, at: RuntimeValue, step: Step, rewriting: StepRe
         or not np.array_equal(at.data.ravel(), np.arange(at.size))
     ):
         return None
-    positions = Variable((at.size,), at.dtype)
-    indices = rewriting.add(Step("call", "jnp.arange", (at.size,), {}, positions, step.node))
+    indices = rewriting.call(step, "jnp.arange", (at.size,), Variable((at.size,), at.dtype))
     if at.ndim == 1:
         return indices
-    return rewriting.add(Step("call", "jnp.expand_dims", (indices, 0), {}, Variable(at.shape, at.dtype), step.node))
+    return rewriting.call(step, "jnp.expand_dims", (indices, 0), Variable(at.shape, at.dtype))
 
 
 AS_WRITTEN.rewrite("jnp.take(x, at, axis=0)", "jnp.take(x, indices, axis=0)", indices=_first_rows)
@@ -91,35 +112,27 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-@AS_WRITTEN.on("jnp.squeeze")
-def element_of_split(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`squeeze(split(x, 3, axis=1)[2], 1)` is `x[:, 2]`."""
-    part, axes = step.args if len(step.args) == 2 else (None, None)
-    if not isinstance(part, Variable) or not isinstance(axes, tuple) or len(axes) != 1:
-        return None
-    split, place = rewriting.producers.parts.get(part, (None, 0))
-    if split is None or split.name != "jnp.split":
-        return None
-    (x, _), rank = split.args, len(part.shape)
-    axis = axes[0] % rank
-    if not isinstance(x, Variable) or split.kwargs.get("axis", 0) % rank != axis:
-        return None
-    if any(one.shape[axis] != 1 for one in split.outputs):
-        return None
-    return in_place(step, "", x, _along(axis, place), form="index")
+def _of_split(split: Step, axis: int, place: int, axes: RuntimeValue, part: Variable) -> RuntimeValue:
+    """Return the index of an element of an axis that is split into its elements, and left out then."""
+    axis %= len(part.shape)
+    is_element = axes_of(axes, len(part.shape)) == [axis] and all(one.shape[axis] == 1 for one in split.outputs)
+    return index_of(*[slice(None)] * axis, place) if is_element else None
+
+
+AS_WRITTEN.rewrite("jnp.squeeze((part := (split := jnp.split(x, _, axis=axis))[place]), axes)", "x[index]", index=_of_split,
+                   when=lambda x: isinstance(x, Variable))  # fmt: skip
 
 
 def _joined(first: RuntimeValue, second: RuntimeValue) -> RuntimeValue:
     """Return the slices that one takes of what another one has taken, if they are along other axes."""
-    cuts, further = (list(index) if isinstance(index, tuple) else [index] for index in (first, second))
+    cuts, further = map(as_tuple, (first, second))
     if not all(isinstance(cut, slice) for cut in (*cuts, *further)):
         return None
     whole, length = slice(None), max(len(cuts), len(further))
     pairs = [*zip(*([*part, *[whole] * (length - len(part))] for part in (cuts, further)), strict=True)]
     if any(one != whole and other != whole for one, other in pairs):
         return None
-    chosen = tuple(one if other == whole else other for one, other in pairs)
-    return chosen if length > 1 else chosen[0]
+    return index_of(*(one if other == whole else other for one, other in pairs))
 
 
 AS_WRITTEN.rewrite("x[first][second]", "x[index]", index=_joined)
@@ -133,7 +146,7 @@ def part_of_transposed(step: Step, rewriting: StepRewriting) -> Step | None:
     moved = rewriting.producers.step(step.args[0], "jnp.transpose") if step.form == "index" else None
     if moved is None or len(moved.args) != 2 or not isinstance(moved.args[0], Variable):
         return None
-    index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
+    index = as_tuple(step.args[1])
     taken = [at for at, part in enumerate(index) if type(part) is int]
     if not taken or not all(type(part) is int or part == slice(None) for part in index):
         return None
@@ -141,32 +154,9 @@ def part_of_transposed(step: Step, rewriting: StepRewriting) -> Step | None:
     axes = {order[at]: index[at] for at in taken}
     kept = [axis for axis in range(len(order)) if axis not in axes]
     rest = tuple(kept.index(axis) for axis in order if axis in kept)
-    whole = tuple(axes.get(axis, slice(None)) for axis in range(max(axes) + 1))
-    part = rewriting.made(step, "index", "", (origin, _plain(whole)), [origin.shape[axis] for axis in kept])
+    whole = index_of(*(axes.get(axis, slice(None)) for axis in range(max(axes) + 1)))
+    part = rewriting.call(step, "", (origin, whole), [origin.shape[axis] for axis in kept], "index")
     return in_place(step, "jnp.transpose", part, rest)
-
-
-@AS_WRITTEN.on("jnp.squeeze")
-def element_of_part(step: Step, rewriting: StepRewriting) -> Step | None:
-    """`squeeze(x[:, 1:2], 1)` is `x[:, 1]`."""
-    part = rewriting.producers.step(step.args[0], "") if len(step.args) == 2 else None
-    axes = axes_of(step.args[1], len(step.args[0].shape)) if part is not None and part.form == "index" else None
-    if part is None or axes is None:
-        return None
-    x, cut = part.args[0], part.args[1] if isinstance(part.args[1], tuple) else (part.args[1],)
-    if (
-        not isinstance(x, Variable)
-        or not all(isinstance(one, slice) for one in cut)
-        or not {*axes} & {*range(len(cut))}
-    ):
-        return None
-    index: list[RuntimeValue] = [*cut, *[slice(None)] * (max(axes) + 1 - len(cut))]
-    for axis in axes:
-        size, one = x.shape[axis], index[axis]
-        if not isinstance(size, int) or not all(end is None or type(end) is int for end in (one.start, one.stop)):
-            return None
-        index[axis] = one.indices(size)[0]
-    return in_place(step, "", x, _plain(tuple(index)), form="index")
 
 
 @AS_WRITTEN.on("")
@@ -174,17 +164,15 @@ def part_of_expanded(step: Step, rewriting: StepRewriting) -> Step | RuntimeValu
     """`expand_dims(x, 1)[:, 0, :, 2:]` is `x[:, :, 2:]`; a first axis is that of the directions of a recurrent layer."""
     added = rewriting.producers.step(step.args[0], "jnp.expand_dims") if step.form == "index" else None
     axes = added_axes(added) if added is not None else None
-    index = step.args[1] if isinstance(step.args[1], tuple) else (step.args[1],)
+    index = as_tuple(step.args[1])
     if added is None or axes is None or 0 in axes or max(axes) >= len(index) or not isinstance(added.args[0], Variable):
         return None
     if not all(isinstance(part, slice) or type(part) is int for part in index):
         return None
     if any(type(index[axis]) is not int or index[axis] not in (0, -1) for axis in axes):
         return None
-    rest = [part for axis, part in enumerate(index) if axis not in axes]
-    while rest and rest[-1] == slice(None):
-        rest.pop()
-    return in_place(step, "", added.args[0], _plain(tuple(rest)), form="index") if rest else added.args[0]
+    rest = index_of(*(part for axis, part in enumerate(index) if axis not in axes))
+    return added.args[0] if rest is None else in_place(step, "", added.args[0], rest, form="index")
 
 
 @AS_WRITTEN.on("helper.scatter_nd")
@@ -229,11 +217,6 @@ def _written(step: Step) -> tuple[int, int, Variable] | None:
     if not is_inside or not isinstance(x, Variable) or not isinstance(part, Variable):
         return None
     return (begin, end, part) if part.shape == (end - begin, *rest) and part.dtype == x.dtype else None
-
-
-def _plain(index: tuple[RuntimeValue, ...]) -> RuntimeValue:
-    first, *others = index
-    return index if others else first
 
 
 def _times(

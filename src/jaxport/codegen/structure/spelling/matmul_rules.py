@@ -3,65 +3,67 @@
 Before and after:
 
     (x.reshape(-1, 64) @ w).reshape(batch, length, 32)   →   x @ w   of `x` of shape (batch, length, 64)
+    x @ w + residual + bias                              →   x @ w + bias + residual
 """
 
 from __future__ import annotations
 
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
-from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
-from jaxport.importer.values.host import RuntimeValue
-from jaxport.importer.values.recording import Step, Variable
-
-# `(x.reshape(-1, n) @ w + b).reshape(batch, length, m)` is `x @ w + b`
+from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
+from jaxport.importer.values.host import Dim, RuntimeValue
+from jaxport.importer.values.recording import Variable
 
 
-def _rows(
-    flat: Variable, x: RuntimeValue, kernel: RuntimeValue, out: Variable, rewriting: StepRewriting
-) -> RuntimeValue:
-    """Return what is multiplied with a matrix if its rows are not flattened before, and the result is not shaped after."""
-    rank, shape = len(flat.shape), out.shape
-    if not isinstance(x, Variable) or not isinstance(kernel, Variable) or len(kernel.shape) != 2 or rank != 2:
+def _shape_of_rows(flat: Variable, x: RuntimeValue, kernel: RuntimeValue, out: Variable) -> list[Dim] | None:
+    """Return the shape of what is multiplied with a matrix if its rows are not flattened before."""
+    is_matrix = isinstance(kernel, Variable) and len(kernel.shape) == len(flat.shape) == 2
+    if not isinstance(x, Variable) or not is_matrix or len(out.shape) < 3 or kernel.shape[-1] != out.shape[-1]:
         return None
-    if len(shape) < 3 or kernel.shape[-1] != shape[-1]:
-        return None
-    whole = (*shape[:-1], kernel.shape[0])
+    return [*out.shape[:-1], kernel.shape[0]]
+
+
+AS_WRITTEN.rewrite(
+    "jnp.reshape((flat := jnp.reshape(x, _)) @ kernel, _)", "(flat := jnp.reshape(x, shape)) @ kernel",
+    shape=_shape_of_rows,
+)  # fmt: skip
+AS_WRITTEN.rewrite(
+    "jnp.reshape((product := (flat := jnp.reshape(x, _)) @ kernel) + bias, _)", "(product := (flat := jnp.reshape(x, shape)) @ kernel) + bias",
+    when=lambda bias, out: isinstance(bias, Variable) and bias.shape == out.shape[-1:], shape=_shape_of_rows,
+)  # fmt: skip
+
+
+# SkipLayerNormalization adds the bias of the product before it behind the residual
+
+
+def _is_of_product(
+    bias: RuntimeValue,
+    product: Variable,
+    w: RuntimeValue,
+    residual: RuntimeValue,
+    out: Variable,
+    rewriting: StepRewriting,
+) -> bool:
     return (
-        x if x.shape == whole else rewriting.call(rewriting.producers.made[flat], "jnp.reshape", (x, [*whole]), whole)
+        is_single(out)
+        and isinstance(residual, Variable)
+        and isinstance(bias, Variable)
+        and {bias, w} <= set(rewriting.weights)
+        and product.shape == residual.shape == out.shape
+        and bias.shape == out.shape[-1:]
     )
 
 
-def _product(
-    flat: Variable,
-    x: RuntimeValue,
-    kernel: RuntimeValue,
-    product: Variable,
-    bias: RuntimeValue,
-    out: Variable,
-    rewriting: StepRewriting,
-) -> RuntimeValue:
-    if not isinstance(bias, Variable) or bias.shape != out.shape[-1:]:
-        return None
-    rows = _rows(flat, x, kernel, out, rewriting)
-    made = rewriting.producers.made[product]
-    return None if rows is None else rewriting.made(made, "operator", "@", (rows, kernel), out.shape)
-
-
-AS_WRITTEN.rewrite("jnp.reshape((flat := jnp.reshape(x, _)) @ kernel, _)", "rows @ kernel", rows=_rows)
 AS_WRITTEN.rewrite(
-    "jnp.reshape((product := (flat := jnp.reshape(x, _)) @ kernel) + bias, _)", "whole + bias", whole=_product
+    "(product := x @ w) + residual + bias", "(product := product + bias) + residual", when=_is_of_product
 )
 
 
-def _turned(kernel: RuntimeValue, x: RuntimeValue, step: Step, rewriting: StepRewriting) -> RuntimeValue:
-    if (
-        not isinstance(kernel, Variable)
-        or kernel not in rewriting.weights
-        or len(kernel.shape) != 2
-        or not isinstance(x, Variable)
-    ):
-        return None
-    turned = rewriting.call(step, "jnp.transpose", (kernel, (1, 0)), kernel.shape[::-1])
-    return rewriting.made(step, "operator", "@", (x, turned), (*x.shape[:-1], kernel.shape[0]))
+def _is_of_columns(kernel: RuntimeValue, x: RuntimeValue, rewriting: StepRewriting) -> bool:
+    is_weight = isinstance(kernel, Variable) and kernel in rewriting.weights
+    return is_weight and len(kernel.shape) == 2 and isinstance(x, Variable)
 
 
-AS_WRITTEN.rewrite("kernel @ jnp.transpose(x, (0, 2, 1))", "jnp.transpose(y, (0, 2, 1))", y=_turned)
+AS_WRITTEN.rewrite(
+    "kernel @ jnp.transpose(x, (0, 2, 1))", "jnp.transpose(x @ jnp.transpose(kernel, (1, 0)), (0, 2, 1))",
+    when=_is_of_columns,
+)  # fmt: skip

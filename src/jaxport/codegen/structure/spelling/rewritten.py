@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from jaxport.codegen.rewriting.same_bits import SAME_BITS
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
-from jaxport.codegen.structure.spelling import attention, functions, lookups, matmul_rules  # noqa: F401  they add rules
+from jaxport.codegen.structure.spelling import attention, functions, lookups, matmul_rules, updates  # noqa: F401  they add rules
 from jaxport.codegen.structure.spelling.channels import CHANNELS_LAST
 from jaxport.codegen.structure.spelling.group_norm_rules import GROUPS_FIRST
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN

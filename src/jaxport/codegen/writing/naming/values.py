@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.codegen.rewriting.steps import ROTATIONS, reads
+from jaxport.codegen.rewriting.steps import ROTATIONS, readers_of
 from jaxport.codegen.structure.spelling.rewritten import MOVING
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = ["DESCRIPTIONS", "Readers", "argument_description", "description", "readers_of", "role_of"]
+__all__ = ["DESCRIPTIONS", "OPERANDS", "Readers", "argument_description", "description", "role_of"]
 
 Readers = Mapping[Variable, Sequence[Step]]
 """The steps that read each value."""
@@ -54,15 +54,6 @@ DESCRIPTIONS = frozenset(NOUNS.values()) | frozenset(
     "query key value gate hidden attended mask condition scores part updated mapped indices shifted scaled residual total ratio".split()
 )
 """Names that say what a value is."""
-
-
-def readers_of(steps: Iterable[Step]) -> dict[Variable, list[Step]]:
-    """Return the steps that read each value."""
-    readers: dict[Variable, list[Step]] = {}
-    for step in steps:
-        for variable in reads(step):
-            readers.setdefault(variable, []).append(step)
-    return readers
 
 
 def role_of(value: Variable, readers: Readers) -> str:

@@ -11,22 +11,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxport.codegen.rewriting.producers import number
+from jaxport.codegen.rewriting.producers import as_tuple, number
 from jaxport.codegen.structure.recognition.convolutions import convolution, rounded_convolution, stored_convolution
 from jaxport.codegen.structure.recognition.grouped import grouped_linear
 from jaxport.codegen.structure.recognition.matching import LayerWeights, Matcher, are_of_type
 from jaxport.codegen.structure.recognition.narrow import NARROW, rounded_linear, rounded_normalization
 from jaxport.codegen.structure.recognition.quantization import (
-    dequantized,
     dynamic_linear,
     quantized_linear,
     stored_embedding,
     stored_linear,
 )
 from jaxport.codegen.structure.recognition.recurrent import recurrent
+from jaxport.codegen.structure.recognition.stored import dequantized
 from jaxport.codegen.structure.recognition.training import dropout, is_of_batch
 from jaxport.codegen.structure.spelling.group_norm_rules import CENTERED, FIRST
-from jaxport.codegen.tree import Layer, Leaf, Op
+from jaxport.codegen.tree import Layer, Leaf, Op, Weight, present
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
 
@@ -47,21 +47,13 @@ class Standardized(NamedTuple):
 
 
 def linear(op: Op, matcher: Matcher) -> Layer | None:
-    out = op.outputs[0]
-    if not out.shape or not isinstance(out.shape[-1], int):
+    product = matcher.product(op)
+    if product is None or not product.x.shape or product.x in matcher.weights.names:
         return None
-    product, bias = matcher.with_bias(op, out.shape[-1])
-    if product.step.name not in ("jnp.matmul", "@") or product.step.kwargs:
+    kernel = matcher.parameter(product.kernel) or dequantized(product.kernel, product.op.step.node, matcher.made)
+    if kernel is None or len(kernel.shape) != 2 or not are_of_type(product.x, kernel, product.bias):
         return None
-    x, kernel = product.step.args
-    weight = matcher.parameter(kernel) or dequantized(kernel, product.step.node, matcher.made)
-    if weight is None or len(weight.shape) != 2 or not isinstance(x, Variable) or x in matcher.weights.names:
-        return None
-    if not are_of_type(x, weight, bias) or len(x.shape) < 1 or product.outputs[0].shape != out.shape:
-        return None
-    weights = {"kernel": weight} | ({"bias": bias} if bias is not None else {})
-    config = {"in_features": weight.shape[0], "out_features": weight.shape[1]}
-    return Layer("Linear", config, weights, (x,), (out,), "linear")
+    return product.layer("Linear", {"in_features": kernel.shape[0], "out_features": kernel.shape[1]}, kernel=kernel)
 
 
 def embedding(op: Op, matcher: Matcher) -> Layer | None:
@@ -83,73 +75,60 @@ def embedding(op: Op, matcher: Matcher) -> Layer | None:
 
 
 def normalization(op: Op, matcher: Matcher) -> Layer | None:
-    """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, and the same without the mean."""
+    """`(x - mean(x)) * rsqrt(mean((x - mean(x))²) + epsilon) * scale + bias`, and the same without the mean.
+
+    Of float16 or bfloat16, the statistics are in single precision, and so is the division.
+    """
     out = op.outputs[0]
-    if out.dtype not in (np.float32, *NARROW) or not out.shape:
+    is_narrow = out.dtype in NARROW
+    if not (is_narrow or out.dtype == np.float32) or not out.shape:
         return None
-    if out.dtype in NARROW and op.step.name == "astype":
+    if is_narrow and op.step.name == "astype":
         inside = matcher.made.get(op.step.args[0]) if isinstance(op.step.args[0], Variable) else None
         is_own = inside is not None and len(inside.outputs) == 1 and matcher.uses[inside.outputs[0]] == 1
         return rounded_normalization(op, normalization(inside, matcher) if inside and is_own else None, matcher)
-    if out.dtype in NARROW:
-        return _in_single_precision(op, matcher)
-    if op.step.name == FIRST:
+    if op.step.name == FIRST and not is_narrow:
         x, groups, epsilon, *affine = op.step.args
-        channels = x.shape[1]
-        scale, bias = (matcher.vector(value, channels) for value in affine)
-        if scale is None or bias is None:
-            return None
-        config = {"num_features": channels, "num_groups": groups, "epsilon": epsilon}
-        return Layer("GroupNorm", config, {"scale": scale, "bias": bias}, (x,), (out,), "norm")
+        scale, bias = (matcher.vector(value, x.shape[1]) for value in affine)
+        return _of_groups(x, groups, epsilon, scale, bias, out)
     size = out.shape[-1]
-    if not isinstance(size, int):
+    scaled, bias = matcher.with_bias(op, size) if isinstance(size, int) else (op, None)
+    if scaled.step.name != "*" or not isinstance(size, int):
         return None
-    scaled, bias = matcher.with_bias(op, size)
-    if scaled.step.name != "*":
-        return None
-    for scale, normal in (scaled.step.args, scaled.step.args[::-1]):
-        weight = matcher.vector(scale, size)
-        grouped = matcher.step(normal, "helper.group_norm") if weight is not None and bias is not None else None
-        if grouped is not None and weight is not None and bias is not None:
+    for factor, normal in (scaled.step.args, scaled.step.args[::-1]):
+        scale = matcher.vector(factor, size)
+        grouped = matcher.step(normal, "helper.group_norm") if bias is not None and not is_narrow else None
+        if grouped is not None and scale is not None:
             x, groups, epsilon = grouped.step.args
-            config = {"num_features": size, "num_groups": groups, "epsilon": epsilon}
-            return Layer("GroupNorm", config, {"scale": weight, "bias": bias}, (x,), (out,), "norm")
-        standardized = _standardized(normal, matcher) if weight is not None else None
-        if standardized is None or weight is None:
+            return _of_groups(x, groups, epsilon, scale, bias, out)
+        narrowed = matcher.step(normal, "astype") if is_narrow else None
+        standardized = _standardized(normal if narrowed is None else narrowed.step.args[0], matcher)
+        if scale is None or standardized is None or (narrowed is not None) != is_narrow:
             continue
         x, epsilon, centered = standardized
-        if x.shape != out.shape or x.dtype != out.dtype or (bias is not None and not centered):
-            return None
-        weights = {"scale": weight} | ({"bias": bias} if bias is not None else {})
-        kind = "LayerNorm" if centered else "RMSNorm"
         config = {"num_features": size, "epsilon": epsilon}
-        return Layer(kind, config, weights, (x,), (out,), "norm")
-    return None
-
-
-def _in_single_precision(op: Op, matcher: Matcher) -> Layer | None:
-    """Return a normalization of float16 or bfloat16 whose statistics are in single precision, and so is the division."""
-    out = op.outputs[0]
-    size = out.shape[-1]
-    if not isinstance(size, int):
-        return None
-    scaled, bias = matcher.with_bias(op, size)
-    factors = scaled.step.args if scaled.step.name == "*" else ()
-    for scale, normal in (factors, factors[::-1]) if factors else ():
-        weight, narrowed = matcher.vector(scale, size), matcher.step(normal, "astype")
-        standardized = _standardized(narrowed.step.args[0], matcher) if narrowed is not None else None
-        widened = matcher.step(standardized.x, "astype") if standardized is not None else None
-        if weight is None or standardized is None or widened is None or standardized.x.dtype != np.float32:
-            continue
-        x = widened.step.args[0]
+        if is_narrow:
+            widened = matcher.step(x, "astype")
+            if widened is None or x.dtype != np.float32:
+                continue
+            x, config["in_single"] = widened.step.args[0], True
         if not isinstance(x, Variable) or (x.shape, x.dtype) != (out.shape, out.dtype):
             return None
-        if not are_of_type(x, weight, bias) or (bias is not None and not standardized.centered):
+        if (is_narrow and not are_of_type(x, scale, bias)) or (bias is not None and not centered):
             return None
-        weights = {"scale": weight} | ({"bias": bias} if bias is not None else {})
-        config = {"num_features": size, "epsilon": standardized.epsilon, "in_single": True}
-        return Layer("LayerNorm" if standardized.centered else "RMSNorm", config, weights, (x,), (out,), "norm")
+        return Layer(
+            "LayerNorm" if centered else "RMSNorm", config, present(scale=scale, bias=bias), (x,), (out,), "norm"
+        )
     return None
+
+
+def _of_groups(
+    x: Variable, groups: int, epsilon: float, scale: Weight | None, bias: Weight | None, out: Variable
+) -> Layer | None:
+    if scale is None or bias is None:
+        return None
+    config = {"num_features": scale.shape[0], "num_groups": groups, "epsilon": epsilon}
+    return Layer("GroupNorm", config, present(scale=scale, bias=bias), (x,), (out,), "norm")
 
 
 def _standardized(value: RuntimeValue, matcher: Matcher) -> Standardized | None:
@@ -159,8 +138,7 @@ def _standardized(value: RuntimeValue, matcher: Matcher) -> Standardized | None:
         x, epsilon = (bound["x"], number(bound["epsilon"])) if bound is not None else (None, None)
         if bound is None or epsilon is None or not isinstance(x, Variable):
             continue
-        axes = bound["axes"] if isinstance(bound["axes"], tuple) else (bound["axes"],)
-        if axes in ((-1,), (len(x.shape) - 1,)):
+        if as_tuple(bound["axes"]) in ((-1,), (len(x.shape) - 1,)):
             return Standardized(x, epsilon, text == CENTERED)
     return None
 
