@@ -4,8 +4,8 @@
    those of products, that only operators in float32 use, such as the frequencies that positions are multiplied by.
 2. Products, convolutions, attention and normalizations are computed in half if there is a kernel; normalizations and
    attention keep their statistics in float32, as their operators say.
-   Attention to a cache has the dtype of the cache, and what hides its scores is the lowest number of half: a row of minus infinity,
-   as that of padding, would be NaN.
+   Attention to a cache has the dtype of the cache. What hides scores is half of the lowest number of half: a row of minus infinity,
+   as that of padding, would be zeros or NaN.
 3. What moves or combines values in half is computed in half, too.
 4. Sums, softmax, exponentials and whatever has subgraphs or a function's body are computed in float32, behind casts.
 5. Angles that are made of integers, for sines and cosines, are computed in float32: half holds no positions above 2,048.
@@ -67,6 +67,8 @@ SMALL = 4096
 """Constants with at most this many elements stay in float32 if only operators in float32 use them."""
 SHOWN = 5
 """The number of operator types left in float32 that a report names."""
+#: The place of what an Attention adds to its scores.
+MASK = 3
 
 
 def half(model: ir.Model, dtype: ir.DataType, *, border: bool = False) -> str:
@@ -212,7 +214,8 @@ class _Halving:
                 continue
             if self.dtype.numpy() in formal.dtypes:
                 parameters.add(formal.type)
-                node.replace_input_with(index, self._as_half(value))
+                is_mask = is_op(node, "Attention") and index == MASK and value not in self.halves
+                node.replace_input_with(index, self._as_half(self._finite(value) if is_mask else value))
             elif value in self.halves:
                 node.replace_input_with(index, self._cast(value, FLOAT))
         for index, value in enumerate(node.outputs):
@@ -223,10 +226,10 @@ class _Halving:
             node.attributes["softmax_precision"] = ir.AttrInt64("softmax_precision", int(FLOAT))
 
     def _finite(self, bias: ir.Value) -> ir.Value:
-        """Return a bias in float32 with the lowest number of half where it is less."""
+        """Return a bias in float32 that is at least half of the lowest number of half: a sum of both is finite."""
         if bias in self.finite:
             return self.finite[bias]
-        lowest, value = float(ml_dtypes.finfo(self.dtype.numpy()).min), bias
+        lowest, value = float(ml_dtypes.finfo(self.dtype.numpy()).min) / 2, bias
         while is_op(node := value.producer(), *VIEWS, "Expand") and all(map(_is_bias, value.consumers())):
             value = source(node)
         if is_op(node, "Where") and all(map(_is_bias, value.consumers())):
@@ -282,8 +285,8 @@ class _Halving:
 
 
 def _is_bias(node: ir.Node) -> bool:
-    """Whether a node only moves a value, or adds it to the scores of attention to a cache."""
-    return is_op(node, *VIEWS, "Expand", "Cast") or is_cached_attention(node)
+    """Whether a node only moves a value, or adds it to the scores of an attention."""
+    return is_op(node, *VIEWS, "Expand", "Cast", "Attention") or is_cached_attention(node)
 
 
 def _angles(graph: ir.Graph) -> set[ir.Node]:

@@ -188,9 +188,9 @@ class CachedStep:
     def _hiding(self, builder: Builder, added: ir.Value | None) -> ir.Value:
         """Return what is added, or zero, where all conditions hold; elsewhere a number that hides, to which nothing is added.
 
-        In half precision, a sum with that number would not be finite.
+        In half precision, a sum with the lowest number would not be finite.
         """
-        low = max(HIDDEN, float(np.finfo(self.dtype.numpy()).min))
+        low = max(HIDDEN, float(np.finfo(self.dtype.numpy()).min) / 2)
         zero, hidden = (
             builder.constant(np.asarray(number, self.dtype.numpy()), name)
             for number, name in ((0, "seen"), (low, "hidden"))
