@@ -8,7 +8,6 @@ import onnx_ir as ir
 import pytest
 from flax import linen as nn, nnx
 
-import jaxport
 from jaxport.testing import boolean, check, f32, f64, spec
 from tests.export.passes.fusions import operators, report
 
@@ -299,23 +298,3 @@ def test_a_fixed_mask_that_hides_a_whole_row_is_declined(change):
     exported = check(lambda q, k, v: attend(q, k, v, change), q, q, q, rtol=1e-5, atol=1e-5)
     assert "a row that is masked with -inf as a whole would not be NaN" in report(exported, "attention")
     assert jnp.isnan(exported(*[np.ones((2, 5, 2, 4), np.float32)] * 3)).any()
-
-
-def test_rows_that_are_masked_as_a_whole_average_in_half_precision_too():
-    """As those of padding in front of a sequence, whose mask is causal."""
-
-    generator = np.random.default_rng(0)
-    kernel = generator.normal(size=(8, 8)).astype(np.float32) / 3
-
-    def fn(q, k, v, mask):
-        q, k, v = (x @ kernel for x in (q, k, v))
-        seen = jnp.tril(jnp.ones((q.shape[1], k.shape[1]), bool)) & (mask[:, None, None] != 0)
-        return attend(q, k, v, lambda s: jnp.where(seen, s, LOW))
-
-    inputs = [f32("B", "T", 2, 8), *[f32("B", "T", 2, 8)] * 2, spec("B", "T", dtype=np.int32)]
-    exported = jaxport.to_onnx(fn, inputs, precision="float16", opset=23)
-    assert operators(exported)["Attention"] == 1
-    q, k, v = (generator.normal(size=(2, 7, 2, 8)).astype(np.float32) for _ in range(3))
-    mask = np.ones((2, 7), np.int32)
-    mask[1, :4] = 0
-    np.testing.assert_allclose(exported(q, k, v, mask), fn(q, k, v, mask), rtol=2e-2, atol=2e-2)

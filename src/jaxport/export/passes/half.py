@@ -4,8 +4,8 @@
    those of products, that only operators in float32 use, such as the frequencies that positions are multiplied by.
 2. Products, convolutions, attention and normalizations are computed in half if there is a kernel; normalizations and
    attention keep their statistics in float32, as their operators say.
-   Attention to a cache has the dtype of the cache. What hides scores is half of the lowest number of half: a row of minus infinity,
-   as that of padding, would be zeros or NaN.
+   Attention to a cache has the dtype of the cache. What hides its scores is half of the lowest number of half: a row of minus
+   infinity, as that of padding, would be NaN.
 3. What moves or combines values in half is computed in half, too.
 4. Sums, softmax, exponentials and whatever has subgraphs or a function's body are computed in float32, behind casts.
 5. Angles that are made of integers, for sines and cosines, are computed in float32: half holds no positions above 2,048.
@@ -67,8 +67,6 @@ SMALL = 4096
 """Constants with at most this many elements stay in float32 if only operators in float32 use them."""
 SHOWN = 5
 """The number of operator types left in float32 that a report names."""
-#: The place of what an Attention adds to its scores.
-MASK = 3
 
 
 def half(model: ir.Model, dtype: ir.DataType, *, border: bool = False) -> str:
@@ -214,8 +212,7 @@ class _Halving:
                 continue
             if self.dtype.numpy() in formal.dtypes:
                 parameters.add(formal.type)
-                is_mask = is_op(node, "Attention") and index == MASK and value not in self.halves
-                node.replace_input_with(index, self._as_half(self._finite(value) if is_mask else value))
+                node.replace_input_with(index, self._as_half(value))
             elif value in self.halves:
                 node.replace_input_with(index, self._cast(value, FLOAT))
         for index, value in enumerate(node.outputs):
@@ -285,8 +282,8 @@ class _Halving:
 
 
 def _is_bias(node: ir.Node) -> bool:
-    """Whether a node only moves a value, or adds it to the scores of an attention."""
-    return is_op(node, *VIEWS, "Expand", "Cast", "Attention") or is_cached_attention(node)
+    """Whether a node only moves a value, or adds it to the scores of attention to a cache."""
+    return is_op(node, *VIEWS, "Expand", "Cast") or is_cached_attention(node)
 
 
 def _angles(graph: ir.Graph) -> set[ir.Node]:
