@@ -12,7 +12,7 @@ import pytest
 
 import jaxport
 from benchmarks.graphs.builder_graph import builder_graph
-from examples.language_model import CONFIGS, build, greedy
+from examples.language_model import CONFIGS, build, export, greedy
 from jaxport.codegen.modules import ModuleSource
 from jaxport.export.generation.decoders import decoder_inputs
 from tests.codegen import structured
@@ -59,7 +59,7 @@ def test_the_graph_of_the_builder_is_a_loop_over_layers_of_one_class(framework: 
     graph = builder_graph(build(), CONFIGS["small"], "float32")
     source = jaxport.from_onnx(graph).to_source(tmp_path / "printed", framework=framework)
     assert LOOP in source.code
-    for text in ("x + self.mlp(", "self.cos_cache", "self.sin_cache"):
+    for text in ("x + self.mlp(", "self.cos_cache", "self.sin_cache", "with_rows(past_key, x, starts, "):
         assert text in source.code
     for name in ("Layer", "Attn", "Mlp"):
         assert source.code.count(f"class {name}(") == 1
@@ -68,6 +68,13 @@ def test_the_graph_of_the_builder_is_a_loop_over_layers_of_one_class(framework: 
     for example in doctest.DocTestParser().get_examples(names["__doc__"]):
         exec(example.source, names)
     assert np.asarray(names["tokens"])[0].tolist() == greedy(build(), [1, 2, 3], 5)
+
+
+def test_what_is_added_to_scores_is_a_bias_in_all_layers() -> None:
+    code = jaxport.from_onnx(export(build()).model).to_source(framework="nnx").code
+    assert code.count("        bias: Array,") == 2
+    assert "bias=bias, mask=mask" in code
+    assert "x_2" not in code
 
 
 def test_other_models_have_no_example(tmp_path: Path) -> None:

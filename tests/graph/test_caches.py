@@ -299,3 +299,32 @@ def test_what_is_done_to_hidden_scores_is_a_reason_elsewhere(options, text):
     result = jaxport.to_onnx(other, inputs, target="onnxruntime")
     assert text in reason(result)
     assert result.verify().ok
+
+
+def far(keys, total):
+    return 16 * slopes(keys, total)
+
+
+PADDED = {
+    "a mask": {},
+    "slopes in the mask": {"summed": far},
+    "slopes behind a mask": {"bias": lambda keys, queries, mask: far(keys, mask.shape[1])[0]},
+    "an addition to what a mask hides": {"late": True},
+}
+
+
+@pytest.mark.parametrize("cache", ["growing", "static"])
+@pytest.mark.parametrize("kind", PADDED)
+def test_rows_of_padding_stay_finite_in_half_precision(kind, cache):
+    """A row of minus infinity would be NaN, and so would be all that reads it in the next layers."""
+    inputs = decoder_inputs(1, GROUPS, SIZE, cache=cache)
+    result = jaxport.to_onnx(step(**PADDED[kind]), inputs, target="genai", precision="float16", io="float16")
+    assert attention_of(result.model).outputs[0].dtype is ir.DataType.FLOAT16
+    ids, mask = np.ones((2, 12), np.int64), np.ones((2, 12), np.int64)
+    mask[1, :9] = 0
+    rows = np.zeros((2, GROUPS, 14 if cache == "static" else 0, SIZE), np.float16)
+    given = ids, mask, np.maximum(mask.cumsum(1) - 1, 0), [{"key": rows, "value": rows}]
+    found, expected = (np.asarray(fn(*given)["logits"], np.float32) for fn in (result, jax.jit(step(**PADDED[kind]))))
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[0], expected[0], rtol=2e-2, atol=2e-2)
+    np.testing.assert_allclose(found[1, 9:], expected[1, 9:], rtol=2e-2, atol=2e-2)

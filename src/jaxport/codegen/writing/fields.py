@@ -346,12 +346,16 @@ def unique_arguments(
 ) -> dict[Variable, str]:
     """Return a name for each argument of a module; those that are arguments of the model keep theirs.
 
-    `described` says what an argument is that would be a second `x`.
+    `described` says what an argument is that would be a second `x`, and of integers whether rows start there.
     """
     names: dict[Variable, str] = {}
     for variable in variables:
         wanted = known.get(variable) or argument_role(variable)
-        chosen = unique(described(variable) if wanted == "x" and "x" in taken else wanted, taken)
+        if wanted == "x" and "x" in taken:
+            wanted = described(variable)
+        elif wanted == "indices" and described(variable) == "starts":
+            wanted = "starts"
+        chosen = unique(wanted, taken)
         taken.add(chosen)
         names[variable] = chosen
     return names

@@ -4,7 +4,8 @@
    those of products, that only operators in float32 use, such as the frequencies that positions are multiplied by.
 2. Products, convolutions, attention and normalizations are computed in half if there is a kernel; normalizations and
    attention keep their statistics in float32, as their operators say.
-   Attention to a cache has the dtype of the cache.
+   Attention to a cache has the dtype of the cache. What hides its scores is half of the lowest number of half: a row of minus
+   infinity, as that of padding, would be NaN.
 3. What moves or combines values in half is computed in half, too.
 4. Sums, softmax, exponentials and whatever has subgraphs or a function's body are computed in float32, behind casts.
 5. Angles that are made of integers, for sines and cosines, are computed in float32: half holds no positions above 2,048.
@@ -20,8 +21,18 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.graph.editing import Editor, constant_of, dims_of, is_op, set_dtype, source, subgraphs, substitute
-from jaxport.graph.fusions.caches import KERNELS, PAST, is_cached_attention
+from jaxport.graph.editing import (
+    Editor,
+    constant_of,
+    dims_of,
+    is_op,
+    number_of,
+    set_dtype,
+    source,
+    subgraphs,
+    substitute,
+)
+from jaxport.graph.fusions.caches import BIAS, KERNELS, PAST, is_cached_attention
 from jaxport.onnx_facts import (
     ACTIVATIONS,
     ARITHMETIC,
@@ -71,7 +82,7 @@ def half(model: ir.Model, dtype: ir.DataType, *, border: bool = False) -> str:
 
 @dataclass
 class _Halving:
-    """One conversion: which values are in half by now, the casts between the two, and small constants as they were."""
+    """One conversion: which values are in half by now, the casts between the two, small constants as they were, and limited biases."""
 
     model: ir.Model
     dtype: ir.DataType
@@ -79,6 +90,7 @@ class _Halving:
     halves: set[ir.Value] = field(default_factory=set)
     casts: dict[ir.Value, ir.Value] = field(default_factory=dict)
     exact: dict[ir.Value, np.ndarray] = field(default_factory=dict)
+    finite: dict[ir.Value, ir.Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.editor, self.graph = Editor(self.model), self.model.graph
@@ -185,7 +197,8 @@ class _Halving:
         if is_cached_attention(node):
             for index, value in enumerate(node.inputs):
                 if value is not None and self._is_float(value):
-                    node.replace_input_with(index, self._as_half(value))
+                    narrow = self._finite(value) if index == BIAS and value not in self.halves else value
+                    node.replace_input_with(index, self._as_half(narrow))
             for value in node.outputs:
                 set_dtype(value, self.dtype)
                 self.halves.add(value)
@@ -208,6 +221,28 @@ class _Halving:
                 self.halves.add(value)
         if node.op_type == "Attention":
             node.attributes["softmax_precision"] = ir.AttrInt64("softmax_precision", int(FLOAT))
+
+    def _finite(self, bias: ir.Value) -> ir.Value:
+        """Return a bias in float32 that is at least half of the lowest number of half: a sum of both is finite."""
+        if bias in self.finite:
+            return self.finite[bias]
+        lowest, value = float(ml_dtypes.finfo(self.dtype.numpy()).min) / 2, bias
+        while is_op(node := value.producer(), *VIEWS, "Expand") and all(map(_is_bias, value.consumers())):
+            value = source(node)
+        if is_op(node, "Where") and all(map(_is_bias, value.consumers())):
+            for index in (1, 2):
+                number = number_of(node.inputs[index])
+                if number is not None and number < lowest:
+                    low = self.editor.constant(self.graph, np.asarray(lowest, np.float32), "hidden")
+                    node.replace_input_with(index, low)
+            if any(number_of(operand) == lowest for operand in node.inputs[1:]):
+                self.finite[bias] = bias
+                return bias
+        limit = self.editor.constant(self.graph, np.asarray(lowest, np.float32), "lowest")
+        self.finite[bias] = self.editor.insert(
+            self.graph, "Max", [bias, limit], after=bias.producer(), like=bias, shape=dims_of(bias), dtype=FLOAT
+        )
+        return self.finite[bias]
 
     def _widen(self, node: ir.Node) -> None:
         """Cast the operands of a node to float32."""
@@ -244,6 +279,11 @@ class _Halving:
             result = self._cast(value, wanted)
             result.name = name
             self.graph.outputs[index] = result
+
+
+def _is_bias(node: ir.Node) -> bool:
+    """Whether a node only moves a value, or adds it to the scores of attention to a cache."""
+    return is_op(node, *VIEWS, "Expand", "Cast") or is_cached_attention(node)
 
 
 def _angles(graph: ir.Graph) -> set[ir.Node]:

@@ -39,6 +39,8 @@ from jaxport.onnx_facts import CACHED_ATTENTION, RUNTIME_DOMAIN
 KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 #: The place of the first cache among the operator's inputs.
 PAST = 3
+#: The place of what is added to scores.
+BIAS = 10
 #: What the size of the operator's vectors is a multiple of.
 WIDTH = 8
 
@@ -166,10 +168,10 @@ class CachedStep:
         if not self.conditions and not self.added:
             return None
         assert self.total is not None
-        # A sum of two hidden numbers hides, too; in half precision it would not be finite.
-        hiding = [self._hiding(builder)] if self.conditions else []
         added = [self._shown(builder, seen) for seen in self.added]
-        bias = reduce(partial(_both, builder, "Add"), [*hiding, *added])
+        total = reduce(partial(_both, builder, "Add"), added) if added else None
+        bias = self._hiding(builder, total) if self.conditions else total
+        assert bias is not None
         return builder.expanded(bias, [*(dims_of(bias) or ())[:2], self.keys.count, _dim(self.total)])
 
     def _shown(self, builder: Builder, seen: Seen) -> ir.Value:
@@ -183,22 +185,26 @@ class CachedStep:
             value = Narrowing(builder, _dim(total), partial(_emitted, builder, total)).first(value, 3)
         return value if value.dtype is ir.DataType.BOOL else builder.cast(value, self.dtype)
 
-    def _hiding(self, builder: Builder) -> ir.Value:
-        """Return zero where all conditions hold, and a number that hides elsewhere."""
-        low = max(HIDDEN, float(np.finfo(self.dtype.numpy()).min))
+    def _hiding(self, builder: Builder, added: ir.Value | None) -> ir.Value:
+        """Return what is added, or zero, where all conditions hold; elsewhere a number that hides, to which nothing is added.
+
+        In half precision, a sum with the lowest number would not be finite.
+        """
+        low = max(HIDDEN, float(np.finfo(self.dtype.numpy()).min) / 2)
         zero, hidden = (
             builder.constant(np.asarray(number, self.dtype.numpy()), name)
             for number, name in ((0, "seen"), (low, "hidden"))
         )
+        shown = zero if added is None else added
         held, broken = (
             [self._shown(builder, one.seen) for one in self.conditions if one.holds == holds] for holds in (True, False)
         )
         if not held:  # nothing to negate
             hides = reduce(partial(_both, builder, "Or"), broken)
-            return builder.emit("Where", [hides, hidden, zero], dims_of(hides), self.dtype)
+            return builder.emit("Where", [hides, hidden, shown], _spread(hides, added), self.dtype)
         held += [builder.emit("Not", [value], dims_of(value), ir.DataType.BOOL) for value in broken]
         visible = reduce(partial(_both, builder, "And"), held)
-        return builder.emit("Where", [visible, zero, hidden], dims_of(visible), self.dtype)
+        return builder.emit("Where", [visible, shown, hidden], _spread(visible, added), self.dtype)
 
 
 def _terms(bias: Seen) -> list[Seen]:
@@ -217,8 +223,13 @@ def _hiding_or_added(bias: Seen) -> Mask | Seen:
 
 
 def _both(builder: Builder, op_type: str, one: ir.Value, other: ir.Value) -> ir.Value:
-    dims = [b if a == 1 else a for a, b in zip(dims_of(one) or (), dims_of(other) or (), strict=True)]
-    return builder.emit(op_type, [one, other], dims, one.dtype)
+    return builder.emit(op_type, [one, other], _spread(one, other), one.dtype)
+
+
+def _spread(one: ir.Value, other: ir.Value | None) -> list[Dim]:
+    """Return the dims of a value that is broadcast with another one of the same rank."""
+    dims = dims_of(one) or []
+    return dims if other is None else [b if a == 1 else a for a, b in zip(dims, dims_of(other) or (), strict=True)]
 
 
 def _dim(total: Affine) -> Dim:

@@ -21,6 +21,8 @@ Readers = Mapping[Variable, Sequence[Step]]
 ATTENTIONS = frozenset({"nn.dot_product_attention", "helper.attention"})
 OPERANDS = ("query", "key", "value")
 """What the operands of an attention are."""
+STARTS = {"helper.with_rows": 2}
+"""Which operand says where rows begin."""
 PRODUCTS = frozenset({"@", "jnp.matmul", "jnp.einsum"})
 BEFORE_SOFTMAX = frozenset({"+", "*", "/", "-", "jnp.where", *MOVING})
 """What scores go through before they are weights: they are scaled and masked."""
@@ -55,16 +57,23 @@ DESCRIPTIONS = frozenset(NOUNS.values()) | frozenset(
 
 
 def role_of(value: Variable, readers: Readers) -> str:
-    """Return what a value is to those that read it: `query`, `key` or `value` of an attention; or an empty text.
+    """Return what a value is to those that read it: `query`, `key`, `value`, `bias` or `mask` of an attention, `starts` of rows; or an empty text.
 
     A value that is only moved on its way, as heads are, is what it is moved for.
     """
     for _ in range(DEEPEST):
         following = readers.get(value, ())
+        if following and all(
+            reader.name in STARTS and reader.args[STARTS[reader.name]] is value for reader in following
+        ):
+            return "starts"
         if len(following) != 1:
             return ""
         (reader,) = following
         places = [place for place, operand in enumerate(reader.args) if operand is value]
+        named = [key for key, operand in reader.kwargs.items() if operand is value]
+        if reader.name in ATTENTIONS and named:
+            return named[0]
         if reader.name in ATTENTIONS and len(places) == 1 and places[0] < len(OPERANDS):
             return OPERANDS[places[0]]
         if places != [0] or reader.name not in MOVING | ROTATIONS:
