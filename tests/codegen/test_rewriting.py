@@ -295,6 +295,10 @@ def test_a_rule_with_an_unknown_name_is_refused() -> None:
         RuleTable().rewrite("x * 1", "x * y")
     with pytest.raises(TypeError, match="does not know y"):
         RuleTable().rewrite("x * 1", "x", when=lambda y: y)
+    with pytest.raises(SyntaxError, match="no rule: x as x"):
+        RuleTable().rewrite("x", "x")
+    with pytest.raises(SyntaxError, match=r"no rule knows the shape of jnp\.exp inside jnp\.sin\(jnp\.exp\(x\)\)"):
+        RuleTable().rewrite("jnp.sin(x)", "jnp.sin(jnp.exp(x))")
     with pytest.raises(SyntaxError, match="no pattern of a step"):
         RuleTable().rewrite("x if y else z", "x")
 

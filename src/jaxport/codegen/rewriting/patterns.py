@@ -37,7 +37,7 @@ from jaxport.codegen.rewriting.steps import leaf_key
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Form, Step, Variable
 
-__all__ = ["VIEWS", "Bindings", "Pattern", "StepPattern", "bindings", "names", "pattern", "view"]
+__all__ = ["VIEWS", "Bindings", "Pattern", "StepPattern", "bindings", "inner_steps", "names", "pattern", "view"]
 
 Bindings = Mapping[str, RuntimeValue]
 """What the names of a pattern stand for."""
@@ -161,17 +161,32 @@ def names(wanted: Pattern) -> frozenset[str]:
     >>> sorted(names(pattern("jnp.mean((y := x * x), **options)")))
     ['options', 'x', 'y']
     """
+    own = {wanted.name} if isinstance(wanted, Anything) else set()
+    own |= {wanted.rest, wanted.options} - {""} if isinstance(wanted, StepPattern) else set()
+    return frozenset(own).union(*map(names, _parts(wanted)))
+
+
+def inner_steps(wanted: Pattern) -> Iterator[StepPattern]:
+    """Yield the steps inside a pattern.
+
+    >>> [step.names for step in inner_steps(pattern("jnp.exp(x * (y := jnp.sin(x)))"))]
+    [('*',), ('jnp.sin',)]
+    """
+    for part in _parts(wanted):
+        if isinstance(part, StepPattern):
+            yield part
+        yield from inner_steps(part)
+
+
+def _parts(wanted: Pattern) -> tuple[Pattern, ...]:
     match wanted:
-        case Anything(name, inner):
-            return frozenset({name}) | (frozenset() if inner is None else names(inner))
-        case View(_, inner):
-            return names(inner)
+        case Anything(_, inner) | View(_, inner) if inner is not None:
+            return (inner,)
         case Listed(parts):
-            return frozenset().union(*map(names, parts))
+            return parts
         case StepPattern():
-            own = frozenset({wanted.rest, wanted.options}) - {""}
-            return own.union(*map(names, wanted.args), *(names(value) for _, value in wanted.keywords))
-    return frozenset()
+            return (*wanted.args, *(value for _, value in wanted.keywords))
+    return ()
 
 
 def bindings(

@@ -37,6 +37,7 @@ from jaxport.codegen.rewriting.patterns import (
     Pattern,
     StepPattern,
     bindings,
+    inner_steps,
     names,
     pattern,
 )
@@ -91,7 +92,7 @@ class RuleTable:
           computed: what other names of `made` stand for, as functions of the same; None if the rule does not apply.
 
         Raises:
-          SyntaxError: a text is no pattern.
+          SyntaxError: a text is no pattern, or a replacement has another step inside than those of `SHAPES`.
           TypeError: a function has a parameter that is none of these.
         """
         head, result = pattern(wanted), pattern(made)
@@ -102,6 +103,8 @@ class RuleTable:
         rule = _TextRule(head, result, guard, {name: _Known(function, known) for name, function in computed.items()})
         if unknown := names(result) - known - computed.keys():
             raise SyntaxError(f"{wanted} does not say what {', '.join(sorted(unknown))} is")
+        if unshaped := {inner.names[0] for inner in inner_steps(result)} - SHAPES.keys():
+            raise SyntaxError(f"no rule knows the shape of {', '.join(sorted(unshaped))} inside {made}")
         self.texts[wanted] = made
         for name in head.names:
             self.rules.setdefault(name, []).append(rule)
