@@ -81,6 +81,20 @@ def rows(input_ids, attention_mask, position_ids, past_key_values):
     return {"logits": attended(x, key, value, seen, OUT), "present": [{"key": key, "value": value}]}
 
 
+def rotated_later(input_ids, attention_mask, past_key_values):
+    """The cache has keys without rotation: all are turned in each step."""
+    x, (past,) = WORDS[input_ids], past_key_values
+    key, value = (
+        jnp.concatenate([past[name], heads(x, kernel, GROUPS)], 2) for name, kernel in (("key", KEY), ("value", VALUE))
+    )
+    angles = jnp.arange(key.shape[2])[:, None] * np.float32([1, 0.3, 0.1, 0.03])
+    a, b = jnp.split(key, 2, axis=-1)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    logits = attended(x, turned, value, seen_by(input_ids, attention_mask), OUT)
+    return {"logits": logits, "present": [{"key": key, "value": value}]}
+
+
 IDS, MASK, [CACHE] = jaxport.decoder_inputs(1, GROUPS, SIZE, position_ids=False)
 ROWS = CACHE["key"].shape[2]
 
@@ -101,6 +115,7 @@ CASES = {
         latent, [IDS, MASK, [{"latent": floats(ROWS, LATENT)}]], "products of what is cached",
         r"`past_key_values\.0\.key` is missing",
     ),
+    "rotated later": (rotated_later, [IDS, MASK, [CACHE]], "its keys are rotated after they are cached", None),
     "rows": (
         rows, jaxport.decoder_inputs(1, GROUPS, SIZE, cache="static"), "a place of its own for each row",
         "in one block for each sequence",

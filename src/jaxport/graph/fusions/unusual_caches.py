@@ -24,9 +24,17 @@ def _reason(seen: Seen) -> str | None:
         return "there is a place of its own for each row, where the operator writes one block of rows"
     if is_op(node, "Concat") and any(_is_reordered(value) for value in node.inputs):
         return "its cache is reordered before it is read, as for beams: the operator reads and writes it in its order"
+    if is_op(node, "RotaryEmbedding") and _is_cache(source(node)):
+        return "its keys are rotated after they are cached: the operator attends to what it caches"
     if is_op(node, "MatMul") and any(_grows(value) for value in node.inputs):
         return "its keys or values are products of what is cached, as in latent attention"
     return None
+
+
+def _is_cache(value: ir.Value) -> bool:
+    """Whether a value is a cache with new rows, behind the others or in place of some."""
+    node = look_behind(value).producer()
+    return is_op(node, "Concat", *SCATTERS) and any(map(_is_input, node.inputs))
 
 
 def _is_scattered(node: ir.Node | None) -> bool:
