@@ -153,8 +153,8 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     classes = PythonClasses(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked, fixed)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
     nodes = [node for definition in classes.definitions for node in ast.walk(definition)]
-    taken = {node.id for node in nodes if isinstance(node, ast.Name)} | {*inputs.values()}
-    states = states_of(recorded, taken)
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
+    states = states_of(recorded, names | {*inputs.values()})
     group(classes.definitions, made, states, len(program.output_names))
     bundle(classes.definitions, made)
     body = "\n\n\n".join(
