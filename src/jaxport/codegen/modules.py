@@ -176,9 +176,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
         of_file(made, [*recorded.inputs], program.output_names, states),
     ]
     definitions = _definitions(dialect, body)
-    called = [
-        helper for helper in helpers if re.search(rf"\b{helper}\b", body)
-    ]  # a framework may have its own function
+    called = [helper for helper in helpers if helper in names]  # a framework may have its own function
     parts = [*definitions, *helper_sources("\n".join([*definitions, *called])), body, *filter(None, loading)]
     text = "\n\n\n".join(part.strip("\n") for part in parts)
     declared = {value.name or "": value.shape for value in (*program.body.inputs, *program.body.outputs)}
