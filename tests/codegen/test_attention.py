@@ -280,6 +280,9 @@ APART = {
         attention(f"{WINDOWS} p = Softmax<axis=-1>(s) w = MatMul(p, k) r = Transpose<perm=[0,3,2,1,4]>(w) e = Tanh(r) "
             "y = Transpose<perm=[0,3,2,1,4]>(e)", "float[batch, 2, 3, 5, 4] q", "float[batch, 2, 3, 6, 4] k"), "5, 6, 4)",
     ),
+    "a mask of each window": (attention(f"{WINDOWS} m = Where(mask, s, low) p = Softmax<axis=-1>(m) y = MatMul(p, k)",
+        "float[batch, 3, 2, 5, 4] q", "float[batch, 3, 2, 6, 4] k", "bool[1, 3, 1, 5, 6] mask",
+    ), "mask=jnp.tile(jnp.squeeze(mask, 0), (batch, 1, 1, 1))"),
     "a mask of all": (attention(f"{WINDOWS} m = Where(mask, s, low) p = Softmax<axis=-1>(m) y = MatMul(p, k)",
         "float[batch, 3, 2, 5, 4] q", "float[batch, 3, 2, 6, 4] k", "bool[5, 6] mask"), "mask=jnp.expand_dims(mask, (0, 1))"),
 }  # fmt: skip
@@ -358,10 +361,6 @@ OTHERS = {
     "what is added to its scores is scaled with them": attention(
         f"t = Transpose<perm=[0,1,3,2]>(k) a = MatMul(q, t) s = Add(a, bias) m = Mul(s, scale) {WEIGHTED}",
         QUERIES, KEYS, "float[2, 5, 6] bias",
-    ),
-    "a mask of each window, which are merged with the batch": attention(
-        f"{WINDOWS} m = Where(mask, s, low) p = Softmax<axis=-1>(m) y = MatMul(p, k)",
-        "float[batch, 3, 2, 5, 4] q", "float[batch, 3, 2, 6, 4] k", "bool[1, 3, 1, 5, 6] mask",
     ),
     "softmax over two axes": attention(f"{SCORES} p = Softmax<axis=2>(s) y = MatMul(p, k)", opset=12),
     "the scale is negative": attention(f"{SCORES} m = Neg(s) p = Softmax<axis=-1>(m) y = MatMul(p, k)"),
