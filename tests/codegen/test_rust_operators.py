@@ -54,6 +54,13 @@ def crate(text: str):
         ),
         ("(float[2] x) => (bool[2] y) { y = IsNaN(x) }", "x.is_nan()"),
         (
+            (
+                "(float[5, 3] x, int64[5] i) => (float[4, 3] y) <int64[2] s = {4, 3}, int64[1] a = {1}> "
+                '{ z = ConstantOfShape(s) u = Unsqueeze(i, a) y = ScatterND<reduction = "add">(z, u, x) }'
+            ),
+            "scattered(",
+        ),
+        (
             "(int32[n] x, float[m] z) => (int32[n] y) { s = Shape(z) c = Cast<to = 6>(s) y = Mod(x, c) }",
             "x.remainder_scalar(m as i64)",
         ),

@@ -359,7 +359,7 @@ def replayed(step: Step, environment: Environment) -> RuntimeValue:
             # JAX moves indices inside, which it leaves to XLA; Burn panics.
             return jnp.asarray(args[0]).at[args[1]].get(mode="clip") if is_gathered else args[0][args[1]]
         case "method" if step.name.startswith("at."):
-            return getattr(args[0].at[args[1]], step.name.removeprefix("at."))(*args[2:], **kwargs)
+            return getattr(jnp.asarray(args[0]).at[args[1]], step.name.removeprefix("at."))(*args[2:], **kwargs)
         case "method":
             return getattr(args[0], step.name)(*args[1:], **kwargs)
         case "vmap":
