@@ -134,8 +134,8 @@ def _printed(checks: Checks, specs: Any, framework: str) -> tuple[ModuleSource |
                 for axis, size in enumerate(spec.shape)
             ):
                 continue  # the file itself has one of the sizes
-            results = call(*(jnp.asarray(inputs[name]) for name in checks.program.input_names))
-            results = results if isinstance(results, tuple) else (results,)
+            # caches are pairs in a list
+            results = jax.tree.leaves(call(*(jnp.asarray(inputs[name]) for name in checks.program.input_names)))
             largest = max(largest, *map(relative_difference, results, expected))
     except Exception as error:  # noqa: BLE001  what fails is what is looked for
         return source, f"not run: {_told(error)}"
