@@ -268,8 +268,8 @@ def test_the_imported_file_is_exported_again_as_it_was(cache):
     assert (again.input_names, again.output_names) == (first.input_names, first.output_names)
     operators = [sorted(node.op_type for node in exported.model.graph) for exported in (first, again)]
     assert [one.count("GroupQueryAttention") for one in operators] == [config.layers] * 2
-    # With JAX 0.9, a difference of positions is taken before and after it is a number: two nodes.
-    assert len(operators[1]) <= len(operators[0]) + 2
+    # With JAX 0.9, a difference of positions is taken before and after it is a number: three nodes.
+    assert len(operators[1]) <= len(operators[0]) + 3
 
     def step(input_ids, attention_mask, position_ids, past):
         flat = again.run(

@@ -183,8 +183,11 @@ def _holds_values(wide: np.dtype, narrow: np.dtype) -> bool:
         values = np.arange(limits.min, limits.max + 1).astype(narrow)
     else:
         values = np.arange(2 ** ml_dtypes.finfo(narrow).bits, dtype=np.uint8).view(narrow)
-    with np.errstate(all="ignore"):
-        before, after = (np.real(array).astype(np.float64) for array in (values, values.astype(wide)))
+    try:
+        with np.errstate(all="ignore"):
+            before, after = (np.real(array).astype(np.float64) for array in (values, values.astype(wide)))
+    except TypeError:  # older releases of ml_dtypes lack the cast
+        return False
     return np.array_equal(before, after, equal_nan=True) and bool(
         (np.signbit(before) == np.signbit(after))[before == 0].all()
     )

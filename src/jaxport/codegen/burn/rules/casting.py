@@ -118,7 +118,7 @@ def to_power_of_two(body: RustBody, step: Step, x: TypedValue, saturate: int, ro
     if x.node is None:
         return None
     least = {"up": "1", "nearest": "1 << 22", "down": "1 << 23"}[round_mode]
-    number = converted(body, x, np.dtype("float32")).node if x.kind == "Int" else x.node
+    number = x.node if x.kind == "Float" else converted(body, x, np.dtype("float32")).node
     assert number is not None
     node = body.helper("to_power_of_two", number, Literal(least), Literal("true" if saturate else "false"))
     return TypedValue(x.shape, np.dtype(step.outputs.dtype), node, x.sizes)
