@@ -243,6 +243,18 @@ def test_heads_behind_positions_are_rotated_there(options, half):
     np.testing.assert_allclose(results[1], results[0], atol=1e-6)
 
 
+def test_heads_in_the_last_axis_stay_there():
+    """Three axes cannot be turned as four are."""
+    model = ir.from_proto(
+        onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 23]>
+        rotated (float[2,5,24] x, float[2,5,4] cos, float[2,5,4] sin) => (float[2,5,24] y) {
+            y = RotaryEmbedding <num_heads = 3> (x, cos, sin)
+        }""")
+    )
+    (node,) = model.graph
+    assert layout_ops.carry(node, node.outputs[0], (0, 2, 1)) is None
+
+
 def test_a_product_of_transposes_is_the_transpose_of_a_product():
     exported = check(jax.vmap(lambda x: MATRIX @ x, in_axes=1, out_axes=1), f32(CHANNELS, "B"))
     assert not transposes(exported.model)

@@ -172,9 +172,11 @@ HEADS_FIRST = (0, 2, 1, 3)
 @carries("RotaryEmbedding")
 def _rotation(node: ir.Node, value: ir.Value, layout: Layout) -> Carry | None:
     """Turn vectors whose heads lie behind positions as three axes, the last one of which has all heads: of four, heads come first."""
-    heads, width = static_dims((dims_of(node.outputs[0]) or [None])[1::2]) or (None, None)
-    if heads is None or width is None or layout != HEADS_FIRST:
+    dims = dims_of(node.outputs[0])
+    known = static_dims(dims[1::2]) if dims is not None and layout == HEADS_FIRST else None
+    if known is None:
         return None
+    heads, width = known
 
     def adapt(editor: Editor) -> None:
         """Put the rotation before the node, which becomes the view of its result with four axes."""
