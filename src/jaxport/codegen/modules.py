@@ -7,11 +7,10 @@ import builtins
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from jaxport.codegen.bundles import bundle
@@ -20,6 +19,7 @@ from jaxport.codegen.families import of_file, states_of
 from jaxport.codegen.generating import generation
 from jaxport.codegen.grouping import group
 from jaxport.codegen.python_classes import PythonClasses
+from jaxport.codegen.rewriting.steps import with_nested
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
 from jaxport.codegen.structure import build
 from jaxport.codegen.tree import Layer, Module, Op, Weight
@@ -34,7 +34,7 @@ from jaxport.errors import InvalidArgument, SaveError
 from jaxport.files import checked_path, publish_all
 from jaxport.importer.names import unique
 from jaxport.importer.traced.recorded_program import RecordedProgram
-from jaxport.importer.values.recording import Function, Step, Variable
+from jaxport.importer.values.recording import Variable
 
 __all__ = ["GENERIC", "ModuleSource", "is_generated_file", "model_arguments", "tensors_of", "to_modules"]
 
@@ -139,7 +139,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     }
     result = result[0] if len(result) == 1 else tuple(result)
     sizes = size_names(recorded.inputs)
-    helpers = _helpers(op.step for module in tree.walk() for op in module.parts if isinstance(op, Op))
+    helpers = _helpers(tree)
     reserved = {*_RESERVED.split(), *helpers, *dialect.definitions}
     hidden = min(sizes & {*reserved, *dir(builtins)}, default=None)
     if hidden is not None:
@@ -188,14 +188,10 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     return ModuleSource(code, tensors, origins, recorded.notes)
 
 
-def _helpers(steps: Iterable[Step]) -> list[str]:
-    """Return the names of the helpers that steps call, in their nested functions, too: no variable may be called so."""
-    found: set[str] = set()
-    for step in steps:
-        found.update([step.name.removeprefix("helper.")] * step.name.startswith("helper."))
-        for leaf in jax.tree.leaves((step.args, list(step.kwargs.values()))):
-            found.update(_helpers(leaf.steps) if isinstance(leaf, Function) else ())
-    return sorted(found)
+def _helpers(tree: Module) -> list[str]:
+    """Return the names of the helpers that the steps of a tree call, in nested functions, too: no variable may be called so."""
+    steps = with_nested(part.step for module in tree.walk() for part in module.parts if isinstance(part, Op))
+    return sorted({step.name.removeprefix("helper.") for step in steps if step.name.startswith("helper.")})
 
 
 def prefixes(paths: Collection[str], others: Collection[str]) -> list[str]:

@@ -7,16 +7,13 @@ not tell one zero from the other; `x - 0.0` and `x * 1.0` always do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
-
-import jax
 
 from jaxport.codegen.rewriting.same_bits import SAME_BITS
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
-from jaxport.codegen.rewriting.steps import readers_of, variables
+from jaxport.codegen.rewriting.steps import readers_of, variables, with_nested
 from jaxport.importer.traced.recorded_program import RecordedProgram
-from jaxport.importer.values.recording import Function, Step, map_leaves
+from jaxport.importer.values.recording import map_leaves
 
 __all__ = ["simplified"]
 
@@ -35,15 +32,6 @@ def simplified(recorded: RecordedProgram) -> RecordedProgram:
     ['jnp.tanh']
     """
     results = {*variables(recorded.outputs)}
-    rewriting = StepRewriting([SAME_BITS], readers=readers_of(_with_nested(recorded.steps)), results=results)
+    rewriting = StepRewriting([SAME_BITS], readers=readers_of(with_nested(recorded.steps)), results=results)
     steps = rewriting.all(recorded.steps)
     return replace(recorded, steps=steps, outputs=map_leaves(rewriting.current, recorded.outputs))
-
-
-def _with_nested(steps: Iterable[Step]) -> Iterator[Step]:
-    """Yield steps, each before those of the functions that it calls."""
-    for step in steps:
-        yield step
-        for leaf in jax.tree.leaves((step.args, step.kwargs)):
-            if isinstance(leaf, Function):
-                yield from _with_nested(leaf.steps)

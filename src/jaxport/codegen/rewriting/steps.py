@@ -10,7 +10,18 @@ import numpy as np
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Form, Function, Recordable, Step, Variable, map_leaves
 
-__all__ = ["JOINS", "REARRANGING", "ROTATIONS", "in_place", "leaf_key", "readers_of", "reads", "renamed", "variables"]
+__all__ = [
+    "JOINS",
+    "REARRANGING",
+    "ROTATIONS",
+    "in_place",
+    "leaf_key",
+    "readers_of",
+    "reads",
+    "renamed",
+    "variables",
+    "with_nested",
+]
 
 SMALL = 64
 """Elements up to which constants are compared by value."""
@@ -57,6 +68,15 @@ def _captured(function: Function) -> list[Variable]:
         known |= set(variables(step.outputs))
     captured |= {variable: None for variable in variables(function.result) if variable not in known}
     return list(captured)
+
+
+def with_nested(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yield steps, each before those of the functions that it calls."""
+    for step in steps:
+        yield step
+        for leaf in jax.tree.leaves((step.args, step.kwargs)):
+            if isinstance(leaf, Function):
+                yield from with_nested(leaf.steps)
 
 
 def in_place(step: Step, name: str, *args: RuntimeValue, form: Form = "call", **kwargs: RuntimeValue) -> Step:

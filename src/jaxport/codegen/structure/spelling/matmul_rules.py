@@ -47,7 +47,8 @@ def _is_of_product(
         is_single(out)
         and isinstance(residual, Variable)
         and isinstance(bias, Variable)
-        and {bias, w} <= set(rewriting.weights)
+        and bias in rewriting.weights
+        and w in rewriting.weights
         and product.shape == residual.shape == out.shape
         and bias.shape == out.shape[-1:]
     )
