@@ -235,14 +235,14 @@ def keep_channels_last(leaves: Iterable[Leaf], chains: dict[Leaf, Chain], weight
             chains[leaf] = common([chains[leaf], around])
 
 
-def end_with_sums(leaves: Iterable[Leaf], chains: dict[Leaf, Chain]) -> None:
+def end_with_sums(leaves: Sequence[Leaf], chains: dict[Leaf, Chain]) -> None:
     """Move sums of two results of one element of a list from the next element to that one.
 
     A file whose operator adds and normalizes, as `SkipLayerNormalization`, has the last sum of a layer in the next one:
 
         layers.1.input_layernorm: x + mlp   →   layers.0: x + mlp
     """
-    maker = {variable: leaf for leaf in leaves for variable in leaf.outputs}
+    maker = makers_of(leaves)
     for leaf in leaves:
         if not isinstance(leaf, Op) or leaf.step.name != "+":
             continue
