@@ -18,7 +18,7 @@ ROOMS: dict[str, str] = {
     "graph": "remembering editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
     "importer": "limits names re2 parts values resolving batching ops loading alike calls modules tensors interface "
     "traced running explain program variants",
-    "jaxprs": "aliases identity dim_text releases walk dataflow dims rewrite alike body_inputs taps vmap_axes meshes",
+    "jaxprs": "aliases identity dim_text releases walk dims rewrite alike body_inputs taps vmap_axes meshes",
     "mox": "primitives programs querying substitution serialize looking sharding edits writing_back",
     "verify": "comparing precision decoding sampling size_choice given conditioning report running per_block importing verifying",
 }

@@ -11,7 +11,7 @@ import numpy as np
 import jaxport
 from jaxport.export.signature.ports import is_key
 from jaxport.jaxprs import dims
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.testing import check_model
 from jaxport.verify import sampling
 

@@ -23,7 +23,7 @@ from jaxport.export.signature.ports import is_key
 from jaxport.export.signature.specs import is_shape
 from jaxport.importer import from_onnx
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree, dims
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.testing.specs import sample
 from jaxport.testing.structure import check_declared
 from jaxport.verify.comparing import difference

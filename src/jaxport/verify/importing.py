@@ -20,7 +20,7 @@ from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
 from jaxport.importer.values.arguments import external
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.jaxprs.walk import equations_within
 from jaxport.verify import conditioning
 from jaxport.verify.comparing import Changes, Tolerance

@@ -26,7 +26,7 @@ from jaxport.jaxprs import (
     dims,
     new_jaxpr_eqn,
 )
-from jaxport.jaxprs.releases.primitives import implementations
+from jaxport.jaxprs.releases import implementations
 from jaxport.jaxprs.rewrite import EquationRewriting, Rewriting, call_of, traced
 from jaxport.jaxprs.walk import equations_within, map_jaxprs
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxport.export.passes.layout_ops import INTERPOLATED
 from jaxport.jaxprs import dims
 from jaxport.jaxprs.alike import same_value
-from jaxport.jaxprs.releases.names import RESIZE
+from jaxport.jaxprs.releases import RESIZE
 from jaxport.jaxprs.walk import equations_within
 
 _NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

@@ -43,7 +43,7 @@ from jaxport.jaxprs import (
     dims,
     parameters,
 )
-from jaxport.jaxprs.dataflow import needed_equations
+from jaxport.jaxprs.walk import needed_equations
 from jaxport.onnx_facts.operation import operation_of
 
 if TYPE_CHECKING:

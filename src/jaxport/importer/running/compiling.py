@@ -26,7 +26,7 @@ from jaxport.importer.values.host import HostValue, Key, RuntimeValue
 from jaxport.importer.values.recording import Recorded, active, map_leaves
 from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.meshes import explicit_mesh, of_no_mesh, run_on_mesh, without_explicit_axes
-from jaxport.jaxprs.releases.names import is_outside_traces
+from jaxport.jaxprs.releases import is_outside_traces
 from jaxport.jaxprs.walk import equations_run
 from jaxport.printable import printable_lines
 

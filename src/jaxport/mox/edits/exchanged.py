@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxport.blocks.callables.values import is_tracer
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree
-from jaxport.jaxprs.dataflow import producers
+from jaxport.jaxprs.walk import producers
 from jaxport.mox.edits.lora import TARGET
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.querying.match import match_of

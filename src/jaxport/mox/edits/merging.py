@@ -13,8 +13,7 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.body_inputs import entered_by, runs_bodies
-from jaxport.jaxprs.dataflow import reached, readers
-from jaxport.jaxprs.walk import equations_within
+from jaxport.jaxprs.walk import equations_within, reached, readers
 from jaxport.mox.edits.exchanged import exchanged_weight, exchanged_weights
 from jaxport.mox.edits.lora import GATE, TARGET, update_of
 from jaxport.mox.edits.scaling import along, directed

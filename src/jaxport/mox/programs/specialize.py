@@ -9,8 +9,8 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Aval, Dim, PyTree, aval_of, dims
-from jaxport.jaxprs.dataflow import producers
 from jaxport.jaxprs.rewrite import with_values
+from jaxport.jaxprs.walk import producers
 from jaxport.mox.programs.rewriting import TypeRewriting
 
 __all__ = ["sizes_of", "specialize"]

@@ -18,7 +18,7 @@ from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
 from jaxport.jaxprs import Atom, Aval, PythonFunction, PyTree, Var, aval_of
 from jaxport.jaxprs.meshes import in_body_of, without_explicit_axes, without_meshes
-from jaxport.jaxprs.releases.primitives import implementations
+from jaxport.jaxprs.releases import implementations
 from jaxport.jaxprs.rewrite import EquationRewriting, traced_equation
 from jaxport.jaxprs.vmap_axes import Mapped, borne_by, transforms_of
 from jaxport.mox.primitives import keyword_values, primitives

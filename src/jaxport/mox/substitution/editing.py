@@ -21,10 +21,9 @@ from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.jaxprs import Array, Atom, Aval, Effect, PyTree, aval_of
 from jaxport.jaxprs.alike import same_aval
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
-from jaxport.jaxprs.dataflow import used_variables
 from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
 from jaxport.jaxprs.vmap_axes import Levels, spread
-from jaxport.jaxprs.walk import Location, bodies
+from jaxport.jaxprs.walk import Location, bodies, used_variables
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.original import Site
 from jaxport.mox.querying.match import REWRITTEN, Match, arguments_of, match_of, returns_of

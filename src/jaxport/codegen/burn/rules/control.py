@@ -32,7 +32,7 @@ from jaxport.codegen.rust.tree import (
 )
 from jaxport.importer.traced.zero_sizes import may_be_nothing
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
-from jaxport.jaxprs.releases import definitions
+from jaxport.jaxprs.releases import ragged_dot_general_impl
 
 _CALLS = "jit pjit closed_call core_call remat checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2".split()
 OF_PROGRAMS = frozenset((*_CALLS, "cond", "ragged_dot_general", "scan", "while"))
@@ -50,7 +50,7 @@ def called(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeVal
 def by_definition(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeValue) -> list[TypedValue]:
     """Print a primitive as JAX defines it in terms of others."""
     specs = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-    return body.program(jax.make_jaxpr(partial(definitions.ragged_dot_general_impl, **params))(*specs), values)
+    return body.program(jax.make_jaxpr(partial(ragged_dot_general_impl, **params))(*specs), values)
 
 
 def whole(body: RustBody, value: TypedValue) -> TypedValue:
