@@ -12,7 +12,7 @@ ROOMS: dict[str, str] = {
     "blocks": "constants block labels liveness callables marking grouping ungrouping tracing",
     "codegen": "tree rust rewriting structure recorded writing checkpoint quantized flax equinox source bundles families grouping generating python_classes modules burn printing",
     "codegen/burn": "imports helpers values body rules equations layers checks steps definitions forward printing crate source",
-    "codegen/structure": "operators modules spelling recognition build",
+    "codegen/structure": "operators sequences spelling recognition modules",
     "export": "signature emit generation passes prepare flags precision_names minimal_opset requirements rules walk explain failures function_graph "
     "runtime exported_model exported delivery api",
     "graph": "remembering editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",

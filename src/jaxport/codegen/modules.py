@@ -21,7 +21,7 @@ from jaxport.codegen.grouping import group
 from jaxport.codegen.python_classes import PythonClasses
 from jaxport.codegen.rewriting.steps import with_nested
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
-from jaxport.codegen.structure import build
+from jaxport.codegen.structure.modules.build import build
 from jaxport.codegen.tree import Layer, Module, Op, Weight
 from jaxport.codegen.writing.classes import Classes, Definition, Draft, Library
 from jaxport.codegen.writing.dialect import Dialect

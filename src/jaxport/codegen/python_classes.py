@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jaxport.codegen.structure.modules.sequences import elements_of
+from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.classes import Classes, Sequential

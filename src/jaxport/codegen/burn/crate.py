@@ -21,8 +21,8 @@ from jaxport.codegen.burn.values import dtype_name, held, is_narrow, kind_of
 from jaxport.codegen.generating import decoding
 from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of
 from jaxport.codegen.rust.text import formatted, quoted
-from jaxport.codegen.structure import build
-from jaxport.codegen.structure.modules.sequences import in_place
+from jaxport.codegen.structure.modules.build import build
+from jaxport.codegen.structure.sequences import in_place
 from jaxport.codegen.tree import Layer, Weight
 from jaxport.codegen.writing.fields import class_name
 from jaxport.codegen.writing.function_printer import variable_name

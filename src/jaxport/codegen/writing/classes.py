@@ -15,7 +15,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from jaxport.codegen.structure.modules.sequences import elements_of
+from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Layer, Module, Weight
 from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.dialect import LayerLibrary, SequenceForm, without_defaults
