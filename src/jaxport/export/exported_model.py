@@ -16,8 +16,7 @@ from jaxport.export.signature.ports import Port
 from jaxport.jaxprs import PythonFunction
 
 if TYPE_CHECKING:
-    from jaxport import blocks
-    from jaxport.blocks.tracing import State
+    from jaxport.blocks.tracing import State, Traced
     from jaxport.export.emit.places import Record
     from jaxport.export.passes import PassReport
     from jaxport.export.walk.functions import FunctionCall
@@ -34,7 +33,7 @@ class ExportedModel:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     defaults: Mapping[str, np.ndarray]
-    traced: blocks.Traced
+    traced: Traced
     state: State
     flags: frozenset[int]
     x64: bool

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport import saving
-from jaxport.blocks import current_recorder
+from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import AGAIN, boundary
 from jaxport.importer.batching import Batches
 from jaxport.importer.explain import GraphExplanation, explain, summary

@@ -19,14 +19,12 @@ from jax.core import max_dim, min_dim
 from jax.export import is_symbolic_dim, symbolic_shape
 
 from jaxport.jaxprs.aliases import Dim, PyTree, SymbolicDim
-from jaxport.jaxprs.dim_text import FUNCTIONS, Expression, parse, symbols
+from jaxport.jaxprs.dim_text import Expression, parse, symbols
 from jaxport.jaxprs.releases import InconclusiveDimensionOperation
 
 __all__ = [
     "CHECKS_OF_SIZES",
     "DECISIONS_ON_SIZES",
-    "FUNCTIONS",
-    "Dim",
     "all_static",
     "constraints_of",
     "evaluate",
@@ -34,14 +32,12 @@ __all__ = [
     "is_static",
     "known",
     "label",
-    "parse",
     "rounded_down",
     "same",
     "shapes_differ",
     "solve_linear",
     "static",
     "surely_differ",
-    "symbols",
 ]
 
 Number = TypeVar("Number")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from jaxport.blocks import comparing_sizes
+from jaxport.blocks.marking.window import comparing_sizes
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.definitions import snake_case
 from jaxport.codegen.burn.helpers import names as helper_names, source

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxport.blocks import Block, FrozenMapping, block_p
+from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.export.emit.registry import BLOCK_RULES
 from jaxport.jaxprs import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Parameters, Var, nameless, reference_of
 from jaxport.jaxprs.alike import same_avals, same_computation, same_literal

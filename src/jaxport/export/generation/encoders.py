@@ -28,7 +28,7 @@ from jaxport.export.generation.decoders import (
     shown,
 )
 from jaxport.export.signature.ports import Port
-from jaxport.jaxprs import dims
+from jaxport.jaxprs import Dim, dims
 
 FEATURES, STATES = "audio_features", "encoder_hidden_states"
 FRAMES = 3000
@@ -50,9 +50,9 @@ class Encoder:
 
     layers: int
     hidden: int
-    frames: dims.Dim
-    states: dims.Dim
-    rows: tuple[dims.Dim, ...]
+    frames: Dim
+    states: Dim
+    rows: tuple[Dim, ...]
 
     filename = "encoder_model.onnx"
 

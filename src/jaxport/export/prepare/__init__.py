@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from jaxport.blocks import Block, block_p
+from jaxport.blocks.block import Block, block_p
 from jaxport.blocks.liveness import without_dead_code
 from jaxport.export.emit.registry import Rule
 from jaxport.export.prepare.complex import is_complex, without_complex

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from jaxport.blocks import block_p
+from jaxport.blocks.block import block_p
 from jaxport.export.emit.registry import RULES, Rule
 from jaxport.export.prepare.keys import RANDOM
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, dims, jaxpr_as_fun, nameless

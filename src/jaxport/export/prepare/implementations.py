@@ -12,7 +12,7 @@ from typing import Any
 
 from jax.core import ShapedArray
 
-from jaxport.blocks import block_p
+from jaxport.blocks.block import block_p
 from jaxport.export.emit.registry import Rule
 from jaxport.export.prepare import complex as complex_numbers
 from jaxport.jaxprs import (

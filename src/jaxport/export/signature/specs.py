@@ -19,12 +19,13 @@ import numpy as np
 from jax import export
 from jax.typing import DTypeLike
 
-from jaxport.blocks import loaded_frameworks
 from jaxport.blocks.callables.naming import signature_of
 from jaxport.blocks.callables.places import Types
+from jaxport.blocks.marking.window import loaded_frameworks
 from jaxport.errors import InvalidArgument
 from jaxport.export.signature import ports
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree, dims
+from jaxport.jaxprs.dim_text import symbols
 
 BATCH = "batch"
 """The name of a first dim that is None: such dims are one, as in Keras."""
@@ -166,7 +167,7 @@ class SpecReader:
             instead='give a tuple of sizes and names like ("B", 3), a jax.ShapeDtypeStruct, an array, or `bool`',
         )
 
-    def _shape(self, shape: Sequence[Dim], where: str) -> tuple[dims.Dim, ...]:
+    def _shape(self, shape: Sequence[Dim], where: str) -> tuple[Dim, ...]:
         named = next((d for d in shape if isinstance(d, str) and _DTYPE.fullmatch(d.strip())), None)
         if named is not None:
             others = tuple(d for d in shape if d is not named)
@@ -183,7 +184,7 @@ class SpecReader:
         self._names.add(name)
         return name
 
-    def _dim(self, dim: Dim | str, where: str) -> dims.Dim:
+    def _dim(self, dim: Dim | str, where: str) -> Dim:
         if isinstance(dim, (int, np.integer)):
             if dim < 0:
                 raise InvalidArgument(f"the size {dim} is negative", where=where, instead='name it: ("B", 3)')
@@ -349,7 +350,7 @@ def narrowed(dtype: Any) -> Any:
     return dtype if ports.is_key(dtype) else np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
-def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Array]) -> dict[str, int]:
+def sizes_of(shapes: Mapping[str, Sequence[Dim]], arrays: Mapping[str, Array]) -> dict[str, int]:
     """Return the sizes that concrete inputs give to the symbols of their declared shapes.
 
     Args:
@@ -382,7 +383,7 @@ def sizes_of(shapes: Mapping[str, Sequence[dims.Dim]], arrays: Mapping[str, Arra
                 )
             sizes[symbol], origin[symbol] = value, here
     for name, shape in shapes.items():
-        expected = tuple(dims.evaluate(d, sizes) if dims.symbols(str(d)) <= sizes.keys() else None for d in shape)
+        expected = tuple(dims.evaluate(d, sizes) if symbols(str(d)) <= sizes.keys() else None for d in shape)
         if any(e is not None and e != a for e, a in zip(expected, arrays[name].shape, strict=True)):
             raise InvalidArgument(
                 f"the input `{name}` has shape {tuple(arrays[name].shape)}",

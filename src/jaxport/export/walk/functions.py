@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import onnx_ir as ir
 from jax.core import Tracer
 
-from jaxport import blocks
+from jaxport.blocks.marking.boundary import boundary
+from jaxport.blocks.marking.window import target_of
 from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export.emit import dim_values
 from jaxport.export.emit.value import Scope, Value
@@ -26,7 +27,7 @@ from jaxport.jaxprs import JaxprEqn, Module, Parameters
 from jaxport.jaxprs.identity import IdentitySet
 
 if TYPE_CHECKING:
-    from jaxport.blocks import Block
+    from jaxport.blocks.block import Block
     from jaxport.export.emit.emitter import Emitter
 
 #: The key under which `onnx_function` stores its options on a block.
@@ -95,7 +96,7 @@ def onnx_function(
         return {key: jnp.asarray(value) if key in runtime else value for key, value in keywords.items()}
 
     def decorate(thing: Module) -> Module:
-        return blocks.boundary(thing, options=options, prepare=prepare)
+        return boundary(thing, options=options, prepare=prepare)
 
     return decorate if decorated is None else decorate(decorated)
 
@@ -136,7 +137,7 @@ def selector(functions: Functions | None) -> Selector:
         if isinstance(entry, str):
             targets.append(entry)
         elif isinstance(entry, type):
-            targets.append(blocks.target_of(entry))
+            targets.append(target_of(entry))
         elif callable(entry):
             predicates.append(entry)
         else:

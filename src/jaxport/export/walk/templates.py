@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from jaxport.blocks import block_p
+from jaxport.blocks.block import block_p
 from jaxport.export.emit import folding
 from jaxport.export.emit.value import Emission, Log, Move, Scope, Step, Value, Watch, Withdrawal
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PyTree, dims

@@ -47,7 +47,7 @@ from jaxport.jaxprs.walk import needed_equations
 from jaxport.onnx_facts.operation import operation_of
 
 if TYPE_CHECKING:
-    from jaxport.blocks import Block
+    from jaxport.blocks.block import Block
 
 
 @dataclass(eq=False)
@@ -294,7 +294,7 @@ def constant(value: ArrayLike, dtype: DTypeLike) -> Value:
     return Value(array.dtype, array.shape, constant=array)
 
 
-def _is_empty(shape: Sequence[dims.Dim]) -> bool:
+def _is_empty(shape: Sequence[Dim]) -> bool:
     """Whether an array of this shape has no elements, and no symbolic dims."""
     return any(dims.is_static(d) and d == 0 for d in shape) and dims.all_static(shape)
 

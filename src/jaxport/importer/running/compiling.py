@@ -18,7 +18,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.blocks import current_recorder
+from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import JaxportError, ModelError, ValueNotKnown
 from jaxport.importer.running.evaluate import LARGE, observed
 from jaxport.importer.values.dtypes import STRING

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.blocks import Boundary, comparing_sizes, current_recorder
+from jaxport.blocks.marking.recorder import Boundary
+from jaxport.blocks.marking.window import comparing_sizes, current_recorder
 from jaxport.errors import (
     LONGEST_REASON,
     InvalidArgument,

@@ -20,7 +20,8 @@ from jaxport.importer.traced.zero_sizes import appended, spelled_assumptions
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
-from jaxport.jaxprs.dims import evaluate, symbols
+from jaxport.jaxprs.dim_text import symbols
+from jaxport.jaxprs.dims import evaluate
 
 __all__ = ["Fixed", "RecordedProgram", "arguments", "completed", "record", "record_once"]
 

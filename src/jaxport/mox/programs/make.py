@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
-from jaxport import blocks, collecting, jaxprs
+from jaxport import collecting, jaxprs
 from jaxport.blocks.callables.naming import signature_of
 from jaxport.blocks.callables.places import Types
+from jaxport.blocks.tracing import trace
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import PythonFunction, PyTree
 from jaxport.mox.programs.mox import Mox
@@ -51,7 +52,7 @@ def make_mox(fn: PythonFunction, *, functions: Iterable[str] = ()) -> Callable[.
                 why="a model is an instance of it",
                 instead=f"`make_mox({fn.__name__}(...))`",
             )
-        traced = blocks.trace(fn, args, kwargs, state="outputs", functions=functions, counters=True, operators="all")
+        traced = trace(fn, args, kwargs, state="outputs", functions=functions, counters=True, operators="all")
         return Mox(traced, name=_name_of(fn), signature=signature_of(fn, Types(loaded())))
 
     return make

@@ -31,6 +31,7 @@ from jaxport.jaxprs import (
 )
 from jaxport.jaxprs.alike import takes_values
 from jaxport.jaxprs.body_inputs import jit_parameters
+from jaxport.jaxprs.dim_text import FUNCTIONS, parse, symbols
 from jaxport.jaxprs.meshes import in_body_of, local_type
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.vmap_axes import Mapped, with_record
@@ -204,11 +205,11 @@ class _Reader:
 
     def dim(self, size: JsonValue) -> Dim:
         if isinstance(size, str):
-            return dims.evaluate(size, {name: self.symbol(name) for name in dims.symbols(size)})
+            return dims.evaluate(size, {name: self.symbol(name) for name in symbols(size)})
         return size_of(size)
 
     def symbol(self, name: str) -> Dim:
-        if name in dims.FUNCTIONS:
+        if name in FUNCTIONS:
             raise ModelError(f"`{name}` is not a valid name for a size", why="JAX has a function of this name")
         return jax_export.symbolic_shape(name, scope=self.scope)[0]
 
@@ -345,7 +346,7 @@ def _called(function: PythonFunction, params: Parameters, operands: Sequence[Ato
 def _constraint(text: str) -> str:
     """Return the constraints on sizes, after they are read: JAX's own reader multiplies out whatever it gets."""
     for side in re.split("(?:>=|<=|==)", text):
-        dims.parse(side)
+        parse(side)
     return text
 
 

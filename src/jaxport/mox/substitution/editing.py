@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import core as jax_core
 
-from jaxport import blocks, jaxprs
+from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.callables.naming import unused
 from jaxport.blocks.callables.places import joined
 from jaxport.blocks.callables.values import is_tracer
+from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import InvalidArgument, Unsupported
 from jaxport.jaxprs import Array, Atom, Aval, Effect, PyTree, aval_of
 from jaxport.jaxprs.alike import same_aval
@@ -160,7 +161,7 @@ class _Editor:
         others = iter(moved)
         values = [leaf.value if isinstance(leaf.value, jax.Array) else next(others) for leaf in new]
         added = [
-            blocks.TracedWeight(leaf.name, value, leaf.trainable, owned=leaf.owned)
+            TracedWeight(leaf.name, value, leaf.trainable, owned=leaf.owned)
             for leaf, value in zip(new, values, strict=True)
         ]
         weights = [*mox.weights, *added]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NoReturn
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxport import blocks, jaxprs
+from jaxport import jaxprs
 from jaxport.blocks.callables.framework import public_name
 from jaxport.blocks.callables.values import NamedArrays, collect
-from jaxport.blocks.tracing import Traced
+from jaxport.blocks.tracing import Traced, TracedWeight, trace
 from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.jaxprs import Array, Aval, Module, Parameters, PythonFunction, PyTree
 from jaxport.mox.programs.mox import Mox
@@ -193,7 +193,7 @@ class Template:
     """
 
     jaxpr: jaxprs.Jaxpr
-    params: tuple[blocks.TracedWeight, ...]
+    params: tuple[TracedWeight, ...]
     inputs: tuple[tuple[str, jax.ShapeDtypeStruct], ...]
     name: str
     site: Site
@@ -237,8 +237,7 @@ class Templates:
         trained = made.params.keys() if made.trainable is True else made.trainable or ()
         # No call changes what is not trained: it is no statistic.
         weights_now = tuple(
-            blocks.TracedWeight(name, value, name in trained, owned=name in trained)
-            for name, value in made.params.items()
+            TracedWeight(name, value, name in trained, owned=name in trained) for name, value in made.params.items()
         )
         return Template(known.jaxpr, weights_now, known.inputs, known.name, known.site, made.config)
 
@@ -257,7 +256,7 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
         avals, specs = manual.specs(site.jaxpr.in_avals)
         run = manual.mapped(run, (specs, PartitionSpec(), PartitionSpec()), site.jaxpr.out_avals[: site.results])
     arguments = avals, params, dict(made.inputs)
-    traced = _trace(lambda: blocks.trace(run, arguments, state="outputs", frameworks=frameworks), match, made)
+    traced = _trace(lambda: trace(run, arguments, state="outputs", frameworks=frameworks), match, made)
     if traced.weights:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` closes over {len(traced.weights)} arrays",
@@ -288,8 +287,7 @@ def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
     if manual is not None:
         avals, specs = manual.specs(avals)
         run = manual.mapped(run, tuple(specs), site.jaxpr.out_avals[: site.results])
-    trace = lambda: blocks.trace(run, tuple(avals), state="outputs", counters=True)
-    traced = _trace(trace, match, made)
+    traced = _trace(lambda: trace(run, tuple(avals), state="outputs", counters=True), match, made)
     _refuse_changes(made.traced.state_outputs if isinstance(made, Mox) else traced.state_outputs, match)
     jaxpr, count = traced.jaxpr.jaxpr, len(traced.weights)
     jaxpr = jaxpr if manual is None else manual.body(jaxpr)

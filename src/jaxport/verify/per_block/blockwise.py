@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.blocks import Block, block_p
+from jaxport.blocks.block import Block, block_p
 from jaxport.jaxprs import Array, Atom, PyTree
 from jaxport.jaxprs.body_inputs import source_of
 from jaxport.jaxprs.taps import Tap

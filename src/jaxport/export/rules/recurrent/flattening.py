@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jaxport import jaxprs
-from jaxport.blocks import block_p
+from jaxport.blocks.block import block_p
 from jaxport.export.rules.calls import BODIES
 from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from jaxport.jaxprs.rewrite import fresh, itself, literals, with_operands
