@@ -36,13 +36,13 @@ from jaxport.errors import (
 if TYPE_CHECKING:
     from jaxport import mox
     from jaxport.export.api import to_onnx
-    from jaxport.export.delivery.calibration import Calibration
     from jaxport.export.delivery.targets import Target
     from jaxport.export.emit.registry import rule
     from jaxport.export.exported import Exported
     from jaxport.export.generation.decoders import decoder_inputs, encoder_decoder_inputs
-    from jaxport.export.passes.dense import Int8
-    from jaxport.export.passes.int4_levels import Int4
+    from jaxport.export.precision.calibration import Calibration
+    from jaxport.export.precision.dense import Int8
+    from jaxport.export.precision.int4_levels import Int4
     from jaxport.export.walk.functions import onnx_function
     from jaxport.importer.limits import Limits
     from jaxport.importer.program import Program, from_onnx
@@ -91,9 +91,9 @@ __version__ = "0.1.0"
 
 #: The modules of the names that are loaded on first use.
 _LAZY = {
-    "Calibration": "jaxport.export.delivery.calibration",
-    "Int4": "jaxport.export.passes.int4_levels",
-    "Int8": "jaxport.export.passes.dense",
+    "Calibration": "jaxport.export.precision.calibration",
+    "Int4": "jaxport.export.precision.int4_levels",
+    "Int8": "jaxport.export.precision.dense",
     "Exported": "jaxport.export.exported",
     "make_mox": "jaxport.mox.programs.make",
     "to_source": "jaxport.sourcing",

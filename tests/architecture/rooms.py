@@ -13,8 +13,8 @@ ROOMS: dict[str, str] = {
     "codegen": "tree rust rewriting structure recorded writing checkpoint quantized flax equinox source bundles families grouping generating python_classes modules burn printing",
     "codegen/burn": "imports helpers values body rules equations layers checks steps definitions forward printing crate source",
     "codegen/structure": "operators sequences spelling recognition modules",
-    "export": "signature emit generation passes prepare flags precision_names minimal_opset requirements rules walk explain failures function_graph "
-    "runtime exported_model exported delivery api",
+    "export": "signature emit generation passes prepare flags delivery precision rules walk explain failures function_graph "
+    "exported_model exported api",
     "graph": "remembering editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
     "importer": "limits names re2 parts values resolving batching ops loading alike calls modules tensors interface "
     "traced running explain program variants",
@@ -26,6 +26,11 @@ ROOMS: dict[str, str] = {
 # Annotations and convenience methods that look at a later room, each with its reason. A Mox, its selections and their matches return
 # one another (`mox.select(…)[0]` is a Mox, `mox.select(…).sub(…)` another): no order of their files has no method that looks ahead.
 LATER: dict[tuple[str, str, str], str] = {
+    (
+        "export",
+        "precision",
+        "exported",
+    ): "the model that gets a precision, and that is calibrated; a model has the name of its precision",
     ("mox", "programs", "looking"): "`mox.show()`",
     ("mox", "programs", "querying"): "`mox.select()`, and the types of predicates",
     ("mox", "programs", "substitution"): "`mox.sub()`, `mox.patch()`, `mox.capture()` and `mox.unroll()`",

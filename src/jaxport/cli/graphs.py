@@ -133,7 +133,7 @@ def _again(program: Program, target: TargetName) -> Exported:
 
 def _compared(program: Program, exported: Exported, sizes: list[dict[str, int]] | None, seed: int) -> list[Output]:
     """Run the model of a program and an export of it on the same inputs, and compare."""
-    from jaxport.export.runtime import as_written
+    from jaxport.export.delivery.runtime import as_written
     from jaxport.verify.importing import Comparison
     from jaxport.verify.running import Sampling
 

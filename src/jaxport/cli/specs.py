@@ -25,7 +25,7 @@ import numpy as np
 from jaxport.errors import InvalidArgument, given_twice
 
 if TYPE_CHECKING:
-    from jaxport.export.precision_names import Named
+    from jaxport.export.precision.names import Named
     from jaxport.jaxprs import PyTree
 
 __all__ = [
@@ -185,7 +185,7 @@ def parse_precision(text: str | None) -> Named | None:
     """
     if text is None or "," not in text:
         return cast("Named | None", text)  # which `to_onnx` checks
-    from jaxport.export.precision_names import PRECISIONS
+    from jaxport.export.precision.names import PRECISIONS
 
     name, *options = (part.strip() for part in text.split(","))
     values = parse_keyword(options, "--precision")

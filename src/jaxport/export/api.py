@@ -19,9 +19,9 @@ import onnx_ir as ir
 from jaxport import collecting, jaxprs
 from jaxport.blocks.tracing import State, Traced
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
-from jaxport.export import failures, minimal_opset, passes as graph_passes, prepare
-from jaxport.export.delivery import precisions, roles, targets
-from jaxport.export.delivery.calibration import Calibration
+from jaxport.export import failures, passes as graph_passes, prepare
+from jaxport.export.delivery import minimal_opset, roles, targets
+from jaxport.export.delivery.requirements import CHECKS
 from jaxport.export.delivery.roles import role_of
 from jaxport.export.delivery.scopes import check_scopes
 from jaxport.export.delivery.targets import Target, TargetName
@@ -33,9 +33,10 @@ from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing_flags import traced_with_flags
 from jaxport.export.generation import buffers, decoders, encoders
 from jaxport.export.passes import Pass
-from jaxport.export.precision_names import Border, Chosen, Named
+from jaxport.export.precision import precisions
+from jaxport.export.precision.calibration import Calibration
+from jaxport.export.precision.names import Border, Chosen, Named
 from jaxport.export.prepare import PreparedProgram
-from jaxport.export.requirements import CHECKS
 from jaxport.export.rules import BLOCK_RULES, RULES, imported
 from jaxport.export.rules.refused import CHECK_LEFT_OUT
 from jaxport.export.signature.choices import Checks, Fold, Nonfinite, Weights, check_choices

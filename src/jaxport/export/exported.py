@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike
 
 from jaxport import saving
 from jaxport.errors import InvalidArgument
+from jaxport.export.delivery.requirements import Requirements
 from jaxport.export.explain import Explanation
 from jaxport.export.exported_model import ExportedModel
 from jaxport.export.generation import decoders, encoders
-from jaxport.export.requirements import Requirements
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port
 from jaxport.export.walk import functions

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.precision_names import Precision
-from jaxport.export.runtime import Session
+from jaxport.export.delivery.runtime import Session
+from jaxport.export.precision.names import Precision
 from jaxport.export.signature.ports import Port
 from jaxport.jaxprs import PythonFunction
 

@@ -15,10 +15,10 @@ from jax.typing import DTypeLike
 from jaxport.blocks.tracing import trace
 from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.export.api import to_onnx
-from jaxport.export.emit import opsets
+from jaxport.export.delivery import opsets
+from jaxport.export.delivery.runtime import Session, newest_opset
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing_flags import with_bools
-from jaxport.export.runtime import Session, newest_opset
 from jaxport.export.signature.ports import is_key
 from jaxport.export.signature.specs import is_shape
 from jaxport.importer import from_onnx

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
+from jaxport.export.delivery.runtime import Session
 from jaxport.export.exported import Exported
-from jaxport.export.runtime import Session
 from jaxport.jaxprs import Parameters, PyTree, dims
 from jaxport.jaxprs.dim_text import split_sizes
 

@@ -16,9 +16,9 @@ import numpy as np
 from jaxport.blocks.tracing import Traced, trace
 from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export import failures
+from jaxport.export.delivery.runtime import Session, as_written, is_quantized
 from jaxport.export.flags.tracing_flags import traced_with_flags, with_bools
-from jaxport.export.precision_names import Precision, recorded
-from jaxport.export.runtime import Session, as_written, is_quantized
+from jaxport.export.precision.names import Precision, recorded
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims

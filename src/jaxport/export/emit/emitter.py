@@ -38,7 +38,7 @@ from numpy.typing import ArrayLike
 
 from jaxport.blocks.block import Block
 from jaxport.errors import Refusal, RuleError
-from jaxport.export.emit import dim_values, folding, legalize, opsets, shapes
+from jaxport.export.emit import dim_values, folding, legalize, shapes
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Move, Operand, OperatorCall, Scope, Stamp, Value, data_type
 from jaxport.export.signature.choices import Nonfinite
@@ -352,7 +352,7 @@ class Emitter:
         for opset in range(self.opset + 1, schema.NEWEST + 1):
             newer = schema.find("", facts.name, opset)
             if newer and any(f.name == formal.name and dtype in f.dtypes for f in (*newer.inputs, *newer.outputs)):
-                instead = f"export with opset={opset}" if opset <= opsets.NEWEST else "use another dtype"
+                instead = f"export with opset={opset}" if opset <= schema.NEWEST else "use another dtype"
                 self.refuse(f"needs {facts.name} of {dtype}, which is new in opset {opset}; {instead}")
         raise RuleError(f"{facts.name} does not take {dtype} as `{formal.name}` at opset {self.opset}")
 

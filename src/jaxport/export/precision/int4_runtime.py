@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.passes.constants import known
-from jaxport.export.passes.dense import LARGE, Dense
-from jaxport.export.passes.int4_levels import GROUPS, Int4, pairs, quantized, rounding_error
+from jaxport.export.precision.dense import LARGE, Dense
+from jaxport.export.precision.int4_levels import GROUPS, Int4, pairs, quantized, rounding_error
 from jaxport.graph.editing import constant_of, dims_of, integer, is_op, permutation, source
 from jaxport.graph.fusing import Builder, Fusion
 from jaxport.onnx_facts import EXPERT_LAYER, QUANTIZED_EXPERT_LAYER, RESHAPING, RUNTIME_DOMAIN

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import minimal_opset
+from jaxport.export.delivery import minimal_opset
 from jaxport.graph.editing import dims_of, graphs, operator_name
 from jaxport.onnx_facts import CONTROL_FLOW, ROW_NORMALIZATIONS, releases, schema
 from jaxport.onnx_facts.kernels import MISSING, RELEASES, VERSIONS

@@ -13,17 +13,17 @@ import onnx_ir.passes.common as common
 
 from jaxport.errors import ExportError
 from jaxport.export import passes as graph_passes
-from jaxport.export.delivery import choosing
-from jaxport.export.delivery.calibration import Calibration, ranges_of, read_calibration
-from jaxport.export.passes.calibrated import calibrated_int8
-from jaxport.export.passes.dense import Int8, NodeFilter, dynamic_int8, everywhere, weights_second
-from jaxport.export.passes.half import half
-from jaxport.export.passes.int4 import block_int4
-from jaxport.export.passes.int4_levels import Int4
-from jaxport.export.passes.int4_runtime import PACKED_TABLES_SINCE, ROUNDING
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
-from jaxport.export.precision_names import FLOAT32, PRECISIONS, Border, Chosen, Named, Precision, named, refuse
+from jaxport.export.precision import choosing
+from jaxport.export.precision.calibrated import calibrated_int8
+from jaxport.export.precision.calibration import Calibration, ranges_of, read_calibration
+from jaxport.export.precision.dense import Int8, NodeFilter, dynamic_int8, everywhere, weights_second
+from jaxport.export.precision.half import half
+from jaxport.export.precision.int4 import block_int4
+from jaxport.export.precision.int4_levels import Int4
+from jaxport.export.precision.int4_runtime import PACKED_TABLES_SINCE, ROUNDING
+from jaxport.export.precision.names import FLOAT32, PRECISIONS, Border, Chosen, Named, Precision, named, refuse
 from jaxport.graph.editing import subgraphs
 from jaxport.jaxprs import PyTree
 from jaxport.onnx_facts import RUNTIME_DOMAIN, releases

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import onnx_ir as ir
 
-from jaxport.export.emit import opsets
+from jaxport.export.delivery import opsets
 from jaxport.graph.editing import graphs
 from jaxport.onnx_facts import POOLS, releases, schema
 from jaxport.onnx_facts.versions import means_the_same

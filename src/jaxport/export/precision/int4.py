@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.dense import Dense, Int8, NodeFilter, Stored, Tables, everywhere, integer_product
-from jaxport.export.passes.int4_levels import Int4, Levels, pairs, quantized, rounding_error, signed
-from jaxport.export.passes.int4_runtime import ROUNDING, Experts, TiedTables, chooses_experts, is_expert_layer
+from jaxport.export.precision.dense import Dense, Int8, NodeFilter, Stored, Tables, everywhere, integer_product
+from jaxport.export.precision.int4_levels import Int4, Levels, pairs, quantized, rounding_error, signed
+from jaxport.export.precision.int4_runtime import ROUNDING, Experts, TiedTables, chooses_experts, is_expert_layer
 from jaxport.graph.editing import dims_of
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.onnx_facts import EXPERT_LAYER, QUANTIZED, RUNTIME_DOMAIN

@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.export.passes.calibrated import Range, layers, observed
-from jaxport.export.passes.dense import NodeFilter
-from jaxport.export.runtime import Session
+from jaxport.export.delivery.runtime import Session
+from jaxport.export.precision.calibrated import Range, layers, observed
+from jaxport.export.precision.dense import NodeFilter
 from jaxport.jaxprs import PyTree
 
 if TYPE_CHECKING:

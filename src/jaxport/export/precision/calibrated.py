@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.passes.dense import Dense, Int8, NodeFilter, columns_int8, everywhere
+from jaxport.export.precision.dense import Dense, Int8, NodeFilter, columns_int8, everywhere
 from jaxport.graph.editing import Editor, constant_of, dims_of, integer, is_op, operand, source
 from jaxport.graph.fusing import report
 

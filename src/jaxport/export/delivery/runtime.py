@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from jaxport import saving
 from jaxport.errors import NotInstalled, RunError
-from jaxport.export.emit import opsets
+from jaxport.export.delivery import opsets
+from jaxport.export.delivery.requirements import SLOW_ON_CPUS
 from jaxport.export.generation import buffers
-from jaxport.export.requirements import SLOW_ON_CPUS
 from jaxport.graph.editing import unpacked
 from jaxport.jaxprs import Array, PyTree
 from jaxport.onnx_facts import QUANTIZING

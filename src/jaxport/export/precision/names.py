@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.export.passes.dense import Int8
-from jaxport.export.passes.int4_levels import Int4, quantized, rounding_error
+from jaxport.export.precision.dense import Int8
+from jaxport.export.precision.int4_levels import Int4, quantized, rounding_error
 
 __all__ = [
     "FLOAT32",
