@@ -16,8 +16,8 @@ ROOMS: dict[str, str] = {
     "export": "signature emit generation passes prepare flags delivery precision rules walk explain failures function_graph "
     "exported_model exported api",
     "graph": "remembering editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
-    "importer": "limits names re2 parts values resolving batching ops loading alike calls modules tensors interface "
-    "traced running explain program variants",
+    "importer": "limits names parts values arguments resolving batching ops loading alike calls modules tensors interface "
+    "traced running explain program",
     "jaxprs": "aliases identity dim_text releases walk dims rewrite alike body_inputs taps vmap_axes meshes",
     "mox": "primitives programs querying substitution serialize looking sharding edits writing_back",
     "verify": "comparing precision decoding sampling size_choice given conditioning report running per_block importing verifying",

@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from scripts import architecture_picture
-from tests.architecture.imports import FILES_IN_CIRCLES, UPWARD, circles, imports_of, part_of, wrong_directions
+from tests.architecture.imports import (
+    FILES_IN_CIRCLES,
+    MOST_DOORS,
+    UPWARD,
+    circles,
+    doors,
+    imports_of,
+    part_of,
+    wrong_directions,
+)
 from tests.architecture.sources import SOURCE
 
 PACKAGE = SOURCE / "jaxport"
@@ -32,6 +41,19 @@ def test_a_circle_is_seen(tmp_path: Path):
     (tmp_path / "room" / "second.py").write_text("def f():\n    from jaxport.room.third import x")
     (tmp_path / "room" / "third.py").write_text("if TYPE_CHECKING:\n    import jaxport.room.first")
     assert circles(tmp_path) == [["room/first.py", "room/second.py", "room/third.py"]]
+
+
+def test_rooms_show_no_more_names_than_before():
+    found = doors(PACKAGE)
+    assert len(found) <= MOST_DOORS, "put what is new beside its reader, or in the room whose subject it is"
+
+
+def test_names_that_another_room_reads_are_counted(tmp_path: Path):
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "first.py").write_text("from jaxport.room.second import inner\nfrom jaxport.other import b")
+    (tmp_path / "room" / "second.py").write_text("def f():\n    from jaxport import other\n    other.a = other.b")
+    (tmp_path / "other.py").write_text("import jaxport.room.first\nfrom jax.numpy import sin")
+    assert doors(tmp_path) == ["other.py: a", "other.py: b"]
 
 
 def test_the_picture_is_that_of_the_imports():

@@ -20,7 +20,7 @@ import jaxport
 from examples.models import build as example, gpt2, llama
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 from tests.burn.crates import Built, Case, RunError, build, case_of, selected
 from tests.importer.generation import PROMPTS, beams, decoder, greedy, searching
 

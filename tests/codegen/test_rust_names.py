@@ -21,7 +21,7 @@ from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.burn.layers import KEYWORDS
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import SaveError, Unsupported
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 
 HOSTILE = (
     'x"; std::process::exit(7); //', "*/ fn main() {} /*", "a\nb\rc", "\u2028fn evil() {}", "\u202ereversed", "\x1b[2J", "{payload}",

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from jaxport import saving
 from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import AGAIN, boundary
+from jaxport.importer.arguments import by_name, checked, external
 from jaxport.importer.batching import Batches
 from jaxport.importer.explain import GraphExplanation, explain, summary
 from jaxport.importer.limits import Limits, budget
@@ -37,7 +38,6 @@ from jaxport.importer.tensors.origins import read_back
 from jaxport.importer.tensors.roles import Role, static_values
 from jaxport.importer.tensors.ties import Ties, untie
 from jaxport.importer.traced.bounds import bounds_are_told
-from jaxport.importer.values.arguments import by_name, checked, external
 from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.phases import phase
 

@@ -15,10 +15,10 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown, check_inputs_exist
 from jaxport.export.delivery.runtime import Session, as_written, is_quantized
 from jaxport.export.signature.ports import Port
+from jaxport.importer.arguments import external
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
-from jaxport.importer.values.arguments import external
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.jaxprs.releases import QUICKLY
 from jaxport.jaxprs.walk import equations_within
