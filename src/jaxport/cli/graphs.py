@@ -12,9 +12,9 @@ import typer
 from rich.table import Table
 
 from jaxport.cli import specs
+from jaxport.cli.files import STANDARD, model_file, output_file, written
 from jaxport.cli.summary import Summary, summarize
 from jaxport.cli.tables import file_size, key_values, table
-from jaxport.cli.terminal.files import STANDARD, model_file, output_file, written
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed

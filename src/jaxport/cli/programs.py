@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jaxport.cli import specs
-from jaxport.cli.defaults import declared_inputs
+from jaxport.cli.files import STANDARD, model_file, output_file, written
 from jaxport.cli.tables import file_size, key_values, table
-from jaxport.cli.targets import load_target
+from jaxport.cli.targets import declared_inputs, load_target
 from jaxport.cli.terminal import completion
-from jaxport.cli.terminal.files import STANDARD, model_file, output_file, written
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxport.cli.terminal.files import output_file
+from jaxport.cli.files import output_file
 from jaxport.cli.terminal.output import settings
 from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.files import publish

@@ -11,11 +11,10 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from jaxport.errors import ExportError
+from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import passes as graph_passes
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
-from jaxport.export.precision import choosing
 from jaxport.export.precision.calibrated import calibrated_int8
 from jaxport.export.precision.calibration import Calibration, ranges_of, read_calibration
 from jaxport.export.precision.dense import Int8, NodeFilter, dynamic_int8, everywhere, weights_second
@@ -209,13 +208,47 @@ def _rewritings(exported: Exported, choice: Choice, target: Target) -> list[Rewr
     """Return the graph passes for a choice, with their names, in the order of the queries."""
     if not choice.queries:
         return [_rewriting(exported, choice.precision, choice, target, everywhere)]
-    chosen = choosing.chosen(exported, choice.queries)
+    chosen = _chosen(exported, choice.queries)
     used = dict.fromkeys(precision for _, precision in choice.queries if precision is not None)
     # Nodes that one pass inserts are not in `chosen`, so the next pass leaves them alone.
     return [
         _rewriting(exported, precision, choice, target, lambda node, wanted=precision: chosen.get(node) == wanted)
         for precision in used
     ]
+
+
+def _chosen(exported: Exported, queries: Iterable[tuple[str, Precision | None]]) -> dict[ir.Node, Precision | None]:
+    """Return the precision for each node of the main graph and its subgraphs that a query selects.
+
+    Args:
+      exported: the model, with what was traced.
+      queries: pairs of an XPath expression, or a path, and the precision of the blocks that it selects and everything inside
+        them. If two overlap, the later one applies.
+
+    Raises:
+      QueryError: a query is malformed, or names something that does not exist.
+      InvalidArgument: a query selects no block.
+    """
+    from jaxport.mox.programs.mox import Mox
+
+    mox = Mox(exported.traced, name=exported.model.graph.name or "")
+    hits: list[tuple[frozenset[str], Precision | None]] = []
+    for query, choice in queries:
+        blocks = [node.block for node in mox.select(query).nodes if node.block is not None]
+        if not blocks:
+            raise InvalidArgument(
+                f"`{query}` matches no module",
+                where="`to_onnx(precision=...)`",
+                instead="`print(jaxport.make_mox(fn)(*inputs))` shows what there is",
+            )
+        hits.append((frozenset(f"{block.path or block.name}: {block.target}" for block in blocks), choice))
+    choices: dict[ir.Node, Precision | None] = {}
+    for node in exported.model.graph.all_nodes():
+        around = set(node.metadata_props.get("namespace", "").split("/"))
+        for blocks_hit, choice in hits:
+            if around & blocks_hit:
+                choices[node] = choice
+    return choices
 
 
 def _rewriting(

@@ -21,7 +21,6 @@ from jaxport.blocks.marking.window import target_of
 from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export.emit import dim_values
 from jaxport.export.emit.value import Scope, Value
-from jaxport.export.passes.inlining import inlining
 from jaxport.graph.editing import SMALL
 from jaxport.jaxprs import JaxprEqn, Module, Parameters
 from jaxport.jaxprs.identity import IdentitySet
@@ -278,13 +277,6 @@ class FunctionBuilder:
             for node in graph.all_nodes():
                 if node.domain:
                     graph.opset_imports.setdefault(node.domain, domains.get(node.domain, 1))
-
-
-def inlined(model: ir.Model) -> ir.Model:
-    """Return a copy of a model whose function calls are replaced by their bodies; the weights are not copied."""
-    copy = model.clone()
-    inlining(copy)
-    return copy
 
 
 def _lines(graph: ir.Graph) -> Iterable[str]:
