@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
 import numpy as np
 
-from jaxport.errors import InvalidArgument, given_twice
+from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from jaxport.export.precision.names import Named
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "InputSpec",
+    "given_twice",
     "input_names",
     "parse_avoided",
     "parse_input",
@@ -315,3 +316,12 @@ def _malformed(text: str, why: str) -> InvalidArgument:
     return InvalidArgument(
         f'"{text}" is not a valid input specification', where="`--input`", why=why, instead=_EXAMPLES
     )
+
+
+def given_twice(name: str, option: str) -> InvalidArgument:
+    """Return the error for a name that an option of the command has twice.
+
+    >>> given_twice("ids", "--value").refused
+    '`ids` is given twice'
+    """
+    return InvalidArgument(f"`{name}` is given twice", where=f"`{option}`", instead="give it once")
