@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from jaxport.export.delivery.targets import Target
     from jaxport.export.emit.registry import rule
     from jaxport.export.exported import Exported
+    from jaxport.export.functions import onnx_function
     from jaxport.export.generation.decoders import decoder_inputs, encoder_decoder_inputs
     from jaxport.export.precision.calibration import Calibration
     from jaxport.export.precision.dense import Int8
     from jaxport.export.precision.int4_levels import Int4
-    from jaxport.export.walk.functions import onnx_function
     from jaxport.importer.limits import Limits
     from jaxport.importer.program import Program, from_onnx
     from jaxport.importer.resolving.registry import op
@@ -104,7 +104,7 @@ _LAZY = {
     "encoder_decoder_inputs": "jaxport.export.generation.decoders",
     "from_onnx": "jaxport.importer",
     "from_torch": "jaxport.pytorch",
-    "onnx_function": "jaxport.export.walk.functions",
+    "onnx_function": "jaxport.export.functions",
     "progress": "jaxport.phases",
     "op": "jaxport.importer",  # our operators are registered before the user's
     "rule": "jaxport.export.rules",  # our rules are registered before the user's

@@ -13,10 +13,10 @@ ROOMS: dict[str, str] = {
     "codegen": "tree rust rewriting structure recorded writing checkpoint quantized flax equinox source bundles families grouping generating python_classes modules burn printing",
     "codegen/burn": "imports helpers values body rules equations layers checks steps definitions forward printing crate source",
     "codegen/structure": "operators sequences spelling recognition modules",
-    "export": "signature emit generation passes prepare flags delivery precision rules walk explain failures function_graph "
+    "export": "choices ports specs emit generation passes prepare flags delivery precision functions rules walk explain failures function_graph "
     "exported_model exported api",
     "graph": "remembering editing layout axis_groups identities facts matching masks affine fusing patterns arranging fusions",
-    "importer": "limits names parts values arguments resolving batching ops loading alike calls modules tensors interface "
+    "importer": "limits names parts values arguments resolving batching ops loading alike calls modules segments tensors interface "
     "traced running explain program",
     "jaxprs": "aliases identity dim_text releases walk dims rewrite alike body_inputs taps vmap_axes meshes",
     "mox": "primitives programs querying substitution serialize looking sharding edits writing_back",

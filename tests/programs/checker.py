@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import jaxport
-from jaxport.export.signature.ports import is_key
+from jaxport.export.ports import is_key
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.releases import QUICKLY
 from jaxport.testing import check_model

@@ -18,7 +18,7 @@ from jaxport.cli.tables import file_size, key_values, table
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
-from jaxport.importer.running.segments import calls_of_modules, segments
+from jaxport.importer.segments import calls_of_modules, segments
 
 if TYPE_CHECKING:
     from jaxport.export.delivery.targets import TargetName

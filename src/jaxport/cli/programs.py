@@ -66,7 +66,7 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
     """
     import jaxport
     from jaxport.export.failures import explaining
-    from jaxport.export.signature.specs import read_inputs
+    from jaxport.export.specs import read_inputs
 
     suffix = Path(model).suffix
     if suffix in (".json", ".yson", ".xml"):

@@ -129,7 +129,7 @@ def _program(function: PythonFunction, inputs: Sequence[PyTree], keywords: Param
     """Return the program as a tree, or why it cannot be traced."""
     import jaxport
     from jaxport.export.failures import explaining
-    from jaxport.export.signature.specs import read_inputs
+    from jaxport.export.specs import read_inputs
 
     try:
         read = read_inputs(inputs, keywords)

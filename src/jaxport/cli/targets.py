@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxport.cli import specs
 from jaxport.errors import InvalidArgument, JaxportError
-from jaxport.export.signature.specs import BATCH
+from jaxport.export.specs import BATCH
 
 if TYPE_CHECKING:
     from jaxport.importer.program import Program

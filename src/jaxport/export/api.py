@@ -20,6 +20,7 @@ from jaxport import collecting, jaxprs
 from jaxport.blocks.tracing import State, Traced
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
 from jaxport.export import failures, passes as graph_passes, prepare
+from jaxport.export.choices import Checks, Fold, Nonfinite, Weights, check_choices
 from jaxport.export.delivery import minimal_opset, roles, targets
 from jaxport.export.delivery.requirements import CHECKS
 from jaxport.export.delivery.roles import role_of
@@ -31,16 +32,10 @@ from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Scope, Value
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing_flags import traced_with_flags
+from jaxport.export.functions import FunctionBuilder, Functions, IsWhole, Selector, selector
 from jaxport.export.generation import buffers, decoders, encoders
 from jaxport.export.passes import Pass
-from jaxport.export.precision import precisions
-from jaxport.export.precision.calibration import Calibration
-from jaxport.export.precision.names import Border, Chosen, Named
-from jaxport.export.prepare import PreparedProgram
-from jaxport.export.rules import BLOCK_RULES, RULES, imported
-from jaxport.export.rules.refused import CHECK_LEFT_OUT
-from jaxport.export.signature.choices import Checks, Fold, Nonfinite, Weights, check_choices
-from jaxport.export.signature.ports import (
+from jaxport.export.ports import (
     NCHW_TO_NHWC,
     NHWC_TO_NCHW,
     Port,
@@ -50,9 +45,14 @@ from jaxport.export.signature.ports import (
     stored,
     unique_names,
 )
-from jaxport.export.signature.specs import Inputs, read_inputs
+from jaxport.export.precision import precisions
+from jaxport.export.precision.calibration import Calibration
+from jaxport.export.precision.names import Border, Chosen, Named
+from jaxport.export.prepare import PreparedProgram
+from jaxport.export.rules import BLOCK_RULES, RULES, imported
+from jaxport.export.rules.refused import CHECK_LEFT_OUT
+from jaxport.export.specs import Inputs, read_inputs
 from jaxport.export.walk import plugins
-from jaxport.export.walk.functions import FunctionBuilder, Functions, IsWhole, Selector, selector
 from jaxport.export.walk.walker import Walker
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import Parameters, PythonFunction, PyTree

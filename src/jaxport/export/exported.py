@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike
 
 from jaxport import saving
 from jaxport.errors import InvalidArgument
+from jaxport.export import specs
 from jaxport.export.delivery.requirements import Requirements
 from jaxport.export.explain import Explanation
 from jaxport.export.exported_model import ExportedModel
 from jaxport.export.generation import decoders, encoders
 from jaxport.export.passes.inlining import inlining
-from jaxport.export.signature import specs
-from jaxport.export.signature.ports import Port
+from jaxport.export.ports import Port
 from jaxport.jaxprs import Parameters, PyTree, dims
 from jaxport.printable import printable
 

@@ -11,15 +11,15 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.delivery.runtime import Session
+from jaxport.export.ports import Port
 from jaxport.export.precision.names import Precision
-from jaxport.export.signature.ports import Port
 from jaxport.jaxprs import PythonFunction
 
 if TYPE_CHECKING:
     from jaxport.blocks.tracing import State, Traced
     from jaxport.export.emit.places import Record
+    from jaxport.export.functions import FunctionCall
     from jaxport.export.passes import PassReport
-    from jaxport.export.walk.functions import FunctionCall
 
 __all__ = ["ExportedModel"]
 

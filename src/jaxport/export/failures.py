@@ -19,7 +19,7 @@ from jaxport.blocks.marking.recorder import calls_left
 from jaxport.blocks.tracing import trace
 from jaxport.errors import ExportError, JaxportError
 from jaxport.export.flags.tracing_flags import input_paths, with_flags
-from jaxport.export.signature.specs import Inputs
+from jaxport.export.specs import Inputs
 from jaxport.export.walk import sources
 from jaxport.jaxprs import Dim, PythonFunction, PyTree, dims
 from jaxport.jaxprs.dim_text import symbols

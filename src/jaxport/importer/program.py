@@ -32,7 +32,7 @@ from jaxport.importer.resolving.unchecked import tell_ignored
 from jaxport.importer.resolving.x64_outputs import warning_of
 from jaxport.importer.running.compiling import Calls
 from jaxport.importer.running.evaluate import evaluate, evaluate_blocks
-from jaxport.importer.running.segments import Item, arranged
+from jaxport.importer.segments import Item, arranged
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.origins import read_back
 from jaxport.importer.tensors.roles import Role, static_values

@@ -19,8 +19,8 @@ from jaxport.export.delivery import opsets
 from jaxport.export.delivery.runtime import Session, newest_opset
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing_flags import with_bools
-from jaxport.export.signature.ports import is_key
-from jaxport.export.signature.specs import is_shape
+from jaxport.export.ports import is_key
+from jaxport.export.specs import is_shape
 from jaxport.importer import from_onnx
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree, dims
 from jaxport.jaxprs.dim_text import symbols

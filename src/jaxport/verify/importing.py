@@ -14,7 +14,7 @@ import onnx_ir as ir
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown, check_inputs_exist
 from jaxport.export.delivery.runtime import Session, as_written, is_quantized
-from jaxport.export.signature.ports import Port
+from jaxport.export.ports import Port
 from jaxport.importer.arguments import external
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions

@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from jaxport import jaxprs
 from jaxport.blocks.tracing import Traced
 from jaxport.blocks.ungrouping import ungroup
-from jaxport.export.signature.ports import Port
+from jaxport.export.ports import Port
 from jaxport.jaxprs import Array, Parameters, PyTree, dims
 from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.phases import phase

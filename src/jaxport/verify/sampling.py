@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, check_inputs_exist
-from jaxport.export.signature.ports import Port, is_key, key_implementation
+from jaxport.export.ports import Port, is_key, key_implementation
 from jaxport.jaxprs import Dim, PyTree, dims
 from jaxport.jaxprs.body_inputs import source_of
 from jaxport.jaxprs.walk import bodies, interpret

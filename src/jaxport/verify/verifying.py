@@ -15,12 +15,11 @@ import numpy as np
 
 from jaxport.blocks.tracing import Traced, trace
 from jaxport.errors import InvalidArgument, check_inputs_exist
-from jaxport.export import failures
+from jaxport.export import failures, specs
 from jaxport.export.delivery.runtime import Session, as_written, is_quantized
 from jaxport.export.flags.tracing_flags import traced_with_flags, with_bools
+from jaxport.export.ports import Port, is_key, port_of, stored
 from jaxport.export.precision.names import Precision, recorded
-from jaxport.export.signature import specs
-from jaxport.export.signature.ports import Port, is_key, port_of, stored
 from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
 from jaxport.verify import conditioning
 from jaxport.verify.comparing import Changes, Tolerance

@@ -38,10 +38,10 @@ from numpy.typing import ArrayLike
 
 from jaxport.blocks.block import Block
 from jaxport.errors import Refusal, RuleError
+from jaxport.export.choices import Nonfinite
 from jaxport.export.emit import dim_values, folding, legalize, shapes
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Move, Operand, OperatorCall, Scope, Stamp, Value, data_type
-from jaxport.export.signature.choices import Nonfinite
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Parameters, PythonFunction, PyTree, dims
 from jaxport.onnx_facts import schema

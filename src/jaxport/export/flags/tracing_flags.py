@@ -21,8 +21,8 @@ from jaxport.blocks.marking.window import activation
 from jaxport.blocks.tracing import State, Traced, TracedWeight, trace
 from jaxport.errors import ExportError, InvalidArgument, JaxportError
 from jaxport.export.flags.merging import FALSE, TRUE, Side, merged
-from jaxport.export.signature.ports import is_key
-from jaxport.export.signature.specs import Inputs
+from jaxport.export.ports import is_key
+from jaxport.export.specs import Inputs
 from jaxport.jaxprs import ClosedJaxpr, Parameters, PythonFunction, PyTree, Var, nameless
 from jaxport.jaxprs.alike import same_aval
 

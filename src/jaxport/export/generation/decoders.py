@@ -24,7 +24,7 @@ import onnx_ir as ir
 from jax.typing import DTypeLike
 
 from jaxport.errors import InvalidArgument
-from jaxport.export.signature.ports import Port
+from jaxport.export.ports import Port
 from jaxport.graph.fusions.caches import is_cached_attention
 from jaxport.jaxprs import Dim, Parameters, PyTree, dims
 from jaxport.onnx_facts import SCATTERS

@@ -27,7 +27,7 @@ from jaxport.export.generation.decoders import (
     problems_of_rows,
     shown,
 )
-from jaxport.export.signature.ports import Port
+from jaxport.export.ports import Port
 from jaxport.jaxprs import Dim, dims
 
 FEATURES, STATES = "audio_features", "encoder_hidden_states"

@@ -30,7 +30,7 @@ from jaxport.onnx_facts import RUNTIME_DOMAIN, releases
 if TYPE_CHECKING:
     from jaxport.export.delivery.targets import Target
     from jaxport.export.exported import Exported
-    from jaxport.export.signature.ports import Port
+    from jaxport.export.ports import Port
 
 BLOCKS_OPSET = 21
 """The first opset with 4-bit integers and blockwise scales."""

@@ -1,1 +1,1 @@
-"""From the equations of a jaxpr to nodes, functions and repeated blocks."""
+"""From the equations of a jaxpr to nodes, with repeated blocks walked once."""

@@ -20,12 +20,12 @@ from numpy.typing import ArrayLike
 from jaxport.blocks.liveness import all_blocks
 from jaxport.errors import JaxportError, Refusal, RuleError
 from jaxport.export import prepare
+from jaxport.export.choices import Nonfinite
 from jaxport.export.emit import folding
 from jaxport.export.emit.emitter import Declined, Emitter, Refused
 from jaxport.export.emit.places import Record
 from jaxport.export.emit.registry import RULES, Rule
 from jaxport.export.emit.value import Value, has_data_type
-from jaxport.export.signature.choices import Nonfinite
 from jaxport.export.walk import plugins
 from jaxport.export.walk.sources import source_lines
 from jaxport.export.walk.templates import BlockTemplates

@@ -40,7 +40,7 @@ from jaxport.importer.resolving.result_sizes import check_results, foresee
 from jaxport.importer.running import marking
 from jaxport.importer.running.halves import of_halves
 from jaxport.importer.running.scope import EvaluationScope
-from jaxport.importer.running.segments import Item, Nested, Segment
+from jaxport.importer.segments import Item, Nested, Segment
 from jaxport.importer.traced.assumptions import demand
 from jaxport.importer.traced.counted_sizes import counted_size, is_counting, uncounted
 from jaxport.importer.values.dtypes import STRING, canonical

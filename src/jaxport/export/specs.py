@@ -23,7 +23,7 @@ from jaxport.blocks.callables.naming import signature_of
 from jaxport.blocks.callables.places import Types
 from jaxport.blocks.marking.window import loaded_frameworks
 from jaxport.errors import InvalidArgument
-from jaxport.export.signature import ports
+from jaxport.export import ports
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree, dims
 from jaxport.jaxprs.dim_text import symbols
 
