@@ -16,7 +16,7 @@ ROOMS: dict[str, str] = {
     "export": "choices ports specs emit generation passes prepare flags delivery precision functions rules walk explain failures function_graph "
     "exported_model exported api",
     "graph": "remembering editing layout axis_groups identities facts matching masks affine fusing patterns arranging fusions",
-    "importer": "limits names parts values arguments resolving batching ops loading alike calls modules segments tensors interface "
+    "importer": "limits names parts values arguments resolving batching ops loading calls modules tensors segments ties interface "
     "traced running explain program",
     "jaxprs": "aliases identity dim_text releases walk dims rewrite alike body_inputs taps vmap_axes meshes",
     "mox": "primitives programs querying substitution serialize looking sharding edits writing_back",

@@ -10,7 +10,8 @@ from onnx import helper, numpy_helper
 
 import jaxport
 from jaxport.blocks.marking.boundary import boundary
-from jaxport.export.walk import templates, walker
+from jaxport.export.emit import templates
+from jaxport.export.walk import walker
 
 X = [("B", 4)]
 

@@ -23,7 +23,7 @@ from jaxport.export.specs import BATCH
 
 if TYPE_CHECKING:
     from jaxport.importer.program import Program
-    from jaxport.importer.tensors.ties import Ties
+    from jaxport.importer.ties import Ties
     from jaxport.jaxprs import Parameters, PythonFunction, PyTree
 
 __all__ = ["declared_inputs", "inputs_of_file", "load_target", "torch_program"]

@@ -36,7 +36,7 @@ from jaxport.importer.segments import Item, arranged
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.origins import read_back
 from jaxport.importer.tensors.roles import Role, static_values
-from jaxport.importer.tensors.ties import Ties, untie
+from jaxport.importer.ties import Ties, untie
 from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.phases import phase

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from jaxport.importer.alike import originals
 from jaxport.importer.calls import Chain, PlacedOperation, called, common, separated
 from jaxport.importer.modules import COPIES, NodeModule, NodePlace, Parameters, call_in_name, has_place, module_tree
 from jaxport.importer.parts import cycles, in_order
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
+from jaxport.importer.values.stored import originals
 
 __all__ = ["Item", "Nested", "Segment", "arranged", "calls_of_modules", "segments"]
 

@@ -25,10 +25,10 @@ from jaxport.export.emit import folding
 from jaxport.export.emit.emitter import Declined, Emitter, Refused
 from jaxport.export.emit.places import Record
 from jaxport.export.emit.registry import RULES, Rule
+from jaxport.export.emit.templates import BlockTemplates
 from jaxport.export.emit.value import Value, has_data_type
 from jaxport.export.walk import plugins
 from jaxport.export.walk.sources import source_lines
-from jaxport.export.walk.templates import BlockTemplates
 from jaxport.jaxprs import (
     Atom,
     ClosedJaxpr,

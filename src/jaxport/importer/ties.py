@@ -17,11 +17,11 @@ from typing import Literal
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.alike import is_uniform, originals
 from jaxport.importer.loading.claims import claims, with_claims
 from jaxport.importer.modules import COPIES, Scope, scopes_by_node
 from jaxport.importer.names import given_name, unique
 from jaxport.importer.tensors.roles import TRAINABLE
+from jaxport.importer.values.stored import is_uniform, originals
 from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS
 
 __all__ = ["Ties", "untie"]
