@@ -120,26 +120,33 @@ def test_every_folder_is_a_package():
     assert [name(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
 
 
-# How often `Any` may stand in 1,000 lines of code. It only goes down: a named alias says what a value is
-# (`PyTree`, `Array`, `Dim`, `Parameters` of `jaxport.jaxprs`, `Aval` and `Query` of `jaxport.mox.programs.aliases`, `Tensor` and
+# How often `Any`, or a name that stands for it, may stand in 1,000 lines of code. It only goes down: a named type says what a value
+# is (`Array`, `Dim`, `Parameters` of `jaxport.jaxprs`, `Aval` and `Query` of `jaxport.mox.programs.aliases`, `Tensor` and
 # `RuntimeValue` of `jaxport.importer.values.host`).
 MOST_ANY = {
-    "package": 5,
-    "blocks": 4,
-    "cli": 8,
-    "codegen": 0,
-    "export": 8,
-    "frameworks": 1,
+    "package": 22,
+    "blocks": 85,
+    "cli": 15,
+    "codegen": 26,
+    "export": 12,
+    "frameworks": 94,
     "graph": 3,
-    "importer": 8,
-    "mox": 1,
-    "testing": 1,
-    "verify": 2,
+    "importer": 16,
+    "mox": 23,
+    "testing": 75,
+    "verify": 32,
+}
+
+
+# Names that stand for `Any`, each with its meaning where it is defined. There are no more than these: a union, a protocol or
+# a `NewType` says what a value is.
+ALIASES_OF_ANY = {
+    "PyTree",
 }
 
 
 def uses_of_any(nodes: Iterable[ast.AST]) -> int:
-    return sum(isinstance(node, ast.Name) and node.id == "Any" for node in nodes)
+    return sum(isinstance(node, ast.Name) and node.id in {"Any", *ALIASES_OF_ANY} for node in nodes)
 
 
 @functools.cache
@@ -153,14 +160,6 @@ def test_types_have_names(part: str) -> None:
     counts = [measured(path) for path in FILES if part in ("package", name(path).split("/")[0])]
     share = 1000 * sum(uses for uses, _ in counts) / sum(lines for _, lines in counts)
     assert share <= MOST_ANY[part], f"`Any` stands {share:.1f} times in 1,000 lines of code: name the type"
-
-
-# Names that stand for `Any`, each with its meaning where it is defined. There are no more than these: a union, a protocol or
-# a `NewType` says what a value is.
-ALIASES_OF_ANY = {
-    "PyTree",
-    "RuntimeValue",
-}
 
 
 def aliases_of_any(nodes: Iterable[ast.AST]) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,7 +24,7 @@ from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import Framework
 from jaxport.importer.traced.read_sizes import elements_for
 from jaxport.importer.traced.recorded_program import record
-from jaxport.importer.values.host import NeedsWideTypes, RuntimeValue
+from jaxport.importer.values.host import NeedsWideTypes
 from jaxport.importer.variants import in_model_order, with_all_weights
 from jaxport.phases import phase
 
@@ -43,7 +44,7 @@ DRAWN = "random values are drawn by Burn, others than JAX's, so that no test com
 
 def printed(
     program: ImportedProgram,
-    inputs: Mapping[str, RuntimeValue] | None,
+    inputs: Mapping[str, Any] | None,
     framework: Framework,
     sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None = None,
     *,
@@ -79,7 +80,7 @@ def printed(
 
 def _printed(
     program: ImportedProgram,
-    inputs: Mapping[str, RuntimeValue] | None,
+    inputs: Mapping[str, Any] | None,
     framework: Framework,
     sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None,
     strict: bool,

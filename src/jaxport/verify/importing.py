@@ -176,7 +176,11 @@ class Comparison(Sides[Run]):
         with jax.enable_x64(True):
             traced, assumed = self._traced(by_name, {*said, *(name for each in sampling.sizes or () for name in each)})
             specs = input_specs(self.program, assumed)
-        ports = {name: Port(name, spec.shape, spec.dtype) for name, spec in specs.items()}
+        ports = {
+            name: Port(name, spec.shape, spec.dtype)
+            for name, spec in specs.items()
+            if isinstance(spec, jax.ShapeDtypeStruct)
+        }
         names = [name for name in ports if name not in self.program.static_inputs]
         known, inside = {**said, **self._known_sizes(by_name)}, narrowest(traced)
         is_step = is_counted(self.program.model)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from jaxport.codegen.rewriting.producers import Producers
 from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Weight
-from jaxport.importer.values.host import Dim, RuntimeValue, Shape
+from jaxport.importer.values.host import Dim, Shape
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["with_attention_layers"]
@@ -104,7 +105,7 @@ class _Heads:
         }
 
     @property
-    def config(self) -> Mapping[str, RuntimeValue]:
+    def config(self) -> Mapping[str, Any]:
         sizes = {label: self.projections[label].config for label in PROJECTIONS}
         return {
             "num_heads": self.heads,
