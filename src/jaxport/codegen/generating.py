@@ -74,7 +74,9 @@ def decoding(
     return Decoding(tokens, tuple(names[1:]), tuple(tree for _, tree in cached), static.pop())
 
 
-def generation(inputs: Mapping[str, Any], outputs: Sequence[str], declared: Mapping[str, ir.Shape | None]) -> list[str]:
+def generation(
+    inputs: Mapping[str, object], outputs: Sequence[str], declared: Mapping[str, ir.Shape | None]
+) -> list[str]:
     """Return the lines of an example that generates tokens with a decoder and its cache; none for any other model.
 
     Args:
@@ -108,7 +110,7 @@ def generation(inputs: Mapping[str, Any], outputs: Sequence[str], declared: Mapp
     ]
 
 
-def _is_cache(tree: Any) -> bool:
+def _is_cache(tree: object) -> bool:
     """Whether an input is the cache of a layer, for one sequence at least."""
     if not isinstance(tree, Variable) or len(tree.shape) != 4:
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from importlib import metadata
-from typing import Any
 
 import jax
 import numpy as np
@@ -44,7 +43,7 @@ DRAWN = "random values are drawn by Burn, others than JAX's, so that no test com
 
 def printed(
     program: ImportedProgram,
-    inputs: Mapping[str, Any] | None,
+    inputs: Mapping[str, object] | None,
     framework: Framework,
     sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None = None,
     *,
@@ -80,7 +79,7 @@ def printed(
 
 def _printed(
     program: ImportedProgram,
-    inputs: Mapping[str, Any] | None,
+    inputs: Mapping[str, object] | None,
     framework: Framework,
     sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None,
     strict: bool,

@@ -10,7 +10,6 @@ import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from jaxport.codegen.structure.modules.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
@@ -94,7 +93,7 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
         body: list[ast.stmt],
-        result: Any,
+        result: object,
         is_root: bool,  # noqa: ARG002  the model itself checks its inputs in some
     ) -> ast.stmt:
         """Return the method that computes a module."""
@@ -198,7 +197,7 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
 
 
 def _method(
-    arguments: Mapping[Variable, str], sizes: Sequence[str], body: list[ast.stmt], result: Any
+    arguments: Mapping[Variable, str], sizes: Sequence[str], body: list[ast.stmt], result: object
 ) -> ast.FunctionDef:
     returned = ast.parse("tuple[Array, ...]" if isinstance(result, tuple) else "Array", mode="eval").body
     parameters = ast.arguments(

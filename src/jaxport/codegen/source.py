@@ -12,7 +12,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -204,7 +203,7 @@ def _imports(body: str) -> str:
     return "\n".join(lines)
 
 
-def bind_argument(printer: Printer, tree: Any, expression: ast.expr) -> None:
+def bind_argument(printer: Printer, tree: object, expression: ast.expr) -> None:
     if isinstance(tree, Variable):
         printer.expressions[tree] = expression
     elif isinstance(tree, list | tuple):
@@ -212,7 +211,7 @@ def bind_argument(printer: Printer, tree: Any, expression: ast.expr) -> None:
             bind_argument(printer, part, ast.Subscript(expression, ast.Constant(index), ast.Load()))
 
 
-def _annotation(tree: Any) -> str:
+def _annotation(tree: object) -> str:
     if isinstance(tree, list):
         return "list[Array]"
     if isinstance(tree, HostValue) and tree.dtype == STRING:
@@ -220,7 +219,7 @@ def _annotation(tree: Any) -> str:
     return "Array" if tree is not None else "None"
 
 
-def _typed(tree: Any) -> str:
+def _typed(tree: object) -> str:
     if isinstance(tree, Variable | HostValue):
         sizes = ", ".join(ast.unparse(dim_expression(size)) for size in tree.shape)
         return f"{'strings' if tree.dtype == STRING else tree.dtype}[{sizes}]"

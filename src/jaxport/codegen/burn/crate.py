@@ -82,7 +82,7 @@ class Crate:
         return f"{self.uses}\n{self.run}"
 
 
-def _pattern(result: Any, structs: Structs) -> str:
+def _pattern(result: object, structs: Structs) -> str:
     """Return what the model's results are bound to in an example."""
     if not isinstance(result, tuple):
         return structs.result_names[0]
@@ -179,7 +179,7 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     )
 
 
-def elements(values: Mapping[str, Any]) -> dict[str, Any]:
+def elements(values: Mapping[str, object]) -> dict[str, Any]:
     """Return values by name, of sequences their elements.
 
     >>> elements({"x": 1, "pair": [2, 3]})

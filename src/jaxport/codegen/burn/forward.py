@@ -72,7 +72,7 @@ class RustCalls(CallPrinter):
         super().arguments(names)
         self.counted = {size: bounds for size, bounds in self.counted.items() if size not in size_names([*names])}
 
-    def body(self, items: Sequence[Item], result: Any) -> list[ast.stmt]:
+    def body(self, items: Sequence[Item], result: object) -> list[ast.stmt]:
         """Return the statements that compute a result; those that read sizes for nothing are left out."""
         statements = super().body(items, result)
         return [one for one in statements if one not in self.reading or self.reading[one] & self.dims]
@@ -212,7 +212,7 @@ class RustCalls(CallPrinter):
     def element(self, chosen: str, index: int) -> RustExpression:
         return method(Index(Identifier(chosen), Literal(str(index))), "clone", borrows=True)
 
-    def value(self, value: Any) -> RustExpression:
+    def value(self, value: object) -> RustExpression:
         if isinstance(value, Variable):
             return self._read(value)
         if isinstance(value, HostValue):
@@ -260,7 +260,7 @@ class RustCalls(CallPrinter):
         return made
 
 
-def _is_inside(layer: Layer, indices: Any) -> bool:
+def _is_inside(layer: Layer, indices: object) -> bool:
     """Whether indices are known to be rows of an embedding: their type has no others, or their values are known."""
     rows = layer.config["num_embeddings"]
     if isinstance(indices, HostValue) and not indices.symbolic:

@@ -123,7 +123,7 @@ class Structs(Classes[LayerLibrary, Struct]):
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
         body: list[ast.stmt],
-        result: Any,
+        result: object,
         is_root: bool,
     ) -> RustFunction:
         assert isinstance(printer, RustCalls)
@@ -292,7 +292,7 @@ def _few_bits(values: Mapping[str, Any]) -> list[str]:
     return [f"Numbers of {dtype.name}, as {held(dtype).name}: {', '.join(some)}." for dtype, some in names.items()]
 
 
-def kind_of_value(value: Any, structs: Structs) -> str:
+def kind_of_value(value: object, structs: Structs) -> str:
     """Return the type of a value of a program."""
     if isinstance(value, Variable):
         try:

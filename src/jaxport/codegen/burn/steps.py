@@ -163,7 +163,7 @@ class StepPrinter:
         if rule is None or (_has_few_bits(step) and key not in OF_FEW_BITS):
             return None
 
-        def value(leaf: Any) -> Any:
+        def value(leaf: object) -> Any:
             if isinstance(leaf, Variable):
                 return _read(expression_of(leaf), leaf)
             if isinstance(leaf, HostValue):
@@ -286,7 +286,9 @@ def _device_of(name: str) -> RustStatement:
     return Let(Identifier("device"), method(Identifier(name), "device", borrows=True))
 
 
-def _parameter(body: RustBody, tables: list[tuple[str, Any]], array: Any) -> RustExpression:
+def _parameter(
+    body: RustBody, tables: list[tuple[str, np.ndarray | HostValue]], array: np.ndarray | HostValue
+) -> RustExpression:
     for name, other in tables:
         if other is array:
             return Identifier(name)
@@ -335,7 +337,7 @@ def _is_uniform(array: np.ndarray) -> bool:
 def replayed(step: Step, environment: Environment) -> Any:
     """Run a step on values: `environment` has those of variables and of large constants."""
 
-    def value(leaf: Any) -> Any:
+    def value(leaf: object) -> Any:
         if isinstance(leaf, Variable | HostValue) and leaf in environment:
             return environment[leaf]
         if isinstance(leaf, RecordedFunction):
@@ -344,7 +346,7 @@ def replayed(step: Step, environment: Environment) -> Any:
             return slice(*map(value, (leaf.start, leaf.stop, leaf.step)))
         return leaf
 
-    def functions(leaf: Any) -> Any:
+    def functions(leaf: object) -> Any:
         return lower(leaf) if not callable(leaf) or isinstance(leaf, Recordable | HostValue | np.dtype) else leaf
 
     args = map_leaves(functions, map_leaves(value, step.args))
@@ -368,10 +370,10 @@ def replayed(step: Step, environment: Environment) -> Any:
     return _function_of(step.name)(*args, **kwargs)
 
 
-def _called(function: RecordedFunction, args: Sequence[Any], environment: Environment) -> Any:
+def _called(function: RecordedFunction, args: Sequence[object], environment: Environment) -> Any:
     inner = Environment(environment.items())
 
-    def bind(tree: Any, values: Any) -> None:
+    def bind(tree: object, values: object) -> None:
         leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
         for leaf, value in zip(leaves, structure.flatten_up_to(values), strict=True):
             if isinstance(leaf, Variable):
@@ -382,7 +384,7 @@ def _called(function: RecordedFunction, args: Sequence[Any], environment: Enviro
     for step in function.steps:
         bind(step.outputs, replayed(step, inner))
 
-    def result(leaf: Any) -> Any:
+    def result(leaf: object) -> Any:
         return inner[leaf] if isinstance(leaf, Variable) else lower(leaf)
 
     return map_leaves(result, function.result)

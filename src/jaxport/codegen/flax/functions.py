@@ -28,7 +28,7 @@ def _avg_pool(step: Step) -> Step | None:
 def _pool(
     step: Step,
     function: str,
-    x: Any,
+    x: object,
     window: tuple[int, ...],
     strides: tuple[int, ...],
     padding: str | tuple[tuple[int, int], ...],

@@ -64,7 +64,7 @@ def cache_mask(at: Any, past: Any, total: Host, *, window: int = 0) -> Any:
 
 
 @op(DOMAIN, "CacheUpdate")
-def cache_update(past: Any, rows: Any, starts: Any, total: Host) -> Any:
+def cache_update(past: object, rows: object, starts: object, total: Host) -> Any:
     return with_rows(past, rows, starts, total.item())
 
 

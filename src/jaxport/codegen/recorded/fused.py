@@ -77,7 +77,7 @@ SMALL = 64
 
 def record_fused(
     program: ImportedProgram,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, object] | None = None,
     *,
     strict: bool = False,
     reads_sizes: bool = False,
@@ -100,7 +100,7 @@ def record_fused(
     ['nn.sigmoid']
     """
 
-    def attempt(inputs: dict[str, Any]) -> RecordedProgram:
+    def attempt(inputs: dict[str, object]) -> RecordedProgram:
         fused = _fused(program, _seen(program, inputs), strict=strict, has_helpers=has_helpers)
         return replace(record_once(fused, inputs), is_finite=_guards(fused.model) < _guards(program.model))
 
@@ -112,13 +112,13 @@ def _guards(model: ir.Model) -> int:
     return len(nodes_of(model, "IsNaN"))
 
 
-def _seen(program: ImportedProgram, inputs: Mapping[str, Any]) -> dict[ir.Value, list[Any]]:
+def _seen(program: ImportedProgram, inputs: Mapping[str, object]) -> dict[ir.Value, list[Any]]:
     """Return what each value of a graph is while the program is traced: in each call of its function."""
     specs, known = arguments(program, inputs)
     computed: dict[ir.Value, list[Any]] = {}
     taken: dict[ir.Value, list[Any]] = {}
 
-    def observe(node: BoundNode, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def observe(node: BoundNode, inputs: Sequence[object], outputs: Sequence[object]) -> None:
         noted = [*zip(node.outputs, outputs, strict=False)]
         if isinstance(node.target, BodyFunction):  # which has been called with these
             noted += zip(node.target.body.inputs, inputs, strict=False)
@@ -157,7 +157,7 @@ def _type(results: Sequence[Any]) -> tuple[np.dtype, list[int | str]] | None:
     return dtypes.pop(), sizes
 
 
-def _constant(results: Sequence[Any]) -> np.ndarray | None:
+def _constant(results: Sequence[object]) -> np.ndarray | None:
     """Return the elements of a value that is small, known, and the same in each call."""
     first, *others = results
     if not isinstance(first, HostValue) or first.symbolic or first.size > SMALL:
@@ -166,7 +166,7 @@ def _constant(results: Sequence[Any]) -> np.ndarray | None:
     return first.data if all(alike) else None
 
 
-def _is_of_sizes(results: Sequence[Any]) -> bool:
+def _is_of_sizes(results: Sequence[object]) -> bool:
     """Whether a value is known, depends on sizes alone, and is the same in each call."""
     first, *others = results
     if not isinstance(first, HostValue) or not first.symbolic or first.size > SMALL:
@@ -227,7 +227,7 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 
 @contextmanager
 def _annotated(
-    known: Mapping[ir.Value, Sequence[Any]],
+    known: Mapping[ir.Value, Sequence[object]],
     values: Sequence[ir.Value],
     parameters: Sequence[ir.Value],
     is_admitted: Callable[[ir.DataType | None, np.dtype], bool],

@@ -60,7 +60,7 @@ VIEWS: dict[str, Callable[[Any, Producers], Any]] = {}
 
 
 def view(
-    function: Callable[[Any, Producers], Any],
+    function: Callable[[object, Producers], object],
 ) -> Callable[[Any, Producers], Any]:
     """Make a function a view: patterns know it by its name."""
     VIEWS[function.__name__] = function
@@ -192,7 +192,7 @@ def _parts(wanted: Pattern) -> tuple[Pattern, ...]:
 
 def bindings(
     wanted: Pattern,
-    value: Any,
+    value: object,
     producers: Producers,
     bound: Bindings | None = None,
     dtype: np.dtype | None = None,
@@ -256,7 +256,7 @@ def _of_step(wanted: StepPattern, step: Step, producers: Producers, bound: Bindi
 
 
 def _all(
-    pairs: Sequence[tuple[Pattern, Any, np.dtype | None]], producers: Producers, bound: Bindings
+    pairs: Sequence[tuple[Pattern, object, np.dtype | None]], producers: Producers, bound: Bindings
 ) -> Iterator[Bindings]:
     if not pairs:
         yield bound
@@ -266,14 +266,14 @@ def _all(
         yield from _all(rest, producers, known)
 
 
-def _enlarges(constant: Any, step: Step) -> bool:
+def _enlarges(constant: object, step: Step) -> bool:
     """Whether a constant gives a result its shape: without it, the other operands are smaller."""
     shape = step.outputs.shape if isinstance(step.outputs, Variable) else None
     others = (arg for arg in step.args if isinstance(arg, Variable))
     return isinstance(constant, HostValue) and constant.ndim > 0 and all(other.shape != shape for other in others)
 
 
-def _are_same(one: Any, other: Any) -> bool:
+def _are_same(one: object, other: object) -> bool:
     """Whether two values are one: the same variable, or constants, sizes or options that are equal."""
     if one is other:
         return True
@@ -291,7 +291,7 @@ def _are_same(one: Any, other: Any) -> bool:
     return key is not None and key == leaf_key(sizes[1])
 
 
-def _is_everywhere(value: Any, wanted: float | bool | None, dtype: np.dtype | None) -> bool:
+def _is_everywhere(value: object, wanted: float | bool | None, dtype: np.dtype | None) -> bool:
     """Whether a value is a constant whose elements are all a number in a type."""
     if wanted is None:
         return value is None

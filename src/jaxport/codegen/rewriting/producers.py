@@ -58,7 +58,7 @@ class Producers:
                 if isinstance(output, Variable):
                     self.parts[output] = step, place
 
-    def step(self, value: Any, *names: str) -> Step | None:
+    def step(self, value: object, *names: str) -> Step | None:
         """Return the step that makes a value, if it is one of these; `""` is an index."""
         step = self.made.get(value) if isinstance(value, Variable) else None
         return step if step is not None and step.name in names and step.form != "vmap" else None
@@ -96,24 +96,24 @@ def is_number(value: object, wanted: float) -> bool:
     return found is not None and found == wanted
 
 
-def is_like(x: Any, out: Variable) -> bool:
+def is_like(x: object, out: Variable) -> bool:
     """Whether a value has the shape and type of another, so that it may stand for it."""
     return isinstance(x, Variable) and (x.shape, x.dtype) == (out.shape, out.dtype)
 
 
-def plain_size(n: Any) -> Any:
+def plain_size(n: object) -> Any:
     """Return a known integer or size as a Python value, or None."""
     if isinstance(n, HostValue):
         return n.item() if n.ndim == 0 and n.dtype.kind in "iu" else None
     return n if type(n) is int or is_dim(n) else None
 
 
-def as_tuple(parts: Any) -> tuple[Any, ...]:
+def as_tuple(parts: object) -> tuple[Any, ...]:
     """Return the parts of an index, or axes, of which there may be one alone."""
     return parts if isinstance(parts, tuple) else (parts,)
 
 
-def index_of(*parts: Any) -> Any:
+def index_of(*parts: object) -> Any:
     """Return the index of these parts, without those at its end that take all of an axis; None if all do.
 
     >>> index_of(slice(None), 2, slice(None)), index_of(2)
@@ -123,7 +123,7 @@ def index_of(*parts: Any) -> Any:
     return parts[:count] if count > 1 else parts[0] if count else None
 
 
-def bounds(index: Any, axis: int, size: int) -> tuple[int, int] | None:
+def bounds(index: object, axis: int, size: int) -> tuple[int, int] | None:
     """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
     parts = as_tuple(index)
     if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):

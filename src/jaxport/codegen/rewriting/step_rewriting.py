@@ -157,7 +157,7 @@ class StepRewriting:
     producers: Producers = field(default_factory=Producers)
     notes: dict[Hashable, Variable] = field(default_factory=dict)
 
-    def current(self, leaf: Any) -> Any:
+    def current(self, leaf: object) -> Any:
         """Return the value that stands for one."""
         return self.same.get(leaf, leaf) if isinstance(leaf, Variable) else leaf
 
@@ -198,10 +198,10 @@ class StepRewriting:
         self,
         like: Step,
         name: str,
-        args: tuple[Any, ...],
+        args: tuple[object, ...],
         shape: Sequence[Dim] | Variable,
         form: Form = "call",
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Variable:
         """Add a step whose result has the dtype of another one, or is a variable, and return its result."""
         result = shape if isinstance(shape, Variable) else Variable(tuple(shape), like.outputs.dtype)
@@ -232,7 +232,7 @@ class StepRewriting:
     def _with_functions(self, step: Step) -> Step:
         """Return a step whose nested functions are rewritten."""
 
-        def inside(leaf: Any) -> Any:
+        def inside(leaf: object) -> Any:
             if not isinstance(leaf, Function):
                 return leaf
             results = {*self.results, *variables(leaf.result)}

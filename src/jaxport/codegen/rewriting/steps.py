@@ -34,7 +34,7 @@ ROTATIONS = frozenset({"helper.rotary", "helper.rotary_interleaved"})
 """Functions that rotate pairs of elements by the angle of a position."""
 
 
-def variables(tree: Any) -> Iterator[Variable]:
+def variables(tree: object) -> Iterator[Variable]:
     """Yield the variables in a tree, those inside slices included."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, Variable):
@@ -80,7 +80,7 @@ def with_nested(steps: Iterable[Step]) -> Iterator[Step]:
                 yield from with_nested(leaf.steps)
 
 
-def in_place(step: Step, name: str, *args: Any, form: Form = "call", **kwargs: Any) -> Step:
+def in_place(step: Step, name: str, *args: object, form: Form = "call", **kwargs: object) -> Step:
     """Return a step that computes the result of another one."""
     return Step(form, name, args, kwargs, step.outputs, step.node)
 
@@ -90,7 +90,7 @@ def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
     if not names or names.keys().isdisjoint(reads(step)):
         return step
 
-    def rename(leaf: Any) -> Any:
+    def rename(leaf: object) -> Any:
         if isinstance(leaf, Function):
             inner = [renamed(part, names) for part in leaf.steps]
             return Function(leaf.name, leaf.parameters, inner, map_leaves(rename, leaf.result))
@@ -111,7 +111,7 @@ def _large_key(value: HostValue) -> Hashable:
     return ("host", id(value.data))
 
 
-def leaf_key(leaf: Any) -> Hashable:
+def leaf_key(leaf: object) -> Hashable:
     """Return a key that equal arguments of steps share; None for one that is not compared."""
     if isinstance(leaf, Variable):
         return ("variable", leaf)

@@ -20,7 +20,7 @@ from jaxport.importer.values.recording import Step, Variable, map_leaves
 __all__ = ["operators"]
 
 
-def operators(steps: Iterable[Step], result: Any, weights: Collection[Variable] = ()) -> tuple[list[Op], Any]:
+def operators(steps: Iterable[Step], result: object, weights: Collection[Variable] = ()) -> tuple[list[Op], Any]:
     """Return the steps that a result needs, equal ones once; and the result in terms of them.
 
     A step that reads nothing but weights stays with each of its readers: two modules may have the same weight.

@@ -132,7 +132,7 @@ class CallPrinter(NamingPrinter):
         """Return steps with calls of embeddings in place of operators that read the tables of those."""
         return attending(steps, self.tied, self.dialect.attends if self.dialect is not None else "")
 
-    def body(self, items: Sequence[Item], result: Any) -> list[ast.stmt]:
+    def body(self, items: Sequence[Item], result: object) -> list[ast.stmt]:
         """Return the statements that compute a result."""
         self.result = result
         items = [part for item in items for part in (items_of_rounds(item) if self._is_unlisted(item) else (item,))]
@@ -248,7 +248,7 @@ class CallPrinter(NamingPrinter):
         """Return an element of a list."""
         return ast.Subscript(name(chosen), ast.Constant(index), ast.Load())
 
-    def value(self, value: Any) -> ast.expr:
+    def value(self, value: object) -> ast.expr:
         """Return any argument as an expression."""
         if isinstance(value, SizeName):
             return self.size(name(value))

@@ -184,7 +184,7 @@ class Classes(ABC, Generic[Library, Definition]):
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
         body: list[ast.stmt],
-        result: Any,
+        result: object,
         is_root: bool,
     ) -> ast.stmt:
         """Return the method that computes a module; `printer` knows what its body needs."""

@@ -98,7 +98,7 @@ class Printer:
         self.taken.add(chosen)
         return chosen
 
-    def statements(self, steps: Iterable[Step], result: Any) -> list[ast.stmt]:
+    def statements(self, steps: Iterable[Step], result: object) -> list[ast.stmt]:
         """Return the body of a function: the steps that the result needs, and its return."""
         steps, uses = needed(list(steps), result)
         body: list[ast.stmt] = []
@@ -114,7 +114,7 @@ class Printer:
         body.append(ast.Return(self.value(result)))
         return body
 
-    def step(self, step: Step, uses: Counter[Variable], next_reads: Any) -> Iterator[ast.stmt]:
+    def step(self, step: Step, uses: Counter[Variable], next_reads: object) -> Iterator[ast.stmt]:
         """Yield the statements of one step: none if its value is written where `next_reads` reads it, right after."""
         functions = list(_functions(step))
         for function in functions:
@@ -136,7 +136,7 @@ class Printer:
         """Return a name for the result of a step that has none."""
         return default_name(step)
 
-    def target(self, tree: Any, uses: Counter[Variable] | None, default: str | Sequence[str]) -> ast.expr:
+    def target(self, tree: object, uses: Counter[Variable] | None, default: str | Sequence[str]) -> ast.expr:
         """Return the target that the outputs of a call are assigned to: a name, or a pattern of names.
 
         `default` is the name of all that have none, or that of each.
@@ -217,7 +217,7 @@ class Printer:
     def function_name(self, path: str) -> ast.expr:
         return attribute(path.removeprefix("helper."))
 
-    def index(self, index: Any) -> ast.expr:
+    def index(self, index: object) -> ast.expr:
         if isinstance(index, tuple):
             return ast.Tuple([self.index(part) for part in index], ast.Load())
         if isinstance(index, slice):
@@ -225,7 +225,7 @@ class Printer:
             return ast.Slice(*bounds)
         return self.value(index)
 
-    def value(self, value: Any) -> ast.expr:
+    def value(self, value: object) -> ast.expr:
         """Return any argument as an expression."""
         if isinstance(value, Variable | Function):
             return self.expressions[value]
@@ -310,7 +310,7 @@ def _plain_numbers(step: Step, args: list[Any]) -> list[Any]:
     return [arg.item() if plain else arg for plain, arg in zip(known, args, strict=True)]
 
 
-def _weakened(step: Step, args: list[Any]) -> list[Any]:
+def _weakened(step: Step, args: list[object]) -> list[Any]:
     """`args` with Python numbers for scalars that take their dtype from another operand."""
     positions = tuple(range(len(args))) if step.form == "operator" else _WEAK.get(step.name, ())
     operands = [args[index] for index in positions if index < len(args)]
@@ -327,7 +327,7 @@ def _weakened(step: Step, args: list[Any]) -> list[Any]:
     return args
 
 
-def _shortest(step: Step, value: Any) -> Any:
+def _shortest(step: Step, value: object) -> Any:
     """Return a Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
     if type(value) is not float or not _is_single(value):
         return value
@@ -341,12 +341,12 @@ def _is_single(value: float) -> bool:
         return float(np.asarray(value).astype(np.float32)) == value
 
 
-def _functions(tree: Any) -> Iterator[Function]:
+def _functions(tree: object) -> Iterator[Function]:
     trees = (tree.args, tree.kwargs) if isinstance(tree, Step) else (tree,)
     return (leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, Function))
 
 
-def leaves(tree: Any) -> Iterator[Any]:
+def leaves(tree: object) -> Iterator[Any]:
     """Yield the leaves of a tree, with those inside slices."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, slice):
@@ -355,14 +355,14 @@ def leaves(tree: Any) -> Iterator[Any]:
             yield leaf
 
 
-def needed(steps: list[Step], result: Any) -> tuple[list[Step], Counter[Variable]]:
+def needed(steps: list[Step], result: object) -> tuple[list[Step], Counter[Variable]]:
     """Return the steps whose outputs are used, and how often each variable is.
 
     A use in a nested function counts twice.
     """
     uses: Counter[Variable] = Counter()
 
-    def use(tree: Any, weight: int) -> None:
+    def use(tree: object, weight: int) -> None:
         for leaf in leaves(tree):
             if isinstance(leaf, Variable):
                 uses[leaf] += weight

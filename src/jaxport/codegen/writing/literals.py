@@ -224,7 +224,7 @@ def _sizes(value: HostValue) -> ast.expr:
     return ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
 
 
-def _nested(data: Any) -> ast.expr:
+def _nested(data: object) -> ast.expr:
     if isinstance(data, np.ndarray) and data.ndim:
         return ast.List([_nested(row) for row in data], ast.Load())
     return number(data[()] if isinstance(data, np.ndarray) else data)

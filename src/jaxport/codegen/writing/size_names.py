@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 import jax
 
@@ -26,7 +25,7 @@ LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[
 """A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`."""
 
 
-def size_names(tree: Any) -> set[str]:
+def size_names(tree: object) -> set[str]:
     """Return the names of the sizes that can be read from the shapes of variables."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable))
     return _names(size for leaf in leaves for size in leaf.shape)
@@ -43,7 +42,7 @@ def _names(sizes: Iterable[Dim]) -> set[str]:
 
 
 def size_statements(
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
     names: Collection[str],
     bounds: Mapping[str, Bounds] | None = None,
     fixed: Mapping[str, Fixed] | None = None,

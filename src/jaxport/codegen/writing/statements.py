@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from jax.typing import DTypeLike
@@ -154,7 +153,7 @@ def replaced_inputs(loop: Loop) -> dict[int, int]:
     return dict(pairs) if alike and len(loop.collected) == len(loop.rows) else {}
 
 
-def begin_in(values: Sequence[Any], part: Sequence[Variable]) -> int | None:
+def begin_in(values: Sequence[object], part: Sequence[Variable]) -> int | None:
     """Return the position at which values begin among others, in their order."""
     for begin in range(len(values) - len(part) + 1):
         if all(one is other for one, other in zip(values[begin:], part, strict=False)):

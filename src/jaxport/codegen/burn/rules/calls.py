@@ -52,7 +52,7 @@ def gelu(body: RustBody, step: Step, x: TypedValue, approximate: bool = True) ->
 
 
 @call("nn.softmax", "nn.log_softmax")
-def softmax(body: RustBody, step: Step, x: TypedValue, axis: Any = -1) -> TypedValue | None:
+def softmax(body: RustBody, step: Step, x: TypedValue, axis: object = -1) -> TypedValue | None:
     if not isinstance(axis, int) or x.node is None or not x.shape:
         return None
     name = step.name.removeprefix("nn.")
@@ -110,7 +110,7 @@ def mean(body: RustBody, step: Step, x: TypedValue, axis: Any = None, keepdims: 
 
 
 @call("lax.top_k")
-def top_k(body: RustBody, step: Step, x: TypedValue, k: Any, axis: int = -1) -> list[TypedValue] | None:
+def top_k(body: RustBody, step: Step, x: TypedValue, k: object, axis: int = -1) -> list[TypedValue] | None:
     """Where one expression is wanted, the call of the helper is that of both results."""
     values, indices = step.outputs
     last = len(x.shape) - 1
@@ -244,7 +244,7 @@ def gather_nd(body: RustBody, step: Step, x: TypedValue, indices: TypedValue, ba
 
 
 @call("index")
-def index(body: RustBody, step: Step, x: TypedValue, places: Any) -> TypedValue | None:
+def index(body: RustBody, step: Step, x: TypedValue, places: object) -> TypedValue | None:
     """`x[i, j]`: arrays for the first axes; and `x[start:end]` from a size on, which JAX gathers."""
     parts = places if isinstance(places, tuple) else (places,)
     turned = _turned(parts)
@@ -342,7 +342,7 @@ def rotary(body: RustBody, step: Step, x: TypedValue, cos: TypedValue, sin: Type
 @call("helper.resized")
 def resized(
     body: RustBody, step: Step, x: TypedValue, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float | None] | None = None, *,
-    mode: str, transform: str = "half_pixel", **others: Any,
+    mode: str, transform: str = "half_pixel", **others: object,
 ) -> TypedValue | None:  # fmt: skip
     """Images, by linear interpolation; Burn's scale is the quotient of the sizes."""
     corners = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": True}.get(transform)

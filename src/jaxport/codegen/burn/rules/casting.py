@@ -129,7 +129,7 @@ def to_power_of_two(body: RustBody, step: Step, x: TypedValue, saturate: int, ro
 
 
 def in_wider_types(
-    body: RustBody, name: str, values: Sequence[TypedValue], outs: Outs, params: dict[str, Any]
+    body: RustBody, name: str, values: Sequence[TypedValue], outs: Outs, params: dict[str, object]
 ) -> list[TypedValue]:
     """Return what a primitive makes of numbers of few bits: what it makes of them in the types that hold them, cast back.
 
@@ -148,7 +148,7 @@ def in_wider_types(
     return [back(value, np.dtype(out.dtype)) for value, out in zip(results, outs, strict=True)]
 
 
-def _outside(dtype: np.dtype, wanted: Any) -> Any:
+def _outside(dtype: np.dtype, wanted: object) -> Any:
     """Return what stands where indices are outside, as JAX has it for a type of few bits, as a number of the wider one."""
     if wanted is None:
         limits = ml_dtypes.iinfo(dtype) if kind_of(dtype) == "Int" else None

@@ -98,14 +98,14 @@ primitive("imag")(_part(1))
 
 
 @primitive("conj")
-def conj(body: RustBody, x: TypedValue, *, outs: Outs, **_: Any) -> TypedValue:
+def conj(body: RustBody, x: TypedValue, *, outs: Outs, **_: object) -> TypedValue:
     if not is_complex(x.dtype):
         return complex_(body, x, TypedValue(x.shape, x.dtype, known=x.dtype.type(0)), outs=outs)
     return tensor(body.helper("conjugate", body.tensor(x)), outs[0].shape, np.dtype(outs[0].dtype))
 
 
 @primitive("fft")
-def fft(body: RustBody, x: TypedValue, *, outs: Outs, fft_type: Any, fft_lengths: Sequence[Any]) -> TypedValue:
+def fft(body: RustBody, x: TypedValue, *, outs: Outs, fft_type: object, fft_lengths: Sequence[Any]) -> TypedValue:
     kind, out = jax.lax.FftType(fft_type).name, outs[0]
     if len(fft_lengths) != 1:
         raise NotPrintable("a Fourier transform of several axes", "transform one axis after the other")

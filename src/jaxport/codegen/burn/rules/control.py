@@ -48,7 +48,7 @@ def called(body: RustBody, *values: TypedValue, outs: Outs, **params: Any) -> li
 
 
 @primitive("ragged_dot_general")
-def by_definition(body: RustBody, *values: TypedValue, outs: Outs, **params: Any) -> list[TypedValue]:
+def by_definition(body: RustBody, *values: TypedValue, outs: Outs, **params: object) -> list[TypedValue]:
     """Print a primitive as JAX defines it in terms of others."""
     specs = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
     return body.program(jax.make_jaxpr(partial(definitions.ragged_dot_general_impl, **params))(*specs), values)

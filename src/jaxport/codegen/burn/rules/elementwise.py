@@ -97,7 +97,7 @@ def negated(mask: RustExpression) -> RustExpression:
 
 
 @primitive("copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary", "sharding_constraint")
-def copy(body: RustBody, *values: TypedValue, outs: Outs, **_: Any) -> TypedValue | list[TypedValue]:
+def copy(body: RustBody, *values: TypedValue, outs: Outs, **_: object) -> TypedValue | list[TypedValue]:
     return [*values] if len(values) != 1 else values[0]
 
 
@@ -132,7 +132,7 @@ def _sized(value: TypedValue) -> TypedValue:
 
 
 def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: Any) -> TypedValue:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: object) -> TypedValue:
         folded = _of_dims(symbol, a, b, outs[0])
         if folded is not None:
             return folded
@@ -163,7 +163,7 @@ def _with_number(body: RustBody, node: RustExpression, symbol: str, number: Any,
     return Binary(node, symbol, body.literal(number, dtype))
 
 
-def _has_no_effect(symbol: str, number: Any, other: TypedValue, is_second: bool) -> bool:
+def _has_no_effect(symbol: str, number: object, other: TypedValue, is_second: bool) -> bool:
     """Whether an operation with a number leaves all values as they are; `x + 0.0` makes 0 of -0."""
     if is_dim(number):
         return False
@@ -207,7 +207,7 @@ def div(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedVal
 
 
 def _helper_of_two(name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: Any) -> TypedValue:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: object) -> TypedValue:
         return joined(body, outs, lambda left, right: body.helper(name, left, right), a, b)
 
     return rule

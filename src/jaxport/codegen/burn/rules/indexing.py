@@ -35,7 +35,7 @@ def _mode(mode: Mode) -> str:
 @primitive("gather")
 def gather(
     body: RustBody, x: TypedValue, indices: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: jax.lax.GatherDimensionNumbers, slice_sizes: Sequence[Dim], mode: Mode,
-    fill_value: Any = None,
+    fill_value: object = None,
 ) -> TypedValue:  # fmt: skip
     numbers, out, kind = dimension_numbers, outs[0], _mode(mode)
     start_map, collapsed = tuple(numbers.start_index_map), (*numbers.collapsed_slice_dims,)
@@ -74,7 +74,7 @@ def gather(
     return _by_positions(body, x, indices, numbers, slice_sizes, out, kind, fill)
 
 
-def fill_of(x: TypedValue, fill_value: Any = None) -> Any:
+def fill_of(x: TypedValue, fill_value: object = None) -> Any:
     """Return what stands where indices are outside: what a call asks for, or else what JAX has for the type."""
     if fill_value is not None:
         return fill_value
@@ -142,7 +142,7 @@ def within(
     return TypedValue(positions.shape, INDEX, node, sizes), valid
 
 
-def _filled(body: RustBody, value: TypedValue, valid: TypedValue | None, fill: Any) -> TypedValue:
+def _filled(body: RustBody, value: TypedValue, valid: TypedValue | None, fill: object) -> TypedValue:
     """Return a value with a number where the positions were outside."""
     if valid is None:
         return value
@@ -159,7 +159,7 @@ def _selected(
     numbers: jax.lax.GatherDimensionNumbers,
     out: ResultType,
     kind: str,
-    fill: Any,
+    fill: object,
 ) -> TypedValue:
     """Rows along one axis: `select`."""
     rank, count = len(x.shape), len(index_shape)
@@ -287,7 +287,7 @@ def _by_positions(
     slice_sizes: Sequence[Dim],
     out: ResultType,
     kind: str,
-    fill: Any,
+    fill: object,
 ) -> TypedValue:
     left_out = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     offsets = iter(numbers.offset_dims)

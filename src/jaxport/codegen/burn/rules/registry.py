@@ -44,7 +44,7 @@ CALLS: dict[str, Callable[..., Any]] = {}
 def primitive(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the rule of primitives."""
 
-    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def register(rule: Callable[..., object]) -> Callable[..., Any]:
         PRIMITIVES.update(dict.fromkeys(names, rule))
         return rule
 
@@ -54,7 +54,7 @@ def primitive(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 def call(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the rule of recorded calls."""
 
-    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def register(rule: Callable[..., object]) -> Callable[..., Any]:
         CALLS.update(dict.fromkeys(names, rule))
         return rule
 

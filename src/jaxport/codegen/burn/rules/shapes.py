@@ -363,7 +363,7 @@ def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], numbe
     return method(node, "pad", pairs, mode)
 
 
-def _is_single(number: Any, dtype: np.dtype) -> bool:
+def _is_single(number: object, dtype: np.dtype) -> bool:
     """Whether a number of a type is one of float32."""
     value = np.asarray(number).astype(dtype)
     with np.errstate(over="ignore"):

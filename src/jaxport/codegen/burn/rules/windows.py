@@ -93,7 +93,7 @@ def conv_general_dilated(
     return PRIMITIVES["convert_element_type"](body, made, outs=[], new_dtype=wanted) if made.dtype != wanted else made
 
 
-def _window(name: str, identity: Callable[[np.dtype], Any]) -> Callable[..., TypedValue]:
+def _window(name: str, identity: Callable[[np.dtype], object]) -> Callable[..., TypedValue]:
     def rule(
         body: RustBody, x: TypedValue, *_: TypedValue, outs: Outs, window_dimensions: Sequence[int], window_strides: Sequence[int],
         padding: Sequence[tuple[Dim, Dim]], base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None, **__: object,
@@ -148,7 +148,7 @@ def _pool(
 
 
 def sliding(
-    body: RustBody, x: TypedValue, out: ResultType, name: str, identity: Any, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
+    body: RustBody, x: TypedValue, out: ResultType, name: str, identity: object, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
     base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
 ) -> TypedValue:  # fmt: skip
     """Return the reduction of each window that slides over an array: as Burn's pool, or axis by axis."""

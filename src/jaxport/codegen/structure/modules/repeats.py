@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 
@@ -162,12 +161,12 @@ class ModuleMatch:
         pairs = [*zip(first.inputs, second.inputs, strict=True), *zip(first.outputs, second.outputs, strict=True)]
         return _are_one(first, second) and self.trees(*states) and all(self.variables(*pair) for pair in pairs)
 
-    def trees(self, first: Any, second: Any) -> bool:
+    def trees(self, first: object, second: object) -> bool:
         leaves, structure = jax.tree.flatten(first)
         others, other_structure = jax.tree.flatten(second)
         return str(structure) == str(other_structure) and all(map(self.leaves, leaves, others))
 
-    def leaves(self, first: Any, second: Any) -> bool:
+    def leaves(self, first: object, second: object) -> bool:
         if isinstance(first, Variable) and isinstance(second, Variable):
             return self.variables(first, second)
         key = leaf_key(first)

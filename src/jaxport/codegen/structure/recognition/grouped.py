@@ -9,7 +9,6 @@ Behind either, a bias for each group may be added: `b[:, None]`, or `take(b, gro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from jaxport.codegen.rewriting.producers import axes_of
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
@@ -48,7 +47,7 @@ def _product(op: Op, matcher: Matcher) -> tuple[Weight, tuple[Variable, ...]] | 
     return match
 
 
-def _bias(value: Any, kernel: Weight, inputs: Sequence[Variable], matcher: Matcher) -> Weight | None:
+def _bias(value: object, kernel: Weight, inputs: Sequence[Variable], matcher: Matcher) -> Weight | None:
     """Return the vectors of all groups that a term has, each where its group is."""
     if not isinstance(value, Variable):
         return None

@@ -106,12 +106,12 @@ class Matcher:
         self.last = {op.step.node: op for op in ops}
         self.readers = readers_of(ops)
 
-    def step(self, value: Any, *names: str) -> Op | None:
+    def step(self, value: object, *names: str) -> Op | None:
         """Return the operator that makes a value, if it is one of these."""
         op = self.made.get(value) if isinstance(value, Variable) else None  # perhaps one of several results
         return op if op is not None and op.step.name in names and op.step.form != "vmap" else None
 
-    def bound(self, text: str, value: Any) -> Bindings | None:
+    def bound(self, text: str, value: object) -> Bindings | None:
         """Return what the names of a pattern stand for in a value or a step; None if it does not match."""
         return next(bindings(pattern(text), value, self.producers), None)
 
@@ -131,7 +131,7 @@ class Matcher:
             for reader in self.readers.get(parameter, [])
         )
 
-    def parameter(self, value: Any, turned: bool = True) -> Weight | None:
+    def parameter(self, value: object, turned: bool = True) -> Weight | None:
         """Return the weight that a value is: a parameter, or one with its axes in another order."""
         if not isinstance(value, Variable):
             return None
@@ -167,7 +167,7 @@ class Matcher:
             return None
         return weight if weight.shape == (size,) else weight.reshaped((size,))
 
-    def _part(self, value: Any) -> Weight | None:
+    def _part(self, value: object) -> Weight | None:
         """Return the bias that a value is, if a parameter is split into nothing but biases of linear layers."""
         split = self.step(value, "jnp.split")
         whole = self.parameter(split.step.args[0], turned=False) if split is not None else None
@@ -186,7 +186,7 @@ class Matcher:
         (product,) = (self.step(term, *PRODUCTS) for term in readers[0].step.args if term is not value)
         return product is not None and self.parameter(product.step.args[1]) is not None
 
-    def per_channel(self, value: Any, size: int, rank: int) -> Weight | None:
+    def per_channel(self, value: object, size: int, rank: int) -> Weight | None:
         """Return a parameter of one element per channel that a value spreads over channels first."""
         spread = (size, *[1] * (rank - 2))
         is_spread = isinstance(value, Variable) and value.shape in (spread, (1, *spread))

@@ -7,7 +7,7 @@ starts at one step and walks backwards; it declines if any step differs from its
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -131,7 +131,7 @@ def _of_groups(
     return Layer("GroupNorm", config, present(scale=scale, bias=bias), (x,), (out,), "norm")
 
 
-def _standardized(value: Any, matcher: Matcher) -> Standardized | None:
+def _standardized(value: object, matcher: Matcher) -> Standardized | None:
     """Return the division by the root mean square over the last axis that a value is, as operators define it."""
     for text in (CENTERED, ROOT_MEAN_SQUARE):
         bound = matcher.bound(text, value)

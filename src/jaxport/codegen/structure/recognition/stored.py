@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -84,7 +84,7 @@ def stored_operands(node: object) -> Iterator[StoredOperand]:
             yield StoredOperand(tensor, source)
 
 
-def dequantized(value: Any, node: object, made: Mapping[Variable, Op]) -> Weight | None:
+def dequantized(value: object, node: object, made: Mapping[Variable, Op]) -> Weight | None:
     """Return the weight that an operand of a node is, if the file has it quantized, and nothing else reads that.
 
     `made` has the operators that make values.

@@ -6,8 +6,6 @@ where(random.bernoulli(key, 0.9), x / 0.9, 0)                      →   Dropout
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxport.codegen.rewriting.producers import number
 from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op
@@ -31,14 +29,14 @@ def dropout(op: Op, matcher: Matcher) -> Layer | None:
     return Layer("Dropout", {"rate": rate, "seed": int(seed)}, {}, (x,), op.outputs, "dropout")
 
 
-def _rate(share: Any, matcher: Matcher) -> float | None:
+def _rate(share: object, matcher: Matcher) -> float | None:
     """Return the share of dropped elements, of `1 - rate`."""
     found = [bound for text in SHARES if (bound := matcher.bound(text, share)) is not None]
     kept = number(share)
     return number(found[0]["rate"]) if found else None if kept is None else 1 - kept
 
 
-def is_of_batch(statistic: Any, name: str, x: Variable, axis: int, matcher: Matcher) -> bool:
+def is_of_batch(statistic: object, name: str, x: Variable, axis: int, matcher: Matcher) -> bool:
     """Whether a statistic, `jnp.mean` or `jnp.var`, is that of a batch: over all axes but that of the channels."""
     shaped = matcher.step(statistic, "jnp.reshape")
     made = matcher.step(shaped.step.args[0] if shaped is not None else statistic, name)

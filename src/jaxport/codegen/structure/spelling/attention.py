@@ -7,7 +7,6 @@ nn.softmax(scores + y)                      →   nn.softmax(scores + mask)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from jaxport.codegen.rewriting.producers import Producers, added_axes
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
@@ -134,7 +133,7 @@ def mask(step: Step) -> None:
             value.hint = role
 
 
-def _is_product(value: Any, producers: Producers) -> bool:
+def _is_product(value: object, producers: Producers) -> bool:
     """Whether a value is a product of two activations, perhaps scaled."""
     product = producers.step(producers.scaled(value)[0], "@")
     return product is not None and all(isinstance(operand, Variable) for operand in product.args)

@@ -80,9 +80,9 @@ def transposed(value: Variable, order: Sequence[int], like: Step, rewriting: Ste
 def _transposed_after(
     step: Step,
     order: tuple[int, ...],
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     rewriting: StepRewriting,
-    **options: Any,
+    **options: object,
 ) -> Step:
     """Return the transpose of what a step computes of values that are not transposed."""
     shape = [step.outputs.shape[order.index(axis)] for axis in range(len(order))]
@@ -187,7 +187,7 @@ def concatenation(step: Step, rewriting: StepRewriting) -> Step | None:
     return _transposed_after(step, order, (origins,), rewriting, axis=order[step.kwargs["axis"] % len(order)])
 
 
-def _moved(value: Any, producers: Producers) -> Step | None:
+def _moved(value: object, producers: Producers) -> Step | None:
     """Return the transpose from channels last to channels first that a value is."""
     step = producers.step(value, "jnp.transpose")
     rank = len(value.shape) if isinstance(value, Variable) else 0

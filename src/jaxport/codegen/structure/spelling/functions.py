@@ -41,7 +41,7 @@ ONE_ZERO = "jnp.where(x == 0, 0, x)"
 
 
 @view
-def key(value: Any, producers: Producers) -> Any:
+def key(value: object, producers: Producers) -> Any:
     """Return the elements that a sort orders: without NaN as infinity, which JAX puts behind it, and zeros with one sign."""
     for text in (ONE_ZERO, "jnp.where(jnp.isnan(x), inf, x)"):
         value = _inside(text, value, producers)
@@ -49,12 +49,12 @@ def key(value: Any, producers: Producers) -> Any:
 
 
 @view
-def with_signs_of_zeros(value: Any, producers: Producers) -> Any:
+def with_signs_of_zeros(value: object, producers: Producers) -> Any:
     """Return elements before their zeros got one sign."""
     return _inside(ONE_ZERO, value, producers)
 
 
-def _inside(text: str, value: Any, producers: Producers) -> Any:
+def _inside(text: str, value: object, producers: Producers) -> Any:
     """Return the `x` of a pattern that a value has; any other value as it is."""
     return next(bindings(pattern(text), value, producers), {"x": value})["x"]
 
@@ -90,7 +90,7 @@ def with_nan(step: Step, rewriting: StepRewriting) -> None:
     rewriting.same |= dict(zip(step.outputs, outputs, strict=True))
 
 
-def _is_size(count: Any, size: Dim) -> bool:
+def _is_size(count: object, size: Dim) -> bool:
     return bool(count == size) if is_dim(size) or isinstance(count, int) else False
 
 
@@ -108,7 +108,7 @@ def _is_middle(x: Any, axis: int, i: Any, j: Any) -> bool:
     return isinstance(size, int) and places == {(size - 1) // 2, size // 2}
 
 
-def _place(index: Any, axis: int) -> int:
+def _place(index: object, axis: int) -> int:
     """Return the number in an index that takes one element of an axis, and all of those before; -1 of any other one."""
     parts = as_tuple(index)
     is_plain = len(parts) == axis + 1 and all(part == slice(None) for part in parts[:-1]) and type(parts[-1]) is int
@@ -127,7 +127,7 @@ AS_WRITTEN.rewrite(
 # Division of floats, with the signs of Python's
 
 
-def _is_positive(c: Any) -> bool:
+def _is_positive(c: object) -> bool:
     found = number(c)
     return found is not None and 0 < found < math.inf
 
@@ -213,7 +213,7 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def _is_rounded(value: Any, wanted: float) -> bool:
+def _is_rounded(value: object, wanted: float) -> bool:
     """Whether a value is a number in single precision."""
     found = number(value)
     return found is not None and np.float32(found) == np.float32(wanted)
@@ -244,7 +244,7 @@ AS_WRITTEN.rewrite("jnp.sqrt(jnp.var(x, axis=axes))", "jnp.std(x, axis=axes)")
 # Lookups
 
 
-def are_bounds(low: Any, high: Any, size: Dim) -> bool:
+def are_bounds(low: object, high: object, size: Dim) -> bool:
     """Whether indices between two numbers are those of an axis, counted from either end."""
     return isinstance(size, int) and is_number(low, -size) and is_number(high, size - 1)
 
@@ -256,7 +256,7 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def is_computed(x: Any, rewriting: StepRewriting) -> bool:
+def is_computed(x: object, rewriting: StepRewriting) -> bool:
     """Whether a value is the result of a step, and so an array of JAX."""
     return isinstance(x, Variable) and (x in rewriting.producers.made or x in rewriting.producers.parts)
 
@@ -286,7 +286,7 @@ AS_WRITTEN.rewrite("helper.gather_nd(x, (at := jnp.expand_dims(jnp.clip(i, low, 
 AS_WRITTEN.rewrite("helper.gather_nd(x, (at := jnp.expand_dims(i, _)), 1)", "x[rows, i]", rows=_rows)
 
 
-def _of_classes(i: Any, counted: Any, out: Variable) -> dict[str, Any] | None:
+def _of_classes(i: object, counted: object, out: Variable) -> dict[str, Any] | None:
     """Return the axis and the type of vectors that say which of 0, 1, 2 … an index is; None if it is compared with others."""
     if not isinstance(counted, HostValue) or counted.symbolic or counted.dtype.kind not in "iu" or counted.size < 2:
         return None
@@ -307,7 +307,7 @@ for _index in ("i", "jnp.expand_dims(i, _)", "jnp.reshape(i, _)"):
 # Axes
 
 
-def _turned(begin: Any, size: Dim) -> int | None:
+def _turned(begin: object, size: Dim) -> int | None:
     """Return by how many places a concatenation moves elements, from the size `mod(-shift, size)` that it begins at."""
     if not is_dim(begin) or not is_dim(size):
         return None
@@ -319,7 +319,7 @@ def _turned(begin: Any, size: Dim) -> int | None:
     return -sign * first.value if first.form == "number" else None
 
 
-def _shift(x: Variable, behind: Any, before: Any, options: dict[str, Any]) -> int | None:
+def _shift(x: Variable, behind: object, before: object, options: dict[str, Any]) -> int | None:
     """Return by how many places elements are moved if the part behind a place is put before the others."""
     axis = options.get("axis", 0) % len(x.shape)
     size = x.shape[axis]

@@ -33,7 +33,7 @@ CENTERED = (
 """The division of what differs from the mean by its root mean square."""
 
 
-def _of_groups(normal: Any, scale: Any, shift: Any, step: Step, rewriting: StepRewriting) -> tuple[Any, ...] | None:
+def _of_groups(normal: object, scale: Any, shift: Any, step: Step, rewriting: StepRewriting) -> tuple[Any, ...] | None:
     """Return the operand of a standardization of groups of the second axis, their number, the epsilon, and a scale and a bias."""
     out: Variable = step.outputs
     if not is_single(out) or len(out.shape) < 3 or not isinstance(out.shape[1], int):
@@ -44,7 +44,9 @@ def _of_groups(normal: Any, scale: Any, shift: Any, step: Step, rewriting: StepR
     return None if found is None else (*found, *(_vector(value, step, rewriting) for value in (scale, shift)))
 
 
-def _of_last_axis(normal: Any, scale: Any, shift: Any, step: Step, rewriting: StepRewriting) -> Variable | None:
+def _of_last_axis(
+    normal: object, scale: object, shift: object, step: Step, rewriting: StepRewriting
+) -> Variable | None:
     """Return the same of groups of the last axis."""
     found = _of_groups(normal, scale, shift, step, rewriting)
     if found is None:
@@ -62,7 +64,7 @@ CHANNELS_LAST.rewrite("normal * scale + shift", "jnp.transpose(y, order)", y=_of
                       order=lambda out: (0, len(out.shape) - 1, *range(1, len(out.shape) - 1)))  # fmt: skip
 
 
-def _standardized(normal: Any, out: Variable, producers: Producers) -> tuple[Variable, int, float] | None:
+def _standardized(normal: object, out: Variable, producers: Producers) -> tuple[Variable, int, float] | None:
     """Return the operand of a standardization, the number of groups, and the epsilon."""
     spatial, channels = tuple(range(2, len(out.shape))), out.shape[1]
     for bound in bindings(pattern(CENTERED), normal, producers):
@@ -91,7 +93,7 @@ def _standardized(normal: Any, out: Variable, producers: Producers) -> tuple[Var
     return None
 
 
-def _is_per_channel(value: Any, out: Variable, rewriting: StepRewriting) -> bool:
+def _is_per_channel(value: object, out: Variable, rewriting: StepRewriting) -> bool:
     """Whether a value is a parameter of one element per channel, spread over channels first."""
     if not isinstance(value, Variable):
         return False

@@ -35,7 +35,7 @@ def is_single(out: Variable) -> bool:
     return out.dtype == np.float32
 
 
-def _are_nothing(widths: Any) -> bool:
+def _are_nothing(widths: object) -> bool:
     return isinstance(widths, list | tuple) and all(tuple(pair) == (0, 0) for pair in widths)
 
 
@@ -58,7 +58,7 @@ for _name in (*REDUCTIONS, "jnp.any", "jnp.all"):
 AS_WRITTEN.rewrite("jnp.where(~c, x, y)", "jnp.where(c, y, x)", when=lambda c: c.dtype == bool)
 
 
-def _with_numbers(condition: Any, x: Any, y: Any, out: Variable) -> tuple[Any, ...] | None:
+def _with_numbers(condition: object, x: Any, y: Any, out: Variable) -> tuple[Any, ...] | None:
     """Return the values of a choice with numbers for arrays of one axis and one element; None if there are none."""
     if not isinstance(condition, Variable) or len(condition.shape) != len(out.shape):
         return None
@@ -66,7 +66,7 @@ def _with_numbers(condition: Any, x: Any, y: Any, out: Variable) -> tuple[Any, .
     return None if plain[0] is x and plain[1] is y else plain
 
 
-def _is_unit(value: Any) -> bool:
+def _is_unit(value: object) -> bool:
     return isinstance(value, HostValue) and value.shape == (1,) and not value.symbolic and not value.name
 
 
@@ -97,20 +97,20 @@ AS_WRITTEN.rewrite("(triangle := jnp.tril(element(one), 0)) == 0", "~mask",
 # Axes
 
 
-def _rest_of_order(a: Any, order: tuple[int, ...]) -> tuple[int, ...] | None:
+def _rest_of_order(a: object, order: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the order of the axes without those that were added before."""
     added = axes_of(a, len(order))
     kept = [axis for axis in range(len(order)) if axis not in (added or ())]
     return None if added is None else tuple(kept.index(axis) for axis in order if axis in kept)
 
 
-def _are_left_out(a: Any, order: tuple[int, ...], axes: Any) -> bool:
+def _are_left_out(a: object, order: tuple[int, ...], axes: object) -> bool:
     """Whether the axes that were added are those that are left out, wherever they were moved."""
     added, left = axes_of(a, len(order)), axes_of(axes, len(order))
     return added is not None and left is not None and {order[axis] for axis in left} == {*added}
 
 
-def _all_added(a: Any, b: Any, out: Variable) -> tuple[int, ...] | None:
+def _all_added(a: object, b: object, out: Variable) -> tuple[int, ...] | None:
     """Return the axes that are added one after the other."""
     rank = len(out.shape)
     added = axes_of(b, rank)
@@ -153,7 +153,7 @@ AS_WRITTEN.rewrite(
 )
 
 
-def _broadcasts_alone(x: Any, axes: Any, out: Variable) -> bool:
+def _broadcasts_alone(x: object, axes: object, out: Variable) -> bool:
     """Whether axes are added in front of all others, and the other operand has them anyway."""
     rank = len(out.shape)
     added = axes_of(axes, rank)
@@ -166,7 +166,7 @@ AS_WRITTEN.rewrite("jnp.swapaxes(x, a, b)", "jnp.transpose(x, order)", order=_sw
 AS_WRITTEN.rewrite("x.mT", "jnp.transpose(x, order)", order=_swapped)
 
 
-def _are_repeated_once(x: Any, repeats: Any) -> bool:
+def _are_repeated_once(x: object, repeats: object) -> bool:
     if not isinstance(x, Variable) or not isinstance(repeats, list | tuple) or len(repeats) != len(x.shape):
         return False
     return all(size == 1 or times == 1 for size, times in zip(x.shape, repeats, strict=True))
@@ -266,7 +266,7 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def _listed(value: Any) -> tuple[Any, ...]:
+def _listed(value: object) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 

@@ -38,10 +38,10 @@ AS_WRITTEN.rewrite(
 
 
 def _is_of_product(
-    bias: Any,
+    bias: object,
     product: Variable,
-    w: Any,
-    residual: Any,
+    w: object,
+    residual: object,
     out: Variable,
     rewriting: StepRewriting,
 ) -> bool:

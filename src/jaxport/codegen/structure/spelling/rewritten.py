@@ -33,7 +33,7 @@ AT_LAST = RuleTable()
 
 
 def rewritten(
-    ops: Iterable[Op], result: Any, weights: Collection[Variable], channels_last: bool = True
+    ops: Iterable[Op], result: object, weights: Collection[Variable], channels_last: bool = True
 ) -> tuple[list[Step], Any]:
     """Return the steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
 

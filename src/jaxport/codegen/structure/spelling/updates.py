@@ -9,8 +9,6 @@ An export spells out that JAX counts negative positions from the end, and leaves
 
 from __future__ import annotations
 
-from typing import Any
-
 from jaxport.codegen.rewriting.patterns import bindings, pattern
 from jaxport.codegen.rewriting.producers import is_like, is_number, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
@@ -53,7 +51,7 @@ def inside(step: Step, rewriting: StepRewriting) -> Step | None:
     return None if added is None else in_place(step, step.name, x, bounded.args[0], added, form="method")
 
 
-def _plain(value: Any) -> int | float | None:
+def _plain(value: object) -> int | float | None:
     """Return a known number, of the kind of its type."""
     found = number(value)
     return int(found) if found is not None and isinstance(value, HostValue) and value.dtype.kind in "iu" else found
