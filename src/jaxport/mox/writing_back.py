@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -22,8 +22,10 @@ from jaxport.mox.substitution.copying import copied, taken_apart
 
 __all__ = ["write_back"]
 
+Model = TypeVar("Model")
 
-def write_back(model: object, params: Mapping[str, Array] | Mox, *, prefix: str = "") -> Any:
+
+def write_back(model: Model, params: Mapping[str, Array] | Mox, *, prefix: str = "") -> Model:
     """Return a copy of a model with other values for some of its arrays; the model itself is not changed.
 
     Args:
@@ -52,7 +54,7 @@ def write_back(model: object, params: Mapping[str, Array] | Mox, *, prefix: str 
     return rebuild([values.get(path, shared.get(value, value)) for path, value in zip(paths, old, strict=True)])
 
 
-def _written(model: object, mox: Mox, prefix: str) -> Any:
+def _written(model: Model, mox: Mox, prefix: str) -> Model:
     """Return the model with the parameters of a Mox, and with the modules that have taken the place of others."""
     nodes = [node for node in mox.tree.nodes if node.block is not None]
     _check_edits(mox, type(model).__name__, nodes)

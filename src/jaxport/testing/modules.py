@@ -6,13 +6,15 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport.jaxprs import PythonFunction
+
+Tree = TypeVar("Tree")
 
 
 def seeded(
@@ -59,7 +61,7 @@ def seeded(
     return functools.partial(module.apply, perturbed(module.init(jax.random.key(seed), *inputs), seed))
 
 
-def perturbed(tree: object, seed: int = 0) -> Any:
+def perturbed(tree: Tree, seed: int = 0) -> Tree:
     """Move each float array of a pytree by a tenth of a normal deviate, away from zero and one.
 
     Variances and scales stay positive: no positive number becomes negative.

@@ -368,7 +368,7 @@ class Mox:
         *,
         expect: int | None = None,
         inputs: bool = False,
-        grads: Callable[[object], object] | None = None,
+        grads: Callable[[Any], Any] | None = None,
     ) -> Callable[..., dict[str, Any]]:
         """Return a function of the model's arguments that returns the results of the selected blocks, by path.
 

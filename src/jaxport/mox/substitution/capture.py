@@ -46,7 +46,7 @@ class Captured(NamedTuple):
 
 
 def capture(
-    selection: Selection, inputs: bool = False, grads: Callable[[object], object] | None = None
+    selection: Selection, inputs: bool = False, grads: Callable[[Any], Any] | None = None
 ) -> Callable[..., dict[str, Any]]:
     """See `Mox.capture`."""
     mox = tapped(selection, inputs or grads is not None)

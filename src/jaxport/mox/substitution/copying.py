@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 
@@ -14,8 +14,10 @@ from jaxport.jaxprs import Array
 
 __all__ = ["copied", "taken_apart"]
 
+Model = TypeVar("Model")
 
-def taken_apart(model: object) -> tuple[list[str], list[Array], Callable[[list[Array]], Any]]:
+
+def taken_apart(model: Model) -> tuple[list[str], list[Array], Callable[[list[Array]], Model]]:
     """Return the paths and the values of the arrays of a model, and what makes a model of other values."""
     types = Types(loaded())
     framework = types.root_framework_of(model)
@@ -26,7 +28,7 @@ def taken_apart(model: object) -> tuple[list[str], list[Array], Callable[[list[A
     return leaf_paths([("", model)], types.is_variable), leaves, lambda new: jax.tree.unflatten(tree, new)
 
 
-def copied(model: object) -> Any:
+def copied(model: Model) -> Model:
     """Return a copy of a model."""
     _, values, rebuild = taken_apart(model)
     return rebuild(values)
