@@ -15,12 +15,12 @@ import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jaxport.codegen.rewriting.steps import reads, variables
 from jaxport.codegen.writing.statements import plural
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.traced.recorded_program import RecordedProgram
+from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["Family", "State", "described", "of_file", "states_of"]
@@ -140,8 +140,8 @@ class _StateSearch:
 
     inputs: Sequence[str]
     outputs: Sequence[str]
-    given: Sequence[Any]
-    made: Sequence[Any]
+    given: Sequence[RuntimeValue]
+    made: Sequence[RuntimeValue]
     sources: Mapping[Variable, int]
     taken: set[str]
 

@@ -48,6 +48,7 @@ from jaxport.importer.values.recording import (
     lower,
     map_leaves,
 )
+from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = ["Functions", "StepPrinter"]
@@ -390,7 +391,7 @@ def _called(function: RecordedFunction, args: Sequence[object], environment: Env
     return map_leaves(result, function.result)
 
 
-def _function_of(name: str) -> Callable[..., Any]:
+def _function_of(name: str) -> PythonFunction:
     module, _, path = name.partition(".")
     if module == "helper":
         return HELPERS[path].function
@@ -400,7 +401,7 @@ def _function_of(name: str) -> Callable[..., Any]:
     return operator.attrgetter(path)(modules[module])
 
 
-_OPERATORS: dict[tuple[int, str], Callable[..., Any]] = {
+_OPERATORS: dict[tuple[int, str], PythonFunction] = {
     (2, "+"): operator.add, (2, "-"): operator.sub, (2, "*"): operator.mul, (2, "/"): operator.truediv,
     (2, "//"): operator.floordiv, (2, "%"): operator.mod, (2, "**"): operator.pow, (2, "@"): operator.matmul,
     (2, "&"): operator.and_, (2, "|"): operator.or_, (2, "^"): operator.xor, (2, "<<"): operator.lshift,

@@ -44,6 +44,7 @@ from jaxport.graph.masks import HIDDEN, Axes, Mask, additive
 from jaxport.graph.matching import Axis, Joined, Seen, joined, look
 from jaxport.importer.ops import attending
 from jaxport.importer.resolving.registry import op
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, nn
 
 __all__ = ["DOMAIN", "attention", "gated", "gelu"]
@@ -67,20 +68,21 @@ HIDDEN_IN_HALF = -6e4
 
 @op(DOMAIN, "DotProductAttention")
 def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
-    sink: Any = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    sink: Tensor | None = None,
     *,
     is_causal: bool = False,
     scale: float | None = None,
     softcap: float | None = None,
-) -> Any:
+) -> Tensor:
     is_half = query.dtype == np.float16
     if is_half:  # XLA does not compile JAX's function in float16 for CPUs; it computes scores in float32 anyway
-        query, key, value, bias = (x if x is None else cast(x, np.float32) for x in (query, key, value, bias))
+        query, key, value = (cast(x, np.float32) for x in (query, key, value))
+        bias = None if bias is None else cast(bias, np.float32)
     options = {"bias": bias, "mask": mask, "scale": scale, "is_causal": True if is_causal else None}
     options = {name: option for name, option in options.items() if option is not None}
     if softcap is not None or sink is not None or value.shape[-1] != query.shape[-1]:

@@ -5,8 +5,6 @@ ONNX Runtime's dynamic quantization writes DynamicQuantizeLinear, MatMulInteger,
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
@@ -15,13 +13,14 @@ from jaxport.graph.editing import constant_of, dims_of, is_op, operand, source
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.importer.ops.quantization import as_int8, dynamic_product, is_zero
 from jaxport.importer.resolving.registry import op
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, jnp
 
 __all__ = ["integer_products"]
 
 
 @op(DOMAIN, "DynamicallyQuantizedMatMul")
-def dynamically_quantized_matmul(x: Any, kernel: Any, scale: Any, zero_point: Any = None) -> Any:
+def dynamically_quantized_matmul(x: Tensor, kernel: Tensor, scale: Tensor, zero_point: Tensor | None = None) -> Tensor:
     columns, shift = as_int8(kernel)
     zeros = None
     if shift or not is_zero(zero_point):

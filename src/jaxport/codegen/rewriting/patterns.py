@@ -37,10 +37,11 @@ from jaxport.codegen.rewriting.producers import Producers, number
 from jaxport.codegen.rewriting.steps import leaf_key
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Form, Step, Variable
+from jaxport.jaxprs import Parameters
 
 __all__ = ["VIEWS", "Bindings", "Pattern", "StepPattern", "bindings", "inner_steps", "names", "pattern", "view"]
 
-Bindings = Mapping[str, Any]
+Bindings = Parameters
 """What the names of a pattern stand for."""
 
 OPERATORS: Mapping[type[ast.AST], tuple[str, ...]] = {

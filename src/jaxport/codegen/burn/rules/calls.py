@@ -20,6 +20,7 @@ from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, sa
 from jaxport.codegen.rust.tree import Array, Literal, Method, RustExpression, method, path_call
 from jaxport.importer.values.host import Dim, is_dim
 from jaxport.importer.values.recording import Step
+from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.dims import known
 
 
@@ -33,7 +34,7 @@ ACTIVATIONS = {
 """Functions of one array that Burn has, too, with the same values."""
 
 
-def _activation(name: str) -> Any:
+def _activation(name: str) -> PythonFunction:
     def rule(body: RustBody, step: Step, x: TypedValue) -> TypedValue | None:
         return _like(x, path_call(f"activation::{name}", x.node)) if x.node is not None and x.kind == "Float" else None
 

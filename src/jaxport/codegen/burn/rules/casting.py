@@ -20,12 +20,13 @@ from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, he
 from jaxport.codegen.rust.tree import Borrow, Identifier, Invocation, Literal, RustExpression, method, path_call
 from jaxport.importer.values.host import is_dim
 from jaxport.importer.values.recording import Step
+from jaxport.jaxprs import Shape
 
 _OTHERWISE = "Burn has no such numbers; cast them in the model"
 
 
 @primitive("convert_element_type")
-def convert_element_type(body: RustBody, x: TypedValue, *, outs: Outs, new_dtype: Any) -> TypedValue:
+def convert_element_type(body: RustBody, x: TypedValue, *, outs: Outs, new_dtype: DTypeLike) -> TypedValue:
     return converted(body, x, np.dtype(new_dtype))
 
 
@@ -160,7 +161,7 @@ def _outside(dtype: np.dtype, wanted: object) -> Any:
 class _Wide:
     """The type of a result in the wider type."""
 
-    shape: tuple[Any, ...]
+    shape: Shape
     dtype: np.dtype
 
 

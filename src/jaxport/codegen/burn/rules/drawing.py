@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, call
@@ -58,14 +58,14 @@ def _drawn(body: RustBody, shape: Sequence[Dim], dtype: np.dtype, distribution: 
 
 
 @call("random.normal")
-def normal(body: RustBody, step: Step, shape: Sequence[Dim], dtype: Any = np.float32) -> TypedValue:
+def normal(body: RustBody, step: Step, shape: Sequence[Dim], dtype: DTypeLike = np.float32) -> TypedValue:
     own = canonical(np.dtype(dtype))
     return tensor(_drawn(body, shape, own, "Normal", 0.0, 1.0), shape, own)
 
 
 @call("random.uniform")
 def uniform(
-    body: RustBody, step: Step, shape: Sequence[Dim], dtype: Any = np.float32, minval: float = 0.0, maxval: float = 1.0
+    body: RustBody, step: Step, shape: Sequence[Dim], dtype: DTypeLike = np.float32, minval: float = 0.0, maxval: float = 1.0
 ) -> TypedValue:  # fmt: skip
     own = canonical(np.dtype(dtype))
     return tensor(_drawn(body, shape, own, "Uniform", minval, maxval), shape, own)

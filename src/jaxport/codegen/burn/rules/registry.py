@@ -8,10 +8,11 @@ primitives.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.aliases import Shape
 
 __all__ = ["CALLS", "PRIMITIVES", "WITHOUT_EFFECT", "Outs", "ResultType", "call", "primitive"]
@@ -34,27 +35,27 @@ WITHOUT_EFFECT = frozenset(
 )
 """Parameters of primitives that say nothing about their values; rules do not see them."""
 
-PRIMITIVES: dict[str, Callable[..., Any]] = {}
+PRIMITIVES: dict[str, PythonFunction] = {}
 """The rules of primitives by name: `rule(body, *values, outs, **params)`."""
 
-CALLS: dict[str, Callable[..., Any]] = {}
+CALLS: dict[str, PythonFunction] = {}
 """The rules of recorded calls by name: `rule(body, step, *args, **kwargs)`."""
 
 
-def primitive(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def primitive(*names: str) -> Callable[[PythonFunction], PythonFunction]:
     """Register the rule of primitives."""
 
-    def register(rule: Callable[..., object]) -> Callable[..., Any]:
+    def register(rule: PythonFunction) -> PythonFunction:
         PRIMITIVES.update(dict.fromkeys(names, rule))
         return rule
 
     return register
 
 
-def call(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def call(*names: str) -> Callable[[PythonFunction], PythonFunction]:
     """Register the rule of recorded calls."""
 
-    def register(rule: Callable[..., object]) -> Callable[..., Any]:
+    def register(rule: PythonFunction) -> PythonFunction:
         CALLS.update(dict.fromkeys(names, rule))
         return rule
 

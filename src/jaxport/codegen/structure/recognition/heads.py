@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Weight
 from jaxport.importer.values.host import Dim, Shape
 from jaxport.importer.values.recording import Step, Variable
+from jaxport.jaxprs import Parameters
 
 __all__ = ["with_attention_layers"]
 
@@ -105,7 +105,7 @@ class _Heads:
         }
 
     @property
-    def config(self) -> Mapping[str, Any]:
+    def config(self) -> Parameters:
         sizes = {label: self.projections[label].config for label in PROJECTIONS}
         return {
             "num_heads": self.heads,

@@ -30,6 +30,7 @@ from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, element, is_single
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
+from jaxport.jaxprs import Parameters
 from jaxport.jaxprs.dim_text import parse
 
 __all__ = ["are_bounds", "is_computed"]
@@ -101,7 +102,7 @@ def _like(value: Variable) -> Variable:
 AS_WRITTEN.rewrite("jnp.take_along_axis(x, jnp.argsort(x, axis=axis), axis=axis)", "jnp.sort(x, axis=axis)")
 
 
-def _is_middle(x: Any, axis: int, i: Any, j: Any) -> bool:
+def _is_middle(x: Variable, axis: int, i: Any, j: Any) -> bool:
     """Whether indices are those of the two elements in the middle of an axis, which may be one."""
     size = x.shape[axis] if isinstance(x, Variable) else None
     places = {_place(index, axis % len(x.shape)) for index in (i, j)}
@@ -261,7 +262,7 @@ def is_computed(x: object, rewriting: StepRewriting) -> bool:
     return isinstance(x, Variable) and (x in rewriting.producers.made or x in rewriting.producers.parts)
 
 
-def _bounded(x: Any, i: Any, low: Any, high: Any, axis: int, rewriting: StepRewriting) -> Any:
+def _bounded(x: Variable, i: Any, low: Any, high: Any, axis: int, rewriting: StepRewriting) -> Any:
     """Return the index of elements along an axis, which JAX bounds itself; of a parameter, it is an embedding.
 
     NumPy, whose arrays inputs may be, refuses indices that are outside.
@@ -274,7 +275,7 @@ def _bounded(x: Any, i: Any, low: Any, high: Any, axis: int, rewriting: StepRewr
 AS_WRITTEN.rewrite("jnp.take(x, jnp.clip(i, low, high), axis=axis)", "x[index]", index=_bounded)
 
 
-def _rows(x: Any, at: Variable, i: Any, step: Step, rewriting: StepRewriting) -> Any:
+def _rows(x: Variable, at: Variable, i: Any, step: Step, rewriting: StepRewriting) -> Any:
     """Return the positions of rows, of which each has an index."""
     if not is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
         return None
@@ -319,7 +320,7 @@ def _turned(begin: object, size: Dim) -> int | None:
     return -sign * first.value if first.form == "number" else None
 
 
-def _shift(x: Variable, behind: object, before: object, options: dict[str, Any]) -> int | None:
+def _shift(x: Variable, behind: object, before: object, options: Parameters) -> int | None:
     """Return by how many places elements are moved if the part behind a place is put before the others."""
     axis = options.get("axis", 0) % len(x.shape)
     size = x.shape[axis]
@@ -413,7 +414,7 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def _moves_inside(x: Any, size: Any, last: Any, length: Any, options: dict[str, Any]) -> bool:
+def _moves_inside(x: Variable, size: Any, last: Any, length: Any, options: Parameters) -> bool:
     """Whether where a slice begins is counted from the end if it is negative, and moved inside, as JAX does."""
     whole = x.shape[options.get("axis", 0)] if isinstance(x, Variable) else None
     if not isinstance(whole, int) or not isinstance(length, int):

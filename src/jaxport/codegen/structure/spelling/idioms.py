@@ -17,6 +17,7 @@ from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.importer.values.host import Dim, HostValue
 from jaxport.importer.values.recording import Step, Variable
+from jaxport.jaxprs import Parameters
 
 __all__ = ["AS_WRITTEN", "element", "is_single"]
 
@@ -141,7 +142,7 @@ AS_WRITTEN.rewrite(
 )
 
 
-def _moved_axis(order: Sequence[int], options: dict[str, Any]) -> int | None:
+def _moved_axis(order: Sequence[int], options: Parameters) -> int | None:
     """Return where an order has the axis of a stack, if it moves no other."""
     axis = options.get("axis", 0) % len(order)
     rest = [other for other in order if other != axis]
