@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ from jaxport.codegen.writing.statements import (
     with_plain_axis,
 )
 from jaxport.importer.names import identifier
-from jaxport.importer.values.host import HostValue, RuntimeValue, has_stand_ins, is_dim
+from jaxport.importer.values.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.values.recording import Function, Step, Variable
 
 __all__ = ["CallPrinter"]
@@ -88,7 +89,7 @@ class CallPrinter(NamingPrinter):
     roles: Mapping[Variable, str] = field(default_factory=dict)
     results: Mapping[Variable, str] = field(default_factory=dict)
     lists: dict[str, list[Variable]] = field(default_factory=dict)
-    result: RuntimeValue = None
+    result: Any = None
     fixed: Collection[str] = ()
     made_sizes: set[str] = field(default_factory=set)
 
@@ -131,7 +132,7 @@ class CallPrinter(NamingPrinter):
         """Return steps with calls of embeddings in place of operators that read the tables of those."""
         return attending(steps, self.tied, self.dialect.attends if self.dialect is not None else "")
 
-    def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
+    def body(self, items: Sequence[Item], result: object) -> list[ast.stmt]:
         """Return the statements that compute a result."""
         self.result = result
         items = [part for item in items for part in (items_of_rounds(item) if self._is_unlisted(item) else (item,))]
@@ -247,7 +248,7 @@ class CallPrinter(NamingPrinter):
         """Return an element of a list."""
         return ast.Subscript(name(chosen), ast.Constant(index), ast.Load())
 
-    def value(self, value: RuntimeValue) -> ast.expr:
+    def value(self, value: object) -> ast.expr:
         """Return any argument as an expression."""
         if isinstance(value, SizeName):
             return self.size(name(value))

@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,7 +24,7 @@ from jaxport.codegen.writing.literals import (
 )
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.dtypes import canonical
-from jaxport.importer.values.host import HostValue, RuntimeValue, has_stand_ins, is_dim
+from jaxport.importer.values.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.values.recording import Function, Recordable, Step, Variable
 
 __all__ = ["LONGEST_INLINE", "Printer", "default_name", "leaves", "needed", "variable_name", "with_inferred_size"]
@@ -100,18 +101,18 @@ class Printer:
         self.taken.add(chosen)
         return chosen
 
-    def statements(self, steps: Iterable[Step], result: RuntimeValue) -> list[ast.stmt]:
+    def statements(self, steps: Iterable[Step], result: object) -> list[ast.stmt]:
         """Return the body of a function: the steps that the result needs, and its return."""
         steps, uses = needed(list(steps), result)
-        readers = {leaf: at for at, step in enumerate(steps) for leaf in leaves((step.args, step.kwargs))
-                   if isinstance(leaf, Variable)}  # fmt: skip
-        readers |= {leaf: len(steps) for leaf in leaves(result) if isinstance(leaf, Variable)}
+        trees = [*((step.args, step.kwargs) for step in steps), result]
+        readers = {leaf: at for at, tree in enumerate(trees) for leaf in leaves(tree) if isinstance(leaf, Variable)}
         body: list[ast.stmt] = []
         scope = ""
         for at, step in enumerate(steps):
-            reader = readers.get(step.outputs) if isinstance(step.outputs, Variable) else None
-            is_once = reader is not None and uses[step.outputs] == 1
-            statements = list(self.step(step, uses, self.room(step, steps[at + 1 : reader + 1]) if is_once else 0))
+            output = step.outputs
+            is_once = isinstance(output, Variable) and uses[output] == 1 and output in readers
+            room = self.room(step, steps[at + 1 : readers[output] + 1]) if is_once else 0
+            statements = list(self.step(step, uses, room))
             around = (getattr(step.node, "name", None) or "").rpartition("/")[0]
             if around and around != scope and statements:
                 scope = self.comments[statements[0]] = around
@@ -144,7 +145,7 @@ class Printer:
         """Return a name for the result of a step that has none."""
         return default_name(step)
 
-    def target(self, tree: RuntimeValue, uses: Counter[Variable] | None, default: str | Sequence[str]) -> ast.expr:
+    def target(self, tree: object, uses: Counter[Variable] | None, default: str | Sequence[str]) -> ast.expr:
         """Return the target that the outputs of a call are assigned to: a name, or a pattern of names.
 
         `default` is the name of all that have none, or that of each.
@@ -226,7 +227,7 @@ class Printer:
     def function_name(self, path: str) -> ast.expr:
         return attribute(path.removeprefix("helper."))
 
-    def index(self, index: RuntimeValue) -> ast.expr:
+    def index(self, index: object) -> ast.expr:
         if isinstance(index, tuple):
             return ast.Tuple([self.index(part) for part in index], ast.Load())
         if isinstance(index, slice):
@@ -234,7 +235,7 @@ class Printer:
             return ast.Slice(*bounds)
         return self.value(index)
 
-    def value(self, value: RuntimeValue) -> ast.expr:
+    def value(self, value: object) -> ast.expr:
         """Return any argument as an expression."""
         if isinstance(value, Variable | Function):
             return self.expressions[value]
@@ -312,14 +313,14 @@ def with_inferred_size(step: Step) -> Step:
     return replace(step, args=(step.args[0], inferred))
 
 
-def _plain_numbers(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
+def _plain_numbers(step: Step, args: list[Any]) -> list[Any]:
     """`args` with Python numbers for the scalars that have to be known."""
     positions = _NUMBERS.get(step.name, ())
     known = [index in positions and isinstance(arg, HostValue) and arg.ndim == 0 for index, arg in enumerate(args)]
     return [arg.item() if plain else arg for plain, arg in zip(known, args, strict=True)]
 
 
-def _weakened(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
+def _weakened(step: Step, args: list[object]) -> list[Any]:
     """`args` with Python numbers for scalars that take their dtype from another operand."""
     positions = tuple(range(len(args))) if step.form == "operator" else _WEAK.get(step.name, ())
     operands = [args[index] for index in positions if index < len(args)]
@@ -336,7 +337,7 @@ def _weakened(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
     return args
 
 
-def _shortest(step: Step, value: RuntimeValue) -> RuntimeValue:
+def _shortest(step: Step, value: object) -> Any:
     """Return a Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
     if type(value) is not float or not _is_single(value):
         return value
@@ -350,12 +351,12 @@ def _is_single(value: float) -> bool:
         return float(np.asarray(value).astype(np.float32)) == value
 
 
-def _functions(tree: RuntimeValue) -> Iterator[Function]:
+def _functions(tree: object) -> Iterator[Function]:
     trees = (tree.args, tree.kwargs) if isinstance(tree, Step) else (tree,)
     return (leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, Function))
 
 
-def leaves(tree: RuntimeValue) -> Iterator[RuntimeValue]:
+def leaves(tree: object) -> Iterator[Any]:
     """Yield the leaves of a tree, with those inside slices."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, slice):
@@ -364,14 +365,14 @@ def leaves(tree: RuntimeValue) -> Iterator[RuntimeValue]:
             yield leaf
 
 
-def needed(steps: list[Step], result: RuntimeValue) -> tuple[list[Step], Counter[Variable]]:
+def needed(steps: list[Step], result: object) -> tuple[list[Step], Counter[Variable]]:
     """Return the steps whose outputs are used, and how often each variable is.
 
     A use in a nested function counts twice.
     """
     uses: Counter[Variable] = Counter()
 
-    def use(tree: RuntimeValue, weight: int) -> None:
+    def use(tree: object, weight: int) -> None:
         for leaf in leaves(tree):
             if isinstance(leaf, Variable):
                 uses[leaf] += weight
