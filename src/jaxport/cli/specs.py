@@ -26,7 +26,6 @@ from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from jaxport.export.precision.names import Named
-    from jaxport.jaxprs import PyTree
 
 __all__ = [
     "InputSpec",
@@ -271,7 +270,7 @@ def input_names(positional: Iterable[InputSpec], keywords: Iterable[str]) -> lis
     return [*names, *sorted(keywords)] if names else None
 
 
-def _literal(text: str) -> PyTree:
+def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

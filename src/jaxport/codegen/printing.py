@@ -23,7 +23,7 @@ from jaxport.importer.interface import ImportedProgram, in_model_order, with_all
 from jaxport.importer.names import Framework
 from jaxport.importer.traced.read_sizes import elements_for
 from jaxport.importer.traced.recorded_program import record
-from jaxport.importer.values.host import NeedsWideTypes, RuntimeValue
+from jaxport.importer.values.host import NeedsWideTypes
 from jaxport.phases import phase
 
 __all__ = ["FRAMEWORKS", "printed"]
@@ -42,7 +42,7 @@ DRAWN = "random values are drawn by Burn, others than JAX's, so that no test com
 
 def printed(
     program: ImportedProgram,
-    inputs: Mapping[str, RuntimeValue] | None,
+    inputs: Mapping[str, object] | None,
     framework: Framework,
     sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None = None,
     *,
@@ -78,7 +78,7 @@ def printed(
 
 def _printed(
     program: ImportedProgram,
-    inputs: Mapping[str, RuntimeValue] | None,
+    inputs: Mapping[str, object] | None,
     framework: Framework,
     sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None,
     strict: bool,

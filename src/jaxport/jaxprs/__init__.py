@@ -17,7 +17,6 @@ from jaxport.jaxprs.aliases import (
     Module,
     Parameters,
     PythonFunction,
-    PyTree,
     Shape,
     TreeDef,
     aval_of,

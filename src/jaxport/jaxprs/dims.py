@@ -18,7 +18,7 @@ from jax._src.export import shape_poly as _shape_poly  # noqa: TID251 - the func
 from jax.core import max_dim, min_dim
 from jax.export import is_symbolic_dim, symbolic_shape
 
-from jaxport.jaxprs.aliases import Dim, PyTree, SymbolicDim
+from jaxport.jaxprs.aliases import Dim, SymbolicDim
 from jaxport.jaxprs.dim_text import Expression, parse, symbols
 from jaxport.jaxprs.releases import InconclusiveDimensionOperation
 
@@ -260,13 +260,13 @@ def _checked(check: Callable[[Dim], Dim]) -> Callable[[Dim], Dim]:
 _NAME = "_canonicalize_dimension"
 
 #: The functions of JAX that check the sizes of shapes: the owner, the name, and what wraps the function during a trace.
-CHECKS_OF_SIZES: tuple[tuple[PyTree, str, Callable], ...] = ((_core, _NAME, _checked),) if hasattr(_core, _NAME) else ()
+CHECKS_OF_SIZES: tuple[tuple[Any, str, Callable], ...] = ((_core, _NAME, _checked),) if hasattr(_core, _NAME) else ()
 
 
 # Whether a size is negative JAX decides by eliminating its terms against all constraints, in time that is exponential in their number.
 # A Reshape asks that of products, which JAX expands: `(floordiv(h - 3, 4) + 1) * (floordiv(w - 3, 4) + 1)` is four terms, and takes
 # minutes after some convolutions. Here it is decided for each factor.
-_Decision = Callable[[Dim, PyTree], tuple[float, float]]
+_Decision = Callable[[Dim, Any], tuple[float, float]]
 
 
 def _decided_by_factors(decide: _Decision) -> _Decision:
@@ -280,7 +280,7 @@ def _decided_by_factors(decide: _Decision) -> _Decision:
     (8, inf)
     """
 
-    def bounds(size: Dim, precision: PyTree) -> tuple[float, float]:
+    def bounds(size: Dim, precision: object) -> tuple[float, float]:
         is_best = precision == _shape_poly.BoundsPrecision.BEST
         product = () if is_best or not is_symbolic_dim(size) else _factored(size)
         lows = [decide(factor, precision)[0] for factor in product] if len(product) > 1 else [-1]
@@ -319,6 +319,6 @@ def _factored(size: SymbolicDim) -> list[Dim]:
 _DECISION = "_bounds_decision"
 
 #: The function of JAX that bounds a size, as those above.
-DECISIONS_ON_SIZES: tuple[tuple[PyTree, str, Callable], ...] = (
+DECISIONS_ON_SIZES: tuple[tuple[Any, str, Callable], ...] = (
     ((_shape_poly, _DECISION, _decided_by_factors),) if hasattr(_shape_poly, _DECISION) else ()
 )

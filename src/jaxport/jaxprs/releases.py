@@ -79,7 +79,7 @@ from jax.extend.core import (
 from jax.extend.core.primitives import closed_call_p, convert_element_type_p, random_gamma_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from jaxport.jaxprs.aliases import Array, Effect, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs.aliases import Array, Effect, Parameters, PythonFunction
 
 __all__ = [
     "DIGAMMA_AT_ZERO",
@@ -225,8 +225,8 @@ QUICKLY: dict[str, bool | int] = {
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr
 
-    Inline: PyTree
-    flattree: PyTree
+    Inline: Any
+    flattree: Any
 else:
     # The class of a jaxpr with its constants; the same as `Jaxpr` from 0.11 on.
     ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
@@ -263,7 +263,7 @@ def closed(jaxpr: Jaxpr, consts: Sequence[Array]) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, consts)
 
 
-def of_one_trace(one: PyTree, other: PyTree) -> bool:
+def of_one_trace(one: Any, other: Any) -> bool:
     """Whether two tracers belong to the same trace.
 
     >>> jax.jit(lambda x: x if of_one_trace(x, x + 1) else 0 * x)(3)
@@ -284,7 +284,7 @@ def named(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=("",) * len(jaxpr.invars)))
 
 
-def varying_axes(aval: Any) -> frozenset[str]:
+def varying_axes(aval: object) -> frozenset[str]:
     """Return the manual axes of a mesh along which a value differs; before 0.10 its type has them as `vma`."""
     if release < (0, 10):
         return frozenset(getattr(aval, "vma", None) or ())
@@ -348,7 +348,7 @@ def liveness_rule(primitive: Primitive) -> Callable[[LivenessRule], LivenessRule
     """Register dead-code elimination for the equations of a primitive whose operands are values."""
 
     def register(function: LivenessRule) -> LivenessRule:
-        rules: dict[Primitive, PyTree] = partial_eval.dce_rules
+        rules: dict[Primitive, Any] = partial_eval.dce_rules
         # From 0.12 on the second argument tells which operands are read later; it only matters for mutable ones.
         rules[primitive] = function if release < (0, 12) else lambda used, _, equation: function(used, equation)
         return function
@@ -373,7 +373,7 @@ def implementations(primitive: Primitive) -> list[PythonFunction]:
 
 def _lowered_function(primitive: Primitive) -> PythonFunction | None:
     """Return the function passed to `jax.interpreters.mlir.lower_fun`, if a primitive is lowered by one."""
-    entry: PyTree = _lowerings.get(primitive)
+    entry: Any = _lowerings.get(primitive)
     lowering = getattr(entry, "rule", entry)
     if not getattr(lowering, "__qualname__", "").startswith("lower_fun."):
         return None
@@ -381,7 +381,7 @@ def _lowered_function(primitive: Primitive) -> PythonFunction | None:
     return cells["fun"].cell_contents
 
 
-def changes_nothing(primitive: str, parameter: str, value: PyTree) -> bool:
+def changes_nothing(primitive: str, parameter: str, value: object) -> bool:
     """Whether a parameter has the value that it has unless someone asks for another: None, or the default.
 
     JAX keeps the meaning of a call that does not mention a parameter. So if a release adds a parameter to a primitive,
@@ -422,13 +422,13 @@ def parameters(equation: JaxprEqn) -> Parameters:
     return {key: value for key, value in params.items() if key not in added or value != added[key]}
 
 
-def with_parameters(equation: JaxprEqn, changes: Parameters, **replaced: PyTree) -> JaxprEqn:
+def with_parameters(equation: JaxprEqn, changes: Parameters, **replaced: Any) -> JaxprEqn:
     """Return an equation with some parameters changed, in the form of `parameters`; `replaced` goes to `replace`."""
     params = {**parameters(equation), **changes}
     return equation.replace(params=native(equation.primitive.name, params), **replaced)
 
 
-def native(primitive: str, params: Parameters) -> dict[str, PyTree]:
+def native(primitive: str, params: Parameters) -> dict[str, Any]:
     """Return the parameters of a primitive in this release's form, from those in the form of `parameters`."""
     make = _MAKERS.get(primitive)
     made = dict(params) if make is None else make(params)
@@ -455,7 +455,7 @@ _ADDED: dict[str, Parameters] = {
     "top_k": {"is_stable": True},
     "tridiagonal_solve": {"perturb_singular": False},
 }
-_PROBES: dict[str, Callable[[jax.Array], PyTree]] = {
+_PROBES: dict[str, Callable[[jax.Array], Any]] = {
     "eig": lambda x: lax.linalg.eig(x[:, None] * x, compute_left_eigenvectors=False, compute_right_eigenvectors=False),
     "mul": lambda x: lax.mul(x, x),
     "ragged_dot_general": lambda x: lax.ragged_dot(x[None], x[None, :, None], x[:1].astype("int32")),
@@ -486,7 +486,7 @@ def _known(primitive: str) -> frozenset[str]:
 _SCAN_ONLY = ("ft_in", "ft_out", "linear", "_split_transpose")
 
 
-def _scan_read(params: Parameters) -> dict[str, PyTree]:
+def _scan_read(params: Parameters) -> dict[str, Any]:
     """Return the counts of the loop-invariant operands and of the carried ones; the rest are slices.
 
     `linear` and `_split_transpose` do not affect the values, and are dropped.
@@ -498,7 +498,7 @@ def _scan_read(params: Parameters) -> dict[str, PyTree]:
     return {**{name: params[name] for name in params if name not in _SCAN_ONLY}, **counts}
 
 
-def _scan_made(params: Parameters) -> dict[str, PyTree]:
+def _scan_made(params: Parameters) -> dict[str, Any]:
     params = dict(params)
     body = params["jaxpr"]
     if release < (0, 10):
@@ -511,21 +511,21 @@ def _scan_made(params: Parameters) -> dict[str, PyTree]:
     return params | {"ft_in": groups(consts, carry, slices), "ft_out": groups(carry, stacked)}
 
 
-def _jit_read(params: Parameters) -> dict[str, PyTree]:
+def _jit_read(params: Parameters) -> dict[str, Any]:
     """Return whether JAX inlines the call; hints to the compiler are dropped."""
     return {**params, "inline": params["inline"] in (Inline.JAX_EARLY, Inline.JAX_LATE)}
 
 
-def _jit_made(params: Parameters) -> dict[str, PyTree]:
+def _jit_made(params: Parameters) -> dict[str, Any]:
     return {**params, "inline": Inline.JAX_LATE if params["inline"] else Inline.AUTO}
 
 
-def _renamed(old: str, new: str) -> Callable[[Parameters], dict[str, PyTree]]:
+def _renamed(old: str, new: str) -> Callable[[Parameters], dict[str, Any]]:
     return lambda params: {new if name == old else name: value for name, value in params.items()}
 
 
 _READERS: dict[str, Callable[[Parameters], Parameters]] = {"scan": _scan_read}
-_MAKERS: dict[str, Callable[[Parameters], dict[str, PyTree]]] = {"scan": _scan_made}
+_MAKERS: dict[str, Callable[[Parameters], dict[str, Any]]] = {"scan": _scan_made}
 if release >= (0, 11):
     _READERS["jit"], _MAKERS["jit"] = _jit_read, _jit_made
     _READERS["composite"], _MAKERS["composite"] = _renamed("call_jaxpr", "jaxpr"), _renamed("jaxpr", "call_jaxpr")

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array
 from jaxport.jaxprs.meshes import automatic_mesh
 from jaxport.mox.querying.kernels import Kernel, kernels, summands
 from jaxport.mox.querying.match import Match
@@ -29,7 +29,7 @@ __all__ = ["beside", "sharded"]
 _OUTPUT = "output"
 
 
-def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, PyTree]) -> Mox:
+def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, Any]) -> Mox:
     """See `Mox.shard`."""
     placed: dict[str, PartitionSpec] = {}
     outputs: list[tuple[Selection, PartitionSpec]] = []
@@ -78,7 +78,7 @@ def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
     )
 
 
-def _of_params(mox: Mox, match: Match, spec_or_specs: PyTree) -> dict[str, PartitionSpec]:
+def _of_params(mox: Mox, match: Match, spec_or_specs: object) -> dict[str, PartitionSpec]:
     """Return how the parameters of a block are split, by path."""
     held = {weight.path: weight.value for weight in mox.weights}
     block = match.block

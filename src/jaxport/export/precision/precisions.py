@@ -24,7 +24,6 @@ from jaxport.export.precision.int4_levels import Int4
 from jaxport.export.precision.int4_runtime import PACKED_TABLES_SINCE, ROUNDING
 from jaxport.export.precision.names import FLOAT32, PRECISIONS, Border, Chosen, Named, Precision, named, refuse
 from jaxport.graph.editing import subgraphs
-from jaxport.jaxprs import PyTree
 from jaxport.onnx_facts import RUNTIME_DOMAIN, releases
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Choice:
 
 def validated(
     precision: Named | Mapping[str, Chosen] | None,
-    calibration: Calibration | Iterable[PyTree] | None,
+    calibration: Calibration | Iterable[object] | None,
     io: Border | None,
     target: Target,
     opset: int,
@@ -110,7 +109,7 @@ def check_border(exported: Exported) -> None:
 
 def _by_queries(
     precision: Mapping[str, Chosen],
-    calibration: Calibration | Iterable[PyTree] | None,
+    calibration: Calibration | Iterable[object] | None,
     io: Border | None,
     target: Target,
     opset: int,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import ModelError
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 
 __all__ = ["attribute_value", "is_uniform", "originals", "tensor_value"]
 
@@ -28,7 +29,7 @@ def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
     return HostValue(tensor.numpy(), name=tensor.name or "")
 
 
-def attribute_value(attribute: ir.Attr) -> RuntimeValue:
+def attribute_value(attribute: ir.Attr) -> Any:
     """Return an attribute as operator functions take it: a Python value, a tuple, or a host value for a tensor."""
     kind, value = attribute.type, attribute.value
     if kind == ir.AttributeType.TENSOR:

@@ -17,7 +17,7 @@ from jaxport.blocks.marking.window import current_recorder
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Module, PyTree, dims
+from jaxport.jaxprs import Array, Module, dims
 from jaxport.jaxprs.meshes import run_on_mesh
 from jaxport.mox.programs.aliases import Query
 from jaxport.mox.programs.parameters import as_float, check_names, is_parameter, with_values
@@ -92,11 +92,11 @@ class Mox:
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Return the model's results for these arguments, with the parameters that the Mox holds."""
         return self._result(self._run({}, args, kwargs))
 
-    def apply(self, params: Mapping[str, Array], /, *args: PyTree, state: PyTree = False, **kwargs: PyTree) -> PyTree:
+    def apply(self, params: Mapping[str, Array], /, *args: object, state: object = False, **kwargs: object) -> Any:
         """Return the model's results with other parameters.
 
         Args:
@@ -226,7 +226,7 @@ class Mox:
                 )
         return [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
 
-    def _result(self, outputs: Sequence[Array]) -> PyTree:
+    def _result(self, outputs: Sequence[Array]) -> Any:
         leaves, arrays = dict(self.traced.static_outputs), iter(outputs)
         full = [leaves[i] if i in leaves else next(arrays) for i in range(self.traced.out_tree.num_leaves)]
         return jax.tree.unflatten(self.traced.out_tree, full)
@@ -281,7 +281,7 @@ class Mox:
 
         return at_path(self, path)
 
-    def sub(self, query: Query, replacement: PyTree, *, expect: int | None = None) -> Mox:
+    def sub(self, query: Query, replacement: object, *, expect: int | None = None) -> Mox:
         """Return a new Mox in which each match of the query is replaced; `Selection.sub` says what a replacement may be.
 
         Raises:
@@ -295,7 +295,7 @@ class Mox:
         """
         return self.select(query, expect=expect).sub(replacement)
 
-    def patch(self, changes: Mapping[str, PyTree]) -> Mox:
+    def patch(self, changes: Mapping[str, object]) -> Mox:
         """Return a new Mox in which the outputs of blocks are replaced or changed.
 
         Args:
@@ -338,7 +338,7 @@ class Mox:
 
         return unrolled(self.select(query))
 
-    def shard(self, mesh: jax.sharding.Mesh, specs: Mapping[Any, PyTree]) -> Mox:
+    def shard(self, mesh: jax.sharding.Mesh, specs: Mapping[object, object]) -> Mox:
         """Return a new Mox with its parameters on the devices of a mesh, and the results of its blocks split as specified.
 
         Args:
@@ -368,8 +368,8 @@ class Mox:
         *,
         expect: int | None = None,
         inputs: bool = False,
-        grads: Callable[[PyTree], PyTree] | None = None,
-    ) -> Callable[..., dict[str, PyTree]]:
+        grads: Callable[[Any], Any] | None = None,
+    ) -> Callable[..., dict[str, Any]]:
         """Return a function of the model's arguments that returns the results of the selected blocks, by path.
 
         They are in an `OrderedDict`, in the order of execution, as are `Selection.paths()`.
@@ -417,7 +417,7 @@ class Mox:
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, _: dict[int, PyTree]) -> Self:
+    def __deepcopy__(self, _: dict[int, object]) -> Self:
         return self
 
     def fold(self, depth: int) -> Text:
@@ -474,6 +474,6 @@ class Mox:
 
         return text(self)
 
-    def replaced(self, traced: Traced, **changes: PyTree) -> Self:
+    def replaced(self, traced: Traced, **changes: object) -> Self:
         """Return a Mox with another program and the same names."""
         return replace(self, traced=traced, **changes)

@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument, QueryError
-from jaxport.jaxprs import PythonFunction, PyTree
+from jaxport.jaxprs import PythonFunction
 from jaxport.mox.programs.aliases import Query
 from jaxport.mox.querying.names import check, near
 from jaxport.mox.querying.tree import Node
@@ -168,7 +168,7 @@ class Selection:
 
     # -- edits -----------------------------------------------------------------------------------------------------
 
-    def sub(self, replacement: PyTree) -> Mox:
+    def sub(self, replacement: object) -> Mox:
         """Return a new Mox with each member replaced.
 
         Args:
@@ -207,7 +207,7 @@ class Selection:
     def before(self, function: PythonFunction) -> Mox:
         """Return a new Mox in which `function` maps the arguments of each member to new ones: one value, or a tuple."""
 
-        def wrapped(match: Match, *args: PyTree) -> PyTree:
+        def wrapped(match: Match, *args: object) -> Any:
             made = function(*args)
             return match(*made) if isinstance(made, tuple) else match(made, *args[1:])
 
@@ -410,7 +410,7 @@ def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
     return mox.select(xpath, expect=expect)
 
 
-def sub(xpath: Query, replacement: PyTree, mox: Mox, *, expect: int | None = None) -> Mox:
+def sub(xpath: Query, replacement: object, mox: Mox, *, expect: int | None = None) -> Mox:
     """Return a new Mox with each match of the query replaced: ``mox.sub(xpath, replacement)``.
 
     >>> import jax.numpy as jnp, jaxport

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jaxport.blocks.callables.places import joined
 from jaxport.blocks.callables.values import is_tracer
 from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import InvalidArgument, Unsupported
-from jaxport.jaxprs import Array, Atom, Aval, Effect, PyTree, aval_of
+from jaxport.jaxprs import Array, Atom, Aval, Effect, aval_of
 from jaxport.jaxprs.alike import same_aval
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
 from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
@@ -45,7 +45,7 @@ Jaxpr = jaxprs.Jaxpr
 JaxprEqn = jaxprs.JaxprEqn
 
 
-def substituted(selection: Selection, replacement: PyTree) -> Mox:
+def substituted(selection: Selection, replacement: object) -> Mox:
     """See `Selection.sub`."""
     mox = selection.mox
     refusals = [reason for node in selection.nodes if (reason := refusal(mox.tree, node)) is not None]
@@ -63,7 +63,7 @@ class _Leaf:
 
     name: str
     aval: Aval
-    value: PyTree
+    value: Any
     trainable: bool = True
     # The scans whose steps have a slice each, and their lengths, the outermost first.
     scans: tuple[Location, ...] = ()
@@ -135,7 +135,7 @@ class _EditedBody:
 class _Editor:
     """One substitution."""
 
-    def __init__(self, mox: Mox, matches: Mapping[Location, Match], replacement: PyTree):
+    def __init__(self, mox: Mox, matches: Mapping[Location, Match], replacement: object):
         self.mox, self.matches, self.replacement = mox, matches, replacement
         self.templates = Templates()
         self.modules = dict(mox.modules or {})

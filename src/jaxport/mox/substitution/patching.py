@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxport.errors import InvalidArgument, QueryError
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array
 from jaxport.mox.querying.selection import Selection
 from jaxport.mox.querying.tree import Location
 from jaxport.mox.substitution.replacement import Whole, factory
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["patched"]
 
 
-def patched(mox: Mox, changes: Mapping[str, PyTree]) -> Mox:
+def patched(mox: Mox, changes: Mapping[str, Any]) -> Mox:
     """See `Mox.patch`."""
-    by_location: dict[Location, PyTree] = {}
+    by_location: dict[Location, Any] = {}
     nodes = []
     for query, change in changes.items():
         root = Selection(mox, tuple(mox.tree.paths.get("", ())), "the whole model")
@@ -51,13 +51,13 @@ def patched(mox: Mox, changes: Mapping[str, PyTree]) -> Mox:
     return blocks.sub(factory(lambda match: _patch(match, by_location[match.node.location])))
 
 
-def _patch(match: Match, change: PyTree) -> Whole:
+def _patch(match: Match, change: object) -> Whole:
     """Return the replacement for the results of a call."""
     if callable(change):
         return Whole(lambda *args: change(match(*args)))
     avals = match.out_avals
 
-    def fitting(value: PyTree, index: int) -> Array:
+    def fitting(value: object, index: int) -> Array:
         """Return the array that a number stands for, or of a stack over the steps of a scan that of the step."""
         aval = avals[index]
         value = jnp.asarray(value)
