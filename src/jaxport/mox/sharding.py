@@ -14,10 +14,10 @@ from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.meshes import automatic_mesh
+from jaxport.mox.programs.tree import name_below
 from jaxport.mox.querying.kernels import Kernel, kernels, summands
 from jaxport.mox.querying.match import Match
 from jaxport.mox.querying.selection import Selection
-from jaxport.mox.querying.tree import name_below
 from jaxport.mox.substitution.replacement import Whole, factory
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from jaxport.jaxprs.identity import IdentityMap
 from jaxport.mox.edits.lora import TARGET
 from jaxport.mox.edits.merging import merge_lora
 from jaxport.mox.programs.mox import Mox, is_parameter
+from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.match import REPLACED, REWRITTEN
-from jaxport.mox.querying.tree import Node
 from jaxport.mox.substitution.copying import copied, taken_apart
 
 __all__ = ["write_back"]

@@ -13,9 +13,9 @@ from jaxport.jaxprs import Array, PyTree
 from jaxport.jaxprs.dataflow import producers
 from jaxport.mox.edits.lora import TARGET
 from jaxport.mox.programs.mox import Mox
+from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.match import match_of
 from jaxport.mox.querying.origins import places_of
-from jaxport.mox.querying.tree import Node
 
 __all__ = ["exchanged_weight", "exchanged_weights"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jaxport.errors import QueryError
-from jaxport.mox.querying.tree import short_name
+from jaxport.mox.programs.tree import short_name
 
 if TYPE_CHECKING:
     from jaxport.mox.programs.mox import Mox

@@ -14,7 +14,7 @@ from jaxport.columns import aligned
 from jaxport.jaxprs import Atom, Aval, Dim, aval_of
 from jaxport.jaxprs.body_inputs import runs_bodies
 from jaxport.jaxprs.walk import bodies
-from jaxport.mox.querying.tree import short_name
+from jaxport.mox.programs.tree import short_name
 
 if TYPE_CHECKING:
     from jaxport.mox.programs.mox import Mox

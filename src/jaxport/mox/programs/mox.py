@@ -24,9 +24,9 @@ from jaxport.mox.programs.parameters import as_float, check_names, is_parameter,
 
 if TYPE_CHECKING:
     from jaxport.mox.looking.show import Html, Text
+    from jaxport.mox.programs.tree import Tree
     from jaxport.mox.querying.match import Match
     from jaxport.mox.querying.selection import Selection
-    from jaxport.mox.querying.tree import Tree
 
 __all__ = ["Mox", "is_parameter"]
 
@@ -239,7 +239,7 @@ class Mox:
     @cached_property
     def tree(self) -> Tree:
         """The program as a tree of elements, built once."""
-        from jaxport.mox.querying.tree import Tree
+        from jaxport.mox.programs.tree import Tree
 
         return Tree(self.name, self.jaxpr.jaxpr)
 

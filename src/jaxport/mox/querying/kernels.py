@@ -19,10 +19,10 @@ from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Aval, Dim, aval_of
+from jaxport.mox.programs.tree import name_below
 from jaxport.mox.querying.axes import AxisPart, joined_parts
 from jaxport.mox.querying.computed import ComputedWeight, computed_weights
 from jaxport.mox.querying.flow import WEIGHT, ParameterFlow, Reading
-from jaxport.mox.querying.tree import name_below
 
 if TYPE_CHECKING:
     from jaxport.mox.querying.match import Match

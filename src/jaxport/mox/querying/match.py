@@ -20,8 +20,8 @@ from jaxport.jaxprs.alike import same_aval
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.original import Site
 from jaxport.mox.programs.parameters import is_parameter
+from jaxport.mox.programs.tree import Node, name_below
 from jaxport.mox.querying.origins import evaluated, stacking_scans, value_of
-from jaxport.mox.querying.tree import Node, name_below
 
 __all__ = [
     "IN_PLACE",

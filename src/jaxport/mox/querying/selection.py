@@ -15,8 +15,9 @@ from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument, QueryError
 from jaxport.jaxprs import PythonFunction, PyTree
 from jaxport.mox.programs.aliases import Query
-from jaxport.mox.querying.names import check, near
-from jaxport.mox.querying.tree import Node
+from jaxport.mox.programs.names import near
+from jaxport.mox.programs.tree import Node
+from jaxport.mox.querying.names import check
 from jaxport.mox.querying.xpath import Compiled, compiled
 from jaxport.printable import printable
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from jaxport.errors import QueryError
 from jaxport.jaxprs import PyTree
+from jaxport.mox.programs.tree import SPELLINGS
 from jaxport.mox.querying.regex import matches
-from jaxport.mox.querying.tree import SPELLINGS
 from jaxport.printable import printable
 
 if TYPE_CHECKING:

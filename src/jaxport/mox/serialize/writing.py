@@ -24,7 +24,7 @@ from jaxport.jaxprs.vmap_axes import Mapped, borne_by, transforms_of
 from jaxport.mox.primitives import keyword_values, primitives
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.rules import RULED, rule_of
-from jaxport.mox.querying.tree import spelled
+from jaxport.mox.programs.tree import spelled
 from jaxport.mox.serialize.json_values import JsonValue
 from jaxport.mox.serialize.meshes import mesh_data, spec_data
 from jaxport.mox.serialize.trees import tree_data

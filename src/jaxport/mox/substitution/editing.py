@@ -27,9 +27,9 @@ from jaxport.jaxprs.vmap_axes import Levels, spread
 from jaxport.jaxprs.walk import Location, bodies
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.original import Site
+from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.match import REWRITTEN, Match, arguments_of, match_of, returns_of
 from jaxport.mox.querying.origins import stacking_scans
-from jaxport.mox.querying.tree import Node
 from jaxport.mox.substitution import placing
 from jaxport.mox.substitution.cleanup import pruned, renamed
 from jaxport.mox.substitution.refusals import refusal

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from jaxport.errors import InvalidArgument, QueryError
 from jaxport.jaxprs import Array, PyTree
+from jaxport.mox.programs.tree import Location
 from jaxport.mox.querying.selection import Selection
-from jaxport.mox.querying.tree import Location
 from jaxport.mox.substitution.replacement import Whole, factory
 
 if TYPE_CHECKING:

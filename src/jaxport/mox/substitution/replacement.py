@@ -18,9 +18,9 @@ from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.jaxprs import Array, Aval, Module, Parameters, PythonFunction, PyTree
 from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.original import Site
+from jaxport.mox.programs.tree import Node, name_below
 from jaxport.mox.querying.match import arguments_of, nested, returns_of
 from jaxport.mox.querying.origins import is_result
-from jaxport.mox.querying.tree import Node, name_below
 from jaxport.mox.substitution.copying import copied
 from jaxport.mox.substitution.framework import framework as programs
 from jaxport.mox.substitution.manual import manual_around

@@ -17,8 +17,8 @@ from jaxport.jaxprs import Atom, PythonFunction, aval_of, dims
 from jaxport.jaxprs.rewrite import EquationRewriting, inlined, replaced, traced, with_operands
 from jaxport.jaxprs.walk import Location, bodies, replace_bodies
 from jaxport.mox.programs.mox import Mox
+from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.origins import origin_of, stacking_scans
-from jaxport.mox.querying.tree import Node
 from jaxport.mox.substitution.cleanup import pruned, with_block, with_names
 
 if TYPE_CHECKING:
