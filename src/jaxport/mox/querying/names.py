@@ -8,7 +8,7 @@ from functools import cache
 from jaxport.errors import QueryError
 from jaxport.mox.primitives import primitives
 from jaxport.mox.programs.names import near
-from jaxport.mox.programs.tree import TracedProgram
+from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.querying.xpath import Compiled, Name
 
 __all__ = ["check"]
