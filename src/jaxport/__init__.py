@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from jaxport.importer.limits import Limits
     from jaxport.importer.program import Program, from_onnx
     from jaxport.importer.resolving.registry import op
-    from jaxport.mox.programs.make import make_mox
+    from jaxport.mox.make import make_mox
     from jaxport.phases import progress
     from jaxport.pytorch import from_torch
     from jaxport.sourcing import to_source
@@ -95,7 +95,7 @@ _LAZY = {
     "Int4": "jaxport.export.passes.int4_levels",
     "Int8": "jaxport.export.passes.dense",
     "Exported": "jaxport.export.exported",
-    "make_mox": "jaxport.mox.programs.make",
+    "make_mox": "jaxport.mox.make",
     "to_source": "jaxport.sourcing",
     "Limits": "jaxport.importer.limits",
     "Program": "jaxport.importer",

@@ -61,11 +61,6 @@ UPWARD: dict[tuple[str, str], str] = {
 }
 
 
-# Files that import one another, annotations and imports inside functions included. Most are those of module expressions, which
-# return one another: see `LATER` in `rooms.py`.
-FILES_IN_CIRCLES = 17
-
-
 @dataclass(frozen=True)
 class Import:
     """One import: the file (relative to the package), its line, the module, and whether it runs at import time."""

@@ -27,7 +27,7 @@ def chosen(exported: Exported, queries: Iterable[tuple[str, Chosen]]) -> dict[ir
       QueryError: a query is malformed, or names something that does not exist.
       InvalidArgument: a query selects no block.
     """
-    from jaxport.mox.programs.mox import Mox
+    from jaxport.mox.expressions import Mox
 
     mox = Mox(exported.traced, name=exported.model.graph.name or "")
     hits: list[tuple[frozenset[str], Chosen]] = []

@@ -11,7 +11,7 @@ from jaxport.blocks.callables.naming import signature_of
 from jaxport.blocks.callables.places import Types
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import PythonFunction
-from jaxport.mox.programs.mox import Mox
+from jaxport.mox.expressions import Mox
 
 __all__ = ["eval_mox", "make_mox"]
 
