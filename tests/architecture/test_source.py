@@ -121,7 +121,7 @@ def test_every_folder_is_a_package():
 
 
 # How often `Any` may stand in 1,000 lines of code. It only goes down: a named type says what a value
-# is (`Array`, `Dim`, `Parameters` of `jaxport.jaxprs`, `Aval` and `Query` of `jaxport.mox.programs.aliases`, `Tensor` and
+# is (`Array`, `Dim`, `Parameters` of `jaxport.jaxprs`, `Aval` and `Query` of `jaxport.mox.expressions`, `Tensor` and
 # `RuntimeValue` of `jaxport.importer.values.host`).
 MOST_ANY = {
     "package": 15,

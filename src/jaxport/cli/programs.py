@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from jaxport.jaxprs import PythonFunction
     from jaxport.mox import Mox
-    from jaxport.mox.querying.tree import Node
+    from jaxport.mox.programs.tree import Node
 
 __all__ = ["show_account", "show_query", "show_tree", "substitute", "view"]
 

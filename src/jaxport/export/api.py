@@ -19,7 +19,8 @@ import onnx_ir as ir
 from jaxport import collecting, jaxprs
 from jaxport.blocks.tracing import State, Traced
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
-from jaxport.export import failures, passes as graph_passes, prepare
+from jaxport.export import failures, passes as graph_passes, precisions, prepare
+from jaxport.export.calibration import Calibration
 from jaxport.export.choices import Checks, Fold, Nonfinite, Weights, check_choices
 from jaxport.export.delivery import minimal_opset, roles, targets
 from jaxport.export.delivery.requirements import CHECKS
@@ -45,8 +46,6 @@ from jaxport.export.ports import (
     stored,
     unique_names,
 )
-from jaxport.export.precision import precisions
-from jaxport.export.precision.calibration import Calibration
 from jaxport.export.precision.names import Border, Chosen, Named
 from jaxport.export.prepare import PreparedProgram
 from jaxport.export.rules import BLOCK_RULES, RULES, imported

@@ -1,1 +1,1 @@
-"""A model in fewer bits: which nodes, what is measured for it, and the passes that change them."""
+"""A model in fewer bits: the precisions by name, and the passes that make them."""

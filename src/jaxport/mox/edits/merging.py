@@ -17,10 +17,10 @@ from jaxport.jaxprs.walk import equations_within, reached, readers
 from jaxport.mox.edits.exchanged import exchanged_weight, exchanged_weights
 from jaxport.mox.edits.lora import GATE, TARGET, update_of
 from jaxport.mox.edits.scaling import along, directed
-from jaxport.mox.programs.mox import Mox
-from jaxport.mox.querying.names import near
+from jaxport.mox.expressions import Mox
+from jaxport.mox.programs.names import near
+from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.origins import ParameterPlace, index_of, is_first_axis_squeezed, places_of
-from jaxport.mox.querying.tree import Node
 
 if TYPE_CHECKING:
     from jaxport.blocks.block import Block

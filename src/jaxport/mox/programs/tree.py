@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property, lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jax.typing import DTypeLike
@@ -21,8 +21,7 @@ from jax.typing import DTypeLike
 from jaxport import jaxprs
 from jaxport.blocks.block import Block
 from jaxport.blocks.callables.framework import public_name
-from jaxport.blocks.tracing import Traced, TracedWeight
-from jaxport.jaxprs import Array, Atom, Aval, aval_of
+from jaxport.jaxprs import Atom, Aval, aval_of
 from jaxport.jaxprs.body_inputs import body_names, runs_bodies
 from jaxport.jaxprs.vmap_axes import Levels, Mapped, axes_of_batches, borne_by
 from jaxport.jaxprs.walk import Location, bodies
@@ -31,7 +30,7 @@ from jaxport.printable import printable
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-__all__ = ["Node", "TracedProgram", "Tree", "joined", "name_below", "shape_text", "short_name", "value_text"]
+__all__ = ["Node", "Tree", "joined", "name_below", "shape_text", "short_name", "value_text"]
 
 #: Names that a query may use for a primitive, besides its own.
 SPELLINGS = {"pjit": "jit", "remat": "checkpoint", "remat2": "checkpoint", "cond_p": "cond"}
@@ -141,25 +140,6 @@ class Tree:
     def element_of(self) -> Mapping[Node, _Element]:
         """The element of each node."""
         return {node: element for element, node in self.node_of.items()}
-
-
-class TracedProgram(Protocol):
-    """A `Mox`, as what looks at its tree sees it: so it need not know what a Mox is queried and edited by."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def traced(self) -> Traced: ...
-    @property
-    def inputs(self) -> tuple[str, ...]: ...
-    @property
-    def jaxpr(self) -> jaxprs.ClosedJaxpr: ...
-    @property
-    def weights(self) -> tuple[TracedWeight, ...]: ...
-    @cached_property
-    def params(self) -> dict[str, Array]: ...
-    @cached_property
-    def tree(self) -> Tree: ...
 
 
 class _TreeWriter:

@@ -1,4 +1,4 @@
-"""What a query found, as a value: counted, narrowed, looked at, replaced."""
+"""What a query found, as a value: counted, narrowed, combined."""
 
 from __future__ import annotations
 
@@ -6,55 +6,34 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-import jax
-import jax.numpy as jnp
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument, QueryError
-from jaxport.jaxprs import PythonFunction
-from jaxport.mox.programs.aliases import Query
-from jaxport.mox.querying.names import check, near
-from jaxport.mox.querying.tree import Node
+from jaxport.mox.programs.names import near
+from jaxport.mox.programs.program import Program, TracedProgram
+from jaxport.mox.programs.tree import Node
+from jaxport.mox.querying.calls import Call
+from jaxport.mox.querying.names import check
 from jaxport.mox.querying.xpath import Compiled, compiled
 from jaxport.printable import printable
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-    from jaxport.mox.programs.mox import Mox
-    from jaxport.mox.querying.match import Match
-
-__all__ = ["Selection", "at_path", "query", "select", "sub"]
+__all__ = ["NodeSet", "node_at", "select", "similar"]
 
 
 @dataclass(frozen=True, eq=False)
-class Selection:
-    """Blocks and equations of a Mox, in the order of the program. Each of them is itself a Mox.
+class NodeSet(Generic[Program, Call]):
+    """Blocks and equations of a program, in its order. What users hold is a `Selection`; its docstring has the attributes."""
 
-    Attributes:
-      mox: the Mox.
-      nodes: the places of the members in the program.
-      query: the query that selected them, for messages.
-      is_path: whether the query is a path; the path of a layer is also that of the edits around it.
-
-    >>> import jax.numpy as jnp, jaxport
-    >>> mox = jaxport.make_mox(lambda x: jnp.sin(x) + jnp.cos(x))(jnp.zeros(3))
-    >>> waves = mox.select("//sin | //cos")
-    >>> waves.count(), waves.paths(), waves.where(lambda match: match.type == "cos").paths()
-    (2, ['sin', 'cos'], ['cos'])
-    >>> sin = waves[0]
-    >>> sin(jnp.zeros(3))
-    Array([0., 0., 0.], dtype=float32)
-    """
-
-    mox: Mox
+    mox: Program
     nodes: tuple[Node, ...]
     query: str = ""
     is_path: bool = False
 
-    def layers(self) -> Selection:
+    def layers(self) -> Self:
         """Return the members, but a layer instead of the edits around it if the layer was selected as well.
 
         A path selects both; an edit that was selected on its own (`//lora`) stays.
@@ -67,19 +46,18 @@ class Selection:
         return self if nodes == self.nodes else replace(self, nodes=nodes)
 
     @cached_property
-    def _matches(self) -> list[Match]:
-        from jaxport.mox.querying.match import match_of
-
-        return [match_of(self.mox, node) for node in self.nodes]
+    def _calls(self) -> Sequence[Call]:
+        """The members as programs."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def __iter__(self) -> Iterator[Match]:
-        return iter(self._matches)
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._calls)
 
-    def __getitem__(self, index: int) -> Match:
-        return self._matches[index]
+    def __getitem__(self, index: int) -> Call:
+        return self._calls[index]
 
     def __repr__(self) -> str:
         rows = [f"  {node.type:<16} {node.path}" for node in self.nodes]
@@ -93,12 +71,12 @@ class Selection:
         """Return the path of each member; for an equation, the path of the enclosing block and the name of the equation."""
         return [node.path for node in self.nodes]
 
-    def where(self, predicate: Callable[[Match], object]) -> Selection:
+    def where(self, predicate: Callable[[Call], object]) -> Self:
         """Return the members for which the predicate holds."""
         kept = tuple(node for node, match in zip(self.nodes, self, strict=True) if predicate(match))
         return replace(self, nodes=kept, query=f"{self.query}, narrowed")
 
-    def expect(self, count: int) -> Selection:
+    def expect(self, count: int) -> Self:
         """Return the selection itself if it has `count` members.
 
         Raises:
@@ -108,12 +86,14 @@ class Selection:
             raise QueryError(
                 f"{self.query} matches {len(self.nodes)}, not {count}",
                 where=f"`{self.mox.name}`",
-                why=_hits(self.paths()) or _near(self.mox, self.query),
+                why=_hits(self.paths()) or similar(self.mox, self.query),
                 instead="`print(mox)` shows what there is",
             )
         return self
 
-    def select(self, query: Query, *, expect: int | None = None, strict: bool = True) -> Selection:
+    def select(
+        self, query: str | type | Self | Callable[[Call], object], *, expect: int | None = None, strict: bool = True
+    ) -> Self:
         """Return what a query matches inside the members; expressions and paths are relative to each member.
 
         >>> import jax, jax.numpy as jnp, jaxport
@@ -126,7 +106,7 @@ class Selection:
             nodes, is_path = self._inside(query, strict)
             shown = f"`{query}`"
         else:
-            whole, members = select(self.mox, query, strict=strict), set(self.nodes)
+            whole, members = select(type(self), self.mox, query, strict=strict), set(self.nodes)
             nodes, shown = tuple(n for n in whole.nodes if not members.isdisjoint(n.around)), whole.query
         selection = replace(self, nodes=nodes, query=f"{shown} in {self.query}", is_path=is_path)
         return selection if expect is None else selection.expect(expect)
@@ -139,118 +119,46 @@ class Selection:
         elements = [self.mox.tree.element_of[node] for node in self.nodes]
         return _by_xpath(self.mox, query, elements, strict), False
 
-    def __or__(self, other: Selection) -> Selection:
+    def __or__(self, other: Self) -> Self:
         """Return the members of both, in the order of the program."""
         nodes = _in_order({*self.nodes, *self._same(other).nodes})
         either = self.is_path or self._same(other).is_path
         return replace(self, nodes=nodes, query=f"{self.query} or {other.query}", is_path=either)
 
-    def __and__(self, other: Selection) -> Selection:
+    def __and__(self, other: Self) -> Self:
         """Return the members that are in both."""
         kept = set(self._same(other).nodes)
         nodes = tuple(node for node in self.nodes if node in kept)
         return replace(self, nodes=nodes, query=f"{self.query} and {other.query}")
 
-    def __sub__(self, other: Selection) -> Selection:
+    def __sub__(self, other: Self) -> Self:
         """Return the members that are not in the other."""
         gone = set(self._same(other).nodes)
         nodes = tuple(node for node in self.nodes if node not in gone)
         return replace(self, nodes=nodes, query=f"{self.query} but not {other.query}")
 
-    def _same(self, other: Selection) -> Selection:
-        if not isinstance(other, Selection):
+    def _same(self, other: Self) -> Self:
+        if not isinstance(other, NodeSet):
             raise InvalidArgument(
                 f"a selection and a `{type(other).__name__}` cannot be combined",
                 where="`Selection`",
                 instead="select first: `layers | mox.select(...)`",
             )
-        return select(self.mox, other)
-
-    # -- edits -----------------------------------------------------------------------------------------------------
-
-    def sub(self, replacement: object) -> Mox:
-        """Return a new Mox with each member replaced.
-
-        Args:
-          replacement: a function, a module or a Mox that takes the arrays that the member takes, and returns what it
-            returns; or a `factory`, which is called with each member and returns one of these; or a `Replacement`.
-
-        Raises:
-          QueryError: there are no members.
-          InvalidArgument: the replacement does not take or return the same arrays as the member.
-          Unsupported: a member cannot be replaced, because of the body that contains it.
-        """
-        from jaxport.mox.substitution.editing import substituted
-        from jaxport.mox.substitution.replacement import changes_layers
-
-        if not self.nodes:
-            raise QueryError(
-                f"{self.query} matches nothing, so nothing would be replaced",
-                where=f"`{self.mox.name}`",
-                why=_near(self.mox, self.query),
-                instead="`print(mox)` shows what there is",
-            )
-        return substituted(self.layers() if changes_layers(replacement) else self, replacement)
-
-    def wrap(self, function: PythonFunction) -> Mox:
-        """Return a new Mox in which each member's call becomes ``function(member, *args)``.
-
-        >>> import jax.numpy as jnp, jaxport
-        >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
-        >>> mox.select("//cos").wrap(lambda cos, x: 2 * cos(x))(jnp.zeros(3))
-        Array([3., 3., 3.], dtype=float32)
-        """
-        from jaxport.mox.substitution.replacement import factory
-
-        return self.sub(factory(lambda match: lambda *args: function(match, *args)))
-
-    def before(self, function: PythonFunction) -> Mox:
-        """Return a new Mox in which `function` maps the arguments of each member to new ones: one value, or a tuple."""
-
-        def wrapped(match: Match, *args: object) -> Any:
-            made = function(*args)
-            return match(*made) if isinstance(made, tuple) else match(made, *args[1:])
-
-        return self.wrap(wrapped)
-
-    def after(self, function: PythonFunction) -> Mox:
-        """Return a new Mox in which `function` is applied to the output of each member."""
-        return self.wrap(lambda match, *args: function(match(*args)))
-
-    def residual(self, function: PythonFunction) -> Mox:
-        """Return a new Mox that adds `function` of each member's arguments to the member's output.
-
-        >>> import jax.numpy as jnp, jaxport
-        >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
-        >>> mox.select("//cos").residual(lambda x: x + 2)(jnp.zeros(3))
-        Array([4., 4., 4.], dtype=float32)
-        """
-        return self.wrap(lambda match, *args: jax.tree.map(jnp.add, match(*args), function(*args)))
-
-    def remove(self) -> Mox:
-        """Return a new Mox in which each member returns its first arguments unchanged.
-
-        Raises:
-          InvalidArgument: the results of a member do not have the shapes and dtypes of its first arguments.
-        """
-        from jaxport.mox.substitution.replacement import factory
-
-        def passing(match: Match) -> PythonFunction:
-            count = len(match.traced.output_paths)
-            return lambda *args: args[0] if count == 1 else tuple(args[:count])
-
-        return self.sub(factory(passing))
-
-    def tap(self) -> Mox:
-        """Return a new Mox that returns a pair: the result, and the outputs of the members by path, in their order."""
-        from jaxport.mox.substitution.capture import tapped
-
-        return tapped(self)
+        return select(type(self), self.mox, other)
 
 
-def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = True) -> Selection:
+Nodes = TypeVar("Nodes", bound=NodeSet)
+
+
+def select(
+    kind: type[Nodes],
+    mox: TracedProgram,
+    query: str | type | Nodes | Callable[..., object],
+    expect: int | None = None,
+    strict: bool = True,
+) -> Nodes:
     """See `Mox.select`."""
-    if isinstance(query, Selection):
+    if isinstance(query, kind):
         if query.mox is not mox:
             raise InvalidArgument(
                 "the selection belongs to another Mox",
@@ -262,11 +170,11 @@ def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = Tru
     elif isinstance(query, str):
         at_path = _by_path(mox, query, strict)
         nodes = _by_xpath(mox, query, [mox.tree.root], strict) if at_path is None else at_path
-        selection = Selection(mox, nodes, f"`{query}`", is_path=at_path is not None)
+        selection = kind(mox, nodes, f"`{query}`", is_path=at_path is not None)
     elif isinstance(query, type):
-        selection = _by_class(mox, query, strict)
+        selection = kind(mox, *_by_class(mox, query, strict))
     elif callable(query):
-        selection = Selection(mox, tuple(mox.tree.nodes), "everything").where(query)
+        selection = kind(mox, tuple(mox.tree.nodes), "everything").where(query)
     else:
         raise InvalidArgument(
             f"{query!r} is not a query",
@@ -276,7 +184,7 @@ def select(mox: Mox, query: Query, expect: int | None = None, strict: bool = Tru
     return selection if expect is None else selection.expect(expect)
 
 
-def at_path(mox: Mox, path: str) -> Match:
+def node_at(mox: TracedProgram, path: str) -> Node:
     """See `Mox.__getitem__`."""
     if not isinstance(path, str):
         raise InvalidArgument(
@@ -293,11 +201,11 @@ def at_path(mox: Mox, path: str) -> Match:
             why=f"there are {len(nodes)} calls" if nodes else near(path, mox.tree.paths),
             instead="`mox.select(path)` has all of them" if nodes else "`print(mox)` shows what there is",
         )
-    return Selection(mox, tuple(nodes), f"`{path}`")[0]
+    return nodes[0]
 
 
-def _by_class(mox: Mox, kind: type, strict: bool) -> Selection:
-    """Return the calls of modules of a class, or of one derived from it."""
+def _by_class(mox: TracedProgram, kind: type, strict: bool) -> tuple[tuple[Node, ...], str]:
+    """Return the calls of modules of a class, or of one derived from it, and the name of the class."""
     from jaxport.blocks.marking.window import target_of
 
     kinds = {kind}
@@ -315,13 +223,13 @@ def _by_class(mox: Mox, kind: type, strict: bool) -> Selection:
             why=near(kind.__name__, {node.type for node in mox.tree.nodes if node.block is not None}),
             instead="`print(mox)` shows what there is; `select(query, strict=False)` takes any class",
         )
-    return Selection(mox, tuple(nodes), f"`{target_of(kind)}`")
+    return tuple(nodes), f"`{target_of(kind)}`"
 
 
 _PATH = re.compile(r"\w+(\.[\w-]+)*")
 
 
-def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
+def _by_path(mox: TracedProgram, query: str, strict: bool) -> tuple[Node, ...] | None:
     """Return the nodes at a bare path, such as ``blocks.1.mlp``; None for other queries.
 
     A path that there is may have any characters.
@@ -344,7 +252,7 @@ def _by_path(mox: Mox, query: str, strict: bool) -> tuple[Node, ...] | None:
     return ()
 
 
-def _by_xpath(mox: Mox, query: str, elements: Sequence[_Element], strict: bool) -> tuple[Node, ...]:
+def _by_xpath(mox: TracedProgram, query: str, elements: Sequence[_Element], strict: bool) -> tuple[Node, ...]:
     """Return the nodes that a query matches from some elements; each node once, in the order of the program."""
     tree, program = mox.tree, compiled(query)
     if strict:
@@ -372,7 +280,7 @@ def _in_order(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple(sorted(nodes, key=lambda node: node.location))
 
 
-def _evaluated(mox: Mox, query: str, program: Compiled, element: _Element) -> list[_Element]:
+def _evaluated(mox: TracedProgram, query: str, program: Compiled, element: _Element) -> list[_Element]:
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     try:
@@ -392,30 +300,8 @@ def _hits(paths: Sequence[str]) -> str:
     return f"it matches {shown}{', …' if len(paths) > 5 else ''}" if paths else ""
 
 
-def _near(mox: Mox, query: str) -> str:
+def similar(mox: TracedProgram, query: str) -> str:
     """Return the names in the Mox that are most like those in the query."""
     known = {node.type for node in mox.tree.nodes}
     words = [word for word in re.findall(r"[A-Za-z_]\w+", query) if word not in known]
     return next((similar for word in words if (similar := near(word, known))), "")
-
-
-def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
-    """Return the blocks and equations that a query matches in a Mox: ``mox.select(xpath)``.
-
-    >>> import jax.numpy as jnp, jaxport
-    >>> mox = jaxport.make_mox(jnp.sin)(jnp.zeros(3))
-    >>> jaxport.mox.query("//sin", mox).count()
-    1
-    """
-    return mox.select(xpath, expect=expect)
-
-
-def sub(xpath: Query, replacement: object, mox: Mox, *, expect: int | None = None) -> Mox:
-    """Return a new Mox with each match of the query replaced: ``mox.sub(xpath, replacement)``.
-
-    >>> import jax.numpy as jnp, jaxport
-    >>> mox = jaxport.make_mox(jnp.sin)(jnp.zeros(3))
-    >>> jaxport.mox.sub("//sin", jnp.cos, mox)(jnp.zeros(3))
-    Array([1., 1., 1.], dtype=float32)
-    """
-    return mox.sub(xpath, replacement, expect=expect)

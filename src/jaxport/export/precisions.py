@@ -13,10 +13,10 @@ import onnx_ir.passes.common as common
 
 from jaxport.errors import ExportError, InvalidArgument
 from jaxport.export import passes as graph_passes
+from jaxport.export.calibration import Calibration, ranges_of, read_calibration
 from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
 from jaxport.export.precision.calibrated import calibrated_int8
-from jaxport.export.precision.calibration import Calibration, ranges_of, read_calibration
 from jaxport.export.precision.dense import Int8, NodeFilter, dynamic_int8, everywhere, weights_second
 from jaxport.export.precision.half import half
 from jaxport.export.precision.int4 import block_int4
@@ -228,7 +228,7 @@ def _chosen(exported: Exported, queries: Iterable[tuple[str, Precision | None]])
       QueryError: a query is malformed, or names something that does not exist.
       InvalidArgument: a query selects no block.
     """
-    from jaxport.mox.programs.mox import Mox
+    from jaxport.mox.expressions import Mox
 
     mox = Mox(exported.traced, name=exported.model.graph.name or "")
     hits: list[tuple[frozenset[str], Precision | None]] = []

@@ -12,7 +12,7 @@ from jaxport.blocks.callables.places import Types
 from jaxport.blocks.tracing import trace
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import PythonFunction
-from jaxport.mox.programs.mox import Mox
+from jaxport.mox.expressions import Mox
 
 __all__ = ["eval_mox", "make_mox"]
 

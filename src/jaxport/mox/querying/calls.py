@@ -1,4 +1,4 @@
-"""One block or equation that a query matches: a Mox of its own, and the original that a replacement may call."""
+"""One block or equation of a program: a program of its own, and the original that a replacement may call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import jax
 
@@ -17,20 +17,21 @@ from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Aval, Parameters, Var, aval_of
 from jaxport.jaxprs.alike import same_aval
-from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.original import Site
 from jaxport.mox.programs.parameters import is_parameter
+from jaxport.mox.programs.program import TracedProgram
+from jaxport.mox.programs.tree import Node, name_below
 from jaxport.mox.querying.origins import evaluated, stacking_scans, value_of
-from jaxport.mox.querying.tree import Node, name_below
 
 __all__ = [
     "IN_PLACE",
     "REPLACED",
     "REWRITTEN",
-    "Match",
+    "Call",
+    "TracedCall",
     "arguments_of",
     "call_arguments",
-    "match_of",
+    "call_of",
     "nested",
     "returns_of",
 ]
@@ -47,21 +48,14 @@ REWRITTEN = "rewritten"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Match(Mox):
-    """A selected block or equation as a Mox: it takes the arrays of the call, in order, and returns the results of the call.
+class TracedCall(TracedProgram):
+    """A block or equation as a program: it takes the arrays of the call, in order, and returns the results of the call.
 
-    Parameters that the program does not hold (arguments of the program, and slices of stacked parameters), and values
-    that the block uses from outside, are keyword arguments, named by their paths; see `inputs`.
-
-    Attributes:
-      node: the equation, and its place in the program.
-      root: the Mox that it was selected in.
-      lengths: the lengths of the enclosing scans whose steps have parameters of their own, the outermost first.
-      position: the step of each of these scans, if this is the block of one step.
+    A selected one is a `Match`; its docstring has the attributes.
     """
 
     node: Node = field(kw_only=True)
-    root: Mox = field(kw_only=True)
+    root: TracedProgram = field(kw_only=True)
     lengths: tuple[int, ...] = ()
     position: tuple[int, ...] = ()
     _sites: list[tuple[Site | None, Sequence[Array] | None]] = field(default_factory=list, repr=False)
@@ -144,7 +138,7 @@ class Match(Mox):
         """The shape and dtype of each array that the call returns."""
         return [aval_of(atom) for atom in self.node.equation.outvars[: len(returns_of(self.node))]]
 
-    def step(self, index: int) -> Match:
+    def step(self, index: int) -> Self:
         """Return the block as it is in one step of the enclosing scans, with the parameters of that step.
 
         Raises:
@@ -159,16 +153,7 @@ class Match(Mox):
         for length in reversed(self.lengths):
             position.insert(0, index % length)
             index //= length
-        return _made(self.root, self.node, tuple(position))
-
-    def __getitem__(self, path: str) -> Match:
-        """Return the block at a path, in full or below this one; inside a replacement it is the original, too.
-
-        Raises:
-          QueryError: there is none, or it is called several times.
-        """
-        below = f"{self.path}.{path}" if self.path and isinstance(path, str) else path
-        return super().__getitem__(below if below in self.tree.paths else path)
+        return call_of(type(self), self.root, self.node, tuple(position))
 
     def __call__(self, *args: Any, params: Mapping[str, Array] | None = None, **kwargs: Any) -> Any:
         """Return what the block returns for these arrays, in order.
@@ -198,7 +183,7 @@ class Match(Mox):
     @property
     def _around(self) -> Mapping[str, Array] | None:
         """If it lies in a block that is being replaced, the parameters that the program runs that with, by path."""
-        if self._sites or not isinstance(self.root, Match) or not self.root.is_replaced:
+        if self._sites or not isinstance(self.root, TracedCall) or not self.root.is_replaced:
             return None
         operands, block = self.root._sites[-1][1], self.root.block
         if operands is None or block is None:
@@ -302,6 +287,9 @@ class Match(Mox):
         return exchanged
 
 
+Call = TypeVar("Call", bound=TracedCall)
+
+
 def arguments_of(node: Node) -> tuple[str, ...]:
     """Return the path of each array argument of the call; of an equation, every operand is one."""
     return node.block.arguments if node.block is not None else tuple(map(str, range(len(node.equation.invars))))
@@ -370,16 +358,12 @@ def _result_order(node: Node) -> list[int]:
     return jax.tree.leaves(_returned(node))
 
 
-def match_of(mox: Mox, node: Node) -> Match:
-    """Return the Mox of a selected node."""
-    return _made(mox, node, None)
-
-
-def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
-    scans = stacking_scans(mox, node)
+def call_of(kind: type[Call], root: TracedProgram, node: Node, step: tuple[int, ...] | None = None) -> Call:
+    """Return a node, or one step of it in the scans around it, as a program of its own."""
+    scans = stacking_scans(root, node)
     jaxpr, arguments = _body(node)
     first = len(arguments)
-    held = {weight.path: weight for weight in mox.weights}
+    held = {weight.path: weight for weight in root.weights}
     weights: list[tuple[Var, TracedWeight]] = []
     inputs: list[tuple[Var, str]] = []
     taken = {""}
@@ -406,7 +390,7 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
         outvars=[jaxpr.outvars[index] for index in returned],
         debug_info=jaxprs.nameless(jaxpr),
     )
-    return Match(
+    return kind(
         traced=Traced(
             jaxpr=jaxprs.closed(jaxpr, ()),
             weights=tuple(weight for _, weight in weights),
@@ -421,7 +405,7 @@ def _made(mox: Mox, node: Node, step: tuple[int, ...] | None) -> Match:
         name=node.path or node.type,
         inputs=tuple(name for _, name in inputs),
         node=node,
-        root=mox,
+        root=root,
         lengths=tuple(scan.equation.params["length"] for scan in scans) if step is None else (),
         position=step or (),
     )
