@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jaxport.codegen.python.shared_functions import outlined
+from jaxport.codegen.python.sizes import sizes_in_python
 from jaxport.codegen.structure.modules.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.codegen.writing.calls import CallPrinter
@@ -20,8 +22,7 @@ from jaxport.codegen.writing.drafts import Draft, returned_names
 from jaxport.codegen.writing.fields import Entry, Fields
 from jaxport.codegen.writing.initial_values import begun, filled
 from jaxport.codegen.writing.literals import attribute, call, name, storable
-from jaxport.codegen.writing.shared_functions import outlined
-from jaxport.codegen.writing.size_names import size_statements
+from jaxport.codegen.writing.size_names import SizeStatement, size_statements
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
@@ -68,10 +69,10 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
         printer = CallPrinter(taken, dialect=self.dialect, roles=self.roles)
         printer.arguments({argument: "x"})
         body = printer.body(ops, result)
-        prologue, missing = size_statements({"x": argument}, printer.dims & {*self.known_sizes})
+        reading, missing = size_statements({"x": argument}, printer.dims & {*self.known_sizes})
         if missing or printer.tables:
             return None
-        statements = [*prologue, *body]
+        statements = [*sizes_in_python(reading), *body]
         expression = body[-1].value if isinstance(body[-1], ast.Return) else None
         called = ast.unparse(expression.func) if isinstance(expression, ast.Call) else ""
         if len(statements) == 1 and expression is not None and ast.unparse(expression) == f"{called}(x)":
@@ -98,6 +99,9 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
     ) -> ast.stmt:
         """Return the method that computes a module."""
         return _method(arguments, sizes, body, result)
+
+    def _sizes(self, statements: Sequence[SizeStatement]) -> Sequence[ast.stmt]:
+        return sizes_in_python(statements)
 
     def _returned(self, method: ast.stmt) -> tuple[str, ...]:
         """Return the names of the results of a method, or of the parts that make them."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxport.codegen.python.sizes import sizes_in_python
 from jaxport.codegen.writing.function_printer import Printer, variable_name
 from jaxport.codegen.writing.literals import call, comment, dim_expression, name, sentence, storable
 from jaxport.codegen.writing.numbers import with_differences
@@ -135,9 +136,9 @@ def to_source(recorded: RecordedProgram) -> Source:
     wanted = sizes & {*printer.dims, *bounds}
     shaped = {argument: recorded.inputs[key] for key, argument in arguments.items()}
     fixed = {arguments[key]: axes for key, axes in recorded.fixed.items() if key in arguments}
-    prologue, _ = size_statements(shaped, wanted, bounds, fixed)
+    reading, _ = size_statements(shaped, wanted, bounds, fixed)
     lines = []
-    for statement in (*prologue, *body):
+    for statement in (*sizes_in_python(reading), *body):
         scope = printer.comments.get(statement)
         lines += ["", f"    # {comment(scope)}"] if scope else []
         lines.append(textwrap.indent(ast.unparse(ast.fix_missing_locations(with_differences(statement))), "    "))

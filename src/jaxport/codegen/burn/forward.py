@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from jaxport.codegen.burn.checks import panicking, size_check
+from jaxport.codegen.burn.checks import panicking, size_check, sizes_in_rust
 from jaxport.codegen.burn.helpers import names as helper_names
 from jaxport.codegen.burn.layers import forward, is_cell, last_step
 from jaxport.codegen.burn.steps import Functions, StepPrinter
@@ -133,9 +133,10 @@ class RustCalls(CallPrinter):
         """Return the statements that read sizes from the results of a step, of which they are, and check them."""
         outputs = [leaf for leaf in jax.tree.leaves(step.outputs) if isinstance(leaf, Variable)]
         made = {text.id: one for one in outputs if isinstance(text := self.expressions.get(one), ast.Name)}
-        statements, missing = size_statements(made, names)
+        reading, missing = size_statements(made, names)
         found = {*names} - missing
         self.made_sizes |= found
+        statements: list[ast.stmt] = [*sizes_in_rust(reading)]
         for statement in statements:
             self.reading[statement] = found
         for size in sorted(found):

@@ -10,7 +10,7 @@ from itertools import count
 
 import numpy as np
 
-from jaxport.codegen.burn.checks import check_statement, element_statements
+from jaxport.codegen.burn.checks import check_statement, element_statements, sizes_in_rust
 from jaxport.codegen.burn.definitions import Struct, default_of, modules_in, parameter, snake_case
 from jaxport.codegen.burn.forward import RustCalls
 from jaxport.codegen.burn.layers import camel_case, layer_type, without_default_options
@@ -48,6 +48,7 @@ from jaxport.codegen.writing.dialect import LayerLibrary
 from jaxport.codegen.writing.drafts import plain_name
 from jaxport.codegen.writing.fields import Entry, Fields, fields_of, key_of
 from jaxport.codegen.writing.literals import storable
+from jaxport.codegen.writing.size_names import SizeStatement
 from jaxport.errors import Refusal
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.values.host import HostValue, RuntimeValue
@@ -76,6 +77,9 @@ class Structs(Classes[LayerLibrary, Struct]):
         if statements:
             self.private.helpers.add("sizes_in")
         return statements, known
+
+    def _sizes(self, statements: Sequence[SizeStatement]) -> Sequence[ast.stmt]:
+        return sizes_in_rust(statements)
 
     def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
         return RustCalls(
@@ -127,8 +131,7 @@ class Structs(Classes[LayerLibrary, Struct]):
     ) -> RustFunction:
         assert isinstance(printer, RustCalls)
         parameters, types = [*arguments.values()], [kind_of_value(variable, self) for variable in arguments]
-        if is_root and arguments:  # `check` refuses sizes
-            body = [check_statement(parameters), *(one for one in body if not isinstance(one, ast.If))]
+        body = [check_statement(parameters), *body] if is_root and arguments else body
         statements = returned_at_once(statements_of(body))
         kinds = [kind_of_value(one, self) for one in (result if isinstance(result, tuple | list) else [result])]
         returned = kinds[0] if not isinstance(result, tuple | list) else f"({', '.join(kinds)})"

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
+from jaxport.codegen.burn.checks import sizes_in_rust
 from jaxport.codegen.burn.equations import constant, printed
 from jaxport.codegen.burn.rules import calls, drawing  # noqa: F401  they register their rules
 from jaxport.codegen.burn.rules.casting import converted
@@ -20,7 +21,6 @@ from jaxport.codegen.burn.rules.control import together
 from jaxport.codegen.burn.rules.registry import CALLS
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_narrow, tensor, tensor_type
 from jaxport.codegen.rewriting.steps import reads
-from jaxport.codegen.rust.from_python import statements_of
 from jaxport.codegen.rust.text import function_text
 from jaxport.codegen.rust.tree import (
     Borrow,
@@ -216,7 +216,7 @@ class StepPrinter:
         statements = returned_at_once([*body.statements, Return(together(nodes))])
         shaped = {by_variable[v]: v for v in traced.variables}
         reading, missing = size_statements(shaped, body.sizes)
-        prologue = statements_of(reading)
+        prologue = sizes_in_rust(reading)
         sizes = sorted(missing)
         parameters = [*names, *(key for key, _ in tables), *sizes]
         types = [tensor_type(v.shape, v.dtype) for v in traced.variables]

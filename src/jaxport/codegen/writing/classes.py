@@ -36,7 +36,7 @@ from jaxport.codegen.writing.initial_values import Start, starts
 from jaxport.codegen.writing.naming.classes import distinct_names
 from jaxport.codegen.writing.naming.values import argument_description
 from jaxport.codegen.writing.numbers import class_key, text_of
-from jaxport.codegen.writing.size_names import size_statements
+from jaxport.codegen.writing.size_names import SizeStatement, size_statements
 from jaxport.importer.names import unique
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed
@@ -194,6 +194,10 @@ class Classes(ABC, Generic[Library, Definition]):
         return [], set()
 
     @abstractmethod
+    def _sizes(self, statements: Sequence[SizeStatement]) -> Sequence[ast.stmt]:
+        """Return the statements that read sizes from the shapes of arguments."""
+
+    @abstractmethod
     def _returned(self, method: ast.stmt) -> tuple[str, ...]:
         """Return the names of the results of a method, or of the parts that make them."""
 
@@ -247,9 +251,9 @@ class Classes(ABC, Generic[Library, Definition]):
         shaped = {text: variable for variable, text in arguments.items()}
         fixed = {text: self.fixed.get(variable, {}) for text, variable in shaped.items() if is_root}
         read, named = self._read(wanted) if is_root else ([], set())
-        prologue, missing = size_statements(shaped, wanted - named, bounds, fixed)
+        reading, missing = size_statements(shaped, wanted - named, bounds, fixed)
         sizes = tuple(sorted(missing))
-        method = self._method(printer, arguments, sizes, [*prologue, *read, *body], result, is_root)
+        method = self._method(printer, arguments, sizes, [*self._sizes(reading), *read, *body], result, is_root)
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
         init, tables = self._init(fields, module, printer.tables), printer.tables
         return Draft(module, name, fields, init, method, sizes, tables, self._returned(method))
