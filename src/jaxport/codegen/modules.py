@@ -18,6 +18,7 @@ from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
 from jaxport.codegen.families import of_file, states_of
 from jaxport.codegen.generating import generation
 from jaxport.codegen.grouping import group
+from jaxport.codegen.python.numbers import with_differences
 from jaxport.codegen.python_classes import PythonClasses
 from jaxport.codegen.rewriting.steps import with_nested
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
@@ -28,7 +29,6 @@ from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import class_name
 from jaxport.codegen.writing.function_printer import variable_name
 from jaxport.codegen.writing.literals import comment, storable
-from jaxport.codegen.writing.numbers import with_differences
 from jaxport.codegen.writing.size_names import size_names
 from jaxport.errors import InvalidArgument, SaveError
 from jaxport.files import checked_path, publish_all

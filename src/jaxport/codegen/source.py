@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxport.codegen.python.numbers import with_differences
 from jaxport.codegen.python.sizes import sizes_in_python
 from jaxport.codegen.writing.function_printer import Printer, variable_name
 from jaxport.codegen.writing.literals import call, comment, dim_expression, name, sentence, storable
-from jaxport.codegen.writing.numbers import with_differences
 from jaxport.codegen.writing.size_names import size_names, size_statements
 from jaxport.errors import NotInstalled, SaveError, boundary
 from jaxport.files import checked_path, new_folder, publish

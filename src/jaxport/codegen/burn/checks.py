@@ -28,7 +28,7 @@ from jaxport.codegen.rust.tree import (
     method,
     path_call,
 )
-from jaxport.codegen.writing.size_names import LINEAR, Shape, SizeStatement, Solved
+from jaxport.codegen.writing.size_names import LINEAR, ReadShape, SizeStatement, SolvedSize
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.zero_sizes import may_be_nothing, size_text
@@ -206,9 +206,9 @@ def sizes_in_rust(statements: Iterable[SizeStatement]) -> list[RustStatement]:
     """`let [batch, _] = x.dims(); let height = (x.dims()[1] - 1) / 32;`: what is refused, `check` has refused before."""
     made: list[RustStatement] = []
     for statement in statements:
-        if isinstance(statement, Shape):
+        if isinstance(statement, ReadShape):
             made.append(Let(Array([*map(Identifier, statement.names)]), _own_sizes(statement.argument)))
-        elif isinstance(statement, Solved):
+        elif isinstance(statement, SolvedSize):
             size, factor = statement.size, statement.factor
             node: RustExpression = Index(_own_sizes(size.argument), Number(size.axis))
             node = Binary(node, "-" if size.added < 0 else "+", Number(abs(size.added))) if size.added else node

@@ -49,6 +49,7 @@ from jaxport.codegen.writing.drafts import plain_name
 from jaxport.codegen.writing.fields import Entry, Fields, fields_of, key_of
 from jaxport.codegen.writing.literals import storable
 from jaxport.codegen.writing.size_names import SizeStatement
+from jaxport.codegen.writing.trees import TreeNumber
 from jaxport.errors import Refusal
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.values.host import HostValue, RuntimeValue
@@ -218,7 +219,7 @@ class Structs(Classes[LayerLibrary, Struct]):
                 configured.is_default = value.value == default
         return method(configured, "init", Identifier("device"))
 
-    def _argument(self, number: ast.Constant, role: str) -> Number:
+    def _argument(self, number: TreeNumber, role: str) -> Number:
         assert isinstance(number, Number)
         return Number(number.value, role=role)
 
@@ -232,7 +233,7 @@ class Structs(Classes[LayerLibrary, Struct]):
         return tuple(map(_name_of, result.elements)) if isinstance(result, Tuple) else ()
 
     def _class(
-        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[TreeNumber]],
         functions: Sequence[str] = (),  # noqa: ARG002  a structure takes none
     ) -> Struct:  # fmt: skip
         kinds = {"int": "usize", "float": "f64", "bool": "bool"}

@@ -1,6 +1,6 @@
 """What reads and refuses sizes, as statements of Python.
 
-Shape(("batch", "_"), "x"), Solved("height", Axis("x", 1, -1), 32)    →    batch, _ = x.shape
+ReadShape(("batch", "_"), "x"), SolvedSize("height", AxisSize("x", 1, -1), 32)    →    batch, _ = x.shape
 height = (x.shape[1] - 1) // 32
 """
 
@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterable
 
 from jaxport.codegen.writing.literals import attribute
-from jaxport.codegen.writing.size_names import Axis, Shape, SizeStatement, Solved
+from jaxport.codegen.writing.size_names import AxisSize, ReadShape, SizeStatement, SolvedSize
 
 __all__ = ["sizes_in_python"]
 
@@ -22,17 +22,17 @@ def sizes_in_python(statements: Iterable[SizeStatement]) -> list[ast.stmt]:
 
 def _statement(statement: SizeStatement) -> ast.stmt:
     match statement:
-        case Shape():
+        case ReadShape():
             targets: list[ast.expr] = [ast.Name(size, ast.Store()) for size in statement.names]
             return ast.Assign([ast.Tuple(targets, ast.Store())], attribute(f"{statement.argument}.shape"), lineno=0)
-        case Solved():
+        case SolvedSize():
             divided = f" // {statement.factor}" if statement.factor > 1 else ""
             return ast.parse(f"{statement.name} = {_text(statement.size)}{divided}").body[0]
     refused = f"{_text(statement.size)} {statement.comparison} {statement.number}"
     return ast.parse(f"if {refused}:\n    raise ValueError({statement.message!r})").body[0]
 
 
-def _text(size: Axis | str) -> str:
+def _text(size: AxisSize | str) -> str:
     if isinstance(size, str):
         return size
     text = f"{size.argument}.shape[{size.axis}]"

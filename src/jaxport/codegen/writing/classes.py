@@ -8,7 +8,6 @@ Block(32, rngs=rngs), Block(64, rngs=rngs)
 from __future__ import annotations
 
 import ast
-import copy
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Generic, TypeVar
 from jaxport.codegen.structure.modules.sequences import elements_of
 from jaxport.codegen.tree import Layer, Module, Weight
 from jaxport.codegen.writing.calls import CallPrinter
-from jaxport.codegen.writing.dialect import LayerLibrary, SequenceForm, without_defaults
+from jaxport.codegen.writing.dialect import LayerLibrary, SequenceForm
 from jaxport.codegen.writing.drafts import Draft, grouped, with_arguments, with_functions
 from jaxport.codegen.writing.fields import (
     Entry,
@@ -35,8 +34,8 @@ from jaxport.codegen.writing.fields import (
 from jaxport.codegen.writing.initial_values import Start, starts
 from jaxport.codegen.writing.naming.classes import distinct_names
 from jaxport.codegen.writing.naming.values import argument_description
-from jaxport.codegen.writing.numbers import class_key, text_of
 from jaxport.codegen.writing.size_names import SizeStatement, size_statements
+from jaxport.codegen.writing.trees import TreeNode, TreeNumber, key_without
 from jaxport.importer.names import unique
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed
@@ -128,11 +127,16 @@ class Classes(ABC, Generic[Library, Definition]):
                 self.drafts[module] = draft
                 # Sizes that callers pass have the names that they are passed by.
                 names = () if draft.sizes else {*self.known_sizes, *self.inputs.values()}
-                keys = (class_key(tree, names) for tree in draft.trees)
-                groups.setdefault((draft.kind, draft.sizes, *keys), []).append(draft)
+                groups.setdefault((draft.kind, draft.sizes, self._key(draft, names)), []).append(draft)
             for drafts in groups.values():
                 self._settle(drafts, root_name if drafts[0].module is root else "")
         return root_name
+
+    def _key(self, draft: Draft, free: Collection[str]) -> Hashable:
+        """Return what classes share that are alike but for numbers and activations."""
+        init, method = draft.trees
+        called = [node for node, _ in self._activations(draft)]
+        return *draft.init, key_without(init, (), free), key_without(method, called, free)
 
     def children(self, module: Module) -> Iterator[tuple[Module | Layer, str]]:
         """Yield the modules and layers of a module, each with its path below it."""
@@ -202,12 +206,20 @@ class Classes(ABC, Generic[Library, Definition]):
         """Return the names of the results of a method, or of the parts that make them."""
 
     @abstractmethod
-    def _argument(self, number: ast.Constant, role: str) -> ast.Constant:
+    def _argument(self, number: TreeNumber, role: str) -> ast.Constant:
         """Return a number of a class as an argument of its constructor."""
 
     @abstractmethod
     def _attribute(self, path: str) -> ast.expr:
         """Return a name, or the attribute at a path."""
+
+    def _activations(self, draft: Draft) -> list[tuple[TreeNode, str]]:  # noqa: ARG002  not every language hands on functions
+        """Return the activations that a method calls and that may become arguments, each with its text."""
+        return []
+
+    def _plain(self, draft: Draft) -> Draft:
+        """Return a draft without the arguments that have their default."""
+        return draft
 
     def _fields(self, module: Module) -> Fields:
         """Return the attributes of a module; of a sequence the places of its elements."""
@@ -290,18 +302,17 @@ class Classes(ABC, Generic[Library, Definition]):
             values = tuple((type(node.value), node.value) for node in column)
             if len(set(values)) > 1:
                 varying.setdefault(values, []).append(index)
-        called = zip(*(map(text_of, draft.activations) for draft in drafts), strict=True)
+        activations = {draft: self._activations(draft) for draft in drafts}
         functions: dict[tuple[str, ...], list[int]] = {}
-        for index, texts in enumerate(called):
+        for index, called in enumerate(zip(*activations.values(), strict=True)):
+            texts = tuple(text for _, text in called)
             if len({*texts}) > 1:
                 functions.setdefault(texts, []).append(index)
-        different = len(grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])) if varying else 1
+        different = len(grouped(drafts, lambda draft: draft.key)) if varying else 1
         if len(varying) + len(functions) > MOST_ARGUMENTS * (2 if different >= MANY else 1):
-            apart = grouped(
-                drafts, lambda draft: [class_key(without_defaults(copy.deepcopy(tree))) for tree in draft.trees]
-            )
+            apart = grouped(drafts, lambda draft: self._key(self._plain(draft), ()))
             if len(apart) == 1:
-                apart = grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])
+                apart = grouped(drafts, lambda draft: draft.key)
             for alike in apart:
                 self._settle(alike, chosen)
             return
@@ -317,23 +328,22 @@ class Classes(ABC, Generic[Library, Definition]):
             argument = unique(next((role for at in places if (role := _role(columns[at][0]))), default), taken)
             taken.add(argument)
             arguments[argument] = places
-        activations = {unique("activation", taken): places for places in [*functions.values()][:1]}
-        activations |= {unique(f"activation_{at}", taken): p for at, p in enumerate([*functions.values()][1:], 2)}
+        handed = {unique("activation", taken): places for places in [*functions.values()][:1]}
+        handed |= {unique(f"activation_{at}", taken): p for at, p in enumerate([*functions.values()][1:], 2)}
         for draft in drafts:
             numbers = draft.numbers
             values = {argument: self._argument(numbers[places[0]], argument) for argument, places in arguments.items()}
             options = {argument: value for argument, value in values.items() if isinstance(value.value, bool)}
-            chosen_functions = [
-                self._attribute(text_of(draft.activations[places[0]])) for places in activations.values()
-            ]
+            chosen_functions = [self._attribute(activations[draft][places[0]][1]) for places in handed.values()]
             positional = [values[key] for key in values if key not in options]
             draft.constructor = made, (*positional, *chosen_functions), options
-        first = with_functions(with_arguments(first, arguments, self._attribute), activations)
-        self.definitions.append(self._class(made, first, arguments, columns, [*activations]))
+        called = {argument: [activations[first][at][0] for at in places] for argument, places in handed.items()}
+        first = with_functions(with_arguments(first, arguments, self._attribute), called, self._attribute)
+        self.definitions.append(self._class(made, first, arguments, columns, [*handed]))
 
     @abstractmethod
     def _class(
-        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[TreeNumber]],
         functions: Sequence[str] = (),
     ) -> Definition:  # fmt: skip
         """Return a class.
@@ -361,5 +371,5 @@ def _tied_layers(module: Module) -> list[Layer]:
     return [weight.layer for weight in module.weights.values() if not isinstance(weight, Weight)]
 
 
-def _role(node: ast.Constant) -> str:
+def _role(node: TreeNode) -> str:
     return getattr(node, "role", "")

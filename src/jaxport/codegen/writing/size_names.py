@@ -1,8 +1,8 @@
 """Sizes that only have names, read from the shapes of arguments, whatever the language.
 
-x: (batch, 4, 32*height)    →    Shape(("batch", "_", "_"), "x")                    batch, _, _ = x.shape
-Refused(Axis("x", 2), "%", 32, "… has to be …")    if x.shape[2] % 32: raise …
-Solved("height", Axis("x", 2), 32)                 height = x.shape[2] // 32
+x: (batch, 4, 32*height)    →    ReadShape(("batch", "_", "_"), "x")                    batch, _, _ = x.shape
+RefusedSize(AxisSize("x", 2), "%", 32, "… has to be …")    if x.shape[2] % 32: raise …
+SolvedSize("height", AxisSize("x", 2), 32)                 height = x.shape[2] // 32
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from jaxport.importer.values.recording import Variable
 
 __all__ = [
     "LINEAR",
-    "Axis",
-    "Refused",
-    "Shape",
+    "AxisSize",
+    "ReadShape",
+    "RefusedSize",
     "SizeStatement",
-    "Solved",
+    "SolvedSize",
     "element_names",
     "size_names",
     "size_statements",
@@ -38,7 +38,7 @@ LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[
 
 
 @dataclass(frozen=True)
-class Axis:
+class AxisSize:
     """The size of an axis of an argument, and what is added to it."""
 
     argument: str
@@ -47,7 +47,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ReadShape:
     """`batch, _ = x.shape`: all sizes of an argument, of which those that nothing reads are `_`."""
 
     names: tuple[str, ...]
@@ -55,25 +55,25 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedSize:
     """`height = (x.shape[2] - 1) // 32`, of an axis of `32*height + 1` elements."""
 
     name: str
-    size: Axis
+    size: AxisSize
     factor: int
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedSize:
     """`if x.shape[2] % 32: raise …`: the sizes that are refused, and what is said of them."""
 
-    size: Axis | str
+    size: AxisSize | str
     comparison: Literal["!=", "<", ">", "%"]
     number: int
     message: str
 
 
-SizeStatement = Shape | Solved | Refused
+SizeStatement = ReadShape | SolvedSize | RefusedSize
 
 
 def size_names(tree: RuntimeValue) -> set[str]:
@@ -119,14 +119,14 @@ def size_statements(
     statements: list[SizeStatement] = []
     for argument, axes in (fixed or {}).items():
         for axis, (size, number) in axes.items():
-            statements.append(Refused(Axis(argument, axis), "!=", number, f"{size} has to be {number}"))
+            statements.append(RefusedSize(AxisSize(argument, axis), "!=", number, f"{size} has to be {number}"))
     for argument, sizes in shapes.items():
         read: list[str] = []
         for size in sizes:
             read.append(size if size in wanted else "_")
             wanted -= {size}
         if {*read} - {"_"}:
-            statements.append(Shape((*read,), argument))
+            statements.append(ReadShape((*read,), argument))
     for argument, axis, size in [(a, axis, size) for a, sizes in shapes.items() for axis, size in enumerate(sizes)]:
         linear = LINEAR.fullmatch(size)
         if linear is not None and linear["name"] in wanted:
@@ -136,9 +136,9 @@ def size_statements(
         raise _unreadable(min(wanted))
     for key, (least, most) in (bounds or {}).items():
         if least > 1:
-            statements.append(Refused(key, "<", least, f"{key} has to be at least {least}"))
+            statements.append(RefusedSize(key, "<", least, f"{key} has to be at least {least}"))
         if most is not None:
-            statements.append(Refused(key, ">", most, f"{key} has to be at most {most}"))
+            statements.append(RefusedSize(key, ">", most, f"{key} has to be at most {most}"))
     return statements, wanted
 
 
@@ -155,6 +155,6 @@ def _unreadable(size: str) -> InvalidArgument:
 def _solved(argument: str, axis: int, linear: re.Match[str]) -> list[SizeStatement]:
     """Return what computes the name in a size, and refuses one that has none."""
     offset = int(f"{linear['sign'] or ''}{linear['offset'] or 0}")
-    size, factor = Axis(argument, axis, -offset), int(linear["factor"] or 1)
-    refused = Refused(size, "%", factor, f"{argument}.shape[{axis}] has to be {linear[0]}")
-    return [*[refused] * (factor > 1), Solved(linear["name"], size, factor)]
+    size, factor = AxisSize(argument, axis, -offset), int(linear["factor"] or 1)
+    refused = RefusedSize(size, "%", factor, f"{argument}.shape[{axis}] has to be {linear[0]}")
+    return [*[refused] * (factor > 1), SolvedSize(linear["name"], size, factor)]

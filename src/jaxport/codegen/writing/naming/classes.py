@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from jaxport.codegen.writing.drafts import Draft
+from jaxport.codegen.writing.trees import walk
 
 __all__ = ["distinct_names"]
 
@@ -92,7 +93,7 @@ def _called(draft: Draft) -> dict[str, None]:
 
 def _suffixes(draft: Draft) -> Iterator[str]:
     """Yield what the classes of the parts of a class are named after."""
-    for node in ast.walk(draft.trees[0]):
+    for node in walk(draft.init.values()):
         text = getattr(node, "path", "") or getattr(node, "id", "")
         named = re.search(
             r"[a-z\d](With(?:out)?[A-Z]\w*?)(?:Config)?(?:::new)?$", text if isinstance(text, str) else ""
