@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from jaxport.codegen.nodes import TreeNode, TreeNumber
+from jaxport.codegen.python.calls import PythonCalls
 from jaxport.codegen.python.numbers import activations_of, text_of
 from jaxport.codegen.python.shared_functions import outlined
-from jaxport.codegen.python.sizes import sizes_in_python
 from jaxport.codegen.structure.modules.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.codegen.writing.calls import CallPrinter
@@ -22,9 +23,10 @@ from jaxport.codegen.writing.dialect import Dialect, in_runs, listed, with_role,
 from jaxport.codegen.writing.drafts import Draft, plain_name
 from jaxport.codegen.writing.fields import Entry, Fields
 from jaxport.codegen.writing.initial_values import begun, filled
+from jaxport.codegen.writing.language import Language
 from jaxport.codegen.writing.literals import attribute, call, name, storable
-from jaxport.codegen.writing.size_names import SizeStatement, size_statements
-from jaxport.codegen.writing.trees import TreeNode, TreeNumber
+from jaxport.codegen.writing.naming.names import ModuleNames
+from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Variable
@@ -36,7 +38,7 @@ FUNCTION = "Callable[[Array], Array]"
 
 
 @dataclass(eq=False)
-class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
+class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef, ast.expr, ast.stmt]):
     """Makes the classes of a tree for a framework of Python; `functions` are the names of those that sequences call, by their text."""
 
     functions: dict[str, str] = field(default_factory=dict)
@@ -68,13 +70,15 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
         inside = {variable for op in ops for variable in op.outputs}
         (argument,) = {variable for op in ops for variable in op.inputs if variable not in inside}
         taken = {*self.reserved, *self.known_sizes, "x"}
-        printer = CallPrinter(taken, dialect=self.dialect, roles=self.roles)
+        names = ModuleNames(taken, name)
+        language = PythonCalls(names, library=self.dialect)
+        printer = CallPrinter(language, names, roles=self.roles)
         printer.arguments({argument: "x"})
         body = printer.body(ops, result)
-        reading, missing = size_statements({"x": argument}, printer.dims & {*self.known_sizes})
-        if missing or printer.tables:
+        reading, missing = size_statements({"x": argument}, language.dims & {*self.known_sizes})
+        if missing or language.tables:
             return None
-        statements = [*sizes_in_python(reading), *body]
+        statements = [*language.sizes(reading), *body]
         expression = body[-1].value if isinstance(body[-1], ast.Return) else None
         called = ast.unparse(expression.func) if isinstance(expression, ast.Call) else ""
         if len(statements) == 1 and expression is not None and ast.unparse(expression) == f"{called}(x)":
@@ -90,9 +94,18 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
             self.definitions.append(definition)
         return self.functions[text]
 
+    def _language(self, names: ModuleNames[ast.expr], arguments: Mapping[Variable, str]) -> PythonCalls:  # noqa: ARG002
+        return PythonCalls(names, library=self.dialect)
+
+    def _called(self, node: TreeNode) -> str:
+        function = node.func if isinstance(node, ast.Call) else None
+        if isinstance(function, ast.Attribute):
+            return function.attr
+        return function.id if isinstance(function, ast.Name) else ""
+
     def _method(
         self,
-        printer: CallPrinter,  # noqa: ARG002  other targets ask it what the method needs
+        language: Language[ast.expr, ast.stmt],  # noqa: ARG002  other targets ask it what the method needs
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
         body: list[ast.stmt],
@@ -101,9 +114,6 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
     ) -> ast.stmt:
         """Return the method that computes a module."""
         return _method(arguments, sizes, body, result)
-
-    def _sizes(self, statements: Sequence[SizeStatement]) -> Sequence[ast.stmt]:
-        return sizes_in_python(statements)
 
     def _returned(self, method: ast.stmt) -> tuple[str, ...]:
         """Return the names of the results of a method, or of the parts that make them."""

@@ -1,6 +1,6 @@
 """What reads and refuses sizes, as statements of Python.
 
-ReadShape(("batch", "_"), "x"), SolvedSize("height", AxisSize("x", 1, -1), 32)    →    batch, _ = x.shape
+ReadReadShape(("batch", "_"), "x"), SolvedSize("height", AxisSize("x", 1, -1), 32)    →    batch, _ = x.shape
 height = (x.shape[1] - 1) // 32
 """
 

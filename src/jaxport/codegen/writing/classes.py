@@ -7,19 +7,20 @@ Block(32, rngs=rngs), Block(64, rngs=rngs)
 
 from __future__ import annotations
 
-import ast
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from jaxport.codegen.nodes import TreeNode, TreeNumber, key_without
 from jaxport.codegen.structure.modules.sequences import elements_of
 from jaxport.codegen.tree import Layer, Module, Weight
 from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.dialect import LayerLibrary, SequenceForm
 from jaxport.codegen.writing.drafts import Draft, grouped, with_arguments, with_functions
 from jaxport.codegen.writing.fields import (
+    Child,
     Entry,
     Fields,
     class_name,
@@ -32,10 +33,11 @@ from jaxport.codegen.writing.fields import (
     unique_arguments,
 )
 from jaxport.codegen.writing.initial_values import Start, starts
+from jaxport.codegen.writing.language import Language
 from jaxport.codegen.writing.naming.classes import distinct_names
+from jaxport.codegen.writing.naming.names import ModuleNames
 from jaxport.codegen.writing.naming.values import argument_description
-from jaxport.codegen.writing.size_names import SizeStatement, size_statements
-from jaxport.codegen.writing.trees import TreeNode, TreeNumber, key_without
+from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import unique
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed
@@ -70,10 +72,12 @@ class Sequential:
 
 Library = TypeVar("Library", bound=LayerLibrary)
 Definition = TypeVar("Definition")
+Expression = TypeVar("Expression", bound=TreeNode)
+Statement = TypeVar("Statement", bound=TreeNode)
 
 
 @dataclass(eq=False)
-class Classes(ABC, Generic[Library, Definition]):
+class Classes(ABC, Generic[Library, Definition, Expression, Statement]):
     """Makes the classes of a tree, in whatever language.
 
     Attributes:
@@ -96,7 +100,7 @@ class Classes(ABC, Generic[Library, Definition]):
     fixed: Mapping[Variable, Fixed] = field(default_factory=dict)
     roles: dict[Variable, str] = field(default_factory=dict)
     starts: dict[str, Start] = field(default_factory=dict)
-    drafts: dict[Module, Draft] = field(default_factory=dict)
+    drafts: dict[Module, Draft[Expression, Statement]] = field(default_factory=dict)
     sequences: dict[Module, Sequential] = field(default_factory=dict)
     definitions: list[Definition] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -164,7 +168,7 @@ class Classes(ABC, Generic[Library, Definition]):
         if self._is_free(own):
             return own
         owner = "framework" if own in self.reserved else "model" if own == self.root_name else "class"
-        different = distinct_names(base, draft, first if first is not draft else None, owner)
+        different = distinct_names(base, draft, first if first is not draft else None, owner, self._called)
         return next(filter(self._is_free, map(self._spelled, different)), self._unique(base))
 
     def _spelled(self, wanted: str) -> str:
@@ -174,9 +178,11 @@ class Classes(ABC, Generic[Library, Definition]):
     def _is_free(self, wanted: str) -> bool:
         return wanted not in self.names
 
-    def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
-        """Return what prints the computation of a module."""
-        return CallPrinter(taken, **options)
+    @abstractmethod
+    def _language(
+        self, names: ModuleNames[Expression], arguments: Mapping[Variable, str]
+    ) -> Language[Expression, Statement]:
+        """Return what writes the computation of a module with these arguments."""
 
     def _parts_of(self, module: Module) -> Fields:
         return fields_of(module, self.dialect.reserved)
@@ -184,33 +190,33 @@ class Classes(ABC, Generic[Library, Definition]):
     @abstractmethod
     def _method(
         self,
-        printer: CallPrinter,
+        language: Language[Expression, Statement],
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
-        body: list[ast.stmt],
+        body: list[Statement],
         result: RuntimeValue,
         is_root: bool,
-    ) -> ast.stmt:
-        """Return the method that computes a module; `printer` knows what its body needs."""
+    ) -> Statement:
+        """Return the method that computes a module; `language` knows what its body needs."""
 
-    def _read(self, names: Collection[str]) -> tuple[Sequence[ast.stmt], set[str]]:  # noqa: ARG002
+    def _read(self, names: Collection[str]) -> tuple[Sequence[Statement], set[str]]:  # noqa: ARG002
         """Return the statements that read sizes from the elements of the model's arguments, and their names."""
         return [], set()
 
     @abstractmethod
-    def _sizes(self, statements: Sequence[SizeStatement]) -> Sequence[ast.stmt]:
-        """Return the statements that read sizes from the shapes of arguments."""
-
-    @abstractmethod
-    def _returned(self, method: ast.stmt) -> tuple[str, ...]:
+    def _returned(self, method: Statement) -> tuple[str, ...]:
         """Return the names of the results of a method, or of the parts that make them."""
 
     @abstractmethod
-    def _argument(self, number: TreeNumber, role: str) -> ast.Constant:
+    def _called(self, node: TreeNode) -> str:
+        """Return the name of the function or method that a node is the call of; empty if it is none."""
+
+    @abstractmethod
+    def _argument(self, number: TreeNumber, role: str) -> Expression:
         """Return a number of a class as an argument of its constructor."""
 
     @abstractmethod
-    def _attribute(self, path: str) -> ast.expr:
+    def _attribute(self, path: str) -> Expression:
         """Return a name, or the attribute at a path."""
 
     def _activations(self, draft: Draft) -> list[tuple[TreeNode, str]]:  # noqa: ARG002  not every language hands on functions
@@ -234,40 +240,36 @@ class Classes(ABC, Generic[Library, Definition]):
             heights[module] = 1 + max((self._measure(call.module, heights) for call in module.calls()), default=0)
         return heights[module]
 
-    def _draft(self, module: Module, root: Module, base: str) -> Draft:
+    def _draft(self, module: Module, root: Module, base: str) -> Draft[Expression, Statement]:
         fields = self._parts_of(module)
         taken = {"self", *self.reserved, *self.known_sizes}
         is_root = module is root
         arguments = dict(self.inputs) if is_root else self._arguments(module, taken)
         self.parameters[module] = [*arguments.values()]
-        printer = self.printer(
+        inside = [self.drafts[call.module] for call in module.calls() if call.module in self.drafts]
+        names = ModuleNames(
             {*taken, *arguments.values()},
-            dialect=self.dialect,
+            self._attribute,
             fields=fields,
-            sizes={
-                call.module: self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
-            },
-            returned={
-                call.module: self.drafts[call.module].returned for call in module.calls() if call.module in self.drafts
-            },
-            ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
-            roles=self.roles,
-            results=self.outputs,
+            returned={one.module: one.returned for one in inside},
         )
+        language = self._language(names, arguments)
+        wanted_inside: dict[Child, tuple[str, ...]] = {one.module: one.sizes for one in inside}
+        printer = CallPrinter(language, names, wanted_inside, self.roles, self.outputs)
         printer.arguments(arguments)
-        printer.keep(module)
+        printer.keep(module, {layer: self._layer_path(module, layer) for layer in _tied_layers(module)})
         result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs
         body = printer.body(module.items, result)
         bounds = self.bounds if is_root else None
-        wanted = ({*printer.dims, *(bounds or ())} & {*self.known_sizes}) - printer.made_sizes
+        wanted = {*language.unread(), *(bounds or ())} & {*self.known_sizes}
         shaped = {text: variable for variable, text in arguments.items()}
         fixed = {text: self.fixed.get(variable, {}) for text, variable in shaped.items() if is_root}
         read, named = self._read(wanted) if is_root else ([], set())
         reading, missing = size_statements(shaped, wanted - named, bounds, fixed)
         sizes = tuple(sorted(missing))
-        method = self._method(printer, arguments, sizes, [*self._sizes(reading), *read, *body], result, is_root)
+        method = self._method(language, arguments, sizes, [*language.sizes(reading), *read, *body], result, is_root)
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
-        init, tables = self._init(fields, module, printer.tables), printer.tables
+        init, tables = self._init(fields, module, language.tables), language.tables
         return Draft(module, name, fields, init, method, sizes, tables, self._returned(method))
 
     def _arguments(self, module: Module, taken: set[str]) -> dict[Variable, str]:
@@ -291,10 +293,10 @@ class Classes(ABC, Generic[Library, Definition]):
         raise KeyError(layer.label)
 
     @abstractmethod
-    def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, ast.expr]:
+    def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, Expression]:
         """Return the expression that each attribute of a module begins with."""
 
-    def _settle(self, drafts: Sequence[Draft], chosen: str) -> None:
+    def _settle(self, drafts: Sequence[Draft[Expression, Statement]], chosen: str) -> None:
         """Make one class of drafts that are alike but for numbers, or several if they differ in too many."""
         columns = list(zip(*(draft.numbers for draft in drafts), strict=True))
         varying: dict[tuple, list[int]] = {}
@@ -333,7 +335,8 @@ class Classes(ABC, Generic[Library, Definition]):
         for draft in drafts:
             numbers = draft.numbers
             values = {argument: self._argument(numbers[places[0]], argument) for argument, places in arguments.items()}
-            options = {argument: value for argument, value in values.items() if isinstance(value.value, bool)}
+            is_option = {argument: isinstance(numbers[places[0]].value, bool) for argument, places in arguments.items()}
+            options = {argument: value for argument, value in values.items() if is_option[argument]}
             chosen_functions = [self._attribute(activations[draft][places[0]][1]) for places in handed.values()]
             positional = [values[key] for key in values if key not in options]
             draft.constructor = made, (*positional, *chosen_functions), options

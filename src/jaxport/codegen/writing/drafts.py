@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
+from jaxport.codegen.nodes import TreeNode, TreeNumber, key_of_trees, numbers_in, replaced
 from jaxport.codegen.tree import Module
 from jaxport.codegen.writing.fields import Fields, last_word
-from jaxport.codegen.writing.trees import TreeNode, TreeNumber, key_of_trees, numbers_in, replaced
 from jaxport.importer.values.host import HostValue
 
 __all__ = ["Draft", "grouped", "plain_name", "with_arguments", "with_functions"]

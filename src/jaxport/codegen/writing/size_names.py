@@ -1,8 +1,10 @@
 """Sizes that only have names, read from the shapes of arguments, whatever the language.
 
-x: (batch, 4, 32*height)    →    ReadShape(("batch", "_", "_"), "x")                    batch, _, _ = x.shape
-RefusedSize(AxisSize("x", 2), "%", 32, "… has to be …")    if x.shape[2] % 32: raise …
-SolvedSize("height", AxisSize("x", 2), 32)                 height = x.shape[2] // 32
+Of `x` of sizes `(batch, 4, 32*height)`:
+
+    ReadShape(("batch", "_", "_"), "x")                             batch, _, _ = x.shape
+    RefusedSize(AxisSize("x", 2), "%", 32, "… has to be …")    →    if x.shape[2] % 32: raise …
+    SolvedSize("height", AxisSize("x", 2), 32)                      height = x.shape[2] // 32
 """
 
 from __future__ import annotations
