@@ -1,7 +1,7 @@
 """What reads and refuses sizes, as statements of Python.
 
-ReadReadShape(("batch", "_"), "x"), SolvedSize("height", AxisSize("x", 1, -1), 32)    →    batch, _ = x.shape
-height = (x.shape[1] - 1) // 32
+ReadShape(("batch", "_"), "x")                   →    batch, _ = x.shape
+SolvedSize("height", AxisSize("x", 1, -1), 32)        height = (x.shape[1] - 1) // 32
 """
 
 from __future__ import annotations
