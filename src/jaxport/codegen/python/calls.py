@@ -46,7 +46,7 @@ class PythonCalls(Printer):
         return replace(self, names=names, lists={})
 
     def part(self, path: str) -> ast.expr:
-        return ast.parse(path, mode="eval").body
+        return name(path) if path.isidentifier() else ast.parse(path, mode="eval").body
 
     def name_of(self, expression: ast.expr) -> str:
         return expression.id if isinstance(expression, ast.Name) else ""
