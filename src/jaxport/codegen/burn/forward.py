@@ -62,7 +62,6 @@ class RustCalls:
       functions: the private functions of the model.
       refusals: what has no form in Rust.
       counted: the sizes that follow from values, and what each has to be.
-      uses_device: whether a tensor is created.
       zeros: the values that are zeros, under names.
       made_sizes: the sizes that statements inside read.
       reading: the sizes that statements read from results of steps.
@@ -78,7 +77,6 @@ class RustCalls:
     tied: dict[Variable, str] = field(default_factory=dict)
     lists: dict[str, list[Variable]] = field(default_factory=dict)
     results: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"lax.top_k": ("greatest", "indices")})
-    uses_device: bool = False
     zeros: set[Variable] = field(default_factory=set)
     made_sizes: set[str] = field(default_factory=set)
     reading: dict[RustStatement, set[str]] = field(default_factory=dict)
@@ -131,7 +129,6 @@ class RustCalls:
         except NotPrintable as error:
             self.refusals.append(error.refusal(_where(step)))
             made = Literal("()")
-        self.uses_device |= steps.uses_device
         self.names.taken |= {*self.functions.texts.values()}  # a value of such a name would hide the function
         return self._with_lists(made)
 

@@ -37,6 +37,7 @@ from jaxport.codegen.rust.tree import (
     Tuple,
     Vector,
     constant,
+    has_name,
     method,
     path_call,
     place,
@@ -155,7 +156,7 @@ class Structs(Classes[LayerLibrary[RustExpression], Struct, RustExpression, Rust
             else {}
         )
         few_bits = _few_bits(named) if is_root else []
-        if language.uses_device:
+        if has_name(statements, "device"):
             statements.insert(int(is_root and bool(parameters)), self._device(parameters, language))
         parameters += sizes
         types += ["usize"] * len(sizes)

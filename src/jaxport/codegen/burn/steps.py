@@ -30,6 +30,7 @@ from jaxport.codegen.rust.tree import (
     RustExpression,
     RustFunction,
     RustStatement,
+    has_name,
     method,
     path_call,
     returned_at_once,
@@ -114,14 +115,12 @@ class StepPrinter:
       stored: returns the expression of a tensor that the module keeps.
       sizes: notes the names of sizes that are read.
       helpers: notes the helpers that are called.
-      uses_device: whether a tensor is created.
     """
 
     functions: Functions
     expression_of: Callable[[Variable], RustExpression]
     stored: Callable[[HostValue], RustExpression]
     sizes: set[str]
-    uses_device: bool = False
 
     def expression(self, step: Step) -> RustExpression:
         """Return the expression that computes a step.
@@ -142,7 +141,6 @@ class StepPrinter:
     def _note(self, body: RustBody) -> None:
         self.sizes |= body.sizes
         self.functions.helpers |= body.helpers
-        self.uses_device |= body.uses_device
 
     def _table(self, array: np.ndarray) -> RustExpression:
         return self.stored(HostValue(array))
@@ -228,7 +226,7 @@ class StepPrinter:
             for _, t in tables
         ]
         types += ["usize"] * len(sizes)
-        if body.uses_device:
+        if has_name(statements, "device"):
             tensors = parameters[: len(parameters) - len(sizes)]
             if not tensors:
                 parameters, types = ["device", *parameters], ["&Device", *types]
@@ -257,7 +255,6 @@ class StepPrinter:
         arguments += [self.stored(t if isinstance(t, HostValue) else HostValue(t)) for _, t in tables]
         arguments += [Identifier(size) for size in sizes]
         if parameters and parameters[0] == "device":
-            self.uses_device = True
             arguments = [body.device(), *arguments]
         return path_call(name, *arguments)
 

@@ -56,6 +56,7 @@ __all__ = [
     "Zipped",
     "clone",
     "constant",
+    "has_name",
     "method",
     "names",
     "path_call",
@@ -424,6 +425,11 @@ def walk(tree: RustNode) -> Iterator[RustNode]:
 def names(trees: Iterable[RustNode]) -> Iterator[Identifier]:
     """Yield the names in trees: those that are read, and those that are bound."""
     return (node for tree in trees for node in walk(tree) if isinstance(node, Identifier))
+
+
+def has_name(trees: Iterable[RustNode], name: str) -> bool:
+    """Whether a name is in trees."""
+    return any(one.id == name for one in names(trees))
 
 
 def rewritten(tree: RustExpression, change: Callable[[RustExpression], RustExpression]) -> RustExpression:
