@@ -70,9 +70,8 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef, ast.expr, a
         inside = {variable for op in ops for variable in op.outputs}
         (argument,) = {variable for op in ops for variable in op.inputs if variable not in inside}
         taken = {*self.reserved, *self.known_sizes, "x"}
-        names = ModuleNames(taken, name)
-        language = PythonCalls(names, library=self.dialect)
-        printer = CallPrinter(language, names, roles=self.roles)
+        language = PythonCalls(ModuleNames(taken, name), library=self.dialect)
+        printer = CallPrinter(language, roles=self.roles)
         printer.arguments({argument: "x"})
         body = printer.body(ops, result)
         reading, missing = size_statements({"x": argument}, language.dims & {*self.known_sizes})

@@ -76,7 +76,7 @@ class RustCalls:
     tables: dict[str, HostValue] = field(default_factory=dict)
     tied: dict[Variable, str] = field(default_factory=dict)
     lists: dict[str, list[Variable]] = field(default_factory=dict)
-    results: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"lax.top_k": ("greatest", "indices")})
+    result_names: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"lax.top_k": ("greatest", "indices")})
     zeros: set[Variable] = field(default_factory=set)
     made_sizes: set[str] = field(default_factory=set)
     reading: dict[RustStatement, set[str]] = field(default_factory=dict)

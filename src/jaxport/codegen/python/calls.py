@@ -40,7 +40,7 @@ class PythonCalls(Printer):
     tables: dict[str, HostValue] = field(default_factory=dict)
     tied: dict[Variable, str] = field(default_factory=dict)
     lists: dict[str, list[Variable]] = field(default_factory=dict)
-    results: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    result_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def of_round(self, names: ModuleNames[ast.expr]) -> PythonCalls:
         return replace(self, names=names, lists={})

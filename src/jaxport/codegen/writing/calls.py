@@ -60,7 +60,6 @@ class CallPrinter(Generic[Expression, Statement]):
 
     Attributes:
       language: how expressions and statements are written.
-      names: the names of values, and when they are free again.
       sizes: the sizes that each module inside wants as arguments.
       roles: the names of the arguments of modules whose values differ between calls.
       results: the names of the results of the model.
@@ -69,12 +68,16 @@ class CallPrinter(Generic[Expression, Statement]):
     """
 
     language: Language[Expression, Statement]
-    names: ModuleNames[Expression]
     sizes: Mapping[Child, tuple[str, ...]] = field(default_factory=dict)
     roles: Mapping[Variable, str] = field(default_factory=dict)
     results: Mapping[Variable, str] = field(default_factory=dict)
     result: RuntimeValue = None
     fixed: Collection[str] = ()
+
+    @property
+    def names(self) -> ModuleNames[Expression]:
+        """The names of values, and when they are free again."""
+        return self.language.names
 
     def arguments(self, names: Mapping[Variable, str]) -> None:
         """Binds the arguments of the module, which may be assigned to once nothing reads them."""
@@ -162,7 +165,7 @@ class CallPrinter(Generic[Expression, Statement]):
         """Return the statements of a step; none if its only reader, the step at place `reader`, has it in its expression."""
         statements = self.language.nested(step)
         expression = self.language.expression(step)
-        default = self.language.results.get(step.name) or self.names.names_of(step)
+        default = self.language.result_names.get(step.name) or self.names.names_of(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
             if (chosen := self.language.name_of(expression)) in self.names.busy and not self.names.started:
@@ -292,8 +295,8 @@ class CallPrinter(Generic[Expression, Statement]):
             if chosen is not None:
                 self.names.fields.elements[key_of(child)] = chosen
         bound = {**self.names.expressions, **dict(zip(module.inputs, arguments, strict=True))}
-        names = self.names.of_round(bound)
-        inner = replace(self, names=names, language=self.language.of_round(names), fixed=self.names.taken)
+        language = self.language.of_round(self.names.of_round(bound))
+        inner = replace(self, language=language, fixed=self.names.taken)
         result = module.outputs[0] if len(module.outputs) == 1 else module.outputs
         statements, value = inner._computed(module.items, result)
         return [*statements, self.language.assigned(target, value)]

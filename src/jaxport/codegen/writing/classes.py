@@ -255,7 +255,7 @@ class Classes(ABC, Generic[Library, Definition, Expression, Statement]):
         )
         language = self._language(names, arguments)
         wanted_inside: dict[Child, tuple[str, ...]] = {one.module: one.sizes for one in inside}
-        printer = CallPrinter(language, names, wanted_inside, self.roles, self.outputs)
+        printer = CallPrinter(language, wanted_inside, self.roles, self.outputs)
         printer.arguments(arguments)
         printer.keep(module, {layer: self._layer_path(module, layer) for layer in _tied_layers(module)})
         result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs

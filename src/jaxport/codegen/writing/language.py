@@ -33,7 +33,7 @@ class Language(Protocol[Expression, Statement]):
       tables: the tensors that are no parameters and too large for the source, by attribute.
       tied: where the embeddings are whose tables are read here, by the variable that stands for each.
       lists: the values that a list holds, by its name.
-      results: the names of the results of functions, by function; those of others are what they are read for.
+      result_names: the names of the results of functions, by function; those of others are what they are read for.
     """
 
     names: ModuleNames[Expression]
@@ -46,7 +46,7 @@ class Language(Protocol[Expression, Statement]):
     def library(self) -> LayerLibrary[Expression]: ...
 
     @property
-    def results(self) -> Mapping[str, Sequence[str]]: ...
+    def result_names(self) -> Mapping[str, Sequence[str]]: ...
 
     def of_round(self, names: ModuleNames[Expression]) -> Language[Expression, Statement]:
         """Return what writes a round of a loop, which has names of its own."""
