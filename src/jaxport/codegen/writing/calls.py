@@ -140,7 +140,8 @@ class CallPrinter(Generic[Expression, Statement]):
             reader = readers.get(step.outputs) if isinstance(step.outputs, Variable) else None
             usual = partial(self._statements, step, uses, len(steps))
             statements += self.language.statements_of(step, uses, reader, usual)
-        return self.language.finished(statements), self.language.value(result)
+        value = self.language.value(result)  # it may read sizes, too
+        return self.language.finished(statements), value
 
     def _step_of(self, item: Item) -> Step:
         """Return an item as a call: of a layer, of a module, or of the function that computes an operator."""
