@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -23,7 +23,7 @@ from jaxport.errors import ExportError, InvalidArgument, NotInstalled, boundary
 from jaxport.importer.limits import Limits
 from jaxport.importer.program import Program
 from jaxport.importer.tensors.ties import Ties
-from jaxport.jaxprs import PythonFunction, PyTree
+from jaxport.jaxprs import PythonFunction
 from jaxport.onnx_facts import ROLES, STATE_DICT
 from jaxport.phases import phase
 from jaxport.verify.comparing import OF_DTYPES
@@ -42,10 +42,10 @@ OPSET = 23
 
 def from_torch(
     module: torch.nn.Module,
-    args: Sequence[PyTree] = (),
-    kwargs: Mapping[str, PyTree] | None = None,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
     *,
-    dynamic_shapes: Mapping[str, PyTree] | Sequence[PyTree] | None = None,
+    dynamic_shapes: Mapping[str, object] | Sequence[object] | None = None,
     trainable: Collection[str] | None = None,
     ties: Ties = "auto",
     limits: Limits | None = None,
@@ -109,7 +109,7 @@ def from_torch(
     return program
 
 
-def _torch() -> PyTree:
+def _torch() -> Any:
     try:
         import onnxscript  # noqa: F401  # pyright: ignore[reportMissingImports]  PyTorch's exporter needs it
         import torch  # pyright: ignore[reportMissingImports]
@@ -147,10 +147,10 @@ class _ModuleCall:
     """
 
     module: torch.nn.Module
-    leaves: list[PyTree]
-    structure: PyTree
-    open_axes: list[dict[int, PyTree]]
-    shapes: dict[str, PyTree] | None
+    leaves: list[Any]
+    structure: Any
+    open_axes: list[dict[int, Any]]
+    shapes: dict[str, Any] | None
 
     @property
     def name(self) -> str:
@@ -158,12 +158,12 @@ class _ModuleCall:
         return type(self.module).__name__
 
     @property
-    def arguments(self) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments by position and by name."""
         args, kwargs = _pytree().tree_unflatten(self.leaves, self.structure)
         return args, kwargs
 
-    def outputs(self) -> PyTree:
+    def outputs(self) -> Any:
         """What the module returns."""
         args, kwargs = self.arguments
         return self.module(*args, **kwargs)
@@ -208,19 +208,19 @@ class _ModuleCall:
                 yield self.resized(changed)
 
 
-def _pytree() -> PyTree:
+def _pytree() -> Any:
     from torch.utils import _pytree  # pyright: ignore[reportMissingImports]
 
     return _pytree
 
 
-def _dim_name(dim: PyTree) -> str:
+def _dim_name(dim: object) -> str:
     """Return the name of an open size; nothing if it has none, as `torch.export.Dim.DYNAMIC`."""
     return dim if isinstance(dim, str) else getattr(dim, "__name__", "")
 
 
 def _example(
-    module: torch.nn.Module, args: tuple[PyTree, ...], kwargs: dict[str, PyTree], dynamic_shapes: PyTree
+    module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object], dynamic_shapes: object
 ) -> _ModuleCall:
     """Read the arguments of `from_torch`.
 
@@ -236,8 +236,8 @@ def _example(
     order = [*signature.parameters]
     kwargs = dict(sorted(kwargs.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
     leaves, structure = _pytree().tree_flatten((args, kwargs))
-    shapes: dict[str, PyTree] = {}
-    axes: list[dict[int, PyTree]] = []
+    shapes: dict[str, Any] = {}
+    axes: list[dict[int, Any]] = []
     specs = _by_parameter(signature, bound, dynamic_shapes)
     for name, value in bound.items():
         shapes[name], found = _open_axes(value, specs.get(name), name)
@@ -253,7 +253,7 @@ def _example(
     return call
 
 
-def _by_parameter(signature: inspect.Signature, bound: Mapping[str, PyTree], shapes: PyTree) -> dict[str, PyTree]:
+def _by_parameter(signature: inspect.Signature, bound: Mapping[str, Any], shapes: Any) -> dict[str, Any]:
     """Return what is said of the sizes of each argument, by the name of the parameter.
 
     Raises:
@@ -281,7 +281,7 @@ def _by_parameter(signature: inspect.Signature, bound: Mapping[str, PyTree], sha
     return by_name
 
 
-def _open_axes(value: PyTree, spec: PyTree, where: str) -> tuple[PyTree, list[dict[int, PyTree]]]:
+def _open_axes(value: Any, spec: Any, where: str) -> tuple[Any, list[dict[int, Any]]]:
     """Return the open sizes of an argument as `torch.export` takes them, and the open axes of each of its leaves.
 
     Raises:
@@ -379,7 +379,7 @@ def _traced(call: _ModuleCall) -> torch.export.ExportedProgram:
         )
 
 
-def _mapped(function: PythonFunction, shapes: PyTree) -> PyTree:
+def _mapped(function: PythonFunction, shapes: object) -> Any:
     """Apply a function to the sizes in what `torch.export` takes as shapes."""
     if isinstance(shapes, Mapping):
         return {key: _mapped(function, part) for key, part in shapes.items()}
@@ -416,7 +416,7 @@ def _rename_sizes(model: ir.Model, call: _ModuleCall) -> None:
             )  # fmt: skip
 
 
-def _output_names(outputs: PyTree) -> list[str] | None:
+def _output_names(outputs: object) -> list[str] | None:
     """Return the names of the outputs, if each tensor is an entry of a mapping."""
     if not isinstance(outputs, Mapping):
         return None

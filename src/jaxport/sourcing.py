@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jaxport.errors import InvalidArgument
 from jaxport.export.api import to_onnx
 from jaxport.importer.loading.load import is_source
 from jaxport.importer.names import Classes, Folder, Framework
 from jaxport.importer.program import Program, from_onnx
-from jaxport.jaxprs import PyTree
 
 if TYPE_CHECKING:
     from jaxport.codegen.printing import AnySource, CrateSource, ModuleSource, Source
@@ -21,75 +20,75 @@ __all__ = ["to_source"]
 
 @overload
 def to_source(
-    model: PyTree,
-    inputs: PyTree,
+    model: object,
+    inputs: object,
     folder: Folder = None,
     /,
     *,
     framework: Classes = "nnx",
     strict: bool = False,
-    **options: PyTree,
+    **options: Any,
 ) -> ModuleSource: ...
 @overload
 def to_source(
-    model: PyTree,
+    model: object,
     folder: Folder = None,
     *,
-    inputs: PyTree = None,
+    inputs: object = None,
     framework: Classes = "nnx",
     strict: bool = False,
-    **options: PyTree,
+    **options: Any,
 ) -> ModuleSource: ...
 @overload
 def to_source(
-    model: PyTree,
-    inputs: PyTree,
+    model: object,
+    inputs: object,
     folder: Folder = None,
     /,
     *,
     framework: Literal["jax"],
     strict: bool = False,
-    **options: PyTree,
+    **options: Any,
 ) -> Source: ...
 @overload
 def to_source(
-    model: PyTree,
+    model: object,
     folder: Folder = None,
     *,
-    inputs: PyTree = None,
+    inputs: object = None,
     framework: Literal["jax"],
     strict: bool = False,
-    **options: PyTree,
+    **options: Any,
 ) -> Source: ...
 @overload
 def to_source(
-    model: PyTree,
-    inputs: PyTree,
+    model: object,
+    inputs: object,
     folder: Folder = None,
     /,
     *,
     framework: Literal["burn"],
     strict: bool = False,
-    **options: PyTree,
+    **options: Any,
 ) -> CrateSource: ...
 @overload
 def to_source(
-    model: PyTree,
+    model: object,
     folder: Folder = None,
     *,
-    inputs: PyTree = None,
+    inputs: object = None,
     framework: Literal["burn"],
     strict: bool = False,
-    **options: PyTree,
+    **options: Any,
 ) -> CrateSource: ...
 def to_source(
-    model: PyTree,
-    *places: PyTree,
+    model: Any,
+    *places: Any,
     folder: Folder = None,
-    inputs: PyTree = None,
+    inputs: Any = None,
     framework: Framework = "nnx",
     strict: bool = False,
-    **options: PyTree,
+    **options: Any,
 ) -> AnySource:
     """Print a model as source and a weights file, which need only the framework and safetensors.
 

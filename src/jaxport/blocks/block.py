@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Parameters, PyTree
+from jaxport.jaxprs import Parameters
 
 __all__ = ["Block", "FrozenMapping", "block_p", "freeze"]
 
@@ -29,10 +29,10 @@ class FrozenMapping(Mapping[Any, Any]):
 
     __slots__ = ("_items",)
 
-    def __init__(self, items: Mapping | None = None, /, **more: PyTree):
+    def __init__(self, items: Mapping | None = None, /, **more: object):
         self._items = dict(items or {}, **more)
 
-    def __getitem__(self, key: Any) -> PyTree:
+    def __getitem__(self, key: Any) -> Any:
         return self._items[key]
 
     def __iter__(self) -> Iterator:
@@ -63,7 +63,7 @@ class FrozenMapping(Mapping[Any, Any]):
         return FrozenMapping, (self._items,)
 
 
-def freeze(value: PyTree) -> PyTree:
+def freeze(value: object) -> Any:
     """Return `value` with its lists, dicts and sets, also nested ones, replaced by immutable ones.
 
     >>> freeze({"axes": [0, 1]})

@@ -6,11 +6,12 @@ JAX keeps such an array where it was first used: as a const of the outermost jax
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Array, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var, nameless
+from jaxport.jaxprs import Array, ClosedJaxpr, Jaxpr, JaxprEqn, Var, nameless
 from jaxport.jaxprs.body_inputs import Widening, takes_inputs, takes_outputs, widened
 from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.rewrite import with_values
@@ -82,7 +83,7 @@ class _Hoisting:
             return equation
         lifted: list[tuple[Jaxpr, list[Array]]] = []
 
-        def lift(body: PyTree) -> PyTree:
+        def lift(body: Any) -> Any:
             closed = isinstance(body, ClosedJaxpr)
             lifted.append(self.lifted(body.jaxpr, body.consts) if closed else self.lifted(body, ()))
             return jaxprs.closed(lifted[-1][0], ()) if closed else lifted[-1][0]

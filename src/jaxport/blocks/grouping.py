@@ -10,13 +10,13 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.callables.places import Places, joined
 from jaxport.blocks.labels import Flow, Label, Labels, labels_of
 from jaxport.blocks.marking.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
-from jaxport.jaxprs import PyTree
 from jaxport.jaxprs.rewrite import with_operands
 from jaxport.jaxprs.walk import bodies, equations_within, replace_bodies
 
@@ -165,7 +165,7 @@ class _Body:
         if isinstance(new, jaxprs.Var):
             self.last_use[new] = max(self.last_use.get(new, -1), self.last_use.get(old, -1))
 
-    def params(self, equation: jaxprs.JaxprEqn, labels: Labels) -> dict[str, PyTree]:
+    def params(self, equation: jaxprs.JaxprEqn, labels: Labels) -> dict[str, Any]:
         """Return the params of an equation with the bodies in them grouped."""
         inner = bodies(equation.params)
         if not any(map(self.grouping.is_marked, inner)):

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxport import jaxprs
-from jaxport.jaxprs import PyTree
 from jaxport.jaxprs.walk import bodies, interpret
 
 __all__ = ["Flow", "Label"]
@@ -46,7 +45,7 @@ class Label:
         """Whether the value is the leaf or, inside a scan, its slice."""
         return all(step == _SLICE for step in self.steps)
 
-    def then(self, step: PyTree) -> Label:
+    def then(self, step: object) -> Label:
         """Return the label after one more step."""
         if step == _DERIVED or _DERIVED in self.steps:
             return Label(self.root, (_DERIVED,))

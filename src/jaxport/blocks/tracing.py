@@ -22,7 +22,7 @@ from jaxport.blocks.marking.recorder import Boundary, Operators
 from jaxport.blocks.marking.targets import bound_again, with_markers
 from jaxport.blocks.marking.window import activation, current_recorder
 from jaxport.errors import InvalidArgument, StateChanged
-from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, TreeDef, source_info_util
+from jaxport.jaxprs import Array, Parameters, PythonFunction, TreeDef, source_info_util
 from jaxport.jaxprs.dataflow import used_variables
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 from jaxport.jaxprs.meshes import is_on_mesh, of_no_mesh, without_explicit_axes, without_meshes
@@ -46,7 +46,7 @@ class TracedWeight:
     """
 
     path: str
-    value: PyTree
+    value: Any
     trainable: bool = True
     anonymous: bool = False
     owned: bool = True
@@ -82,13 +82,13 @@ class Traced:
     input_paths: tuple[str, ...]
     output_paths: tuple[str, ...]
     state_outputs: tuple[str, ...]
-    static_inputs: Mapping[int, PyTree]
-    static_outputs: Mapping[int, PyTree]
+    static_inputs: Mapping[int, Any]
+    static_outputs: Mapping[int, Any]
 
 
 def trace(
     fn: Callable,
-    args: Sequence[PyTree] = (),
+    args: Sequence[object] = (),
     kwargs: Parameters | None = None,
     *,
     state: State = "refuse",
@@ -162,14 +162,14 @@ class _Trace:
         self.static_inputs = {index: leaf for index, leaf in enumerate(leaves) if index not in self.inputs}
 
     def traced(self) -> Traced:
-        known: list[PyTree] = []
+        known: list[Any] = []
         while True:
             try:
                 return self.attempt(known)
             except MetLate as met:  # each time with one more known model
                 known.append(met.model)
 
-    def attempt(self, known: Sequence[PyTree]) -> Traced:
+    def attempt(self, known: Sequence[object]) -> Traced:
         window = activation(self.functions, frameworks=self.frameworks, operators=self.operators)
         with restored(self.fn), window as recorder:
             self.target = recorder.selected(self.fn)
@@ -241,7 +241,7 @@ class _Trace:
         named = self.models.named(constants, set(self.input_paths))
         return [TracedWeight(leaf.path, leaf.value, leaf.trainable, leaf.anonymous, leaf.owned) for leaf in named]
 
-    def finished(self, jaxpr: jaxprs.Jaxpr, sources: Sequence[PyTree], weights: Sequence[TracedWeight]) -> Traced:
+    def finished(self, jaxpr: jaxprs.Jaxpr, sources: Sequence[object], weights: Sequence[TracedWeight]) -> Traced:
         """Return the result, with state treated as requested, and without unused weights.
 
         `sources` has the path of the leaf for each output that is one.

@@ -30,7 +30,7 @@ from jaxport.errors import InvalidArgument, VerificationFailed
 if TYPE_CHECKING:
     from jaxport.export.delivery.targets import TargetName
     from jaxport.export.exported import Exported
-    from jaxport.jaxprs import Parameters, PythonFunction, PyTree
+    from jaxport.jaxprs import Parameters, PythonFunction
     from jaxport.verify import Report
 
 __all__ = ["app", "options_of"]
@@ -358,7 +358,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def exported_like(path: Path, function: PythonFunction, inputs: list[PyTree], signature: Parameters) -> Exported:
+def exported_like(path: Path, function: PythonFunction, inputs: list[object], signature: Parameters) -> Exported:
     """Export a callable as a file was exported: for its target, and in its precision."""
     import jaxport
 

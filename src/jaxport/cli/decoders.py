@@ -14,7 +14,6 @@ from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
-    from jaxport.jaxprs import PyTree
 
 __all__ = ["DecoderOption", "parse_decoder"]
 
@@ -39,7 +38,7 @@ class DecoderOption:
     encoder: str | None = None
 
     @property
-    def inputs(self) -> list[PyTree]:
+    def inputs(self) -> list[Any]:
         """The specifications of the inputs."""
         import jaxport
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -11,7 +11,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.export.signature.specs import BATCH
 
 if TYPE_CHECKING:
-    from jaxport.jaxprs import PythonFunction, PyTree
+    from jaxport.jaxprs import PythonFunction
 
 __all__ = ["declared_inputs", "inputs_of_file"]
 
@@ -19,7 +19,7 @@ _ATTRIBUTES = ("inputs", "input_specs", "example_inputs")
 """Where models declare their inputs: Keras's tensors, or `jax.ShapeDtypeStruct`s and arrays of one's own."""
 
 
-def declared_inputs(target: PythonFunction) -> list[PyTree] | None:
+def declared_inputs(target: PythonFunction) -> list[Any] | None:
     """Return the inputs that a model declares, as `jaxport.to_onnx` takes them; None if it declares none.
 
     >>> def scaled(x):
@@ -39,7 +39,7 @@ def declared_inputs(target: PythonFunction) -> list[PyTree] | None:
     return None
 
 
-def _spec(leaf: PyTree) -> PyTree:
+def _spec(leaf: Any) -> Any:
     """Return a specification; sizes that are open (None) are the batch in front, and names of their own elsewhere."""
     name = "".join(character if character.isalnum() else "_" for character in getattr(leaf, "name", "") or "dim")
     sizes = tuple(
@@ -48,7 +48,7 @@ def _spec(leaf: PyTree) -> PyTree:
     return jax.ShapeDtypeStruct(sizes, leaf.dtype)
 
 
-def inputs_of_file(path: Path) -> list[PyTree]:
+def inputs_of_file(path: Path) -> list[Any]:
     """Return the inputs that an ONNX file declares, in its order.
 
     Raises:

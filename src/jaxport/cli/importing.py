@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import jax
 
     from jaxport.importer.program import Program
-    from jaxport.jaxprs import Parameters, PythonFunction, PyTree
+    from jaxport.jaxprs import Parameters, PythonFunction
 
 __all__ = ["import_model", "parse_shapes", "parse_values", "run_model"]
 
@@ -398,7 +398,7 @@ def _array(path: str) -> np.ndarray:
         raise InvalidArgument(f"`{path}` cannot be read", where="`--value`", why=str(error)) from error
 
 
-def _literal(text: str, value: str) -> PyTree:
+def _literal(text: str, value: str) -> Any:
     try:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError) as error:
@@ -410,7 +410,7 @@ def _literal(text: str, value: str) -> PyTree:
         ) from error
 
 
-def _timed(call: PythonFunction) -> tuple[PyTree, float]:
+def _timed(call: PythonFunction) -> tuple[Any, float]:
     start = time.perf_counter()
     result = call()
     return result, time.perf_counter() - start

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from jax.core import AbstractValue
 
-    from jaxport.jaxprs import PythonFunction, PyTree
+    from jaxport.jaxprs import PythonFunction
     from jaxport.mox import Mox
     from jaxport.mox.programs.tree import Node
 
@@ -85,7 +85,7 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
         return jaxport.make_mox(function)(*read.args)
 
 
-def _of_file(model: str, args: Sequence[PyTree]) -> Mox:
+def _of_file(model: str, args: Sequence[object]) -> Mox:
     """Return the Mox of an ONNX file; what its open sizes have to be is told."""
     import jaxport
     from jaxport.importer.traced.assumptions import Assumptions, with_assumptions

@@ -19,7 +19,7 @@ from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.files import publish
 
 if TYPE_CHECKING:
-    from jaxport.jaxprs import Parameters, PythonFunction, PyTree
+    from jaxport.jaxprs import Parameters, PythonFunction
 
 __all__ = ["ExportReport", "reporting"]
 
@@ -45,7 +45,7 @@ class ExportReport:
 
 @contextmanager
 def reporting(
-    file: Path | None, name: str, function: PythonFunction, inputs: Sequence[PyTree], keywords: Parameters
+    file: Path | None, name: str, function: PythonFunction, inputs: Sequence[object], keywords: Parameters
 ) -> Iterator[ExportReport]:
     """Write a report of what happens inside the context, whether it succeeds or raises.
 
@@ -80,7 +80,7 @@ def _written(path: Path, text: str) -> None:
 def _text(
     name: str,
     function: PythonFunction,
-    inputs: Sequence[PyTree],
+    inputs: Sequence[object],
     keywords: Parameters,
     report: ExportReport,
     failure: Exception | None,
@@ -125,7 +125,7 @@ def _source(function: PythonFunction) -> str:
         return repr(function)
 
 
-def _program(function: PythonFunction, inputs: Sequence[PyTree], keywords: Parameters) -> str:
+def _program(function: PythonFunction, inputs: Sequence[object], keywords: Parameters) -> str:
     """Return the program as a tree, or why it cannot be traced."""
     import jaxport
     from jaxport.export.failures import explaining

@@ -26,7 +26,6 @@ from jaxport.errors import InvalidArgument, given_twice
 
 if TYPE_CHECKING:
     from jaxport.export.precision_names import Named
-    from jaxport.jaxprs import PyTree
 
 __all__ = [
     "InputSpec",
@@ -270,7 +269,7 @@ def input_names(positional: Iterable[InputSpec], keywords: Iterable[str]) -> lis
     return [*names, *sorted(keywords)] if names else None
 
 
-def _literal(text: str) -> PyTree:
+def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

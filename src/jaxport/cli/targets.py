@@ -20,7 +20,7 @@ from jaxport.errors import InvalidArgument, JaxportError
 if TYPE_CHECKING:
     from jaxport.importer.program import Program
     from jaxport.importer.tensors.ties import Ties
-    from jaxport.jaxprs import Parameters, PythonFunction, PyTree
+    from jaxport.jaxprs import Parameters, PythonFunction
 
 __all__ = ["load_target", "torch_program"]
 
@@ -78,7 +78,7 @@ def load_target(text: str) -> PythonFunction:
     return target
 
 
-def _made(factory: PythonFunction, text: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _made(factory: PythonFunction, text: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
     """Call a class or a factory, whose errors are the user's."""
     name = getattr(factory, "__name__", text)
     missing = _missing(factory, args, kwargs)
@@ -99,7 +99,7 @@ _EXAMPLES = {"rngs": "nnx.Rngs(0)", "key": "jax.random.key(0)"}
 """What stands for arguments that frameworks name."""
 
 
-def _missing(factory: PythonFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+def _missing(factory: PythonFunction, args: Sequence[object], kwargs: Mapping[str, object]) -> list[str]:
     """Return the parameters without a default that have no argument; none if a call has others that do not fit."""
     try:
         # The metaclasses of frameworks hide the parameters of a class.
@@ -247,7 +247,7 @@ def torch_program(
     for given in specs.parse_sizes(sizes) or ():
         example |= given
     args, shapes, kwargs = [], [], {name: _tensor(np.asarray(value)) for name, value in values.items()}
-    dynamic: dict[str, PyTree] = {}
+    dynamic: dict[str, Any] = {}
     for spec in parsed:
         tensor = _example(spec.dtype, [example[dim] if isinstance(dim, str) else dim or 1 for dim in spec.dims])
         if spec.name is None:
@@ -265,14 +265,14 @@ def torch_program(
     )
 
 
-def _example(dtype: str | None, sizes: Sequence[int]) -> PyTree:
+def _example(dtype: str | None, sizes: Sequence[int]) -> Any:
     """Return an example tensor: normal floats; ones, which are valid as indices and as masks."""
     kind = np.dtype(dtype or "float32")
     numbers = np.random.default_rng(0)
     return _tensor((numbers.standard_normal(sizes) if kind.kind == "f" else np.ones(sizes)).astype(kind))
 
 
-def _tensor(array: np.ndarray) -> PyTree:
+def _tensor(array: np.ndarray) -> Any:
     from jaxport.pytorch import tensor_of
 
     return tensor_of(array)

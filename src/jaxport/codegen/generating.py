@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
 _PAST = re.compile(r"past_key_values\.(\d+\.(?:key|value))")
@@ -47,7 +47,7 @@ class Decoding:
 
 
 def decoding(
-    inputs: Mapping[str, RuntimeValue], outputs: Sequence[str], declared: Mapping[str, ir.Shape | None]
+    inputs: Mapping[str, Any], outputs: Sequence[str], declared: Mapping[str, ir.Shape | None]
 ) -> Decoding | None:
     """Return what a decoder's step takes; None for any other model.
 
@@ -75,7 +75,7 @@ def decoding(
 
 
 def generation(
-    inputs: Mapping[str, RuntimeValue], outputs: Sequence[str], declared: Mapping[str, ir.Shape | None]
+    inputs: Mapping[str, object], outputs: Sequence[str], declared: Mapping[str, ir.Shape | None]
 ) -> list[str]:
     """Return the lines of an example that generates tokens with a decoder and its cache; none for any other model.
 
@@ -110,7 +110,7 @@ def generation(
     ]
 
 
-def _is_cache(tree: RuntimeValue) -> bool:
+def _is_cache(tree: object) -> bool:
     """Whether an input is the cache of a layer, for one sequence at least."""
     if not isinstance(tree, Variable) or len(tree.shape) != 4:
         return False

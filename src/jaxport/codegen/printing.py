@@ -23,7 +23,7 @@ from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import Framework
 from jaxport.importer.traced.read_sizes import elements_for
 from jaxport.importer.traced.recorded_program import record
-from jaxport.importer.values.host import NeedsWideTypes, RuntimeValue
+from jaxport.importer.values.host import NeedsWideTypes
 from jaxport.importer.variants import in_model_order, with_all_weights
 from jaxport.phases import phase
 
@@ -43,7 +43,7 @@ DRAWN = "random values are drawn by Burn, others than JAX's, so that no test com
 
 def printed(
     program: ImportedProgram,
-    inputs: Mapping[str, RuntimeValue] | None,
+    inputs: Mapping[str, object] | None,
     framework: Framework,
     sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None = None,
     *,
@@ -79,7 +79,7 @@ def printed(
 
 def _printed(
     program: ImportedProgram,
-    inputs: Mapping[str, RuntimeValue] | None,
+    inputs: Mapping[str, object] | None,
     framework: Framework,
     sample: Callable[[Collection[str], Mapping[str, np.ndarray]], Sample | None] | None,
     strict: bool,

@@ -23,7 +23,7 @@ from jaxport.codegen.writing.literals import attribute, call, name, storable
 from jaxport.codegen.writing.shared_functions import outlined
 from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import identifier, unique
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["PythonClasses"]
@@ -93,7 +93,7 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
         body: list[ast.stmt],
-        result: RuntimeValue,
+        result: object,
         is_root: bool,  # noqa: ARG002  the model itself checks its inputs in some
     ) -> ast.stmt:
         """Return the method that computes a module."""
@@ -197,7 +197,7 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
 
 
 def _method(
-    arguments: Mapping[Variable, str], sizes: Sequence[str], body: list[ast.stmt], result: RuntimeValue
+    arguments: Mapping[Variable, str], sizes: Sequence[str], body: list[ast.stmt], result: object
 ) -> ast.FunctionDef:
     returned = ast.parse("tuple[Array, ...]" if isinstance(result, tuple) else "Array", mode="eval").body
     parameters = ast.arguments(

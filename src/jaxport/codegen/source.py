@@ -24,7 +24,7 @@ from jaxport.files import checked_path, new_folder, publish
 from jaxport.importer.names import unique_identifiers
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.dtypes import STRING
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.namespaces import HELPERS
 from jaxport.importer.values.recording import Variable
 
@@ -203,7 +203,7 @@ def _imports(body: str) -> str:
     return "\n".join(lines)
 
 
-def bind_argument(printer: Printer, tree: RuntimeValue, expression: ast.expr) -> None:
+def bind_argument(printer: Printer, tree: object, expression: ast.expr) -> None:
     if isinstance(tree, Variable):
         printer.expressions[tree] = expression
     elif isinstance(tree, list | tuple):
@@ -211,7 +211,7 @@ def bind_argument(printer: Printer, tree: RuntimeValue, expression: ast.expr) ->
             bind_argument(printer, part, ast.Subscript(expression, ast.Constant(index), ast.Load()))
 
 
-def _annotation(tree: RuntimeValue) -> str:
+def _annotation(tree: object) -> str:
     if isinstance(tree, list):
         return "list[Array]"
     if isinstance(tree, HostValue) and tree.dtype == STRING:
@@ -219,7 +219,7 @@ def _annotation(tree: RuntimeValue) -> str:
     return "Array" if tree is not None else "None"
 
 
-def _typed(tree: RuntimeValue) -> str:
+def _typed(tree: object) -> str:
     if isinstance(tree, Variable | HostValue):
         sizes = ", ".join(ast.unparse(dim_expression(size)) for size in tree.shape)
         return f"{'strings' if tree.dtype == STRING else tree.dtype}[{sizes}]"

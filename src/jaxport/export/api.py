@@ -54,7 +54,7 @@ from jaxport.export.walk import plugins
 from jaxport.export.walk.functions import FunctionBuilder, Functions, IsWhole, Selector, selector
 from jaxport.export.walk.walker import Walker
 from jaxport.graph.editing import Held
-from jaxport.jaxprs import Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Parameters, PythonFunction
 from jaxport.onnx_facts import releases
 from jaxport.phases import phase
 
@@ -63,7 +63,7 @@ from jaxport.phases import phase
 @collecting.paused()
 def to_onnx(
     fn: PythonFunction,
-    inputs: Sequence[PyTree] = (),
+    inputs: Sequence[object] = (),
     *,
     input_params: Parameters | None = None,
     static_params: Parameters | None = None,
@@ -75,7 +75,7 @@ def to_onnx(
     opset: int | None = None,
     target: TargetName | Target = "onnx",
     precision: Named | Mapping[str, Chosen] | None = None,
-    calibration: Calibration | Iterable[PyTree] | None = None,
+    calibration: Calibration | Iterable[object] | None = None,
     io: Border | None = None,
     fold: Fold = "constants",
     weights: Weights = "constants",
@@ -91,7 +91,7 @@ def to_onnx(
 ) -> Exported:
     """Export a JAX callable to ONNX.
 
-    The types of the signature: `PyTree` is anything that JAX takes or returns (arrays in tuples, lists, dicts, modules);
+    The types of the signature: an `object` is anything that JAX takes (arrays in tuples, lists, dicts, modules);
     `Parameters` a mapping from names to values; `PythonFunction` any callable; `Named` the name of a precision, a
     `jaxport.Int4` or a `jaxport.Int8`; `Chosen` one of these or "float32"; `Weights` and `Functions` what `weights` and
     `functions` below describe; `Rule` a rule and `Pass` a function of an `onnx_ir.Model` that changes it in place.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from jaxport.export.requirements import Requirements
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port
 from jaxport.export.walk import functions
-from jaxport.jaxprs import Parameters, PyTree, dims
+from jaxport.jaxprs import Parameters, dims
 from jaxport.printable import printable
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Exported(ExportedModel):
         specs.sizes_of({port.name: port.model_shape for port in ports}, arrays)
         return self.session.run({**self.defaults, **arrays})
 
-    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Run the model with the signature, the layout and the pytrees of the JAX function.
 
         Returns NumPy arrays in the pytree of the function's result; with `state="outputs"`, a pair of this result and a
@@ -182,7 +182,7 @@ class Exported(ExportedModel):
         """
         return self.unflatten(self.session.run({**self.defaults, **self.flatten(args, kwargs)}))
 
-    def flatten(self, args: Sequence[PyTree], kwargs: Parameters) -> dict[str, np.ndarray]:
+    def flatten(self, args: Sequence[object], kwargs: Parameters) -> dict[str, np.ndarray]:
         """Return the arguments of the JAX function as inputs of the model, by name.
 
         Raises:
@@ -212,7 +212,7 @@ class Exported(ExportedModel):
         specs.sizes_of({port.name: port.shape for port in self._ports}, named)
         return {port.name: port.to_model(leaf, self.x64) for port, leaf in zip(self._ports, arrays, strict=True)}
 
-    def unflatten(self, results: Sequence[np.ndarray]) -> PyTree:
+    def unflatten(self, results: Sequence[np.ndarray]) -> Any:
         """Return outputs of the model as the JAX function returns them, with the new state if it is among the outputs."""
         traced = self.traced
         values = [port.to_jax(result) for port, result in zip(self.outputs, results, strict=True)]
@@ -229,7 +229,7 @@ class Exported(ExportedModel):
 
     def verify(
         self,
-        inputs: PyTree = None,
+        inputs: Any = None,
         *,
         check: bool = True,
         sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,

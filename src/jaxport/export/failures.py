@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 
@@ -21,7 +22,7 @@ from jaxport.errors import ExportError, JaxportError
 from jaxport.export.flags.tracing_flags import input_paths, with_flags
 from jaxport.export.signature.specs import Inputs
 from jaxport.export.walk import sources
-from jaxport.jaxprs import PythonFunction, PyTree, dims
+from jaxport.jaxprs import PythonFunction, dims
 
 #: The sizes tried in place of symbols: most functions accept them, and they differ from one another.
 _BASES = (8, 16, 64, 3)
@@ -87,7 +88,7 @@ def place_of(error: BaseException) -> str:
     return ", ".join(text for text in (sources.raised_at(error), module) if text)
 
 
-def _shown(leaf: PyTree) -> str:
+def _shown(leaf: Any) -> str:
     if not hasattr(leaf, "shape"):
         return repr(leaf)
     return f"{getattr(leaf.dtype, 'name', leaf.dtype)}[{', '.join(map(str, leaf.shape))}]"
@@ -239,7 +240,7 @@ class _Trial:
             return False
         return True
 
-    def _replaced(self, leaf: PyTree, replacement: Mapping[str, str]) -> PyTree:
+    def _replaced(self, leaf: Any, replacement: Mapping[str, str]) -> Any:
         if not hasattr(leaf, "shape") or dims.all_static(leaf.shape):
             return leaf
         return jax.ShapeDtypeStruct(tuple(_substituted(dim, replacement) for dim in leaf.shape), leaf.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ from jaxport.export.passes.tidy import tidy
 from jaxport.export.rules import RULES
 from jaxport.export.walk.walker import Walker
 from jaxport.graph.identities import identities
-from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.jaxprs import Array, PythonFunction
 
 
 def function_graph(function: PythonFunction, names: Sequence[str], dtype: np.dtype, opset: int) -> ir.Graph:
@@ -35,7 +36,7 @@ def function_graph(function: PythonFunction, names: Sequence[str], dtype: np.dty
     x = op.scope.add_input(Value(dtype, (2, 3), name="x"))
     numbers = [op.scope.add_input(Value(dtype, (), name=name)) for name in names]
 
-    def positional(x: Array, *numbers: Array) -> PyTree:
+    def positional(x: Array, *numbers: Array) -> Any:
         return function(x, **dict(zip(names, numbers, strict=True)))
 
     with jax.enable_x64(dtype == np.float64):

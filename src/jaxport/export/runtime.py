@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Mapping
 from itertools import compress
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +19,7 @@ from jaxport.export.emit import opsets
 from jaxport.export.generation import buffers
 from jaxport.export.requirements import SLOW_ON_CPUS
 from jaxport.graph.editing import unpacked
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array
 from jaxport.onnx_facts import QUANTIZING
 
 _IN_MEMORY = "weights of this process"
@@ -137,7 +138,7 @@ class Session:
         except _failures() as error:
             raise RunError("ONNX Runtime cannot run the model", where=_given(arrays), why=_message(error)) from error
 
-    def _run(self, values: PyTree) -> list[np.ndarray]:
+    def _run(self, values: Any) -> list[np.ndarray]:
         """Run with one buffer for each static cache, as the past and the present: a copy of the input."""
         if not self._shared:
             return [_array(result) for result in self._session.run_with_ort_values(self.output_names, values)]
@@ -156,7 +157,7 @@ class Session:
         results = dict(zip(self.output_names, binding.get_outputs(), strict=True))
         return [copies[name] if name in copies else _array(result) for name, result in results.items()]
 
-    def _in_memory(self, model: ir.Model, options: PyTree) -> bytes:
+    def _in_memory(self, model: ir.Model, options: Any) -> bytes:
         """Return the model as bytes that refer to weights, which `options` take from the model's arrays."""
         parts = saving.frame(model)
         values = model.graph.initializers
@@ -176,7 +177,7 @@ class Session:
         options.add_external_initializers([name for name, _ in referred], self._weights)
         return parts.proto.SerializeToString()
 
-    def _ort_value(self, array: np.ndarray) -> PyTree:
+    def _ort_value(self, array: np.ndarray) -> Any:
         """Return an array as the runtime takes it, without a copy if it is in row-major order."""
         array = np.ascontiguousarray(array).reshape(array.shape)  # the former makes a scalar a vector
         make = self._runtime.OrtValue
@@ -190,7 +191,7 @@ class Session:
         return value
 
 
-def _array(value: PyTree) -> np.ndarray:
+def _array(value: Any) -> np.ndarray:
     """Return a result as an array of any dtype; the runtime's binding only supports those of NumPy."""
     dtype, shape = ir.DataType(value.element_type()), tuple(value.shape())
     if dtype.numpy().isbuiltin == 1:
@@ -202,7 +203,7 @@ def _array(value: PyTree) -> np.ndarray:
     return data.view(dtype.numpy()).reshape(shape)
 
 
-def _onnxruntime() -> PyTree:
+def _onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:

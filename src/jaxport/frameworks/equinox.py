@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from typing import Any
 
 import equinox
 import jax
@@ -14,7 +15,7 @@ from jax.export import is_symbolic_dim
 from jaxport.blocks.callables.framework import Framework, Leaf, static_items
 from jaxport.blocks.callables.values import is_array
 from jaxport.blocks.marking.targets import subclasses
-from jaxport.jaxprs import Module, PythonFunction, PyTree
+from jaxport.jaxprs import Module, PythonFunction
 from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["framework"]
@@ -44,7 +45,7 @@ class Equinox(Framework[equinox.Module]):
 
     def submodules(self, module: equinox.Module) -> Iterator[tuple[str, Module]]:
         """Yield the module and those below it, parents first."""
-        seen: IdentitySet[PyTree] = IdentitySet()
+        seen: IdentitySet[Any] = IdentitySet()
         waiting = [("", module)]
         while waiting:
             path, node = waiting.pop()
@@ -75,14 +76,14 @@ class Equinox(Framework[equinox.Module]):
         """Yield the rotary embedding, which looks its table up by the length of the sequence."""
         yield equinox.nn.RotaryPositionalEmbedding, "__call__", _rotary_embedding
 
-    def with_part(self, model: Module, old: Module, part: Module) -> PyTree | None:
+    def with_part(self, model: Module, old: Module, part: Module) -> Any | None:
         """The model with another module in the place of each occurrence of the old one."""
         if not self.is_module(old) or not isinstance(part, equinox.Module):
             return None
         is_old = lambda node: node is old
         return jax.tree.map(lambda node: part if node is old else node, model, is_leaf=is_old)
 
-    def config(self, module: equinox.Module) -> dict[str, PyTree]:
+    def config(self, module: equinox.Module) -> dict[str, Any]:
         """Return the fields that hold no arrays or modules."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items(values, lambda item: isinstance(item, equinox.Module))
@@ -90,7 +91,7 @@ class Equinox(Framework[equinox.Module]):
 
 def _rotary_embedding(original: PythonFunction) -> PythonFunction:
     @functools.wraps(original)
-    def call(self: PyTree, x: jax.Array, *, key: PyTree = None) -> jax.Array:
+    def call(self: Any, x: jax.Array, *, key: Any = None) -> jax.Array:
         if not is_symbolic_dim(x.shape[0]):
             return original(self, x, key=key)
         if x.shape[-1] != self.embedding_size:

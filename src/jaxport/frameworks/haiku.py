@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import haiku  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from haiku._src import base  # pyright: ignore[reportMissingImports]  the runnin
 from jaxport.blocks.callables.framework import CallRecorder, Framework, Leaf, OwnPlace, static_items
 from jaxport.blocks.callables.values import is_array
 from jaxport.blocks.marking.targets import BOUNDARY
-from jaxport.jaxprs import PyTree, source_info_util
+from jaxport.jaxprs import source_info_util
 
 __all__ = ["framework"]
 
@@ -28,10 +29,10 @@ class Haiku(Framework[haiku.Module]):
         """Whether it is an `hk.Module`."""
         return isinstance(value, haiku.Module)
 
-    def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[PyTree]:
+    def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[Any]:
         """Return a context with Haiku's own hook, which is local to the thread."""
 
-        def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> PyTree:
+        def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> Any:
             module, name, current = context.module, context.method_name, recorder()
             defined = getattr(type(module), name, None)
             inner = name.startswith("_") and name != "__call__"
@@ -50,12 +51,12 @@ class Haiku(Framework[haiku.Module]):
 
         return OwnPlace(params, "", _dotted(module.module_name), leaves)
 
-    def parameters(self, module: haiku.Module) -> list[PyTree]:
+    def parameters(self, module: haiku.Module) -> list[Any]:
         """Return the arrays under the name of the module; those of its submodules are found in their own calls."""
         own = base.current_frame().params.get(module.module_name, {})
         return [value for value in own.values() if is_array(value)]
 
-    def config(self, module: haiku.Module) -> dict[str, PyTree]:
+    def config(self, module: haiku.Module) -> dict[str, Any]:
         """Return the public attributes that hold no arrays or modules."""
         return static_items({k: v for k, v in vars(module).items() if k not in _NAMES}, self.is_opaque)
 
@@ -72,7 +73,7 @@ def _dotted(name: str) -> str:
     return ".".join(part for part in name.split("/") if not part.startswith("~"))
 
 
-def _leaves(name: str, tree: PyTree) -> Iterator[Leaf]:
+def _leaves(name: str, tree: Any) -> Iterator[Leaf]:
     for key, value in tree.items():
         if is_array(value):
             yield Leaf(f"{name}.{key}", value, bool(jnp.issubdtype(value.dtype, jnp.inexact)))

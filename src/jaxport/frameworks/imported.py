@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
 import jax.numpy as jnp
 import onnx_ir as ir
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from jaxport.blocks.callables.framework import Framework, Leaf
 from jaxport.importer.modules import NodeModule
 from jaxport.importer.program import Program
-from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Module, Parameters, PythonFunction
 
 __all__ = ["framework"]
 
@@ -38,7 +39,7 @@ class Imported(Framework[Program | NodeModule]):
         params = [Leaf(name, array, jnp.issubdtype(array.dtype, jnp.inexact)) for name, array in module.params.items()]
         return params + [Leaf(v.name or "", array, False) for v, array in module.weights.untrained.items()]
 
-    def config(self, module: Program | NodeModule) -> dict[str, PyTree]:
+    def config(self, module: Program | NodeModule) -> dict[str, Any]:
         """Return nothing: the static fields of a module of a graph are in its nodes."""
         del module
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
+from typing import Any
 
 import keras  # pyright: ignore[reportMissingImports]
 from keras.src.backend.common import global_state  # pyright: ignore[reportMissingImports]  no public name
@@ -14,7 +15,7 @@ from jaxport.blocks.callables.framework import Framework, Leaf, static_items
 from jaxport.blocks.callables.places import joined
 from jaxport.blocks.marking.targets import subclasses
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Module, PyTree
+from jaxport.jaxprs import Module
 from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["framework"]
@@ -25,9 +26,9 @@ class _Scope(keras.StatelessScope):
 
     def __init__(self) -> None:
         super().__init__(collect_losses=True)  # otherwise they are kept in the layers
-        self.assigned: IdentitySet[PyTree] = IdentitySet()
+        self.assigned: IdentitySet[Any] = IdentitySet()
 
-    def add_update(self, update: tuple[PyTree, PyTree]) -> None:
+    def add_update(self, update: tuple[object, object]) -> None:
         self.assigned.add(update[0])
         super().add_update(update)
 
@@ -57,7 +58,7 @@ class Keras(Framework[keras.layers.Layer]):
         yield keras.layers.Layer
         yield from subclasses(keras.layers.Layer)
 
-    def carry(self, before: PyTree, after: PyTree) -> None:
+    def carry(self, before: object, after: object) -> None:
         """Copy the mask that Keras attaches to arrays."""
         mask = get_keras_mask(before)
         if mask is not None:
@@ -86,7 +87,7 @@ class Keras(Framework[keras.layers.Layer]):
 
     def submodules(self, module: keras.layers.Layer) -> Iterator[tuple[str, Module]]:
         """Yield the module and those below it, parents first; a layer's key is its name."""
-        seen: IdentitySet[PyTree] = IdentitySet()
+        seen: IdentitySet[Any] = IdentitySet()
         waiting = [("", module)]
         while waiting:
             path, layer = waiting.pop()
@@ -101,7 +102,7 @@ class Keras(Framework[keras.layers.Layer]):
         variables = [module] if isinstance(module, keras.Variable) else module.variables
         return [_leaf(variable, variable.value) for variable in variables if variable._value is not None]
 
-    def config(self, module: keras.layers.Layer) -> dict[str, PyTree]:
+    def config(self, module: keras.layers.Layer) -> dict[str, Any]:
         """Return the public attributes that describe the layer itself: numbers, names, functions."""
         plain = {k: v for k, v in vars(module).items() if isinstance(v, _PLAIN) and k not in _OF_EVERY_LAYER}
         return static_items(plain, self.is_opaque)
@@ -116,12 +117,12 @@ _OF_EVERY_LAYER = frozenset(
 )
 
 
-def _uninitialized() -> list[PyTree]:
+def _uninitialized() -> list[Any]:
     """Return the variables that wait for the end of the outermost scope."""
     return global_state.get_global_attribute("uninitialized_variables", [], set_to_default=True)
 
 
-def _leaf(variable: PyTree, value: PyTree) -> Leaf:
+def _leaf(variable: Any, value: Any) -> Leaf:
     is_counter = variable.path.rpartition("/")[2] == "seed_generator_state"
     return Leaf(variable.path, value, bool(variable.trainable) and not is_counter, is_counter)
 

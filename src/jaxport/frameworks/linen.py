@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from flax import linen
 from jaxport.blocks.callables.framework import CallRecorder, Framework, Leaf, Lifted, OwnPlace, Snapshot, static_items
 from jaxport.blocks.callables.values import is_array
 from jaxport.blocks.marking.targets import BOUNDARY
-from jaxport.jaxprs import Parameters, PyTree, source_info_util
+from jaxport.jaxprs import Parameters, source_info_util
 
 __all__ = ["framework"]
 
@@ -41,10 +42,10 @@ class Linen(Framework[linen.Module]):
         """Whether it is a module, bound or not, or Linen's own handle on variables."""
         return isinstance(value, linen.Module | linen.module.Variable)
 
-    def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[PyTree]:
+    def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[Any]:
         """Return a context with Linen's own hook, which is local to the thread."""
 
-        def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> PyTree:
+        def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
             module, name = context.module, context.method_name
             current = recorder()
             if current is None:
@@ -75,13 +76,13 @@ class Linen(Framework[linen.Module]):
 
         return OwnPlace(root, ".".join(root.path), ".".join(module.path[len(root.path) :]), leaves)
 
-    def parameters(self, module: linen.Module) -> list[PyTree]:
+    def parameters(self, module: linen.Module) -> list[Any]:
         """Return the arrays of the module's own scope; those of its submodules are found in their own calls."""
         return [value for values in module.variables.values() for value in values.values() if is_array(value)]
 
     def lift(self, module: linen.Module) -> Lifted | None:
         """Lift a bound module: it holds variables, which a call may change."""
-        scope: PyTree = module.scope
+        scope: Any = module.scope
         if scope is None:
             return None
         unbound, variables = module.unbind()
@@ -90,7 +91,7 @@ class Linen(Framework[linen.Module]):
         positions = [index for index, leaf in enumerate(flat) if is_array(leaf)]
         rngs = {name: rng.as_jax_rng() for name, rng in scope.rngs.items()}
 
-        def rebuild(values: Sequence[PyTree]) -> PyTree:
+        def rebuild(values: Sequence[object]) -> Any:
             new = list(flat)
             for index, value in zip(positions, values, strict=True):
                 new[index] = value
@@ -101,7 +102,7 @@ class Linen(Framework[linen.Module]):
 
         return Lifted(leaves, {}, rebuild, snapshot)
 
-    def part(self, value: PyTree, original: linen.Module, copy: linen.Module) -> PyTree | None:
+    def part(self, value: Any, original: linen.Module, copy: linen.Module) -> Any | None:
         """Return a directly called submodule of a bound module, bound to the copy of its variables."""
         assert original.scope is not None
         assert copy.scope is not None
@@ -119,7 +120,7 @@ class Linen(Framework[linen.Module]):
         del module, known
         return False
 
-    def signature(self, fn: PyTree, keywords: Parameters) -> inspect.Signature | None:
+    def signature(self, fn: Any, keywords: Parameters) -> inspect.Signature | None:
         """Return the signature of `apply` with the inputs of the applied method, which it does not name itself."""
         if getattr(fn, "__func__", None) is not linen.Module.apply:
             return None
@@ -134,13 +135,13 @@ class Linen(Framework[linen.Module]):
         # A default before an input without one is dropped: only the names matter.
         return inspect.Signature([p.replace(default=inspect.Parameter.empty) for p in order])
 
-    def config(self, module: linen.Module) -> dict[str, PyTree]:
+    def config(self, module: linen.Module) -> dict[str, Any]:
         """Return the dataclass fields."""
         values = {field.name: getattr(module, field.name, None) for field in fields(module)}
         return static_items({k: v for k, v in values.items() if k not in ("name", "parent")}, self.is_opaque)
 
 
-def _leaves(tree: PyTree) -> Iterator[Leaf]:
+def _leaves(tree: object) -> Iterator[Leaf]:
     for keys, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if is_array(leaf):
             path = jax.tree_util.keystr(keys, simple=True, separator=".")

@@ -6,6 +6,7 @@ import functools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ from jaxport.blocks.callables.naming import dotted
 from jaxport.blocks.callables.places import joined
 from jaxport.blocks.callables.values import children, is_array
 from jaxport.blocks.marking.targets import public_methods, subclasses
-from jaxport.jaxprs import Module, PyTree
+from jaxport.jaxprs import Module
 from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["framework"]
@@ -66,7 +67,7 @@ class Nnx(Framework[nnx.Module]):
         """Return one leaf per array of a Variable, and the arrays that are attributes themselves."""
         return _Visit.of(module).leaves()
 
-    def config(self, module: nnx.Module) -> dict[str, PyTree]:
+    def config(self, module: nnx.Module) -> dict[str, Any]:
         """Return the attributes that hold no arrays, Variables or modules."""
         return static_items(vars(module), self.is_opaque)
 
@@ -78,7 +79,7 @@ class Nnx(Framework[nnx.Module]):
         variables = [(".".join(map(str, path)), node, _kind_of(node)) for path, node in flat]
         leaves = [list(_leaves_of(*variable)) for variable in variables]
 
-        def rebuild(values: Sequence[PyTree]) -> PyTree:
+        def rebuild(values: Sequence[object]) -> Any:
             waiting = iter(values)
             # A Variable may hold a tree of arrays; most hold one, and are recreated from it.
             return nnx.merge(
@@ -104,7 +105,7 @@ class Nnx(Framework[nnx.Module]):
         flat_leaves = tuple(leaf for own in leaves for leaf in own)
         return Lifted(flat_leaves, visit.attributes, rebuild, self._snapshot, restore, visit.objects())
 
-    def nodes(self, module: nnx.Module) -> Iterator[PyTree]:
+    def nodes(self, module: nnx.Module) -> Iterator[Any]:
         """Yield all graph nodes and Variables, each once."""
         return iter(_Visit.of(module).objects())
 
@@ -113,7 +114,7 @@ class Nnx(Framework[nnx.Module]):
         visit = _Visit.of(module)
         return Look(visit.objects(), visit.leaves(), visit.modules())
 
-    def with_part(self, model: nnx.Module, old: Module, part: Module) -> PyTree | None:
+    def with_part(self, model: nnx.Module, old: Module, part: Module) -> Any | None:
         """The model, which is a copy, with a field changed; a module that is shared changes in all of its places."""
         if not isinstance(old, nnx.Module) or not isinstance(part, nnx.Module):
             return None
@@ -128,7 +129,7 @@ class Nnx(Framework[nnx.Module]):
                     changed = True
         return model if changed else None
 
-    def is_outside(self, module: PyTree, known: Sequence[bool]) -> bool:
+    def is_outside(self, module: Any, known: Sequence[bool]) -> bool:
         """NNX only lets objects be changed at the level of the transformation that made them, and so records it.
 
         A Variable of a state that the callable holds is read in place.
@@ -153,7 +154,7 @@ _ACCESS: Mapping[type, Sequence[str]] = {
 }
 
 
-def _whole(variable: PyTree, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+def _whole(variable: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """Turn `variable[...] = value` into an assignment without the scatter that NNX needs for untraced values."""
     old, new = variable.get_raw_value(), args[0] if args else kwargs.get("value")
     what = lambda value: (value.shape, value.dtype) if is_array(value) else None
@@ -182,7 +183,7 @@ class _Kind:
 _kinds: weakref.WeakKeyDictionary[type, _Kind] = weakref.WeakKeyDictionary()
 
 
-def _kind_of(value: PyTree) -> _Kind:
+def _kind_of(value: object) -> _Kind:
     """Return the kind of a value, which depends on its type."""
     known = _kinds.get(type(value))
     if known is None:
@@ -204,16 +205,16 @@ class _Visit:
     the first of its paths in the order of their names. `attributes` are the others, by path.
     """
 
-    nodes: Sequence[tuple[str, PyTree, _Kind]]
-    attributes: Mapping[str, PyTree]
+    nodes: Sequence[tuple[str, Any, _Kind]]
+    attributes: Mapping[str, Any]
 
     @classmethod
     def of(cls, module: Module) -> _Visit:
-        seen: IdentitySet[PyTree] = IdentitySet()
-        nodes: list[tuple[str, PyTree, _Kind]] = []
-        attributes: dict[str, PyTree] = {}
+        seen: IdentitySet[Any] = IdentitySet()
+        nodes: list[tuple[str, Any, _Kind]] = []
+        attributes: dict[str, Any] = {}
         kinds: dict[type, _Kind] = {}  # a local cache of `_kinds`, which is slower
-        waiting: list[tuple[str, PyTree, _Kind]] = [("", module, _kind_of(module))]
+        waiting: list[tuple[str, Any, _Kind]] = [("", module, _kind_of(module))]
         while waiting:
             path, node, kind = entry = waiting.pop()
             if kind.category in ("node", "variable"):
@@ -237,7 +238,7 @@ class _Visit:
             waiting += reversed(below)
         return cls(nodes, attributes)
 
-    def objects(self) -> list[PyTree]:
+    def objects(self) -> list[Any]:
         """Return the graph nodes and Variables."""
         return [node for _, node, kind in self.nodes if kind.category in ("node", "variable")]
 
@@ -250,7 +251,7 @@ class _Visit:
         return [leaf for path, node, kind in self.nodes for leaf in _leaves_of(path, node, kind)]
 
 
-def _children(node: PyTree, kind: _Kind) -> Iterable[tuple[PyTree, PyTree]]:
+def _children(node: Any, kind: _Kind) -> Iterable[tuple[Any, Any]]:
     if kind.category == "node":
         return sorted(vars(node).items())
     if kind.category == "container":
@@ -260,7 +261,7 @@ def _children(node: PyTree, kind: _Kind) -> Iterable[tuple[PyTree, PyTree]]:
     return ()
 
 
-def _leaves_of(path: str, node: PyTree, kind: _Kind) -> Iterable[Leaf]:
+def _leaves_of(path: str, node: Any, kind: _Kind) -> Iterable[Leaf]:
     if kind.category == "array":
         return (Leaf(path, node, trainable=False),) if is_array(node) else ()
     if kind.category != "variable":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import InvalidArgument
-from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, as_array
 from jaxport.importer.values.namespaces import jnp, vmap
+from jaxport.jaxprs import Dim
 
 __all__ = ["Batches"]
 
@@ -79,7 +81,8 @@ class Batches:
           InvalidArgument: inputs have different numbers of rows, or not a multiple of the model's own; or an output has
             no rows.
         """
-        rows = {name: inputs[name].shape[axis] for name, axis in self.axes.items()}
+        arrays = {name: as_array(inputs[name]) for name in self.axes}
+        rows = {name: array.shape[self.axes[name]] for name, array in arrays.items()}
         count = next(iter(rows.values()))
         if any(other != count for other in rows.values()) or count % self.size:
             counts = ", ".join(f"`{name}` {number}" for name, number in rows.items())
@@ -91,9 +94,9 @@ class Batches:
         if count == self.size:
             return evaluate(inputs)
         names = list(self.axes)
-        split = [_in_batches(inputs[name], self.axes[name], count // self.size) for name in names]
+        split = [_in_batches(arrays[name], self.axes[name], count // self.size) for name in names]
 
-        def one(*batch: RuntimeValue) -> tuple[RuntimeValue, ...]:
+        def one(*batch: Tensor) -> tuple[Tensor, ...]:
             return tuple(map(jnp.asarray, evaluate({**inputs, **dict(zip(names, batch, strict=True))})))
 
         axes = tuple(self.outputs.values())
@@ -102,7 +105,7 @@ class Batches:
             self._merged(name, result, axis) for (name, axis), result in zip(self.outputs.items(), results, strict=True)
         )
 
-    def _merged(self, name: str, result: RuntimeValue, axis: int) -> RuntimeValue:
+    def _merged(self, name: str, result: Tensor, axis: int) -> Tensor:
         shape = result.shape
         if len(shape) < axis + 2 or shape[axis + 1] != self.size:
             raise InvalidArgument(
@@ -114,12 +117,12 @@ class Batches:
         return jnp.reshape(result, (*shape[:axis], shape[axis] * self.size, *shape[axis + 2 :]))
 
 
-def _in_batches(x: RuntimeValue, axis: int, count: RuntimeValue) -> RuntimeValue:
+def _in_batches(x: Tensor | HostValue | np.ndarray, axis: int, count: Dim) -> Tensor:
     """Split the axis of the rows of `x` into one of batches and one of rows."""
     return jnp.reshape(x, (*x.shape[:axis], count, x.shape[axis] // count, *x.shape[axis + 1 :]))
 
 
-def _listed(names: Mapping[RuntimeValue, RuntimeValue]) -> str:
+def _listed(names: Iterable[str | None]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 

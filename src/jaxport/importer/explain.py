@@ -89,7 +89,7 @@ class _Seen:
     outputs: Sequence[RuntimeValue]
 
 
-def explain(program: ImportedProgram, inputs: Mapping[str, RuntimeValue] | None = None) -> GraphExplanation:
+def explain(program: ImportedProgram, inputs: Mapping[str, object] | None = None) -> GraphExplanation:
     """Return the graph of a program after each phase of its import.
 
     Args:

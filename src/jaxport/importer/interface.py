@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -16,7 +16,8 @@ import onnx_ir as ir
 from jaxport.importer.modules import NodeModule, NodePlace
 from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.tensors.weights import Weights
-from jaxport.importer.values.host import Key, RuntimeValue
+from jaxport.importer.values.host import Key, RuntimeValue, Tensor
+from jaxport.jaxprs import Array
 
 __all__ = ["ImportedProgram"]
 
@@ -89,12 +90,12 @@ class ImportedProgram(Protocol):
 
     def apply(
         self,
-        params: Mapping[str, RuntimeValue],
+        params: Mapping[str, Array],
         /,
-        *inputs: RuntimeValue,
+        *inputs: object,
         rng: Key | None = None,
-        **named: RuntimeValue,
-    ) -> RuntimeValue:
+        **named: object,
+    ) -> Any:
         """Return the outputs as a caller gets them."""
         ...
 
@@ -103,7 +104,7 @@ class ImportedProgram(Protocol):
         ...
 
     def evaluate(
-        self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None = None
+        self, params: Mapping[str, Array | Tensor], inputs: Mapping[str, object], rng: Key | None = None
     ) -> Sequence[RuntimeValue]:
         """Return the outputs in the evaluator's form."""
         ...

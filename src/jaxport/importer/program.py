@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import namedtuple
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -38,7 +38,8 @@ from jaxport.importer.tensors.roles import Role, static_values
 from jaxport.importer.tensors.ties import Ties, untie
 from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.values.arguments import by_name, checked, external
-from jaxport.importer.values.host import Key, RuntimeValue
+from jaxport.importer.values.host import Key, RuntimeValue, Tensor
+from jaxport.jaxprs import Array
 from jaxport.phases import phase
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ class Program:
 
         with boundary("the program cannot be printed as source", where=f"`{self.name}`"):
 
-            def sample(names: Collection[str], elements: Mapping[str, np.ndarray]) -> RuntimeValue:
+            def sample(names: Collection[str], elements: Mapping[str, np.ndarray]) -> Any:
                 return sample_of(self, names, {**(inputs or {}), **elements})
 
             source = printed(self, inputs, framework, sample, strict=strict)
@@ -262,7 +263,7 @@ class Program:
                 source.save(folder)
             return source
 
-    def explain(self, inputs: Mapping[str, RuntimeValue] | None = None) -> GraphExplanation:
+    def explain(self, inputs: Mapping[str, object] | None = None) -> GraphExplanation:
         """Return the graph after each phase of the import: loaded, resolved, folded, finalized.
 
         Args:
@@ -280,9 +281,7 @@ class Program:
         with boundary("the program cannot be explained", where=f"`{self.name}`"):
             return explain(self, inputs)
 
-    def verify(
-        self, inputs: Sequence[RuntimeValue] | Mapping[str, RuntimeValue] | None = None, **options: Any
-    ) -> Report:
+    def verify(self, inputs: Sequence[object] | Mapping[str, object] | None = None, **options: Any) -> Report:
         """Run the program in JAX and the model in ONNX Runtime on the same inputs, and compare every output.
 
         Args:
@@ -304,7 +303,7 @@ class Program:
 
         return verify_program(self, inputs, **options)
 
-    def save(self, path: str | os.PathLike[str], params: Mapping[str, RuntimeValue] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], params: Mapping[str, Array] | None = None) -> None:
         """Write the model with these parameters as an ONNX file, with its graph unchanged.
 
         Args:
@@ -328,7 +327,7 @@ class Program:
         with boundary("the program cannot be saved", where=f"`{self.name}`"):
             saving.save(self.weights.written(self.model, self.params if params is None else params), path)
 
-    def with_params(self, params: Mapping[str, RuntimeValue] | str | os.PathLike[str]) -> Program:
+    def with_params(self, params: Mapping[str, Array] | str | os.PathLike[str]) -> Program:
         """Return the program with other values of its parameters.
 
         Args:
@@ -392,7 +391,7 @@ class Program:
         """All other initializers, by name: statistics, exponents, scales, masks, integer tables, shapes. They are not trained."""
         return self.weights.constants
 
-    def __call__(self, /, *inputs: RuntimeValue, **named: RuntimeValue) -> RuntimeValue:
+    def __call__(self, /, *inputs: object, **named: Any) -> Any:
         """Return the outputs with the program's own parameters, as `apply(program.params, …)` does."""
         try:
             outputs = self._calls.again((*inputs, *named.values()), named)
@@ -406,12 +405,12 @@ class Program:
 
     def apply(
         self,
-        params: Mapping[str, RuntimeValue],
+        params: Mapping[str, Array],
         /,
-        *inputs: RuntimeValue,
+        *inputs: object,
         rng: Key | None = None,
-        **named: RuntimeValue,
-    ) -> RuntimeValue:
+        **named: object,
+    ) -> Any:
         """Return the outputs of the model.
 
         Args:
@@ -435,11 +434,11 @@ class Program:
 
     def _applied(
         self,
-        params: Mapping[str, RuntimeValue] | None,
-        inputs: Sequence[RuntimeValue],
-        named: Mapping[str, RuntimeValue],
+        params: Mapping[str, Array] | None,
+        inputs: Sequence[object],
+        named: Mapping[str, object],
         rng: Key | None,
-    ) -> RuntimeValue:
+    ) -> Any:
         """Return what `apply` returns, for the program's own parameters if `params` is None."""
         self._warn_of_narrowing()
         if rng is not None and "rng" in self._keywords:
@@ -447,13 +446,14 @@ class Program:
         where = f"`{self.name}`"
         with boundary("the program cannot be called with these inputs", where=where), bounds_are_told(self) as taken:
             given = by_name(self.inputs, self._keywords, inputs, named)
-            taken |= self._taken(given)
+            inputs_taken = self._taken(given)
+            taken |= inputs_taken
             arrays = self.weights.arrays if params is None else dict(params)
-            outputs = self._calls(arrays, taken, rng, given if params is None else None, named)
+            outputs = self._calls(arrays, inputs_taken, rng, given if params is None else None, named)
             return self._packed(*map(external, outputs))
 
     def evaluate(
-        self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None = None
+        self, params: Mapping[str, Array | Tensor], inputs: Mapping[str, object], rng: Key | None = None
     ) -> tuple[RuntimeValue, ...]:
         """Return the outputs in the evaluator's form: host values stay on the host, and uses of recorded inputs are recorded.
 
@@ -461,20 +461,20 @@ class Program:
         """
         return self._run(params, self._taken(inputs), rng)
 
-    def _taken(self, inputs: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
+    def _taken(self, inputs: Mapping[str, object]) -> dict[str, RuntimeValue]:
         """Return the inputs as the evaluator takes them, by name."""
         given = [(value, value.name or "") for value in self.inputs]
         return {n: checked(v, inputs.get(n), v in self._static, self._batches or ()) for v, n in given}
 
     def _run(
-        self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
+        self, params: Mapping[str, Array | Tensor], inputs: Mapping[str, RuntimeValue], rng: Key | None
     ) -> tuple[RuntimeValue, ...]:
         if self._batches is None:
             return self._run_once(params, inputs, rng)
         return self._batches.run(lambda batch: self._run_once(params, batch, rng), inputs)
 
     def _run_once(
-        self, params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
+        self, params: Mapping[str, Array | Tensor], inputs: Mapping[str, RuntimeValue], rng: Key | None
     ) -> tuple[RuntimeValue, ...]:
         values = {value: inputs[value.name or ""] for value in self.inputs}
         values |= self.weights.values_of(params)
@@ -487,7 +487,7 @@ class Program:
             return evaluate(self.body, values, rng)
 
     @cached_property
-    def _packed(self) -> RuntimeValue:
+    def _packed(self) -> Callable[..., Any]:
         """The type of several results; of one, what returns it."""
         names = unique_identifiers(self.output_names, "output")
         return namedtuple("Outputs", names) if len(names) != 1 else lambda output: output

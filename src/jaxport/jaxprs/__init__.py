@@ -19,7 +19,6 @@ from jaxport.jaxprs.aliases import (
     Module,
     Parameters,
     PythonFunction,
-    PyTree,
     Shape,
     TreeDef,
     aval_of,

@@ -27,19 +27,12 @@ __all__ = [
     "Effect",
     "Module",
     "Parameters",
-    "PyTree",
     "PythonFunction",
     "Shape",
     "SymbolicDim",
     "TreeDef",
     "aval_of",
 ]
-
-PyTree = Any
-"""What a user's function takes or returns, or holds: arrays in containers, modules, or objects of any other type.
-
-`Any`, as in Optax: what a call returns needs no cast.
-"""
 
 Module: TypeAlias = object
 """An object of a framework that is called and may hold weights; frameworks share no class for it."""
@@ -77,10 +70,10 @@ class TreeDef(Protocol):
         """Return the structures of the children."""
         ...
 
-    def node_data(self) -> tuple[type, PyTree] | None:
+    def node_data(self) -> tuple[type, Any] | None:
         """Return the class of the container and what it says of itself; None for a leaf."""
         ...
 
-    def unflatten(self, leaves: Iterable[PyTree], /) -> PyTree:
+    def unflatten(self, leaves: Iterable[object], /) -> Any:
         """Return the pytree with these leaves."""
         ...

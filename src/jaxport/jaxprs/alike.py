@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport.jaxprs import aval_of, dims
-from jaxport.jaxprs.aliases import Aval, PyTree
+from jaxport.jaxprs.aliases import Aval
 from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 #: Calls with custom derivatives: only their bodies matter.
@@ -48,7 +49,7 @@ def same_computation(one: JaxprEqn, other: JaxprEqn) -> bool:
     return same and same_operation(one, other, same_value)
 
 
-def same_operation(one: JaxprEqn, other: JaxprEqn, same: Callable[[PyTree, PyTree], bool]) -> bool:
+def same_operation(one: JaxprEqn, other: JaxprEqn, same: Callable[[object, object], bool]) -> bool:
     """Whether two equations apply the same operation; `same` compares their parameters."""
     if one.primitive is not other.primitive or one.effects != other.effects:
         return False
@@ -66,7 +67,7 @@ def same_operation(one: JaxprEqn, other: JaxprEqn, same: Callable[[PyTree, PyTre
     return True
 
 
-def same_value(a: PyTree, b: PyTree) -> bool:
+def same_value(a: Any, b: Any) -> bool:
     """Whether two parameters of equations are equal, including the programs in them.
 
     >>> one, other = (jax.make_jaxpr(lambda x: x + 1)(2.0) for _ in range(2))
@@ -98,7 +99,7 @@ def same_value(a: PyTree, b: PyTree) -> bool:
     return isinstance(equal, bool | np.bool_) and bool(equal)
 
 
-def _same_array(a: PyTree, b: PyTree) -> bool:
+def _same_array(a: object, b: object) -> bool:
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype != b.dtype or a.shape != b.shape:
         return False

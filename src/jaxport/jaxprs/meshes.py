@@ -12,7 +12,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from jax import core as jax_core
 from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxport.jaxprs.aliases import Array, Aval, Parameters, PyTree, Shape
+from jaxport.jaxprs.aliases import Array, Aval, Parameters, Shape
 from jaxport.jaxprs.body_inputs import jit_parameters
 from jaxport.jaxprs.releases.names import (
     Atom,
@@ -100,7 +100,7 @@ def on_automatic_axes(value: Array) -> Array:
         return jax.device_put(value, NamedSharding(automatic_mesh(sharding.mesh), sharding.spec))
 
 
-def of_no_mesh(value: PyTree) -> PyTree:
+def of_no_mesh(value: Any) -> Any:
     """Return the type of an array on a mesh with explicit axes, without the mesh; anything else as it is."""
     aval = jax.typeof(value) if isinstance(value, jax.Array) else value
     if explicit_mesh([aval]) is None:
@@ -192,7 +192,7 @@ def _of_equation(equation: JaxprEqn, specs: Sequence[PartitionSpec], mesh: Abstr
     if not any(map(any, specs)):
         return [PartitionSpec()] * len(equation.outvars)
     if not inner:
-        avals: list[PyTree] = [atom.aval for atom in equation.invars]
+        avals: list[Any] = [atom.aval for atom in equation.invars]
         types = [
             jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=NamedSharding(mesh, spec))
             for aval, spec in zip(avals, specs, strict=True)
@@ -265,7 +265,7 @@ class _InContext(Rewriting):
         return jaxpr.replace(eqns=equations, outvars=outvars, debug_info=nameless(jaxpr))
 
 
-def _is_split(sharding: PyTree) -> bool:
+def _is_split(sharding: object) -> bool:
     return isinstance(sharding, NamedSharding)
 
 
@@ -304,7 +304,7 @@ class _WithoutMeshes(Rewriting):
 
 
 @functools.cache
-def _context(context: PyTree, mesh: AbstractMesh) -> PyTree:
+def _context(context: Any, mesh: AbstractMesh) -> Any:
     """Return the context that an equation is evaluated in, with another mesh than that which it was traced with."""
     if context.cur_abstract_mesh == mesh:
         return context
@@ -315,7 +315,7 @@ def _context(context: PyTree, mesh: AbstractMesh) -> PyTree:
         return type(context)(*others)
 
 
-def _of_no_mesh(name: str, value: PyTree) -> PyTree:
+def _of_no_mesh(name: str, value: Any) -> Any:
     """Return a parameter of an equation as it is where there is no mesh."""
     if name in ("sharding", "out_sharding"):
         return None

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxport.jaxprs.aliases import Array, Aval, Effect, PythonFunction, PyTree, aval_of
+from jaxport.jaxprs.aliases import Array, Aval, Effect, PythonFunction, aval_of
 from jaxport.jaxprs.releases.names import (
     Atom,
     ClosedJaxpr,
@@ -148,7 +148,7 @@ def alone(equation: JaxprEqn) -> ClosedJaxpr:
     return closed(Jaxpr((), invars, outvars, [only], only.effects, debug_info), ())
 
 
-def evaluated(equation: JaxprEqn, operands: Sequence[PyTree]) -> list[Array]:
+def evaluated(equation: JaxprEqn, operands: Sequence[object]) -> list[Array]:
     """Return the results of an equation for some operands.
 
     >>> (sine,) = evaluated(jax.make_jaxpr(jnp.sin)(1.0).eqns[0], [0.0])
@@ -166,12 +166,12 @@ def call_of(
     return new_jaxpr_eqn(invars, outvars, closed_call_p, {"call_jaxpr": body}, set(), source)
 
 
-def traced(function: PythonFunction, operands: Sequence[PyTree]) -> ClosedJaxpr:
+def traced(function: PythonFunction, operands: Sequence[object]) -> ClosedJaxpr:
     """Return the jaxpr of a function, given the abstract values of its operands, or trees of them."""
     return jax.make_jaxpr(function)(*jax.tree.map(struct_of, list(operands)))
 
 
-def traced_equation(function: PythonFunction, operands: Sequence[PyTree]) -> JaxprEqn:
+def traced_equation(function: PythonFunction, operands: Sequence[object]) -> JaxprEqn:
     """Return the only equation of a function, as this release of JAX makes it.
 
     >>> traced_equation(jnp.sin, [jax.typeof(jnp.float32(0))]).primitive
@@ -226,7 +226,7 @@ class Rewriting:
         same = all(params[name] is value for name, value in equation.params.items())
         return equation if same else equation.replace(params=params)
 
-    def _jaxpr(self, jaxpr: PyTree) -> PyTree:
+    def _jaxpr(self, jaxpr: Any) -> Any:
         return self.closed(jaxpr) if isinstance(jaxpr, ClosedJaxpr) else self.body(jaxpr)
 
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax._src.interpreters import batching as _batching  # noqa: TID251 - the class is private
 
-from jaxport.jaxprs.aliases import PyTree, Shape, aval_of
+from jaxport.jaxprs.aliases import Shape, aval_of
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS
 from jaxport.jaxprs.releases.names import JaxprEqn, source_info_util
 from jaxport.jaxprs.rewrite import inlined, traced, with_operands
@@ -53,7 +54,7 @@ class Mapped:
     """
 
     primitive: str
-    size: PyTree
+    size: Any
     operands: tuple[Value, ...]
     results: tuple[Value, ...] = ()
     inner: Mapped | None = None
@@ -105,7 +106,7 @@ def with_record(transforms: Sequence[str], *records: Mapped) -> source_info_util
     return source_info_util.new_source_info().replace(name_stack=_extended(stack, *records))
 
 
-def _extended(stack: PyTree, *records: Mapped) -> PyTree:
+def _extended(stack: Any, *records: Mapped) -> Any:
     return type(stack)((*stack.stack, *records))
 
 
@@ -116,7 +117,7 @@ def _recorded(process: Callable) -> Callable:
     """Wrap a method by which the trace of a `vmap` processes an operation."""
 
     @functools.wraps(process)
-    def recorded(self: PyTree, primitive: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def recorded(self: Any, primitive: Any, *args: Any, **kwargs: Any) -> Any:
         # The operands of a primitive come first, those of a function with a rule of its own last.
         tracers = args[0] if process.__name__ == "process_primitive" else args[-1]
         stack = source_info_util.current_name_stack()
@@ -131,7 +132,7 @@ def _recorded(process: Callable) -> Callable:
     return recorded
 
 
-def _value(trace: PyTree, value: PyTree) -> Value:
+def _value(trace: Any, value: Any) -> Value:
     axis = trace.to_batch_info(value)[1]
     shape = getattr(jax.typeof(value), "shape", None)
     return (shape if axis is None or isinstance(axis, int) else None), axis
@@ -140,7 +141,7 @@ def _value(trace: PyTree, value: PyTree) -> Value:
 _METHODS = ("process_primitive", "process_custom_jvp_call", "process_custom_vjp_call")
 
 #: The methods of JAX that are wrapped during a trace: the owner, the name, and the wrapper.
-RECORDS_OF_VMAP: tuple[tuple[PyTree, str, Callable], ...] = tuple(
+RECORDS_OF_VMAP: tuple[tuple[Any, str, Callable], ...] = tuple(
     (_batching.BatchTrace, name, _recorded)
     for name in _METHODS
     if name in vars(_batching.BatchTrace) and hasattr(_batching.BatchTrace, "to_batch_info")
@@ -227,12 +228,12 @@ def _is_aligned(record: Mapped) -> bool:
     return _is_elementwise(record) and len({axis for _, axis in values}) <= 1
 
 
-def _recorded_axis(value: Value, actual: Shape, size: PyTree) -> int | None:
+def _recorded_axis(value: Value, actual: Shape, size: object) -> int | None:
     shape, axis = value
     return axis if shape is not None and _batched(shape, axis, size) == actual else _UNKNOWN
 
 
-def _only_axis(value: Value, actual: Shape, size: PyTree) -> int | None:
+def _only_axis(value: Value, actual: Shape, size: object) -> int | None:
     """Return the only axis that can be that of the batch: a rule may have moved it."""
     shape, axis = value
     if shape is None or axis is None:
@@ -241,7 +242,7 @@ def _only_axis(value: Value, actual: Shape, size: PyTree) -> int | None:
     return fitting[0] if len(fitting) == 1 else _UNKNOWN
 
 
-def _front_axis(value: Value, actual: Shape, size: PyTree) -> int | None:
+def _front_axis(value: Value, actual: Shape, size: object) -> int | None:
     """Return where the rule of elementwise operations puts the axis of the batch if operands differ in it."""
     shape, axis = value
     if axis is None and shape == () == actual:
@@ -250,11 +251,11 @@ def _front_axis(value: Value, actual: Shape, size: PyTree) -> int | None:
     return 0 if actual in known else _UNKNOWN
 
 
-def _batched(shape: Shape, axis: int | None, size: PyTree) -> Shape:
+def _batched(shape: Shape, axis: int | None, size: Any) -> Shape:
     return shape if axis is None else (*shape[:axis], size, *shape[axis:])
 
 
-def _shapes(atoms: Sequence[PyTree]) -> list[Shape | None]:
+def _shapes(atoms: Sequence[Any]) -> list[Shape | None]:
     return [getattr(atom.aval, "shape", None) for atom in atoms]
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from jaxport.jaxprs.aliases import Parameters, PyTree
+from jaxport.jaxprs.aliases import Parameters
 from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, named
 
 __all__ = [
@@ -58,7 +58,7 @@ def _inner_jaxprs(value: object) -> Iterator[Jaxpr]:
         yield value
 
 
-def map_jaxprs(function: Callable[[PyTree], PyTree], value: PyTree) -> PyTree:
+def map_jaxprs(function: Callable[[Any], object], value: object) -> Any:
     """Replace each jaxpr in a parameter of an equation; return the same object if nothing changes."""
     if isinstance(value, ClosedJaxpr | Jaxpr):
         return function(value)
@@ -70,10 +70,10 @@ def map_jaxprs(function: Callable[[PyTree], PyTree], value: PyTree) -> PyTree:
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
 
 
-def replace_bodies(params: Parameters, new: Iterator[Jaxpr]) -> dict[str, PyTree]:
+def replace_bodies(params: Parameters, new: Iterator[Jaxpr]) -> dict[str, Any]:
     """Return the parameters with their jaxprs replaced, in the order in which `bodies` returns them."""
 
-    def replaced(item: PyTree) -> PyTree:
+    def replaced(item: object) -> Any:
         if not isinstance(item, ClosedJaxpr):
             return next(new)
         jaxpr = next(new)

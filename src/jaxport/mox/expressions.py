@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.jaxprs import Array, PythonFunction
 from jaxport.mox.looking.page import html
 from jaxport.mox.looking.show import Html, Text, text
 from jaxport.mox.programs.program import TracedProgram
@@ -91,7 +91,7 @@ class Mox(TracedProgram):
         """
         return call_of(Match, self, node_at(self, path))
 
-    def sub(self, query: Query, replacement: PyTree, *, expect: int | None = None) -> Mox:
+    def sub(self, query: Query, replacement: object, *, expect: int | None = None) -> Mox:
         """Return a new Mox in which each match of the query is replaced; `Selection.sub` says what a replacement may be.
 
         Raises:
@@ -105,7 +105,7 @@ class Mox(TracedProgram):
         """
         return self.select(query, expect=expect).sub(replacement)
 
-    def patch(self, changes: Mapping[str, PyTree]) -> Mox:
+    def patch(self, changes: Mapping[str, object]) -> Mox:
         """Return a new Mox in which the outputs of blocks are replaced or changed.
 
         Args:
@@ -145,7 +145,7 @@ class Mox(TracedProgram):
         """
         return unrolled(self.select(query))
 
-    def shard(self, mesh: jax.sharding.Mesh, specs: Mapping[Any, PyTree]) -> Mox:
+    def shard(self, mesh: jax.sharding.Mesh, specs: Mapping[Any, object]) -> Mox:
         """Return a new Mox with its parameters on the devices of a mesh, and the results of its blocks split as specified.
 
         Args:
@@ -173,8 +173,8 @@ class Mox(TracedProgram):
         *,
         expect: int | None = None,
         inputs: bool = False,
-        grads: Callable[[PyTree], PyTree] | None = None,
-    ) -> Callable[..., dict[str, PyTree]]:
+        grads: Callable[[Any], Any] | None = None,
+    ) -> Callable[..., dict[str, Any]]:
         """Return a function of the model's arguments that returns the results of the selected blocks, by path.
 
         They are in an `OrderedDict`, in the order of execution, as are `Selection.paths()`.
@@ -292,7 +292,7 @@ class Selection(NodeSet[Mox, Match]):
     def _calls(self) -> Sequence[Match]:
         return [call_of(Match, self.mox, node) for node in self.nodes]
 
-    def sub(self, replacement: PyTree) -> Mox:
+    def sub(self, replacement: object) -> Mox:
         """Return a new Mox with each member replaced.
 
         Args:
@@ -319,7 +319,7 @@ class Selection(NodeSet[Mox, Match]):
     def before(self, function: PythonFunction) -> Mox:
         """Return a new Mox in which `function` maps the arguments of each member to new ones: one value, or a tuple."""
 
-        def wrapped(match: Match, *args: PyTree) -> PyTree:
+        def wrapped(match: Match, *args: object) -> Any:
             made = function(*args)
             return match(*made) if isinstance(made, tuple) else match(made, *args[1:])
 
@@ -361,7 +361,7 @@ Query: TypeAlias = str | type | Selection | Callable[[Match], object]
 """An XPath expression or a path, the class of modules, a selection made before, or a predicate on matches."""
 
 
-def factory(make: Callable[[Match], PyTree]) -> Factory:
+def factory(make: Callable[[Match], object]) -> Factory:
     """Mark a function that is called with each match and returns its replacement.
 
     The match has the block's `config`, `params`, `in_avals` and `out_avals`; calling it inside the replacement runs
@@ -387,7 +387,7 @@ def query(xpath: Query, mox: Mox, *, expect: int | None = None) -> Selection:
     return mox.select(xpath, expect=expect)
 
 
-def sub(xpath: Query, replacement: PyTree, mox: Mox, *, expect: int | None = None) -> Mox:
+def sub(xpath: Query, replacement: object, mox: Mox, *, expect: int | None = None) -> Mox:
     """Return a new Mox with each match of the query replaced: ``mox.sub(xpath, replacement)``.
 
     >>> import jax.numpy as jnp, jaxport

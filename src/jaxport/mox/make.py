@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from jaxport import blocks, collecting, jaxprs
 from jaxport.blocks.callables.naming import signature_of
 from jaxport.blocks.callables.places import Types
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import PythonFunction, PyTree
+from jaxport.jaxprs import PythonFunction
 from jaxport.mox.expressions import Mox
 
 __all__ = ["eval_mox", "make_mox"]
@@ -41,7 +42,7 @@ def make_mox(fn: PythonFunction, *, functions: Iterable[str] = ()) -> Callable[.
 
     @jaxprs.failures_name_untested_jax()
     @collecting.paused()
-    def make(*args: PyTree, **kwargs: PyTree) -> Mox:
+    def make(*args: object, **kwargs: object) -> Mox:
         from jaxport.frameworks import loaded
 
         if isinstance(fn, type) and any(issubclass(fn, framework.bases) for framework in loaded()):
@@ -68,6 +69,6 @@ def _name_of(fn: PythonFunction) -> str:
     return str(name).rsplit(".", 1)[-1]
 
 
-def eval_mox(mox: Mox, *args: PyTree, **kwargs: PyTree) -> PyTree:
+def eval_mox(mox: Mox, *args: object, **kwargs: object) -> Any:
     """Return what the model returns for these arguments: ``mox(*args, **kwargs)``."""
     return mox(*args, **kwargs)

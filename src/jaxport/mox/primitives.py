@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jax.sharding import PartitionSpec
 
 from jaxport import jaxprs
 from jaxport.blocks.block import block_p
-from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.jaxprs import Array, PythonFunction
 from jaxport.jaxprs.body_inputs import jit_parameters
 from jaxport.jaxprs.meshes import NO_MESH, abstract_mesh, without_explicit_axes
 from jaxport.jaxprs.rewrite import traced_equation
@@ -41,7 +42,7 @@ def primitives() -> dict[str, jaxprs.Primitive]:
     with without_explicit_axes():
         key = jax.random.key(0)
         (size,) = jax.export.symbolic_shape("n")
-        sizes: PyTree = np.ones(1, np.int32)  # arrays of JAX would lie on the mesh
+        sizes: Any = np.ones(1, np.int32)  # arrays of JAX would lie on the mesh
         for probe, argument in (
             (jax.random.key_data, key),
             (jax.random.wrap_key_data, jax.random.key_data(key)),
@@ -101,7 +102,7 @@ def implementation(name: str) -> PythonFunction | None:
     return None if name in primitives() else _NEWER.get(name)
 
 
-def _polynomial(x: Array, *coefficients: Array, **_: PyTree) -> Array:
+def _polynomial(x: Array, *coefficients: Array, **_: object) -> Array:
     """Return the polynomial with these coefficients, the constant one first."""
     greatest = jnp.broadcast_to(coefficients[-1], jnp.broadcast_shapes(x.shape, *(c.shape for c in coefficients)))
     return functools.reduce(lambda total, coefficient: total * x + coefficient, reversed(coefficients[:-1]), greatest)
@@ -117,7 +118,7 @@ _NEWER: dict[str, PythonFunction] = {
 
 
 @cache
-def keyword_values() -> dict[str, PyTree]:
+def keyword_values() -> dict[str, Any]:
     """Return JAX's objects for an unspecified sharding, for no mesh, and for the kinds of keys."""
     params = jit_parameters()
     values = {"unspecified": params["in_shardings"][0], "no mesh": NO_MESH}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array
 from jaxport.jaxprs.meshes import automatic_mesh
 from jaxport.mox.programs.program import Program, TracedProgram
 from jaxport.mox.programs.tree import name_below
@@ -27,7 +28,7 @@ __all__ = ["beside", "sharded"]
 _OUTPUT = "output"
 
 
-def sharded(mox: Program, mesh: Mesh, specs: Sequence[tuple[NodeSet[Program, Call], PyTree]]) -> Program:
+def sharded(mox: Program, mesh: Mesh, specs: Sequence[tuple[NodeSet[Program, Call], Any]]) -> Program:
     """See `Mox.shard`; each spec comes with the blocks that it is for."""
     placed: dict[str, PartitionSpec] = {}
     outputs: list[tuple[NodeSet[Program, Call], PartitionSpec]] = []
@@ -75,7 +76,7 @@ def _constrained(match: TracedCall, mesh: Mesh, spec: PartitionSpec) -> Whole:
     )
 
 
-def _of_params(mox: TracedProgram, match: TracedCall, spec_or_specs: PyTree) -> dict[str, PartitionSpec]:
+def _of_params(mox: TracedProgram, match: TracedCall, spec_or_specs: object) -> dict[str, PartitionSpec]:
     """Return how the parameters of a block are split, by path."""
     held = {weight.path: weight.value for weight in mox.weights}
     block = match.block

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 
 from jaxport.blocks.callables.places import Types
 from jaxport.errors import InvalidArgument
 from jaxport.frameworks import loaded
-from jaxport.jaxprs import Array, Module, PyTree
+from jaxport.jaxprs import Array, Module
 from jaxport.jaxprs.identity import IdentityMap
 from jaxport.mox.edits.lora import TARGET
 from jaxport.mox.edits.merging import merge_lora
@@ -22,8 +23,10 @@ from jaxport.mox.substitution.copying import copied, taken_apart
 
 __all__ = ["write_back"]
 
+Model = TypeVar("Model")
 
-def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str = "") -> PyTree:
+
+def write_back(model: Model, params: Mapping[str, Array] | Mox, *, prefix: str = "") -> Model:
     """Return a copy of a model with other values for some of its arrays; the model itself is not changed.
 
     Args:
@@ -52,7 +55,7 @@ def write_back(model: PyTree, params: Mapping[str, Array] | Mox, *, prefix: str 
     return rebuild([values.get(path, shared.get(value, value)) for path, value in zip(paths, old, strict=True)])
 
 
-def _written(model: PyTree, mox: Mox, prefix: str) -> PyTree:
+def _written(model: Model, mox: Mox, prefix: str) -> Model:
     """Return the model with the parameters of a Mox, and with the modules that have taken the place of others."""
     nodes = [node for node in mox.tree.nodes if node.block is not None]
     _check_edits(mox, type(model).__name__, nodes)
@@ -150,7 +153,7 @@ def _is_inside(node: Node) -> bool:
     )
 
 
-def _with_module(model: PyTree, keys: Sequence[str], module: Module) -> PyTree:
+def _with_module(model: object, keys: Sequence[str], module: Module) -> Any:
     """Return the model with a module in the field at a path.
 
     NNX models, which are copies already, are changed in place.
@@ -168,13 +171,13 @@ def _with_module(model: PyTree, keys: Sequence[str], module: Module) -> PyTree:
     return made
 
 
-def _item(owner: PyTree, key: str) -> PyTree:
+def _item(owner: Any, key: str) -> Any:
     if isinstance(owner, Mapping):
         return owner[key]
     return owner[int(key)] if key.isdecimal() and not hasattr(owner, key) else getattr(owner, key)
 
 
-def _no_field(model: PyTree, keys: Sequence[str]) -> InvalidArgument:
+def _no_field(model: object, keys: Sequence[str]) -> InvalidArgument:
     return InvalidArgument(
         f"`{type(model).__name__}` cannot hold another module at `{'.'.join(keys)}`",
         where="`write_back`",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ from jaxport.export.runtime import Session, newest_opset
 from jaxport.export.signature.ports import is_key
 from jaxport.export.signature.specs import is_shape
 from jaxport.importer import from_onnx
-from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree, dims
+from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, dims
 from jaxport.jaxprs.releases.versions import QUICKLY
 from jaxport.testing.specs import sample
 from jaxport.testing.structure import check_declared
@@ -57,8 +58,8 @@ _REFUSALS = (ArithmeticError, AssertionError, LookupError, NotImplementedError, 
 
 def check(
     fn: PythonFunction,
-    *specs: PyTree,
-    values: Sequence[PyTree] | None = None,
+    *specs: object,
+    values: Sequence[object] | None = None,
     sizes: Sequence[Mapping[str, int]] = SIZES,
     rtol: float | None = None,
     atol: float | None = None,
@@ -68,7 +69,7 @@ def check(
     dtypes: Sequence[DTypeLike] | None = None,
     function_count: int | None = None,
     changes_state: bool = False,
-    **options: PyTree,
+    **options: object,
 ) -> Exported:
     """Export `fn`, run it in ONNX Runtime and in JAX on the same inputs, and compare all outputs.
 
@@ -141,10 +142,10 @@ class _Variant:
     """One way to export and run a case; if `opset` is None, the case seeds it."""
 
     name: str
-    specs: Sequence[PyTree]
+    specs: Sequence[Any]
     options: Parameters
     sizes: Sequence[Mapping[str, int]]
-    values: Sequence[PyTree] | None
+    values: Sequence[Any] | None
     opset: int | None = opsets.DEFAULT
 
 
@@ -204,7 +205,7 @@ class _Case:
 
     def _arguments(
         self, exported: Exported, variant: _Variant, sizes: Mapping[str, int]
-    ) -> tuple[Sequence[PyTree], Parameters]:
+    ) -> tuple[Sequence[Any], Parameters]:
         """Return the arguments to run on: those of the case, the others sampled."""
         generator = np.random.default_rng(0)
         remaining = iter(jax.tree.leaves(variant.values))
@@ -217,7 +218,7 @@ class _Case:
         ]
         return jax.tree.unflatten(exported.traced.in_tree, leaves)
 
-    def _in_jax(self, exported: Exported, args: Sequence[PyTree], kwargs: Parameters) -> list[Array]:
+    def _in_jax(self, exported: Exported, args: Sequence[object], kwargs: Parameters) -> list[Array]:
         with jax.enable_x64(exported.x64), jax.default_matmul_precision("highest"):
             if exported.state == "refuse" and not self.changes_state and not exported.flags:
                 try:
@@ -262,8 +263,8 @@ def check_model(exported: Exported, what: str = "the model") -> None:
 
 def _variants(
     fn: PythonFunction,
-    specs: Sequence[PyTree],
-    values: Sequence[PyTree] | None,
+    specs: Sequence[object],
+    values: Sequence[object] | None,
     sizes: Sequence[Mapping[str, int]],
     opsets: Sequence[int] | None,
     options: Parameters,
@@ -276,7 +277,7 @@ def _variants(
     ]
     yield _Variant("as given", specs, options, runs, values)
 
-    def changed(change: Callable[[PyTree], PyTree]) -> tuple[Sequence[PyTree], dict[str, PyTree]]:
+    def changed(change: Callable[[object], object]) -> tuple[Sequence[Any], dict[str, Any]]:
         new_specs, params = jax.tree.map(change, everything, is_leaf=_is_spec)
         return new_specs, {**options, **({"input_params": params} if params else {})}
 
@@ -297,7 +298,7 @@ def _variants(
             yield _Variant("empty", empty, empty_options, [nothing], None)
 
 
-def _accepts(fn: PythonFunction, specs: Sequence[PyTree], options: Parameters) -> bool:
+def _accepts(fn: PythonFunction, specs: Sequence[object], options: Parameters) -> bool:
     """Whether JAX can trace the function with these shapes at all."""
     keywords = {**(options.get("input_params") or {}), **(options.get("static_params") or {})}
     arguments = [jax.tree.map(_struct, value, is_leaf=_is_spec) for value in specs]
@@ -314,11 +315,11 @@ def _is_spec(leaf: object) -> bool:
     return is_shape(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def _struct(leaf: PyTree) -> PyTree:
+def _struct(leaf: object) -> Any:
     return jax.ShapeDtypeStruct(leaf, np.float32) if is_shape(leaf) else leaf
 
 
-def _leaves(specs: PyTree) -> list[PyTree]:
+def _leaves(specs: object) -> list[Any]:
     """Return the specifications that have a shape and a dtype."""
     structs = map(_struct, jax.tree.leaves(specs, is_leaf=_is_spec))
     return [leaf for leaf in structs if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
@@ -339,20 +340,20 @@ def _size(name: str, sizes: Mapping[str, int]) -> int:
     return sizes[name]
 
 
-def _with_sizes(leaf: PyTree, sizes: Mapping[str, int]) -> PyTree:
+def _with_sizes(leaf: Any, sizes: Mapping[str, int]) -> Any:
     if not _is_spec(leaf):
         return leaf
     shape = tuple(dims.evaluate(dim, sizes) for dim in (leaf if isinstance(leaf, tuple) else leaf.shape))
     return shape if isinstance(leaf, tuple) else jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 
-def _widened(leaf: PyTree) -> PyTree:
+def _widened(leaf: Any) -> Any:
     """Return a specification or a value in float64 if it is float32."""
     if getattr(leaf, "dtype", None) != np.float32:
         return leaf
     return jax.ShapeDtypeStruct(leaf.shape, np.float64) if _is_spec(leaf) else np.asarray(leaf, np.float64)
 
 
-def _plain(value: PyTree) -> np.ndarray:
+def _plain(value: Any) -> np.ndarray:
     """Return a result as a NumPy array; PRNG keys as their data."""
     return np.asarray(jax.random.key_data(value) if is_key(getattr(value, "dtype", np.float32)) else value)

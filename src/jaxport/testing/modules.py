@@ -6,22 +6,25 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.typing import DTypeLike
 
-from jaxport.jaxprs import PythonFunction, PyTree
+from jaxport.jaxprs import PythonFunction
+
+Tree = TypeVar("Tree")
 
 
 def seeded(
     make: PythonFunction,
-    *args: PyTree,
+    *args: object,
     dtype: DTypeLike = np.float32,
     seed: int = 0,
-    inputs: Sequence[PyTree] | None = None,
-    **kwargs: PyTree,
-) -> PyTree:
+    inputs: Sequence[object] | None = None,
+    **kwargs: object,
+) -> Any:
     """Build a module of any framework from a fixed seed, with parameters of a given dtype.
 
     `make` is passed those of `rngs`, `key`, `dtype` and `param_dtype` that its signature has. Parameters that start at
@@ -45,7 +48,7 @@ def seeded(
     """
     # A framework may hide the signature of a class behind a metaclass; that of its `__init__` is the user's.
     parameters = inspect.signature(make.__init__ if isinstance(make, type) else make).parameters
-    offered: dict[str, Callable[[], PyTree]] = {
+    offered: dict[str, Callable[[], Any]] = {
         "rngs": lambda: sys.modules["flax.nnx"].Rngs(seed),  # a user of such a class has imported it
         "key": lambda: jax.random.key(seed),
         "dtype": lambda: dtype,
@@ -58,14 +61,14 @@ def seeded(
     return functools.partial(module.apply, perturbed(module.init(jax.random.key(seed), *inputs), seed))
 
 
-def perturbed(tree: PyTree, seed: int = 0) -> PyTree:
+def perturbed(tree: Tree, seed: int = 0) -> Tree:
     """Move each float array of a pytree by a tenth of a normal deviate, away from zero and one.
 
     Variances and scales stay positive: no positive number becomes negative.
     """
     generator = np.random.default_rng(seed)
 
-    def moved(leaf: PyTree) -> PyTree:
+    def moved(leaf: Any) -> Any:
         if not (hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, np.inexact)):
             return leaf
         array = np.asarray(leaf)

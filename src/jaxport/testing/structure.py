@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from jaxport.export.exported import Exported
 from jaxport.export.runtime import Session
-from jaxport.jaxprs import Parameters, PyTree, dims
+from jaxport.jaxprs import Parameters, dims
 from jaxport.jaxprs.dim_text import split_sizes
 
 
@@ -25,7 +26,7 @@ def expect_graph(
     *,
     exact: bool = False,
     counts: Mapping[str, int] | None = None,
-    shapes: Mapping[str, Sequence[PyTree]] | None = None,
+    shapes: Mapping[str, Sequence[object]] | None = None,
     functions: Mapping[str, int] | None = None,
 ) -> None:
     """Assert the structure of a model.
@@ -121,7 +122,7 @@ def name(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def shape_of(value: ir.Value) -> tuple[PyTree, ...] | None:
+def shape_of(value: ir.Value) -> tuple[Any, ...] | None:
     """Return the declared shape: sizes, and names or expressions as text."""
     return None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
 
@@ -170,7 +171,7 @@ def _used_once(node: ir.Node) -> bool:
     return len(set(users)) == 1 and not any(value.is_graph_output() for value in node.outputs)
 
 
-def _quoted(value: PyTree) -> str:
+def _quoted(value: object) -> str:
     return repr(value).replace("'", '"')
 
 

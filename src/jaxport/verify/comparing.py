@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,6 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from jaxport.errors import JaxportError
-from jaxport.jaxprs import PyTree
 
 #: Tolerance of a float in units of its precision, by the bits of its type: relative to each element, and to the largest
 #: one. The two sides sum in different orders, and errors grow through a model; the narrow types are rounded after each
@@ -83,8 +82,8 @@ OF_DTYPES = Tolerance()
 
 
 def difference(
-    expected: PyTree,
-    actual: PyTree,
+    expected: Any,
+    actual: Any,
     rtol: float | None = None,
     atol: float | None = None,
     *,
@@ -206,7 +205,7 @@ def _explained(spread: np.ndarray, error: np.ndarray, finite: np.ndarray, inexac
     return np.isinf(spread) | (finite & (error <= MARGIN * spread))
 
 
-def _ill_conditioned(unstable: np.ndarray, spread: PyTree) -> str:
+def _ill_conditioned(unstable: np.ndarray, spread: Any) -> str:
     by = f"JAX itself changes them by up to {spread[unstable].max():.2g} when it rounds otherwise"
     return f"{int(unstable.sum())} of {unstable.size} elements are ill-conditioned: {by}"
 

@@ -11,13 +11,14 @@ repeat them, and no weight becomes part of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport import blocks, jaxprs
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS
 from jaxport.jaxprs.rewrite import evaluated
 from jaxport.jaxprs.walk import bodies, interpret
@@ -61,7 +62,7 @@ def spread(
     return largest
 
 
-def _plain(value: PyTree) -> np.ndarray:
+def _plain(value: Any) -> np.ndarray:
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     return np.asarray(value)
@@ -81,14 +82,14 @@ def _distance(exact: np.ndarray, result: np.ndarray) -> np.ndarray:
 class _Replay:
     """Runs a program as it is, equation by equation."""
 
-    def __call__(self, value: PyTree) -> PyTree:
+    def __call__(self, value: object) -> Any:
         """Return the value that takes the place of a result."""
         return value
 
     def through(self, jaxpr: jaxprs.Jaxpr, consts: Sequence[Array], operands: Sequence[Array]) -> list[Array]:
         """Return the results of a program with the results of each equation replaced, and those of each loop or branch."""
 
-        def replaced(equation: jaxprs.JaxprEqn, inputs: list[PyTree]) -> list[Array]:
+        def replaced(equation: jaxprs.JaxprEqn, inputs: list[Any]) -> list[Array]:
             inner = bodies(equation.params)
             if equation.primitive.name in PLAIN_CALLS | DISSOLVED and len(inner) == 1 and not inner[0].constvars:
                 return self.through(inner[0], (), inputs)
@@ -104,7 +105,7 @@ class _Rounding(_Replay):
     def __init__(self, seed: int):
         self.generator = np.random.default_rng(seed)
 
-    def __call__(self, value: PyTree) -> PyTree:
+    def __call__(self, value: Any) -> Any:
         """Return a value with each element changed, or not, by a unit in the last place."""
         dtype = getattr(value, "dtype", None)
         if dtype is None or jax.dtypes.issubdtype(dtype, jax.dtypes.extended) or not jnp.issubdtype(dtype, np.floating):

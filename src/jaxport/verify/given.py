@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Dim, Parameters, PyTree, dims
+from jaxport.jaxprs import Dim, Parameters, dims
 
 __all__ = ["arrays_and_sizes", "is_shape"]
 
 
-def is_shape(value: PyTree) -> bool:
+def is_shape(value: object) -> bool:
     """Whether a value says the shape of an input, and not the input.
 
     >>> is_shape(("n", 3)), is_shape((None, 3)), is_shape((2, 3)), is_shape(jax.ShapeDtypeStruct((2,), "float32"))
@@ -27,7 +28,7 @@ def is_shape(value: PyTree) -> bool:
     )
 
 
-def arrays_and_sizes(inputs: Parameters, declared: Mapping[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, int]]:
+def arrays_and_sizes(inputs: Parameters, declared: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the arrays among the inputs, and the sizes that the shapes among them give to the open sizes of the model.
 
     Args:
@@ -42,7 +43,7 @@ def arrays_and_sizes(inputs: Parameters, declared: Mapping[str, PyTree]) -> tupl
     >>> arrays_and_sizes({"x": ("batch", 3), "y": (None, 4)}, {"x": struct(n, 3), "y": struct(n, n)})
     ({}, {'n': 4})
     """
-    arrays: dict[str, PyTree] = {}
+    arrays: dict[str, Any] = {}
     sizes: dict[str, int] = {}
     names: dict[str, Dim] = {}
     for name, value in inputs.items():

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
 from jaxport.importer.values.arguments import external
-from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
+from jaxport.jaxprs import Array, Parameters, PythonFunction, dims
 from jaxport.jaxprs.releases.versions import QUICKLY
 from jaxport.jaxprs.walk import equations_within
 from jaxport.verify import conditioning
@@ -38,7 +39,7 @@ __all__ = ["Comparison", "caller", "sample", "verify_program"]
 
 def verify_program(
     program: ImportedProgram,
-    inputs: Sequence[PyTree] | Parameters | None = None,
+    inputs: Sequence[object] | Parameters | None = None,
     *,
     check: bool = True,
     sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
@@ -158,11 +159,11 @@ class Comparison(Sides[Run]):
         return as_written(self.program.model, self.threads)
 
     @cached_property
-    def _specs(self) -> dict[str, PyTree]:
+    def _specs(self) -> dict[str, Any]:
         with jax.enable_x64(True):
             return input_specs(self.program)
 
-    def runs(self, inputs: Sequence[PyTree] | Parameters | None, sampling: Sampling = DRAWN) -> Iterator[Run]:
+    def runs(self, inputs: Sequence[object] | Parameters | None, sampling: Sampling = DRAWN) -> Iterator[Run]:
         """Yield the inputs to run on, at each set of sizes."""
         by_name, said = self._by_name(inputs)
         missing = [name for name in self.program.static_inputs if name not in by_name]
@@ -176,7 +177,11 @@ class Comparison(Sides[Run]):
         with jax.enable_x64(True):
             traced, assumed = self._traced(by_name, {*said, *(name for each in sampling.sizes or () for name in each)})
             specs = input_specs(self.program, assumed)
-        ports = {name: Port(name, spec.shape, spec.dtype) for name, spec in specs.items()}
+        ports = {
+            name: Port(name, spec.shape, spec.dtype)
+            for name, spec in specs.items()
+            if isinstance(spec, jax.ShapeDtypeStruct)
+        }
         names = [name for name in ports if name not in self.program.static_inputs]
         known, inside = {**said, **self._known_sizes(by_name)}, narrowest(traced)
         is_step = is_counted(self.program.model)
@@ -205,14 +210,14 @@ class Comparison(Sides[Run]):
         with jax.enable_x64(True):
             leaves, tree = jax.tree.flatten((program.params, passed))
 
-            def apply(*leaves: PyTree) -> PyTree:
+            def apply(*leaves: object) -> Any:
                 params, arrays = jax.tree.unflatten(tree, leaves)
                 return program.apply(params, **arrays, **closed_over)
 
             count = len(jax.tree.leaves(program.params))
             return conditioning.spread(jax.make_jaxpr(apply)(*leaves), leaves, count, is_enough)
 
-    def _by_name(self, inputs: Sequence[PyTree] | Parameters | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    def _by_name(self, inputs: Sequence[object] | Parameters | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
         """Return the arrays that the user gives, and the sizes that are given as shapes of others."""
         if not isinstance(inputs, Mapping):
             inputs = dict(zip(self.program.input_names, inputs or (), strict=False))
@@ -244,7 +249,7 @@ class Comparison(Sides[Run]):
                 raise ModelError("sizes are given")
             specs = {name: s for name, s in input_specs(program, assumed).items() if name not in known}
 
-            def call(params: Parameters, *arrays: Array) -> PyTree:
+            def call(params: Parameters, *arrays: Array) -> Any:
                 return program.apply(params, **dict(zip(specs, arrays, strict=True)), **known)
 
             return jax.make_jaxpr(call)(program.param_specs, *specs.values()), assumed
@@ -258,7 +263,7 @@ class Comparison(Sides[Run]):
             return jax.make_jaxpr(lambda *arrays: arrays)(*shapes), declared
 
 
-def _array(name: str, value: PyTree, dtype: ir.DataType | None) -> np.ndarray:
+def _array(name: str, value: object, dtype: ir.DataType | None) -> np.ndarray:
     """Return what a user gives for an input as an array; numbers without a dtype get that of the input."""
     try:
         array = np.asarray(value)
@@ -289,10 +294,10 @@ def caller(
     closed_over = {name: arrays[name] for name in program.static_inputs}
     passed = {name: value for name, value in arrays.items() if name not in closed_over}
 
-    def apply(params: Parameters, passed: Parameters) -> PyTree:
+    def apply(params: Parameters, passed: Parameters) -> Any:
         return program.apply(params, **passed, **closed_over)
 
-    def one_by_one(params: Parameters, passed: Parameters) -> PyTree:
+    def one_by_one(params: Parameters, passed: Parameters) -> Any:
         return tuple(map(external, program.evaluate(params, {**passed, **closed_over})))
 
     # Accelerators compute products of float32 with fewer bits by default.

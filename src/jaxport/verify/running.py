@@ -9,7 +9,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from jaxport import blocks, jaxprs
 from jaxport.export.signature.ports import Port
-from jaxport.jaxprs import Array, Parameters, PyTree, dims
+from jaxport.jaxprs import Array, Parameters, dims
 from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.phases import phase
 from jaxport.verify import decoding, sampling, size_choice
@@ -27,7 +27,7 @@ from jaxport.verify.precision import in_full_precision
 from jaxport.verify.report import Output, compared_outputs
 
 #: Makes an argument for an input, or returns None for the default: `sampler(port, sizes, generator)`.
-Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], PyTree]
+Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], Any]
 
 
 def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array]) -> list[Array]:
@@ -49,7 +49,7 @@ def _step_by_step(equation: jaxprs.JaxprEqn) -> jaxprs.JaxprEqn:
     return equation.replace(params={**equation.params, "unroll": 1})
 
 
-def run_traced(traced: blocks.Traced, inputs: Sequence[PyTree]) -> list[Array]:
+def run_traced(traced: blocks.Traced, inputs: Sequence[Any]) -> list[Array]:
     """Return the outputs of a traced program, including those of the state."""
     return run_program(traced.jaxpr, [*(weight.value for weight in traced.weights), *inputs])
 
@@ -147,7 +147,7 @@ def arguments(
     sampler: Sampler | None = None,
     choices: Sequence[Parameters] = ({},),
     is_step: bool = False,
-) -> Iterator[tuple[dict[str, int], dict[str, PyTree]]]:
+) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
     """Yield the sizes of each run with an argument for each input: the given ones, and sampled ones.
 
     Args:

@@ -18,7 +18,7 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.export.signature.ports import Port, is_key, key_implementation
-from jaxport.jaxprs import PyTree, dims
+from jaxport.jaxprs import dims
 from jaxport.jaxprs.body_inputs import source_of
 from jaxport.jaxprs.walk import bodies, interpret
 
@@ -196,7 +196,7 @@ def sample(
     generator: np.random.Generator,
     valid: Iterable[Range] = (),
     avoid: Iterable[int] = (),
-) -> PyTree:
+) -> Any:
     """Sample an argument for an input: an array in JAX's layout and dtype, or an array of PRNG keys.
 
     Args:
@@ -271,6 +271,6 @@ def avoided(avoid: Mapping[str, Iterable[int]] | None, names: Iterable[str]) -> 
     return {name: tuple(map(int, values)) for name, values in (avoid or {}).items()}
 
 
-def _dtype(aval: Any) -> PyTree:
+def _dtype(aval: object) -> Any:
     dtype = getattr(aval, "dtype", np.dtype(np.float32))
     return np.dtype(np.float32) if is_key(dtype) else dtype

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ from jaxport.export.precision_names import Precision, recorded
 from jaxport.export.runtime import Session, as_written, is_quantized
 from jaxport.export.signature import specs
 from jaxport.export.signature.ports import Port, is_key, port_of, stored
-from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree, dims
+from jaxport.jaxprs import Array, Parameters, PythonFunction, dims
 from jaxport.verify import conditioning
 from jaxport.verify.comparing import Changes, Tolerance
 from jaxport.verify.decoding import is_counted
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 def verify(
     exported: ExportedModel,
-    inputs: Sequence[PyTree] | Parameters | Sampler | None = None,
+    inputs: Sequence[object] | Parameters | Sampler | None = None,
     *,
     check: bool = True,
     sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
@@ -121,7 +121,7 @@ def _session(exported: ExportedModel) -> Session:
 def verify_file(
     path: str | os.PathLike[str],
     fn: PythonFunction,
-    inputs: Sequence[PyTree] = (),
+    inputs: Sequence[object] = (),
     *,
     input_params: Parameters | None = None,
     static_params: Parameters | None = None,
@@ -197,7 +197,7 @@ def verify_file(
 
 
 def _ports(
-    names: Sequence[str], avals: Sequence[PyTree], as_nchw: Sequence[int], declared: Sequence[PyTree] | None = None
+    names: Sequence[str], avals: Sequence[Any], as_nchw: Sequence[int], declared: Sequence[Any] | None = None
 ) -> list[Port]:
     return [
         port_of(name, aval, nchw=index in as_nchw, declared=dtype)
@@ -232,7 +232,7 @@ class _Subject(Sides[_FunctionRun]):
     outputs: Sequence[Port]
     load: Callable[[], Session]
     defaults: Mapping[str, np.ndarray]
-    state: PyTree
+    state: Any
     flags: frozenset[int]
     x64: bool
     exported: ExportedModel | None = None
@@ -250,7 +250,7 @@ class _Subject(Sides[_FunctionRun]):
         self.scaled = self.precision.tolerance if self.precision is not None else None
 
     def report(
-        self, inputs: PyTree, sampling: Sampling, tolerance: Tolerance, check: bool, per_block: bool = False
+        self, inputs: object, sampling: Sampling, tolerance: Tolerance, check: bool, per_block: bool = False
     ) -> Report:
         """Run both sides and compare."""
         outputs: list[Output] = []
@@ -290,7 +290,7 @@ class _Subject(Sides[_FunctionRun]):
         weights = [weight.value for weight in traced.weights]
         return conditioning.spread(traced.jaxpr, [*weights, *leaves], len(weights), is_enough)
 
-    def _concrete(self, leaves: Sequence[Array]) -> tuple[blocks.Traced, Sequence[PyTree]]:
+    def _concrete(self, leaves: Sequence[Array]) -> tuple[blocks.Traced, Sequence[Any]]:
         """Return the trace to run in JAX; if dims are symbolic or there are flags, the function is traced again."""
         traced = self.traced
         if self.flags or not all(dims.all_static(port.shape) for port in self.inputs):
@@ -320,7 +320,7 @@ class _Subject(Sides[_FunctionRun]):
         count = self.traced.in_tree.num_leaves
         return [static[index] if index in static else next(arrays) for index in range(count)]
 
-    def _runs(self, inputs: PyTree, sampling: Sampling) -> Iterator[_FunctionRun]:
+    def _runs(self, inputs: object, sampling: Sampling) -> Iterator[_FunctionRun]:
         """Yield the arguments to run on, at each set of sizes, and for each value of each flag at the first."""
         ports = {port.name: port for port in self.inputs}
         by_name, sampler = self._by_name(inputs)
@@ -341,7 +341,7 @@ class _Subject(Sides[_FunctionRun]):
             leaves = [port.to_jax(arrays[name]) for name, port in ports.items()]  # JAX gets the model's inputs
             yield _FunctionRun({**at, **{name: bool(values[name]) for name in flags}}, arrays, inside, leaves)
 
-    def _by_name(self, inputs: PyTree) -> tuple[dict[str, PyTree], Sampler | None]:
+    def _by_name(self, inputs: Any) -> tuple[dict[str, Any], Sampler | None]:
         """Return the arguments that the user gives, by the names of their ports, and the sampler."""
         if inputs is None or callable(inputs):
             return {}, inputs
@@ -362,10 +362,10 @@ class _Subject(Sides[_FunctionRun]):
         return {name: _shaped(leaf) for name, leaf in zip(names, arrays, strict=False)}, None
 
 
-def _shaped(leaf: PyTree) -> PyTree:
+def _shaped(leaf: object) -> Any:
     return leaf if hasattr(leaf, "shape") or is_shape(leaf) else np.asarray(leaf)
 
 
-def _plain(value: PyTree) -> np.ndarray:
+def _plain(value: Any) -> np.ndarray:
     """Return a result as NumPy can compare it: PRNG keys as their data."""
     return np.asarray(jax.random.key_data(value) if is_key(value.dtype) else value)

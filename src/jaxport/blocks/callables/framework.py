@@ -8,11 +8,11 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from jaxport.blocks.block import freeze
 from jaxport.blocks.callables.values import is_array
-from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Module, Parameters, PythonFunction
 
 __all__ = [
     "LIBRARIES",
@@ -38,7 +38,7 @@ LIBRARIES = frozenset(
 )
 
 
-def package_of(thing: PyTree) -> str:
+def package_of(thing: object) -> str:
     """Return the top-level package in which a class or function was defined.
 
     >>> package_of(Leaf)
@@ -49,7 +49,7 @@ def package_of(thing: PyTree) -> str:
 
 
 # Maps the object, the arguments and the keyword arguments of a call to those that the call is made with.
-Prepare = Callable[[PyTree, tuple, dict], tuple[tuple, dict]]
+Prepare = Callable[[Any, tuple, dict], tuple[tuple, dict]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Leaf:
     """
 
     path: str
-    value: PyTree
+    value: Any
     trainable: bool = True
     counter: bool = False
     anonymous: bool = False
@@ -100,17 +100,17 @@ class Lifted:
 
     leaves: tuple[Leaf, ...]
     attributes: Parameters
-    rebuild: Callable[[Sequence[PyTree]], PyTree]
-    snapshot: Callable[[PyTree], Snapshot]
+    rebuild: Callable[[Sequence[Any]], Any]
+    snapshot: Callable[[Any], Snapshot]
     restore: Callable[[], None] = lambda: None
-    nodes: Sequence[PyTree] | None = None
+    nodes: Sequence[Any] | None = None
 
 
 @dataclass(frozen=True)
 class Look:
     """What one walk through a module finds: see `Framework.nodes`, `Framework.leaves` and `Framework.submodules`."""
 
-    nodes: Sequence[PyTree]
+    nodes: Sequence[Any]
     leaves: Sequence[Leaf]
     submodules: Sequence[tuple[str, Module]]
 
@@ -127,11 +127,11 @@ class CallRecorder(Protocol):
         kwargs: dict,
         *,
         named_by: Callable | None = None,
-    ) -> PyTree:
+    ) -> Any:
         """Call `function(*args, **kwargs)`, the bound `method` of `owner`, between markers."""
         ...
 
-    def stand_in(self, value: PyTree) -> PyTree:
+    def stand_in(self, value: object) -> Any:
         """Return the running trace's copy of a module, or of another object with state."""
         ...
 
@@ -191,7 +191,7 @@ class Framework(Generic[ModuleType]):
         """Yield the classes and their methods that need a size as a number, and what wraps each to take symbolic ones."""
         return iter(())
 
-    def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[PyTree]:
+    def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[Any]:
         """Return a context in which the framework itself reports each call of a module, in this thread only.
 
         `recorder()` is the one to pass the call to (`CallRecorder.call_method`), None if no window is open any more.
@@ -218,7 +218,7 @@ class Framework(Generic[ModuleType]):
         del module
         return []
 
-    def config(self, module: ModuleType) -> dict[str, PyTree]:
+    def config(self, module: ModuleType) -> dict[str, Any]:
         """Return the static fields of a module."""
         raise NotImplementedError
 
@@ -227,12 +227,12 @@ class Framework(Generic[ModuleType]):
         del module
         return None
 
-    def parameters(self, module: ModuleType) -> list[PyTree]:
+    def parameters(self, module: ModuleType) -> list[Any]:
         """Return the arrays that are the module's own parameters although they reach the trace as arguments."""
         del module
         return []
 
-    def carry(self, before: PyTree, after: PyTree) -> None:
+    def carry(self, before: object, after: object) -> None:
         """Copy the attributes of an argument of a call to the marker's result for it."""
         del before, after
 
@@ -257,7 +257,7 @@ class Framework(Generic[ModuleType]):
         del module
         return None
 
-    def nodes(self, module: ModuleType) -> Iterator[PyTree]:
+    def nodes(self, module: ModuleType) -> Iterator[Any]:
         """Yield all objects below the module, itself included, that a copy of it copies, in the same order."""
         return (node for _, node in self.submodules(module))
 
@@ -265,12 +265,12 @@ class Framework(Generic[ModuleType]):
         """Return the objects, arrays and modules below a module, in one walk."""
         return Look(list(self.nodes(module)), self.leaves(module), list(self.submodules(module)))
 
-    def part(self, value: PyTree, original: ModuleType, copy: ModuleType) -> PyTree | None:
+    def part(self, value: object, original: ModuleType, copy: ModuleType) -> Any | None:
         """Return the part of `copy` that corresponds to the part `value` of `original`, or None if it is no part."""
         del value, original, copy
         return None
 
-    def with_part(self, model: ModuleType, old: Module, part: Module) -> PyTree | None:
+    def with_part(self, model: ModuleType, old: Module, part: Module) -> Any | None:
         """Return the model with `part` in every place of `old`; None if it cannot hold a module there.
 
         A mutable model is a copy of the user's, and is changed in place.
@@ -278,7 +278,7 @@ class Framework(Generic[ModuleType]):
         del model, old, part
         return None
 
-    def is_outside(self, module: PyTree, known: Sequence[bool]) -> bool:
+    def is_outside(self, module: object, known: Sequence[bool]) -> bool:
         """Whether a module that is used in a trace existed before it.
 
         Its arrays are concrete; `known` tells for each whether it belongs to a known model.
@@ -287,7 +287,7 @@ class Framework(Generic[ModuleType]):
         return bool(known) and not any(known)
 
 
-def public_name(thing: PyTree, namespaces: Sequence[str]) -> str:
+def public_name(thing: object, namespaces: Sequence[str]) -> str:
     """Return the qualified name of a class or function, as users spell it if one of `namespaces` has it.
 
     >>> import jax
@@ -304,7 +304,7 @@ def public_name(thing: PyTree, namespaces: Sequence[str]) -> str:
     return f"{getattr(thing, '__module__', type(thing).__module__)}.{name}"
 
 
-def static_items(fields: Parameters, is_dynamic: Callable[[PyTree], bool]) -> dict[str, PyTree]:
+def static_items(fields: Parameters, is_dynamic: Callable[[object], bool]) -> dict[str, Any]:
     """Return the public fields without those that hold arrays or are `is_dynamic`, with their values frozen.
 
     >>> import numpy as np
@@ -323,7 +323,7 @@ def static_items(fields: Parameters, is_dynamic: Callable[[PyTree], bool]) -> di
 _SIMPLE = frozenset({int, float, str, bool, type(None), type, types.FunctionType, types.BuiltinFunctionType})
 
 
-def _holds(value: PyTree, predicate: Callable[[PyTree], bool]) -> bool:
+def _holds(value: object, predicate: Callable[[object], bool]) -> bool:
     if type(value) in _SIMPLE:
         return False
     if isinstance(value, list | tuple | set):

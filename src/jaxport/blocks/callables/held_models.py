@@ -12,12 +12,13 @@ import inspect
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from jaxport.blocks.callables.framework import LIBRARIES, package_of
 from jaxport.blocks.callables.naming import dotted
 from jaxport.blocks.callables.places import Types, joined
 from jaxport.blocks.callables.values import contents, is_array
-from jaxport.jaxprs import PythonFunction, PyTree
+from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.identity import IdentitySet
 
 __all__ = ["held", "restored", "static_attribute"]
@@ -28,7 +29,7 @@ __all__ = ["held", "restored", "static_attribute"]
 _WITHOUT = type | types.ModuleType | types.BuiltinFunctionType | str | bytes | int | float
 
 
-def static_attribute(thing: PyTree, name: str) -> PyTree:
+def static_attribute(thing: object, name: str) -> Any:
     """Return the attribute stored in the instance or its class: no descriptor, property or `__getattr__` runs.
 
     >>> static_attribute(functools.partial(print), "missing") is None
@@ -40,7 +41,7 @@ def static_attribute(thing: PyTree, name: str) -> PyTree:
         return None
 
 
-def held(fn: PythonFunction, kinds: Types) -> list[tuple[str, PyTree]]:
+def held(fn: PythonFunction, kinds: Types) -> list[tuple[str, Any]]:
     """Return the models, arrays and trees of arrays that `fn` holds with their names, in the order of reference.
 
     >>> import numpy as np
@@ -48,10 +49,10 @@ def held(fn: PythonFunction, kinds: Types) -> list[tuple[str, PyTree]]:
     >>> [name for name, _ in held(functools.partial(print, params=weights), Types(()))]
     ['params']
     """
-    items: list[tuple[str, PyTree]] = []
-    seen: IdentitySet[PyTree] = IdentitySet()
+    items: list[tuple[str, Any]] = []
+    seen: IdentitySet[Any] = IdentitySet()
     # Each with its name, and whether it may be an instance to search.
-    waiting: list[tuple[str, PyTree, bool]] = [("", fn, True)]
+    waiting: list[tuple[str, Any, bool]] = [("", fn, True)]
     while waiting:
         name, value, opened = waiting.pop(0)
         if value in seen or value is None or issubclass(type(value), _WITHOUT):
@@ -74,7 +75,7 @@ def held(fn: PythonFunction, kinds: Types) -> list[tuple[str, PyTree]]:
 
 
 @contextmanager
-def restored(fn: PyTree) -> Iterator[None]:
+def restored(fn: Any) -> Iterator[None]:
     """Restore the attributes of the called instance at the end."""
     owner = fn.__self__ if issubclass(type(fn), types.MethodType) else fn
     is_plain = not issubclass(type(owner), types.FunctionType | type | types.ModuleType)
@@ -95,7 +96,7 @@ def _is_looked_into(item: object, kinds: Types) -> bool:
     return not kinds.is_variable(item) and (kinds.root_framework_of(item) is not None or callable(item))
 
 
-def _wrapped(value: PyTree) -> PyTree:
+def _wrapped(value: object) -> Any:
     """Return the function inside a transformed one; a property is only asked in a known library."""
     wrapped = static_attribute(value, "__wrapped__")
     if isinstance(wrapped, property):
@@ -103,7 +104,7 @@ def _wrapped(value: PyTree) -> PyTree:
     return wrapped
 
 
-def _references(value: PyTree, fn: PythonFunction) -> Iterator[tuple[str, PyTree]]:
+def _references(value: Any, fn: PythonFunction) -> Iterator[tuple[str, Any]]:
     """Yield the references of a function, a method or a partial."""
     if issubclass(type(value), functools.partial):
         yield "", value.func
@@ -115,7 +116,7 @@ def _references(value: PyTree, fn: PythonFunction) -> Iterator[tuple[str, PyTree
         yield from _of_function(value, fn)
 
 
-def _instance(value: PyTree) -> dict[str, PyTree] | None:
+def _instance(value: object) -> dict[str, Any] | None:
     """Return the attributes of an instance, None if it has none of its own."""
     try:
         attributes = object.__getattribute__(value, "__dict__")
@@ -124,7 +125,7 @@ def _instance(value: PyTree) -> dict[str, PyTree] | None:
     return attributes if type(attributes) is dict else None
 
 
-def _given(value: functools.partial) -> Iterator[tuple[str, PyTree]]:
+def _given(value: functools.partial) -> Iterator[tuple[str, Any]]:
     """Yield the bound arguments under the names of the parameters that take them."""
     try:
         names = list(inspect.signature(value.func).bind_partial(*value.args).arguments)[: len(value.args)]
@@ -135,7 +136,7 @@ def _given(value: functools.partial) -> Iterator[tuple[str, PyTree]]:
     yield from value.keywords.items()
 
 
-def _of_function(function: types.FunctionType, fn: PythonFunction) -> Iterator[tuple[str, PyTree]]:
+def _of_function(function: types.FunctionType, fn: PythonFunction) -> Iterator[tuple[str, Any]]:
     """Yield the contents of the closure cells, the defaults, and the globals by name."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -171,7 +172,7 @@ def _names_in(code: types.CodeType) -> dict[str, None]:
     return names
 
 
-def _contents(value: PyTree, kinds: Types) -> list[tuple[str, PyTree]]:
+def _contents(value: object, kinds: Types) -> list[tuple[str, Any]]:
     """Return the models, arrays and functions in a container, with their paths; none for other objects."""
     leaves = contents(value, lambda item: kinds.root_framework_of(item) is not None)
     return [(dotted(keys), leaf) for keys, leaf in leaves if keys]

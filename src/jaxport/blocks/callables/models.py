@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from jaxport.blocks.callables.held_models import held
 from jaxport.blocks.callables.naming import dotted, unused
 from jaxport.blocks.callables.places import Places, Types, joined
 from jaxport.blocks.callables.values import contents, is_array, is_tracer
-from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, get_opaque_trace_state
+from jaxport.jaxprs import Array, Module, PythonFunction, get_opaque_trace_state
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 
 __all__ = ["Argument", "Changes", "MetLate", "Models", "arguments", "merged"]
@@ -50,7 +51,7 @@ class Argument:
     """A model among the arguments, and its contents before the call; `before` is None if no call can change it."""
 
     name: str
-    value: PyTree
+    value: Any
     before: Lifted | None
 
     def changes(self, counters: bool = False) -> Changes:
@@ -61,7 +62,7 @@ class Argument:
         return _changes(path, self.value, self.before, [leaf.value for leaf in self.before.leaves], counters)
 
 
-def arguments(named: Iterable[tuple[str, PyTree]], places: Places) -> list[Argument]:
+def arguments(named: Iterable[tuple[str, object]], places: Places) -> list[Argument]:
     """Return the models among the arguments, registered with their paths."""
     models = []
     for name, tree in named:
@@ -90,7 +91,7 @@ class _Root:
     """A model, or a tree of arrays, and the name by which the callable refers to it."""
 
     name: str
-    value: PyTree
+    value: Any
     leaves: Sequence[Leaf]
     framework: Framework | None = None
 
@@ -119,17 +120,17 @@ class _Copied:
 class Models:
     """The models of one trace of `fn`, including those `known` from an earlier attempt."""
 
-    def __init__(self, fn: PythonFunction, known: Sequence[PyTree], places: Places):
+    def __init__(self, fn: PythonFunction, known: Sequence[object], places: Places):
         self.places, self._types = places, places.types
         self._roots: list[_Root] = []
         self._copied: list[_Copied] = []
-        self._level: PyTree = None
+        self._level: Any = None
         self._is_looking = False
         # The copy of each original, and the reverse. Objects that are neither (made by the trace itself, or immutable)
         # are in `_own`.
-        self._copies: IdentityMap[PyTree, PyTree] = IdentityMap()
-        self._originals: IdentityMap[PyTree, PyTree] = IdentityMap()
-        self._own: IdentitySet[PyTree] = IdentitySet()
+        self._copies: IdentityMap[Any, Any] = IdentityMap()
+        self._originals: IdentityMap[Any, Any] = IdentityMap()
+        self._own: IdentitySet[Any] = IdentitySet()
         self._arrays: dict[Hashable, Leaf] = {}
         items = held(fn, self._types)
         named = IdentitySet(value for _, value in items)
@@ -142,15 +143,15 @@ class Models:
             if group:
                 self._lift(group)
 
-    def _look(self, value: PyTree) -> Look:
+    def _look(self, value: object) -> Look:
         """Return the objects, arrays and modules below a model, or the arrays of a tree."""
         framework = self._types.root_framework_of(value)
         return Look((), _arrays_in(value, self._types), ()) if framework is None else framework.look(value)
 
-    def _parts(self, value: PyTree, look: Look) -> Iterator[PyTree]:
+    def _parts(self, value: object, look: Look) -> Iterator[Any]:
         return (node for node in look.nodes if node is not value)
 
-    def _root(self, name: str, value: PyTree, look: Look) -> _Root:
+    def _root(self, name: str, value: object, look: Look) -> _Root:
         root = _Root(name, value, look.leaves, self._types.root_framework_of(value))
         self._roots.append(root)
         self._arrays |= {_identity(leaf.value): leaf for leaf in look.leaves}
@@ -195,7 +196,7 @@ class Models:
         for original, copy in zip(originals, framework.nodes(copied.copy), strict=True):
             self._copies[original], self._originals[copy] = copy, original
 
-    def stand_in(self, value: PyTree) -> PyTree:
+    def stand_in(self, value: object) -> Any:
         """Return the copy of `value` in this trace, or `value` itself."""
         if value in self._copies:
             return self._copies[value]
@@ -215,7 +216,7 @@ class Models:
         self._own.add(value)
         return value
 
-    def _part(self, framework: Framework, value: PyTree) -> PyTree | None:
+    def _part(self, framework: Framework, value: object) -> Any | None:
         parts = (
             framework.part(value, copied.roots[0].value, copied.copy)
             for copied in self._copied
@@ -232,7 +233,7 @@ class Models:
             return False
         return framework.is_outside(value, [_identity(leaf.value) in self._arrays for leaf in leaves])
 
-    def _met(self, value: PyTree) -> PyTree:
+    def _met(self, value: object) -> Any:
         look = self._look(value)
         copied = self._lift([self._root(type(value).__name__, value, look)])
         if copied is None:
@@ -242,7 +243,7 @@ class Models:
         self._copy(copied)
         return self._copies[value]
 
-    def original(self, module: Module) -> PyTree:
+    def original(self, module: Module) -> Any:
         """Return the user's module of a copy; any other is itself."""
         return self._originals.get(module, module)
 
@@ -306,7 +307,7 @@ class Models:
             yield replace(leaf, path=path, value=constant)
 
 
-def _level() -> PyTree:
+def _level() -> Any:
     """Return the transformation that runs."""
     return get_opaque_trace_state(convention="nnx")
 
@@ -328,7 +329,7 @@ def _changes(
     return Changes(changed, tuple(map(path_of, others)))
 
 
-def _arrays_in(value: PyTree, types: Types) -> list[Leaf]:
+def _arrays_in(value: object, types: Types) -> list[Leaf]:
     """Return the arrays of a tree: parameters if it has no collections; a single array is a constant."""
     nodes = contents(value, lambda node: types.is_variable(node) or types.is_state(node))
     collections = frozenset(f.parameter_collection for f in types.frameworks if f.parameter_collection)
@@ -371,7 +372,7 @@ def _untouched(array: Array) -> Array:
     return jnp.asarray(array) if isinstance(array, np.ndarray | np.generic) else array
 
 
-def _identity(array: PyTree) -> Hashable:
+def _identity(array: object) -> Hashable:
     """Return a key that an array and JAX's constant for it share."""
     if isinstance(array, jax.Array):
         return id(array)
@@ -380,7 +381,7 @@ def _identity(array: PyTree) -> Hashable:
     return (view.__array_interface__["data"][0], view.shape, str(view.dtype)) if view.size else id(array)
 
 
-def _same(one: PyTree, other: PyTree) -> bool:
+def _same(one: object, other: object) -> bool:
     if one is other:
         return True
     try:

@@ -11,14 +11,14 @@ from typing import Any
 import jax
 
 from jaxport.blocks.callables.places import Types, joined
-from jaxport.jaxprs import Parameters, PyTree
+from jaxport.jaxprs import Parameters
 
 __all__ = ["argument_values", "dotted", "leaf_paths", "output_paths", "signature_of", "unused"]
 
 
 def argument_values(
-    signature: inspect.Signature | None, args: Sequence[PyTree], kwargs: Parameters
-) -> list[tuple[str, PyTree]]:
+    signature: inspect.Signature | None, args: Sequence[object], kwargs: Parameters
+) -> list[tuple[str, Any]]:
     """Return the arguments with their names, in the order in which ``(args, kwargs)`` is flattened.
 
     >>> argument_values(inspect.signature(lambda x, *more, scale: x), (1, 2, 3), {"scale": 4})
@@ -27,7 +27,7 @@ def argument_values(
     return [*zip(_argument_names(signature, args), args, strict=True), *sorted(kwargs.items())]
 
 
-def leaf_paths(named: Sequence[tuple[str, PyTree]], is_variable: Callable[[PyTree], bool]) -> list[str]:
+def leaf_paths(named: Sequence[tuple[str, object]], is_variable: Callable[[object], bool]) -> list[str]:
     """Return a path per leaf of the named trees; a variable, a box around an array, has the path of the box.
 
     >>> leaf_paths([("batch", {"ids": 1, "mask": (2, 3)})], lambda value: False)
@@ -42,7 +42,7 @@ def leaf_paths(named: Sequence[tuple[str, PyTree]], is_variable: Callable[[PyTre
     return paths
 
 
-def dotted(keys: Sequence[Any]) -> str:
+def dotted(keys: Sequence[object]) -> str:
     """Return a key path as text.
 
     >>> dotted((jax.tree_util.DictKey("layers"), jax.tree_util.SequenceKey(0)))
@@ -51,7 +51,7 @@ def dotted(keys: Sequence[Any]) -> str:
     return jax.tree_util.keystr(tuple(keys), simple=True, separator=".")
 
 
-def output_paths(result: PyTree, is_variable: Callable[[PyTree], bool]) -> list[str]:
+def output_paths(result: object, is_variable: Callable[[object], bool]) -> list[str]:
     """Return a path per leaf of a result: ``output`` for a bare one, ``output_0``, ``output_1`` for those of a tuple.
 
     >>> output_paths((1, {"loss": 2}), lambda value: False), output_paths(1, lambda value: False)
@@ -63,7 +63,7 @@ def output_paths(result: PyTree, is_variable: Callable[[PyTree], bool]) -> list[
     return [path or "output" for path in paths]
 
 
-def _argument_names(signature: inspect.Signature | None, args: Sequence[PyTree]) -> list[str]:
+def _argument_names(signature: inspect.Signature | None, args: Sequence[object]) -> list[str]:
     try:
         bound = signature.bind_partial(*args) if signature is not None else None
     except TypeError:  # the call itself will report it
@@ -77,7 +77,7 @@ def _argument_names(signature: inspect.Signature | None, args: Sequence[PyTree])
     return names
 
 
-def signature_of(fn: PyTree, types: Types, keywords: Parameters = MappingProxyType({})) -> inspect.Signature | None:
+def signature_of(fn: Any, types: Types, keywords: Parameters = MappingProxyType({})) -> inspect.Signature | None:
     """Return the signature of a callable under the names that its user knows, or None if it has none.
 
     `keywords` are always passed to it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from jaxport.blocks.callables.framework import Framework
-from jaxport.jaxprs import Module, PyTree
+from jaxport.jaxprs import Module
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 
 __all__ = ["Places", "Types", "joined", "kind_of"]
@@ -27,11 +27,11 @@ class Types:
         self.frameworks = tuple(frameworks)
         self._known: dict[type, tuple[Framework | None, Framework | None, bool, bool, bool]] = {}
 
-    def framework_of(self, value: PyTree) -> Framework | None:
+    def framework_of(self, value: object) -> Framework | None:
         """Return the framework that `value` is a module of, if any."""
         return self._about(value)[0]
 
-    def root_framework_of(self, value: PyTree) -> Framework | None:
+    def root_framework_of(self, value: object) -> Framework | None:
         """Return the framework that `value` is a model, or a piece of one, of."""
         return self._about(value)[1]
 
@@ -47,7 +47,7 @@ class Types:
         """Whether `value` is a container of statistics and the like."""
         return self._about(value)[4]
 
-    def _about(self, value: PyTree) -> tuple[Framework | None, Framework | None, bool, bool, bool]:
+    def _about(self, value: object) -> tuple[Framework | None, Framework | None, bool, bool, bool]:
         known = self._known.get(type(value))
         if known is None:
             known = self._known[type(value)] = (
@@ -60,7 +60,7 @@ class Types:
         return known
 
 
-def _says(predicate: Callable[[PyTree], bool], value: PyTree) -> bool:
+def _says(predicate: Callable[[object], bool], value: object) -> bool:
     try:
         return predicate(value)
     except Exception:  # noqa: BLE001 - `isinstance` asks an object for its class, and a foreign one may do anything

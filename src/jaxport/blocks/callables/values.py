@@ -22,7 +22,7 @@ import numpy as np
 from jax import core as jax_core
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Array, PyTree, TreeDef
+from jaxport.jaxprs import Array, TreeDef
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 
 __all__ = [
@@ -88,9 +88,9 @@ class CallPart:
       items: the parts of a container, by key.
     """
 
-    value: PyTree
+    value: Any
     position: int | None = None
-    items: Sequence[tuple[PyTree, CallPart]] = ()
+    items: Sequence[tuple[Any, CallPart]] = ()
 
     def positions(self) -> Iterator[int]:
         """Yield the positions of the arrays at and below this place, in order."""
@@ -99,7 +99,7 @@ class CallPart:
         for _, part in self.items:
             yield from part.positions()
 
-    def within(self, containers: Container[PyTree]) -> Iterator[int]:
+    def within(self, containers: Container[object]) -> Iterator[int]:
         """Yield the positions of the arrays in lists and dicts that are among `containers`."""
         if type(self.value) in _MUTABLE and self.value in containers:
             yield from self.positions()
@@ -117,8 +117,8 @@ class NamedArrays:
 
     arrays: list[Array] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    static: dict[str, PyTree] = field(default_factory=dict)
-    visits: IdentityMap[PyTree, int] = field(default_factory=IdentityMap)
+    static: dict[str, Any] = field(default_factory=dict)
+    visits: IdentityMap[Any, int] = field(default_factory=IdentityMap)
 
     @property
     def repeated(self) -> set[int]:
@@ -131,12 +131,12 @@ class NamedArrays:
 _MOST_PLACES = 1000
 
 
-def _joined(path: str, key: Any) -> str:
+def _joined(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
 def collect(
-    value: PyTree, path: str, is_opaque: Callable[[PyTree], bool], into: NamedArrays, around: tuple[PyTree, ...] = ()
+    value: Any, path: str, is_opaque: Callable[[Any], bool], into: NamedArrays, around: tuple[Any, ...] = ()
 ) -> CallPart:
     """Add the contents of `value`, in a fixed order, and return its parts; modules (`is_opaque`) are skipped.
 
@@ -169,11 +169,11 @@ def collect(
     )
 
 
-def _named_items(value: tuple) -> Iterator[tuple[PyTree, PyTree]]:
+def _named_items(value: tuple) -> Iterator[tuple[Any, Any]]:
     return zip(getattr(value, "_fields", range(len(value))), value, strict=True)
 
 
-def _pytree_children(value: PyTree) -> list[tuple[PyTree, PyTree]] | None:
+def _pytree_children(value: object) -> list[tuple[Any, Any]] | None:
     if value is None or issubclass(type(value), str | int | float | complex | bool | type) or callable(value):
         return None
     below = children(value)
@@ -182,7 +182,7 @@ def _pytree_children(value: PyTree) -> list[tuple[PyTree, PyTree]] | None:
     return [(jax.tree_util.keystr(key, simple=True, separator="."), leaf) for key, leaf in below]
 
 
-def children(tree: PyTree) -> list[tuple[PyTree, PyTree]] | None:
+def children(tree: object) -> list[tuple[Any, Any]] | None:
     """Return the children of a pytree with their keys; None for a leaf.
 
     JAX itself never recurses here: on a tree that is deeper than the stack, or contains itself, it fails in a way that
@@ -195,12 +195,12 @@ def children(tree: PyTree) -> list[tuple[PyTree, PyTree]] | None:
     return None if len(below) == 1 and below[0][0] == () else below
 
 
-def _is_below() -> Callable[[PyTree], bool]:
+def _is_below() -> Callable[[Any], bool]:
     asked = itertools.count()  # the tree itself is the first
     return lambda _: next(asked) > 0
 
 
-def _structure(tree: PyTree) -> TreeDef:
+def _structure(tree: object) -> TreeDef:
     """Return the structure of a pytree whose children are leaves."""
     return jax.tree.structure(tree, is_leaf=_is_below())
 
@@ -219,7 +219,7 @@ def twin(array: Array) -> Array:
     return jax.make_array_from_single_device_arrays(array.shape, array.sharding, parts)
 
 
-def contents(tree: PyTree, is_leaf: Callable[[PyTree], bool]) -> list[tuple[list[PyTree], PyTree]]:
+def contents(tree: object, is_leaf: Callable[[object], bool]) -> list[tuple[list[Any], Any]]:
     """Return the leaves of a pytree with their keys, in order; each container counts once, at its first place.
 
     It works on trees of any depth and on those that contain themselves, and treats an unreadable node as a leaf.
@@ -229,10 +229,10 @@ def contents(tree: PyTree, is_leaf: Callable[[PyTree], bool]) -> list[tuple[list
     >>> [leaf for _, leaf in contents(tree, lambda _: False)]
     [1.0, 2.0]
     """
-    leaves: list[tuple[list[PyTree], PyTree]] = []
+    leaves: list[tuple[list[Any], Any]] = []
     # A path is a linked list of keys, leaf to root: only those of leaves are written out.
-    waiting: list[tuple[PyTree, PyTree]] = [(None, tree)]
-    seen: IdentitySet[PyTree] = IdentitySet()
+    waiting: list[tuple[Any, Any]] = [(None, tree)]
+    seen: IdentitySet[Any] = IdentitySet()
     while waiting:
         path, item = waiting.pop()
         if item is None or item in seen:
@@ -249,7 +249,7 @@ def contents(tree: PyTree, is_leaf: Callable[[PyTree], bool]) -> list[tuple[list
     return leaves
 
 
-def _keys(path: PyTree) -> list[PyTree]:
+def _keys(path: Any) -> list[Any]:
     """Return the keys of a linked path, the outermost first."""
     links = []
     while path is not None:
@@ -271,16 +271,16 @@ class Exchange:
     ['first', 'second']
     """
 
-    def __init__(self, new: Mapping[int, PyTree], apart: Container[int] = ()):
+    def __init__(self, new: Mapping[int, object], apart: Container[int] = ()):
         self.new = new
         self.apart = apart
         #: The positions whose array has been exchanged.
         self.exchanged: set[int] = set()
-        self._undo: list[tuple[PyTree, PyTree, PyTree]] = []
-        self._changed: IdentitySet[PyTree] = IdentitySet()
-        self._copies: list[tuple[PyTree, list[PyTree]]] = []
+        self._undo: list[tuple[Any, Any, Any]] = []
+        self._changed: IdentitySet[Any] = IdentitySet()
+        self._copies: list[tuple[Any, list[Any]]] = []
 
-    def value(self, part: CallPart) -> PyTree:
+    def value(self, part: CallPart) -> Any:
         """Return the value of a part with others in the places of its arrays."""
         value = part.value
         if part.position is not None:
@@ -299,7 +299,7 @@ class Exchange:
             return self._mutable(part)
         return self._rebuilt(part) if any(position in self.apart for position in part.positions()) else value
 
-    def _mutable(self, part: CallPart) -> PyTree:
+    def _mutable(self, part: CallPart) -> Any:
         value = part.value
         is_first = value not in self._changed
         self._changed.add(value)
@@ -318,13 +318,13 @@ class Exchange:
         self._copies.append((made, [new for _, _, new in after]))
         return made
 
-    def _rebuilt(self, part: CallPart) -> PyTree:
+    def _rebuilt(self, part: CallPart) -> Any:
         items = [self.value(below) for _, below in part.items]
         made = jax.tree.unflatten(_structure(part.value), items)
         self._copies.append((made, items))
         return made
 
-    def changed_copies(self) -> list[PyTree]:
+    def changed_copies(self) -> list[Any]:
         """Return the copies whose contents have been changed since."""
         changed = []
         for made, items in self._copies:
@@ -335,7 +335,7 @@ class Exchange:
 
     def undo(self) -> None:
         """Revert the changes, wherever in its container the callee may have moved a value."""
-        changes: IdentityMap[PyTree, IdentityMap[PyTree, PyTree]] = IdentityMap()
+        changes: IdentityMap[Any, IdentityMap[Any, Any]] = IdentityMap()
         for container, before, after in self._undo:
             changes.setdefault(container, IdentityMap())[after] = before
         for container, before_by_after in changes.items():

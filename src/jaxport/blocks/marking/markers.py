@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping
-from jaxport.jaxprs import Module, Parameters, PyTree, ad, batching, mlir, partial_eval_rules
+from jaxport.jaxprs import Module, Parameters, ad, batching, mlir, partial_eval_rules
 
 __all__ = ["BlockCall", "EnclosingModule", "block_enter_p", "block_exit_p"]
 
@@ -90,11 +90,11 @@ def _marker(name: str) -> jaxprs.Primitive:
         results = marker.bind(*operands, axes=(*axes, tuple(batched)), extra=extra, call=call)
         return results, batched
 
-    def transpose(cotangents: Sequence, *operands: PyTree, extra: int, **_: object) -> list:
+    def transpose(cotangents: Sequence, *operands: object, extra: int, **_: object) -> list:
         through = [*cotangents, *[None] * extra]
         return [c if ad.is_undefined_primal(o) else None for c, o in zip(through, operands, strict=True)]
 
-    def partial(trace: PyTree, *operands: PyTree, extra: int, **params: PyTree) -> list:
+    def partial(trace: Any, *operands: Any, extra: int, **params: Any) -> list:
         results = trace.default_process_primitive(marker, operands, {"extra": extra, **params})
         return [o if o.is_known() else r for o, r in zip(passed(operands, extra), results, strict=True)]
 

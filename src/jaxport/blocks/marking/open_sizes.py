@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
 
-from jaxport.jaxprs import Dim, InconclusiveDimensionOperation, PythonFunction, PyTree, source_info_util
+from jaxport.jaxprs import Dim, InconclusiveDimensionOperation, PythonFunction, source_info_util
 
 __all__ = ["OPEN_SIZES"]
 
@@ -24,7 +25,7 @@ source_info_util.register_exclusion(__file__)
 
 def _associative_scan(original: PythonFunction) -> PythonFunction:
     @functools.wraps(original)
-    def associative_scan(fn: PythonFunction, elems: PyTree, reverse: bool = False, axis: int = 0) -> PyTree:
+    def associative_scan(fn: PythonFunction, elems: object, reverse: bool = False, axis: int = 0) -> Any:
         leaves, tree = jax.tree.flatten(elems)
         if not any(is_symbolic_dim(x.shape[axis]) for x in leaves):
             return original(fn, elems, reverse, axis)
@@ -51,9 +52,7 @@ def _is_before(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def _searchsorted(original: PythonFunction) -> PythonFunction:
     @functools.wraps(original)
-    def searchsorted(
-        a: PyTree, v: PyTree, side: str = "left", sorter: PyTree = None, *, method: str = "scan"
-    ) -> jax.Array:
+    def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> jax.Array:
         dtype = jnp.result_type(a, v)
         is_open = jnp.ndim(a) == 1 and is_symbolic_dim(jnp.shape(a)[0])
         if not is_open or side not in ("left", "right") or jnp.issubdtype(dtype, jnp.complexfloating):
@@ -84,7 +83,7 @@ def _sliding(original: PythonFunction) -> PythonFunction:
     is_convolution = original.__name__ == "convolve"
 
     @functools.wraps(original)
-    def sliding(a: PyTree, v: PyTree, *args: PyTree, **options: PyTree) -> PyTree:
+    def sliding(a: Any, v: Any, *args: Any, **options: Any) -> Any:
         shapes = [jnp.shape(a), jnp.shape(v)]
         if [len(shape) for shape in shapes] != [1, 1] or not any(is_symbolic_dim(shape[0]) for shape in shapes):
             return original(a, v, *args, **options)

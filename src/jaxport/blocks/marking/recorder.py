@@ -21,7 +21,7 @@ from jaxport.blocks.callables.places import Places, Types, kind_of
 from jaxport.blocks.callables.values import Exchange, NamedArrays, collect, is_tracer, twin
 from jaxport.blocks.marking.markers import BlockCall, EnclosingModule, block_enter_p, block_exit_p
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Module, PythonFunction, PyTree, of_one_trace, source_info_util
+from jaxport.jaxprs import Array, Module, PythonFunction, of_one_trace, source_info_util
 from jaxport.jaxprs.identity import IdentityMap, IdentitySet
 from jaxport.jaxprs.meshes import explicit_mesh, on_automatic_axes
 
@@ -49,7 +49,7 @@ class Boundary:
     """
 
     target: str | None = None
-    options: Mapping[str, PyTree] = FrozenMapping()
+    options: Mapping[str, Any] = FrozenMapping()
     prepare: Callable[[dict], dict] = dict
 
 
@@ -86,7 +86,7 @@ class Recorder:
     def __init__(
         self,
         frameworks: Sequence[Framework],
-        functions: IdentityMap[PyTree, str],
+        functions: IdentityMap[object, str],
         boundaries: Mapping[Hashable, Boundary],
         operators: Operators = "none",
     ):
@@ -102,15 +102,15 @@ class Recorder:
         self._names: dict[type, str] = {}
         # Modules of traced bodies, and the bodies of modules that know their own path.
         self._anchored: IdentityMap[Module, tuple[EnclosingModule, str]] = IdentityMap()
-        self._bodies: IdentityMap[PyTree, EnclosingModule] = IdentityMap()
+        self._bodies: IdentityMap[Any, EnclosingModule] = IdentityMap()
         self._automatic: IdentityMap[Array, Array] = IdentityMap()
         self._originals: IdentityMap[Array, Array] = IdentityMap()
 
-    def stand_in(self, value: PyTree) -> PyTree:
+    def stand_in(self, value: object) -> Any:
         """Return the running trace's copy of a module, or of another object with state."""
         return value if self.models is None else self.models.stand_in(value)
 
-    def of_automatic_axes(self, values: Iterable[PyTree]) -> Iterator[PyTree]:
+    def of_automatic_axes(self, values: Iterable[Any]) -> Iterator[Any]:
         """Yield values that the running trace may use; arrays on a mesh with explicit axes as if these were automatic."""
         for value in values:
             if isinstance(value, jax_core.Tracer) or explicit_mesh([jax.typeof(value)]) is None:
@@ -121,7 +121,7 @@ class Recorder:
                     self._automatic[value], self._originals[made] = made, value
                 yield self._automatic[value]
 
-    def original(self, value: PyTree) -> PyTree:
+    def original(self, value: Any) -> Any:
         """Return the array that another one stands for: of automatic axes, or at a second place of a call."""
         return self._originals.get(value, value)
 
@@ -173,7 +173,7 @@ class Recorder:
         kwargs: dict,
         boundary: Boundary | None = None,
         named_by: Callable | None = None,
-    ) -> PyTree:
+    ) -> Any:
         """Call `function(*args, **kwargs)`, the bound `method` of `owner`, between markers.
 
         The arguments are named by the signature of `named_by`, if `function` hides its own.
@@ -209,7 +209,7 @@ class Recorder:
             self._names[cls] = public_name(cls, framework.namespaces if framework else ())
         return self._names[cls]
 
-    def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> PyTree:
+    def call_function(self, boundary: Boundary, function: Callable, args: tuple, kwargs: dict) -> Any:
         """Call `function(*args, **kwargs)` between markers, as a block of the boundary's target."""
         target = boundary.target or public_name(function, ())
         call = BlockCall(target, "function", "", options=boundary.options, short_name=target.rpartition(".")[2])
@@ -227,7 +227,7 @@ class Recorder:
         args: tuple,
         kwargs: dict,
         named_by: Callable | None = None,
-    ) -> PyTree:
+    ) -> Any:
         call.around = self._frames[-1].key if self._frames else None
         passed = NamedArrays()
         named = self._named(named_by or function, args, kwargs)
@@ -284,7 +284,7 @@ class Recorder:
         module holds, too, would be one value.
         """
         stored = [i for i, x in enumerate(arrays) if isinstance(x, jax.Array) and not is_tracer(x) and x.ndim]
-        held: IdentitySet[PyTree] = IdentitySet()
+        held: IdentitySet[Any] = IdentitySet()
         framework = self.types.framework_of(owner) if stored else None
         if framework is not None:
             held = IdentitySet(leaf.value for leaf in framework.leaves(owner))
@@ -293,7 +293,7 @@ class Recorder:
             self._originals[made] = self.original(arrays[position])
         return [twins.get(position, array) for position, array in enumerate(arrays)], twins
 
-    def _carry(self, before: Sequence[PyTree], after: Sequence[PyTree]) -> None:
+    def _carry(self, before: Sequence[object], after: Sequence[object]) -> None:
         for carry in self._carriers:
             for one, other in zip(before, after, strict=True):
                 carry(one, other)
@@ -314,7 +314,7 @@ class Recorder:
                     return path
         return ""
 
-    def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, PyTree]]:
+    def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
         """Return the arguments with their names, in the order of the signature."""
         plain = getattr(function, "__func__", function)
         if type(plain) is not FunctionType:
@@ -327,7 +327,7 @@ class Recorder:
         return known[bound].of_call(args, kwargs)
 
 
-def _changed_twice(call: BlockCall, value: PyTree) -> InvalidArgument:
+def _changed_twice(call: BlockCall, value: object) -> InvalidArgument:
     return InvalidArgument(
         f"the call of `{call.short_name}` changes a `{type(value).__name__}` that it is given at two places, or that holds one "
         "array twice",
@@ -359,7 +359,7 @@ class _ParameterNames:
             positional, rest[0] if rest else "args", {name: position for position, name in enumerate(parameters)}
         )
 
-    def of_call(self, args: tuple, kwargs: dict) -> list[tuple[str, PyTree]]:
+    def of_call(self, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
         count = len(self.positional)
         named = list(zip(self.positional, args, strict=False))
         named += [(f"{self.rest}_{index}", value) for index, value in enumerate(args[count:])]

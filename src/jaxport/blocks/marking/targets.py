@@ -10,11 +10,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
+from typing import Any
 
 from jaxport.blocks.callables.framework import LIBRARIES, Framework, Prepare, package_of
 from jaxport.blocks.marking.recorder import Boundary, Recorder
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Module, PythonFunction, PyTree, source_info_util
+from jaxport.jaxprs import Module, PythonFunction, source_info_util
 from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = [
@@ -33,7 +34,7 @@ __all__ = [
 source_info_util.register_exclusion(__file__)
 
 # An owner, the name of an attribute, and a function from its value to the replacement.
-Patch = tuple[PyTree, str, Callable[[PyTree], PyTree]]
+Patch = tuple[Any, str, Callable[[Any], Any]]
 
 # The boundaries of classes. Weak, so that decorating a class does not keep it alive.
 class_boundaries: weakref.WeakKeyDictionary[type, Boundary] = weakref.WeakKeyDictionary()
@@ -107,10 +108,10 @@ def _is_method(name: str, raw: object) -> bool:
 
 
 def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder, form: _Form | None) -> Callable:
-    within: PyTree = raw if form is None else form(raw)
+    within: Any = raw if form is None else form(raw)
 
     @functools.wraps(raw)
-    def method(self: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def method(self: object, *args: object, **kwargs: object) -> Any:
         current = recorder()
         if current is None:
             return raw.__get__(self, type(self))(*args, **kwargs)
@@ -123,7 +124,7 @@ def _method(raw: Callable, *, name: str, recorder: _CurrentRecorder, form: _Form
     return method
 
 
-def bound_again(fn: PyTree) -> PyTree:
+def bound_again(fn: object) -> Any:
     """Rebind a bound method, or a partial of one, to the method as the window has patched it since."""
     if type(fn) is functools.partial:
         func = bound_again(fn.func)
@@ -136,14 +137,14 @@ def bound_again(fn: PyTree) -> PyTree:
     return MethodType(patched, fn.__self__)
 
 
-def _redirected(raw: PyTree, *, prepare: Prepare | None, recorder: _CurrentRecorder) -> PyTree:
+def _redirected(raw: Any, *, prepare: Prepare | None, recorder: _CurrentRecorder) -> Any:
     """Return a method or property that works on the trace's copy of `self` inside a window, without being a block."""
     if isinstance(raw, property):
         within = functools.partial(_redirected, prepare=prepare, recorder=recorder)
         return property(within(raw.fget), raw.fset and within(raw.fset), raw.fdel, raw.__doc__)
 
     @functools.wraps(raw)
-    def redirected(self: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def redirected(self: Any, *args: Any, **kwargs: Any) -> Any:
         current = recorder()
         if current is not None:
             self = current.stand_in(self)
@@ -165,7 +166,7 @@ class TargetSelection:
     """
 
     classes: Mapping[type, Boundary]
-    functions: IdentityMap[PyTree, str]
+    functions: IdentityMap[Any, str]
     patches: Sequence[Patch]
 
 
@@ -176,7 +177,7 @@ def selection(targets: Iterable[str], recorder: _CurrentRecorder) -> TargetSelec
       InvalidArgument: a target names nothing, or nothing that can be called.
     """
     classes: dict[type, Boundary] = {}
-    functions: IdentityMap[PyTree, str] = IdentityMap()
+    functions: IdentityMap[Any, str] = IdentityMap()
     patches: list[Patch] = []
     wrap = functools.partial(_selectable, recorder=recorder)
     for target in targets:
@@ -214,18 +215,18 @@ def function_patches(forms: Mapping[str, tuple[PythonFunction, _Form]], recorder
 _SELECTABLE = "__jaxport_selectable__"
 
 
-def _unselected(value: PyTree) -> PyTree:
+def _unselected(value: object) -> Any:
     return value.__dict__.get(_SELECTABLE, value) if type(value) is FunctionType else value
 
 
-def _selectable(raw: PyTree, *, recorder: _CurrentRecorder, form: _Form | None = None) -> PyTree:
+def _selectable(raw: Any, *, recorder: _CurrentRecorder, form: _Form | None = None) -> Any:
     """Wrap a function so that its calls emit markers in the windows that have selected it, and in no other."""
     if isinstance(raw, staticmethod | classmethod):
         return type(raw)(_selectable(raw.__func__, recorder=recorder, form=form))
     within = raw if form is None else form(raw)
 
     @functools.wraps(raw)
-    def selectable(*args: PyTree, **kwargs: PyTree) -> PyTree:
+    def selectable(*args: Any, **kwargs: Any) -> Any:
         current = recorder()
         if current is None:
             return raw(*args, **kwargs)
@@ -237,7 +238,7 @@ def _selectable(raw: PyTree, *, recorder: _CurrentRecorder, form: _Form | None =
     return _like(raw, selectable, _SELECTABLE, raw)
 
 
-def resolve_target(target: str) -> tuple[PyTree, str, PyTree]:
+def resolve_target(target: str) -> tuple[Any, str, Any]:
     """Return the owner, the attribute and the value of a qualified name.
 
     Raises:
@@ -273,7 +274,7 @@ def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecor
     """Wrap a function so that its calls are marked inside a window."""
 
     @functools.wraps(function)
-    def marked(*args: PyTree, **kwargs: PyTree) -> PyTree:
+    def marked(*args: object, **kwargs: object) -> Any:
         current = recorder()
         if current is None:
             return function(*args, **kwargs)
@@ -282,14 +283,14 @@ def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecor
     return _like(function, marked, BOUNDARY, boundary)
 
 
-def _call(recorder: Recorder, function: Callable, boundary: Boundary, args: tuple, kwargs: dict) -> PyTree:
+def _call(recorder: Recorder, function: Callable, boundary: Boundary, args: tuple, kwargs: dict) -> Any:
     if args and _looks_like_method(function) and recorder.types.framework_of(args[0]) is not None:
         bound = function.__get__(args[0], type(args[0]))
         return recorder.call_method(args[0], function.__name__, bound, args[1:], kwargs, boundary)
     return recorder.call_function(boundary, function, args, kwargs)
 
 
-def _like(function: Callable, wrapper: Callable, mark: str, value: PyTree) -> Callable:
+def _like(function: Callable, wrapper: Callable, mark: str, value: object) -> Callable:
     """Copy what a transformed function offers beyond a call (such as `jax.jit`'s `lower`) to its wrapper."""
     for name in dir(function):
         if not name.startswith("_") and not hasattr(wrapper, name):

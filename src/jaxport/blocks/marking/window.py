@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import jax
 
@@ -19,7 +20,7 @@ from jaxport.blocks.marking import targets as targets_module
 from jaxport.blocks.marking.open_sizes import OPEN_SIZES
 from jaxport.blocks.marking.recorder import Operators, Recorder
 from jaxport.blocks.marking.targets import Patch, class_boundaries, function_patches, method_patches, selection
-from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, PyTree, source_info_util
+from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, source_info_util
 from jaxport.jaxprs.vmap_axes import RECORDS_OF_VMAP
 
 __all__ = ["Patches", "activation", "comparing_sizes", "current_recorder", "loaded_frameworks", "patched", "target_of"]
@@ -77,14 +78,14 @@ class Patches:
 
     def __init__(self) -> None:
         self._turn: dict[str, weakref.ref[_Turn]] = {}
-        self._users: weakref.WeakKeyDictionary[PyTree, tuple[frozenset, weakref.finalize]] = weakref.WeakKeyDictionary()
+        self._users: weakref.WeakKeyDictionary[Any, tuple[frozenset, weakref.finalize]] = weakref.WeakKeyDictionary()
         # By owner and attribute: the owner, the attribute, the original and its replacement.
-        self._patched: dict[tuple[int, str], tuple[PyTree, str, PyTree, PyTree]] = {}
+        self._patched: dict[tuple[int, str], tuple[Any, str, Any, Any]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._patched)
 
-    def enter(self, user: PyTree, patches: Sequence[Patch]) -> None:
+    def enter(self, user: object, patches: Sequence[Patch]) -> None:
         """Replace each attribute of each owner by ``wrap(original)``, unless it is patched already."""
         turn = self._take_turn()
         try:
@@ -105,7 +106,7 @@ class Patches:
         finally:
             self._end_turn(turn)
 
-    def leave(self, user: PyTree) -> None:
+    def leave(self, user: object) -> None:
         """Restore what no other user needs; a second call does nothing."""
         turn = self._take_turn()
         try:
@@ -113,7 +114,7 @@ class Patches:
         finally:
             self._end_turn(turn)
 
-    def _forget(self, user: PyTree) -> None:
+    def _forget(self, user: object) -> None:
         _, end = self._users.pop(user, (None, None))
         self._restore()
         if end is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -44,7 +45,7 @@ from jaxport.codegen.rust.tree import (
 from jaxport.codegen.writing.literals import LARGEST_LITERAL
 from jaxport.importer.names import unique
 from jaxport.importer.traced.zero_sizes import may_be_nothing
-from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.dims import static
 
 __all__ = ["NeedsStatements", "RustBody"]
@@ -153,7 +154,7 @@ class RustBody:
             return self.device()
         return Tuple([self.device(), Literal(f"DType::{dtype_name(dtype)}")])
 
-    def literal(self, number: RuntimeValue, dtype: np.dtype) -> RustExpression:
+    def literal(self, number: Any, dtype: np.dtype) -> RustExpression:
         """Return a number that meets tensors of a dtype."""
         if is_dim(number):
             number = self.signed(number)
@@ -183,7 +184,7 @@ class RustBody:
             return method(node, "expand", whole, generics=f"{rank_of(shape)}, _")
         return method(node, "expand", self.shape(shape))
 
-    def created(self, known: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype) -> RustExpression:
+    def created(self, known: Any, shape: Sequence[Dim], dtype: np.dtype) -> RustExpression:
         """Return a new tensor of known elements."""
         kind = kind_of(dtype)
         generics = f"Tensor::<{rank_of(shape)}>" if kind == "Float" else f"Tensor::<{rank_of(shape)}, {kind}>"
@@ -220,7 +221,7 @@ class RustBody:
             return path_call("Tensor::arange", run, self.options(dtype))
         return path_call("Tensor::arange_step", run, Literal(str(step)), self.options(dtype))
 
-    def _uniform(self, number: RuntimeValue, shape: Sequence[Dim], dtype: np.dtype, generics: str) -> RustExpression:
+    def _uniform(self, number: Any, shape: Sequence[Dim], dtype: np.dtype, generics: str) -> RustExpression:
         where = self.options(dtype)
         if kind_of(dtype) == "Bool":
             return path_call(f"{generics}::full", self.shape(shape), self.literal(number, dtype), where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from jaxport.importer.names import unique
 from jaxport.importer.tensors.origins import WeightOrigin
 from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.recorded_program import RecordedProgram
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap
 
@@ -81,7 +82,7 @@ class Crate:
         return f"{self.uses}\n{self.run}"
 
 
-def _pattern(result: RuntimeValue, structs: Structs) -> str:
+def _pattern(result: object, structs: Structs) -> str:
     """Return what the model's results are bound to in an example."""
     if not isinstance(result, tuple):
         return structs.result_names[0]
@@ -178,13 +179,13 @@ def to_crate(recorded: RecordedProgram) -> Crate:
     )
 
 
-def elements(values: Mapping[str, RuntimeValue]) -> dict[str, RuntimeValue]:
+def elements(values: Mapping[str, object]) -> dict[str, Any]:
     """Return values by name, of sequences their elements.
 
     >>> elements({"x": 1, "pair": [2, 3]})
     {'x': 1, 'pair[0]': 2, 'pair[1]': 3}
     """
-    found: dict[str, RuntimeValue] = {}
+    found: dict[str, Any] = {}
     for name, value in values.items():
         inner = {f"{name}[{at}]": one for at, one in enumerate(value)} if isinstance(value, list) else None
         for key, one in (elements(inner) if inner is not None else {name: value}).items():
@@ -225,7 +226,7 @@ def _outputs(structs: Structs, result: tuple) -> str:
 
 
 def _glue(
-    recorded: RecordedProgram, root: str, inputs: Mapping[Variable, str], result: RuntimeValue, structs: Structs
+    recorded: RecordedProgram, root: str, inputs: Mapping[Variable, str], result: Any, structs: Structs
 ) -> tuple[str, str]:
     """Return what `load` and `run` use, and the two."""
     names = IdentityMap((tree, key) for key, tree in recorded.inputs.items())

@@ -7,6 +7,7 @@ import copy
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
@@ -41,7 +42,7 @@ from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.size_names import size_names, size_statements
 from jaxport.errors import Refusal
 from jaxport.importer.traced.assumptions import Bounds
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["RustCalls"]
@@ -71,7 +72,7 @@ class RustCalls(CallPrinter):
         super().arguments(names)
         self.counted = {size: bounds for size, bounds in self.counted.items() if size not in size_names([*names])}
 
-    def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
+    def body(self, items: Sequence[Item], result: object) -> list[ast.stmt]:
         """Return the statements that compute a result; those that read sizes for nothing are left out."""
         statements = super().body(items, result)
         return [one for one in statements if one not in self.reading or self.reading[one] & self.dims]
@@ -211,7 +212,7 @@ class RustCalls(CallPrinter):
     def element(self, chosen: str, index: int) -> RustExpression:
         return method(Index(Identifier(chosen), Literal(str(index))), "clone", borrows=True)
 
-    def value(self, value: RuntimeValue) -> RustExpression:
+    def value(self, value: object) -> RustExpression:
         if isinstance(value, Variable):
             return self._read(value)
         if isinstance(value, HostValue):
@@ -246,7 +247,7 @@ class RustCalls(CallPrinter):
         kind_of(array.dtype)
         return expression_of(super().stored(HostValue(array.astype(held(array.dtype), copy=False), name=value.name)))
 
-    def target(self, tree: RuntimeValue, uses: RuntimeValue, default: str | Sequence[str]) -> RustExpression:
+    def target(self, tree: Any, uses: Any, default: str | Sequence[str]) -> RustExpression:
         if isinstance(tree, tuple | list):
             flat = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable)]
             alike = [default if isinstance(default, str) else "x"] * len(flat)
@@ -259,7 +260,7 @@ class RustCalls(CallPrinter):
         return made
 
 
-def _is_inside(layer: Layer, indices: RuntimeValue) -> bool:
+def _is_inside(layer: Layer, indices: object) -> bool:
     """Whether indices are known to be rows of an embedding: their type has no others, or their values are known."""
     rows = layer.config["num_embeddings"]
     if isinstance(indices, HostValue) and not indices.symbolic:

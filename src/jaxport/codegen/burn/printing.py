@@ -7,6 +7,7 @@ import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ from jaxport.codegen.writing.fields import Entry, Fields, fields_of, key_of
 from jaxport.codegen.writing.literals import storable
 from jaxport.errors import Refusal
 from jaxport.importer.traced.assumptions import Bounds
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["Structs"]
@@ -77,7 +78,7 @@ class Structs(Classes[LayerLibrary, Struct]):
             self.private.helpers.add("sizes_in")
         return statements, known
 
-    def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
+    def printer(self, taken: set[str], **options: Any) -> CallPrinter:
         return RustCalls(
             {*taken, "device"}, functions=self.private, refusals=self.refusals, counted=self.counted, **options
         )
@@ -122,7 +123,7 @@ class Structs(Classes[LayerLibrary, Struct]):
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
         body: list[ast.stmt],
-        result: RuntimeValue,
+        result: object,
         is_root: bool,
     ) -> RustFunction:
         assert isinstance(printer, RustCalls)
@@ -281,7 +282,7 @@ def _title(draft: Draft) -> str:
     return f"The module `{comment(path)}` of the model." if path else "The model."
 
 
-def _few_bits(values: Mapping[str, RuntimeValue]) -> list[str]:
+def _few_bits(values: Mapping[str, Any]) -> list[str]:
     """Return the lines that say which inputs and results are numbers of few bits, by type."""
     names: dict[np.dtype, list[str]] = {}
     for name, value in values.items():
@@ -291,7 +292,7 @@ def _few_bits(values: Mapping[str, RuntimeValue]) -> list[str]:
     return [f"Numbers of {dtype.name}, as {held(dtype).name}: {', '.join(some)}." for dtype, some in names.items()]
 
 
-def kind_of_value(value: RuntimeValue, structs: Structs) -> str:
+def kind_of_value(value: object, structs: Structs) -> str:
     """Return the type of a value of a program."""
     if isinstance(value, Variable):
         try:

@@ -7,6 +7,7 @@ import inspect
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ from jaxport.codegen.rust.tree import (
 )
 from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import identifier, unique
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.namespaces import HELPERS
 from jaxport.importer.values.recording import (
     Function as RecordedFunction,
@@ -47,11 +48,12 @@ from jaxport.importer.values.recording import (
     lower,
     map_leaves,
 )
+from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.identity import IdentityMap
 
 __all__ = ["Functions", "StepPrinter"]
 
-Environment = IdentityMap[Variable | HostValue, RuntimeValue]
+Environment = IdentityMap[Variable | HostValue, Any]
 """The values of variables and of large constants."""
 OF_FEW_BITS = ("helper.to_power_of_two",)
 """Calls whose rules know numbers of few bits."""
@@ -162,7 +164,7 @@ class StepPrinter:
         if rule is None or (_has_few_bits(step) and key not in OF_FEW_BITS):
             return None
 
-        def value(leaf: RuntimeValue) -> RuntimeValue:
+        def value(leaf: object) -> Any:
             if isinstance(leaf, Variable):
                 return _read(expression_of(leaf), leaf)
             if isinstance(leaf, HostValue):
@@ -285,7 +287,9 @@ def _device_of(name: str) -> RustStatement:
     return Let(Identifier("device"), method(Identifier(name), "device", borrows=True))
 
 
-def _parameter(body: RustBody, tables: list[tuple[str, RuntimeValue]], array: RuntimeValue) -> RustExpression:
+def _parameter(
+    body: RustBody, tables: list[tuple[str, np.ndarray | HostValue]], array: np.ndarray | HostValue
+) -> RustExpression:
     for name, other in tables:
         if other is array:
             return Identifier(name)
@@ -307,7 +311,7 @@ class _Traced:
         self.variables = reads(step)
         self.tables: list[HostValue] = []
 
-        def large(leaf: RuntimeValue) -> RuntimeValue:
+        def large(leaf: Any) -> Any:
             is_large = isinstance(leaf, HostValue) and not leaf.symbolic and leaf.size > LARGEST_CONSTANT
             if is_large and not _is_uniform(leaf.data) and not any(other is leaf for other in self.tables):
                 self.tables.append(leaf)
@@ -318,7 +322,7 @@ class _Traced:
         operands += [jax.ShapeDtypeStruct(host.shape, host.to_jax().dtype) for host in self.tables]
         self.jaxpr = jax.make_jaxpr(lambda *arrays: self._run(step, arrays))(*operands)
 
-    def _run(self, step: Step, arrays: Sequence[jax.Array]) -> RuntimeValue:
+    def _run(self, step: Step, arrays: Sequence[jax.Array]) -> Any:
         environment = Environment(zip([*self.variables, *self.tables], arrays, strict=True))
         result = replayed(step, environment)
         leaves = jax.tree.leaves(result)
@@ -331,10 +335,10 @@ def _is_uniform(array: np.ndarray) -> bool:
     return array.dtype.kind == "O" or array.tobytes() == array.ravel()[0].tobytes() * array.size
 
 
-def replayed(step: Step, environment: Environment) -> RuntimeValue:
+def replayed(step: Step, environment: Environment) -> Any:
     """Run a step on values: `environment` has those of variables and of large constants."""
 
-    def value(leaf: RuntimeValue) -> RuntimeValue:
+    def value(leaf: object) -> Any:
         if isinstance(leaf, Variable | HostValue) and leaf in environment:
             return environment[leaf]
         if isinstance(leaf, RecordedFunction):
@@ -343,7 +347,7 @@ def replayed(step: Step, environment: Environment) -> RuntimeValue:
             return slice(*map(value, (leaf.start, leaf.stop, leaf.step)))
         return leaf
 
-    def functions(leaf: RuntimeValue) -> RuntimeValue:
+    def functions(leaf: object) -> Any:
         return lower(leaf) if not callable(leaf) or isinstance(leaf, Recordable | HostValue | np.dtype) else leaf
 
     args = map_leaves(functions, map_leaves(value, step.args))
@@ -367,10 +371,10 @@ def replayed(step: Step, environment: Environment) -> RuntimeValue:
     return _function_of(step.name)(*args, **kwargs)
 
 
-def _called(function: RecordedFunction, args: Sequence[RuntimeValue], environment: Environment) -> RuntimeValue:
+def _called(function: RecordedFunction, args: Sequence[object], environment: Environment) -> Any:
     inner = Environment(environment.items())
 
-    def bind(tree: RuntimeValue, values: RuntimeValue) -> None:
+    def bind(tree: object, values: object) -> None:
         leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
         for leaf, value in zip(leaves, structure.flatten_up_to(values), strict=True):
             if isinstance(leaf, Variable):
@@ -381,13 +385,13 @@ def _called(function: RecordedFunction, args: Sequence[RuntimeValue], environmen
     for step in function.steps:
         bind(step.outputs, replayed(step, inner))
 
-    def result(leaf: RuntimeValue) -> RuntimeValue:
+    def result(leaf: object) -> Any:
         return inner[leaf] if isinstance(leaf, Variable) else lower(leaf)
 
     return map_leaves(result, function.result)
 
 
-def _function_of(name: str) -> Callable[..., RuntimeValue]:
+def _function_of(name: str) -> PythonFunction:
     module, _, path = name.partition(".")
     if module == "helper":
         return HELPERS[path].function
@@ -397,7 +401,7 @@ def _function_of(name: str) -> Callable[..., RuntimeValue]:
     return operator.attrgetter(path)(modules[module])
 
 
-_OPERATORS: dict[tuple[int, str], Callable[..., RuntimeValue]] = {
+_OPERATORS: dict[tuple[int, str], PythonFunction] = {
     (2, "+"): operator.add, (2, "-"): operator.sub, (2, "*"): operator.mul, (2, "/"): operator.truediv,
     (2, "//"): operator.floordiv, (2, "%"): operator.mod, (2, "**"): operator.pow, (2, "@"): operator.matmul,
     (2, "&"): operator.and_, (2, "|"): operator.or_, (2, "^"): operator.xor, (2, "<<"): operator.lshift,

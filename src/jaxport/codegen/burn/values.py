@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +18,7 @@ from jax.typing import DTypeLike
 from jaxport.codegen.rust.tree import Binary, Identifier, Literal, Number, RustExpression, Unary, method
 from jaxport.errors import Refusal
 from jaxport.importer.traced.zero_sizes import size_text
-from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.dim_text import Expression, parse, symbols
 
 __all__ = [
@@ -146,7 +147,7 @@ class TypedValue:
     dtype: np.dtype
     node: RustExpression | None = None
     sizes: tuple[Dim, ...] = ()
-    known: RuntimeValue = None
+    known: Any = None
 
     @property
     def rank(self) -> int:
@@ -161,7 +162,7 @@ class TypedValue:
         return tensor_type(self.shape, self.dtype)
 
     @property
-    def number(self) -> RuntimeValue:
+    def number(self) -> Any:
         """The number that all elements are, if that is known."""
         if self.known is None:
             return None

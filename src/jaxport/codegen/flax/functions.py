@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.namespaces import lax
 from jaxport.importer.values.recording import Step
 
@@ -27,7 +28,7 @@ def _avg_pool(step: Step) -> Step | None:
 def _pool(
     step: Step,
     function: str,
-    x: RuntimeValue,
+    x: object,
     window: tuple[int, ...],
     strides: tuple[int, ...],
     padding: str | tuple[tuple[int, int], ...],
@@ -38,7 +39,7 @@ def _pool(
         return None
     if any((window[axis], strides[axis], pads[axis]) != (1, 1, (0, 0)) for axis in (0, -1)):
         return None
-    options: dict[str, RuntimeValue] = {"strides": strides[1:-1]} if set(strides) != {1} else {}
+    options: dict[str, Any] = {"strides": strides[1:-1]} if set(strides) != {1} else {}
     if any(map(any, pads)):
         options["padding"] = tuple(pads[1:-1])
     return replace(step, name=function, args=(x, window[1:-1]), kwargs=options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
@@ -18,7 +19,7 @@ from jaxport.graph.fusing import Builder
 from jaxport.graph.fusions.caches import is_cached_attention
 from jaxport.importer.ops.contrib_attention import are_first, widened, with_rows
 from jaxport.importer.resolving.registry import Host, op
-from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import jnp
 from jaxport.jaxprs.dims import max_dim
 
@@ -44,32 +45,32 @@ PLAIN = {
 
 
 @op(DOMAIN, "RowStarts")
-def row_starts(seqlens_k: RuntimeValue, rows: RuntimeValue, total: Host) -> RuntimeValue:
+def row_starts(seqlens_k: Tensor, rows: Tensor, total: Host) -> Tensor:
     """Return the place of the first new row of each sequence."""
     starts = jnp.reshape(seqlens_k, (-1,)) + 1 - rows.shape[1]
     return starts if are_first(total.item(), rows.shape[1]) is False else jnp.maximum(starts, 0)
 
 
 @op(DOMAIN, "RowPositions")
-def row_positions(starts: RuntimeValue, rows: RuntimeValue) -> RuntimeValue:
+def row_positions(starts: Tensor, rows: Tensor) -> Tensor:
     """Return the position of each new row: (batch, rows)."""
     return jnp.expand_dims(starts, 1) + jnp.arange(rows.shape[1])
 
 
 @op(DOMAIN, "CacheMask")
-def cache_mask(at: RuntimeValue, past: RuntimeValue, total: Host, *, window: int = 0) -> RuntimeValue:
+def cache_mask(at: Tensor, past: Tensor, total: Host, *, window: int = 0) -> Tensor:
     """Return which rows of a cache the queries at some positions see: (batch, 1, queries, keys)."""
     queries, keys = jnp.expand_dims(at, (1, 3)), jnp.arange(max_dim(total.item(), past.shape[2]))
     return jnp.logical_and(keys <= queries, keys > queries - window) if window > 0 else keys <= queries
 
 
 @op(DOMAIN, "CacheUpdate")
-def cache_update(past: RuntimeValue, rows: RuntimeValue, starts: RuntimeValue, total: Host) -> RuntimeValue:
+def cache_update(past: Tensor, rows: Tensor, starts: Tensor, total: Host) -> Tensor:
     return with_rows(past, rows, starts, total.item())
 
 
 @op(DOMAIN, "CacheBias")
-def cache_bias(bias: RuntimeValue, past: RuntimeValue, total: Host) -> RuntimeValue:
+def cache_bias(bias: Tensor, past: Tensor, total: Host) -> Tensor:
     """Return what is added to scores, with a column for each row of a cache: those behind the last one are not seen."""
     return widened(bias, max_dim(total.item(), past.shape[2]))
 
@@ -121,7 +122,7 @@ class CachedAttention:
 
     node: ir.Node
     inputs: dict[str, ir.Value]
-    options: dict[str, RuntimeValue]
+    options: dict[str, Any]
     batch: Dim
     length: Dim
     keys: Dim

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -40,7 +41,7 @@ from jaxport.importer.running.evaluate import observing
 from jaxport.importer.traced.counted_sizes import counts_anew
 from jaxport.importer.traced.recorded_program import RecordedProgram, arguments, completed, record_once
 from jaxport.importer.values.dtypes import canonical
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.variants import rebuilt
 
 __all__ = ["record_fused"]
@@ -76,7 +77,7 @@ SMALL = 64
 
 def record_fused(
     program: ImportedProgram,
-    inputs: Mapping[str, RuntimeValue] | None = None,
+    inputs: Mapping[str, object] | None = None,
     *,
     strict: bool = False,
     reads_sizes: bool = False,
@@ -99,7 +100,7 @@ def record_fused(
     ['nn.sigmoid']
     """
 
-    def attempt(inputs: dict[str, RuntimeValue]) -> RecordedProgram:
+    def attempt(inputs: dict[str, object]) -> RecordedProgram:
         fused = _fused(program, _seen(program, inputs), strict=strict, has_helpers=has_helpers)
         return replace(record_once(fused, inputs), is_finite=_guards(fused.model) < _guards(program.model))
 
@@ -111,13 +112,13 @@ def _guards(model: ir.Model) -> int:
     return len(nodes_of(model, "IsNaN"))
 
 
-def _seen(program: ImportedProgram, inputs: Mapping[str, RuntimeValue]) -> dict[ir.Value, list[RuntimeValue]]:
+def _seen(program: ImportedProgram, inputs: Mapping[str, object]) -> dict[ir.Value, list[Any]]:
     """Return what each value of a graph is while the program is traced: in each call of its function."""
     specs, known = arguments(program, inputs)
-    computed: dict[ir.Value, list[RuntimeValue]] = {}
-    taken: dict[ir.Value, list[RuntimeValue]] = {}
+    computed: dict[ir.Value, list[Any]] = {}
+    taken: dict[ir.Value, list[Any]] = {}
 
-    def observe(node: BoundNode, inputs: Sequence[RuntimeValue], outputs: Sequence[RuntimeValue]) -> None:
+    def observe(node: BoundNode, inputs: Sequence[object], outputs: Sequence[object]) -> None:
         noted = [*zip(node.outputs, outputs, strict=False)]
         if isinstance(node.target, BodyFunction):  # which has been called with these
             noted += zip(node.target.body.inputs, inputs, strict=False)
@@ -129,7 +130,7 @@ def _seen(program: ImportedProgram, inputs: Mapping[str, RuntimeValue]) -> dict[
             if not results or results[-1] is not result:  # what a body takes differs from call to call
                 results.append(result)
 
-    def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
+    def run(params: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         counts_anew()
         program.evaluate(params, {**values, **known})
 
@@ -138,7 +139,7 @@ def _seen(program: ImportedProgram, inputs: Mapping[str, RuntimeValue]) -> dict[
     return taken | computed
 
 
-def _type(results: Sequence[RuntimeValue]) -> tuple[np.dtype, list[int | str]] | None:
+def _type(results: Sequence[Any]) -> tuple[np.dtype, list[int | str]] | None:
     """Return the dtype and the sizes of a value, or None if it is no array of one rank.
 
     A size that differs from call to call is named after all of them, so that it equals those that change alike.
@@ -156,7 +157,7 @@ def _type(results: Sequence[RuntimeValue]) -> tuple[np.dtype, list[int | str]] |
     return dtypes.pop(), sizes
 
 
-def _constant(results: Sequence[RuntimeValue]) -> np.ndarray | None:
+def _constant(results: Sequence[object]) -> np.ndarray | None:
     """Return the elements of a value that is small, known, and the same in each call."""
     first, *others = results
     if not isinstance(first, HostValue) or first.symbolic or first.size > SMALL:
@@ -165,7 +166,7 @@ def _constant(results: Sequence[RuntimeValue]) -> np.ndarray | None:
     return first.data if all(alike) else None
 
 
-def _is_of_sizes(results: Sequence[RuntimeValue]) -> bool:
+def _is_of_sizes(results: Sequence[object]) -> bool:
     """Whether a value is known, depends on sizes alone, and is the same in each call."""
     first, *others = results
     if not isinstance(first, HostValue) or not first.symbolic or first.size > SMALL:
@@ -176,7 +177,7 @@ def _is_of_sizes(results: Sequence[RuntimeValue]) -> bool:
 
 def _fused(
     program: ImportedProgram,
-    seen: Mapping[ir.Value, Sequence[RuntimeValue]],
+    seen: Mapping[ir.Value, Sequence[Any]],
     *,
     strict: bool = False,
     has_helpers: bool = False,
@@ -226,7 +227,7 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
 
 @contextmanager
 def _annotated(
-    known: Mapping[ir.Value, Sequence[RuntimeValue]],
+    known: Mapping[ir.Value, Sequence[object]],
     values: Sequence[ir.Value],
     parameters: Sequence[ir.Value],
     is_admitted: Callable[[ir.DataType | None, np.dtype], bool],

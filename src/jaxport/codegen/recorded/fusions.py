@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -43,7 +44,7 @@ from jaxport.graph.masks import HIDDEN, Axes, Mask, additive
 from jaxport.graph.matching import Axis, Joined, Seen, joined, look
 from jaxport.importer.ops import attending
 from jaxport.importer.resolving.registry import op
-from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, nn
 
 __all__ = ["DOMAIN", "attention", "gated", "gelu"]
@@ -67,20 +68,21 @@ HIDDEN_IN_HALF = -6e4
 
 @op(DOMAIN, "DotProductAttention")
 def dot_product_attention(
-    query: RuntimeValue,
-    key: RuntimeValue,
-    value: RuntimeValue,
-    bias: RuntimeValue = None,
-    mask: RuntimeValue = None,
-    sink: RuntimeValue = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    sink: Tensor | None = None,
     *,
     is_causal: bool = False,
     scale: float | None = None,
     softcap: float | None = None,
-) -> RuntimeValue:
+) -> Tensor:
     is_half = query.dtype == np.float16
     if is_half:  # XLA does not compile JAX's function in float16 for CPUs; it computes scores in float32 anyway
-        query, key, value, bias = (x if x is None else cast(x, np.float32) for x in (query, key, value, bias))
+        query, key, value = (cast(x, np.float32) for x in (query, key, value))
+        bias = None if bias is None else cast(bias, np.float32)
     options = {"bias": bias, "mask": mask, "scale": scale, "is_causal": True if is_causal else None}
     options = {name: option for name, option in options.items() if option is not None}
     if softcap is not None or sink is not None or value.shape[-1] != query.shape[-1]:
@@ -151,7 +153,7 @@ def _call(whole: Attended, known: Knowledge, has_helpers: bool) -> Fusion | str:
     masking, sink, factor = Masking.of(whole, known), _sink(whole), _factor(whole)
     if isinstance(masking, str) or isinstance(sink, str) or isinstance(factor, str):
         return next(reason for reason in (masking, sink, factor) if isinstance(reason, str))
-    attributes: dict[str, RuntimeValue] = {} if _is_usual_scale(whole, size) else {"scale": whole.scale}
+    attributes: dict[str, Any] = {} if _is_usual_scale(whole, size) else {"scale": whole.scale}
     if masking.is_causal:
         attributes["is_causal"] = 1
     if whole.softcap:

@@ -13,16 +13,14 @@ from jaxport.graph.editing import constant_of, dims_of, is_op, operand, source
 from jaxport.graph.fusing import Anchor, Builder, Fusion, fuse
 from jaxport.importer.ops.quantization import as_int8, dynamic_product, is_zero
 from jaxport.importer.resolving.registry import op
-from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, jnp
 
 __all__ = ["integer_products"]
 
 
 @op(DOMAIN, "DynamicallyQuantizedMatMul")
-def dynamically_quantized_matmul(
-    x: RuntimeValue, kernel: RuntimeValue, scale: RuntimeValue, zero_point: RuntimeValue = None
-) -> RuntimeValue:
+def dynamically_quantized_matmul(x: Tensor, kernel: Tensor, scale: Tensor, zero_point: Tensor | None = None) -> Tensor:
     columns, shift = as_int8(kernel)
     zeros = None
     if shift or not is_zero(zero_point):

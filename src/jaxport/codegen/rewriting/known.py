@@ -14,7 +14,7 @@ from jaxport.graph.editing import Dim
 from jaxport.graph.facts.facts import Facts, Operand, SeenNode, of_constant
 from jaxport.graph.facts.knowledge import LARGEST, follow, of_sizes
 from jaxport.graph.facts.operators import RULES
-from jaxport.importer.values.host import HostValue, RuntimeValue, Shape, is_dim
+from jaxport.importer.values.host import HostValue, Shape, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["diagonal_of", "is_never_negative_zero", "triangle_of", "truth_of"]
@@ -38,18 +38,18 @@ NEVER_NEGATIVE_ZERO = frozenset("jnp.square jnp.arange jnp.ones jnp.ones_like nn
 """Other functions whose result is never -0.0."""
 
 
-def is_never_negative_zero(value: RuntimeValue, producers: Producers) -> bool:
+def is_never_negative_zero(value: object, producers: Producers) -> bool:
     """Whether no element of a value is -0.0."""
     return _facts(value, producers).never_negative_zero
 
 
-def truth_of(value: RuntimeValue, producers: Producers) -> bool | None:
+def truth_of(value: object, producers: Producers) -> bool | None:
     """Return whether all elements of a condition are true, or false; None if that is not known."""
     band = _facts(value, producers).band
     return None if band is None or not (band.is_always or band.is_never) else band.is_always
 
 
-def diagonal_of(value: RuntimeValue, producers: Producers) -> tuple[bool, int] | None:
+def diagonal_of(value: object, producers: Producers) -> tuple[bool, int] | None:
     """Return the diagonal that bounds where a condition on rows and columns holds, and whether it holds from there on, or up to it."""
     if isinstance(value, HostValue):
         known = triangle_of(value) if value.dtype == bool else None
@@ -80,7 +80,7 @@ def triangle_of(value: HostValue) -> tuple[bool, int] | None:
     return (is_upper, last) if np.array_equal(lower, np.tri(len(lower), lower.shape[1], last, dtype=bool)) else None
 
 
-def _facts(value: RuntimeValue, producers: Producers) -> Facts:
+def _facts(value: object, producers: Producers) -> Facts:
     if not isinstance(value, Variable):
         return _operand(value, producers.facts).facts
     made = producers.made
@@ -123,7 +123,7 @@ def _data_type(dtype: np.dtype) -> ir.DataType | None:
         return None
 
 
-def _operand(value: RuntimeValue, known: Mapping[Variable, Facts]) -> Operand:
+def _operand(value: object, known: Mapping[Variable, Facts]) -> Operand:
     if isinstance(value, Variable):
         return Operand(known.get(value, Facts()), _dims(value.shape), _data_type(value.dtype), None, value)
     if isinstance(value, HostValue) and value.symbolic:

@@ -28,18 +28,20 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport.codegen.rewriting.producers import Producers, number
 from jaxport.codegen.rewriting.steps import leaf_key
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Form, Step, Variable
+from jaxport.jaxprs import Parameters
 
 __all__ = ["VIEWS", "Bindings", "Pattern", "StepPattern", "bindings", "inner_steps", "names", "pattern", "view"]
 
-Bindings = Mapping[str, RuntimeValue]
+Bindings = Parameters
 """What the names of a pattern stand for."""
 
 OPERATORS: Mapping[type[ast.AST], tuple[str, ...]] = {
@@ -54,13 +56,13 @@ COMMUTATIVE = frozenset(
 NUMBERS = {"inf": math.inf, "nan": math.nan}
 NAMESPACES = frozenset({"jnp", "jnp.linalg", "jnp.fft", "nn", "lax", "helper", "random", "channels_first"})
 
-VIEWS: dict[str, Callable[[RuntimeValue, Producers], RuntimeValue]] = {}
+VIEWS: dict[str, Callable[[Any, Producers], Any]] = {}
 """By name, functions that return what a value stands for in a pattern."""
 
 
 def view(
-    function: Callable[[RuntimeValue, Producers], RuntimeValue],
-) -> Callable[[RuntimeValue, Producers], RuntimeValue]:
+    function: Callable[[object, Producers], object],
+) -> Callable[[Any, Producers], Any]:
     """Make a function a view: patterns know it by its name."""
     VIEWS[function.__name__] = function
     return function
@@ -94,7 +96,7 @@ class Listed:
     """A list or tuple, of either kind if it is matched."""
 
     parts: tuple[Pattern, ...]
-    kind: type[list[RuntimeValue]] | type[tuple[RuntimeValue, ...]] = list
+    kind: type[list[Any]] | type[tuple[Any, ...]] = list
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def _parts(wanted: Pattern) -> tuple[Pattern, ...]:
 
 def bindings(
     wanted: Pattern,
-    value: RuntimeValue,
+    value: object,
     producers: Producers,
     bound: Bindings | None = None,
     dtype: np.dtype | None = None,
@@ -255,7 +257,7 @@ def _of_step(wanted: StepPattern, step: Step, producers: Producers, bound: Bindi
 
 
 def _all(
-    pairs: Sequence[tuple[Pattern, RuntimeValue, np.dtype | None]], producers: Producers, bound: Bindings
+    pairs: Sequence[tuple[Pattern, object, np.dtype | None]], producers: Producers, bound: Bindings
 ) -> Iterator[Bindings]:
     if not pairs:
         yield bound
@@ -265,14 +267,14 @@ def _all(
         yield from _all(rest, producers, known)
 
 
-def _enlarges(constant: RuntimeValue, step: Step) -> bool:
+def _enlarges(constant: object, step: Step) -> bool:
     """Whether a constant gives a result its shape: without it, the other operands are smaller."""
     shape = step.outputs.shape if isinstance(step.outputs, Variable) else None
     others = (arg for arg in step.args if isinstance(arg, Variable))
     return isinstance(constant, HostValue) and constant.ndim > 0 and all(other.shape != shape for other in others)
 
 
-def _are_same(one: RuntimeValue, other: RuntimeValue) -> bool:
+def _are_same(one: object, other: object) -> bool:
     """Whether two values are one: the same variable, or constants, sizes or options that are equal."""
     if one is other:
         return True
@@ -290,7 +292,7 @@ def _are_same(one: RuntimeValue, other: RuntimeValue) -> bool:
     return key is not None and key == leaf_key(sizes[1])
 
 
-def _is_everywhere(value: RuntimeValue, wanted: float | bool | None, dtype: np.dtype | None) -> bool:
+def _is_everywhere(value: object, wanted: float | bool | None, dtype: np.dtype | None) -> bool:
     """Whether a value is a constant whose elements are all a number in a type."""
     if wanted is None:
         return value is None

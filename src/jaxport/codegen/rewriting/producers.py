@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from jaxport.graph.facts.facts import Facts
-from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
+from jaxport.importer.values.host import HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = [
@@ -57,12 +58,12 @@ class Producers:
                 if isinstance(output, Variable):
                     self.parts[output] = step, place
 
-    def step(self, value: RuntimeValue, *names: str) -> Step | None:
+    def step(self, value: object, *names: str) -> Step | None:
         """Return the step that makes a value, if it is one of these; `""` is an index."""
         step = self.made.get(value) if isinstance(value, Variable) else None
         return step if step is not None and step.name in names and step.form != "vmap" else None
 
-    def scaled(self, value: RuntimeValue) -> tuple[RuntimeValue, float]:
+    def scaled(self, value: Any) -> tuple[Any, float]:
         """Return a value without the constants that it is multiplied with or divided by, and their product."""
         factor = 1.0
         while True:
@@ -95,24 +96,24 @@ def is_number(value: object, wanted: float) -> bool:
     return found is not None and found == wanted
 
 
-def is_like(x: RuntimeValue, out: Variable) -> bool:
+def is_like(x: object, out: Variable) -> bool:
     """Whether a value has the shape and type of another, so that it may stand for it."""
     return isinstance(x, Variable) and (x.shape, x.dtype) == (out.shape, out.dtype)
 
 
-def plain_size(n: RuntimeValue) -> RuntimeValue:
+def plain_size(n: object) -> Any:
     """Return a known integer or size as a Python value, or None."""
     if isinstance(n, HostValue):
         return n.item() if n.ndim == 0 and n.dtype.kind in "iu" else None
     return n if type(n) is int or is_dim(n) else None
 
 
-def as_tuple(parts: RuntimeValue) -> tuple[RuntimeValue, ...]:
+def as_tuple(parts: object) -> tuple[Any, ...]:
     """Return the parts of an index, or axes, of which there may be one alone."""
     return parts if isinstance(parts, tuple) else (parts,)
 
 
-def index_of(*parts: RuntimeValue) -> RuntimeValue:
+def index_of(*parts: object) -> Any:
     """Return the index of these parts, without those at its end that take all of an axis; None if all do.
 
     >>> index_of(slice(None), 2, slice(None)), index_of(2)
@@ -122,7 +123,7 @@ def index_of(*parts: RuntimeValue) -> RuntimeValue:
     return parts[:count] if count > 1 else parts[0] if count else None
 
 
-def bounds(index: RuntimeValue, axis: int, size: int) -> tuple[int, int] | None:
+def bounds(index: object, axis: int, size: int) -> tuple[int, int] | None:
     """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
     parts = as_tuple(index)
     if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):
@@ -136,7 +137,7 @@ def bounds(index: RuntimeValue, axis: int, size: int) -> tuple[int, int] | None:
     return begin, end
 
 
-def axes_of(axes: RuntimeValue, rank: int) -> list[int] | None:
+def axes_of(axes: Any, rank: int) -> list[int] | None:
     """Return one axis or several as places; None if they are not known.
 
     >>> axes_of(-1, 3), axes_of((0, -2), 3)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,7 +27,7 @@ from jaxport.codegen.rewriting.producers import (
 )
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting, Value
 from jaxport.codegen.rewriting.steps import REARRANGING, in_place
-from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["SAME_BITS"]
@@ -51,11 +52,11 @@ RESHAPING = REARRANGING - {"T"}
 # What changes nothing
 
 
-def _is_large(value: RuntimeValue) -> bool:
+def _is_large(value: object) -> bool:
     return isinstance(value, HostValue) and value.size > 1
 
 
-def _is_negative_zero(zero: RuntimeValue) -> bool:
+def _is_negative_zero(zero: object) -> bool:
     return isinstance(zero, HostValue) and bool(np.signbit(zero.data.astype(np.float64)).all())
 
 
@@ -79,7 +80,7 @@ def _is_blind_reader(reader: Step, value: Variable, rewriting: StepRewriting) ->
     return passes and isinstance(reader.outputs, Variable) and _is_blind(reader.outputs, rewriting)
 
 
-def _keeps_zeros(x: RuntimeValue, zero: RuntimeValue, out: Variable, rewriting: StepRewriting) -> bool:
+def _keeps_zeros(x: object, zero: object, out: Variable, rewriting: StepRewriting) -> bool:
     whole = np.dtype(out.dtype).kind in "iu"
     return (
         whole or _is_negative_zero(zero) or is_never_negative_zero(x, rewriting.producers) or _is_blind(out, rewriting)
@@ -109,10 +110,10 @@ for _idempotent in ("jnp.abs", "jnp.floor", "jnp.ceil", "jnp.round", "jnp.sign",
 SAME_BITS.rewrite("jnp.broadcast_to(jnp.broadcast_to(x, _), shape)", "jnp.broadcast_to(x, shape)")
 
 
-def _sum_of(first: int, second: int) -> Callable[[RuntimeValue, RuntimeValue, Variable], HostValue | None]:
+def _sum_of(first: int, second: int) -> Callable[[Any, Any, Variable], HostValue | None]:
     """Return what adds two small integers with signs, if the sum is not negative and the result holds integers."""
 
-    def total(a: RuntimeValue, b: RuntimeValue, out: Variable) -> HostValue | None:
+    def total(a: object, b: object, out: Variable) -> HostValue | None:
         numbers = number(a), number(b)
         if np.dtype(out.dtype).kind != "i" or any(value is None or abs(value) > LARGEST_TERM for value in numbers):
             return None
@@ -171,7 +172,7 @@ def broadcast(step: Step, rewriting: StepRewriting) -> Step | None:
     return None
 
 
-def _whole_divisor(factor: RuntimeValue, out: Variable) -> HostValue | None:
+def _whole_divisor(factor: object, out: Variable) -> HostValue | None:
     """Return the power of two by which a division is the product with a factor: both are the exact quotient, rounded once."""
     value = number(factor)
     if value is None or out.dtype != np.float32 or _is_large(factor):
@@ -199,7 +200,7 @@ SAME_BITS.rewrite("jnp.where(y == -inf, low, (y := jnp.where(z == inf, high, (z 
                   when=lambda x, low, high, out: is_like(x, out) and out.dtype == np.float32 and _are_greatest(low, high))  # fmt: skip
 
 
-def _are_greatest(low: RuntimeValue, high: RuntimeValue) -> bool:
+def _are_greatest(low: object, high: object) -> bool:
     most = float(np.finfo(np.float32).max)
     return is_number(low, -most) and is_number(high, most)
 
@@ -208,13 +209,13 @@ def _are_greatest(low: RuntimeValue, high: RuntimeValue) -> bool:
 
 
 @view
-def spread(value: RuntimeValue, producers: Producers) -> RuntimeValue:
+def spread(value: object, producers: Producers) -> Any:
     """Return a value before it was broadcast together with others."""
     made = producers.parts.get(value) if isinstance(value, Variable) else None
     return value if made is None or made[0].name != "jnp.broadcast_arrays" else made[0].args[made[1]]
 
 
-def _count(c: RuntimeValue) -> int | Dim | None:
+def _count(c: object) -> int | Dim | None:
     """Return a known positive number, or a size, as a Python value."""
     if isinstance(c, HostValue) and c.symbolic and c.ndim == 0:
         return c.item()
@@ -222,7 +223,7 @@ def _count(c: RuntimeValue) -> int | Dim | None:
     return None if found is None or found < 1 else int(found)
 
 
-def _are_divided(x: RuntimeValue, out: Variable) -> bool:
+def _are_divided(x: object, out: Variable) -> bool:
     return is_like(x, out) and np.dtype(out.dtype).kind == "i"
 
 
@@ -241,14 +242,14 @@ SAME_BITS.rewrite("jnp.mod(x, c)", "x % count", when=lambda x: isinstance(x, Var
 
 
 @view
-def without_nan(value: RuntimeValue, producers: Producers) -> RuntimeValue:
+def without_nan(value: object, producers: Producers) -> Any:
     """Return `x` of `where(isnan(x), 0, x)`, or of `x`, of floats in single precision: XLA converts NaN to zero."""
     found = next(bindings(pattern("jnp.where(jnp.isnan(x), 0, x)"), value, producers), {"x": value})["x"]
     return found if isinstance(found, Variable) and found.dtype == np.float32 else None
 
 
 @view
-def unexpanded(value: RuntimeValue, producers: Producers) -> RuntimeValue:
+def unexpanded(value: object, producers: Producers) -> Any:
     """Return a value before axes of one element were added to it."""
     while (added := producers.step(value, "jnp.expand_dims", "jnp.reshape")) is not None:
         value = added.args[0]
@@ -256,12 +257,12 @@ def unexpanded(value: RuntimeValue, producers: Producers) -> RuntimeValue:
 
 
 def _is_whole_lookup(
-    table: RuntimeValue,
-    i: RuntimeValue,
+    table: object,
+    i: object,
     axis: int,
-    low: RuntimeValue,
-    high: RuntimeValue,
-    told: RuntimeValue,
+    low: object,
+    high: object,
+    told: object,
     found: Variable,
     out: Variable,
 ) -> bool:
@@ -281,14 +282,12 @@ SAME_BITS.rewrite(
 )  # fmt: skip
 
 
-def _limits(dtype: RuntimeValue) -> tuple[int, int] | None:
+def _limits(dtype: Any) -> tuple[int, int] | None:
     kind = np.dtype(dtype)
     return (int(np.iinfo(kind).min), int(np.iinfo(kind).max)) if kind.kind in "iu" else None
 
 
-def _is_saturating(
-    x: RuntimeValue, low: RuntimeValue, high: RuntimeValue, kind: RuntimeValue, rewriting: StepRewriting
-) -> bool:
+def _is_saturating(x: object, low: object, high: object, kind: object, rewriting: StepRewriting) -> bool:
     """Whether a value is clipped to the range of an integer type, as XLA's conversion does; a rounded one is quantized."""
     limits, producers = _limits(kind), rewriting.producers
     shifted = producers.step(x, "+", "-")
@@ -297,7 +296,7 @@ def _is_saturating(
     return is_clipped and isinstance(x, Variable) and not is_rounded
 
 
-def _is_in_limits(least: RuntimeValue, most: RuntimeValue, bound: RuntimeValue, x: RuntimeValue, out: Variable) -> bool:
+def _is_in_limits(least: object, most: object, bound: object, x: object, out: Variable) -> bool:
     limits, low, high = _limits(out.dtype), number(least), number(bound)
     if limits is None or low is None or high is None or not isinstance(x, Variable):
         return False
@@ -372,7 +371,7 @@ def single(step: Step, rewriting: StepRewriting) -> Step | None:
     x, parts = cut.args[0], as_tuple(cut.args[1])
     if not all(isinstance(part, slice) for part in parts) or {*axes}.isdisjoint(range(len(parts))):
         return None
-    index: list[RuntimeValue] = [*parts, *[slice(None)] * (max(axes) + 1 - len(parts))]
+    index: list[Any] = [*parts, *[slice(None)] * (max(axes) + 1 - len(parts))]
     for axis in axes:
         index[axis] = _place_of_single(index[axis], x.shape[axis])
     return None if None in index else in_place(step, "", x, index_of(*index), form="index")
@@ -421,17 +420,17 @@ def _moves_only_ones(step: Step) -> bool:
     return several == sorted(several)
 
 
-def _keeps_order(one: Sequence[RuntimeValue], other: Sequence[RuntimeValue]) -> bool:
+def _keeps_order(one: Sequence[object], other: Sequence[object]) -> bool:
     """Whether shapes differ in axes of one element only."""
     sizes, others = ([size for size in shape if not _is_one(size)] for shape in (one, other))
     return len(sizes) == len(others) and all(a is b or bool(a == b) for a, b in zip(sizes, others, strict=True))
 
 
-def _is_one(size: RuntimeValue) -> bool:
+def _is_one(size: object) -> bool:
     return type(size) is int and size == 1
 
 
-def _ones_beside(few: Sequence[RuntimeValue], many: Sequence[RuntimeValue]) -> tuple[int, ...] | None:
+def _ones_beside(few: Sequence[object], many: Sequence[object]) -> tuple[int, ...] | None:
     """Return the axes of one element that a shape has beside those of another; None if that has others."""
     added: list[int] = []
     sizes = [*few]
@@ -445,7 +444,7 @@ def _ones_beside(few: Sequence[RuntimeValue], many: Sequence[RuntimeValue]) -> t
     return tuple(added) if not sizes and added else None
 
 
-def _plain_slice(part: slice, size: RuntimeValue) -> slice:
+def _plain_slice(part: slice, size: object) -> slice:
     """Return a slice without bounds that are those of the axis."""
     begin, end, step = part.start, part.stop, part.step
     if (begin, step) == (-1, -1):

@@ -25,7 +25,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 
@@ -43,7 +43,7 @@ from jaxport.codegen.rewriting.patterns import (
 )
 from jaxport.codegen.rewriting.producers import Producers, is_like
 from jaxport.codegen.rewriting.steps import renamed, variables
-from jaxport.importer.values.host import Dim, HostValue, RuntimeValue
+from jaxport.importer.values.host import Dim, HostValue
 from jaxport.importer.values.recording import Form, Function, Step, Variable, map_leaves
 from jaxport.jaxprs import PythonFunction
 
@@ -157,7 +157,7 @@ class StepRewriting:
     producers: Producers = field(default_factory=Producers)
     notes: dict[Hashable, Variable] = field(default_factory=dict)
 
-    def current(self, leaf: RuntimeValue) -> RuntimeValue:
+    def current(self, leaf: object) -> Any:
         """Return the value that stands for one."""
         return self.same.get(leaf, leaf) if isinstance(leaf, Variable) else leaf
 
@@ -167,7 +167,7 @@ class StepRewriting:
             self.add(self._with_functions(step))
         return self.steps
 
-    def add(self, original: Step) -> RuntimeValue:
+    def add(self, original: Step) -> Any:
         """Add a step as rules write it, and return its result, or what stands for that."""
         step, output = renamed(original, self.same), original.outputs
         for _ in range(MOST_ROUNDS if isinstance(output, Variable) else 0):
@@ -198,10 +198,10 @@ class StepRewriting:
         self,
         like: Step,
         name: str,
-        args: tuple[RuntimeValue, ...],
+        args: tuple[object, ...],
         shape: Sequence[Dim] | Variable,
         form: Form = "call",
-        **kwargs: RuntimeValue,
+        **kwargs: object,
     ) -> Variable:
         """Add a step whose result has the dtype of another one, or is a variable, and return its result."""
         result = shape if isinstance(shape, Variable) else Variable(tuple(shape), like.outputs.dtype)
@@ -214,7 +214,7 @@ class StepRewriting:
         args = (*(self._filled(arg, bound, like) for arg in made.args), *(bound[made.rest] if made.rest else ()))
         return Step(made.form, made.names[0], args, keywords, like.outputs, like.node)
 
-    def _filled(self, part: Pattern, bound: Bindings, like: Step) -> RuntimeValue:
+    def _filled(self, part: Pattern, bound: Bindings, like: Step) -> Any:
         match part:
             case Anything(name, None):
                 return bound[name]
@@ -232,12 +232,12 @@ class StepRewriting:
     def _with_functions(self, step: Step) -> Step:
         """Return a step whose nested functions are rewritten."""
 
-        def inside(leaf: RuntimeValue) -> RuntimeValue:
+        def inside(leaf: object) -> Any:
             if not isinstance(leaf, Function):
                 return leaf
             results = {*self.results, *variables(leaf.result)}
             inner = StepRewriting(
-                self.tables, self.weights, self.readers, results, [], self.same, self.producers, self.notes
+                self.tables, self.weights, self.readers, results, [], self.same, self.producers, {**self.notes}
             )
             steps = inner.all(leaf.steps)
             return Function(leaf.name, leaf.parameters, steps, map_leaves(inner.current, leaf.result))
@@ -266,7 +266,7 @@ class _Known:
         if unknown := {*self.names} - {*known}:
             raise TypeError(f"a rule does not know {', '.join(sorted(unknown))}, but {', '.join(sorted(known))}")
 
-    def __call__(self, known: Bindings) -> RuntimeValue:
+    def __call__(self, known: Bindings) -> Any:
         return self.function(**{name: known[name] for name in self.names})
 
 

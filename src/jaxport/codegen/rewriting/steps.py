@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Form, Function, Recordable, Step, Variable, map_leaves
 
 __all__ = [
@@ -33,7 +34,7 @@ ROTATIONS = frozenset({"helper.rotary", "helper.rotary_interleaved"})
 """Functions that rotate pairs of elements by the angle of a position."""
 
 
-def variables(tree: RuntimeValue) -> Iterator[Variable]:
+def variables(tree: object) -> Iterator[Variable]:
     """Yield the variables in a tree, those inside slices included."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, Variable):
@@ -79,7 +80,7 @@ def with_nested(steps: Iterable[Step]) -> Iterator[Step]:
                 yield from with_nested(leaf.steps)
 
 
-def in_place(step: Step, name: str, *args: RuntimeValue, form: Form = "call", **kwargs: RuntimeValue) -> Step:
+def in_place(step: Step, name: str, *args: object, form: Form = "call", **kwargs: object) -> Step:
     """Return a step that computes the result of another one."""
     return Step(form, name, args, kwargs, step.outputs, step.node)
 
@@ -89,7 +90,7 @@ def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
     if not names or names.keys().isdisjoint(reads(step)):
         return step
 
-    def rename(leaf: RuntimeValue) -> RuntimeValue:
+    def rename(leaf: object) -> Any:
         if isinstance(leaf, Function):
             inner = [renamed(part, names) for part in leaf.steps]
             return Function(leaf.name, leaf.parameters, inner, map_leaves(rename, leaf.result))
@@ -110,7 +111,7 @@ def _large_key(value: HostValue) -> Hashable:
     return ("host", id(value.data))
 
 
-def leaf_key(leaf: RuntimeValue) -> Hashable:
+def leaf_key(leaf: object) -> Hashable:
     """Return a key that equal arguments of steps share; None for one that is not compared."""
     if isinstance(leaf, Variable):
         return ("variable", leaf)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,6 @@ from jaxport.codegen.rust.tree import (
     names,
     walk,
 )
-from jaxport.importer.values.host import RuntimeValue
 
 __all__ = ["LAYOUT", "expression_text", "formatted", "function_text", "number_text", "quoted"]
 
@@ -149,7 +149,7 @@ def _tuple(parts: Sequence[str]) -> str:
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
-def number_text(value: RuntimeValue) -> str:
+def number_text(value: Any) -> str:
     """Return a number: the shortest text that is the same float32 or float64, always with a point.
 
     >>> number_text(1.0), number_text(np.float32(0.1)), number_text(float("-inf")), number_text(12), number_text(True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jaxport.codegen.rewriting.steps import renamed, variables
 from jaxport.codegen.structure.modules.cells import cells_of, put_into_cells
@@ -40,7 +41,6 @@ from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, Tie, Weigh
 from jaxport.errors import InvalidArgument
 from jaxport.importer.calls import Chain, called, common
 from jaxport.importer.traced.recorded_program import RecordedProgram
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable, map_leaves
 from jaxport.jaxprs.identity import IdentitySet
 
@@ -52,7 +52,7 @@ def build(
     kinds: Collection[str] = (),
     channels_last: bool = True,
     accepts: Callable[[Layer], bool] = lambda _: True,
-) -> tuple[Module, RuntimeValue]:
+) -> tuple[Module, Any]:
     """Return the tree of a recorded program, and the program's results in terms of the tree's values.
 
     Args:
@@ -105,9 +105,7 @@ def build(
     return with_loops(with_quantizers(scheduled(root), accepts)), result
 
 
-def _with_read_weights(
-    steps: list[Step], outputs: RuntimeValue, names: Collection[Variable]
-) -> tuple[list[Step], RuntimeValue]:
+def _with_read_weights(steps: list[Step], outputs: object, names: Collection[Variable]) -> tuple[list[Step], Any]:
     """Return steps and results with a step for each weight that is a result: modules own what their steps read."""
     read = {
         weight: Variable(weight.shape, weight.dtype, weight.hint) for weight in variables(outputs) if weight in names

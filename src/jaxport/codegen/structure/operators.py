@@ -8,21 +8,19 @@ Before and after:
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any
 
 import jax
 import onnx_ir as ir
 
 from jaxport.codegen.rewriting.steps import REARRANGING, leaf_key, reads, renamed, variables
 from jaxport.codegen.tree import Op
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable, map_leaves
 
 __all__ = ["operators"]
 
 
-def operators(
-    steps: Iterable[Step], result: RuntimeValue, weights: Collection[Variable] = ()
-) -> tuple[list[Op], RuntimeValue]:
+def operators(steps: Iterable[Step], result: object, weights: Collection[Variable] = ()) -> tuple[list[Op], Any]:
     """Return the steps that a result needs, equal ones once; and the result in terms of them.
 
     A step that reads nothing but weights stays with each of its readers: two modules may have the same weight.

@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from jaxport.codegen.rewriting.steps import JOINS, readers_of, reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.codegen.writing.dialect import LayerLibrary
 from jaxport.codegen.writing.fields import Child, common_name, key_of, table_name
-from jaxport.codegen.writing.function_printer import LONGEST_INLINE, leaves, needed, with_inferred_size
+from jaxport.codegen.writing.function_printer import LONGEST_INLINE, LOOP_ARGUMENTS, leaves, needed, with_inferred_size
 from jaxport.codegen.writing.literals import attribute, call, name, number, restored
 from jaxport.codegen.writing.naming.printer import NamingPrinter
 from jaxport.codegen.writing.naming.values import DESCRIPTIONS, OPERANDS
@@ -51,7 +52,7 @@ from jaxport.codegen.writing.statements import (
     with_plain_axis,
 )
 from jaxport.importer.names import identifier
-from jaxport.importer.values.host import HostValue, RuntimeValue, has_stand_ins, is_dim
+from jaxport.importer.values.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.values.recording import Function, Step, Variable
 
 __all__ = ["CallPrinter"]
@@ -88,7 +89,7 @@ class CallPrinter(NamingPrinter):
     roles: Mapping[Variable, str] = field(default_factory=dict)
     results: Mapping[Variable, str] = field(default_factory=dict)
     lists: dict[str, list[Variable]] = field(default_factory=dict)
-    result: RuntimeValue = None
+    result: Any = None
     fixed: Collection[str] = ()
     made_sizes: set[str] = field(default_factory=set)
 
@@ -131,7 +132,7 @@ class CallPrinter(NamingPrinter):
         """Return steps with calls of embeddings in place of operators that read the tables of those."""
         return attending(steps, self.tied, self.dialect.attends if self.dialect is not None else "")
 
-    def body(self, items: Sequence[Item], result: RuntimeValue) -> list[ast.stmt]:
+    def body(self, items: Sequence[Item], result: object) -> list[ast.stmt]:
         """Return the statements that compute a result."""
         self.result = result
         items = [part for item in items for part in (items_of_rounds(item) if self._is_unlisted(item) else (item,))]
@@ -227,7 +228,7 @@ class CallPrinter(NamingPrinter):
     def nested(self, step: Step) -> list[ast.stmt]:
         """Return the functions that are defined for a step."""
         functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
-        return [self.definition(one) for one in functions if not self.is_short(one)]
+        return [self.definition(one, LOOP_ARGUMENTS.get(step.name, ())) for one in functions if not self.is_short(one)]
 
     def invoked(self, called: ast.expr, arguments: list[ast.expr], sizes: Sequence[str]) -> ast.expr:
         """Return the call of a module, with the sizes that it wants."""
@@ -247,7 +248,7 @@ class CallPrinter(NamingPrinter):
         """Return an element of a list."""
         return ast.Subscript(name(chosen), ast.Constant(index), ast.Load())
 
-    def value(self, value: RuntimeValue) -> ast.expr:
+    def value(self, value: object) -> ast.expr:
         """Return any argument as an expression."""
         if isinstance(value, SizeName):
             return self.size(name(value))

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from jaxport.codegen.structure.modules.sequences import elements_of
 from jaxport.codegen.tree import Layer, Module, Weight
@@ -40,7 +40,7 @@ from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import unique
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.identity import IdentityMap
 
@@ -91,7 +91,7 @@ class Classes(ABC, Generic[Library, Definition]):
     reserved: Collection[str]
     inputs: Mapping[Variable, str]
     known_sizes: Collection[str]
-    result: RuntimeValue
+    result: Any
     outputs: Mapping[Variable, str]
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     fixed: Mapping[Variable, Fixed] = field(default_factory=dict)
@@ -170,7 +170,7 @@ class Classes(ABC, Generic[Library, Definition]):
     def _is_free(self, wanted: str) -> bool:
         return wanted not in self.names
 
-    def printer(self, taken: set[str], **options: RuntimeValue) -> CallPrinter:
+    def printer(self, taken: set[str], **options: Any) -> CallPrinter:
         """Return what prints the computation of a module."""
         return CallPrinter(taken, **options)
 
@@ -184,7 +184,7 @@ class Classes(ABC, Generic[Library, Definition]):
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
         body: list[ast.stmt],
-        result: RuntimeValue,
+        result: object,
         is_root: bool,
     ) -> ast.stmt:
         """Return the method that computes a module; `printer` knows what its body needs."""

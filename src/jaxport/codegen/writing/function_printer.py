@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,7 +24,7 @@ from jaxport.codegen.writing.literals import (
 )
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.dtypes import canonical
-from jaxport.importer.values.host import HostValue, RuntimeValue, has_stand_ins, is_dim
+from jaxport.importer.values.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.values.recording import Function, Recordable, Step, Variable
 
 __all__ = ["LONGEST_INLINE", "Printer", "default_name", "leaves", "needed", "variable_name", "with_inferred_size"]
@@ -68,6 +69,9 @@ _WEAK = {"jnp.where": (1, 2)} | dict.fromkeys(
     (0, 1),
 )
 
+LOOP_ARGUMENTS = {"lax.scan": ("carry", "row"), "lax.while_loop": ("carry",)}
+"""Names for the arguments of the functions that loops call."""
+
 # Operands that have to be known while JAX traces, so that no array may be printed for them.
 _NUMBERS = {"jnp.arange": (0, 1, 2)}
 
@@ -97,15 +101,18 @@ class Printer:
         self.taken.add(chosen)
         return chosen
 
-    def statements(self, steps: Iterable[Step], result: RuntimeValue) -> list[ast.stmt]:
+    def statements(self, steps: Iterable[Step], result: object) -> list[ast.stmt]:
         """Return the body of a function: the steps that the result needs, and its return."""
         steps, uses = needed(list(steps), result)
+        trees = [*((step.args, step.kwargs) for step in steps), result]
+        readers = {leaf: at for at, tree in enumerate(trees) for leaf in leaves(tree) if isinstance(leaf, Variable)}
         body: list[ast.stmt] = []
         scope = ""
-        for step, following in zip(steps, [*steps[1:], None], strict=False):
-            reads = result if following is None else (following.args, following.kwargs)
-            inline = following is None or following.node is step.node
-            statements = list(self.step(step, uses, reads if inline else ()))
+        for at, step in enumerate(steps):
+            output = step.outputs
+            is_once = isinstance(output, Variable) and uses[output] == 1 and output in readers
+            room = self.room(step, steps[at + 1 : readers[output] + 1]) if is_once else 0
+            statements = list(self.step(step, uses, room))
             around = (getattr(step.node, "name", None) or "").rpartition("/")[0]
             if around and around != scope and statements:
                 scope = self.comments[statements[0]] = around
@@ -113,17 +120,20 @@ class Printer:
         body.append(ast.Return(self.value(result)))
         return body
 
-    def step(self, step: Step, uses: Counter[Variable], next_reads: RuntimeValue) -> Iterator[ast.stmt]:
-        """Yield the statements of one step: none if its value is written where `next_reads` reads it, right after."""
+    def room(self, step: Step, following: Sequence[Step]) -> int:
+        """Return how many characters of a step may stand in its only reader: the last of the steps that follow, or the result."""
+        return LONGEST_INLINE if all(one.node is step.node for one in following) and len(following) < 2 else 0
+
+    def step(self, step: Step, uses: Counter[Variable], room: int) -> Iterator[ast.stmt]:
+        """Yield the statements of one step: none if its value is written where it is read, which has so much `room`."""
         functions = list(_functions(step))
         for function in functions:
             if not self.is_short(function):
-                yield self.definition(function)
+                yield self.definition(function, LOOP_ARGUMENTS.get(step.name, ()))
         expression = self.expression(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
-            read_next = uses[variable] == 1 and any(leaf is variable for leaf in leaves(next_reads))
-            if read_next and len(ast.unparse(expression)) <= LONGEST_INLINE:
+            if len(ast.unparse(expression)) <= room:
                 self.expressions[variable] = expression
                 return
             target: ast.expr = ast.Name(self.bind(variable, self.default(step)), ast.Store())
@@ -135,7 +145,7 @@ class Printer:
         """Return a name for the result of a step that has none."""
         return default_name(step)
 
-    def target(self, tree: RuntimeValue, uses: Counter[Variable] | None, default: str | Sequence[str]) -> ast.expr:
+    def target(self, tree: object, uses: Counter[Variable] | None, default: str | Sequence[str]) -> ast.expr:
         """Return the target that the outputs of a call are assigned to: a name, or a pattern of names.
 
         `default` is the name of all that have none, or that of each.
@@ -150,18 +160,19 @@ class Printer:
             return ast.Name(self.bind(tree, default) if used else "_", ast.Store())
         return ast.Name("_", ast.Store())
 
-    def definition(self, function: Function) -> ast.stmt:
-        """Return a nested function, bound to a name of its own."""
+    def definition(self, function: Function, roles: Sequence[str] = ()) -> ast.stmt:
+        """Return a nested function, bound to a name of its own; `roles` are names for its arguments."""
         chosen = self.fresh(identifier(function.name, "body"))
         self.expressions[function] = name(chosen)
         arguments, unpacking = [], []
-        for parameter in function.parameters:
+        _, uses = needed(function.steps, function.result)
+        for at, parameter in enumerate(function.parameters):
             if isinstance(parameter, Variable):
-                arguments.append(self.bind(parameter))
+                arguments.append(self.bind(parameter, roles[at] if at < len(roles) else "x"))
                 continue
             arguments.append(self.fresh("carry" if not arguments else "row"))
             if jax.tree.leaves(parameter):
-                pattern = self.target(parameter, None, "x")
+                pattern = self.target(parameter, uses, "x")
                 unpacking.append(ast.Assign([pattern], name(arguments[-1]), lineno=0))
         body = self.statements(function.steps, function.result)
         definition = ast.parse(f"def {chosen}({', '.join(arguments)}): pass").body[0]
@@ -216,7 +227,7 @@ class Printer:
     def function_name(self, path: str) -> ast.expr:
         return attribute(path.removeprefix("helper."))
 
-    def index(self, index: RuntimeValue) -> ast.expr:
+    def index(self, index: object) -> ast.expr:
         if isinstance(index, tuple):
             return ast.Tuple([self.index(part) for part in index], ast.Load())
         if isinstance(index, slice):
@@ -224,7 +235,7 @@ class Printer:
             return ast.Slice(*bounds)
         return self.value(index)
 
-    def value(self, value: RuntimeValue) -> ast.expr:
+    def value(self, value: object) -> ast.expr:
         """Return any argument as an expression."""
         if isinstance(value, Variable | Function):
             return self.expressions[value]
@@ -302,14 +313,14 @@ def with_inferred_size(step: Step) -> Step:
     return replace(step, args=(step.args[0], inferred))
 
 
-def _plain_numbers(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
+def _plain_numbers(step: Step, args: list[Any]) -> list[Any]:
     """`args` with Python numbers for the scalars that have to be known."""
     positions = _NUMBERS.get(step.name, ())
     known = [index in positions and isinstance(arg, HostValue) and arg.ndim == 0 for index, arg in enumerate(args)]
     return [arg.item() if plain else arg for plain, arg in zip(known, args, strict=True)]
 
 
-def _weakened(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
+def _weakened(step: Step, args: list[object]) -> list[Any]:
     """`args` with Python numbers for scalars that take their dtype from another operand."""
     positions = tuple(range(len(args))) if step.form == "operator" else _WEAK.get(step.name, ())
     operands = [args[index] for index in positions if index < len(args)]
@@ -326,7 +337,7 @@ def _weakened(step: Step, args: list[RuntimeValue]) -> list[RuntimeValue]:
     return args
 
 
-def _shortest(step: Step, value: RuntimeValue) -> RuntimeValue:
+def _shortest(step: Step, value: object) -> Any:
     """Return a Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
     if type(value) is not float or not _is_single(value):
         return value
@@ -340,12 +351,12 @@ def _is_single(value: float) -> bool:
         return float(np.asarray(value).astype(np.float32)) == value
 
 
-def _functions(tree: RuntimeValue) -> Iterator[Function]:
+def _functions(tree: object) -> Iterator[Function]:
     trees = (tree.args, tree.kwargs) if isinstance(tree, Step) else (tree,)
     return (leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, Function))
 
 
-def leaves(tree: RuntimeValue) -> Iterator[RuntimeValue]:
+def leaves(tree: object) -> Iterator[Any]:
     """Yield the leaves of a tree, with those inside slices."""
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, slice):
@@ -354,14 +365,14 @@ def leaves(tree: RuntimeValue) -> Iterator[RuntimeValue]:
             yield leaf
 
 
-def needed(steps: list[Step], result: RuntimeValue) -> tuple[list[Step], Counter[Variable]]:
+def needed(steps: list[Step], result: object) -> tuple[list[Step], Counter[Variable]]:
     """Return the steps whose outputs are used, and how often each variable is.
 
     A use in a nested function counts twice.
     """
     uses: Counter[Variable] = Counter()
 
-    def use(tree: RuntimeValue, weight: int) -> None:
+    def use(tree: object, weight: int) -> None:
         for leaf in leaves(tree):
             if isinstance(leaf, Variable):
                 uses[leaf] += weight

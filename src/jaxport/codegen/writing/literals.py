@@ -6,6 +6,7 @@ import ast
 import enum
 import math
 import re
+from typing import Any
 
 import numpy as np
 from jax.typing import DTypeLike
@@ -13,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxport.codegen.rewriting.known import triangle_of
 from jaxport.errors import RuleError
 from jaxport.importer.values.dtypes import STRING
-from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.jaxprs.dim_text import Expression, parse
 
 __all__ = [
@@ -115,7 +116,7 @@ def dtype_expression(dtype: DTypeLike) -> ast.expr:
     return attribute(f"jnp.{dtype.name}")
 
 
-def number(value: RuntimeValue) -> ast.expr:
+def number(value: Any) -> ast.expr:
     """Return a Python number, bool or string, with infinities and nan by name.
 
     >>> ast.unparse(number(float("-inf"))), ast.unparse(number(np.float32(0.1)))
@@ -223,13 +224,13 @@ def _sizes(value: HostValue) -> ast.expr:
     return ast.Tuple([ast.Constant(size) for size in value.shape], ast.Load())
 
 
-def _nested(data: RuntimeValue) -> ast.expr:
+def _nested(data: object) -> ast.expr:
     if isinstance(data, np.ndarray) and data.ndim:
         return ast.List([_nested(row) for row in data], ast.Load())
     return number(data[()] if isinstance(data, np.ndarray) else data)
 
 
-def plain(value: RuntimeValue) -> ast.expr:
+def plain(value: Any) -> ast.expr:
     """Return the expression of a Python value that is no array: an option of an operator function.
 
     Raises:

@@ -16,7 +16,7 @@ from jaxport.errors import InvalidArgument
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed
 from jaxport.importer.traced.zero_sizes import size_text
-from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["LINEAR", "element_names", "size_names", "size_statements"]
@@ -25,7 +25,7 @@ LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[
 """A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`."""
 
 
-def size_names(tree: RuntimeValue) -> set[str]:
+def size_names(tree: object) -> set[str]:
     """Return the names of the sizes that can be read from the shapes of variables."""
     leaves = (leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, Variable))
     return _names(size for leaf in leaves for size in leaf.shape)
@@ -42,7 +42,7 @@ def _names(sizes: Iterable[Dim]) -> set[str]:
 
 
 def size_statements(
-    arguments: Mapping[str, RuntimeValue],
+    arguments: Mapping[str, object],
     names: Collection[str],
     bounds: Mapping[str, Bounds] | None = None,
     fixed: Mapping[str, Fixed] | None = None,

@@ -15,7 +15,7 @@ from jaxport.codegen.writing.fields import Fields
 from jaxport.codegen.writing.function_printer import leaves
 from jaxport.codegen.writing.literals import attribute, call, dtype_expression, number
 from jaxport.importer.values.dtypes import canonical
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = [
@@ -153,7 +153,7 @@ def replaced_inputs(loop: Loop) -> dict[int, int]:
     return dict(pairs) if alike and len(loop.collected) == len(loop.rows) else {}
 
 
-def begin_in(values: Sequence[RuntimeValue], part: Sequence[Variable]) -> int | None:
+def begin_in(values: Sequence[object], part: Sequence[Variable]) -> int | None:
     """Return the position at which values begin among others, in their order."""
     for begin in range(len(values) - len(part) + 1):
         if all(one is other for one, other in zip(values[begin:], part, strict=False)):

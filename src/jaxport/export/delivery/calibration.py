@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from jaxport.errors import InvalidArgument
 from jaxport.export.passes.calibrated import Range, layers, observed
 from jaxport.export.passes.dense import NodeFilter
 from jaxport.export.runtime import Session
-from jaxport.jaxprs import PyTree
 
 if TYPE_CHECKING:
     from jaxport.export.exported import Exported
@@ -56,7 +55,7 @@ class Calibration:
         batch, or a batch contains NaN.
     """
 
-    batches: Iterable[PyTree]
+    batches: Iterable[Any]
     method: Method = "minmax"
     percentile: float | None = None
 
@@ -79,7 +78,7 @@ class Calibration:
         object.__setattr__(self, "batches", batches)
 
 
-def read_calibration(calibration: Calibration | Iterable[PyTree]) -> Calibration:
+def read_calibration(calibration: Calibration | Iterable[object]) -> Calibration:
     """Return a calibration unchanged, and batches as a calibration by their extremes."""
     return calibration if isinstance(calibration, Calibration) else Calibration(calibration)
 
@@ -88,7 +87,7 @@ def _refuse(problem: str, argument: str, instead: str) -> None:
     raise InvalidArgument(problem, where=f"`Calibration({argument}=...)`", instead=instead)
 
 
-def _has_nan(leaf: PyTree) -> bool:
+def _has_nan(leaf: object) -> bool:
     dtype = getattr(leaf, "dtype", None) or np.asarray(leaf).dtype
     return bool(jnp.issubdtype(dtype, np.inexact)) and bool(np.isnan(np.asarray(leaf)).any())
 

@@ -25,7 +25,6 @@ from jaxport.export.passes.repeated import repeated
 from jaxport.export.passes.tidy import tidy
 from jaxport.export.precision_names import FLOAT32, PRECISIONS, Border, Chosen, Named, Precision, named, refuse
 from jaxport.graph.editing import subgraphs
-from jaxport.jaxprs import PyTree
 from jaxport.onnx_facts import RUNTIME_DOMAIN, releases
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class Choice:
 
 def validated(
     precision: Named | Mapping[str, Chosen] | None,
-    calibration: Calibration | Iterable[PyTree] | None,
+    calibration: Calibration | Iterable[object] | None,
     io: Border | None,
     target: Target,
     opset: int,
@@ -111,7 +110,7 @@ def check_border(exported: Exported) -> None:
 
 def _by_queries(
     precision: Mapping[str, Chosen],
-    calibration: Calibration | Iterable[PyTree] | None,
+    calibration: Calibration | Iterable[object] | None,
     io: Border | None,
     target: Target,
     opset: int,

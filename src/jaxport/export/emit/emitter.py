@@ -43,7 +43,7 @@ from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Move, Operand, OperatorCall, Scope, Stamp, Value, data_type
 from jaxport.export.signature.choices import Nonfinite
 from jaxport.graph.editing import Held
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PythonFunction, PyTree, dims
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PythonFunction, dims
 from jaxport.onnx_facts import schema
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Walk(Protocol):
 
     def traced(
         self, function: PythonFunction, avals: Sequence[jax.ShapeDtypeStruct], parameters: dict
-    ) -> tuple[ClosedJaxpr, PyTree]:
+    ) -> tuple[ClosedJaxpr, Any]:
         """Return a JAX function of these abstract values as a jaxpr, and the tree of its results."""
         ...
 
@@ -219,7 +219,7 @@ class Emitter:
         domain: str = "",
         outputs: int = 1,
         results: Sequence[Stamp] | None = None,
-        **attributes: Any,
+        **attributes: object,
     ) -> Any:
         """Emit one node.
 
@@ -273,7 +273,9 @@ class Emitter:
         stamps = results or list(zip(dtypes, inferred, strict=True))
         return self._append(domain, op_type, values, attributes, stamps, facts)
 
-    def _inputs_to_attributes(self, facts: schema.Schema, operands: list[Operand], attributes: dict[str, Any]) -> None:
+    def _inputs_to_attributes(
+        self, facts: schema.Schema, operands: list[Operand], attributes: dict[str, object]
+    ) -> None:
         """Turn inputs that were attributes at an older opset into attributes (the axes of the reductions, for one)."""
         newest = schema.find("", facts.name, schema.NEWEST)
         while newest and facts.input(len(operands) - 1) is None and operands:
@@ -362,7 +364,7 @@ class Emitter:
         facts: schema.Schema,
         operator: tuple[str, str],
         values: Sequence[Value | None],
-        attributes: dict[str, Any],
+        attributes: dict[str, object],
         outputs: int,
         results: Sequence[Stamp] | None,
     ) -> Any:
@@ -483,7 +485,7 @@ class Emitter:
 
     # JAX functions and subgraphs
 
-    def call(self, function: PythonFunction, *operands: Value, **parameters: Any) -> Any:
+    def call(self, function: PythonFunction, *operands: Value, **parameters: object) -> Any:
         """Export a JAX function of the operands in place; return one value, or a list of them."""
         return self.walker.call(self, function, operands, parameters)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,7 +24,7 @@ from jaxport.errors import ExportError, InvalidArgument, JaxportError
 from jaxport.export.flags.merging import FALSE, TRUE, Side, merged
 from jaxport.export.signature.ports import is_key
 from jaxport.export.signature.specs import Inputs
-from jaxport.jaxprs import ClosedJaxpr, Parameters, PythonFunction, PyTree, Var, nameless
+from jaxport.jaxprs import ClosedJaxpr, Parameters, PythonFunction, Var, nameless
 from jaxport.jaxprs.alike import same_aval
 
 #: Each flag doubles the number of traces.
@@ -114,7 +115,7 @@ class _Traces:
         return merged_traces(flag, path, true, false)
 
 
-def input_paths(fn: PythonFunction, args: Sequence[PyTree], kwargs: Parameters) -> list[str]:
+def input_paths(fn: PythonFunction, args: Sequence[object], kwargs: Parameters) -> list[str]:
     """Return the path of each leaf of the arguments, as a trace names it.
 
     >>> input_paths(lambda batch, train: batch, ({"ids": 1},), {"train": 2})
@@ -125,7 +126,7 @@ def input_paths(fn: PythonFunction, args: Sequence[PyTree], kwargs: Parameters) 
         return leaf_paths(argument_values(signature, args, kwargs), recorder.types.is_variable)
 
 
-def with_flags(args: Sequence[PyTree], kwargs: Parameters, flags: Mapping[int, bool]) -> tuple[tuple, dict]:
+def with_flags(args: Sequence[object], kwargs: Parameters, flags: Mapping[int, bool]) -> tuple[tuple, dict]:
     """Return the arguments with Python bools in place of some leaves.
 
     >>> with_flags((1, 2), {"train": 3}, {2: True})
@@ -135,7 +136,7 @@ def with_flags(args: Sequence[PyTree], kwargs: Parameters, flags: Mapping[int, b
     return jax.tree.unflatten(tree, [flags.get(index, leaf) for index, leaf in enumerate(leaves)])
 
 
-def with_bools(flags: Iterable[int], args: Sequence[PyTree], kwargs: Parameters) -> tuple[tuple, dict]:
+def with_bools(flags: Iterable[int], args: Sequence[object], kwargs: Parameters) -> tuple[tuple, dict]:
     """Return concrete arguments as the function takes them: flags as Python bools."""
     leaves = jax.tree.leaves((tuple(args), dict(kwargs)))
     return with_flags(args, kwargs, {index: bool(leaves[index]) for index in flags})
@@ -228,7 +229,7 @@ def _united(true: Sequence[TracedWeight], false: Sequence[TracedWeight]) -> tupl
     return weights, places
 
 
-def _same(a: PyTree, b: PyTree) -> bool:
+def _same(a: Any, b: Any) -> bool:
     """Whether two weights are the same array, or hold the same values."""
     if a is b:
         return True

@@ -26,7 +26,7 @@ from jax.typing import DTypeLike
 from jaxport.errors import InvalidArgument
 from jaxport.export.signature.ports import Port
 from jaxport.graph.fusions.caches import is_cached_attention
-from jaxport.jaxprs import Parameters, PyTree, dims
+from jaxport.jaxprs import Parameters, dims
 from jaxport.onnx_facts import SCATTERS
 
 Cache = Literal["growing", "static"]
@@ -73,7 +73,7 @@ def decoder_inputs(
     position_ids: bool = True,
     dtype: DTypeLike = np.float32,
     embeddings: int | None = None,
-) -> list[PyTree]:
+) -> list[Any]:
     """Return the specifications of a decoder step's arguments, for `to_onnx`.
 
     The function is called as `step(input_ids, attention_mask, position_ids, past_key_values)`, with these names. The ids
@@ -127,7 +127,7 @@ def decoder_inputs(
 
 def encoder_decoder_inputs(
     layers: int, heads: int, head_size: int, encoder_length: int | str, *, dtype: DTypeLike = np.float32
-) -> list[PyTree]:
+) -> list[Any]:
     """Return the specifications of the arguments of a decoder step that attends to an encoder's result, for `to_onnx`.
 
     The function is called as `step(input_ids, past_key_values)`, with these names. The ids are int64 of shape

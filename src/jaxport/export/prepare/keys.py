@@ -17,7 +17,7 @@ from jax.core import ShapedArray
 
 from jaxport.errors import ExportError
 from jaxport.export.signature.ports import is_key, key_implementation, stored
-from jaxport.jaxprs import Array, ClosedJaxpr, JaxprEqn, PythonFunction, PyTree
+from jaxport.jaxprs import Array, ClosedJaxpr, JaxprEqn, PythonFunction
 from jaxport.jaxprs.rewrite import Atoms, VariableRewriting, call_of, traced
 from jaxport.jaxprs.walk import bodies
 
@@ -76,7 +76,7 @@ def _word_by_word(equation: JaxprEqn) -> ClosedJaxpr:
             instead="apply it to `jax.random.key_data` of the keys",
         )
 
-    def on_words(*operands: Array) -> PyTree:
+    def on_words(*operands: Array) -> Any:
         results = jax.vmap(lambda *xs: primitive.bind(*xs, **equation.params), axes, -1)(*operands)
         return results if gives_keys else COMPARISONS[primitive.name](results, -1)
 

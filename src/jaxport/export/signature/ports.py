@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PyTree, Shape
+from jaxport.jaxprs import Array, Shape
 from jaxport.jaxprs.meshes import on_host
 
 NHWC_TO_NCHW, NCHW_TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
@@ -116,7 +116,7 @@ class Port:
             return array
         return self._as_dtype(value, self.dtype, x64=False).astype(self.declared)
 
-    def _as_dtype(self, value: PyTree, dtype: np.dtype, x64: bool) -> np.ndarray:
+    def _as_dtype(self, value: Any, dtype: np.dtype, x64: bool) -> np.ndarray:
         array = np.asarray(value)
         if array.dtype == dtype:
             return array
@@ -176,7 +176,7 @@ def is_key(dtype: Any) -> bool:
     return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
-def stored(value: PyTree) -> np.ndarray:
+def stored(value: Any) -> np.ndarray:
     """Return an array as a model stores it: complex numbers as pairs, PRNG keys as their data.
 
     >>> stored(np.complex64([1 + 2j]))

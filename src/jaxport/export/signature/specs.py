@@ -24,7 +24,7 @@ from jaxport.blocks.callables.naming import signature_of
 from jaxport.blocks.callables.places import Types
 from jaxport.errors import InvalidArgument
 from jaxport.export.signature import ports
-from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, PyTree, dims
+from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, dims
 
 BATCH = "batch"
 """The name of a first dim that is None: such dims are one, as in Keras."""
@@ -33,7 +33,7 @@ _DTYPE = re.compile(r"bool|(b?float|bfloat|u?int|complex)\d+(_\w+)?")
 """What is meant as a dtype, not as the name of a dim."""
 
 
-def is_shape(spec: PyTree) -> bool:
+def is_shape(spec: object) -> bool:
     """Whether a specification is a bare shape: a plain tuple, not a named tuple, which is a pytree.
 
     A tuple of nothing but None is one only if it is a whole argument.
@@ -48,7 +48,7 @@ def _is_dim(dim: object) -> bool:
     return dim is None or isinstance(dim, (int, str, np.integer)) or _is_symbolic(dim)
 
 
-def _is_open(spec: PyTree) -> bool:
+def _is_open(spec: object) -> bool:
     """Whether a specification is a tuple of nothing but None."""
     return type(spec) is tuple and len(spec) > 0 and all(dim is None for dim in spec)
 
@@ -57,11 +57,11 @@ def _is_symbolic(dim: object) -> bool:
     return not isinstance(dim, (int, str, np.integer)) and hasattr(dim, "scope")
 
 
-def _is_spec(spec: PyTree) -> bool:
+def _is_spec(spec: object) -> bool:
     return is_shape(spec) or isinstance(spec, jax.ShapeDtypeStruct)
 
 
-def flatten(spec: PyTree) -> tuple[list[PyTree], Any]:
+def flatten(spec: object) -> tuple[list[Any], Any]:
     """Return the leaf specifications of one argument, and their pytree.
 
     Args:
@@ -81,7 +81,7 @@ def flatten(spec: PyTree) -> tuple[list[PyTree], Any]:
     return jax.tree.flatten(spec)
 
 
-def _describes(leaves: Sequence[PyTree]) -> bool:
+def _describes(leaves: Sequence[Any]) -> bool:
     """Whether the tuples among the leaves of a pytree are shapes: one names a dim, or no leaf is an array."""
     shapes = [leaf for leaf in leaves if is_shape(leaf)]
     if any(not isinstance(dim, (int, np.integer)) for shape in shapes for dim in shape):
@@ -89,7 +89,7 @@ def _describes(leaves: Sequence[PyTree]) -> bool:
     return any(shapes) and len(shapes) == len(leaves)
 
 
-def _is_scalar_type(spec: PyTree) -> bool:
+def _is_scalar_type(spec: object) -> bool:
     """Whether a specification is a scalar type of Python, NumPy or JAX."""
     return isinstance(spec, np.dtype) or (isinstance(spec, type) and np.dtype(spec).kind != "O")
 
@@ -112,7 +112,7 @@ class SpecReader:
         self.scope: Any = None
         self._names: set[str] = set()
 
-    def adopt_scope(self, specs: Iterable[PyTree]) -> None:
+    def adopt_scope(self, specs: Iterable[object]) -> None:
         """Note the names in use, and use the scope of the dims that `jax.export.symbolic_shape` made, if there are any.
 
         Args:
@@ -130,7 +130,7 @@ class SpecReader:
                         )
                     self.scope = dim.scope
 
-    def read(self, spec: PyTree, where: str, dtype: np.dtype | None = None) -> PyTree:
+    def read(self, spec: object, where: str, dtype: np.dtype | None = None) -> Any:
         """Return the pytree of abstract values that the specification of an argument describes, in its dtypes.
 
         Args:
@@ -147,7 +147,7 @@ class SpecReader:
         leaves, tree = flatten(spec)
         return jax.tree.unflatten(tree, [self._leaf(leaf, where, dtype or self.default_dtype) for leaf in leaves])
 
-    def _leaf(self, leaf: PyTree, where: str, dtype: np.dtype) -> jax.ShapeDtypeStruct:
+    def _leaf(self, leaf: Any, where: str, dtype: np.dtype) -> jax.ShapeDtypeStruct:
         if is_shape(leaf) or _is_open(leaf):
             return jax.ShapeDtypeStruct(self._shape(leaf, where), dtype)
         if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -243,15 +243,15 @@ class Inputs:
       instead: what an argument that was read as a pytree of scalars may have been meant as, if there is one.
     """
 
-    args: tuple[PyTree, ...]
-    kwargs: dict[str, PyTree]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     declared: tuple[Any, ...]
     flags: frozenset[int] = frozenset()
     instead: str = ""
 
 
 def read_inputs(
-    inputs: Sequence[PyTree],
+    inputs: Sequence[object],
     input_params: Parameters | None = None,
     constraints: Sequence[str] | None = (),
     double_precision: bool = False,
@@ -307,7 +307,7 @@ def _declared_dtypes(fn: PythonFunction | None) -> dict[str, np.dtype | None]:
     return {name: dtype if isinstance(dtype, np.dtype) else None for name, dtype in dtypes.items()}
 
 
-def _pair_of_shape_and_dtype(spec: PyTree) -> tuple[Sequence[Dim], Any] | None:
+def _pair_of_shape_and_dtype(spec: object) -> tuple[Sequence[Dim], Any] | None:
     """Return the parts of `((B, 3), "float32")` or `((B, 3), jnp.float32)`; None if it is neither."""
     if type(spec) is not tuple or len(spec) != 2 or not (is_shape(spec[0]) or _is_open(spec[0])):
         return None
@@ -315,7 +315,7 @@ def _pair_of_shape_and_dtype(spec: PyTree) -> tuple[Sequence[Dim], Any] | None:
     return spec if is_dtype or (_is_scalar_type(spec[1]) and spec[1] is not bool) else None
 
 
-def _misread(spec: PyTree) -> str:
+def _misread(spec: Any) -> str:
     """Return what a specification that is read as a pytree of scalars may have been meant as; empty if it is none.
 
     >>> _misread([3]), _misread(((2, 3), np.int32))
@@ -334,13 +334,13 @@ def _notation(shape: Sequence[Dim], dtype: Any) -> str:
     return f'jax.ShapeDtypeStruct({named!r}, "{dtype if isinstance(dtype, str) else np.dtype(dtype).name}")'
 
 
-def _flags(spec: PyTree) -> PyTree:
+def _flags(spec: object) -> Any:
     """Return which leaves of a specification are Python's `bool`, as a pytree of booleans."""
     leaves, tree = flatten(spec)
     return jax.tree.unflatten(tree, [leaf is bool for leaf in leaves])
 
 
-def narrowed(dtype: Any) -> Any:
+def narrowed(dtype: object) -> Any:
     """Return the dtype that JAX computes in for an array of `dtype`: 32 bits for 64, unless enabled.
 
     >>> narrowed(np.int64), narrowed(np.uint8)

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from jaxport.blocks import block_p
 from jaxport.export.emit import folding
 from jaxport.export.emit.value import Emission, Log, Move, Scope, Step, Value, Watch, Withdrawal
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PyTree, dims
+from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, dims
 from jaxport.jaxprs.alike import same_dataflow, same_operation, same_value
 from jaxport.jaxprs.identity import IdentityMap
 
@@ -172,7 +172,7 @@ class _Comparison:
         expected = replace(block, path=path, weights=theirs.weights, exchanged=theirs.exchanged)
         return same_value(expected, theirs) and self._same_values(one["jaxpr"], other["jaxpr"])
 
-    def _same_values(self, one: PyTree, other: PyTree) -> bool:
+    def _same_values(self, one: object, other: object) -> bool:
         """Whether two parameters are equal. Results need no look: equal operations on equal operands have equal ones."""
         if isinstance(one, ClosedJaxpr) and isinstance(other, ClosedJaxpr):
             if not same_value(tuple(one.consts), tuple(other.consts)):

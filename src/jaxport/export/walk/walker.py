@@ -38,7 +38,6 @@ from jaxport.jaxprs import (
     Literal,
     Parameters,
     PythonFunction,
-    PyTree,
     Var,
     dims,
     parameters,
@@ -91,7 +90,7 @@ class Walker:
     records: list[Record] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     _sources: dict[Any, tuple[str, str]] = field(default_factory=dict)
-    _traced: dict[tuple, tuple[ClosedJaxpr, PyTree]] = field(default_factory=dict)
+    _traced: dict[tuple, tuple[ClosedJaxpr, Any]] = field(default_factory=dict)
 
     @property
     def keeps_nan(self) -> bool:
@@ -239,7 +238,7 @@ class Walker:
 
     def traced(
         self, function: PythonFunction, avals: Sequence[jax.ShapeDtypeStruct], parameters: dict
-    ) -> tuple[ClosedJaxpr, PyTree]:
+    ) -> tuple[ClosedJaxpr, Any]:
         """Return a JAX function of these abstract values as the walker walks it, and the tree of its results."""
         try:
             key = (function, tuple((a.shape, a.dtype) for a in avals), tuple(sorted(parameters.items())))
@@ -299,7 +298,7 @@ def _is_empty(shape: Sequence[dims.Dim]) -> bool:
     return any(dims.is_static(d) and d == 0 for d in shape) and dims.all_static(shape)
 
 
-def _dtype(aval: Any) -> np.dtype:
+def _dtype(aval: object) -> np.dtype:
     """Return the stored dtype of an abstract value; `float0`, that of integer derivatives, becomes bool."""
     dtype = getattr(aval, "dtype", jax.dtypes.float0)  # a token has none
     return np.dtype(np.bool_ if dtype == jax.dtypes.float0 else dtype)

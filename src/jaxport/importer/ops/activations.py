@@ -7,7 +7,7 @@ import numpy as np
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.casting import at_least_single
 from jaxport.importer.resolving.registry import Host, RandomKey, op, renamed
-from jaxport.importer.values.host import Key, RuntimeValue, Tensor
+from jaxport.importer.values.host import Key, Tensor
 from jaxport.importer.values.namespaces import jnp, lax, nn, random
 
 renamed(since=1, Softplus=nn.softplus, Softsign=nn.soft_sign)
@@ -134,7 +134,7 @@ def clip_between(input, *, min=-3.4028234663852886e38, max=3.4028234663852886e38
     return jnp.clip(input, min, max)
 
 
-def _dropped(data: Tensor, ratio: RuntimeValue, key: Key) -> tuple[Tensor, Tensor]:
+def _dropped(data: Tensor, ratio: Tensor | float, key: Key) -> tuple[Tensor, Tensor]:
     """Return `data` with a share of its elements zero and the others scaled up, and the mask of kept elements."""
     kept = random.bernoulli(key, 1 - ratio, data.shape)
     return jnp.where(kept, divide(data, 1 - ratio), 0), kept

@@ -10,7 +10,7 @@ import numpy as np
 from jaxport.errors import AGAIN, ModelError, Refusal, Unsupported
 from jaxport.importer.ops.indexing import columns_to_image
 from jaxport.importer.resolving.registry import Host, OutputCount, earlier, op
-from jaxport.importer.values.host import RuntimeValue, SizesDiffer, Tensor, dims_compare, is_dim
+from jaxport.importer.values.host import SizesDiffer, Tensor, dims_compare, is_dim
 from jaxport.importer.values.namespaces import jnp, known, lax
 from jaxport.jaxprs import Dim
 
@@ -57,7 +57,7 @@ earlier("Split", since=13, until=17, without="num_outputs")
 MODES = ("constant", "reflect", "edge", "wrap")
 
 
-def _padded(data: Tensor, pads: Sequence[Dim], axes: Sequence[int], mode: str, value: RuntimeValue) -> Tensor:
+def _padded(data: Tensor, pads: Sequence[Dim], axes: Sequence[int], mode: str, value: Tensor | float) -> Tensor:
     """Return `data` with `pads` elements added (or removed) at both ends of each axis: all befores, then all afters."""
     if mode not in MODES:
         raise Unsupported(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,13 +12,15 @@ import numpy as np
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.resolving.registry import OutputCount, earlier, op
 from jaxport.importer.values.dtypes import dtype_of
-from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, helper, jnp, known, lax, nn
 from jaxport.jaxprs import Dim
 
 
-def split_heads(x: RuntimeValue, heads: Dim | None) -> Tensor:
+def split_heads(x: Any, heads: Dim | None) -> Tensor:
     """Reshape (batch, length, heads * size) to (batch, heads, length, size)."""
+    if heads is None:
+        raise TypeError("the number of heads is not given")
     batch, length, width = x.shape
     return jnp.swapaxes(jnp.reshape(x, (batch, length, heads, width // heads)), 1, 2)
 
@@ -28,7 +31,7 @@ def merge_heads(x: Tensor) -> Tensor:
     return jnp.reshape(jnp.swapaxes(x, 1, 2), (batch, length, heads * size))
 
 
-def positions(queries: Dim, keys: Dim, offset: RuntimeValue = 0) -> Tensor:
+def positions(queries: Dim, keys: Dim, offset: Tensor | Dim = 0) -> Tensor:
     """Return the position of each query minus that of each key: (queries, keys), or (batch, 1, queries, keys)."""
     at = jnp.expand_dims(jnp.arange(queries), 1)
     return (at if isinstance(offset, int) and offset == 0 else at + offset) - jnp.arange(keys)
@@ -138,7 +141,7 @@ def attention(
     return (merge_heads(y) if packed else y), k, v, seen
 
 
-def _visible(queries: Dim, keys: Dim, before: RuntimeValue, causal: int, left: int, right: int) -> Tensor | None:
+def _visible(queries: Dim, keys: Dim, before: Tensor | Dim, causal: int, left: int, right: int) -> Tensor | None:
     """Return which keys a query may see by their distance, or None for all; `before` keys precede the first query."""
     if not causal and left < 0 and right < 0:
         return None

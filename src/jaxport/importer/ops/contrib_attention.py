@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +26,7 @@ from jaxport.importer.ops.attention import (
 )
 from jaxport.importer.ops.quantization import matmul_integer
 from jaxport.importer.resolving.registry import Host, OutputCount, op, variant
-from jaxport.importer.values.host import RuntimeValue, Tensor, Undecided, dims_compare
+from jaxport.importer.values.host import Tensor, Undecided, dims_compare
 from jaxport.importer.values.namespaces import cast, helper, jnp, lax
 from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dims import max_dim
@@ -70,7 +71,7 @@ def _attended(
     causal: Tensor | None = None,
     scale: float | None = None,
     softcap: float = 0.0,
-    sink: RuntimeValue = None,
+    sink: Tensor | np.ndarray | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the result (batch, queries, width) and the scores.
 
@@ -120,7 +121,7 @@ class SelfAttentionAttributes(HeadAttributes):
         past: Tensor | None,
         term: Tensor | None = None,
         sizes: Sequence[int] | None = None,
-    ) -> tuple[RuntimeValue, RuntimeValue]:
+    ) -> tuple[Tensor, Tensor | None]:
         """Compute attention from projections with queries, keys and values side by side; keys and values are stacked."""
         refuse(bool(self.do_rotary), "`do_rotary`; use GroupQueryAttention")
         refuse(bool(self.past_present_share_buffer), "`past_present_share_buffer`")
@@ -168,9 +169,7 @@ def quantized_attention(
     return heads.self_attended(projected, mask_index, past)
 
 
-def _unpacked(
-    query: Tensor, key: RuntimeValue, value: RuntimeValue, bias: Tensor | None, heads: int
-) -> tuple[Tensor, ...]:
+def _unpacked(query: Tensor, key: Any, value: Any, bias: Tensor | None, heads: int) -> tuple[Tensor, ...]:
     """Return queries, keys and values of shape (batch, heads, length, size), from any form of the inputs."""
     if query.ndim == 5:
         return tuple(jnp.swapaxes(query[:, :, :, part], 1, 2) for part in range(3))
@@ -328,7 +327,7 @@ def group_query_attention(
     if do_rotary:
         at = (before + jnp.arange(new)) if position_ids is None else jnp.expand_dims(position_ids, 1)
         at = jnp.reshape(at, (-1, 1, new))
-        caches: RuntimeValue = (cos_cache, sin_cache)
+        caches: tuple[Any, ...] = (cos_cache, sin_cache)
         cos, sin = (jnp.take(cache, at, axis=0) for cache in caches)
         q, k = (rotated(x, cos, sin, rotary_interleaved or 0, 2 * caches[0].shape[1]) for x in (q, k))
     keys, values = (_cached(past, x, before, total) for past, x in ((past_key, k), (past_value, v)))
@@ -369,7 +368,7 @@ def with_rows(cache, rows, starts, length):
     return jax.vmap(write)(cache, rows, starts)
 
 
-def _cached(past: Tensor | None, new: Tensor, before: RuntimeValue, total: Dim) -> Tensor:
+def _cached(past: Tensor | None, new: Tensor, before: Tensor | Dim, total: Dim) -> Tensor:
     """Return the cache with the new rows at the end of each sequence; it grows to the longest one if needed."""
     room = total if past is None else max_dim(total, past.shape[2])
     if past is None:
@@ -388,7 +387,7 @@ def _is_longer(past: Tensor, new: Tensor) -> bool:
         return False
 
 
-def _lengthened(cache: Tensor, room: RuntimeValue) -> Tensor:
+def _lengthened(cache: Tensor, room: Dim) -> Tensor:
     """Return a cache (batch, heads, length, size) padded with zeros to a length of `room`."""
     missing = room - cache.shape[2]
     is_full = isinstance(missing, int) and missing == 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.ops.contrib_quantized import unpacked
 from jaxport.importer.resolving.registry import REQUIRED, op
-from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, helper, jnp, lax, nn
 
 ACTIVATIONS = ("relu", "gelu", "silu", "swiglu", "identity")
@@ -61,7 +63,7 @@ def _projected(x: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
 def _mixture(
     x: Tensor,
     weights: Tensor,
-    matrices: tuple[RuntimeValue, RuntimeValue, RuntimeValue],
+    matrices: tuple[Any, Any, Any],
     biases: tuple[Tensor | None, Tensor | None, Tensor | None],
     activation_type: str,
     swiglu: tuple[int, float, float, float | None],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from jaxport.importer.ops.quantization import (
 )
 from jaxport.importer.ops.recurrent import LSTMAttributes, biases, lstm_layer
 from jaxport.importer.resolving.registry import REQUIRED, OutputsNamed, op, variant
-from jaxport.importer.values.host import RuntimeValue, Tensor, host
+from jaxport.importer.values.host import Tensor, host
 from jaxport.importer.values.image_layout import ImageLayout
 from jaxport.importer.values.namespaces import cast, helper, jnp, nn
 from jaxport.jaxprs import Dim, PythonFunction
@@ -161,7 +162,7 @@ def dynamic_quantize_lstm(
     if sequence_lens is not None:  # values behind the longest sequence do not count
         X = jnp.where(jnp.expand_dims(steps < jnp.max(sequence_lens), (1, 2)), X, 0)
 
-    def product(weights: Tensor, scale: RuntimeValue, zero_point: RuntimeValue, d: int) -> Callable[[Tensor], Tensor]:
+    def product(weights: Tensor, scale: Any, zero_point: Any, d: int) -> Callable[[Tensor], Tensor]:
         """Multiply dynamically quantized values by the weights of a direction; one scale for all values of a call."""
         multiplied = product_with(weights[d], zero_point[d])
 
@@ -171,7 +172,7 @@ def dynamic_quantize_lstm(
 
         return of
 
-    def products(x: Tensor, d: int) -> tuple[RuntimeValue, RuntimeValue]:
+    def products(x: Tensor, d: int) -> tuple[Any, Callable[[Any, Tensor], Tensor]]:
         of_input, of_state = biases(B, d, 4 * hidden)
         rows = product(W, W_scale, W_zero_point, d)(x) + (of_input + of_state)
         recurrence = product(R, R_scale, R_zero_point, d)
@@ -265,7 +266,7 @@ def gather_block_quantized(
     rank = data.ndim
     gather, blocked = gather_axis % rank, quantize_axis % rank
     packed = data.dtype.name == "uint8"
-    zeros: RuntimeValue = zero_points
+    zeros: Any = zero_points
     if packed and zeros is None:
         zeros = host(np.full((), 2 ** (bits - 1), np.uint8))
     taken, scale = (jnp.take(x, indices, axis=gather) for x in (data, scales))
@@ -281,7 +282,7 @@ def gather_block_quantized(
     return cast(values * spread(scale, taken, axis, block_size or taken.shape[axis]), scales.dtype)
 
 
-def _first(x: RuntimeValue, shape: Sequence[Dim]) -> Tensor:
+def _first(x: Tensor, shape: Sequence[Dim]) -> Tensor:
     """Return the first elements along the last axis: packed zero points may have padding to fill a byte."""
     return x if x.shape == tuple(shape) else x[..., : shape[-1]]
 

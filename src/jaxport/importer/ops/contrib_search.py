@@ -7,8 +7,9 @@ attention mask hides them, as it hides padding on the left of a prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +18,7 @@ from jaxport.errors import ModelError
 from jaxport.importer.ops.attention import lowest
 from jaxport.importer.ops.contrib_attention import DOMAIN, refuse
 from jaxport.importer.resolving.registry import GraphFunction, Host, OutputCount, op
-from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor
+from jaxport.importer.values.host import HostValue, Tensor
 from jaxport.importer.values.namespaces import cast, helper, jnp, lax, nn
 
 LONGEST = 4096
@@ -110,10 +111,10 @@ def finished_beams(sequences, length, state, penalty):
 class Constraints:
     """The inputs that change the scores of tokens, each of which may be absent."""
 
-    min_length: RuntimeValue = None
-    repetition_penalty: RuntimeValue = None
-    vocab_mask: RuntimeValue = None
-    prefix_vocab_mask: RuntimeValue = None
+    min_length: Tensor | None = None
+    repetition_penalty: Tensor | None = None
+    vocab_mask: Tensor | None = None
+    prefix_vocab_mask: Tensor | None = None
 
     def applied(
         self, scores: Tensor, sequences: Tensor, length: Tensor, at_first: bool, search: SearchAttributes
@@ -192,8 +193,8 @@ class SearchAttributes:
         here = jnp.full((), length, np.dtype(np.int32))
 
         def step(
-            logits: Tensor, sequences: Tensor, here: RuntimeValue, state: RuntimeValue, at_first: bool = False
-        ) -> RuntimeValue:
+            logits: Tensor, sequences: Tensor, here: Tensor, state: tuple[Tensor, ...], at_first: bool = False
+        ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, tuple[Tensor, ...]]:
             scores = logits[:, -1, : self.vocab_size] if self.vocab_size > 0 else logits[:, -1]
             scores = constraints.applied(
                 nn.log_softmax(cast(scores, np.float32), axis=-1) if logs else scores, sequences, here, at_first, self
@@ -209,7 +210,7 @@ class SearchAttributes:
                 state,
             )
 
-        def moved(presents: RuntimeValue, origins: Tensor | None) -> RuntimeValue:
+        def moved(presents: Sequence[Tensor], origins: Tensor | None) -> Sequence[Tensor]:
             return presents if origins is None else [jnp.take(x, origins, axis=1) for x in presents]
 
         logits, *presents = first(ids, positions, mask, *pasts)
@@ -220,11 +221,11 @@ class SearchAttributes:
         pasts = [jnp.pad(x, ((0, 0), (0, 0), (0, 0), (before, 0), (0, 0))) for x in moved(presents, origins)]
         mask = jnp.pad(mask, ((0, 0), (before + 1, 0)))
 
-        def unfinished(carry: RuntimeValue) -> Tensor:
+        def unfinished(carry: tuple[Tensor, ...]) -> Tensor:
             here, goes_on, *_ = carry
             return jnp.logical_and(goes_on, here < most)
 
-        def onward(carry: RuntimeValue) -> RuntimeValue:
+        def onward(carry: tuple[Any, ...]) -> tuple[object, ...]:
             here, _, sequences, tokens, positions, mask, state, pasts = carry
             mask = jnp.concatenate([mask[:, 1:], jnp.ones_like(tokens)], axis=1)
             logits, *presents = self.decoder(tokens, positions, mask, *pasts)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from jaxport.errors import ModelError, Refusal, ValueNotKnown
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.ops.indexing import gather
-from jaxport.importer.resolving.registry import GraphFunction, LoopBody, SizeBound, op
+from jaxport.importer.resolving.registry import GraphFunction, SizeBound, op
 from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, Undecided, host
 from jaxport.importer.values.namespaces import jnp, known, lax, vmap
 from jaxport.jaxprs import Dim, PythonFunction, dims
@@ -55,6 +56,10 @@ LoopInput = Tensor | HostValue | None
 """The number of iterations or the condition of a loop, which may be absent."""
 
 
+Carry = tuple[Any, ...]
+"""The values of a loop of JAX that change, and those of one iteration: the body decides of what types they are."""
+
+
 class _Iteration:
     """The body of a loop; the iteration number and the condition have the rank that it declares, 0 or 1."""
 
@@ -62,7 +67,7 @@ class _Iteration:
         self.body, self.output_count, self.empty_output = body, body.output_count, body.empty_output
         self.is_counted = body.is_counted
 
-    def __call__(self, iteration: Tensor, go: RuntimeValue, *state: RuntimeValue) -> tuple[RuntimeValue, ...]:
+    def __call__(self, iteration: Tensor, go: Tensor | HostValue, *state: RuntimeValue) -> tuple[Any, ...]:
         declared = [(1,) if len(self.body.input_sizes(index) or ()) == 1 else () for index in range(2)]
         counters = [
             x if x.shape == shape else jnp.reshape(x, shape) for x, shape in zip((iteration, go), declared, strict=True)
@@ -125,7 +130,7 @@ class _LoopRows:
       counts: whether iterations use their number otherwise.
     """
 
-    arrays: Sequence[RuntimeValue]
+    arrays: Sequence[Tensor]
     lasts: Sequence[LoopInput]
     counts: bool
 
@@ -139,12 +144,12 @@ class _LoopRows:
             for x, last, end in zip(self.arrays, self.lasts, ends, strict=True)
         )
 
-    def in_order(self) -> list[RuntimeValue]:
+    def in_order(self) -> list[Tensor]:
         """Return the arrays with the row of the first iteration first."""
         pairs = zip(self.arrays, self.lasts, strict=True)
         return [x if last is None else jnp.flip(x, 0) for x, last in pairs]
 
-    def at(self, iteration: Tensor) -> list[RuntimeValue]:
+    def at(self, iteration: Tensor) -> list[Tensor]:
         """Return the rows of an iteration."""
         pairs = zip(self.arrays, self.lasts, strict=True)
         return [gather(x, iteration if last is None else last - iteration) for x, last in pairs]
@@ -157,7 +162,7 @@ class _AtRows(_Iteration):
         super().__init__(body)
         self.rows = rows
 
-    def __call__(self, iteration: Tensor, go: RuntimeValue, *state: RuntimeValue) -> tuple[RuntimeValue, ...]:
+    def __call__(self, iteration: Tensor, go: Tensor | HostValue, *state: RuntimeValue) -> tuple[Any, ...]:
         return super().__call__(iteration, go, *state, *self.rows.at(iteration))
 
 
@@ -185,16 +190,41 @@ def _scanned(
     counts = rows is None or rows.counts
     passed = [] if rows is None else rows.in_order()
 
-    def step(carry: RuntimeValue, parts: RuntimeValue) -> RuntimeValue:
-        iteration, *row = parts if counts and passed else (parts,) if counts else (host(0), *parts)
-        go, *results = body(iteration, host(True), *carry, *row)
+    def step(*values: Tensor) -> Carry:
+        given = values[: len(state)], values[len(state) :] if counts else (host(0), *values[len(state) :])
+        state_now, (iteration, *row) = given
+        go, *results = body(iteration, host(True), *state_now, *row)
         if not isinstance(go, HostValue) or not go:
             raise _NotStructured
-        return tuple(results[: len(carry)]), tuple(results[len(carry) :])
+        return tuple(results)
 
     numbers = [jnp.arange(trips, dtype=np.dtype(np.int64))] if counts else []
-    final, stacked = lax.scan(step, tuple(state), (*numbers, *passed) if passed else numbers[0])
-    return (*final, *stacked)
+    return _scan(step, state, [*numbers, *passed])
+
+
+def _scan(body: PythonFunction, state: Sequence[RuntimeValue], rows: Sequence[RuntimeValue]) -> Carry:
+    """Return the last state and the stacked rest of the results of `body(*state, *row)`.
+
+    `lax.scan` gets a single value as it is, as a person writes it: `def step(carry, row): return carry + row, carry`.
+    """
+
+    def step(carry: object, row: object) -> tuple[object, object]:
+        results = body(*_listed(carry, len(state)), *_listed(row, len(rows)))
+        return _together(results[: len(state)]), _together(results[len(state) :])
+
+    final, stacked = lax.scan(step, _together(state), _together(rows))
+    final = _listed(final, len(state))
+    return (*final, *(stacked if isinstance(stacked, tuple) else () if stacked is None else (stacked,)))
+
+
+def _together(values: Sequence[object]) -> object:
+    """Return the one value, a tuple of several, or None."""
+    return tuple(values) if len(values) > 1 else values[0] if values else None
+
+
+def _listed(values: object, count: int) -> Carry:
+    """Return the values that are together."""
+    return values if isinstance(values, tuple) else (values,)[:count]
 
 
 def _ended(
@@ -216,11 +246,11 @@ def _while(
 ) -> tuple[Tensor, ...]:
     """Run a loop that ends by its condition, or after `M` iterations; `first` were done before."""
 
-    def goes_on(carry: RuntimeValue) -> Tensor:
+    def goes_on(carry: Carry) -> Tensor:
         iteration, go, *_ = carry
         return go if M is None else jnp.logical_and(go, iteration < M)
 
-    def step(carry: RuntimeValue) -> RuntimeValue:
+    def step(carry: Carry) -> Carry:
         iteration, go, *values = carry
         go, *values = body(iteration, go, *values)
         return (iteration + 1, jnp.reshape(go, ()), *values)
@@ -235,15 +265,15 @@ def _bounded(
 ) -> tuple[Tensor, ...]:
     """Run a loop for `bound` iterations from `first` on; those after its end change nothing and give rows of zeros."""
 
-    def step(carry: RuntimeValue, iteration: Tensor) -> RuntimeValue:
+    def step(carry: Carry, iteration: Tensor) -> tuple[Carry, Carry]:
         go, *values = carry
         running = go if M is None else jnp.logical_and(go, iteration < M)
 
-        def run() -> RuntimeValue:
+        def run() -> Carry:
             goes_on, *results = body(iteration, running, *values)
             return (jnp.reshape(goes_on, ()), *results)
 
-        def rest() -> RuntimeValue:
+        def rest() -> Carry:
             return (running, *values, *(jnp.zeros(row.shape, row.dtype) for row in rows))
 
         go, *results = lax.cond(running, run, rest)
@@ -260,7 +290,7 @@ def _unrolled(
     go: HostValue | None,
     state: Sequence[RuntimeValue],
     scans: int,
-    body: LoopBody,
+    body: _Iteration,
     bound: int | None,
 ) -> tuple[RuntimeValue, ...]:
     rows: list[list[Tensor]] = []
@@ -327,11 +357,8 @@ def scan(
     backward = scan_input_directions or [0] * len(rows)
     rows = [jnp.flip(x, 0) if flip else x for x, flip in zip(rows, backward, strict=True)]
 
-    def step(carry: RuntimeValue, row: RuntimeValue) -> RuntimeValue:
-        results = body(*carry, *row)
-        return tuple(results[:count]), tuple(results[count:])
-
-    final, stacked = lax.scan(step, tuple(state), tuple(rows))
+    results = _scan(body, state, rows)
+    final, stacked = results[:count], results[count:]
     backward = scan_output_directions or [0] * len(stacked)
     stacked = [jnp.flip(y, 0) if flip else y for y, flip in zip(stacked, backward, strict=True)]
     axes = scan_output_axes or [0] * len(stacked)
@@ -346,16 +373,16 @@ def scan_batched(sequence_lens=None, *initial_state_and_scan_inputs, body, num_s
     def single(*values: Tensor) -> Tensor:
         return scan(*values, body=body, num_scan_inputs=num_scan_inputs, scan_input_directions=backward)
 
-    def to_its_length(length: Tensor, *values: Tensor) -> RuntimeValue:
+    def to_its_length(length: Tensor, *values: Tensor) -> Carry:
         """Scan one sequence, whose state stays unchanged beyond its length; its results there are zero."""
         times = jnp.arange(values[count].shape[0])
         within = times < length
         turned = jnp.where(within, length - 1 - times, times)
         rows = [jnp.take(x, turned, axis=0) if back else x for x, back in zip(values[count:], backward, strict=True)]
 
-        def step(carry: RuntimeValue, row: RuntimeValue) -> RuntimeValue:
-            running, *row = row
-            results = body(*carry, *row)
+        def step(carry: Carry, row: Carry) -> tuple[Carry, Carry]:
+            running, *parts = row
+            results = body(*carry, *parts)
             state = tuple(jnp.where(running, new, old) for new, old in zip(results, carry, strict=False))
             return state, tuple(jnp.where(running, y, jnp.zeros_like(y)) for y in results[count:])
 

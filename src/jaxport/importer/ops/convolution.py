@@ -11,7 +11,6 @@ import numpy as np
 from jaxport.errors import AGAIN, ModelError
 from jaxport.importer.ops.grouped_convolutions import lowering
 from jaxport.importer.resolving.registry import image_op, op
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.image_layout import ONNX
 from jaxport.importer.values.namespaces import helper, jnp, lax, nn
 from jaxport.jaxprs import Dim
@@ -33,7 +32,7 @@ class WindowAttributes:
             if steps is not None and any(step < 1 for step in steps):
                 raise ModelError(f"`{name}` has steps of {min(steps)}", why="a window moves forward", instead=AGAIN)
 
-    def padding(self, axes: int) -> RuntimeValue:
+    def padding(self, axes: int) -> str | tuple[tuple[int, int], ...]:
         """Return the padding of `axes` spatial axes as `lax` takes it: a name, or the sizes before and after."""
         return self.pads_by_axis(axes) if self.auto_pad == "NOTSET" else AUTO_PADS[self.auto_pad]
 
@@ -79,7 +78,7 @@ def _transposed_pads(
     strides: Sequence[int],
     output_padding: Sequence[int],
     output_shape: Sequence[int] | None,
-) -> Sequence[tuple[RuntimeValue, RuntimeValue]]:
+) -> Sequence[tuple[Dim, Dim]]:
     """Return how much a transposed convolution crops before and after each axis of an image of these sizes.
 
     `kernel` is the size of the dilated kernel.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.image_layout import OIHW, ImageLayout
 from jaxport.importer.values.namespaces import helper, jnp, lax
 
@@ -114,7 +114,7 @@ LOWERINGS = ((_is_depthwise, depthwise_convolution), (_has_few_groups, grouped_c
 """Convolutions that have a function of their own: the first row that applies is taken."""
 
 
-def lowering(layout: ImageLayout, x: Tensor, kernel: Tensor, groups: int) -> Callable[..., RuntimeValue]:
+def lowering(layout: ImageLayout, x: Tensor, kernel: Tensor, groups: int) -> Callable[..., Tensor]:
     """Return the function that convolves `x`, called as `lax.conv_general_dilated`."""
     rows = (function for applies, function in LOWERINGS if applies(layout, x, kernel, groups))
     return next(rows, lax.conv_general_dilated)

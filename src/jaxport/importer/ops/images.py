@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jaxport.errors import NotInstalled
 from jaxport.importer.ops.indexing import gather_nd
 from jaxport.importer.resolving.registry import Host, Known, SizeBound, op
-from jaxport.importer.values.host import RuntimeValue, host, is_dim
+from jaxport.importer.values.host import host, is_dim
 from jaxport.importer.values.namespaces import at_once, cast, helper, jnp, lax
 from jaxport.jaxprs.dims import min_dim
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 @helper
@@ -95,7 +99,7 @@ def image_decoder(encoded_stream: Host, *, pixel_format="RGB"):
     return host(decoded[..., ::-1] if pixel_format == "BGR" else decoded)
 
 
-def _opened(data: bytes) -> RuntimeValue:
+def _opened(data: bytes) -> Image:
     try:
         import PIL.Image
     except ImportError as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxport.errors import AGAIN, ModelError, Refusal, Unsupported
 from jaxport.importer.resolving.registry import Extent, Host, Position, earlier, op, variant
-from jaxport.importer.values.host import HostValue, RuntimeValue, SizesNeeded, Tensor, host, is_dim
+from jaxport.importer.values.host import HostValue, SizesNeeded, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import helper, jnp, known, lax
 from jaxport.jaxprs import Dim, dims
 
@@ -249,7 +250,7 @@ def updated_slice(data, new, position, width: Host | None = None, highest: Host 
         before = _sliced(data, host([0]), first, [axis], [1])
         behind = _sliced(data, last, host([np.iinfo(np.int64).max]), [axis], [1])
         return jnp.concatenate([before, new, behind], axis=axis)
-    replaced: RuntimeValue = size if width is None else width.item()
+    replaced: Any = size if width is None else width.item()
     if not dims.same(new.shape[axis], replaced):
         raise ModelError(
             f"{new.shape[axis]} entries replace {replaced}",

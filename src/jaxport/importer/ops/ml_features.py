@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.errors import AGAIN, InvalidArgument, Refusal, ValueNotKnown
 from jaxport.importer.ops.ml_scores import DOMAIN, chosen
 from jaxport.importer.ops.strings import strings
+from jaxport.importer.resolving.graph import Attribute
 from jaxport.importer.resolving.registry import earlier, op
 from jaxport.importer.values.dtypes import STRING
-from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host, is_dim
+from jaxport.importer.values.host import HostValue, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import cast, for_strings, jnp, known
 
 
@@ -78,7 +80,7 @@ def one_hot_encoder(X, *, cats_int64s=None, cats_strings=None, zeros=1):
     return cast(hot, np.float32)
 
 
-def _mapped(X: Tensor, keys: HostValue, values: HostValue, default: HostValue) -> RuntimeValue:
+def _mapped(X: Tensor, keys: HostValue, values: HostValue, default: HostValue) -> Tensor | HostValue:
     """Look up each element in a table; the last of equal keys counts, and a NaN key matches NaN."""
     x = known(X) if X.dtype == STRING or values.dtype == STRING else X
     if x is None or isinstance(x, HostValue):
@@ -92,7 +94,7 @@ def _mapped(X: Tensor, keys: HostValue, values: HostValue, default: HostValue) -
 
 
 def _mapped_on_host(x: HostValue, keys: HostValue, values: HostValue, default: HostValue) -> HostValue:
-    def key(value: Tensor) -> RuntimeValue:
+    def key(value: object) -> object:
         return "nan" if isinstance(value, float) and np.isnan(value) else value
 
     table = dict(zip(map(key, keys.tolist()), values.tolist(), strict=True))
@@ -100,7 +102,7 @@ def _mapped_on_host(x: HostValue, keys: HostValue, values: HostValue, default: H
     return HostValue(np.array(partners, dtype=values.dtype).reshape(x.shape), values.dtype)
 
 
-def _one(*candidates: tuple[RuntimeValue, RuntimeValue]) -> tuple[HostValue, int]:
+def _one(*candidates: tuple[Attribute, DTypeLike | None]) -> tuple[HostValue, int]:
     """Return the one attribute that is not None, as an array of its type, and its position."""
     for index, (values, dtype) in enumerate(candidates):
         if values is not None:
@@ -142,7 +144,7 @@ earlier(DOMAIN, "LabelEncoder", since=2, until=3, without="default_tensor keys_t
 
 def _classes(
     X: Tensor, names: Sequence[str], numbers: Sequence[int], default_int64: int, default_string: str
-) -> Tensor:
+) -> Tensor | HostValue:
     """Map names to numbers, or numbers to names, depending on the type of `X`."""
     labels, ids = strings(list(names)), host(np.array(numbers, np.int64))
     if X.dtype == STRING:

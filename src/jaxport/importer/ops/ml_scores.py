@@ -12,7 +12,7 @@ from jaxport.errors import ModelError
 from jaxport.importer.ops.strings import strings
 from jaxport.importer.resolving.registry import op
 from jaxport.importer.values.dtypes import STRING
-from jaxport.importer.values.host import RuntimeValue, Tensor, host
+from jaxport.importer.values.host import HostValue, Tensor, host
 from jaxport.importer.values.namespaces import cast, for_strings, helper, jnp, lax, nn, vmap
 
 DOMAIN = "ai.onnx.ml"
@@ -60,7 +60,7 @@ class LabelAttributes:
         return labelled(index, self.classlabels_ints, self.classlabels_strings)
 
 
-def chosen(table: RuntimeValue, index: Tensor, axis: int = 0) -> Tensor:
+def chosen(table: Tensor | HostValue, index: Tensor, axis: int = 0) -> Tensor:
     """Return the elements of a table at an index, which has to be known if they are strings.
 
     Raises:
@@ -185,7 +185,7 @@ def svm_classifier(
     return labels.at(jnp.argmax(votes, axis=1)), scores
 
 
-def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> RuntimeValue:
+def _of_pairs(coefficients: Sequence[float], sizes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> HostValue:
     """Return the weights of the support vectors in the decision between two classes: (vectors, pairs)."""
     table = np.array(coefficients, np.float32).reshape(len(sizes) - 1, -1)
     starts = np.cumsum([0, *sizes])

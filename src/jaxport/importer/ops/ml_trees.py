@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxport.errors import AGAIN, ModelError
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.ops.ml_scores import DOMAIN, labelled, transformed, two_classes
 from jaxport.importer.resolving.registry import earlier, op
-from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host
+from jaxport.importer.values.host import HostValue, Tensor, host
 from jaxport.importer.values.namespaces import cast, helper, jnp, lax
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
@@ -278,7 +279,7 @@ def tree_ensemble(
 ):
     nodes, leaves = len(nodes_featureids), len(leaf_targetids)
 
-    def joined(values: RuntimeValue, fill: RuntimeValue) -> np.ndarray:  # the leaves follow the nodes
+    def joined(values: ArrayLike, fill: ArrayLike) -> np.ndarray:  # the leaves follow the nodes
         return np.concatenate([np.asarray(values), np.full(leaves, fill)])
 
     def children(ids: Sequence[int], is_leaf: Sequence[int]) -> np.ndarray:

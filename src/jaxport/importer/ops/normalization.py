@@ -9,12 +9,12 @@ from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.resolving.registry import REQUIRED, OutputCount, earlier, image_op, op
 from jaxport.importer.values.dtypes import dtype_of
-from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.image_layout import ONNX, ImageLayout
 from jaxport.importer.values.namespaces import cast, helper, jnp, lax
 
 
-def _over(axes: Sequence[int]) -> dict[str, RuntimeValue]:
+def _over(axes: Sequence[int]) -> dict[str, int | tuple[int, ...]]:
     return {"axis": axes[0] if len(axes) == 1 else tuple(axes), "keepdims": True}
 
 

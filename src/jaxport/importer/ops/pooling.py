@@ -12,7 +12,7 @@ import numpy as np
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.ops.convolution import WindowAttributes
 from jaxport.importer.resolving.registry import Host, OutputCount, earlier, image_op, op
-from jaxport.importer.values.host import RuntimeValue, Tensor, host, is_dim
+from jaxport.importer.values.host import HostValue, Tensor, host, is_dim
 from jaxport.importer.values.image_layout import ImageLayout
 from jaxport.importer.values.namespaces import helper, jnp, lax
 from jaxport.jaxprs import Dim
@@ -28,7 +28,7 @@ class PoolingAttributes(WindowAttributes):
 
 def _windows(
     layout: ImageLayout, X: Tensor, window: PoolingAttributes
-) -> tuple[tuple[int, ...], tuple[int, ...], RuntimeValue, dict[str, tuple[int, ...]]]:
+) -> tuple[tuple[int, ...], tuple[int, ...], str | tuple[tuple[Dim, Dim], ...], dict[str, tuple[int, ...]]]:
     """Return window, strides, padding and dilation of `lax.reduce_window` over images."""
     kernel, axes = window.kernel_shape, len(window.kernel_shape)
     strides, dilations = window.strides or (1,) * axes, window.dilations or (1,) * axes
@@ -53,9 +53,7 @@ def _clipped(size: Dim, kernel: int, stride: int, dilation: int, around: tuple[i
     return whole if 0 < whole < kernel < whole + stride else kernel
 
 
-def _rounded_up(
-    size: Dim, kernel: int, stride: int, dilation: int, around: tuple[int, int]
-) -> tuple[int, RuntimeValue]:
+def _rounded_up(size: Dim, kernel: int, stride: int, dilation: int, around: tuple[int, int]) -> tuple[int, Dim]:
     """Return the padding with what a last, incomplete window needs; it has to start inside the input or its padding."""
     low, high = around
     span = (kernel - 1) * dilation + 1
@@ -63,7 +61,7 @@ def _rounded_up(
     return low, high + missing if missing < span - high else high
 
 
-def _lowest(dtype: np.dtype) -> RuntimeValue:
+def _lowest(dtype: np.dtype) -> HostValue | float:
     return host(np.iinfo(dtype).min, dtype) if dtype.kind in "iu" else -math.inf
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import ml_dtypes
@@ -13,14 +14,14 @@ from jaxport.importer.ops.casting import converted
 from jaxport.importer.ops.convolution import ConvolutionAttributes, conv
 from jaxport.importer.resolving.registry import earlier, op, variant
 from jaxport.importer.values.dtypes import dtype_of
-from jaxport.importer.values.host import RuntimeValue, Tensor, host
+from jaxport.importer.values.host import Tensor, host
 from jaxport.importer.values.image_layout import ONNX
 from jaxport.importer.values.namespaces import cast, helper, jnp, known, lax
 from jaxport.importer.values.recording import active
 from jaxport.jaxprs import PythonFunction, dims
 
 
-def spread(parameter: RuntimeValue, x: Tensor, axis: int, block_size: int = 0) -> Tensor:
+def spread(parameter: Any, x: Tensor, axis: int, block_size: int = 0) -> Tensor:
     """Return a scale or zero point as it broadcasts against `x`: single, per index of `axis`, or per block."""
     if parameter.size == 1:
         return jnp.reshape(parameter, ())
@@ -162,7 +163,7 @@ def centered(x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
     return x if is_zero(zero_point) else x - cast(_along(zero_point, x, axis), np.int32)
 
 
-def _along(parameter: RuntimeValue, x: Tensor, axis: int) -> Tensor:
+def _along(parameter: Any, x: Tensor, axis: int) -> Tensor:
     return spread(parameter, x, axis) if parameter.ndim < 2 else parameter
 
 
@@ -171,7 +172,7 @@ def as_int8(x: Tensor) -> tuple[Tensor, int]:
     return (x, 0) if x.dtype.kind == "i" else (cast(cast(x, np.int32) - 128, np.int8), 128)
 
 
-def _offset(shift: int, zero_point: Tensor | None, x: Tensor, axis: int) -> RuntimeValue:
+def _offset(shift: int, zero_point: Tensor | None, x: Tensor, axis: int) -> Tensor | int | None:
     """Return what to add to `x` less `shift` so that its zero point becomes 0; None to add nothing."""
     if is_zero(zero_point):
         return shift or None
@@ -233,7 +234,7 @@ def _largest_sum(w: Tensor, zero_point: Tensor | None) -> int:
 
 def whole_conv(
     x: Tensor, w: Tensor, x_zero_point: Tensor | None, w_zero_point: Tensor | None, window: ConvolutionAttributes
-) -> RuntimeValue:
+) -> Tensor:
     """Convolve 8-bit integers less their zero points, exactly, as int32.
 
     XLA convolves integers slowly. In float32 integers are exact up to 2**24: unless the kernel is so small that no sum
@@ -248,7 +249,7 @@ def whole_conv(
     kernel = cast(kernel, np.float32)
     if room >= largest:
         return cast(conv(ONNX, cast(values, np.float32), kernel, window=window), np.int32)
-    total = 0
+    total: Any = 0
     for shift in range(0, largest.bit_length(), bits):
         last = shift + bits >= largest.bit_length()  # the digit with the sign
         digit = values >> shift if last else (values >> shift) & (2**bits - 1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaxport.errors import ModelError, Refusal, Unsupported
 from jaxport.importer.ops.indexing import reverse_sequence
 from jaxport.importer.resolving.registry import earlier, op, variant
-from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import jnp, lax, nn
 from jaxport.jaxprs import Dim
 
@@ -20,7 +21,7 @@ States = tuple[Tensor, ...]
 Step = Callable[[States, Tensor], States]
 """One step of a cell: from its states, and the product of one row of the input, to its new states."""
 
-ACTIVATIONS: dict[str, tuple[RuntimeValue, ...]] = {
+ACTIVATIONS: dict[str, tuple[Any, ...]] = {
     "relu": (nn.relu,),
     "tanh": (jnp.tanh,),
     "sigmoid": (nn.sigmoid,),
@@ -132,10 +133,10 @@ def _scanned(
         final, rows = lax.scan(plain, states, inputs, **options)
         return rows, final
 
-    def masked(states: States, row: RuntimeValue) -> tuple[States, Tensor]:
-        row, time = row
+    def masked(states: States, row: tuple[Any, Tensor]) -> tuple[States, Tensor]:
+        inputs, time = row
         running = jnp.expand_dims(time < lengths, 1)
-        following = step(states, row)
+        following = step(states, inputs)
         states = tuple(jnp.where(running, new, old) for new, old in zip(following, states, strict=True))
         return states, jnp.where(running, states[0], 0)
 
@@ -144,7 +145,7 @@ def _scanned(
     return rows, tuple(jnp.where(begun, state, 0) for state in final)
 
 
-def biases(B: Tensor | None, d: int, size: int) -> tuple[RuntimeValue, RuntimeValue]:
+def biases(B: Tensor | None, d: int, size: int) -> tuple[Any, Any]:
     """Return the biases of the input and of the recurrence in one direction; zero if there are none."""
     return (0.0, 0.0) if B is None else (B[d, :size], B[d, size:])
 
@@ -200,14 +201,14 @@ def gru(X, W, R, B=None, sequence_lens=None, initial_h=None, *, linear_before_re
 
 def lstm_layer(
     X: Tensor,
-    products: Callable[[RuntimeValue, int], tuple[RuntimeValue, Callable[[RuntimeValue, RuntimeValue], RuntimeValue]]],
+    products: Callable[[Tensor, int], tuple[Any, Callable[[Any, Tensor], Tensor]]],
     initial: Sequence[Tensor | None],
     P: Tensor | None,
     sequence_lens: Tensor | None,
     hidden: int,
     attributes: LSTMAttributes,
     together: bool = False,
-) -> tuple[RuntimeValue, ...]:
+) -> tuple[Tensor, ...]:
     """Return the outputs of an LSTM.
 
     `products(x, d)` returns, for direction `d`, the inputs of the steps from the whole sequence `x`, and the function
@@ -226,7 +227,7 @@ def lstm_layer(
         def peep(value: Tensor, c: Tensor, which: int) -> Tensor:
             return value if peepholes is None else value + peepholes[which] * c
 
-        def step(states: States, row: Tensor) -> States:
+        def step(states: States, row: Any) -> States:
             h, c = states
             i, o, f, g = jnp.split(gates(row, h), 4, axis=-1)
             i = gate(peep(i, c, 0))

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxport.importer.resolving.registry import Host, op
-from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor
+from jaxport.importer.values.host import HostValue, Tensor
 from jaxport.importer.values.namespaces import jnp, nn
 from jaxport.jaxprs import PythonFunction
 
 
-def _of_nothing(x: Tensor, limit: str) -> dict[str, RuntimeValue]:
+def _of_nothing(x: Tensor, limit: str) -> dict[str, bool | float]:
     """Return the option by which the maximum or minimum of an empty array is the limit of its type."""
     if 0 not in x.shape:
         return {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from jaxport.importer.resolving.registry import Host, Known, SizeBound, earlier, op
-from jaxport.importer.values.host import HostValue, RuntimeValue, SizesNeeded, Tensor, host, is_dim
+from jaxport.importer.values.host import HostValue, SizesNeeded, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import helper, jnp, lax
 from jaxport.jaxprs import Dim, PythonFunction
 from jaxport.jaxprs.dims import known
@@ -134,7 +136,10 @@ def distinct(x, axis, size):
 def unique(X: Known, *, axis=None, sorted=1, bound: SizeBound = None):
     if bound is None:
         elements, *positions = np.unique(X.data, True, True, True, axis=axis)
-        results: RuntimeValue = (HostValue(elements, X.dtype), *(host(part, np.int64) for part in positions))
+        results: tuple[Any, ...] = (
+            HostValue(elements, X.dtype),
+            *(host(part, np.int64) for part in positions),
+        )
     elif is_dim(bound):
         data, along = (jnp.reshape(X, (-1,)), 0) if axis is None else (X, axis % X.ndim)
         first, inverse, counts = distinct(data, along, bound)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +12,10 @@ from jaxport.importer.limits import budget_in_force
 from jaxport.importer.re2 import Regular
 from jaxport.importer.resolving.registry import Host, op
 from jaxport.importer.values.dtypes import STRING
-from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, host
+from jaxport.importer.values.host import HostValue, Tensor, host
 
 
-def strings(values: RuntimeValue) -> HostValue:
+def strings(values: object) -> HostValue:
     """Return a tensor of strings from nested lists, or from an array of them."""
     return HostValue(np.array(values, dtype=object), STRING)
 
@@ -62,7 +63,7 @@ def _grams(pool: Sequence[Tensor], starts: Sequence[int]) -> list[tuple[Tensor, 
     ]
 
 
-def _counted(row: Sequence[RuntimeValue], grams: dict[tuple[Tensor, ...], int], sizes: range, skips: int) -> np.ndarray:
+def _counted(row: Sequence[object], grams: Mapping[Any, int], sizes: range, skips: int) -> np.ndarray:
     """Count the occurrences of each n-gram in a row, with up to `skips` elements between its own."""
     counts = np.zeros(max(grams.values()) + 1, np.float32)
     for size in sizes:

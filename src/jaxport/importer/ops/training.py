@@ -6,15 +6,13 @@ from collections.abc import Callable
 
 from jaxport.importer.ops.arithmetic import divide
 from jaxport.importer.resolving.registry import DifferentiatedGraph, op
-from jaxport.importer.values.host import RuntimeValue, Tensor
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.namespaces import cast, grad, jnp, nn
 
 DOMAIN = "ai.onnx.preview.training"
 
 
-def _each(
-    inputs: tuple[Tensor, ...], kinds: int, update: Callable[..., tuple[RuntimeValue, ...]]
-) -> tuple[Tensor, ...]:
+def _each(inputs: tuple[Tensor, ...], kinds: int, update: Callable[..., tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """Apply `update` to every tensor; inputs and outputs are grouped by kind (parameters, gradients …)."""
     count = len(inputs) // kinds
     groups = [inputs[k * count : (k + 1) * count] for k in range(kinds)]
@@ -27,7 +25,7 @@ def _each(
 def adagrad(R, T, *inputs, decay_factor=0.0, epsilon=1e-6, norm_coefficient=0.0):
     rate = R / (1 + T * decay_factor)
 
-    def update(x: Tensor, gradient: Tensor, squares: Tensor) -> RuntimeValue:
+    def update(x: Tensor, gradient: Tensor, squares: Tensor) -> tuple[Tensor, ...]:
         gradient = norm_coefficient * x + gradient
         squares = squares + gradient * gradient
         return x - rate * gradient / (jnp.sqrt(squares) + epsilon), squares
@@ -41,7 +39,7 @@ def adam(R, T, *inputs, alpha=0.9, beta=0.999, epsilon=1e-6, norm_coefficient=0.
     steps = cast(jnp.maximum(T, 1), R.dtype)
     rate = jnp.where(T > 0, R * jnp.sqrt(1 - beta**steps) / (1 - alpha**steps), R)
 
-    def update(x: Tensor, gradient: Tensor, mean: Tensor, squares: Tensor) -> RuntimeValue:
+    def update(x: Tensor, gradient: Tensor, mean: Tensor, squares: Tensor) -> tuple[Tensor, ...]:
         gradient = norm_coefficient * x + gradient
         mean = alpha * mean + (1 - alpha) * gradient
         squares = beta * squares + (1 - beta) * (gradient * gradient)
@@ -55,7 +53,7 @@ def adam(R, T, *inputs, alpha=0.9, beta=0.999, epsilon=1e-6, norm_coefficient=0.
 def momentum(R, T, *inputs, alpha, beta, mode, norm_coefficient):
     share = jnp.where(T > 0, beta, 1.0)
 
-    def update(x: Tensor, gradient: Tensor, velocity: Tensor) -> RuntimeValue:
+    def update(x: Tensor, gradient: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         gradient = norm_coefficient * x + gradient
         velocity = alpha * velocity + share * gradient
         step = gradient + alpha * velocity if mode == "nesterov" else velocity

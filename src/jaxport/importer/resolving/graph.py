@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from jaxport.graph.editing import operator_name
 from jaxport.importer.resolving.registry import POSITION, Operator
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.image_layout import OIHW
+from jaxport.jaxprs import Shape
 
 __all__ = [
     "Attribute",
@@ -78,7 +79,7 @@ class BodyFunction:
 Attribute: TypeAlias = "int | float | str | HostValue | Body | Reference | tuple[Attribute, ...] | None"
 """What an attribute of a node holds: a number, a text, a tensor, a body, or several of these; None for one left out."""
 
-InputType = tuple[np.dtype, tuple[RuntimeValue, ...]] | None
+InputType = tuple[np.dtype, Shape] | None
 """The dtype and shape of an input, or None for an omitted one."""
 
 
@@ -91,7 +92,7 @@ class SchemaFunction:
     """
 
     label: str
-    body_for: Callable[[tuple[InputType, ...], tuple[tuple[str, RuntimeValue], ...]], BodyFunction]
+    body_for: Callable[[tuple[InputType, ...], tuple[tuple[str, Attribute], ...]], BodyFunction]
     references: tuple[str, ...]
 
 
@@ -123,7 +124,7 @@ class BoundNode:
     bound: int | None = None
     extent: tuple[int, ...] | None = None
     decided_by: tuple[str, ...] = ()
-    foreseen: tuple[RuntimeValue, ...] = ()
+    foreseen: tuple[tuple[Hashable, ...], ...] = ()
     halves: tuple[ir.Value, ...] = ()
 
     def input_mark(self, index: int) -> str | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from jaxport.graph.editing import dims_of, is_op
 from jaxport.graph.layout import Layout, Region, moves_only_ones
 from jaxport.importer.resolving.graph import Attribute, Body, BodyFunction, BoundNode, integers_of
 from jaxport.importer.resolving.registry import Operator
-from jaxport.importer.values.host import HostValue, RuntimeValue, host
+from jaxport.importer.values.host import HostValue, RuntimeValue, Tensor, as_array, host
 from jaxport.importer.values.image_layout import CHANNELS_LAST, LAST, OIHW, ONNX, PLACES, ImageLayout
 from jaxport.importer.values.namespaces import jnp, known
 from jaxport.importer.values.recording import Recorded
@@ -184,7 +184,7 @@ def _image_inputs(node: BoundNode) -> Sequence[int]:
 # The arrangement, while a program runs
 
 
-def channels_last(x: RuntimeValue) -> RuntimeValue:
+def channels_last(x: Tensor | HostValue | np.ndarray) -> Tensor:
     """Return an image in the model's order, or an operand broadcast to one, with the channels last."""
     if x.ndim == RANK:
         return jnp.transpose(x, LAST)
@@ -211,7 +211,7 @@ def _rule_of(operator: Operator) -> Rule | None:
     return next((rule for names, rule in tables if names.get(operator.name, np.inf) <= operator.since), None)
 
 
-def _is_image(x: RuntimeValue) -> bool:
+def _is_image(x: RuntimeValue) -> TypeGuard[Tensor]:
     return isinstance(x, jax.Array | np.ndarray | Recorded) and x.ndim == RANK
 
 
@@ -226,8 +226,8 @@ def as_image(value: ir.Value | None, scope: ValuesInLayouts) -> RuntimeValue | N
     if value is None:
         return None
     held = scope.held(value)
-    if held is None and _is_image(scope[value]):
-        held = scope.last[value] = channels_last(scope[value])  # which other operators can use, too
+    if held is None and _is_image(image := scope[value]):
+        held = scope.last[value] = channels_last(image)  # which other operators can use, too
     return held
 
 
@@ -256,10 +256,15 @@ def _each(node: BoundNode, attributes: Mapping[str, Attribute], scope: ValuesInL
     inputs: list[RuntimeValue] = []
     for value, image in zip(node.inputs, images, strict=True):
         x = image if image is not None or value is None else scope[value]
-        if image is None and x is not None and x.ndim and not (isinstance(x, HostValue) and x.size == 1):
-            if x.ndim > RANK:
+        if (
+            image is None
+            and x is not None
+            and (array := as_array(x)).ndim
+            and not (isinstance(x, HostValue) and x.size == 1)
+        ):
+            if array.ndim > RANK:
                 return None
-            x = channels_last(x)
+            x = channels_last(array)
         inputs.append(x)
     return Arranged(inputs, attributes)
 
@@ -310,7 +315,7 @@ def _by_axis(node: BoundNode, attributes: Mapping[str, Attribute], scope: Values
         if axes is None or places is None:
             return None
         return Arranged([image, *operands[:2], host(places, axes.dtype)], attributes)
-    rows = [x if x is None or x.ndim != 1 else known(x) for x in operands]
+    rows = [x if x is None or as_array(x).ndim != 1 else known(x) for x in operands]
     if any(x is not None and row is None for x, row in zip(operands, rows, strict=True)):
         return None
     changed = {

@@ -92,8 +92,8 @@ class LoopBody(Protocol):
         """Return the output at `index` with no rows, of the type that the model declares for it."""
         ...
 
-    def __call__(self, *inputs: RuntimeValue) -> tuple[RuntimeValue, ...]:
-        """Return the results."""
+    def __call__(self, *inputs: RuntimeValue) -> tuple[Any, ...]:
+        """Return the results; of what types they are is up to the body."""
         ...
 
 
@@ -309,7 +309,7 @@ def variant(
         beyond = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=d) for n, d in ignored.items()]
         preset = {p.name: p.default for p in kept if p.name in defaults and p.kind == p.KEYWORD_ONLY} | {**fixed}
 
-        def call(*inputs: RuntimeValue, **attributes: object) -> RuntimeValue:
+        def call(*inputs: object, **attributes: object) -> object:
             passed = {name: value for name, value in attributes.items() if name not in ignored}
             return function(*inputs, **{**preset, **passed})
 
@@ -331,7 +331,7 @@ def _expanded(function: OperatorFunction) -> OperatorFunction:
         for name, default in group.items()
     ]
 
-    def call(*inputs: RuntimeValue, **keywords: object) -> RuntimeValue:
+    def call(*inputs: object, **keywords: object) -> object:
         for name, group in groups.items():
             keywords[name] = group(**{member: keywords.pop(member) for member in members[name] if member in keywords})
         return function(*inputs, **keywords)

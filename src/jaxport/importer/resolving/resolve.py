@@ -34,7 +34,6 @@ from jaxport.importer.resolving.registry import ASSUMED_OPSETS, KNOWN_OPSETS, Op
 from jaxport.importer.resolving.result_sizes import check_window
 from jaxport.importer.resolving.unchecked import is_ignored
 from jaxport.importer.values.dtypes import from_type_string
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.stored import attribute_value
 
 __all__ = ["resolve", "schema_in_force"]
@@ -277,9 +276,9 @@ class _Resolver:
 
     def attributes(
         self, node: ir.Node, target: object, schema: OpSchema | None, opsets: Mapping[str, int]
-    ) -> dict[str, RuntimeValue] | None:
+    ) -> dict[str, Attribute] | None:
         """Return the node's attributes in the function's form, or None if something is refused."""
-        values: dict[str, RuntimeValue] = {}
+        values: dict[str, Attribute] = {}
         for attribute in node.attributes.values():
             declared = schema.attributes.get(attribute.name) if schema is not None else None
             if isinstance(target, Operator) and attribute.name not in target.attributes:
@@ -454,7 +453,7 @@ def _check_inputs(node: ir.Node, inputs: tuple[ir.Value | None, ...], target: ob
     missing = [index for index in required if index >= len(inputs) or inputs[index] is None]
     if missing or (most is not None and len(inputs) > most):
         if isinstance(target, BodyFunction):
-            formal: Sequence[RuntimeValue] = target.body.inputs
+            formal: Sequence[ir.Value | Parameter | OpSchema.FormalParameter] = target.body.inputs
         elif isinstance(target, Operator) and not target.plain:
             formal = target.inputs
         else:

@@ -8,7 +8,8 @@ operator is traced, which costs no memory, and the size of its result is checked
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
 import jax
 import onnx_ir as ir
@@ -17,7 +18,7 @@ from jax.core import Tracer
 from jaxport.errors import AGAIN, ModelError
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.resolving.graph import Attribute, Body, BoundNode, describe
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue, RuntimeValue, is_array
 
 __all__ = ["bytes_of", "check_results", "check_window", "foresee"]
 
@@ -28,7 +29,7 @@ WIDEST = 16
 """Bytes of an element."""
 
 
-def check_results(node: BoundNode, outputs: Sequence[RuntimeValue]) -> None:
+def check_results(node: BoundNode, outputs: Sequence[Any]) -> None:
     """Refuse results that exceed the limits; under a trace they are not computed yet.
 
     Raises:
@@ -42,19 +43,19 @@ def check_results(node: BoundNode, outputs: Sequence[RuntimeValue]) -> None:
                 budget.refuse(size, describe(node.node), f"the result of shape {list(part.shape)}")
 
 
-def bytes_of(value: RuntimeValue) -> int:
+def bytes_of(value: object) -> int:
     """Return the bytes of an array of any kind, not counting symbolic sizes; 0 for other values."""
-    dtype = getattr(value, "dtype", None)
-    if dtype is None or not hasattr(value, "shape"):
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is None or shape is None:
         return 0
-    return math.prod(n for n in value.shape if isinstance(n, int)) * getattr(dtype, "itemsize", 8)
+    return math.prod(n for n in shape if isinstance(n, int)) * getattr(dtype, "itemsize", 8)
 
 
 def foresee(
     node: BoundNode,
     inputs: Sequence[RuntimeValue],
     attributes: Mapping[str, Attribute],
-    call: Callable[[list[RuntimeValue]], RuntimeValue],
+    call: Callable[[list[RuntimeValue]], object],
 ) -> None:
     """Refuse an operation on arrays whose result would be larger than the limits allow.
 
@@ -83,7 +84,7 @@ def foresee(
         node.foreseen = (*node.foreseen[-3:], key)
 
 
-def _magnitude(value: RuntimeValue) -> float:
+def _magnitude(value: object) -> float:
     """Return the largest factor by which a value may multiply the size of a result."""
     if isinstance(value, HostValue) and value.size <= MOST_NUMBERS and value.dtype.kind in "iuf" and not value.symbolic:
         return math.prod(max(1.0, abs(number)) for number in map(float, value.data.ravel()) if number == number)
@@ -96,10 +97,10 @@ def _magnitude(value: RuntimeValue) -> float:
     return math.prod(map(_magnitude, value)) if isinstance(value, tuple | list) else 1.0
 
 
-def _key(value: RuntimeValue) -> RuntimeValue:
+def _key(value: RuntimeValue) -> tuple[Hashable, ...] | None:
     if isinstance(value, HostValue):
         return (value.shape, value.data.tobytes()) if value.size <= MOST_NUMBERS and not value.symbolic else None
-    return (value.shape, str(value.dtype)) if hasattr(value, "dtype") else ()
+    return (value.shape, str(value.dtype)) if is_array(value) else ()
 
 
 _WINDOW = frozenset({"dilations", "kernel_shape", "output_padding", "pads", "strides"})

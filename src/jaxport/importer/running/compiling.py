@@ -22,9 +22,9 @@ from jaxport.blocks import current_recorder
 from jaxport.errors import JaxportError, ModelError, ValueNotKnown
 from jaxport.importer.running.evaluate import LARGE, observed
 from jaxport.importer.values.dtypes import STRING
-from jaxport.importer.values.host import HostValue, Key, RuntimeValue
+from jaxport.importer.values.host import HostValue, Key, RuntimeValue, Tensor
 from jaxport.importer.values.recording import Recorded, active, map_leaves
-from jaxport.jaxprs import PythonFunction
+from jaxport.jaxprs import Array, PythonFunction
 from jaxport.jaxprs.meshes import explicit_mesh, of_no_mesh, run_on_mesh, without_explicit_axes
 from jaxport.jaxprs.releases.names import is_outside_traces
 from jaxport.jaxprs.walk import equations_run
@@ -47,7 +47,11 @@ MOST_EQUATIONS = 50_000
 MOST_CONSTANT = 2**28
 """The bytes of weights that a caller's program may hold as constants without a warning: XLA copies them several times."""
 
-Evaluate = Callable[[Mapping[str, RuntimeValue], Mapping[str, RuntimeValue], Key | None], tuple[RuntimeValue, ...]]
+Evaluate = Callable[[Mapping[str, "Array | Tensor"], Mapping[str, RuntimeValue], Key | None], tuple[RuntimeValue, ...]]
+
+
+_Key = tuple[Hashable, Hashable]
+"""What decides how a program runs: the shapes of what is traced, and the values that are known."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class _Call:
     """
 
     function: PythonFunction | None = None
-    outputs: tuple[RuntimeValue, ...] = ()
+    outputs: tuple[object, ...] = ()
     why: str = ""
 
     @property
@@ -110,11 +114,11 @@ class Calls:
 
     def __init__(self, evaluate: Evaluate, static: Sequence[str], deciding: Sequence[str] = ()):
         self.evaluate, self.static, self.deciding = _on_meshes(evaluate), frozenset(static), frozenset(deciding)
-        self._kept: OrderedDict[RuntimeValue, _Call] = OrderedDict()
+        self._kept: OrderedDict[_Key, _Call] = OrderedDict()
         self._warned = False
         self._repeats: dict[Hashable, _Repeat] = {}
 
-    def again(self, arguments: Sequence[RuntimeValue], named: Iterable[str]) -> Sequence[jax.Array] | None:
+    def again(self, arguments: Sequence[object], named: Iterable[str]) -> Sequence[jax.Array] | None:
         """Return the outputs for the program's own parameters, if `__call__` remembers arguments of these types.
 
         What such a call checks and converts depends on the types of the arguments alone, and was done before.
@@ -132,10 +136,10 @@ class Calls:
 
     def __call__(
         self,
-        params: Mapping[str, RuntimeValue],
+        params: Mapping[str, Array | Tensor],
         inputs: Mapping[str, RuntimeValue],
         rng: Key | None,
-        given: Mapping[str, RuntimeValue] | None = None,
+        given: Mapping[str, object] | None = None,
         named: Iterable[str] = (),
     ) -> tuple[RuntimeValue, ...]:
         """Return the outputs of the program.
@@ -171,7 +175,7 @@ class Calls:
         function: PythonFunction,
         parameters: tuple[jax.Array, ...],
         traced: Mapping[str, RuntimeValue],
-        given: Mapping[str, RuntimeValue],
+        given: Mapping[str, object],
         named: Iterable[str],
     ) -> None:
         """Let `again` answer calls with arguments of these types, if the compiled function can take them unchanged."""
@@ -182,18 +186,18 @@ class Calls:
 
     def _first(
         self,
-        params: Mapping[str, RuntimeValue],
+        params: Mapping[str, Array | Tensor],
         inputs: Mapping[str, RuntimeValue],
         rng: Key | None,
         divided: tuple[dict[str, HostValue], dict[str, RuntimeValue]],
-        key: RuntimeValue,
+        key: _Key,
     ) -> tuple[RuntimeValue, ...]:
         """Run the first call for a set of shapes, which decides how later ones run; return the outputs."""
         call, (known, traced) = _Call(), divided
 
         leaves, structure = jax.tree.flatten((params, traced, rng))
 
-        def whole(*leaves: jax.Array) -> list[RuntimeValue]:
+        def whole(*leaves: jax.Array) -> list[jax.Array]:
             params, traced, rng = jax.tree.unflatten(structure, leaves)
             call.outputs, arrays = _emptied(self.evaluate(params, {**known, **traced}, rng))
             return arrays
@@ -220,13 +224,15 @@ class Calls:
         self._keep(key, call)
         return outputs
 
-    def _keep(self, key: Hashable, call: _Call) -> None:
+    def _keep(self, key: _Key, call: _Call) -> None:
         self._kept[key] = call
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
             self._repeats.clear()
 
-    def _is_part_of_something(self, params: RuntimeValue, inputs: RuntimeValue, rng: Key | None) -> bool:
+    def _is_part_of_something(
+        self, params: Mapping[str, Array | Tensor], inputs: Mapping[str, RuntimeValue], rng: Key | None
+    ) -> bool:
         """Whether a caller traces, records or observes the program, or disabled compilation."""
         if _is_observed():
             return True
@@ -235,7 +241,7 @@ class Calls:
         leaves = jax.tree.leaves((params, dict(inputs), rng))
         return any(isinstance(leaf, jax.core.Tracer | Recorded) for leaf in (*leaves, *probe))
 
-    def _warn_of_constants(self, params: Mapping[str, RuntimeValue]) -> None:
+    def _warn_of_constants(self, params: Mapping[str, Array | Tensor]) -> None:
         """Warn once if large weights become constants of the program that a caller has JAX trace."""
         # Under a trace, even a new array is traced; one that we record becomes no program of XLA.
         if self._warned or active() is not None or current_recorder() is not None:
@@ -266,6 +272,8 @@ class Calls:
                 try:
                     traced[name] = map_leaves(_array, value)
                 except ModelError:  # an integer that only fits on the host
+                    if not isinstance(value, HostValue):
+                        raise
                     known[name] = value
         return known, traced
 
@@ -281,7 +289,7 @@ def _on_meshes(evaluate: Evaluate) -> Evaluate:
     """Return the program as a function of arrays on meshes of any kind: its operations name no axes."""
 
     def run(
-        params: Mapping[str, RuntimeValue], inputs: Mapping[str, RuntimeValue], rng: Key | None
+        params: Mapping[str, Array | Tensor], inputs: Mapping[str, RuntimeValue], rng: Key | None
     ) -> tuple[RuntimeValue, ...]:
         recorder = current_recorder()
         if recorder is not None:
@@ -290,9 +298,9 @@ def _on_meshes(evaluate: Evaluate) -> Evaluate:
         places = [index for index, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
         if explicit_mesh(jax.typeof(leaves[index]) for index in places) is None:
             return evaluate(params, inputs, rng)
-        outputs: tuple[RuntimeValue, ...] = ()
+        outputs: tuple[object, ...] = ()
 
-        def whole(arrays: Sequence[jax.Array]) -> list[RuntimeValue]:
+        def whole(arrays: Sequence[jax.Array]) -> list[jax.Array]:
             nonlocal outputs
             given = dict(zip(places, arrays, strict=True))
             full = [given.get(index, leaf) for index, leaf in enumerate(leaves)]
@@ -318,7 +326,7 @@ def _is_wide() -> bool:
     return bool(jax.config.read("jax_enable_x64"))
 
 
-def _key_of(arguments: Sequence[RuntimeValue], named: Iterable[str]) -> Hashable:
+def _key_of(arguments: Sequence[Any], named: Iterable[str]) -> Hashable:
     """Return what identifies calls with arguments of the same types; None if one is no array."""
     try:
         types = tuple((type(argument), argument.shape, argument.dtype) for argument in arguments)
@@ -327,7 +335,7 @@ def _key_of(arguments: Sequence[RuntimeValue], named: Iterable[str]) -> Hashable
     return types, tuple(named), _is_wide()
 
 
-def _is_taken_unchanged(given: RuntimeValue, taken: RuntimeValue) -> bool:
+def _is_taken_unchanged(given: object, taken: object) -> bool:
     """Whether a compiled function can take an argument as the caller gives it, and not only what it is converted to."""
     return given is taken or (type(given) is np.ndarray and isinstance(taken, jax.Array) and given.dtype == taken.dtype)
 
@@ -340,15 +348,15 @@ def _has_arrays_only(inputs: Mapping[str, RuntimeValue]) -> bool:
     return all(isinstance(leaf, jax.Array) or (isinstance(leaf, HostValue) and leaf.dtype != STRING) for leaf in leaves)
 
 
-def _array(leaf: RuntimeValue) -> RuntimeValue:
+def _array(leaf: object) -> object:
     return jnp.asarray(leaf.to_jax()) if isinstance(leaf, HostValue) else leaf
 
 
-def _emptied(outputs: tuple[RuntimeValue, ...]) -> tuple[tuple[RuntimeValue, ...], list[RuntimeValue]]:
+def _emptied(outputs: tuple[RuntimeValue, ...]) -> tuple[tuple[object, ...], list[jax.Array]]:
     """Return the outputs with a slot for each array, and the arrays."""
-    arrays: list[RuntimeValue] = []
+    arrays: list[jax.Array] = []
 
-    def empty(leaf: RuntimeValue) -> RuntimeValue:
+    def empty(leaf: object) -> object:
         if not isinstance(leaf, jax.Array):
             return leaf  # a known value
         arrays.append(leaf)
@@ -357,7 +365,7 @@ def _emptied(outputs: tuple[RuntimeValue, ...]) -> tuple[tuple[RuntimeValue, ...
     return tuple(map_leaves(empty, output) for output in outputs), arrays
 
 
-def _filled(outputs: tuple[RuntimeValue, ...], arrays: Sequence[RuntimeValue]) -> tuple[RuntimeValue, ...]:
+def _filled(outputs: tuple[object, ...], arrays: Sequence[Array]) -> tuple[RuntimeValue, ...]:
     return tuple(
         map_leaves(lambda leaf: arrays[leaf.index] if isinstance(leaf, _Slot) else leaf, output) for output in outputs
     )

@@ -43,7 +43,7 @@ from jaxport.importer.running.segments import Item, Nested, Segment
 from jaxport.importer.traced.assumptions import demand
 from jaxport.importer.traced.counted_sizes import counted_size, is_counting, uncounted
 from jaxport.importer.values.dtypes import STRING, canonical
-from jaxport.importer.values.host import HostValue, Key, RuntimeValue, is_dim
+from jaxport.importer.values.host import HostValue, Key, RuntimeValue, as_array, is_dim
 from jaxport.importer.values.image_layout import ImageLayout
 from jaxport.importer.values.namespaces import cast, known, random
 from jaxport.importer.values.recording import Recorded, active, check_size
@@ -328,7 +328,7 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
     for value, output in zip(node.outputs, outputs, strict=False):
         if value is None:
             continue
-        if arrangement is not None and arrangement.held and output.ndim == RANK:
+        if arrangement is not None and arrangement.held and as_array(output).ndim == RANK:
             scope.last[value] = output
         else:
             scope.values[value] = output
@@ -367,7 +367,7 @@ def _call(
     for index, (mark, value) in enumerate(zip(marks, inputs, strict=True)):
         if value is not None and (mark == "host" or (mark == "known" and bound is None)):
             inputs[index] = _on_host(node, operator, index, value)
-    keywords: dict[str, RuntimeValue] = {
+    keywords: dict[str, object] = {
         operator.keyword(name): Subgraph(value, scope) if isinstance(value, Body) else value
         for name, value in attributes.items()
     }
@@ -389,7 +389,7 @@ def _call(
     return result if isinstance(result, tuple) else (result,)
 
 
-def _context(kind: str, node: BoundNode, scope: EvaluationScope) -> RuntimeValue:
+def _context(kind: str, node: BoundNode, scope: EvaluationScope) -> object:
     """Return what the evaluator provides in addition to inputs and attributes."""
     if kind == "output count":
         return len(node.outputs)
@@ -408,12 +408,15 @@ def _call_body(
     scope: EvaluationScope,
 ) -> tuple[RuntimeValue, ...]:
     if isinstance(target, SchemaFunction):
-        types = tuple(None if value is None else (np.dtype(value.dtype), tuple(value.shape)) for value in inputs)
+        types = tuple(
+            None if value is None else (np.dtype((array := as_array(value)).dtype), tuple(array.shape))
+            for value in inputs
+        )
         references = tuple((name, attributes[name]) for name in target.references if name in attributes)
         target = target.body_for(types, references)
     body = target.body
     padded = [*inputs, *[None] * (len(body.inputs) - len(inputs))]
-    bound: dict[str, RuntimeValue] = {
+    bound: dict[str, object] = {
         name: Subgraph(value, scope) if isinstance(value, Body) else value for name, value in attributes.items()
     }
     values = dict(zip(body.inputs, padded, strict=True))
@@ -476,10 +479,11 @@ def _typing(function: OperatorFunction, node: BoundNode) -> OperatorFunction:
 
 def _typed(output: RuntimeValue, kind: int | np.dtype | None, inputs: list[RuntimeValue]) -> RuntimeValue:
     """Return `output` with the dtype that the schema requires."""
-    if kind is None or output is None or not hasattr(output, "dtype"):
+    own = getattr(output, "dtype", None)
+    if kind is None or own is None:
         return output
     dtype = getattr(inputs[kind], "dtype", None) if isinstance(kind, int) else kind
     if dtype is None or dtype == STRING or is_dim(output):
         return output
     wanted = np.dtype(dtype) if isinstance(output, HostValue) else canonical(np.dtype(dtype))
-    return output if output.dtype == wanted else cast(output, dtype)
+    return output if own == wanted else cast(output, dtype)

@@ -12,7 +12,7 @@ from jaxport.importer.ops.linear_algebra import in_single
 from jaxport.importer.resolving.graph import Attribute, BoundNode
 from jaxport.importer.resolving.layouts import as_image
 from jaxport.importer.running.scope import EvaluationScope
-from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.host import RuntimeValue, Tensor
 from jaxport.importer.values.image_layout import ImageLayout
 
 __all__ = ["of_halves"]
@@ -24,7 +24,7 @@ def of_halves(
     attributes: Mapping[str, Attribute],
     layout: ImageLayout,
     scope: EvaluationScope,
-) -> RuntimeValue | None:
+) -> Tensor | None:
     """Return a product of arrays in half precision that a file casts to float32 first; None for any other node.
 
     Blocks and printed source have the operators of the file.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +36,8 @@ def call(
     function: OperatorFunction,
     inputs: Sequence[RuntimeValue],
     attributes: Mapping[str, Attribute],
-    keywords: dict[str, RuntimeValue],
-) -> RuntimeValue:
+    keywords: dict[str, object],
+) -> Any:
     """Call the function of a node: as a block if an export may write the operator itself.
 
     The block has arrays as arguments only: what is known on the host stays known inside.
@@ -48,7 +49,7 @@ def call(
         return function(*inputs, **keywords)
     arrays = {index: _array(x) for index, x in enumerate(inputs) if _is_array(node, index, x)}
 
-    def of_arrays(*values: RuntimeValue) -> RuntimeValue:
+    def of_arrays(*values: jax.Array) -> object:
         given = dict(zip(arrays, values, strict=True))
         return function(*(given.get(index, x) for index, x in enumerate(inputs)), **keywords)
 
@@ -68,8 +69,8 @@ def is_alias(node: BoundNode) -> bool:
 
 def _is_array(node: BoundNode, index: int, x: RuntimeValue) -> bool:
     """Whether an input is an argument of the block: stored values that a decoder enlarges are, though they are known."""
-    decoded = index == 0 and node.node.op_type in DECODERS and isinstance(x, HostValue)
-    return isinstance(x, jax.Array) or (decoded and not x.symbolic)
+    decoded = index == 0 and node.node.op_type in DECODERS
+    return isinstance(x, jax.Array) or (decoded and isinstance(x, HostValue) and not x.symbolic)
 
 
 def _array(x: RuntimeValue) -> RuntimeValue:

@@ -12,6 +12,7 @@ from jaxport.importer.running.segments import Item
 from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.importer.values.image_layout import PLACES
 from jaxport.importer.values.namespaces import jnp
+from jaxport.jaxprs import Parameters
 
 __all__ = ["EvaluationScope"]
 
@@ -28,7 +29,7 @@ class EvaluationScope:
     def __init__(
         self,
         values: dict[ir.Value, RuntimeValue],
-        attributes: Mapping[str, RuntimeValue],
+        attributes: Parameters,
         key: Key | None,
         parent: EvaluationScope | None = None,
         bodies: Mapping[Body, Sequence[Item]] | None = None,
@@ -43,7 +44,7 @@ class EvaluationScope:
         """Return a scope inside this one, which sees its values."""
         return EvaluationScope({} if values is None else values, self.attributes, self.key, self, bodies)
 
-    def held(self, value: ir.Value) -> RuntimeValue | None:
+    def held(self, value: ir.Value) -> RuntimeValue:
         """Return the value with its channels last, if it is held so."""
         scope: EvaluationScope | None = self
         while scope is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +19,10 @@ from jaxport.importer.resolving.graph import Body
 from jaxport.importer.tensors.parameters import Params
 from jaxport.importer.tensors.roles import TRAINABLE, Role, kernels, roles
 from jaxport.importer.values.dtypes import canonical
-from jaxport.importer.values.host import RuntimeValue
+from jaxport.importer.values.host import Tensor
 from jaxport.importer.values.image_layout import HWIO, OIHW, order
 from jaxport.importer.values.stored import tensor_value
+from jaxport.jaxprs import Array
 from jaxport.jaxprs.meshes import on_host
 
 __all__ = ["Shardings", "Weights"]
@@ -30,6 +32,8 @@ Shardings = Mapping[str, Sharding] | Callable[[str, jax.ShapeDtypeStruct], Shard
 
 LARGE = 2**26
 """The bytes of parameters beyond which `params` is no plain dict: one that mixes with no others in JAX, but reads one by one."""
+
+Held = TypeVar("Held", bound="Array | Tensor")
 
 
 class Weights(Mapping[str, jax.Array]):
@@ -185,7 +189,7 @@ class Weights(Mapping[str, jax.Array]):
         kept = set(self.initializers.values())
         return sum(tensor.nbytes for value, tensor in self.body.initializers.items() if value not in kept)
 
-    def values_of(self, params: Mapping[str, RuntimeValue]) -> dict[ir.Value, RuntimeValue]:
+    def values_of(self, params: Mapping[str, Held]) -> dict[ir.Value, Held]:
         """Return the values of the graph for arrays by name.
 
         Raises:
@@ -212,7 +216,7 @@ class Weights(Mapping[str, jax.Array]):
             )
         return {self.initializers[name]: array for name, array in params.items()}
 
-    def written(self, model: ir.Model, params: Mapping[str, RuntimeValue]) -> ir.Model:
+    def written(self, model: ir.Model, params: Mapping[str, Array]) -> ir.Model:
         """Return a copy of the model with other values of its parameters.
 
         Raises:

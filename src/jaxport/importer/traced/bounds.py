@@ -11,14 +11,13 @@ from jaxport.errors import JaxportError, ModelError
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.jaxprs import dims
 
 __all__ = ["bounds_are_told"]
 
 
 @contextmanager
-def bounds_are_told(program: ImportedProgram) -> Iterator[dict[str, RuntimeValue]]:
+def bounds_are_told(program: ImportedProgram) -> Iterator[dict[str, object]]:
     """Run a call; if it fails because a size is beyond what the model can have, raise an error that says what it can.
 
     Yields the inputs of the call by name: empty, for the caller to fill.
@@ -26,7 +25,7 @@ def bounds_are_told(program: ImportedProgram) -> Iterator[dict[str, RuntimeValue
     Raises:
       ModelError: the call fails; because of its sizes, if the model needs others.
     """
-    inputs: dict[str, RuntimeValue] = {}
+    inputs: dict[str, object] = {}
     try:
         yield inputs
     except ModelError as error:

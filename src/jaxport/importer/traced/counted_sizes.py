@@ -101,7 +101,7 @@ _counts: ContextVar[Counts | None] = ContextVar("counts", default=None)
 
 
 @contextmanager
-def counting(assumed: Assumptions, inputs: Mapping[str, RuntimeValue]) -> Iterator[Counts]:
+def counting(assumed: Assumptions, inputs: Mapping[str, object]) -> Iterator[Counts]:
     """Trace sizes that follow from values under names.
 
     Args:
@@ -154,7 +154,7 @@ def counted_size(node: BoundNode, deciding: Sequence[RuntimeValue], attributes: 
     return None if counts is None else counts.size(node, deciding, attributes)
 
 
-def _sizes(spec: RuntimeValue) -> Sequence[Dim]:
+def _sizes(spec: object) -> Sequence[Dim]:
     if isinstance(spec, ReadSizes):
         return [*spec.spec.shape, *spec.elements.data.ravel()]
     return [size for leaf in jax.tree.leaves(spec) for size in getattr(leaf, "shape", ())]

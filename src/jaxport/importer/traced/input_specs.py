@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias, TypeGuard
 
 import jax
 import jax.export
@@ -16,10 +17,10 @@ from jaxport.errors import InvalidArgument, check_inputs_exist
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.names import identifier, unique, unique_identifiers
 from jaxport.importer.traced.assumptions import Assumptions
-from jaxport.importer.traced.read_sizes import ReadSizes
+from jaxport.importer.traced.read_sizes import InputSpec, ReadSizes
 from jaxport.importer.traced.zero_sizes import with_zero
 from jaxport.importer.values.dtypes import canonical
-from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
+from jaxport.importer.values.host import HostValue, is_dim
 from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dim_text import FUNCTIONS, symbols
 from jaxport.jaxprs.dims import constraints_of, evaluate, static
@@ -31,14 +32,18 @@ LARGE_SIZE = 10**6
 """A size at which no meaningful expression of sizes is negative, or divides by zero."""
 
 
+GivenSize: TypeAlias = Dim | str | None
+"""A size as a user writes it: a number, a name, an expression; None for what the model declares."""
+
+
 def input_specs(
     program: ImportedProgram,
     assumed: Assumptions = Assumptions(),  # noqa: B008  it is frozen
-    inputs: Mapping[str, RuntimeValue] | None = None,
+    inputs: Mapping[str, InputSpec] | None = None,
     known: Collection[str] = (),
     read: Mapping[str, int] = MappingProxyType({}),
     empty: Collection[str] = (),
-) -> dict[str, RuntimeValue]:
+) -> dict[str, InputSpec]:
     """Return a `jax.ShapeDtypeStruct` for each input of the model that is not known, with the model's own names for open sizes.
 
     Args:
@@ -81,7 +86,7 @@ def input_specs(
     symbol = lambda name: assumed.symbol(name, scope)
     names = _Names(every, taken, bound, symbol, empty, lambda name: with_zero(name, assumed, scope))
 
-    def spec(value: ir.Value) -> RuntimeValue:
+    def spec(value: ir.Value) -> InputSpec:
         if value.name in given:
             return jax.tree.map(
                 lambda leaf: jax.ShapeDtypeStruct(tuple(map(names.of_user, leaf.shape)), leaf.dtype), given[value.name]
@@ -128,8 +133,8 @@ def _declared_sizes(value: ir.Value) -> Sequence[int | ir.SymbolicDim]:
 
 
 def read_specs(
-    program: ImportedProgram, inputs: Mapping[str, RuntimeValue]
-) -> tuple[dict[str, RuntimeValue], dict[str, RuntimeValue], tuple[str, ...]]:
+    program: ImportedProgram, inputs: Mapping[str, object]
+) -> tuple[dict[str, InputSpec], dict[str, object], tuple[str, ...]]:
     """Return the inputs that a user describes by their sizes, the values of the others, and constraints on the sizes.
 
     A tuple is a shape, as `to_onnx` takes it: `("batch", 3, "32*h", "32*w")`; None stands for what the model declares. One of numbers only is a value if the model
@@ -148,8 +153,8 @@ def read_specs(
     """
     declared = {value.name or "": value for value in program.inputs}
     check_inputs_exist(inputs, declared, "`inputs`")
-    specs: dict[str, RuntimeValue] = {}
-    values: dict[str, RuntimeValue] = {}
+    specs: dict[str, InputSpec] = {}
+    values: dict[str, object] = {}
     constraints: dict[str, None] = {}
     for name, given in inputs.items():
         if _is_shape(given, declared[name], name in program.static_inputs):
@@ -177,7 +182,7 @@ def is_spec(value: object) -> bool:
     return bool(leaves) and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
 
-def _is_shape(given: object, declared: ir.Value, decides_shapes: bool) -> bool:
+def _is_shape(given: object, declared: ir.Value, decides_shapes: bool) -> TypeGuard[tuple[GivenSize, ...]]:
     if type(given) is not tuple:
         return False
     if not all(size is None or isinstance(size, int | np.integer | str) or is_dim(size) for size in given):
@@ -187,7 +192,7 @@ def _is_shape(given: object, declared: ir.Value, decides_shapes: bool) -> bool:
     return not decides_shapes and declared.shape is not None and len(declared.shape) == len(given)
 
 
-def _spec_of(declared: ir.Value, shape: tuple[RuntimeValue, ...]) -> jax.ShapeDtypeStruct:
+def _spec_of(declared: ir.Value, shape: Sequence[GivenSize]) -> jax.ShapeDtypeStruct:
     if declared.shape is not None and len(declared.shape) not in (0, len(shape)):
         raise InvalidArgument(
             f"the input `{declared.name}` is given {len(shape)} sizes, the model declares {declared.shape}",
@@ -200,14 +205,14 @@ def _spec_of(declared: ir.Value, shape: tuple[RuntimeValue, ...]) -> jax.ShapeDt
     )
 
 
-def _with_declared(value: ir.Value, shape: Sequence[RuntimeValue]) -> list[RuntimeValue]:
+def _with_declared(value: ir.Value, shape: Sequence[GivenSize]) -> list[Dim | str]:
     """Return the sizes of an input, with those that the model declares, or names, in place of None."""
     declared = value.shape.dims if value.shape is not None and len(value.shape) == len(shape) else [None] * len(shape)
     names = [size.value if isinstance(size, ir.SymbolicDim) else size for size in declared]
     return [names[axis] or f"{value.name}_{axis}" if size is None else size for axis, size in enumerate(shape)]
 
 
-def _size(size: RuntimeValue) -> int | str:
+def _size(size: object) -> int | str:
     text = str(size).strip()
     return int(text) if text.lstrip("-").isdecimal() else text
 
@@ -227,7 +232,7 @@ def _check_size(name: str, size: int | str) -> None:
         ) from error
 
 
-def _bound(program: ImportedProgram, given: Mapping[str, RuntimeValue]) -> dict[str, Dim]:
+def _bound(program: ImportedProgram, given: Mapping[str, object]) -> dict[str, Dim]:
     """Return what the user gave in place of the names of sizes that the model declares."""
     bound: dict[str, Dim] = {}
     for value in program.inputs:

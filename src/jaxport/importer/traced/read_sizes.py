@@ -6,8 +6,9 @@ from an input: `ConstantOfShape(shape)` is traced with the shape `[shape_0, shap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ from jaxport.importer.resolving.graph import Body, BoundNode
 from jaxport.importer.resolving.registry import POSITION, Operator
 from jaxport.importer.traced.assumptions import Assumptions
 from jaxport.importer.traced.conditions import names_in
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate, is_broken
 from jaxport.onnx_facts import CHOICES
@@ -49,7 +50,11 @@ class ReadSizes:
     elements: HostValue
 
 
-def readable(program: ImportedProgram, given: Mapping[str, RuntimeValue]) -> dict[str, int]:
+InputSpec: TypeAlias = "jax.ShapeDtypeStruct | ReadSizes | Sequence[InputSpec]"
+"""What describes an input: its shape and dtype, those of a sequence of arrays, or sizes that are read from its elements."""
+
+
+def readable(program: ImportedProgram, given: Collection[str]) -> dict[str, int]:
     """Return the inputs whose elements may be read as sizes, each with the smallest one that it may have.
 
     They are vectors of integers, or single ones, whose values decide shapes. A size is 1 or more, as those with names are in

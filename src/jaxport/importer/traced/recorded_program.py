@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,11 +16,12 @@ from jaxport.importer.traced.bounds import bounds_are_told
 from jaxport.importer.traced.conditions import Condition, needed
 from jaxport.importer.traced.counted_sizes import counting, counts_anew
 from jaxport.importer.traced.input_specs import input_specs, is_spec, read_specs
-from jaxport.importer.traced.read_sizes import ReadSizes, readable
+from jaxport.importer.traced.read_sizes import InputSpec, ReadSizes, readable
 from jaxport.importer.traced.zero_sizes import appended, spelled_assumptions
 from jaxport.importer.values.dtypes import STRING
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
+from jaxport.jaxprs import Dim
 from jaxport.jaxprs.dims import evaluate, symbols
 
 __all__ = ["Fixed", "RecordedProgram", "arguments", "completed", "record", "record_once"]
@@ -46,11 +48,11 @@ class RecordedProgram:
 
     program: ImportedProgram
     params: dict[str, Variable]
-    inputs: dict[str, RuntimeValue]
+    inputs: dict[str, Any]
     steps: list[Step]
-    outputs: tuple[RuntimeValue, ...]
+    outputs: tuple[Any, ...]
     assumed: Assumptions = field(default_factory=Assumptions)
-    known: Mapping[str, RuntimeValue] = field(default_factory=dict)
+    known: Mapping[str, object] = field(default_factory=dict)
     fixed: Mapping[str, Fixed] = field(default_factory=dict)
     is_finite: bool = False
     read: Mapping[str, HostValue] = field(default_factory=dict)
@@ -72,7 +74,7 @@ class RecordedProgram:
         )
 
 
-def record(program: ImportedProgram, inputs: Mapping[str, RuntimeValue] | None = None) -> RecordedProgram:
+def record(program: ImportedProgram, inputs: Mapping[str, object] | None = None) -> RecordedProgram:
     """Record the program.
 
     Args:
@@ -88,8 +90,8 @@ def record(program: ImportedProgram, inputs: Mapping[str, RuntimeValue] | None =
 
 def completed(
     program: ImportedProgram,
-    inputs: Mapping[str, RuntimeValue] | None,
-    attempt: Callable[[dict[str, RuntimeValue]], RecordedProgram],
+    inputs: Mapping[str, object] | None,
+    attempt: Callable[[dict[str, object]], RecordedProgram],
     reads_sizes: bool = False,
     may_be_empty: bool = True,
 ) -> RecordedProgram:
@@ -141,25 +143,29 @@ def completed(
         raise _refused(error, conditions, input_specs(program, latest, specs, values)) from error
 
 
-def _read_names(specs: Mapping[str, RuntimeValue]) -> frozenset[str]:
+def _read_names(specs: Mapping[str, InputSpec]) -> frozenset[str]:
     elements = (spec.elements.data for spec in specs.values() if isinstance(spec, ReadSizes))
     return frozenset(name for data in elements for size in data.ravel() for name in symbols(str(size)))
 
 
-def _fixed(declared: Mapping[str, RuntimeValue], traced: Mapping[str, RuntimeValue]) -> dict[str, Fixed]:
+def _fixed(declared: Mapping[str, InputSpec], traced: Mapping[str, InputSpec]) -> dict[str, Fixed]:
     """Return where inputs were traced with a number in place of an open size."""
-    arrays = {name: spec for name, spec in traced.items() if isinstance(spec, jax.ShapeDtypeStruct)}
+    arrays = {
+        name: (own, spec)
+        for name, spec in traced.items()
+        if isinstance(spec, jax.ShapeDtypeStruct) and isinstance(own := declared[name], jax.ShapeDtypeStruct)
+    }
     return {
         name: {
             axis: (str(size), number)
-            for axis, (size, number) in enumerate(zip(declared[name].shape, spec.shape, strict=True))
+            for axis, (size, number) in enumerate(zip(own.shape, spec.shape, strict=True))
             if isinstance(number, int) and not isinstance(size, int)
         }
-        for name, spec in arrays.items()
+        for name, (own, spec) in arrays.items()
     }
 
 
-def _refused(error: JaxportError, conditions: Sequence[Condition], specs: Mapping[str, RuntimeValue]) -> ValueNotKnown:
+def _refused(error: JaxportError, conditions: Sequence[Condition], specs: Mapping[str, InputSpec]) -> ValueNotKnown:
     """Return the refusal of sizes that are not what they have to be, with the inputs for which they are, if those are known."""
     sizes = {name: size for condition in conditions for name, size in example(condition).items()}
     shapes = {name: spec.shape for name, spec in specs.items() if isinstance(spec, jax.ShapeDtypeStruct)}
@@ -175,7 +181,7 @@ def _refused(error: JaxportError, conditions: Sequence[Condition], specs: Mappin
     return ValueNotKnown("the program cannot be traced with these sizes", [Refusal(operator, where, why)])
 
 
-def _changed(size: RuntimeValue, sizes: Mapping[str, str]) -> str:
+def _changed(size: Dim, sizes: Mapping[str, str]) -> str:
     """Return a size as a user writes it, with expressions in place of names."""
     names = symbols(str(size))
     if not names:
@@ -186,9 +192,7 @@ def _changed(size: RuntimeValue, sizes: Mapping[str, str]) -> str:
     return text if text.isdecimal() else f'"{text}"'
 
 
-def arguments(
-    program: ImportedProgram, inputs: Mapping[str, RuntimeValue]
-) -> tuple[dict[str, RuntimeValue], dict[str, RuntimeValue]]:
+def arguments(program: ImportedProgram, inputs: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
     """Return the specs of the inputs that stay arguments, in the model's order, and the values of the others.
 
     Raises:
@@ -206,13 +210,13 @@ def arguments(
     return specs, known
 
 
-def record_once(program: ImportedProgram, inputs: Mapping[str, RuntimeValue]) -> RecordedProgram:
+def record_once(program: ImportedProgram, inputs: Mapping[str, object]) -> RecordedProgram:
     """Record a program on specs and values of all inputs, with these sizes."""
     specs, known = arguments(program, inputs)
     read = {name: value for name, value in inputs.items() if isinstance(value, ReadSizes)}
-    result: dict[str, RuntimeValue] = {}
+    result: dict[str, Any] = {}
 
-    def run(params: Mapping[str, RuntimeValue], values: Mapping[str, RuntimeValue]) -> None:
+    def run(params: Mapping[str, jax.Array], values: Mapping[str, object]) -> None:
         counts_anew()
         with recording_scope() as recording:
             shadow_params = {name: recorded(value, name) for name, value in params.items()}
@@ -232,21 +236,21 @@ def record_once(program: ImportedProgram, inputs: Mapping[str, RuntimeValue]) ->
     return RecordedProgram(program, read={name: value.elements for name, value in read.items()}, **result)
 
 
-def _known(value: RuntimeValue) -> RuntimeValue:
+def _known(value: object) -> object:
     return value.elements if isinstance(value, ReadSizes) else map_leaves(_host, value)
 
 
-def _host(leaf: RuntimeValue) -> RuntimeValue:
+def _host(leaf: object) -> object:
     if isinstance(leaf, jax.Array | np.ndarray | np.generic) and np.asarray(leaf).dtype.kind not in "OUST":
         return HostValue(np.asarray(leaf))
     return leaf
 
 
-def _variables(tree: RuntimeValue) -> RuntimeValue:
+def _variables(tree: object) -> Any:
     return map_leaves(lambda leaf: leaf.variable if isinstance(leaf, Recorded) else leaf, tree)
 
 
-def _shown(value: RuntimeValue) -> str:
+def _shown(value: object) -> str:
     """Return a value for a note, if it is short."""
     array = np.asarray(value) if isinstance(value, np.ndarray | np.generic | int | float | bool | jax.Array) else None
     text = "" if array is None else f": {array.tolist()}" if array.size <= 8 else f" of shape {list(array.shape)}"

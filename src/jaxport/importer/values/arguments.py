@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import ArrayLike
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.values.dtypes import STRING, canonical
@@ -27,9 +29,9 @@ def declaration(value: ir.Value, quote: str = "") -> str:
 def by_name(
     declared: Sequence[ir.Value],
     keywords: Mapping[str, ir.Value],
-    inputs: Sequence[RuntimeValue],
-    named: Mapping[str, RuntimeValue],
-) -> dict[str, RuntimeValue]:
+    inputs: Sequence[object],
+    named: Mapping[str, object],
+) -> dict[str, object]:
     """Return the inputs of a call by their names in the model, in the order in which the caller gives them.
 
     Args:
@@ -60,7 +62,7 @@ def by_name(
     return {value.name or "": array for value, array in arguments.items()}
 
 
-def checked(declared: ir.Value, value: RuntimeValue, static: bool, batched: Container[tuple[str, int]]) -> RuntimeValue:
+def checked(declared: ir.Value, value: Any, static: bool, batched: Container[tuple[str, int]]) -> RuntimeValue:
     """Return an input in the evaluator's form: of the declared dtype, on the host if shapes depend on it.
 
     Args:
@@ -92,11 +94,12 @@ def checked(declared: ir.Value, value: RuntimeValue, static: bool, batched: Cont
     _check_shape(declared, value.shape, batched)
     if isinstance(value, np.ndarray | np.generic) and (static or value.size == 1):
         return HostValue(np.asarray(value), name=declared.name or "")
-    return (
-        value
-        if isinstance(value, jax.Array | Recorded | HostValue)
-        else jnp.asarray(HostValue(np.asarray(value), name=declared.name or "").to_jax())
-    )
+    return value if _is_held(value) else jnp.asarray(HostValue(np.asarray(value), name=declared.name or "").to_jax())
+
+
+def _is_held(value: object) -> bool:
+    """Whether the evaluator takes a value as it is."""
+    return isinstance(value, jax.Array | Recorded | HostValue)
 
 
 def _check_shape(declared: ir.Value, shape: tuple[Dim, ...], batched: Container[tuple[str, int]]) -> None:
@@ -120,7 +123,7 @@ def _check_shape(declared: ir.Value, shape: tuple[Dim, ...], batched: Container[
         )
 
 
-def _of_python(declared: ir.Value, value: RuntimeValue, wanted: np.dtype | None) -> np.ndarray:
+def _of_python(declared: ir.Value, value: ArrayLike, wanted: np.dtype | None) -> np.ndarray:
     """Convert Python numbers, or lists of them, to the declared type of an input."""
     try:
         array = np.asarray(value)
@@ -137,14 +140,14 @@ def _of_python(declared: ir.Value, value: RuntimeValue, wanted: np.dtype | None)
     )
 
 
-def _internal(value: RuntimeValue) -> RuntimeValue:
+def _internal(value: Any) -> RuntimeValue:
     """Convert an input to the evaluator's form."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OUST":
         return HostValue(np.asarray(value, dtype=object), STRING)
     return jnp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value
 
 
-def external(value: RuntimeValue) -> RuntimeValue:
+def external(value: RuntimeValue) -> Any:
     """Convert an output to the caller's form."""
     if isinstance(value, list):
         return [external(element) for element in value]

@@ -7,13 +7,15 @@ or whose row declines, runs as array code.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jax import core
+from numpy.typing import ArrayLike
 
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.values.dtypes import STRING
-from jaxport.importer.values.host import HostValue, RuntimeValue, dims_compare, is_dim
+from jaxport.importer.values.host import HostValue, dims_compare, is_dim
 from jaxport.jaxprs import Dim, PythonFunction
 from jaxport.jaxprs.dims import rounded_down
 from jaxport.onnx_facts.integers import quotient
@@ -29,7 +31,7 @@ MOST_BITS = 63
 SAME, BOOL, INDEX = "same", "bool", "index"
 
 
-def fold(name: str, args: tuple[RuntimeValue, ...], kwargs: dict[str, RuntimeValue]) -> RuntimeValue:
+def fold(name: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
     """Return the result of the namespace function `name` on host values, or NotImplemented if it has to be array code.
 
     >>> from jaxport.importer.values.host import host
@@ -67,9 +69,7 @@ def fold(name: str, args: tuple[RuntimeValue, ...], kwargs: dict[str, RuntimeVal
     return _wrap(data, dtype)
 
 
-def _is_large(
-    name: str, operands: list[HostValue], args: tuple[RuntimeValue, ...], kwargs: dict[str, RuntimeValue]
-) -> bool:
+def _is_large(name: str, operands: list[HostValue], args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Whether the result would be much larger than the operands: as array code, its size is checked first."""
     elements = sum(operand.size for operand in operands)
     if name in _JOINING:
@@ -90,7 +90,7 @@ def _is_large(
     return bool(made > max(elements, LARGEST_CREATED))
 
 
-def _numbers(tree: RuntimeValue) -> list[int]:
+def _numbers(tree: object) -> list[int]:
     if isinstance(tree, HostValue):
         return [abs(int(n)) for n in tree.data.ravel()] if tree.dtype.kind in "iu" and not tree.symbolic else []
     if isinstance(tree, tuple | list):
@@ -98,7 +98,7 @@ def _numbers(tree: RuntimeValue) -> list[int]:
     return [abs(tree)] if isinstance(tree, int) and not isinstance(tree, bool) else []
 
 
-def _wrap(data: RuntimeValue, dtype: np.dtype) -> HostValue:
+def _wrap(data: ArrayLike, dtype: np.dtype) -> HostValue:
     data = np.asarray(data)
     if data.dtype == object and dtype != STRING:
         if any(map(is_dim, data.ravel())):
@@ -107,7 +107,7 @@ def _wrap(data: RuntimeValue, dtype: np.dtype) -> HostValue:
     return HostValue(data.astype(dtype) if dtype != STRING else data, dtype)
 
 
-def _operands(args: RuntimeValue) -> list[HostValue]:
+def _operands(args: object) -> list[HostValue]:
     if isinstance(args, HostValue):
         return [args]
     if isinstance(args, tuple | list):
@@ -115,7 +115,7 @@ def _operands(args: RuntimeValue) -> list[HostValue]:
     return []
 
 
-def _plain(arg: RuntimeValue) -> RuntimeValue:
+def _plain(arg: object) -> Any:
     if isinstance(arg, HostValue):
         return arg.data
     if isinstance(arg, tuple | list):
@@ -126,7 +126,7 @@ def _plain(arg: RuntimeValue) -> RuntimeValue:
 def _created(function: PythonFunction) -> PythonFunction:
     """Return `function`, declining if its result is large."""
 
-    def bounded(data: RuntimeValue, shape: Dim, *rest: RuntimeValue, **kwargs: RuntimeValue) -> RuntimeValue:
+    def bounded(data: np.ndarray, shape: Dim, *rest: object, **kwargs: object) -> np.ndarray:
         sizes = np.atleast_1d(np.asarray(shape, dtype=object)).ravel()
         if any(map(is_dim, sizes)) or np.prod([float(size) for size in sizes]) > LARGEST_CREATED:
             return NotImplemented
@@ -135,7 +135,7 @@ def _created(function: PythonFunction) -> PythonFunction:
     return bounded
 
 
-def _tile(data: np.ndarray, repeats: RuntimeValue) -> RuntimeValue:
+def _tile(data: np.ndarray, repeats: ArrayLike) -> np.ndarray:
     sizes = np.atleast_1d(repeats).ravel()
     if any(map(is_dim, sizes)):
         return NotImplemented
@@ -143,7 +143,7 @@ def _tile(data: np.ndarray, repeats: RuntimeValue) -> RuntimeValue:
     return np.tile(data, counts) if data.size * np.prod(counts) <= LARGEST_CREATED else NotImplemented
 
 
-def _arange(start: RuntimeValue, stop: RuntimeValue = None, step: RuntimeValue = 1, **_: RuntimeValue) -> RuntimeValue:
+def _arange(start: Any, stop: Any = None, step: Any = 1, **_: object) -> np.ndarray:
     start, stop = (0, start) if stop is None else (start, stop)
     first, last, by = (np.asarray(number).item() for number in (start, stop, step))
     if by == 0 or abs((last - first) / by) > LARGEST_CREATED:
@@ -153,7 +153,7 @@ def _arange(start: RuntimeValue, stop: RuntimeValue = None, step: RuntimeValue =
     return np.arange(start, stop, step)
 
 
-def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **_: RuntimeValue) -> RuntimeValue:
+def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **_: object) -> np.ndarray:
     # Out-of-range positions depend on `mode`, which differs from NumPy's.
     size = data.size if axis is None else data.shape[axis]
     indices = np.asarray(indices)
@@ -162,7 +162,7 @@ def _take(data: np.ndarray, indices: np.ndarray, axis: int | None = None, **_: R
     return np.take(data, indices, axis=axis)
 
 
-def _truncated(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
+def _truncated(left: ArrayLike, right: ArrayLike) -> ArrayLike | Dim:
     """Divide integers as the helper `quotient`: rounding towards zero; by zero it is all ones."""
     left, right = np.asarray(left), np.asarray(right)
     if left.dtype == object or right.dtype == object:
@@ -172,7 +172,7 @@ def _truncated(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
     return quotient(left, right)
 
 
-def _truncated_dim(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
+def _truncated_dim(left: Dim, right: Dim) -> Dim:
     if not is_dim(right) and right == 0:
         return -1
     if not is_dim(left) and not is_dim(right):
@@ -186,21 +186,21 @@ def _truncated_dim(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
     return -(-left // right) if dims_compare("<=", left, 0) and dims_compare(">", right, 0) else -(left // -right)
 
 
-def _power(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
+def _power(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     if np.asarray(left).dtype.kind in "iu" and np.any((right < 0) | (right > MOST_BITS)):
         return NotImplemented  # for JAX to decide
     return np.power(left, right)
 
 
-def _compared(symbol: str) -> Callable[[RuntimeValue, RuntimeValue], RuntimeValue]:
+def _compared(symbol: str) -> Callable[[ArrayLike, ArrayLike], np.ndarray]:
     pick = np.frompyfunc(lambda left, right: dims_compare(symbol, left, right), 2, 1)
     return lambda left, right: np.asarray(pick(left, right), dtype=bool)
 
 
-def _extreme(symbol: str) -> Callable[[RuntimeValue, RuntimeValue], RuntimeValue]:
+def _extreme(symbol: str) -> PythonFunction:
     of_dims = np.frompyfunc(core.max_dim if symbol == ">=" else core.min_dim, 2, 1)
 
-    def extreme(left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
+    def extreme(left: ArrayLike, right: ArrayLike) -> ArrayLike | Dim:
         if np.asarray(left).dtype != object and np.asarray(right).dtype != object:
             return (np.maximum if symbol == ">=" else np.minimum)(left, right)
         return of_dims(left, right)
@@ -208,18 +208,18 @@ def _extreme(symbol: str) -> Callable[[RuntimeValue, RuntimeValue], RuntimeValue
     return extreme
 
 
-def _clip(data: RuntimeValue, low: RuntimeValue = None, high: RuntimeValue = None) -> RuntimeValue:
+def _clip(data: ArrayLike, low: ArrayLike | None = None, high: ArrayLike | None = None) -> ArrayLike:
     data = data if low is None else _extreme(">=")(data, low)
     return data if high is None else _extreme("<=")(data, high)
 
 
-def _where(condition: RuntimeValue, left: RuntimeValue, right: RuntimeValue) -> RuntimeValue:
+def _where(condition: ArrayLike, left: ArrayLike, right: ArrayLike) -> np.ndarray:
     if np.asarray(condition).dtype == object:
         return NotImplemented
     return np.where(condition, left, right)
 
 
-def _one_hot(data: RuntimeValue, size: int, *, axis: int, dtype: np.dtype) -> RuntimeValue:
+def _one_hot(data: np.ndarray, size: int, *, axis: int, dtype: np.dtype) -> np.ndarray:
     """Return a row of booleans for each number; used for repetition in shape arithmetic."""
     if dtype != np.bool_ or np.size(data) * size > LARGEST_CREATED:
         return NotImplemented

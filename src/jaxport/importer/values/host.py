@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import jax
 import jax.export
@@ -20,7 +20,11 @@ from jax.typing import DTypeLike
 
 from jaxport.errors import ModelError
 from jaxport.importer.values.dtypes import STRING, canonical
-from jaxport.jaxprs import Array, Dim, InconclusiveDimensionOperation, Shape
+from jaxport.jaxprs import Array, Dim, InconclusiveDimensionOperation, PythonFunction, Shape
+from jaxport.jaxprs.aliases import SymbolicDim
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 __all__ = [
     "HostValue",
@@ -31,19 +35,25 @@ __all__ = [
     "SizesNeeded",
     "Tensor",
     "Undecided",
+    "as_array",
     "dims_compare",
     "has_stand_ins",
     "host",
+    "is_array",
     "is_dim",
 ]
 
-is_dim = jax.export.is_symbolic_dim
 
-RuntimeValue = Any
-"""What an edge of a graph carries while the graph runs: a tensor, a sequence of values, or None for what is absent."""
+RuntimeValue: TypeAlias = "Tensor | HostValue | np.ndarray | Sequence[RuntimeValue] | Mapping[str, RuntimeValue] | Mapping[int, RuntimeValue] | None"
+"""What an edge of a graph carries while the graph runs: a tensor, a sequence or a map of values, or None for what is absent."""
 
 Key = Array
 """A key of `jax.random`, or the numbers that it consists of."""
+
+
+def is_dim(value: object) -> TypeIs[SymbolicDim]:
+    """Whether a value is a size that `jax.export` knows by name only."""
+    return isinstance(value, SymbolicDim)
 
 
 class SizesNeeded(InconclusiveDimensionOperation):
@@ -66,7 +76,7 @@ class NeedsWideTypes(ModelError):
 class SizesDiffer(InconclusiveDimensionOperation):
     """Two sizes that have to be equal are not, for most values of their names; the texts of both."""
 
-    def __init__(self, left: RuntimeValue, right: RuntimeValue):
+    def __init__(self, left: object, right: object):
         super().__init__(f"{left} is not {right} for all sizes")
         self.left, self.right = str(left), str(right)
 
@@ -74,7 +84,7 @@ class SizesDiffer(InconclusiveDimensionOperation):
 class Undecided(InconclusiveDimensionOperation):
     """A comparison of sizes that holds for some of them only; the texts of its sides and its symbol."""
 
-    def __init__(self, left: RuntimeValue, symbol: str, right: RuntimeValue):
+    def __init__(self, left: object, symbol: str, right: object):
         super().__init__(f"whether {left} {symbol} {right} depends on the sizes")
         self.left, self.symbol, self.right = str(left), symbol, str(right)
 
@@ -84,7 +94,8 @@ class Tensor(Protocol):
 
     It is the part of an array's interface that operators may use directly; everything else goes through
     `jaxport.importer.values.namespaces`. The operators of `HostValue` are set in a loop, which type checkers do not see:
-    `Tensor | HostValue` names it beside the others.
+    `Tensor | HostValue` names it beside the others. Operands are `Any`: arrays of JAX take no more than arrays and numbers,
+    host values take sizes, too.
     """
 
     @property
@@ -100,32 +111,32 @@ class Tensor(Protocol):
     @property
     def mT(self) -> Tensor: ...  # noqa: N802
     @property
-    def at(self) -> RuntimeValue: ...
+    def at(self) -> Any: ...
     def __getitem__(self, index: Any, /) -> Tensor: ...
-    def __add__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __radd__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __sub__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __rsub__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __mul__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __rmul__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __truediv__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __rtruediv__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __floordiv__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __mod__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __pow__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __rpow__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __matmul__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __and__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __or__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __xor__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __lshift__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __rshift__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __add__(self, other: Any, /) -> Tensor: ...
+    def __radd__(self, other: Any, /) -> Tensor: ...
+    def __sub__(self, other: Any, /) -> Tensor: ...
+    def __rsub__(self, other: Any, /) -> Tensor: ...
+    def __mul__(self, other: Any, /) -> Tensor: ...
+    def __rmul__(self, other: Any, /) -> Tensor: ...
+    def __truediv__(self, other: Any, /) -> Tensor: ...
+    def __rtruediv__(self, other: Any, /) -> Tensor: ...
+    def __floordiv__(self, other: Any, /) -> Tensor: ...
+    def __mod__(self, other: Any, /) -> Tensor: ...
+    def __pow__(self, other: Any, /) -> Tensor: ...
+    def __rpow__(self, other: Any, /) -> Tensor: ...
+    def __matmul__(self, other: Any, /) -> Tensor: ...
+    def __and__(self, other: Any, /) -> Tensor: ...
+    def __or__(self, other: Any, /) -> Tensor: ...
+    def __xor__(self, other: Any, /) -> Tensor: ...
+    def __lshift__(self, other: Any, /) -> Tensor: ...
+    def __rshift__(self, other: Any, /) -> Tensor: ...
     def __invert__(self) -> Tensor: ...
     def __neg__(self) -> Tensor: ...
-    def __lt__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __le__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __gt__(self, other: RuntimeValue, /) -> Tensor: ...
-    def __ge__(self, other: RuntimeValue, /) -> Tensor: ...
+    def __lt__(self, other: Any, /) -> Tensor: ...
+    def __le__(self, other: Any, /) -> Tensor: ...
+    def __gt__(self, other: Any, /) -> Tensor: ...
+    def __ge__(self, other: Any, /) -> Tensor: ...
 
 
 class HostValue:
@@ -178,15 +189,18 @@ class HostValue:
     def reshape(self, *shape: Any) -> HostValue:
         return HostValue(self.data.reshape(*shape), self.dtype)
 
-    def tolist(self) -> RuntimeValue:
-        """Return the elements as Python values: ints, floats, bools, strings and dims, in nested lists."""
+    def tolist(self) -> Any:
+        """Return the elements as Python values: ints, floats, bools, strings and dims, in nested lists.
+
+        `Any`, as NumPy's: the caller knows which of them a model has there.
+        """
         return self.data.tolist()
 
-    def item(self) -> RuntimeValue:
+    def item(self) -> Any:
         """Return the only element, as a Python value."""
         return self.data.item()
 
-    def to_jax(self) -> RuntimeValue:
+    def to_jax(self) -> Any:
         """Return the value as an argument for JAX: a NumPy array of the type that JAX uses, or a dim.
 
         Raises:
@@ -227,7 +241,7 @@ class HostValue:
     def __len__(self) -> int:
         return len(self.data)
 
-    def __iter__(self) -> Iterator[RuntimeValue]:
+    def __iter__(self) -> Iterator[Any]:
         """Yield the elements of a vector as Python values."""
         return iter(self.data.tolist())
 
@@ -279,7 +293,23 @@ def has_stand_ins(value: HostValue) -> bool:
     return _stand_ins(value.data, canonical(value.dtype)) is not value.data
 
 
-def host(value: RuntimeValue, dtype: DTypeLike | None = None) -> HostValue:
+def is_array(value: object) -> TypeIs[Tensor | HostValue | np.ndarray]:
+    """Whether a value of a graph has a shape and a dtype: it is no sequence, no map, and not absent."""
+    return hasattr(value, "dtype")
+
+
+def as_array(value: RuntimeValue) -> Tensor | HostValue | np.ndarray:
+    """Return a value that has to be an array.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if not is_array(value):
+        raise TypeError(f"a tensor is needed, not {'nothing' if value is None else f'a {type(value).__name__}'}")
+    return value
+
+
+def host(value: object, dtype: DTypeLike | None = None) -> HostValue:
     """Return a host value of nested lists of Python numbers and dims, or of a NumPy array.
 
     Integers are int64 and floats float32 unless `dtype` is given, as in ONNX's attributes.
@@ -320,7 +350,7 @@ _SPECIAL = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
 """ONNX's spelling of non-finite numbers."""
 
 
-def _text(element: RuntimeValue) -> str:
+def _text(element: float) -> str:
     """Return a number as ONNX Runtime writes it: eight fractional digits, 1 and 0 for booleans."""
     if isinstance(element, float):
         text = f"{element:.8g}"
@@ -336,14 +366,14 @@ def _integer(text: str) -> int:
     return int(match[1])
 
 
-def _plain(index: Any) -> RuntimeValue:
+def _plain(index: Any) -> Any:
     """Return an index with its host values as NumPy arrays."""
     if isinstance(index, tuple):
         return tuple(map(_plain, index))
     return index.data if isinstance(index, HostValue) else index
 
 
-def dims_compare(symbol: str, left: RuntimeValue, right: RuntimeValue) -> bool:
+def dims_compare(symbol: str, left: Dim, right: Dim) -> bool:
     """Evaluate `left < right` and the like between integers and dims, if it is decidable.
 
     Raises:
@@ -368,14 +398,14 @@ def dims_compare(symbol: str, left: RuntimeValue, right: RuntimeValue) -> bool:
         raise Undecided(left, symbol, right) from error
 
 
-def _never_greater(left: RuntimeValue, right: RuntimeValue) -> bool:
+def _never_greater(left: Dim, right: Dim) -> bool:
     try:
         return bool(left < right)
     except InconclusiveDimensionOperation:
         return False
 
 
-_COMPARISONS: dict[str, Callable[[RuntimeValue, RuntimeValue], RuntimeValue]] = {
+_COMPARISONS: dict[str, PythonFunction] = {
     "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -383,7 +413,7 @@ _COMPARISONS: dict[str, Callable[[RuntimeValue, RuntimeValue], RuntimeValue]] = 
     ">": operator.gt,
     ">=": operator.ge,
 }
-_ARITHMETIC: dict[str, Callable[[RuntimeValue, RuntimeValue], RuntimeValue]] = {
+_ARITHMETIC: dict[str, PythonFunction] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -400,10 +430,8 @@ _ARITHMETIC: dict[str, Callable[[RuntimeValue, RuntimeValue], RuntimeValue]] = {
 }
 
 
-def _arithmetic(
-    function: Callable[[RuntimeValue, RuntimeValue], RuntimeValue], swapped: bool
-) -> Callable[[HostValue, RuntimeValue], RuntimeValue]:
-    def method(self: HostValue, other: RuntimeValue) -> RuntimeValue:
+def _arithmetic(function: PythonFunction, swapped: bool) -> Callable[[HostValue, object], object]:
+    def method(self: HostValue, other: object) -> object:
         if isinstance(other, jax.Array):
             mine = jnp.asarray(self.to_jax())
             return function(other, mine) if swapped else function(mine, other)
@@ -418,13 +446,13 @@ def _arithmetic(
     return method
 
 
-def _comparison(symbol: str) -> Callable[[HostValue, RuntimeValue], RuntimeValue]:
-    def method(self: HostValue, other: RuntimeValue) -> RuntimeValue:
+def _comparison(symbol: str) -> Callable[[HostValue, object], object]:
+    def method(self: HostValue, other: object) -> object:
         if isinstance(other, jax.Array):
             return _COMPARISONS[symbol](jnp.asarray(self.to_jax()), other)
         if not isinstance(other, HostValue | np.ndarray | np.generic | int | float | bool | str) and not is_dim(other):
             return NotImplemented
-        theirs: RuntimeValue = other.data if isinstance(other, HostValue) else other
+        theirs: Any = other.data if isinstance(other, HostValue) else other
         if object not in (self.data.dtype, np.asarray(theirs).dtype):
             return HostValue(np.asarray(_COMPARISONS[symbol](self.data, theirs)))
         compared = np.frompyfunc(lambda left, right: dims_compare(symbol, left, right), 2, 1)(self.data, theirs)

@@ -13,17 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import jax
 import numpy as np
+import onnx_ir as ir
 
 from jaxport.errors import RuleError
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.folding import fold
-from jaxport.importer.values.host import HostValue, RuntimeValue
-from jaxport.jaxprs import Dim, PythonFunction
+from jaxport.importer.values.host import HostValue
+from jaxport.jaxprs import Array, Dim, PythonFunction
 from jaxport.jaxprs.identity import IdentityMap
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 __all__ = [
     "Function",
@@ -44,6 +48,8 @@ __all__ = [
 LARGEST_ARRAY = 2**44
 """The largest number of elements of an array."""
 
+Tree = TypeVar("Tree")
+
 Form = Literal["call", "operator", "method", "attribute", "index", "vmap"]
 
 
@@ -62,14 +68,17 @@ class Step:
 
     A `method` has its object first (`x.at[index].set(value)` has the index second), an `index` too; a `vmap` has the
     mapped function first, and the options of `jax.vmap` as `kwargs`.
+
+    The types of arguments and results are those of the function that `name` names: whoever reads a step knows them. `node` is
+    the node of the model, or what a printer made of it: a layer, a call or a loop.
     """
 
     form: Form
     name: str
-    args: tuple[RuntimeValue, ...]
-    kwargs: dict[str, RuntimeValue]
-    outputs: RuntimeValue
-    node: RuntimeValue
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: Any
+    node: Any
 
 
 @dataclass(eq=False, slots=True)
@@ -77,41 +86,41 @@ class Function:
     """A recorded callable: its parameters and its result are trees of variables."""
 
     name: str
-    parameters: tuple[RuntimeValue, ...] = ()
+    parameters: tuple[Any, ...] = ()
     steps: list[Step] = field(default_factory=list)
-    result: RuntimeValue = None
+    result: Any = None
 
 
 @dataclass(eq=False, slots=True)
 class Recording:
-    """The steps of one function body, and the node (of `onnx_ir`) that is being evaluated."""
+    """The steps of one function body, and the node that is being evaluated."""
 
     steps: list[Step] = field(default_factory=list)
-    node: RuntimeValue = None
+    node: ir.Node | None = None
 
     def run(
         self,
         form: Form,
         name: str,
         function: PythonFunction,
-        args: tuple[RuntimeValue, ...],
-        kwargs: Mapping[str, RuntimeValue] | None = None,
-    ) -> RuntimeValue:
-        """Call `function` on the live values behind the arguments, and record the call."""
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object] | None = None,
+    ) -> Any:
+        """Call `function` on the live values behind the arguments, and record the call; the result is the function's."""
         kwargs = kwargs or {}
         functions = IdentityMap[PythonFunction, Function]()
-        live_args, live_kwargs = (self._live(tree, functions) for tree in (args, dict(kwargs)))
-        shown_args, shown_kwargs = (_shown(tree, functions) for tree in (args, dict(kwargs)))
+        live_args, live_kwargs = self._live(args, functions), self._live(dict(kwargs), functions)
+        shown_args, shown_kwargs = _shown(args, functions), _shown(dict(kwargs), functions)
         result = map_leaves(recorded, function(*live_args, **live_kwargs))
         outputs = _shown(result, {})
         if any(isinstance(leaf, Variable) for leaf in jax.tree.leaves(outputs)):
             self.steps.append(Step(form, name, shown_args, shown_kwargs, outputs, self.node))
         return result
 
-    def _live(self, tree: RuntimeValue, functions: IdentityMap[PythonFunction, Function]) -> RuntimeValue:
+    def _live(self, tree: Tree, functions: IdentityMap[PythonFunction, Function]) -> Tree:
         """Return `tree` with live values for recorded ones, and callables that record into `functions`."""
 
-        def live(leaf: RuntimeValue) -> RuntimeValue:
+        def live(leaf: object) -> object:
             if isinstance(leaf, Recorded):
                 return leaf.value
             if _is_python_function(leaf):
@@ -121,7 +130,7 @@ class Recording:
         return map_leaves(live, tree)
 
     def _wrapped(self, function: PythonFunction, record: Function) -> PythonFunction:
-        def traced(*args: RuntimeValue) -> RuntimeValue:
+        def traced(*args: object) -> object:
             with recording_scope(Recording(node=self.node)) as inner:
                 parameters = map_leaves(recorded, args)
                 result = function(*parameters)
@@ -186,7 +195,7 @@ class Recordable:
     def __init__(self, name: str, function: PythonFunction):
         self.name, self.function = name, function
 
-    def __call__(self, *args: RuntimeValue, **kwargs: RuntimeValue) -> RuntimeValue:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = jax.tree.leaves((args, list(kwargs.values())))
         if any(isinstance(leaf, HostValue) for leaf in leaves) and not any(
             isinstance(leaf, Recorded | jax.Array) for leaf in leaves
@@ -201,7 +210,7 @@ class Recordable:
             return recording.run("call", self.name, self.function, args, kwargs)
         return self.function(*lower(args), **lower(kwargs))
 
-    def _check_size(self, args: RuntimeValue, kwargs: RuntimeValue) -> None:
+    def _check_size(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Refuse a result that exceeds any machine's memory, before XLA allocates it and aborts the process."""
         live = map_leaves(lambda leaf: leaf.value if isinstance(leaf, Recorded) else leaf, (args, kwargs))
         shapes = jax.eval_shape(lambda: self.function(*live[0], **live[1]))
@@ -226,7 +235,7 @@ class Recorded:
     __slots__ = ("value", "variable")
     __array_priority__ = 2000  # NumPy arrays defer `array + recorded` to this class
 
-    def __init__(self, value: RuntimeValue, variable: Variable):
+    def __init__(self, value: Array, variable: Variable):
         self.value, self.variable = value, variable
 
     shape = property(lambda self: self.value.shape)
@@ -252,7 +261,7 @@ class Recorded:
     __hash__ = None  # type: ignore[assignment]  # `==` compares elements
 
 
-def _run(form: Form, name: str, function: PythonFunction, *args: RuntimeValue, **kwargs: RuntimeValue) -> RuntimeValue:
+def _run(form: Form, name: str, function: PythonFunction, *args: object, **kwargs: object) -> Any:
     recording = active()
     if recording is None:
         raise RuleError(
@@ -274,7 +283,7 @@ class _At:
         return _At(self.array, index)
 
     def __getattr__(self, method: str) -> PythonFunction:
-        def update(array: RuntimeValue, index: Any, *values: RuntimeValue, **options: Any) -> RuntimeValue:
+        def update(array: jax.Array, index: Any, *values: object, **options: object) -> object:
             return getattr(array.at[index], method)(*values, **options)
 
         return lambda *values, **options: _run(
@@ -282,17 +291,15 @@ class _At:
         )
 
 
-def _binary(
-    symbol: str, function: Callable[[RuntimeValue, RuntimeValue], RuntimeValue], swapped: bool
-) -> Callable[[Recorded, RuntimeValue], RuntimeValue]:
-    def method(self: Recorded, other: RuntimeValue) -> RuntimeValue:
+def _binary(symbol: str, function: PythonFunction, swapped: bool) -> Callable[[Recorded, object], Recorded]:
+    def method(self: Recorded, other: object) -> Recorded:
         left, right = (other, self) if swapped else (self, other)
         return _run("operator", symbol, function, left, right)
 
     return method
 
 
-def _unary(symbol: str, function: Callable[[RuntimeValue], RuntimeValue]) -> Callable[[Recorded], RuntimeValue]:
+def _unary(symbol: str, function: PythonFunction) -> Callable[[Recorded], Recorded]:
     return lambda self: _run("operator", symbol, function, self)
 
 
@@ -310,19 +317,19 @@ Recorded.__neg__ = _unary("-", operator.neg)  # type: ignore[attr-defined]
 Recorded.__invert__ = _unary("~", operator.invert)  # type: ignore[attr-defined]
 
 
-def recorded(leaf: RuntimeValue, hint: str = "") -> RuntimeValue:
+def recorded(leaf: object, hint: str = "") -> Any:
     """Return a live array with a fresh variable; anything else unchanged."""
     if isinstance(leaf, jax.Array | np.ndarray):
         return Recorded(leaf, Variable(tuple(leaf.shape), leaf.dtype, hint))
     return leaf
 
 
-def lower(tree: RuntimeValue) -> RuntimeValue:
+def lower(tree: Tree) -> Tree:
     """Return `tree` as JAX takes it: host values as arrays, 64-bit dtypes canonicalized, callables wrapped likewise."""
     return map_leaves(_lowered, tree)
 
 
-def map_leaves(function: Callable[[RuntimeValue], RuntimeValue], tree: RuntimeValue) -> RuntimeValue:
+def map_leaves(function: PythonFunction, tree: Any) -> Any:
     """Map as `jax.tree.map`, except that dicts keep their order and slices are entered."""
     if isinstance(tree, slice):
         return slice(*(map_leaves(function, part) for part in (tree.start, tree.stop, tree.step)))
@@ -331,7 +338,7 @@ def map_leaves(function: Callable[[RuntimeValue], RuntimeValue], tree: RuntimeVa
     return jax.tree.map(function, tree)
 
 
-def _lowered(leaf: RuntimeValue) -> RuntimeValue:
+def _lowered(leaf: object) -> object:
     if isinstance(leaf, HostValue):
         return leaf.to_jax()
     if isinstance(leaf, Recordable):
@@ -345,15 +352,15 @@ def _lowered(leaf: RuntimeValue) -> RuntimeValue:
     return leaf
 
 
-def _is_python_function(leaf: object) -> bool:
+def _is_python_function(leaf: object) -> TypeIs[PythonFunction]:
     """Whether `leaf` is a callable that an operator function passes on, not a dtype or a function of a namespace."""
     return callable(leaf) and not isinstance(leaf, type | Recordable | HostValue | Recorded | jax.Array | np.dtype)
 
 
-def _shown(tree: RuntimeValue, functions: Mapping[PythonFunction, Function]) -> RuntimeValue:
+def _shown(tree: Tree, functions: Mapping[PythonFunction, Function]) -> Tree:
     """Return `tree` with variables for recorded values, and the record of each callable."""
 
-    def shown(leaf: RuntimeValue) -> RuntimeValue:
+    def shown(leaf: object) -> object:
         if isinstance(leaf, Recorded):
             return leaf.variable
         return functions.get(leaf, leaf) if _is_python_function(leaf) else leaf

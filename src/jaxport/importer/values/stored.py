@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
 from jaxport.errors import ModelError
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 
 __all__ = ["attribute_value", "tensor_value"]
 
@@ -25,7 +27,7 @@ def tensor_value(tensor: ir.TensorProtocol) -> HostValue:
     return HostValue(tensor.numpy(), name=tensor.name or "")
 
 
-def attribute_value(attribute: ir.Attr) -> RuntimeValue:
+def attribute_value(attribute: ir.Attr) -> Any:
     """Return an attribute as operator functions take it: a Python value, a tuple, or a host value for a tensor."""
     kind, value = attribute.type, attribute.value
     if kind == ir.AttributeType.TENSOR:

@@ -25,14 +25,14 @@ from jax.extend.core import (
 from jax.extend.core.primitives import closed_call_p, convert_element_type_p, random_gamma_p
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from jaxport.jaxprs.aliases import Array, Effect, PyTree
+from jaxport.jaxprs.aliases import Array, Effect
 from jaxport.jaxprs.releases.versions import release
 
 if TYPE_CHECKING:
     from jax.extend.core import ClosedJaxpr
 
-    Inline: PyTree
-    flattree: PyTree
+    Inline: Any
+    flattree: Any
 else:
     # The class of a jaxpr with its constants; the same as `Jaxpr` from 0.11 on.
     ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
@@ -69,7 +69,7 @@ def closed(jaxpr: Jaxpr, consts: Sequence[Array]) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, consts)
 
 
-def of_one_trace(one: PyTree, other: PyTree) -> bool:
+def of_one_trace(one: Any, other: Any) -> bool:
     """Whether two tracers belong to the same trace.
 
     >>> jax.jit(lambda x: x if of_one_trace(x, x + 1) else 0 * x)(3)
@@ -90,7 +90,7 @@ def named(jaxpr: Jaxpr) -> Jaxpr:
     return jaxpr.replace(debug_info=jaxpr.debug_info._replace(arg_names=("",) * len(jaxpr.invars)))
 
 
-def varying_axes(aval: Any) -> frozenset[str]:
+def varying_axes(aval: object) -> frozenset[str]:
     """Return the manual axes of a mesh along which a value differs; before 0.10 its type has them as `vma`."""
     if release < (0, 10):
         return frozenset(getattr(aval, "vma", None) or ())

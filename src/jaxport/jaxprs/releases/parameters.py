@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import jax
 from jax import lax
 
-from jaxport.jaxprs.aliases import Parameters, PyTree
+from jaxport.jaxprs.aliases import Parameters
 from jaxport.jaxprs.releases.names import ClosedJaxpr, Inline, JaxprEqn, flattree
 from jaxport.jaxprs.releases.versions import release
 
@@ -33,13 +34,13 @@ def parameters(equation: JaxprEqn) -> Parameters:
     return {key: value for key, value in params.items() if key not in added or value != added[key]}
 
 
-def with_parameters(equation: JaxprEqn, changes: Parameters, **replaced: PyTree) -> JaxprEqn:
+def with_parameters(equation: JaxprEqn, changes: Parameters, **replaced: Any) -> JaxprEqn:
     """Return an equation with some parameters changed, in the form of `parameters`; `replaced` goes to `replace`."""
     params = {**parameters(equation), **changes}
     return equation.replace(params=native(equation.primitive.name, params), **replaced)
 
 
-def native(primitive: str, params: Parameters) -> dict[str, PyTree]:
+def native(primitive: str, params: Parameters) -> dict[str, Any]:
     """Return the parameters of a primitive in this release's form, from those in the form of `parameters`."""
     make = _MAKERS.get(primitive)
     made = dict(params) if make is None else make(params)
@@ -66,7 +67,7 @@ _ADDED: dict[str, Parameters] = {
     "top_k": {"is_stable": True},
     "tridiagonal_solve": {"perturb_singular": False},
 }
-_PROBES: dict[str, Callable[[jax.Array], PyTree]] = {
+_PROBES: dict[str, Callable[[jax.Array], Any]] = {
     "eig": lambda x: lax.linalg.eig(x[:, None] * x, compute_left_eigenvectors=False, compute_right_eigenvectors=False),
     "mul": lambda x: lax.mul(x, x),
     "ragged_dot_general": lambda x: lax.ragged_dot(x[None], x[None, :, None], x[:1].astype("int32")),
@@ -97,7 +98,7 @@ def _known(primitive: str) -> frozenset[str]:
 _SCAN_ONLY = ("ft_in", "ft_out", "linear", "_split_transpose")
 
 
-def _scan_read(params: Parameters) -> dict[str, PyTree]:
+def _scan_read(params: Parameters) -> dict[str, Any]:
     """Return the counts of the loop-invariant operands and of the carried ones; the rest are slices.
 
     `linear` and `_split_transpose` do not affect the values, and are dropped.
@@ -109,7 +110,7 @@ def _scan_read(params: Parameters) -> dict[str, PyTree]:
     return {**{name: params[name] for name in params if name not in _SCAN_ONLY}, **counts}
 
 
-def _scan_made(params: Parameters) -> dict[str, PyTree]:
+def _scan_made(params: Parameters) -> dict[str, Any]:
     params = dict(params)
     body = params["jaxpr"]
     if release < (0, 10):
@@ -122,21 +123,21 @@ def _scan_made(params: Parameters) -> dict[str, PyTree]:
     return params | {"ft_in": groups(consts, carry, slices), "ft_out": groups(carry, stacked)}
 
 
-def _jit_read(params: Parameters) -> dict[str, PyTree]:
+def _jit_read(params: Parameters) -> dict[str, Any]:
     """Return whether JAX inlines the call; hints to the compiler are dropped."""
     return {**params, "inline": params["inline"] in (Inline.JAX_EARLY, Inline.JAX_LATE)}
 
 
-def _jit_made(params: Parameters) -> dict[str, PyTree]:
+def _jit_made(params: Parameters) -> dict[str, Any]:
     return {**params, "inline": Inline.JAX_LATE if params["inline"] else Inline.AUTO}
 
 
-def _renamed(old: str, new: str) -> Callable[[Parameters], dict[str, PyTree]]:
+def _renamed(old: str, new: str) -> Callable[[Parameters], dict[str, Any]]:
     return lambda params: {new if name == old else name: value for name, value in params.items()}
 
 
 _READERS: dict[str, Callable[[Parameters], Parameters]] = {"scan": _scan_read}
-_MAKERS: dict[str, Callable[[Parameters], dict[str, PyTree]]] = {"scan": _scan_made}
+_MAKERS: dict[str, Callable[[Parameters], dict[str, Any]]] = {"scan": _scan_made}
 if release >= (0, 11):
     _READERS["jit"], _MAKERS["jit"] = _jit_read, _jit_made
     _READERS["composite"], _MAKERS["composite"] = _renamed("call_jaxpr", "jaxpr"), _renamed("jaxpr", "call_jaxpr")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from jax import lax
 
 # JAX has no public way to ask how a primitive is lowered.
 from jax._src.interpreters.mlir import _lowerings  # noqa: TID251
 
-from jaxport.jaxprs.aliases import Parameters, PythonFunction, PyTree
+from jaxport.jaxprs.aliases import Parameters, PythonFunction
 from jaxport.jaxprs.releases.names import JaxprEqn, Primitive, ad, batching, mlir, partial_eval
 from jaxport.jaxprs.releases.versions import release
 
@@ -39,7 +40,7 @@ def liveness_rule(primitive: Primitive) -> Callable[[LivenessRule], LivenessRule
     """Register dead-code elimination for the equations of a primitive whose operands are values."""
 
     def register(function: LivenessRule) -> LivenessRule:
-        rules: dict[Primitive, PyTree] = partial_eval.dce_rules
+        rules: dict[Primitive, Any] = partial_eval.dce_rules
         # From 0.12 on the second argument tells which operands are read later; it only matters for mutable ones.
         rules[primitive] = function if release < (0, 12) else lambda used, _, equation: function(used, equation)
         return function
@@ -64,7 +65,7 @@ def implementations(primitive: Primitive) -> list[PythonFunction]:
 
 def _lowered_function(primitive: Primitive) -> PythonFunction | None:
     """Return the function passed to `jax.interpreters.mlir.lower_fun`, if a primitive is lowered by one."""
-    entry: PyTree = _lowerings.get(primitive)
+    entry: Any = _lowerings.get(primitive)
     lowering = getattr(entry, "rule", entry)
     if not getattr(lowering, "__qualname__", "").startswith("lower_fun."):
         return None
@@ -72,7 +73,7 @@ def _lowered_function(primitive: Primitive) -> PythonFunction | None:
     return cells["fun"].cell_contents
 
 
-def changes_nothing(primitive: str, parameter: str, value: PyTree) -> bool:
+def changes_nothing(primitive: str, parameter: str, value: object) -> bool:
     """Whether a parameter has the value that it has unless someone asks for another: None, or the default.
 
     JAX keeps the meaning of a call that does not mention a parameter. So if a release adds a parameter to a primitive,

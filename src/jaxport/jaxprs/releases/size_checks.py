@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from jax._src import core as _core  # noqa: TID251 - the function is private
 from jax._src.export import shape_poly as _shape_poly  # noqa: TID251 - the function is private
 from jax.export import is_symbolic_dim
 
-from jaxport.jaxprs.aliases import Dim, PyTree, SymbolicDim
+from jaxport.jaxprs.aliases import Dim, SymbolicDim
 
 __all__ = ["CHECKS_OF_SIZES", "DECISIONS_ON_SIZES"]
 
@@ -39,10 +40,10 @@ def _checked(check: Callable[[Dim], Dim]) -> Callable[[Dim], Dim]:
 _NAME = "_canonicalize_dimension"
 
 #: The functions of JAX that check the sizes of shapes: the owner, the name, and what wraps the function during a trace.
-CHECKS_OF_SIZES: tuple[tuple[PyTree, str, Callable], ...] = ((_core, _NAME, _checked),) if hasattr(_core, _NAME) else ()
+CHECKS_OF_SIZES: tuple[tuple[Any, str, Callable], ...] = ((_core, _NAME, _checked),) if hasattr(_core, _NAME) else ()
 
 
-Decision = Callable[[Dim, PyTree], tuple[float, float]]
+Decision = Callable[[Dim, Any], tuple[float, float]]
 
 
 def _decided_by_factors(decide: Decision) -> Decision:
@@ -56,7 +57,7 @@ def _decided_by_factors(decide: Decision) -> Decision:
     (8, inf)
     """
 
-    def bounds(size: Dim, precision: PyTree) -> tuple[float, float]:
+    def bounds(size: Dim, precision: object) -> tuple[float, float]:
         is_best = precision == _shape_poly.BoundsPrecision.BEST
         product = () if is_best or not is_symbolic_dim(size) else _factored(size)
         lows = [decide(factor, precision)[0] for factor in product] if len(product) > 1 else [-1]
@@ -95,6 +96,6 @@ def _factored(size: SymbolicDim) -> list[Dim]:
 _DECISION = "_bounds_decision"
 
 #: The function of JAX that bounds a size, as those above.
-DECISIONS_ON_SIZES: tuple[tuple[PyTree, str, Callable], ...] = (
+DECISIONS_ON_SIZES: tuple[tuple[Any, str, Callable], ...] = (
     ((_shape_poly, _DECISION, _decided_by_factors),) if hasattr(_shape_poly, _DECISION) else ()
 )

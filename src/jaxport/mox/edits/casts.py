@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,7 @@ from jax.typing import DTypeLike
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Atom, Aval, PyTree, aval_of
+from jaxport.jaxprs import Array, Atom, Aval, aval_of
 from jaxport.jaxprs.rewrite import inlined, traced
 from jaxport.mox.programs.rewriting import TypeRewriting
 from jaxport.mox.substitution.replacement import Rewrite
@@ -91,7 +92,7 @@ class _Retyping(TypeRewriting):
         dtype = getattr(aval, "dtype", None)
         return aval.update(dtype=self.dtype) if _is_computed_in(dtype) and dtype != self.dtype else aval
 
-    def leaf(self, value: PyTree) -> PyTree:
+    def leaf(self, value: object) -> Any:
         return self.dtype if isinstance(value, np.dtype) and _is_computed_in(value) else value
 
     def values(self, value: Array) -> Sequence[Array]:

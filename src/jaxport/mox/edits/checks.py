@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import numbers
+from typing import Any
 
 from jaxport.blocks.callables.values import is_array, is_tracer
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import PyTree
 
 __all__ = ["check_number", "check_predicate", "check_whole"]
 
 
-def check_whole(value: PyTree, name: str, where: str, least: int = 1) -> None:
+def check_whole(value: object, name: str, where: str, least: int = 1) -> None:
     """Refuse what is no whole number, or is less than `least`.
 
     >>> check_whole("2", "rank", "`lora`")
@@ -27,7 +27,7 @@ def check_whole(value: PyTree, name: str, where: str, least: int = 1) -> None:
         )
 
 
-def check_number(value: PyTree, name: str, where: str, positive: bool = False) -> None:
+def check_number(value: Any, name: str, where: str, positive: bool = False) -> None:
     """Refuse what is no finite number; with `positive`, also zero and negative ones. Traced scalars are numbers."""
     if is_tracer(value) and not value.shape:
         return
@@ -41,7 +41,7 @@ def check_number(value: PyTree, name: str, where: str, positive: bool = False) -
         )
 
 
-def check_predicate(value: PyTree, name: str, where: str) -> None:
+def check_predicate(value: object, name: str, where: str) -> None:
     """Refuse what is neither None nor a function."""
     if value is not None and not callable(value):
         raise InvalidArgument(

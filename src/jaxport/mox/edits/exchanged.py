@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import jax.numpy as jnp
 
 from jaxport.blocks.callables.values import is_tracer
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array
 from jaxport.jaxprs.dataflow import producers
 from jaxport.mox.edits.lora import TARGET
 from jaxport.mox.expressions import Mox
@@ -47,7 +48,7 @@ def exchanged_weight(mox: Mox, path: str) -> Array:
         raise _refused(path, "an edit of the layer does more than to exchange its parameters")
     if len({frozenset(_adapters_around(node, path)) for node in inner}) > 1:
         raise _refused(path, "not all calls of the layer have the same adapters")
-    values: list[PyTree] = [_value(mox, node, path) for node in outer]
+    values: list[Any] = [_value(mox, node, path) for node in outer]
     if any(value is None for value in values):
         raise _refused(path, "its value depends on the arguments of the program")
     if len(values) > 1 and any(map(is_tracer, values)):
@@ -109,7 +110,7 @@ def _value(mox: Mox, node: Node, path: str) -> Array | None:
     match = call_of(TracedCall, mox, node)
     if not match.lengths:
         return match.computed(path)
-    values: list[PyTree] = [match.step(step).computed(path) for step in range(math.prod(match.lengths))]
+    values: list[Any] = [match.step(step).computed(path) for step in range(math.prod(match.lengths))]
     if any(value is None for value in values):
         return None
     return jnp.stack(values).reshape(*match.lengths, *values[0].shape)

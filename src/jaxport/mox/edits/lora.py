@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ import numpy as np
 
 from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.jaxprs import Array, PythonFunction
 from jaxport.mox.edits.checks import check_number, check_predicate, check_whole
 from jaxport.mox.expressions import Match, factory
 from jaxport.mox.querying.kernels import Kernel, kernels
@@ -224,7 +225,7 @@ def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> 
 def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> PythonFunction:
     """Return the adapted layer, one function for all layers with these plans, so that it is traced once."""
 
-    def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
+    def adapted(original: Original, params: Mapping[str, Array], *args: Any) -> Any:
         exchanged: dict[str, Array] = {}
         added: list[Array] = []
         factor = scale * params[gate] if gate else scale

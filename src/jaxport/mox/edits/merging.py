@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array
 from jaxport.jaxprs.body_inputs import entered_by, runs_bodies
 from jaxport.jaxprs.dataflow import reached, readers
 from jaxport.jaxprs.walk import equations_within
@@ -30,7 +30,7 @@ __all__ = ["merge_lora"]
 
 
 def merge_lora(
-    mox: Mox, params: Mapping[str, Array] | None = None, arguments: Mapping[str, PyTree] | None = None
+    mox: Mox, params: Mapping[str, Array] | None = None, arguments: Mapping[str, object] | None = None
 ) -> dict[str, Array]:
     """Return the weights of the original model with the adapters of an edited one merged in.
 
@@ -261,7 +261,7 @@ def _readers(jaxpr: jaxprs.Jaxpr, variable: jaxprs.Var) -> list[jaxprs.JaxprEqn]
     return readers(jaxpr, variable)
 
 
-def _leaves_of(arguments: Mapping[str, PyTree]) -> dict[str, Array]:
+def _leaves_of(arguments: Mapping[str, object]) -> dict[str, Array]:
     from jaxport.blocks.callables.naming import leaf_paths
 
     named = list(arguments.items())

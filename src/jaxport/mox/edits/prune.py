@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.jaxprs import Array, PythonFunction
 from jaxport.jaxprs.meshes import on_host
 from jaxport.mox.edits.checks import check_number
 from jaxport.mox.expressions import Match, factory
@@ -56,7 +57,7 @@ def prune(fraction: float) -> Factory:
 def _apply(names: tuple[str, ...]) -> PythonFunction:
     """Return the pruned layer, one function for all layers with these weights, so that it is traced once."""
 
-    def pruned(original: Original, masks: Mapping[str, Array], *args: PyTree) -> PyTree:
+    def pruned(original: Original, masks: Mapping[str, Array], *args: object) -> Any:
         params = {name: jnp.where(masks[f"{name}.mask"], original.param(name), 0) for name in names}
         return original(*args, params=params)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxport.blocks import boundary
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, PythonFunction, PyTree
+from jaxport.jaxprs import Array, PythonFunction
 from jaxport.jaxprs.meshes import on_host
 from jaxport.mox.edits.checks import check_number
 from jaxport.mox.edits.lora import is_adapted
@@ -180,7 +180,7 @@ def _stored(
 def _apply(plans: tuple[tuple[str, tuple[int, ...], int], ...]) -> PythonFunction:
     """Return the quantized layer, one function for all layers with these weights, so that it is traced once."""
 
-    def quantized(original: Original, parts: Mapping[str, Array], *args: PyTree) -> PyTree:
+    def quantized(original: Original, parts: Mapping[str, Array], *args: object) -> Any:
         params = {}
         for name, axes, block in plans:
             stored = [
@@ -264,7 +264,7 @@ def _straight_through(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return result, jnp.where(inside, moved, 0) + of_scale * moved_scale
 
 
-def calibrate(mox: Mox, query: Query, *args: PyTree, **kwargs: PyTree) -> dict[str, float]:
+def calibrate(mox: Mox, query: Query, *args: object, **kwargs: object) -> dict[str, float]:
     """Return the scale for `qdq` of each selected block, by path: its largest result for these arguments becomes 127.
 
     >>> import jaxport

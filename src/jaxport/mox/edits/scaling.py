@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Array, Parameters, PythonFunction
 from jaxport.jaxprs.dims import static
 from jaxport.mox.edits.checks import check_predicate
 from jaxport.mox.edits.lora import (
@@ -178,7 +179,7 @@ def _turned(
 ) -> PythonFunction:
     """Return the layer with other directions and lengths of its columns."""
 
-    def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
+    def adapted(original: Original, params: Mapping[str, Array], *args: object) -> Any:
         exchanged = {}
         for weight, prefix, inputs, batch in plans:
             a, b, m = (params[f"{prefix}lora_{part}"] for part in "abm")
@@ -222,7 +223,7 @@ def _multiplied(before: str, argument: int | None, places: tuple[int, ...], gate
         factor = 1 + params[gate] * (factor - 1) if gate else factor
         return (value * along(factor, places, value.ndim)).astype(value.dtype)
 
-    def adapted(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
+    def adapted(original: Original, params: Mapping[str, Array], *args: Any) -> Any:
         if argument is not None:
             return original(*args[:argument], scaled(args[argument], params), *args[argument + 1 :])
         return scaled(original(*args), params)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 
-from jaxport.jaxprs import PyTree, TreeDef
+from jaxport.jaxprs import TreeDef
 
 __all__ = ["as_traced"]
 
-Arguments = tuple[tuple[PyTree, ...], dict[str, PyTree]]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def as_traced(
-    signature: inspect.Signature, in_tree: TreeDef, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]
+    signature: inspect.Signature, in_tree: TreeDef, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> Arguments:
     """Return the arguments of a call in the positions and by the names with which they were traced.
 
@@ -35,8 +36,8 @@ def as_traced(
         return tuple(args), dict(kwargs)
     bound.apply_defaults()
     parameters = signature.parameters
-    new_args: list[PyTree] = []
-    new_kwargs: dict[str, PyTree] = {}
+    new_args: list[Any] = []
+    new_kwargs: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         kind = parameters[name].kind
         if name not in wanted:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import jax
 from jax.core import Tracer
@@ -16,7 +16,7 @@ from jaxport.blocks.marking.window import current_recorder
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Module, PyTree, dims
+from jaxport.jaxprs import Array, Module, dims
 from jaxport.jaxprs.meshes import run_on_mesh
 from jaxport.mox.programs.parameters import as_float, check_names, is_parameter, with_values
 from jaxport.mox.programs.tree import Tree
@@ -72,11 +72,11 @@ class TracedProgram:
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Return the model's results for these arguments, with the parameters that the Mox holds."""
         return self._result(self._run({}, args, kwargs))
 
-    def apply(self, params: Mapping[str, Array], /, *args: PyTree, state: PyTree = False, **kwargs: PyTree) -> PyTree:
+    def apply(self, params: Mapping[str, Array], /, *args: object, state: object = False, **kwargs: object) -> Any:
         """Return the model's results with other parameters.
 
         Args:
@@ -206,7 +206,7 @@ class TracedProgram:
                 )
         return [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
 
-    def _result(self, outputs: Sequence[Array]) -> PyTree:
+    def _result(self, outputs: Sequence[Array]) -> Any:
         leaves, arrays = dict(self.traced.static_outputs), iter(outputs)
         full = [leaves[i] if i in leaves else next(arrays) for i in range(self.traced.out_tree.num_leaves)]
         return jax.tree.unflatten(self.traced.out_tree, full)
@@ -234,14 +234,14 @@ class TracedProgram:
         weights = with_values(self.weights, params, "`Mox.with_params`")
         return self.replaced(replace(self.traced, weights=weights))
 
-    def replaced(self, traced: Traced, **changes: PyTree) -> Self:
+    def replaced(self, traced: Traced, **changes: object) -> Self:
         """Return a Mox with another program and the same names."""
         return replace(self, traced=traced, **changes)
 
     def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, _: dict[int, PyTree]) -> Self:
+    def __deepcopy__(self, _: dict[int, object]) -> Self:
         return self
 
 

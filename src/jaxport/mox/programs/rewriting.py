@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from jaxport.blocks.block import Block
-from jaxport.jaxprs import Array, Aval, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree
+from jaxport.jaxprs import Array, Aval, ClosedJaxpr, Jaxpr, JaxprEqn
 from jaxport.jaxprs.rewrite import Atoms, VariableRewriting
 from jaxport.mox.programs.rules import RULED, DerivativeRule, equation_of, rule_of
 
@@ -28,7 +29,7 @@ class TypeRewriting(VariableRewriting):
         """Return the new value of a constant."""
         return [value]
 
-    def leaf(self, value: PyTree) -> PyTree:
+    def leaf(self, value: object) -> Any:
         """Return the new value of a param, or of an item of one, that is no program."""
         return value
 
@@ -54,7 +55,7 @@ class TypeRewriting(VariableRewriting):
         rule = rule_of(equation)
         return DerivativeRule(self.closed(rule.forward), None if rule.backward is None else self.closed(rule.backward))
 
-    def _value(self, value: PyTree) -> PyTree:
+    def _value(self, value: Any) -> Any:
         if isinstance(value, ClosedJaxpr | Jaxpr | Block | str):
             return value
         if type(value) in (tuple, list):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.jaxprs import Array, Aval, PyTree, TreeDef, aval_of
+from jaxport.jaxprs import Array, Aval, TreeDef, aval_of
 from jaxport.jaxprs.rewrite import alone, traced_equation
 
 __all__ = ["RULED", "DerivativeRule", "equation_of", "rule_of"]
@@ -125,7 +126,7 @@ def equation_of(
 
     plain.__name__ = plain.__qualname__ = name
     if primitive == "custom_jvp_call":
-        function: PyTree = jax.custom_jvp(plain)
+        function: Any = jax.custom_jvp(plain)
 
         def jvp(primals: tuple, tangents: tuple) -> tuple[list, list]:
             outputs = jaxprs.jaxpr_as_fun(rule().forward)(*primals, *(tangents[index] for index in differentiable))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Aval, Dim, PyTree, aval_of, dims
+from jaxport.jaxprs import Aval, Dim, aval_of, dims
 from jaxport.jaxprs.dataflow import producers
 from jaxport.jaxprs.rewrite import with_values
 from jaxport.mox.programs.rewriting import TypeRewriting
@@ -72,7 +73,7 @@ class _Specializing(TypeRewriting):
             return aval
         return aval.update(shape=tuple(dims.evaluate(dim, self.sizes) for dim in shape))
 
-    def leaf(self, value: PyTree) -> PyTree:
+    def leaf(self, value: Any) -> Any:
         return dims.evaluate(value, self.sizes) if hasattr(value, "scope") and not dims.is_static(value) else value
 
     def rewritten(self, jaxpr: jaxprs.Jaxpr) -> jaxprs.Jaxpr:

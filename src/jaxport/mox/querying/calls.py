@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import jax
 
@@ -15,7 +15,7 @@ from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.marking.window import current_recorder
 from jaxport.blocks.tracing import Traced, TracedWeight
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Aval, Parameters, PyTree, Var, aval_of
+from jaxport.jaxprs import Array, Aval, Parameters, Var, aval_of
 from jaxport.jaxprs.alike import same_aval
 from jaxport.mox.programs.original import Site
 from jaxport.mox.programs.parameters import is_parameter
@@ -60,7 +60,7 @@ class TracedCall(TracedProgram):
     position: tuple[int, ...] = ()
     _sites: list[tuple[Site | None, Sequence[Array] | None]] = field(default_factory=list, repr=False)
 
-    def replaced(self, traced: Traced, **changes: PyTree) -> Self:
+    def replaced(self, traced: Traced, **changes: object) -> Self:
         """Return the block with another program; called inside a replacement, it no longer runs the original."""
         return super().replaced(traced, _sites=[], **changes)
 
@@ -112,7 +112,7 @@ class TracedCall(TracedProgram):
             weight.path: weight.value for weight in (*self._arguments_held(), *self.weights) if is_parameter(weight)
         }
 
-    def apply(self, params: Mapping[str, Array], /, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    def apply(self, params: Mapping[str, Array], /, *args: object, **kwargs: object) -> Any:
         """See `Mox.apply`; parameters that are arguments of the call are given as these."""
         held = {weight.path: weight.value for weight in self._arguments_held()}
         own = {weight.path for weight in self.weights}
@@ -155,7 +155,7 @@ class TracedCall(TracedProgram):
             index //= length
         return call_of(type(self), self.root, self.node, tuple(position))
 
-    def __call__(self, *args: PyTree, params: Mapping[str, Array] | None = None, **kwargs: PyTree) -> PyTree:
+    def __call__(self, *args: Any, params: Mapping[str, Array] | None = None, **kwargs: Any) -> Any:
         """Return what the block returns for these arrays, in order.
 
         Inside a replacement this runs the original, with the parameters that the program runs with; `params` gives other
@@ -190,7 +190,7 @@ class TracedCall(TracedProgram):
             return None
         return {path: operands[index] for index, path in block.named.items()}
 
-    def _in_place(self, arrays: Sequence[Array], exchanged: Mapping[int, Array]) -> PyTree:
+    def _in_place(self, arrays: Sequence[Array], exchanged: Mapping[int, Array]) -> Any:
         """Return the results of the block inside the replacement of one around it: it stays what and where it is."""
         equation, block = self.node.equation, self.block
         inputs = dict(zip(_argument_order(self.node), arrays, strict=True)) | dict(exchanged)
@@ -304,7 +304,7 @@ def returns_of(node: Node) -> tuple[str, ...]:
     return ("",) if count == 1 else tuple(map(str, range(count)))
 
 
-def nested(paths: Sequence[str], leaves: Sequence[PyTree]) -> PyTree:
+def nested(paths: Sequence[str], leaves: Sequence[object]) -> Any:
     """Return the containers that have the leaves at these paths: tuples if the keys are numbers, else dicts.
 
     What a tuple has between them is None.
@@ -314,7 +314,7 @@ def nested(paths: Sequence[str], leaves: Sequence[PyTree]) -> PyTree:
     """
     if list(paths) == [""]:
         return leaves[0]
-    groups: dict[str, tuple[list[str], list[PyTree]]] = {}
+    groups: dict[str, tuple[list[str], list[Any]]] = {}
     for path, leaf in zip(paths, leaves, strict=True):
         key, _, below = path.partition(".")
         group = groups.setdefault(key, ([], []))
@@ -333,7 +333,7 @@ def nested(paths: Sequence[str], leaves: Sequence[PyTree]) -> PyTree:
 _MOST_GAPS = 100
 
 
-def call_arguments(node: Node, arrays: Sequence[PyTree]) -> tuple[PyTree, ...]:
+def call_arguments(node: Node, arrays: Sequence[object]) -> tuple[Any, ...]:
     """Return the positional arguments of the call, from its arrays."""
     groups = nested(arguments_of(node), arrays) if arrays else ()
     return tuple(groups.values()) if isinstance(groups, dict) else groups
@@ -347,7 +347,7 @@ def _argument_order(node: Node) -> list[int]:
     return jax.tree.leaves(call_arguments(node, list(range(len(arguments_of(node))))))
 
 
-def _returned(node: Node) -> PyTree:
+def _returned(node: Node) -> Any:
     """Return what the call returns, with the number of each array in its place."""
     count = len(returns_of(node))
     return nested(returns_of(node), list(range(count))) if count else ()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
-from jaxport.jaxprs import Array, Atom, PyTree, aval_of
+from jaxport.jaxprs import Array, Atom, aval_of
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, source_of
 from jaxport.jaxprs.dataflow import needed_equations, producers, reached
 from jaxport.jaxprs.rewrite import alone
@@ -109,7 +110,7 @@ class ParameterPlace:
         """Return the value among those of the arrays by path."""
         return held[self.root][self.steps] if self.steps else held[self.root]
 
-    def with_value(self, held: Mapping[str, PyTree], value: Array) -> Array:
+    def with_value(self, held: Mapping[str, Any], value: Array) -> Array:
         """Return the whole array with another value at this place."""
         return held[self.root].at[self.steps].set(value) if self.steps else value
 
@@ -172,7 +173,7 @@ def value_of(mox: TracedProgram, node: Node, atom: Atom, steps: Mapping[Node, in
     if any(equation.effects for equation in equations):
         return None
     inputs = [variable for variable in body.invars if variable in needed]
-    values: list[PyTree] = [_entering(mox, node, body.invars.index(variable), steps) for variable in inputs]
+    values: list[Any] = [_entering(mox, node, body.invars.index(variable), steps) for variable in inputs]
     if any(value is None for value in values):
         return None
     part = body.replace(invars=inputs, eqns=equations, outvars=[atom], debug_info=jaxprs.nameless(body))

@@ -12,9 +12,9 @@ from functools import lru_cache
 
 # The only reader of Python's patterns is private; a test compares the results with those of `re`.
 from re import _constants as codes, _parser as parser  # pyright: ignore[reportAttributeAccessIssue]
+from typing import Any
 
 from jaxport.errors import QueryError
-from jaxport.jaxprs import PyTree
 
 __all__ = ["matches"]
 
@@ -88,7 +88,7 @@ class _Matching:
             starts = self.after(code, argument, starts)
         return starts
 
-    def after(self, code: PyTree, argument: PyTree, starts: frozenset[int]) -> frozenset[int]:
+    def after(self, code: Any, argument: Any, starts: frozenset[int]) -> frozenset[int]:
         """Return the positions at which one item may end."""
         match code:
             case codes.LITERAL | codes.NOT_LITERAL | codes.IN | codes.ANY:
@@ -124,7 +124,7 @@ class _Matching:
             count += 1
         return reached
 
-    def is_one(self, code: PyTree, argument: PyTree, letter: str) -> bool:
+    def is_one(self, code: Any, argument: Any, letter: str) -> bool:
         """Whether a letter is what an item asks for."""
         letters = {letter, letter.lower(), letter.upper()} if self.folded else {letter}
         match code:
@@ -137,7 +137,7 @@ class _Matching:
         negated = argument[0][0] is codes.NEGATE
         return any(_is_in(item, one) for item in argument[negated:] for one in letters) != negated
 
-    def is_at(self, place: PyTree, position: int) -> bool:
+    def is_at(self, place: object, position: int) -> bool:
         text, size = self.text, len(self.text)
         match place:
             case codes.AT_BEGINNING:

@@ -12,10 +12,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxport.errors import QueryError
-from jaxport.jaxprs import PyTree
 from jaxport.mox.programs.tree import SPELLINGS
 from jaxport.mox.querying.regex import matches
 from jaxport.printable import printable
@@ -64,7 +63,7 @@ class Name:
 class Compiled:
     """A query as a function of an element, and the names in it."""
 
-    evaluate: Callable[[_Element], PyTree]
+    evaluate: Callable[[_Element], Any]
     names: tuple[Name, ...]
 
 

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import jax
 from jax import core as jax_core, export as jax_export
@@ -23,7 +24,6 @@ from jaxport.jaxprs import (
     Effect,
     Parameters,
     PythonFunction,
-    PyTree,
     Var,
     aval_of,
     dims,
@@ -120,7 +120,7 @@ class _Reader:
             signature = inspect.Signature([inspect.Parameter(name, kinds[kind]) for name, kind in pairs])
         return kind(traced, str(data["name"]), signature, inputs, texts_of(data["dropped"]), None)
 
-    def static(self, data: JsonValue) -> dict[int, PyTree]:
+    def static(self, data: JsonValue) -> dict[int, Any]:
         """Return the leaves that are no arrays, by position."""
         return {size_of(index): self.value(value) for index, value in map(pair_of, list_of(data))}
 
@@ -263,10 +263,10 @@ class _Reader:
             effects |= _effects_of(primitives()[name], params, operands)
         return jaxprs.new_jaxpr_eqn(operands, outvars, primitives()[name], params, effects, source)
 
-    def params(self, data: Mapping[str, JsonValue]) -> dict[str, PyTree]:
+    def params(self, data: Mapping[str, JsonValue]) -> dict[str, Any]:
         return {key: self.value(value) for key, value in data.items()}
 
-    def mapped(self, data: Mapping[str, JsonValue]) -> dict[str, PyTree]:
+    def mapped(self, data: Mapping[str, JsonValue]) -> dict[str, Any]:
         """Return the parameters of a `shard_map`, whose body is read on its mesh."""
         around = self.params({key: value for key, value in data.items() if key != "jaxpr"})
         body = in_body_of(around, lambda: self.value(data["jaxpr"]))
@@ -303,10 +303,10 @@ class _Reader:
 
     # -- values ----------------------------------------------------------------------------------------------------
 
-    def value(self, data: JsonValue) -> PyTree:
+    def value(self, data: JsonValue) -> Any:
         return decoded(data, self.special)
 
-    def special(self, data: Mapping[str, JsonValue]) -> PyTree:
+    def special(self, data: Mapping[str, JsonValue]) -> Any:
         if len(data) != 1:
             return NotImplemented
         ((key, content),) = data.items()

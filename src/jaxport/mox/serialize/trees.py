@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
+from typing import Any
 
 import jax
 
 from jaxport.errors import ModelError
-from jaxport.jaxprs import PyTree, TreeDef
+from jaxport.jaxprs import TreeDef
 from jaxport.mox.serialize.json_values import JsonValue, list_of, text_of, texts_of
 from jaxport.mox.serialize.values import Unwritable
 
@@ -54,7 +55,7 @@ def tree_from(data: JsonValue) -> TreeDef:
         raise ModelError("the structure of the arguments or results is malformed", why=str(error)) from error
 
 
-def _made(data: JsonValue, depth: int) -> PyTree:
+def _made(data: JsonValue, depth: int) -> Any:
     if depth > _DEEPEST:
         raise ModelError(f"a structure is nested more than {_DEEPEST} deep")
     if data == "*":

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from jax import lax
 from jaxport.blocks.block import FrozenMapping
 from jaxport.blocks.callables.framework import public_name
 from jaxport.errors import ModelError, noted
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.mox.serialize.json_values import JsonValue, list_of, object_of, pair_of, size_of, text_of
 
@@ -154,10 +155,10 @@ def _type_of_keys() -> type:
     return type(jax.random.key(0).dtype)
 
 
-Special = Callable[[PyTree], PyTree]
+Special = Callable[[Any], Any]
 
 
-def encoded(value: PyTree, special: Special) -> JsonValue:
+def encoded(value: Any, special: Special) -> JsonValue:
     """Return a value as plain data; `special` is asked first, and returns NotImplemented for what it does not know.
 
     Raises:
@@ -206,7 +207,7 @@ def encoded(value: PyTree, special: Special) -> JsonValue:
     raise Unwritable(f"a value of type `{public_name(type(value), ())}`")
 
 
-Decode = Callable[[JsonValue], PyTree]
+Decode = Callable[[JsonValue], Any]
 
 
 def _complex(data: JsonValue, again: Decode) -> complex:
@@ -219,16 +220,16 @@ def _enum(data: JsonValue, _: Decode) -> Enum:
     return _ENUMS[text_of(kind)][text_of(name)]
 
 
-def _record(data: JsonValue, again: Decode) -> PyTree:
+def _record(data: JsonValue, again: Decode) -> Any:
     kind, fields = pair_of(data)
     return _records()[text_of(kind)](**{name: again(item) for name, item in object_of(fields).items()})
 
 
-def _items(data: JsonValue, again: Decode) -> dict[PyTree, PyTree]:
+def _items(data: JsonValue, again: Decode) -> dict[Any, Any]:
     return {again(key): again(item) for key, item in map(pair_of, list_of(data))}
 
 
-_DECODERS: dict[str, Callable[[JsonValue, Decode], PyTree]] = {
+_DECODERS: dict[str, Callable[[JsonValue, Decode], Any]] = {
     "$int": lambda data, _: int(text_of(data)),
     "$float": lambda data, _: {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[text_of(data)],
     "$complex": _complex,
@@ -245,7 +246,7 @@ _DECODERS: dict[str, Callable[[JsonValue, Decode], PyTree]] = {
 }
 
 
-def decoded(data: JsonValue, special: Special) -> PyTree:
+def decoded(data: JsonValue, special: Special) -> Any:
     """Return the value of plain data; `special` is asked first for each dict.
 
     Raises:

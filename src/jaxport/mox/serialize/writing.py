@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from jaxport.blocks.block import Block
 from jaxport.blocks.callables.framework import public_name
 from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
-from jaxport.jaxprs import Atom, Aval, PythonFunction, PyTree, Var, aval_of
+from jaxport.jaxprs import Atom, Aval, PythonFunction, Var, aval_of
 from jaxport.jaxprs.meshes import in_body_of, without_explicit_axes, without_meshes
 from jaxport.jaxprs.releases.primitives import implementations
 from jaxport.jaxprs.rewrite import EquationRewriting, traced_equation
@@ -230,7 +231,7 @@ class _Writer:
     def block(self, block: Block) -> dict[str, JsonValue]:
         return {name: encoded(getattr(block, name), self.descriptive) for name in block.__dataclass_fields__}
 
-    def descriptive(self, value: PyTree) -> JsonValue:
+    def descriptive(self, value: object) -> JsonValue:
         """What a block says of itself is for its readers: what has no written form is there by the name of its type."""
         if isinstance(value, tuple | list | Mapping | set | frozenset):
             return NotImplemented  # its items are asked for
@@ -241,14 +242,14 @@ class _Writer:
 
     # -- values ----------------------------------------------------------------------------------------------------
 
-    def value(self, value: PyTree, where: str) -> JsonValue:
+    def value(self, value: object, where: str) -> JsonValue:
         try:
             return encoded(value, self.special)
         except Unwritable as error:
             self.refuse(where, f"has {error}, which could not be read back")
             return None
 
-    def special(self, value: PyTree) -> JsonValue:
+    def special(self, value: Any) -> JsonValue:
         """Values that are written with the help of the program around them."""
         if isinstance(value, jaxprs.ClosedJaxpr):
             return self._with_constants(value) if value.consts else {"$closed": self.body(value.jaxpr)}

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, QueryError, Unsupported
-from jaxport.jaxprs import Array, Atom, JaxprEqn, PyTree
+from jaxport.jaxprs import Array, Atom, JaxprEqn
 from jaxport.jaxprs.taps import tapped as taps_of
 from jaxport.jaxprs.walk import Location
 from jaxport.mox.programs.program import Program
@@ -38,23 +38,23 @@ class Captured(NamedTuple):
       grad: the gradient of the loss with respect to the result; None if it was not requested.
     """
 
-    inputs: PyTree
-    output: PyTree
-    grad: PyTree = None
+    inputs: Any
+    output: Any
+    grad: Any = None
 
 
 def capture(
-    selection: NodeSet[Program, Call], inputs: bool = False, grads: Callable[[PyTree], PyTree] | None = None
-) -> Callable[..., dict[str, PyTree]]:
+    selection: NodeSet[Program, Call], inputs: bool = False, grads: Callable[[Any], Any] | None = None
+) -> Callable[..., dict[str, Any]]:
     """See `Mox.capture`."""
     mox = tapped(selection, inputs or grads is not None)
     if grads is None:
         return lambda *args, **kwargs: mox(*args, **kwargs)[1]
     of_loss = gradients(selection, grads)
 
-    def captured(*args: PyTree, **kwargs: PyTree) -> dict[str, PyTree]:
+    def captured(*args: object, **kwargs: object) -> dict[str, Any]:
         outputs, moved = mox(*args, **kwargs)[1], of_loss(*args, **kwargs)
-        made: OrderedDict[str, PyTree] = OrderedDict()
+        made: OrderedDict[str, Any] = OrderedDict()
         for path, one in outputs.items():
             calls_made = [one] if isinstance(one, Captured) else one
             grouped = tuple(
@@ -67,9 +67,7 @@ def capture(
     return captured
 
 
-def gradients(
-    selection: NodeSet[Program, Call], loss: Callable[[PyTree], PyTree]
-) -> Callable[..., dict[str, list[PyTree]]]:
+def gradients(selection: NodeSet[Program, Call], loss: Callable[[Any], Any]) -> Callable[..., dict[str, list[Any]]]:
     """Return a function of the model's arguments: the derivatives of a loss by the results of the members, by path.
 
     Something that is zero is added to each result, as a parameter: the derivative by it is that by the result.
@@ -90,7 +88,7 @@ def gradients(
         floating = [i for i, aval in enumerate(match.out_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
         zeros = {_name(number, i): jnp.zeros(match.out_avals[i].shape, match.out_avals[i].dtype) for i in floating}
 
-        def moved(original: Original, params: Mapping[str, Array], *args: PyTree) -> PyTree:
+        def moved(original: Original, params: Mapping[str, Array], *args: object) -> Any:
             leaves, tree = jax.tree.flatten(original(*args))
             order = jax.tree.leaves(nested(returns_of(match.node), list(range(len(leaves)))))
             added = [
@@ -104,7 +102,7 @@ def gradients(
     edited = substituted(selection, Factory(make))
     new = edited.params.keys() - mox.params.keys()
 
-    def derivatives(*args: PyTree, **kwargs: PyTree) -> dict[str, list[PyTree]]:
+    def derivatives(*args: Any, **kwargs: Any) -> dict[str, list[Any]]:
         def total(params: Mapping[str, Array]) -> Array:
             result = loss(edited.apply({**edited.params, **params}, *args, **kwargs))
             if jnp.shape(result):
@@ -118,7 +116,7 @@ def gradients(
 
         moved = jax.grad(total)({path: edited.params[path] for path in new})
         by_name = {path.rpartition(".")[2]: value for path, value in moved.items()}
-        made: dict[str, list[PyTree]] = {}
+        made: dict[str, list[Any]] = {}
         for number, node in enumerate(selection.nodes):
             count = len(returns_of(node))
             values = [by_name.get(_name(number, index)) for index in range(count)]
@@ -162,7 +160,7 @@ def tapped(selection: NodeSet[Program, Call], inputs: bool = False) -> Program:
     for tap, value in zip(taps, outvars[len(outvars) - len(taps) :], strict=True):
         values[tap.location].append(value)
     # Leaves are numbered, so that the tree tells their order.
-    groups: OrderedDict[str, list[PyTree]] = OrderedDict()
+    groups: OrderedDict[str, list[Any]] = OrderedDict()
     arrays: list[Atom] = []
     for location, node in nodes.items():
         numbers = []
@@ -190,5 +188,5 @@ def tapped(selection: NodeSet[Program, Call], inputs: bool = False) -> Program:
     )
 
 
-def _path_of(keys: PyTree) -> str:
+def _path_of(keys: Any) -> str:
     return "captured." + jax.tree_util.keystr(keys, simple=True, separator=".")

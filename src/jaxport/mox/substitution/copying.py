@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 
 from jaxport.blocks.callables.naming import leaf_paths
 from jaxport.blocks.callables.places import Types
 from jaxport.frameworks import loaded
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array
 
 __all__ = ["copied", "taken_apart"]
 
+Model = TypeVar("Model")
 
-def taken_apart(model: PyTree) -> tuple[list[str], list[Array], Callable[[list[Array]], PyTree]]:
+
+def taken_apart(model: Model) -> tuple[list[str], list[Array], Callable[[list[Array]], Model]]:
     """Return the paths and the values of the arrays of a model, and what makes a model of other values."""
     types = Types(loaded())
     framework = types.root_framework_of(model)
@@ -25,7 +28,7 @@ def taken_apart(model: PyTree) -> tuple[list[str], list[Array], Callable[[list[A
     return leaf_paths([("", model)], types.is_variable), leaves, lambda new: jax.tree.unflatten(tree, new)
 
 
-def copied(model: PyTree) -> PyTree:
+def copied(model: Model) -> Model:
     """Return a copy of a model."""
     _, values, rebuild = taken_apart(model)
     return rebuild(values)

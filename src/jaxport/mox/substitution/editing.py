@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic
+from typing import Any, Generic
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jaxport.blocks.callables.naming import unused
 from jaxport.blocks.callables.places import joined
 from jaxport.blocks.callables.values import is_tracer
 from jaxport.errors import InvalidArgument, QueryError, Unsupported
-from jaxport.jaxprs import Array, Atom, Aval, Effect, PyTree, aval_of
+from jaxport.jaxprs import Array, Atom, Aval, Effect, aval_of
 from jaxport.jaxprs.alike import same_aval
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
 from jaxport.jaxprs.dataflow import used_variables
@@ -43,7 +43,7 @@ Jaxpr = jaxprs.Jaxpr
 JaxprEqn = jaxprs.JaxprEqn
 
 
-def substituted(selection: NodeSet[Program, Call], replacement: PyTree) -> Program:
+def substituted(selection: NodeSet[Program, Call], replacement: object) -> Program:
     """See `Selection.sub`."""
     mox = selection.mox
     if not selection.nodes:
@@ -70,7 +70,7 @@ class _Leaf:
 
     name: str
     aval: Aval
-    value: PyTree
+    value: Any
     trainable: bool = True
     # The scans whose steps have a slice each, and their lengths, the outermost first.
     scans: tuple[Location, ...] = ()
@@ -142,7 +142,7 @@ class _EditedBody:
 class _Editor(Generic[Program]):
     """One substitution."""
 
-    def __init__(self, mox: Program, matches: Mapping[Location, TracedCall], replacement: PyTree):
+    def __init__(self, mox: Program, matches: Mapping[Location, TracedCall], replacement: object):
         self.mox, self.matches, self.replacement = mox, matches, replacement
         self.templates = Templates()
         self.modules = dict(mox.modules or {})

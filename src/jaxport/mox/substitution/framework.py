@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
 from jaxport.blocks.callables.framework import Framework, Leaf
-from jaxport.jaxprs import Module, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Module, Parameters, PythonFunction
 from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.querying.calls import TracedCall
 
@@ -46,7 +47,7 @@ class Programs(Framework[TracedProgram]):
             for weight in module.weights
         ]
 
-    def config(self, module: TracedProgram) -> dict[str, PyTree]:
+    def config(self, module: TracedProgram) -> dict[str, Any]:
         """Return no fields."""
         del module
         return {}

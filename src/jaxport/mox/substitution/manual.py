@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Array, Atom, Aval, PythonFunction, PyTree
+from jaxport.jaxprs import Array, Atom, Aval, PythonFunction
 from jaxport.mox.programs.tree import Node
 
 __all__ = ["Manual", "manual_around"]
@@ -40,10 +40,10 @@ class Manual:
             specs.append(PartitionSpec(axes) if axes else PartitionSpec())
         return whole, specs
 
-    def mapped(self, run: PythonFunction, in_specs: PyTree, results: Sequence[Aval]) -> PythonFunction:
+    def mapped(self, run: PythonFunction, in_specs: object, results: Sequence[Aval]) -> PythonFunction:
         """Return the function over the whole arrays; `results` are the types of what it returns on each device."""
 
-        def checked(*args: PyTree) -> list[Array]:
+        def checked(*args: object) -> list[Array]:
             made = run(*args)
             return [self._varying(value, aval) for value, aval in zip(made, results, strict=True)]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxport.errors import InvalidArgument, QueryError
-from jaxport.jaxprs import Array, PyTree
+from jaxport.jaxprs import Array
 from jaxport.jaxprs.walk import Location
 from jaxport.mox.programs.program import Program
 from jaxport.mox.querying.calls import Call, TracedCall
@@ -20,9 +21,9 @@ from jaxport.mox.substitution.replacement import Factory, Whole
 __all__ = ["patched"]
 
 
-def patched(mox: Program, changes: Sequence[tuple[NodeSet[Program, Call], PyTree]]) -> Program:
+def patched(mox: Program, changes: Sequence[tuple[NodeSet[Program, Call], Any]]) -> Program:
     """See `Mox.patch`; each change comes with the blocks that it is for."""
-    by_location: dict[Location, PyTree] = {}
+    by_location: dict[Location, Any] = {}
     nodes = []
     for selection, change in changes:
         if not selection.nodes:
@@ -48,13 +49,13 @@ def patched(mox: Program, changes: Sequence[tuple[NodeSet[Program, Call], PyTree
     return substituted(blocks, Factory(lambda match: _patch(match, by_location[match.node.location])))
 
 
-def _patch(match: TracedCall, change: PyTree) -> Whole:
+def _patch(match: TracedCall, change: object) -> Whole:
     """Return the replacement for the results of a call."""
     if callable(change):
         return Whole(lambda *args: change(match(*args)))
     avals = match.out_avals
 
-    def fitting(value: PyTree, index: int) -> Array:
+    def fitting(value: object, index: int) -> Array:
         """Return the array that a number stands for, or of a stack over the steps of a scan that of the step."""
         aval = avals[index]
         value = jnp.asarray(value)

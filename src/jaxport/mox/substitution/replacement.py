@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 from jax.sharding import PartitionSpec
@@ -15,7 +15,7 @@ from jaxport.blocks.callables.framework import public_name
 from jaxport.blocks.callables.values import NamedArrays, collect
 from jaxport.blocks.tracing import Traced
 from jaxport.errors import InvalidArgument, JaxportError
-from jaxport.jaxprs import Array, Aval, Module, Parameters, PythonFunction, PyTree
+from jaxport.jaxprs import Array, Aval, Module, Parameters, PythonFunction
 from jaxport.mox.programs.original import Site
 from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.tree import Node, name_below
@@ -76,7 +76,7 @@ class Whole:
 
     function: PythonFunction
 
-    def __call__(self, *args: PyTree) -> PyTree:
+    def __call__(self, *args: object) -> Any:
         """Return what takes the place of the block's results."""
         return self.function(*args)
 
@@ -107,7 +107,7 @@ class Original:
     def __init__(self, match: TracedCall):
         self._match = match
 
-    def __call__(self, *args: PyTree, params: Mapping[str, Array] | None = None) -> PyTree:
+    def __call__(self, *args: object, params: Mapping[str, Array] | None = None) -> Any:
         """Return what the block returns, with other values for some of its parameters."""
         return self._match(*args, params=params)
 
@@ -123,7 +123,7 @@ class Rewrite:
     rewrite: Callable[[jaxprs.ClosedJaxpr, str], jaxprs.ClosedJaxpr]
 
 
-def concrete(replacement: PyTree, match: TracedCall) -> PyTree:
+def concrete(replacement: object, match: TracedCall) -> Any:
     """Return what replaces a match: a `Replacement`, a `Rewrite` or a callable.
 
     Raises:
@@ -146,7 +146,7 @@ def concrete(replacement: PyTree, match: TracedCall) -> PyTree:
     return made
 
 
-def changes_layers(replacement: PyTree) -> bool:
+def changes_layers(replacement: object) -> bool:
     """Whether a replacement is an edit of this package, which changes a layer inside of what others put around it."""
     made = replacement.make if isinstance(replacement, Factory) else getattr(replacement, "rewrite", None)
     return _is_own(made)
@@ -326,7 +326,7 @@ def _is_call(made: Replacement | PythonFunction, jaxpr: jaxprs.Jaxpr) -> bool:
 _ARRANGING = frozenset({"broadcast_in_dim", "reshape", "squeeze", "transpose"})
 
 
-def _is_module(made: PyTree) -> bool:
+def _is_module(made: object) -> bool:
     from jaxport.frameworks import loaded
 
     return any(framework.is_module(made) for framework in loaded())
@@ -390,7 +390,7 @@ def _call(
     return results
 
 
-def _is_whole(made: PyTree, match: TracedCall) -> bool:
+def _is_whole(made: Any, match: TracedCall) -> bool:
     """Whether a replacement takes the arrays of the whole batch: as a block that is of such a batch itself does."""
     if isinstance(made, Whole):
         return True
@@ -398,14 +398,14 @@ def _is_whole(made: PyTree, match: TracedCall) -> bool:
     return len(shapes) == 2 and shapes[0] == shapes[1]
 
 
-def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[PyTree, ...]:
+def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[Any, ...]:
     if not arrays:
         return ()
     groups = nested(arguments_of(node), arrays)
     return tuple(groups.values()) if isinstance(groups, dict) else tuple(groups)
 
 
-def _checked(result: PyTree, match: TracedCall, site: Site, made: Replacement | PythonFunction) -> list[Array]:
+def _checked(result: object, match: TracedCall, site: Site, made: Replacement | PythonFunction) -> list[Array]:
     """Return the arrays of a result in the order of the original's, of the same shapes and dtypes."""
     nested_arrays = NamedArrays()
     collect(result, "", lambda _: False, nested_arrays)

@@ -8,14 +8,14 @@ that is saved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
 from jaxport.blocks import Block, block_p
-from jaxport.jaxprs import Array, Atom, PyTree
+from jaxport.jaxprs import Array, Atom
 from jaxport.jaxprs.body_inputs import source_of
 from jaxport.jaxprs.dataflow import variables
 from jaxport.jaxprs.taps import Tap
@@ -40,7 +40,7 @@ def block_differences(
     traced = exported.traced
     operands = set(_operands(traced.jaxpr.jaxpr))
 
-    def wanted(equation: jaxprs.JaxprEqn, _: PyTree) -> bool:
+    def wanted(equation: jaxprs.JaxprEqn, _: object) -> bool:
         return equation.primitive is block_p or not operands.isdisjoint(equation.outvars)
 
     values = measured(exported, wanted, leaves, inputs, reduced=True)
@@ -92,7 +92,7 @@ def _operands(jaxpr: jaxprs.Jaxpr) -> Iterator[jaxprs.Var]:
             yield from variables(equation.invars)
 
 
-def _relative(expected: PyTree, actual: PyTree) -> float:
+def _relative(expected: Any, actual: Any) -> float:
     """Return the root mean square of the difference of two arrays, in units of that of the first.
 
     It is infinite if one is infinite or NaN where the other is not; integers and booleans do not count.

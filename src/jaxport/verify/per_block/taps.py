@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxport.export.rules import BLOCK_RULES
 from jaxport.export.signature.ports import is_key
-from jaxport.jaxprs import Array, JaxprEqn, PyTree
+from jaxport.jaxprs import Array, JaxprEqn
 from jaxport.jaxprs.taps import Tap, tapped
 from jaxport.onnx_facts.operation import operation_of
 from jaxport.verify.precision import narrowest
@@ -71,7 +71,7 @@ def measured(
       reduced: whether to export in the model's precision.
     """
 
-    def results(equation: JaxprEqn, around: tuple[JaxprEqn, ...], _: PyTree) -> list:
+    def results(equation: JaxprEqn, around: tuple[JaxprEqn, ...], _: object) -> list:
         return [v for v in equation.outvars if _is_array(v.aval)] if wanted(equation, around) else []
 
     def enters(equation: JaxprEqn) -> bool:
@@ -96,5 +96,5 @@ def run(model: ExportedModel, inputs: Mapping[str, np.ndarray]) -> list[Array]:
     return [port.to_jax(result) for port, result in zip(model.outputs, results, strict=True)]
 
 
-def _is_array(aval: PyTree) -> bool:
+def _is_array(aval: Any) -> bool:
     return hasattr(aval, "dtype") and hasattr(aval, "shape") and not is_key(aval.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jax.core import max_dim, min_dim
@@ -17,8 +18,9 @@ from jaxport.codegen.burn.rules.registry import call
 from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, part_of, stack as stacked
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
 from jaxport.codegen.rust.tree import Array, Literal, Method, RustExpression, method, path_call
-from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, is_dim
 from jaxport.importer.values.recording import Step
+from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.dims import known
 
 
@@ -32,7 +34,7 @@ ACTIVATIONS = {
 """Functions of one array that Burn has, too, with the same values."""
 
 
-def _activation(name: str) -> RuntimeValue:
+def _activation(name: str) -> PythonFunction:
     def rule(body: RustBody, step: Step, x: TypedValue) -> TypedValue | None:
         return _like(x, path_call(f"activation::{name}", x.node)) if x.node is not None and x.kind == "Float" else None
 
@@ -51,7 +53,7 @@ def gelu(body: RustBody, step: Step, x: TypedValue, approximate: bool = True) ->
 
 
 @call("nn.softmax", "nn.log_softmax")
-def softmax(body: RustBody, step: Step, x: TypedValue, axis: RuntimeValue = -1) -> TypedValue | None:
+def softmax(body: RustBody, step: Step, x: TypedValue, axis: object = -1) -> TypedValue | None:
     if not isinstance(axis, int) or x.node is None or not x.shape:
         return None
     name = step.name.removeprefix("nn.")
@@ -85,7 +87,7 @@ def _raised(node: RustExpression, rank: int, wanted: int) -> RustExpression:
 
 
 @call("%", "jnp.mod", "jnp.remainder")
-def remainder(body: RustBody, step: Step, x: TypedValue, divisor: RuntimeValue) -> TypedValue | None:
+def remainder(body: RustBody, step: Step, x: TypedValue, divisor: Any) -> TypedValue | None:
     """Of integers: Burn's remainder has the sign of the divisor, as JAX's."""
     out = step.outputs
     if not isinstance(x, TypedValue) or x.kind != "Int" or x.node is None or x.dtype != out.dtype:
@@ -99,9 +101,7 @@ def remainder(body: RustBody, step: Step, x: TypedValue, divisor: RuntimeValue) 
 
 
 @call("jnp.mean")
-def mean(
-    body: RustBody, step: Step, x: TypedValue, axis: RuntimeValue = None, keepdims: bool = False
-) -> TypedValue | None:
+def mean(body: RustBody, step: Step, x: TypedValue, axis: Any = None, keepdims: bool = False) -> TypedValue | None:
     if x.kind != "Float" or x.node is None or not x.shape:
         return None
     axes = range(len(x.shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
@@ -111,7 +111,7 @@ def mean(
 
 
 @call("lax.top_k")
-def top_k(body: RustBody, step: Step, x: TypedValue, k: RuntimeValue, axis: int = -1) -> list[TypedValue] | None:
+def top_k(body: RustBody, step: Step, x: TypedValue, k: object, axis: int = -1) -> list[TypedValue] | None:
     """Where one expression is wanted, the call of the helper is that of both results."""
     values, indices = step.outputs
     last = len(x.shape) - 1
@@ -129,9 +129,7 @@ def stack(body: RustBody, step: Step, arrays: Sequence[TypedValue], axis: int = 
 
 
 @call("jnp.clip")
-def clip(
-    body: RustBody, step: Step, x: TypedValue, low: RuntimeValue = None, high: RuntimeValue = None
-) -> TypedValue | None:
+def clip(body: RustBody, step: Step, x: TypedValue, low: Any = None, high: Any = None) -> TypedValue | None:
     bounds = [bound.number if isinstance(bound, TypedValue) else bound for bound in (low, high)]
     if (
         any(bound is None or is_dim(bound) or math.isnan(bound) for bound in bounds)
@@ -247,7 +245,7 @@ def gather_nd(body: RustBody, step: Step, x: TypedValue, indices: TypedValue, ba
 
 
 @call("index")
-def index(body: RustBody, step: Step, x: TypedValue, places: RuntimeValue) -> TypedValue | None:
+def index(body: RustBody, step: Step, x: TypedValue, places: object) -> TypedValue | None:
     """`x[i, j]`: arrays for the first axes; and `x[start:end]` from a size on, which JAX gathers."""
     parts = places if isinstance(places, tuple) else (places,)
     turned = _turned(parts)
@@ -273,7 +271,7 @@ def _inside(body: RustBody, places: TypedValue, size: Dim) -> TypedValue:
     return within(body, counted, size, "clip")[0]
 
 
-def _turned(places: Sequence[RuntimeValue]) -> list[int]:
+def _turned(places: Sequence[Any]) -> list[int]:
     """Return the axes of `x[:, ::-1]` that are turned around; none if something else is done to any."""
     if not all(isinstance(one, slice) and one.stop is None for one in places):
         return []
@@ -284,7 +282,7 @@ def _turned(places: Sequence[RuntimeValue]) -> list[int]:
     )
 
 
-def _cuts(x: TypedValue, places: Sequence[RuntimeValue]) -> list[tuple[Dim, Dim, int]] | None:
+def _cuts(x: TypedValue, places: Sequence[Any]) -> list[tuple[Dim, Dim, int]] | None:
     """Return the start, the end and the step along each axis of slices, if one begins at a size with a name or has a step; else None."""
     if x.node is None or not all(isinstance(place, slice) for place in places):
         return None
@@ -345,7 +343,7 @@ def rotary(body: RustBody, step: Step, x: TypedValue, cos: TypedValue, sin: Type
 @call("helper.resized")
 def resized(
     body: RustBody, step: Step, x: TypedValue, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float | None] | None = None, *,
-    mode: str, transform: str = "half_pixel", **others: RuntimeValue,
+    mode: str, transform: str = "half_pixel", **others: object,
 ) -> TypedValue | None:  # fmt: skip
     """Images, by linear interpolation; Burn's scale is the quotient of the sizes."""
     corners = {"half_pixel": False, "pytorch_half_pixel": False, "align_corners": True}.get(transform)

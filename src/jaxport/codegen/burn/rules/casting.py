@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -17,14 +18,15 @@ from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, call, primitive
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, held, is_narrow, kind_of, tensor
 from jaxport.codegen.rust.tree import Borrow, Identifier, Invocation, Literal, RustExpression, method, path_call
-from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.importer.values.host import is_dim
 from jaxport.importer.values.recording import Step
+from jaxport.jaxprs import Shape
 
 _OTHERWISE = "Burn has no such numbers; cast them in the model"
 
 
 @primitive("convert_element_type")
-def convert_element_type(body: RustBody, x: TypedValue, *, outs: Outs, new_dtype: RuntimeValue) -> TypedValue:
+def convert_element_type(body: RustBody, x: TypedValue, *, outs: Outs, new_dtype: DTypeLike) -> TypedValue:
     return converted(body, x, np.dtype(new_dtype))
 
 
@@ -128,7 +130,7 @@ def to_power_of_two(body: RustBody, step: Step, x: TypedValue, saturate: int, ro
 
 
 def in_wider_types(
-    body: RustBody, name: str, values: Sequence[TypedValue], outs: Outs, params: dict[str, RuntimeValue]
+    body: RustBody, name: str, values: Sequence[TypedValue], outs: Outs, params: dict[str, object]
 ) -> list[TypedValue]:
     """Return what a primitive makes of numbers of few bits: what it makes of them in the types that hold them, cast back.
 
@@ -147,7 +149,7 @@ def in_wider_types(
     return [back(value, np.dtype(out.dtype)) for value, out in zip(results, outs, strict=True)]
 
 
-def _outside(dtype: np.dtype, wanted: RuntimeValue) -> RuntimeValue:
+def _outside(dtype: np.dtype, wanted: object) -> Any:
     """Return what stands where indices are outside, as JAX has it for a type of few bits, as a number of the wider one."""
     if wanted is None:
         limits = ml_dtypes.iinfo(dtype) if kind_of(dtype) == "Int" else None
@@ -159,7 +161,7 @@ def _outside(dtype: np.dtype, wanted: RuntimeValue) -> RuntimeValue:
 class _Wide:
     """The type of a result in the wider type."""
 
-    shape: tuple[RuntimeValue, ...]
+    shape: Shape
     dtype: np.dtype
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,13 +13,13 @@ from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, primitive
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_complex, tensor
 from jaxport.codegen.rust.tree import Literal, Vector, method, path_call
-from jaxport.importer.values.host import RuntimeValue, is_dim
+from jaxport.importer.values.host import is_dim
 
-Params = dict[str, RuntimeValue]
+Params = dict[str, Any]
 _OTHERWISE = "Burn has no complex numbers; pass their parts on"
 
 
-def of_pairs(body: RustBody, name: str, values: Sequence[TypedValue], outs: Outs, params: Params) -> RuntimeValue:
+def of_pairs(body: RustBody, name: str, values: Sequence[TypedValue], outs: Outs, params: Params) -> Any:
     """Return what a primitive makes of complex numbers by its rule for real ones, of which the parts are one axis more.
 
     Raises:
@@ -97,16 +98,14 @@ primitive("imag")(_part(1))
 
 
 @primitive("conj")
-def conj(body: RustBody, x: TypedValue, *, outs: Outs, **_: RuntimeValue) -> TypedValue:
+def conj(body: RustBody, x: TypedValue, *, outs: Outs, **_: object) -> TypedValue:
     if not is_complex(x.dtype):
         return complex_(body, x, TypedValue(x.shape, x.dtype, known=x.dtype.type(0)), outs=outs)
     return tensor(body.helper("conjugate", body.tensor(x)), outs[0].shape, np.dtype(outs[0].dtype))
 
 
 @primitive("fft")
-def fft(
-    body: RustBody, x: TypedValue, *, outs: Outs, fft_type: RuntimeValue, fft_lengths: Sequence[RuntimeValue]
-) -> TypedValue:
+def fft(body: RustBody, x: TypedValue, *, outs: Outs, fft_type: object, fft_lengths: Sequence[Any]) -> TypedValue:
     kind, out = jax.lax.FftType(fft_type).name, outs[0]
     if len(fft_lengths) != 1:
         raise NotPrintable("a Fourier transform of several axes", "transform one axis after the other")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -31,7 +32,7 @@ from jaxport.codegen.rust.tree import (
     path_call,
 )
 from jaxport.importer.traced.zero_sizes import may_be_nothing
-from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.releases import definitions
 
 _CALLS = "jit pjit closed_call core_call remat checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2".split()
@@ -40,14 +41,14 @@ OF_PROGRAMS = frozenset((*_CALLS, "cond", "ragged_dot_general", "scan", "while")
 
 
 @primitive(*_CALLS)
-def called(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeValue) -> list[TypedValue]:
+def called(body: RustBody, *values: TypedValue, outs: Outs, **params: Any) -> list[TypedValue]:
     inner = next(params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params)
     closed = inner if hasattr(inner, "consts") else jaxprs.ClosedJaxpr(inner, ())
     return body.program(closed, values)
 
 
 @primitive("ragged_dot_general")
-def by_definition(body: RustBody, *values: TypedValue, outs: Outs, **params: RuntimeValue) -> list[TypedValue]:
+def by_definition(body: RustBody, *values: TypedValue, outs: Outs, **params: object) -> list[TypedValue]:
     """Print a primitive as JAX defines it in terms of others."""
     specs = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
     return body.program(jax.make_jaxpr(partial(definitions.ragged_dot_general_impl, **params))(*specs), values)

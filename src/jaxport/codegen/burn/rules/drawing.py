@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from jaxport.codegen.burn.body import RustBody
 from jaxport.codegen.burn.rules.registry import PRIMITIVES, call
@@ -18,7 +19,7 @@ from jaxport.codegen.burn.values import NotPrintable, TypedValue, rank_of, tenso
 from jaxport.codegen.rust.tree import Binary, RustExpression, Unary, method, path_call
 from jaxport.importer.traced.recorded_program import RecordedProgram
 from jaxport.importer.values.dtypes import canonical
-from jaxport.importer.values.host import Dim, RuntimeValue
+from jaxport.importer.values.host import Dim
 from jaxport.importer.values.recording import Function, Step
 
 __all__ = ["draws", "without_keys"]
@@ -57,14 +58,14 @@ def _drawn(body: RustBody, shape: Sequence[Dim], dtype: np.dtype, distribution: 
 
 
 @call("random.normal")
-def normal(body: RustBody, step: Step, shape: Sequence[Dim], dtype: RuntimeValue = np.float32) -> TypedValue:
+def normal(body: RustBody, step: Step, shape: Sequence[Dim], dtype: DTypeLike = np.float32) -> TypedValue:
     own = canonical(np.dtype(dtype))
     return tensor(_drawn(body, shape, own, "Normal", 0.0, 1.0), shape, own)
 
 
 @call("random.uniform")
 def uniform(
-    body: RustBody, step: Step, shape: Sequence[Dim], dtype: RuntimeValue = np.float32, minval: float = 0.0, maxval: float = 1.0
+    body: RustBody, step: Step, shape: Sequence[Dim], dtype: DTypeLike = np.float32, minval: float = 0.0, maxval: float = 1.0
 ) -> TypedValue:  # fmt: skip
     own = canonical(np.dtype(dtype))
     return tensor(_drawn(body, shape, own, "Uniform", minval, maxval), shape, own)

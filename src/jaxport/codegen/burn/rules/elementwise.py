@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from jaxport.codegen.rust.tree import (
     method,
     path_call,
 )
-from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.dims import known
 
 METHODS = (
@@ -44,12 +45,12 @@ UNARY: dict[str, One] = {
 """What primitives of one operand are, of its value and the expression of its tensor."""
 
 
-def result(node: RustExpression, out: RuntimeValue, sizes: Sequence[Dim]) -> TypedValue:
+def result(node: RustExpression, out: Any, sizes: Sequence[Dim]) -> TypedValue:
     """Return the value of an operator whose operands have these sizes."""
     return TypedValue(tuple(out.shape), np.dtype(out.dtype), node, tuple(sizes))
 
 
-def joined_sizes(out: RuntimeValue, values: Sequence[TypedValue]) -> tuple[Dim, ...]:
+def joined_sizes(out: Any, values: Sequence[TypedValue]) -> tuple[Dim, ...]:
     """Return the sizes that the result of broadcasting tensors has."""
     shape = tuple(out.shape)
     sizes: list[Dim] = []
@@ -82,7 +83,7 @@ def integer_pow(body: RustBody, x: TypedValue, *, outs: Outs, y: int) -> TypedVa
 
 
 @primitive("round")
-def round_(body: RustBody, x: TypedValue, *, outs: Outs, rounding_method: RuntimeValue) -> TypedValue:
+def round_(body: RustBody, x: TypedValue, *, outs: Outs, rounding_method: Any) -> TypedValue:
     if int(rounding_method) == 1:  # to nearest even
         return result(method(body.compact(x), "round"), outs[0], x.sizes)
     return result(body.helper("round_away_from_zero", body.compact(x)), outs[0], x.sizes)
@@ -96,14 +97,14 @@ def negated(mask: RustExpression) -> RustExpression:
 
 
 @primitive("copy", "copy_p", "stop_gradient", "optimization_barrier", "pvary", "sharding_constraint")
-def copy(body: RustBody, *values: TypedValue, outs: Outs, **_: RuntimeValue) -> TypedValue | list[TypedValue]:
+def copy(body: RustBody, *values: TypedValue, outs: Outs, **_: object) -> TypedValue | list[TypedValue]:
     return [*values] if len(values) != 1 else values[0]
 
 
 # Two operands ------------------------------------------------------------------------------------------------------
 
 
-def scalar_of(value: TypedValue) -> RuntimeValue:
+def scalar_of(value: TypedValue) -> Any:
     """Return the number that all elements of a known value are."""
     return value.number if value.known is not None else None
 
@@ -131,7 +132,7 @@ def _sized(value: TypedValue) -> TypedValue:
 
 
 def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: RuntimeValue) -> TypedValue:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: object) -> TypedValue:
         folded = _of_dims(symbol, a, b, outs[0])
         if folded is not None:
             return folded
@@ -151,9 +152,7 @@ def _arithmetic(symbol: str, name: str) -> Callable[..., TypedValue]:
     return rule
 
 
-def _with_number(
-    body: RustBody, node: RustExpression, symbol: str, number: RuntimeValue, dtype: np.dtype
-) -> RustExpression:
+def _with_number(body: RustBody, node: RustExpression, symbol: str, number: Any, dtype: np.dtype) -> RustExpression:
     """Return a tensor and a number, put together: a negative number is subtracted instead of added, and -1 is a sign."""
     if not is_dim(number) and number < 0:
         if symbol == "*" and number == -1:
@@ -164,7 +163,7 @@ def _with_number(
     return Binary(node, symbol, body.literal(number, dtype))
 
 
-def _has_no_effect(symbol: str, number: RuntimeValue, other: TypedValue, is_second: bool) -> bool:
+def _has_no_effect(symbol: str, number: object, other: TypedValue, is_second: bool) -> bool:
     """Whether an operation with a number leaves all values as they are; `x + 0.0` makes 0 of -0."""
     if is_dim(number):
         return False
@@ -173,7 +172,7 @@ def _has_no_effect(symbol: str, number: RuntimeValue, other: TypedValue, is_seco
     return bool(number == 0) and other.kind == "Int" and (symbol == "+" or is_second)
 
 
-def _of_dims(symbol: str, a: TypedValue, b: TypedValue, out: RuntimeValue) -> TypedValue | None:
+def _of_dims(symbol: str, a: TypedValue, b: TypedValue, out: Any) -> TypedValue | None:
     """Return a result of sizes, as a size."""
     x, y = scalar_of(a), scalar_of(b)
     if x is None or y is None or not (is_dim(x) or is_dim(y)):
@@ -208,7 +207,7 @@ def div(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedVal
 
 
 def _helper_of_two(name: str) -> Callable[..., TypedValue]:
-    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: RuntimeValue) -> TypedValue:
+    def rule(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs, **_: object) -> TypedValue:
         return joined(body, outs, lambda left, right: body.helper(name, left, right), a, b)
 
     return rule
@@ -243,7 +242,7 @@ def pow_(body: RustBody, a: TypedValue, b: TypedValue, *, outs: Outs) -> TypedVa
     return joined(body, outs, lambda left, right: method(left, "powf", right), a, b)
 
 
-def _is_neutral(name: str, number: RuntimeValue, other: TypedValue) -> bool:
+def _is_neutral(name: str, number: Any, other: TypedValue) -> bool:
     return not is_dim(number) and other.kind == "Float" and float(number) == (-np.inf if name == "maximum" else np.inf)
 
 
@@ -264,7 +263,7 @@ def _extreme(name: str, clamp: str, logic: str) -> Callable[..., TypedValue]:
     return rule
 
 
-def _clamped(body: RustBody, x: TypedValue, name: str, number: RuntimeValue) -> RustExpression:
+def _clamped(body: RustBody, x: TypedValue, name: str, number: Any) -> RustExpression:
     """Return a tensor with a bound; two bounds, the upper one last, are one call."""
     node = x.node
     assert node is not None
@@ -295,7 +294,7 @@ def _is_one_name(a: TypedValue, b: TypedValue) -> bool:
     return isinstance(a.node, Identifier) and isinstance(b.node, Identifier) and a.node.id == b.node.id
 
 
-def _of_order(name: str, a: RuntimeValue, b: RuntimeValue) -> bool | None:
+def _of_order(name: str, a: Any, b: Any) -> bool | None:
     """Return how two numbers compare of which one is a size at least; None if that depends on the sizes."""
     if any(number is None or not (is_dim(number) or isinstance(number, int | np.integer)) for number in (a, b)):
         return None

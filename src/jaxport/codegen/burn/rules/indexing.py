@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from jaxport.codegen.burn.rules.registry import PRIMITIVES, Outs, ResultType, pr
 from jaxport.codegen.burn.rules.shapes import added_axes, counted, padded, part_of, permuted
 from jaxport.codegen.burn.values import TypedValue, same, tensor
 from jaxport.codegen.rust.tree import Array, Binary, Literal, RustExpression, RustRange, Slices, method
-from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.aliases import Shape
 from jaxport.jaxprs.dims import static
 
@@ -34,7 +35,7 @@ def _mode(mode: Mode) -> str:
 @primitive("gather")
 def gather(
     body: RustBody, x: TypedValue, indices: TypedValue, *dims: TypedValue, outs: Outs, dimension_numbers: jax.lax.GatherDimensionNumbers, slice_sizes: Sequence[Dim], mode: Mode,
-    fill_value: RuntimeValue = None,
+    fill_value: object = None,
 ) -> TypedValue:  # fmt: skip
     numbers, out, kind = dimension_numbers, outs[0], _mode(mode)
     start_map, collapsed = tuple(numbers.start_index_map), (*numbers.collapsed_slice_dims,)
@@ -73,7 +74,7 @@ def gather(
     return _by_positions(body, x, indices, numbers, slice_sizes, out, kind, fill)
 
 
-def fill_of(x: TypedValue, fill_value: RuntimeValue = None) -> RuntimeValue:
+def fill_of(x: TypedValue, fill_value: object = None) -> Any:
     """Return what stands where indices are outside: what a call asks for, or else what JAX has for the type."""
     if fill_value is not None:
         return fill_value
@@ -141,7 +142,7 @@ def within(
     return TypedValue(positions.shape, INDEX, node, sizes), valid
 
 
-def _filled(body: RustBody, value: TypedValue, valid: TypedValue | None, fill: RuntimeValue) -> TypedValue:
+def _filled(body: RustBody, value: TypedValue, valid: TypedValue | None, fill: object) -> TypedValue:
     """Return a value with a number where the positions were outside."""
     if valid is None:
         return value
@@ -158,7 +159,7 @@ def _selected(
     numbers: jax.lax.GatherDimensionNumbers,
     out: ResultType,
     kind: str,
-    fill: RuntimeValue,
+    fill: object,
 ) -> TypedValue:
     """Rows along one axis: `select`."""
     rank, count = len(x.shape), len(index_shape)
@@ -286,7 +287,7 @@ def _by_positions(
     slice_sizes: Sequence[Dim],
     out: ResultType,
     kind: str,
-    fill: RuntimeValue,
+    fill: object,
 ) -> TypedValue:
     left_out = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     offsets = iter(numbers.offset_dims)
@@ -411,7 +412,7 @@ def dynamic_slice(body: RustBody, x: TypedValue, *starts: TypedValue, outs: Outs
     return tensor(_dynamic(body, "dynamic_slice", x, starts, sizes), sizes, x.dtype)
 
 
-def _clamped(start: RuntimeValue, size: Dim, own: Dim) -> Dim:
+def _clamped(start: Any, size: Dim, own: Dim) -> Dim:
     if is_dim(start) or is_dim(size) or is_dim(own):
         return start if is_dim(start) else int(start)
     return min(max(int(start), 0), own - size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from jax.typing import DTypeLike
@@ -14,7 +15,7 @@ from jaxport.codegen.burn.rules.registry import Outs, primitive
 from jaxport.codegen.burn.rules.shapes import added_axes, axes_node, permuted, without_axes
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, dtype_name, same, tensor
 from jaxport.codegen.rust.tree import Borrow, Identifier, Let, Literal, RustExpression, Tuple, method
-from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, is_dim
 
 Axes = Sequence[int]
 DotDimensions = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
@@ -41,12 +42,12 @@ def reduced(
     return tensor(node, shape, x.dtype)
 
 
-def lowest(dtype: np.dtype) -> RuntimeValue:
+def lowest(dtype: np.dtype) -> Any:
     """Return the number that no other of a dtype is below."""
     return dtype.type(False if dtype == np.bool_ else np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf)
 
 
-def highest(dtype: np.dtype) -> RuntimeValue:
+def highest(dtype: np.dtype) -> Any:
     """Return the number that no other of a dtype is above."""
     return dtype.type(True if dtype == np.bool_ else np.iinfo(dtype).max if dtype.kind in "iu" else np.inf)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from jaxport.importer.values.host import RuntimeValue
+from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.aliases import Shape
 
 __all__ = ["CALLS", "PRIMITIVES", "WITHOUT_EFFECT", "Outs", "ResultType", "call", "primitive"]
@@ -35,27 +35,27 @@ WITHOUT_EFFECT = frozenset(
 )
 """Parameters of primitives that say nothing about their values; rules do not see them."""
 
-PRIMITIVES: dict[str, Callable[..., RuntimeValue]] = {}
+PRIMITIVES: dict[str, PythonFunction] = {}
 """The rules of primitives by name: `rule(body, *values, outs, **params)`."""
 
-CALLS: dict[str, Callable[..., RuntimeValue]] = {}
+CALLS: dict[str, PythonFunction] = {}
 """The rules of recorded calls by name: `rule(body, step, *args, **kwargs)`."""
 
 
-def primitive(*names: str) -> Callable[[Callable[..., RuntimeValue]], Callable[..., RuntimeValue]]:
+def primitive(*names: str) -> Callable[[PythonFunction], PythonFunction]:
     """Register the rule of primitives."""
 
-    def register(rule: Callable[..., RuntimeValue]) -> Callable[..., RuntimeValue]:
+    def register(rule: PythonFunction) -> PythonFunction:
         PRIMITIVES.update(dict.fromkeys(names, rule))
         return rule
 
     return register
 
 
-def call(*names: str) -> Callable[[Callable[..., RuntimeValue]], Callable[..., RuntimeValue]]:
+def call(*names: str) -> Callable[[PythonFunction], PythonFunction]:
     """Register the rule of recorded calls."""
 
-    def register(rule: Callable[..., RuntimeValue]) -> Callable[..., RuntimeValue]:
+    def register(rule: PythonFunction) -> PythonFunction:
         CALLS.update(dict.fromkeys(names, rule))
         return rule
 

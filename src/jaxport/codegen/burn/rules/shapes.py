@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jax.typing import DTypeLike
@@ -26,7 +27,7 @@ from jaxport.codegen.rust.tree import (
     method,
     path_call,
 )
-from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.aliases import Shape
 from jaxport.jaxprs.dims import static
 
@@ -344,7 +345,7 @@ def _padded_by_computed(
     return PRIMITIVES["select_n"](body, mask, spread(value, shape), apart, outs=outs)
 
 
-def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], number: RuntimeValue) -> RustExpression:
+def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], number: Any) -> RustExpression:
     """Return a tensor with a number around it."""
     pairs = Array([Tuple([body.size(low), body.size(high)]) for low, high in pads])
     node = body.tensor(x)
@@ -362,7 +363,7 @@ def padded(body: RustBody, x: TypedValue, pads: Sequence[tuple[Dim, Dim]], numbe
     return method(node, "pad", pairs, mode)
 
 
-def _is_single(number: RuntimeValue, dtype: np.dtype) -> bool:
+def _is_single(number: object, dtype: np.dtype) -> bool:
     """Whether a number of a type is one of float32."""
     value = np.asarray(number).astype(dtype)
     with np.errstate(over="ignore"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,7 +28,7 @@ from jaxport.codegen.rust.tree import (
     method,
     path_call,
 )
-from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, is_dim
 from jaxport.jaxprs.dims import known
 from jaxport.jaxprs.walk import equations_run
 
@@ -92,7 +93,7 @@ def conv_general_dilated(
     return PRIMITIVES["convert_element_type"](body, made, outs=[], new_dtype=wanted) if made.dtype != wanted else made
 
 
-def _window(name: str, identity: Callable[[np.dtype], RuntimeValue]) -> Callable[..., TypedValue]:
+def _window(name: str, identity: Callable[[np.dtype], object]) -> Callable[..., TypedValue]:
     def rule(
         body: RustBody, x: TypedValue, *_: TypedValue, outs: Outs, window_dimensions: Sequence[int], window_strides: Sequence[int],
         padding: Sequence[tuple[Dim, Dim]], base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None, **__: object,
@@ -105,7 +106,7 @@ def _window(name: str, identity: Callable[[np.dtype], RuntimeValue]) -> Callable
 
 
 def _pool(
-    x: TypedValue, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
+    x: TypedValue, name: str, identity: Any, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
     base_dilation: Sequence[int] | None, window_dilation: Sequence[int] | None,
 ) -> Callable[[RustExpression], RustExpression] | None:  # fmt: skip
     """Return what makes the maximum, or the sum, of windows over two axes of images, in whatever order these are.
@@ -147,7 +148,7 @@ def _pool(
 
 
 def sliding(
-    body: RustBody, x: TypedValue, out: ResultType, name: str, identity: RuntimeValue, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
+    body: RustBody, x: TypedValue, out: ResultType, name: str, identity: object, window: Sequence[int], strides: Sequence[int], padding: Sequence[tuple[Dim, Dim]],
     base_dilation: Sequence[int] | None = None, window_dilation: Sequence[int] | None = None,
 ) -> TypedValue:  # fmt: skip
     """Return the reduction of each window that slides over an array: as Burn's pool, or axis by axis."""
@@ -203,9 +204,7 @@ primitive("reduce_window_min")(_window("min", highest))
 
 
 @primitive("reduce_window")
-def reduce_window(
-    body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: jaxprs.Jaxpr, **params: RuntimeValue
-) -> TypedValue:
+def reduce_window(body: RustBody, *operands: TypedValue, outs: Outs, jaxpr: jaxprs.Jaxpr, **params: Any) -> TypedValue:
     equations = [*equations_run(jaxpr)]
     equation = equations[0] if len(equations) == 1 else None
     names = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}

@@ -24,7 +24,6 @@ from jaxport.importer.calls import (
     separated as separated_calls,
     unnumbered_paths,
 )
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["ModuleMatch", "further_calls", "numbers_of_calls", "separated", "united"]
@@ -162,12 +161,12 @@ class ModuleMatch:
         pairs = [*zip(first.inputs, second.inputs, strict=True), *zip(first.outputs, second.outputs, strict=True)]
         return _are_one(first, second) and self.trees(*states) and all(self.variables(*pair) for pair in pairs)
 
-    def trees(self, first: RuntimeValue, second: RuntimeValue) -> bool:
+    def trees(self, first: object, second: object) -> bool:
         leaves, structure = jax.tree.flatten(first)
         others, other_structure = jax.tree.flatten(second)
         return str(structure) == str(other_structure) and all(map(self.leaves, leaves, others))
 
-    def leaves(self, first: RuntimeValue, second: RuntimeValue) -> bool:
+    def leaves(self, first: object, second: object) -> bool:
         if isinstance(first, Variable) and isinstance(second, Variable):
             return self.variables(first, second)
         key = leaf_key(first)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from jax import lax
 
@@ -17,7 +18,6 @@ from jaxport.codegen.structure.recognition.quantization import stored_kernel
 from jaxport.codegen.structure.recognition.stored import dequantized
 from jaxport.codegen.structure.spelling.channels import LAYOUTS
 from jaxport.codegen.tree import Layer, Op, Option, Weight, present
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.jaxprs import Dim, Parameters
 from jaxport.jaxprs.dims import static
@@ -113,7 +113,7 @@ def _layer(
     return Layer("Conv", config, present(kernel=weight, bias=bias), (x,), op.outputs, "conv")
 
 
-def _padding(pads: RuntimeValue, sizes: Sequence[Dim], config: Parameters) -> dict[str, Option]:
+def _padding(pads: Any, sizes: Sequence[Dim], config: Parameters) -> dict[str, Option]:
     """Return the padding at both ends of each axis, if it is known, and its name if it has one: "SAME" or "SAME_LOWER".
 
     That of steps depends on the sizes of the image.
@@ -166,9 +166,9 @@ def _transposed(op: Op, product: Op, bias: Weight | None, matcher: Matcher) -> L
     return Layer("ConvTranspose", config, present(kernel=weight, bias=bias), (x,), op.outputs, "conv")
 
 
-def _sizes(sizes: RuntimeValue, rank: int) -> tuple[int, ...]:
+def _sizes(sizes: Any, rank: int) -> tuple[int, ...]:
     return (1,) * rank if sizes is None else tuple(int(size) for size in sizes)
 
 
-def _are_known(pads: RuntimeValue) -> bool:
+def _are_known(pads: Any) -> bool:
     return isinstance(pads, str) or all(isinstance(n, int) for pair in pads for n in pair)

@@ -14,7 +14,6 @@ from jaxport.codegen.rewriting.producers import axes_of
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.names import given_name
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["grouped_linear"]
@@ -48,7 +47,7 @@ def _product(op: Op, matcher: Matcher) -> tuple[Weight, tuple[Variable, ...]] | 
     return match
 
 
-def _bias(value: RuntimeValue, kernel: Weight, inputs: Sequence[Variable], matcher: Matcher) -> Weight | None:
+def _bias(value: object, kernel: Weight, inputs: Sequence[Variable], matcher: Matcher) -> Weight | None:
     """Return the vectors of all groups that a term has, each where its group is."""
     if not isinstance(value, Variable):
         return None

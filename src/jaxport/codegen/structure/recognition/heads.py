@@ -17,8 +17,9 @@ import numpy as np
 from jaxport.codegen.rewriting.producers import Producers
 from jaxport.codegen.rewriting.steps import reads
 from jaxport.codegen.tree import Call, Item, Layer, Module, Op, Weight
-from jaxport.importer.values.host import Dim, RuntimeValue, Shape
+from jaxport.importer.values.host import Dim, Shape
 from jaxport.importer.values.recording import Step, Variable
+from jaxport.jaxprs import Parameters
 
 __all__ = ["with_attention_layers"]
 
@@ -104,7 +105,7 @@ class _Heads:
         }
 
     @property
-    def config(self) -> Mapping[str, RuntimeValue]:
+    def config(self) -> Parameters:
         sizes = {label: self.projections[label].config for label in PROJECTIONS}
         return {
             "num_heads": self.heads,

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from jaxport.codegen.tree import Layer, Leaf, Op, Option, Weight, makers_of, pre
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.resolving.graph import BoundNode
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs.dims import static
@@ -78,7 +77,7 @@ class MatrixProduct(NamedTuple):
 
     op: Op
     x: Variable
-    kernel: RuntimeValue
+    kernel: Any
     bias: Weight | None
     out: Variable
 
@@ -107,12 +106,12 @@ class Matcher:
         self.last = {op.step.node: op for op in ops}
         self.readers = readers_of(ops)
 
-    def step(self, value: RuntimeValue, *names: str) -> Op | None:
+    def step(self, value: object, *names: str) -> Op | None:
         """Return the operator that makes a value, if it is one of these."""
         op = self.made.get(value) if isinstance(value, Variable) else None  # perhaps one of several results
         return op if op is not None and op.step.name in names and op.step.form != "vmap" else None
 
-    def bound(self, text: str, value: RuntimeValue) -> Bindings | None:
+    def bound(self, text: str, value: object) -> Bindings | None:
         """Return what the names of a pattern stand for in a value or a step; None if it does not match."""
         return next(bindings(pattern(text), value, self.producers), None)
 
@@ -132,7 +131,7 @@ class Matcher:
             for reader in self.readers.get(parameter, [])
         )
 
-    def parameter(self, value: RuntimeValue, turned: bool = True) -> Weight | None:
+    def parameter(self, value: object, turned: bool = True) -> Weight | None:
         """Return the weight that a value is: a parameter, or one with its axes in another order."""
         if not isinstance(value, Variable):
             return None
@@ -152,14 +151,14 @@ class Matcher:
             return self.weights.weight(stored).reshaped(static(turned_from.shape)).transposed(axes)
         return self.weights.weight(turned_from, axes)
 
-    def vector(self, value: RuntimeValue, size: int) -> Weight | None:
+    def vector(self, value: Any, size: int) -> Weight | None:
         """Return the parameter of one axis of this size, the last one, that a value is."""
         found = self._of_one_axis(value, size)
         if found is None:
             return self._part(value) if isinstance(value, Variable) and value not in self.weights.names else None
         return found if value.shape == (*[1] * (len(value.shape) - 1), size) else None
 
-    def _of_one_axis(self, value: RuntimeValue, size: int) -> Weight | None:
+    def _of_one_axis(self, value: Any, size: int) -> Weight | None:
         """Return the parameter that a value is, wherever its only axis that is not of one element was moved."""
         while (moved := self.step(value, *REARRANGING)) is not None and self.uses[value] == 1:
             value = moved.step.args[0]
@@ -168,7 +167,7 @@ class Matcher:
             return None
         return weight if weight.shape == (size,) else weight.reshaped((size,))
 
-    def _part(self, value: RuntimeValue) -> Weight | None:
+    def _part(self, value: object) -> Weight | None:
         """Return the bias that a value is, if a parameter is split into nothing but biases of linear layers."""
         split = self.step(value, "jnp.split")
         whole = self.parameter(split.step.args[0], turned=False) if split is not None else None
@@ -187,7 +186,7 @@ class Matcher:
         (product,) = (self.step(term, *PRODUCTS) for term in readers[0].step.args if term is not value)
         return product is not None and self.parameter(product.step.args[1]) is not None
 
-    def per_channel(self, value: RuntimeValue, size: int, rank: int) -> Weight | None:
+    def per_channel(self, value: object, size: int, rank: int) -> Weight | None:
         """Return a parameter of one element per channel that a value spreads over channels first."""
         spread = (size, *[1] * (rank - 2))
         is_spread = isinstance(value, Variable) and value.shape in (spread, (1, *spread))

@@ -13,7 +13,6 @@ import numpy as np
 
 from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op, Weight, present
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = [
@@ -65,7 +64,7 @@ def rounded_normalization(op: Op, inside: Layer | None, matcher: Matcher) -> Lay
     return Layer(inside.kind, {**inside.config, "in_single": True}, known, (x,), (out,), "norm")
 
 
-def rounded(value: RuntimeValue, matcher: Matcher) -> Op | None:
+def rounded(value: object, matcher: Matcher) -> Op | None:
     """Return the operator whose result in float32 a value is, rounded to half precision, if nothing else reads it."""
     if not isinstance(value, Variable) or value.dtype not in NARROW:
         return None
@@ -76,7 +75,7 @@ def rounded(value: RuntimeValue, matcher: Matcher) -> Op | None:
     return matcher.made.get(inside)
 
 
-def narrow_operand(value: RuntimeValue, like: Variable, matcher: Matcher) -> Variable | None:
+def narrow_operand(value: object, like: Variable, matcher: Matcher) -> Variable | None:
     """Return the value in the half precision of another one that a value in float32 is, if it is one that was cast."""
     widening = matcher.step(value, "astype")
     x = None if widening is None else widening.step.args[0]
@@ -97,14 +96,14 @@ def with_narrow_bias(op: Op, like: Variable, matcher: Matcher) -> tuple[Op | Non
     return None, None
 
 
-def narrow_weight(value: RuntimeValue, like: Variable, matcher: Matcher) -> Weight | None:
+def narrow_weight(value: object, like: Variable, matcher: Matcher) -> Weight | None:
     """Return the parameter that a value in float32 is, in the half precision of another value, which can represent it."""
     widening = matcher.step(value, "astype")
     weight = matcher.parameter(value if widening is None else widening.step.args[0])
     return None if weight is None else _stored_as(weight, like.dtype)
 
 
-def _bias(value: RuntimeValue, like: Variable, matcher: Matcher) -> Weight | None:
+def _bias(value: object, like: Variable, matcher: Matcher) -> Weight | None:
     """Return the parameter along the last axis that a value in float32 is, in the half precision of another value."""
     widening, size = matcher.step(value, "astype"), like.shape[-1]
     if not isinstance(size, int):

@@ -21,7 +21,7 @@ from jaxport.codegen.rewriting.steps import REARRANGING, in_place, reads, rename
 from jaxport.codegen.structure.recognition.matching import Matcher, are_of_type
 from jaxport.codegen.structure.recognition.stored import StoredOperand, stored_operands
 from jaxport.codegen.tree import Layer, Op, Weight, present
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = [
@@ -109,7 +109,7 @@ def _is_read_once(step: Step, x: Variable, producers: Producers, uses: Mapping[V
     return all(uses[each] == 1 and _is_read_once(producers.made[each], x, producers, uses) for each in inner)
 
 
-def _is_scalar(value: RuntimeValue) -> bool:
+def _is_scalar(value: object) -> bool:
     return isinstance(value, HostValue) and not value.ndim and not value.symbolic
 
 
@@ -167,7 +167,7 @@ def stored_linear(op: Op, matcher: Matcher) -> Layer | None:
     return product.layer("QuantizedLinear", config, packed=packed, scales=scales, zero_points=zero_points)
 
 
-def stored_kernel(kernel: RuntimeValue, node: object, made: Mapping[Variable, Op]) -> dict[str, Weight] | None:
+def stored_kernel(kernel: object, node: object, made: Mapping[Variable, Op]) -> dict[str, Weight] | None:
     """Return the kernel of a convolution, outputs first, if the file has it as 8-bit integers with one scale or one for each output.
 
     Its integers are (*sizes, in, out).

@@ -27,7 +27,7 @@ from jaxport.codegen.structure.recognition.stored import dequantized
 from jaxport.codegen.structure.recognition.training import dropout, is_of_batch
 from jaxport.codegen.structure.spelling.group_norm_rules import CENTERED, FIRST
 from jaxport.codegen.tree import Layer, Leaf, Op, Weight, present
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["LayerWeights", "recognised"]
@@ -131,7 +131,7 @@ def _of_groups(
     return Layer("GroupNorm", config, present(scale=scale, bias=bias), (x,), (out,), "norm")
 
 
-def _standardized(value: RuntimeValue, matcher: Matcher) -> Standardized | None:
+def _standardized(value: object, matcher: Matcher) -> Standardized | None:
     """Return the division by the root mean square over the last axis that a value is, as operators define it."""
     for text in (CENTERED, ROOT_MEAN_SQUARE):
         bound = matcher.bound(text, value)

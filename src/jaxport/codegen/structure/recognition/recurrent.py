@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from jaxport.codegen.rewriting.producers import as_tuple, number
 from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op, Weight
 from jaxport.importer.resolving.graph import Attribute
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Function, Variable
 from jaxport.jaxprs.dims import static
 
@@ -56,7 +56,7 @@ def recurrent(op: Op, matcher: Matcher) -> Layer | None:
     if weights is None:
         return None
     kind = op.operator if "kernel" in weights else f"Gatewise{op.operator}"
-    outputs: RuntimeValue = step.outputs
+    outputs: Any = step.outputs
     if op.operator == "LSTM":
         (h, c), ys = outputs
         states, outputs = (carry[1], carry[0]), ((c, h), ys)
@@ -89,10 +89,10 @@ class OfDirection(NamedTuple):
     """The part of a tensor of all directions that is for one of them; `index` says which elements of it."""
 
     whole: Variable
-    index: RuntimeValue
+    index: Any
 
     @property
-    def direction(self) -> RuntimeValue:
+    def direction(self) -> Any:
         """The number of the direction."""
         return self.index[0] if isinstance(self.index, tuple) else self.index
 
@@ -118,7 +118,7 @@ def _input_product(rows: Variable, packed: Packed) -> tuple[Variable, OfDirectio
     return x, part, first.whole
 
 
-def _recurrence(value: Variable, direction: RuntimeValue, packed: Packed) -> Variable | None:
+def _recurrence(value: Variable, direction: object, packed: Packed) -> Variable | None:
     """Return the tensor whose part for a direction, turned, a step multiplies the state with."""
     kept = packed.matcher.step(value, "lax.optimization_barrier")
     part = packed.part(kept.step.args[0], turned=True) if kept is not None else None
@@ -138,7 +138,7 @@ class Packed:
         self._turned: set[Variable] = set()
         self._count = 0
 
-    def part(self, value: RuntimeValue, turned: bool) -> OfDirection | None:
+    def part(self, value: object, turned: bool) -> OfDirection | None:
         """Return the part of a packed tensor that a value is."""
         if turned:
             transposed = self.matcher.step(value, "T")
@@ -149,7 +149,7 @@ class Packed:
         whole, index = indexed.step.args
         return OfDirection(whole, index) if self.rows(whole, is_matrix=turned) is not None else None
 
-    def rows(self, value: RuntimeValue, is_matrix: bool) -> np.ndarray | None:
+    def rows(self, value: object, is_matrix: bool) -> np.ndarray | None:
         """Return the numbers of the rows of a value, by all of its axes but that along a row."""
         if isinstance(value, HostValue):
             is_zero = not value.symbolic and not value.data.any()
@@ -187,7 +187,7 @@ class Packed:
             )
         return rows.reshape(sizes)
 
-    def _columns(self, value: RuntimeValue) -> np.ndarray | None:
+    def _columns(self, value: object) -> np.ndarray | None:
         """Return the numbers of the columns of a matrix: of a parameter, or of several side by side."""
         if isinstance(value, Variable) and self.matcher.is_parameter(value):
             if value in self._first and value not in self._turned:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from jaxport.codegen.tree import Op, Weight
 from jaxport.importer.ops.quantization import dequantize
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable
 from jaxport.importer.values.stored import tensor_value
 from jaxport.jaxprs.dims import static
@@ -84,7 +84,7 @@ def stored_operands(node: object) -> Iterator[StoredOperand]:
             yield StoredOperand(tensor, source)
 
 
-def dequantized(value: RuntimeValue, node: object, made: Mapping[Variable, Op]) -> Weight | None:
+def dequantized(value: object, node: object, made: Mapping[Variable, Op]) -> Weight | None:
     """Return the weight that an operand of a node is, if the file has it quantized, and nothing else reads that.
 
     `made` has the operators that make values.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from jaxport.codegen.rewriting.producers import number
 from jaxport.codegen.structure.recognition.matching import Matcher
 from jaxport.codegen.tree import Layer, Op
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Variable
 
 __all__ = ["dropout", "is_of_batch"]
@@ -30,14 +29,14 @@ def dropout(op: Op, matcher: Matcher) -> Layer | None:
     return Layer("Dropout", {"rate": rate, "seed": int(seed)}, {}, (x,), op.outputs, "dropout")
 
 
-def _rate(share: RuntimeValue, matcher: Matcher) -> float | None:
+def _rate(share: object, matcher: Matcher) -> float | None:
     """Return the share of dropped elements, of `1 - rate`."""
     found = [bound for text in SHARES if (bound := matcher.bound(text, share)) is not None]
     kept = number(share)
     return number(found[0]["rate"]) if found else None if kept is None else 1 - kept
 
 
-def is_of_batch(statistic: RuntimeValue, name: str, x: Variable, axis: int, matcher: Matcher) -> bool:
+def is_of_batch(statistic: object, name: str, x: Variable, axis: int, matcher: Matcher) -> bool:
     """Whether a statistic, `jnp.mean` or `jnp.var`, is that of a batch: over all axes but that of the channels."""
     shaped = matcher.step(statistic, "jnp.reshape")
     made = matcher.step(shaped.step.args[0] if shaped is not None else statistic, name)

@@ -12,7 +12,6 @@ from jaxport.codegen.rewriting.producers import Producers, added_axes
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import ROTATIONS, in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
 HEADS_BEHIND = (0, 2, 1, 3)
@@ -134,7 +133,7 @@ def mask(step: Step) -> None:
             value.hint = role
 
 
-def _is_product(value: RuntimeValue, producers: Producers) -> bool:
+def _is_product(value: object, producers: Producers) -> bool:
     """Whether a value is a product of two activations, perhaps scaled."""
     product = producers.step(producers.scaled(value)[0], "@")
     return product is not None and all(isinstance(operand, Variable) for operand in product.args)

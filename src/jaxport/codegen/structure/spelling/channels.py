@@ -10,12 +10,12 @@ So transposes move down through what computes elementwise, until two of them mee
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from jaxport.codegen.rewriting.producers import Producers, as_tuple, index_of
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import sizes_as_written
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["CHANNELS_LAST", "LAYOUTS", "transposed"]
@@ -80,9 +80,9 @@ def transposed(value: Variable, order: Sequence[int], like: Step, rewriting: Ste
 def _transposed_after(
     step: Step,
     order: tuple[int, ...],
-    args: tuple[RuntimeValue, ...],
+    args: tuple[object, ...],
     rewriting: StepRewriting,
-    **options: RuntimeValue,
+    **options: object,
 ) -> Step:
     """Return the transpose of what a step computes of values that are not transposed."""
     shape = [step.outputs.shape[order.index(axis)] for axis in range(len(order))]
@@ -164,7 +164,7 @@ def pool(step: Step, rewriting: StepRewriting) -> Step | None:
         return None
     x, order = moved.args
 
-    def by_axis(values: RuntimeValue) -> RuntimeValue:
+    def by_axis(values: Any) -> Any:
         return values if isinstance(values, str) else tuple(values[order.index(axis)] for axis in range(len(order)))
 
     *others, window, strides, pads = step.args[1:]
@@ -187,7 +187,7 @@ def concatenation(step: Step, rewriting: StepRewriting) -> Step | None:
     return _transposed_after(step, order, (origins,), rewriting, axis=order[step.kwargs["axis"] % len(order)])
 
 
-def _moved(value: RuntimeValue, producers: Producers) -> Step | None:
+def _moved(value: object, producers: Producers) -> Step | None:
     """Return the transpose from channels last to channels first that a value is."""
     step = producers.step(value, "jnp.transpose")
     rank = len(value.shape) if isinstance(value, Variable) else 0
@@ -196,7 +196,7 @@ def _moved(value: RuntimeValue, producers: Producers) -> Step | None:
     return step if isinstance(step.args[0], Variable) else None
 
 
-def _per_channel(value: RuntimeValue, moved: Step, rewriting: StepRewriting) -> Variable | None:
+def _per_channel(value: Any, moved: Step, rewriting: StepRewriting) -> Variable | None:
     """Return the parameter of one element per channel that a value spreads over channels first."""
     shaped = rewriting.producers.step(value, "jnp.reshape")
     bias = shaped.args[0] if shaped is not None else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +28,9 @@ from jaxport.codegen.rewriting.producers import (
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, element, is_single
-from jaxport.importer.values.host import Dim, HostValue, RuntimeValue, is_dim
+from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
+from jaxport.jaxprs import Parameters
 from jaxport.jaxprs.dim_text import parse
 
 __all__ = ["are_bounds", "is_computed"]
@@ -40,7 +42,7 @@ ONE_ZERO = "jnp.where(x == 0, 0, x)"
 
 
 @view
-def key(value: RuntimeValue, producers: Producers) -> RuntimeValue:
+def key(value: object, producers: Producers) -> Any:
     """Return the elements that a sort orders: without NaN as infinity, which JAX puts behind it, and zeros with one sign."""
     for text in (ONE_ZERO, "jnp.where(jnp.isnan(x), inf, x)"):
         value = _inside(text, value, producers)
@@ -48,12 +50,12 @@ def key(value: RuntimeValue, producers: Producers) -> RuntimeValue:
 
 
 @view
-def with_signs_of_zeros(value: RuntimeValue, producers: Producers) -> RuntimeValue:
+def with_signs_of_zeros(value: object, producers: Producers) -> Any:
     """Return elements before their zeros got one sign."""
     return _inside(ONE_ZERO, value, producers)
 
 
-def _inside(text: str, value: RuntimeValue, producers: Producers) -> RuntimeValue:
+def _inside(text: str, value: object, producers: Producers) -> Any:
     """Return the `x` of a pattern that a value has; any other value as it is."""
     return next(bindings(pattern(text), value, producers), {"x": value})["x"]
 
@@ -89,7 +91,7 @@ def with_nan(step: Step, rewriting: StepRewriting) -> None:
     rewriting.same |= dict(zip(step.outputs, outputs, strict=True))
 
 
-def _is_size(count: RuntimeValue, size: Dim) -> bool:
+def _is_size(count: object, size: Dim) -> bool:
     return bool(count == size) if is_dim(size) or isinstance(count, int) else False
 
 
@@ -100,14 +102,14 @@ def _like(value: Variable) -> Variable:
 AS_WRITTEN.rewrite("jnp.take_along_axis(x, jnp.argsort(x, axis=axis), axis=axis)", "jnp.sort(x, axis=axis)")
 
 
-def _is_middle(x: RuntimeValue, axis: int, i: RuntimeValue, j: RuntimeValue) -> bool:
+def _is_middle(x: Variable, axis: int, i: Any, j: Any) -> bool:
     """Whether indices are those of the two elements in the middle of an axis, which may be one."""
     size = x.shape[axis] if isinstance(x, Variable) else None
     places = {_place(index, axis % len(x.shape)) for index in (i, j)}
     return isinstance(size, int) and places == {(size - 1) // 2, size // 2}
 
 
-def _place(index: RuntimeValue, axis: int) -> int:
+def _place(index: object, axis: int) -> int:
     """Return the number in an index that takes one element of an axis, and all of those before; -1 of any other one."""
     parts = as_tuple(index)
     is_plain = len(parts) == axis + 1 and all(part == slice(None) for part in parts[:-1]) and type(parts[-1]) is int
@@ -126,7 +128,7 @@ AS_WRITTEN.rewrite(
 # Division of floats, with the signs of Python's
 
 
-def _is_positive(c: RuntimeValue) -> bool:
+def _is_positive(c: object) -> bool:
     found = number(c)
     return found is not None and 0 < found < math.inf
 
@@ -212,7 +214,7 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def _is_rounded(value: RuntimeValue, wanted: float) -> bool:
+def _is_rounded(value: object, wanted: float) -> bool:
     """Whether a value is a number in single precision."""
     found = number(value)
     return found is not None and np.float32(found) == np.float32(wanted)
@@ -243,7 +245,7 @@ AS_WRITTEN.rewrite("jnp.sqrt(jnp.var(x, axis=axes))", "jnp.std(x, axis=axes)")
 # Lookups
 
 
-def are_bounds(low: RuntimeValue, high: RuntimeValue, size: Dim) -> bool:
+def are_bounds(low: object, high: object, size: Dim) -> bool:
     """Whether indices between two numbers are those of an axis, counted from either end."""
     return isinstance(size, int) and is_number(low, -size) and is_number(high, size - 1)
 
@@ -255,14 +257,12 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def is_computed(x: RuntimeValue, rewriting: StepRewriting) -> bool:
+def is_computed(x: object, rewriting: StepRewriting) -> bool:
     """Whether a value is the result of a step, and so an array of JAX."""
     return isinstance(x, Variable) and (x in rewriting.producers.made or x in rewriting.producers.parts)
 
 
-def _bounded(
-    x: RuntimeValue, i: RuntimeValue, low: RuntimeValue, high: RuntimeValue, axis: int, rewriting: StepRewriting
-) -> RuntimeValue:
+def _bounded(x: Variable, i: Any, low: Any, high: Any, axis: int, rewriting: StepRewriting) -> Any:
     """Return the index of elements along an axis, which JAX bounds itself; of a parameter, it is an embedding.
 
     NumPy, whose arrays inputs may be, refuses indices that are outside.
@@ -275,7 +275,7 @@ def _bounded(
 AS_WRITTEN.rewrite("jnp.take(x, jnp.clip(i, low, high), axis=axis)", "x[index]", index=_bounded)
 
 
-def _rows(x: RuntimeValue, at: Variable, i: RuntimeValue, step: Step, rewriting: StepRewriting) -> RuntimeValue:
+def _rows(x: Variable, at: Variable, i: Any, step: Step, rewriting: StepRewriting) -> Any:
     """Return the positions of rows, of which each has an index."""
     if not is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
         return None
@@ -287,7 +287,7 @@ AS_WRITTEN.rewrite("helper.gather_nd(x, (at := jnp.expand_dims(jnp.clip(i, low, 
 AS_WRITTEN.rewrite("helper.gather_nd(x, (at := jnp.expand_dims(i, _)), 1)", "x[rows, i]", rows=_rows)
 
 
-def _of_classes(i: RuntimeValue, counted: RuntimeValue, out: Variable) -> dict[str, RuntimeValue] | None:
+def _of_classes(i: object, counted: object, out: Variable) -> dict[str, Any] | None:
     """Return the axis and the type of vectors that say which of 0, 1, 2 … an index is; None if it is compared with others."""
     if not isinstance(counted, HostValue) or counted.symbolic or counted.dtype.kind not in "iu" or counted.size < 2:
         return None
@@ -308,7 +308,7 @@ for _index in ("i", "jnp.expand_dims(i, _)", "jnp.reshape(i, _)"):
 # Axes
 
 
-def _turned(begin: RuntimeValue, size: Dim) -> int | None:
+def _turned(begin: object, size: Dim) -> int | None:
     """Return by how many places a concatenation moves elements, from the size `mod(-shift, size)` that it begins at."""
     if not is_dim(begin) or not is_dim(size):
         return None
@@ -320,7 +320,7 @@ def _turned(begin: RuntimeValue, size: Dim) -> int | None:
     return -sign * first.value if first.form == "number" else None
 
 
-def _shift(x: Variable, behind: RuntimeValue, before: RuntimeValue, options: dict[str, RuntimeValue]) -> int | None:
+def _shift(x: Variable, behind: object, before: object, options: Parameters) -> int | None:
     """Return by how many places elements are moved if the part behind a place is put before the others."""
     axis = options.get("axis", 0) % len(x.shape)
     size = x.shape[axis]
@@ -414,9 +414,7 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def _moves_inside(
-    x: RuntimeValue, size: RuntimeValue, last: RuntimeValue, length: RuntimeValue, options: dict[str, RuntimeValue]
-) -> bool:
+def _moves_inside(x: Variable, size: Any, last: Any, length: Any, options: Parameters) -> bool:
     """Whether where a slice begins is counted from the end if it is negative, and moved inside, as JAX does."""
     whole = x.shape[options.get("axis", 0)] if isinstance(x, Variable) else None
     if not isinstance(whole, int) or not isinstance(length, int):

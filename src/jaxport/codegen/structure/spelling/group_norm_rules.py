@@ -9,13 +9,13 @@ are first, the same without transposes.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from jaxport.codegen.rewriting.patterns import bindings, pattern
 from jaxport.codegen.rewriting.producers import Producers, as_tuple, number
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.structure.spelling.channels import CHANNELS_LAST, transposed
 from jaxport.codegen.structure.spelling.idioms import is_single
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["CENTERED", "FIRST", "GROUPS_FIRST"]
@@ -33,9 +33,7 @@ CENTERED = (
 """The division of what differs from the mean by its root mean square."""
 
 
-def _of_groups(
-    normal: RuntimeValue, scale: RuntimeValue, shift: RuntimeValue, step: Step, rewriting: StepRewriting
-) -> tuple[RuntimeValue, ...] | None:
+def _of_groups(normal: object, scale: Any, shift: Any, step: Step, rewriting: StepRewriting) -> tuple[Any, ...] | None:
     """Return the operand of a standardization of groups of the second axis, their number, the epsilon, and a scale and a bias."""
     out: Variable = step.outputs
     if not is_single(out) or len(out.shape) < 3 or not isinstance(out.shape[1], int):
@@ -47,7 +45,7 @@ def _of_groups(
 
 
 def _of_last_axis(
-    normal: RuntimeValue, scale: RuntimeValue, shift: RuntimeValue, step: Step, rewriting: StepRewriting
+    normal: object, scale: object, shift: object, step: Step, rewriting: StepRewriting
 ) -> Variable | None:
     """Return the same of groups of the last axis."""
     found = _of_groups(normal, scale, shift, step, rewriting)
@@ -66,7 +64,7 @@ CHANNELS_LAST.rewrite("normal * scale + shift", "jnp.transpose(y, order)", y=_of
                       order=lambda out: (0, len(out.shape) - 1, *range(1, len(out.shape) - 1)))  # fmt: skip
 
 
-def _standardized(normal: RuntimeValue, out: Variable, producers: Producers) -> tuple[Variable, int, float] | None:
+def _standardized(normal: object, out: Variable, producers: Producers) -> tuple[Variable, int, float] | None:
     """Return the operand of a standardization, the number of groups, and the epsilon."""
     spatial, channels = tuple(range(2, len(out.shape))), out.shape[1]
     for bound in bindings(pattern(CENTERED), normal, producers):
@@ -95,7 +93,7 @@ def _standardized(normal: RuntimeValue, out: Variable, producers: Producers) -> 
     return None
 
 
-def _is_per_channel(value: RuntimeValue, out: Variable, rewriting: StepRewriting) -> bool:
+def _is_per_channel(value: object, out: Variable, rewriting: StepRewriting) -> bool:
     """Whether a value is a parameter of one element per channel, spread over channels first."""
     if not isinstance(value, Variable):
         return False
@@ -106,6 +104,6 @@ def _is_per_channel(value: RuntimeValue, out: Variable, rewriting: StepRewriting
     return isinstance(origin, Variable) and origin in rewriting.weights and spread
 
 
-def _vector(value: Variable, like: Step, rewriting: StepRewriting) -> RuntimeValue:
+def _vector(value: Variable, like: Step, rewriting: StepRewriting) -> Any:
     size = math.prod(value.shape)
     return rewriting.call(like, "jnp.reshape", (value, [size]), Variable((size,), value.dtype))

@@ -7,6 +7,7 @@ last digits. Steps without a reader are dropped afterwards.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,8 +15,9 @@ from jaxport.codegen.rewriting.patterns import view
 from jaxport.codegen.rewriting.producers import Producers, added_axes, axes_of
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
-from jaxport.importer.values.host import Dim, HostValue, RuntimeValue
+from jaxport.importer.values.host import Dim, HostValue
 from jaxport.importer.values.recording import Step, Variable
+from jaxport.jaxprs import Parameters
 
 __all__ = ["AS_WRITTEN", "element", "is_single"]
 
@@ -34,7 +36,7 @@ def is_single(out: Variable) -> bool:
     return out.dtype == np.float32
 
 
-def _are_nothing(widths: RuntimeValue) -> bool:
+def _are_nothing(widths: object) -> bool:
     return isinstance(widths, list | tuple) and all(tuple(pair) == (0, 0) for pair in widths)
 
 
@@ -57,9 +59,7 @@ for _name in (*REDUCTIONS, "jnp.any", "jnp.all"):
 AS_WRITTEN.rewrite("jnp.where(~c, x, y)", "jnp.where(c, y, x)", when=lambda c: c.dtype == bool)
 
 
-def _with_numbers(
-    condition: RuntimeValue, x: RuntimeValue, y: RuntimeValue, out: Variable
-) -> tuple[RuntimeValue, ...] | None:
+def _with_numbers(condition: object, x: Any, y: Any, out: Variable) -> tuple[Any, ...] | None:
     """Return the values of a choice with numbers for arrays of one axis and one element; None if there are none."""
     if not isinstance(condition, Variable) or len(condition.shape) != len(out.shape):
         return None
@@ -67,7 +67,7 @@ def _with_numbers(
     return None if plain[0] is x and plain[1] is y else plain
 
 
-def _is_unit(value: RuntimeValue) -> bool:
+def _is_unit(value: object) -> bool:
     return isinstance(value, HostValue) and value.shape == (1,) and not value.symbolic and not value.name
 
 
@@ -75,7 +75,7 @@ AS_WRITTEN.rewrite("jnp.where(condition, x, y)", "jnp.where(condition, *others)"
 
 
 @view
-def element(value: RuntimeValue, producers: Producers) -> RuntimeValue:
+def element(value: Any, producers: Producers) -> Any:
     """Return the constant of which a value is full."""
     full = producers.step(value, "jnp.broadcast_to")
     array = full.args[0] if full is not None else value
@@ -85,7 +85,7 @@ def element(value: RuntimeValue, producers: Producers) -> RuntimeValue:
     return array.data.flat[0] if is_uniform and array.dtype.kind in "iuf" else None
 
 
-def _lower_triangle(triangle: Variable, step: Step, rewriting: StepRewriting) -> RuntimeValue:
+def _lower_triangle(triangle: Variable, step: Step, rewriting: StepRewriting) -> Any:
     shape = triangle.shape
     sizes = shape if shape[0] is not shape[1] and shape[0] != shape[1] else shape[:1]
     return rewriting.call(step, "jnp.tri", tuple(sizes), Variable(shape, np.dtype(bool), "mask"), dtype=np.dtype(bool))
@@ -98,20 +98,20 @@ AS_WRITTEN.rewrite("(triangle := jnp.tril(element(one), 0)) == 0", "~mask",
 # Axes
 
 
-def _rest_of_order(a: RuntimeValue, order: tuple[int, ...]) -> tuple[int, ...] | None:
+def _rest_of_order(a: object, order: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the order of the axes without those that were added before."""
     added = axes_of(a, len(order))
     kept = [axis for axis in range(len(order)) if axis not in (added or ())]
     return None if added is None else tuple(kept.index(axis) for axis in order if axis in kept)
 
 
-def _are_left_out(a: RuntimeValue, order: tuple[int, ...], axes: RuntimeValue) -> bool:
+def _are_left_out(a: object, order: tuple[int, ...], axes: object) -> bool:
     """Whether the axes that were added are those that are left out, wherever they were moved."""
     added, left = axes_of(a, len(order)), axes_of(axes, len(order))
     return added is not None and left is not None and {order[axis] for axis in left} == {*added}
 
 
-def _all_added(a: RuntimeValue, b: RuntimeValue, out: Variable) -> tuple[int, ...] | None:
+def _all_added(a: object, b: object, out: Variable) -> tuple[int, ...] | None:
     """Return the axes that are added one after the other."""
     rank = len(out.shape)
     added = axes_of(b, rank)
@@ -142,7 +142,7 @@ AS_WRITTEN.rewrite(
 )
 
 
-def _moved_axis(order: Sequence[int], options: dict[str, RuntimeValue]) -> int | None:
+def _moved_axis(order: Sequence[int], options: Parameters) -> int | None:
     """Return where an order has the axis of a stack, if it moves no other."""
     axis = options.get("axis", 0) % len(order)
     rest = [other for other in order if other != axis]
@@ -154,7 +154,7 @@ AS_WRITTEN.rewrite(
 )
 
 
-def _broadcasts_alone(x: RuntimeValue, axes: RuntimeValue, out: Variable) -> bool:
+def _broadcasts_alone(x: object, axes: object, out: Variable) -> bool:
     """Whether axes are added in front of all others, and the other operand has them anyway."""
     rank = len(out.shape)
     added = axes_of(axes, rank)
@@ -167,7 +167,7 @@ AS_WRITTEN.rewrite("jnp.swapaxes(x, a, b)", "jnp.transpose(x, order)", order=_sw
 AS_WRITTEN.rewrite("x.mT", "jnp.transpose(x, order)", order=_swapped)
 
 
-def _are_repeated_once(x: RuntimeValue, repeats: RuntimeValue) -> bool:
+def _are_repeated_once(x: object, repeats: object) -> bool:
     if not isinstance(x, Variable) or not isinstance(repeats, list | tuple) or len(repeats) != len(x.shape):
         return False
     return all(size == 1 or times == 1 for size, times in zip(x.shape, repeats, strict=True))
@@ -267,7 +267,7 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def _listed(value: RuntimeValue) -> tuple[RuntimeValue, ...]:
+def _listed(value: object) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 

@@ -10,13 +10,15 @@ Known positions 0, 1 … into a parameter become those of `jnp.arange`, so that 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from jaxport.codegen.rewriting.producers import added_axes, as_tuple, axes_of, index_of, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import JOINS, in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
-from jaxport.importer.values.host import HostValue, RuntimeValue, is_dim
+from jaxport.importer.values.host import HostValue, is_dim
 from jaxport.importer.values.namespaces import HELPERS
 from jaxport.importer.values.recording import Step, Variable
 
@@ -27,9 +29,7 @@ OF_WHOLE = ("align_corners", "tf_crop_and_resize")
 """Coordinates of a Resize that depend on the number of elements."""
 
 
-def _are_all(
-    flat: RuntimeValue, columns: RuntimeValue, rows: Variable, counted: Variable, length: RuntimeValue
-) -> bool:
+def _are_all(flat: object, columns: object, rows: Variable, counted: Variable, length: object) -> bool:
     """Whether rows times their length, and columns, are all indices in order."""
     if not isinstance(flat, Variable) or len(flat.shape) != 1 or not isinstance(columns, HostValue) or columns.symbolic:
         return False
@@ -45,7 +45,7 @@ AS_WRITTEN.rewrite(  # exporters write views with other strides so
 )  # fmt: skip
 
 
-def _index(x: RuntimeValue, at: RuntimeValue, axis: int | None) -> RuntimeValue:
+def _index(x: object, at: object, axis: int | None) -> Any:
     """Return the index of a known position along an axis, if there is one."""
     if not isinstance(x, Variable) or not isinstance(at, HostValue) or at.ndim or at.symbolic or axis is None:
         return None
@@ -57,7 +57,7 @@ def _index(x: RuntimeValue, at: RuntimeValue, axis: int | None) -> RuntimeValue:
 AS_WRITTEN.rewrite("jnp.take(x, at, axis=axis)", "x[index]", index=_index)
 
 
-def _is_only_element(x: RuntimeValue, at: RuntimeValue, axis: int) -> bool:
+def _is_only_element(x: object, at: object, axis: int) -> bool:
     """Whether an axis has one element, and one position in it is looked up, which has axes of its own."""
     is_one = isinstance(at, HostValue) and at.ndim > 0 and at.size == 1
     return is_one and isinstance(x, Variable) and type(x.shape[axis]) is int and x.shape[axis] == 1
@@ -71,7 +71,7 @@ AS_WRITTEN.rewrite(
 )
 
 
-def _rows(x: RuntimeValue, at: RuntimeValue) -> HostValue | None:
+def _rows(x: object, at: object) -> HostValue | None:
     """Return known places along the first axis without the axis of one element that says so."""
     size = x.shape[0] if isinstance(x, Variable) else None
     if not isinstance(at, HostValue) or at.symbolic or at.shape[-1:] != (1,) or not isinstance(size, int):
@@ -83,7 +83,7 @@ def _rows(x: RuntimeValue, at: RuntimeValue) -> HostValue | None:
 AS_WRITTEN.rewrite("helper.gather_nd(x, at, 0)", "jnp.take(x, rows, axis=0)", rows=_rows)
 
 
-def _first_rows(x: RuntimeValue, at: RuntimeValue, step: Step, rewriting: StepRewriting) -> RuntimeValue:
+def _first_rows(x: object, at: object, step: Step, rewriting: StepRewriting) -> Any:
     """Return known positions 0, 1 … in a parameter as those of `arange`: a table of positions is an embedding."""
     if (
         not isinstance(x, Variable)
@@ -112,7 +112,7 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def _of_split(split: Step, axis: int, place: int, axes: RuntimeValue, part: Variable) -> RuntimeValue:
+def _of_split(split: Step, axis: int, place: int, axes: object, part: Variable) -> Any:
     """Return the index of an element of an axis that is split into its elements, and left out then."""
     axis %= len(part.shape)
     is_element = axes_of(axes, len(part.shape)) == [axis] and all(one.shape[axis] == 1 for one in split.outputs)
@@ -123,7 +123,7 @@ AS_WRITTEN.rewrite("jnp.squeeze((part := (split := jnp.split(x, _, axis=axis))[p
                    when=lambda x: isinstance(x, Variable))  # fmt: skip
 
 
-def _joined(first: RuntimeValue, second: RuntimeValue) -> RuntimeValue:
+def _joined(first: object, second: object) -> Any:
     """Return the slices that one takes of what another one has taken, if they are along other axes."""
     cuts, further = map(as_tuple, (first, second))
     if not all(isinstance(cut, slice) for cut in (*cuts, *further)):
@@ -160,7 +160,7 @@ def part_of_transposed(step: Step, rewriting: StepRewriting) -> Step | None:
 
 
 @AS_WRITTEN.on("")
-def part_of_joined(step: Step, rewriting: StepRewriting) -> Step | RuntimeValue:
+def part_of_joined(step: Step, rewriting: StepRewriting) -> Step | Any:
     """`stack([a, b], axis=2)[:, :, 1]` is `b`, and `concatenate((a, b), axis=1)[:, 0]`, of one column each, `a[:, 0]`."""
     joined = rewriting.producers.step(step.args[0], *JOINS) if step.form == "index" else None
     if joined is None or len(joined.args) != 1 or joined.kwargs.keys() - {"axis"}:
@@ -181,7 +181,7 @@ def part_of_joined(step: Step, rewriting: StepRewriting) -> Step | RuntimeValue:
     return part if cut is None else in_place(step, "", part, cut, form="index")
 
 
-def _whole_index(index: RuntimeValue, rank: int) -> list[RuntimeValue] | None:
+def _whole_index(index: object, rank: int) -> list[Any] | None:
     """Return an index with a part for each axis; None if it has others than slices and numbers."""
     parts = [*index] if isinstance(index, tuple) else [index]
     if ... in parts:
@@ -192,7 +192,7 @@ def _whole_index(index: RuntimeValue, rank: int) -> list[RuntimeValue] | None:
 
 
 @AS_WRITTEN.on("")
-def part_of_expanded(step: Step, rewriting: StepRewriting) -> Step | RuntimeValue:
+def part_of_expanded(step: Step, rewriting: StepRewriting) -> Step | Any:
     """`expand_dims(x, 1)[:, 0, :, 2:]` is `x[:, :, 2:]`; a first axis is that of the directions of a recurrent layer."""
     added = rewriting.producers.step(step.args[0], "jnp.expand_dims") if step.form == "index" else None
     axes = added_axes(added) if added is not None else None
@@ -249,9 +249,7 @@ def _written(step: Step) -> tuple[int, int, Variable] | None:
     return (begin, end, part) if part.shape == (end - begin, *rest) and part.dtype == x.dtype else None
 
 
-def _times(
-    x: Variable, axis: int, size: RuntimeValue, scale: tuple[RuntimeValue, ...], options: dict[str, RuntimeValue]
-) -> int | None:
+def _times(x: Variable, axis: int, size: Any, scale: tuple[object, ...], options: dict[str, object]) -> int | None:
     """Return how often each element is taken by a Resize, if all are as often."""
     times = size // x.shape[axis]
     if options.get("mode") != "nearest" or options.get("transform") in OF_WHOLE:

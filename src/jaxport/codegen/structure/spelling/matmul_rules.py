@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, is_single
-from jaxport.importer.values.host import Dim, RuntimeValue
+from jaxport.importer.values.host import Dim
 from jaxport.importer.values.recording import Variable
 
 
-def _shape_of_rows(flat: Variable, x: RuntimeValue, kernel: RuntimeValue, out: Variable) -> list[Dim] | None:
+def _shape_of_rows(flat: Variable, x: Variable, kernel: Variable, out: Variable) -> list[Dim] | None:
     """Return the shape of what is multiplied with a matrix if its rows are not flattened before."""
     is_matrix = isinstance(kernel, Variable) and len(kernel.shape) == len(flat.shape) == 2
     if not isinstance(x, Variable) or not is_matrix or len(out.shape) < 3 or kernel.shape[-1] != out.shape[-1]:
@@ -36,10 +36,10 @@ AS_WRITTEN.rewrite(
 
 
 def _is_of_product(
-    bias: RuntimeValue,
+    bias: object,
     product: Variable,
-    w: RuntimeValue,
-    residual: RuntimeValue,
+    w: object,
+    residual: object,
     out: Variable,
     rewriting: StepRewriting,
 ) -> bool:
@@ -59,7 +59,7 @@ AS_WRITTEN.rewrite(
 )
 
 
-def _is_of_columns(kernel: RuntimeValue, x: RuntimeValue, rewriting: StepRewriting) -> bool:
+def _is_of_columns(kernel: Variable, x: Variable, rewriting: StepRewriting) -> bool:
     is_weight = isinstance(kernel, Variable) and kernel in rewriting.weights
     return is_weight and len(kernel.shape) == 2 and isinstance(x, Variable)
 

@@ -8,6 +8,7 @@ Those of the last table see what no other rule changes:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from jaxport.codegen.rewriting.same_bits import SAME_BITS
 from jaxport.codegen.rewriting.step_rewriting import RuleTable, StepRewriting
@@ -17,7 +18,6 @@ from jaxport.codegen.structure.spelling.channels import CHANNELS_LAST
 from jaxport.codegen.structure.spelling.group_norm_rules import GROUPS_FIRST
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
 from jaxport.codegen.tree import Op
-from jaxport.importer.values.host import RuntimeValue
 from jaxport.importer.values.recording import Step, Variable, map_leaves
 
 __all__ = ["MOVING", "ROLES", "rewritten"]
@@ -33,8 +33,8 @@ AT_LAST = RuleTable()
 
 
 def rewritten(
-    ops: Iterable[Op], result: RuntimeValue, weights: Collection[Variable], channels_last: bool = True
-) -> tuple[list[Step], RuntimeValue]:
+    ops: Iterable[Op], result: object, weights: Collection[Variable], channels_last: bool = True
+) -> tuple[list[Step], Any]:
     """Return the steps of operators with idioms in place of spelled-out ones, and the result in terms of them.
 
     Args:
@@ -45,9 +45,8 @@ def rewritten(
     """
     layout = CHANNELS_LAST if channels_last else GROUPS_FIRST
     rewriting = StepRewriting([SAME_BITS, AS_WRITTEN, layout, AT_LAST], weights)
-    for op in ops:
-        rewriting.add(op.step)
-    return rewriting.steps, map_leaves(rewriting.current, result)
+    steps = rewriting.all(op.step for op in ops)
+    return steps, map_leaves(rewriting.current, result)
 
 
 @AT_LAST.on("jnp.concatenate")

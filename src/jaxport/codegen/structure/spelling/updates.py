@@ -15,7 +15,7 @@ from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.functions import are_bounds, is_computed
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN
-from jaxport.importer.values.host import HostValue, RuntimeValue
+from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
 UPDATES = ("set", "add")
@@ -51,7 +51,7 @@ def inside(step: Step, rewriting: StepRewriting) -> Step | None:
     return None if added is None else in_place(step, step.name, x, bounded.args[0], added, form="method")
 
 
-def _plain(value: RuntimeValue) -> int | float | None:
+def _plain(value: object) -> int | float | None:
     """Return a known number, of the kind of its type."""
     found = number(value)
     return int(found) if found is not None and isinstance(value, HostValue) and value.dtype.kind in "iu" else found
