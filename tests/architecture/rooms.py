@@ -10,7 +10,7 @@ from tests.architecture.imports import Import, imports_of
 # Of each package: its folders and loose files. Each may see those before it only.
 ROOMS: dict[str, str] = {
     "blocks": "constants block labels liveness callables marking grouping ungrouping tracing",
-    "codegen": "tree rust rewriting structure recorded writing checkpoint quantized flax equinox source bundles families grouping generating python_classes modules burn printing",
+    "codegen": "tree nodes rust rewriting structure recorded writing python checkpoint quantized flax equinox source bundles families grouping generating python_classes modules burn printing",
     "codegen/burn": "imports helpers values body rules equations layers checks steps definitions forward printing crate source",
     "codegen/structure": "operators modules spelling recognition build",
     "export": "signature emit generation passes prepare flags precision_names minimal_opset requirements rules walk explain failures function_graph "

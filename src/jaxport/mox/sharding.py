@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -28,7 +27,7 @@ __all__ = ["beside", "sharded"]
 _OUTPUT = "output"
 
 
-def sharded(mox: Program, mesh: Mesh, specs: Sequence[tuple[NodeSet[Program, Call], Any]]) -> Program:
+def sharded(mox: Program, mesh: Mesh, specs: Sequence[tuple[NodeSet[Program, Call], object]]) -> Program:
     """See `Mox.shard`; each spec comes with the blocks that it is for."""
     placed: dict[str, PartitionSpec] = {}
     outputs: list[tuple[NodeSet[Program, Call], PartitionSpec]] = []

@@ -26,8 +26,8 @@ from jaxport.codegen.structure import build
 from jaxport.codegen.structure.modules.sequences import in_place
 from jaxport.codegen.tree import Layer, Weight
 from jaxport.codegen.writing.fields import class_name
-from jaxport.codegen.writing.function_printer import variable_name
 from jaxport.codegen.writing.literals import comment
+from jaxport.codegen.writing.naming.scope import variable_name
 from jaxport.codegen.writing.size_names import element_names, size_names
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.names import unique

@@ -72,11 +72,11 @@ class TracedProgram:
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's results for these arguments, with the parameters that the Mox holds."""
         return self._result(self._run({}, args, kwargs))
 
-    def apply(self, params: Mapping[str, Array], /, *args: object, state: object = False, **kwargs: object) -> Any:
+    def apply(self, params: Mapping[str, Array], /, *args: Any, state: Any = False, **kwargs: Any) -> Any:
         """Return the model's results with other parameters.
 
         Args:
@@ -234,7 +234,7 @@ class TracedProgram:
         weights = with_values(self.weights, params, "`Mox.with_params`")
         return self.replaced(replace(self.traced, weights=weights))
 
-    def replaced(self, traced: Traced, **changes: object) -> Self:
+    def replaced(self, traced: Traced, **changes: Any) -> Self:
         """Return a Mox with another program and the same names."""
         return replace(self, traced=traced, **changes)
 

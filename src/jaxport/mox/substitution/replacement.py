@@ -123,7 +123,7 @@ class Rewrite:
     rewrite: Callable[[jaxprs.ClosedJaxpr, str], jaxprs.ClosedJaxpr]
 
 
-def concrete(replacement: object, match: TracedCall) -> Any:
+def concrete(replacement: Any, match: TracedCall) -> Any:
     """Return what replaces a match: a `Replacement`, a `Rewrite` or a callable.
 
     Raises:

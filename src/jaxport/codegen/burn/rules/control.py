@@ -105,7 +105,6 @@ def cond(
         inner = body.inner()
         results = inner.program(branch, operands)
         blocks.append(Braces(inner.statements, together([inner.tensor(value) for value in results])))
-        body.uses_device |= inner.uses_device
     if len(branches) == 2:
         condition = node if scalar == "bool" else Binary(node, ">", Literal("0"))
         choice: Braces | IfElse = IfElse(condition, blocks[1], blocks[0])
@@ -181,7 +180,6 @@ def while_(
         results = [_where(inside, condition, new, old) for new, old in zip(results, carry, strict=True)]
     node = method(node, "into_scalar", generics="bool")
     _assign(inside, carry, results)
-    body.uses_device |= before.uses_device | inside.uses_device
     body.statements.append(While(before.statements, node, inside.statements))
     return carry
 
@@ -221,7 +219,6 @@ def scan(
         push = method(Identifier(chosen), "push", inside.tensor(value), borrows=True)
         inside.statements.append(ExpressionStatement(push))
     _assign(inside, carry, new)
-    body.uses_device |= inside.uses_device
     times = body.size(length) if is_dim(length) else Literal(str(length))
     counted: RustExpression = RustRange(Literal("0"), times, 1)
     if reverse:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxport.codegen.rewriting.steps import leaves, needed
 from jaxport.codegen.writing.literals import (
     LARGEST_LITERAL,
     attribute,
@@ -22,15 +23,14 @@ from jaxport.codegen.writing.literals import (
     number,
     plain,
 )
+from jaxport.codegen.writing.naming.scope import ValueNames
+from jaxport.codegen.writing.statements import LONGEST_INLINE
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, has_stand_ins, is_dim
 from jaxport.importer.values.recording import Function, Recordable, Step, Variable
 
-__all__ = ["LONGEST_INLINE", "Printer", "default_name", "leaves", "needed", "variable_name", "with_inferred_size"]
-
-LONGEST_INLINE = 72
-"""Characters up to which a value that is used once is written where it is used."""
+__all__ = ["Printer", "with_inferred_size"]
 
 _OPERATORS: dict[str, type[ast.operator]] = {
     "+": ast.Add,
@@ -78,28 +78,19 @@ _NUMBERS = {"jnp.arange": (0, 1, 2)}
 
 @dataclass
 class Printer:
-    """Prints the functions of one module: names are unique in the whole module, so that closures mean what they say.
+    """Prints the functions of one module.
 
-    `taken` are the names in use. `constants` collects the tensors that are too large for the source, `dims` the names
-    of sizes that it uses, `comments` a comment for each statement that has one.
+    Attributes:
+      names: the names of values, and the expressions that stand for them.
+      constants: the tensors that are too large for the source.
+      dims: the names of sizes that are read.
+      comments: a comment for each statement that has one.
     """
 
-    taken: set[str]
-    expressions: dict[Variable | Function, ast.expr] = field(default_factory=dict)
+    names: ValueNames[ast.expr]
     constants: dict[str, HostValue] = field(default_factory=dict)
     dims: set[str] = field(default_factory=set)
     comments: dict[ast.stmt, str] = field(default_factory=dict)
-
-    def bind(self, variable: Variable, default: str = "x") -> str:
-        """Return a fresh name for a variable."""
-        chosen = self.fresh(variable_name(variable.hint, default))
-        self.expressions[variable] = name(chosen)
-        return chosen
-
-    def fresh(self, wanted: str) -> str:
-        chosen = unique(wanted, self.taken)
-        self.taken.add(chosen)
-        return chosen
 
     def statements(self, steps: Iterable[Step], result: object) -> list[ast.stmt]:
         """Return the body of a function: the steps that the result needs, and its return."""
@@ -134,18 +125,14 @@ class Printer:
         if isinstance(step.outputs, Variable):
             variable = step.outputs
             if len(ast.unparse(expression)) <= room:
-                self.expressions[variable] = expression
+                self.names.expressions[variable] = expression
                 return
-            target: ast.expr = ast.Name(self.bind(variable, self.default(step)), ast.Store())
+            target: ast.expr = ast.Name(self.names.bind(variable, self.names.default(step)), ast.Store())
         else:
-            target = self.target(step.outputs, uses, self.default(step))
+            target = self.target(step.outputs, uses, self.names.default(step))
         yield ast.Assign([target], expression, lineno=0)
 
-    def default(self, step: Step) -> str:
-        """Return a name for the result of a step that has none."""
-        return default_name(step)
-
-    def target(self, tree: object, uses: Counter[Variable] | None, default: str | Sequence[str]) -> ast.expr:
+    def target(self, tree: object, uses: Counter[Variable], default: str | Sequence[str]) -> ast.expr:
         """Return the target that the outputs of a call are assigned to: a name, or a pattern of names.
 
         `default` is the name of all that have none, or that of each.
@@ -156,25 +143,25 @@ class Printer:
             return ast.Tuple(parts, ast.Store())
         assert isinstance(default, str)
         if isinstance(tree, Variable):
-            used = uses is None or uses[tree]
-            return ast.Name(self.bind(tree, default) if used else "_", ast.Store())
+            return ast.Name(self.names.bind(tree, default) if uses[tree] else "_", ast.Store())
         return ast.Name("_", ast.Store())
 
     def definition(self, function: Function, roles: Sequence[str] = ()) -> ast.stmt:
         """Return a nested function, bound to a name of its own; `roles` are names for its arguments."""
-        chosen = self.fresh(identifier(function.name, "body"))
-        self.expressions[function] = name(chosen)
-        arguments, unpacking = [], []
-        _, uses = needed(function.steps, function.result)
-        for at, parameter in enumerate(function.parameters):
-            if isinstance(parameter, Variable):
-                arguments.append(self.bind(parameter, roles[at] if at < len(roles) else "x"))
-                continue
-            arguments.append(self.fresh("carry" if not arguments else "row"))
-            if jax.tree.leaves(parameter):
-                pattern = self.target(parameter, uses, "x")
-                unpacking.append(ast.Assign([pattern], name(arguments[-1]), lineno=0))
-        body = self.statements(function.steps, function.result)
+        with self.names.nested():
+            chosen = self.names.fresh(identifier(function.name, "body"))
+            self.names.expressions[function] = name(chosen)
+            arguments, unpacking = [], []
+            _, uses = needed(function.steps, function.result)
+            for at, parameter in enumerate(function.parameters):
+                if isinstance(parameter, Variable):
+                    arguments.append(self.names.bind(parameter, roles[at] if at < len(roles) else "x"))
+                    continue
+                arguments.append(self.names.fresh("carry" if not arguments else "row"))
+                if jax.tree.leaves(parameter):
+                    pattern = self.target(parameter, uses, "x")
+                    unpacking.append(ast.Assign([pattern], name(arguments[-1]), lineno=0))
+            body = self.statements(function.steps, function.result)
         definition = ast.parse(f"def {chosen}({', '.join(arguments)}): pass").body[0]
         assert isinstance(definition, ast.FunctionDef)
         definition.body = [*unpacking, *body]
@@ -184,9 +171,10 @@ class Printer:
         """Whether a function is one short expression, and becomes a `lambda`."""
         if function.steps or not all(isinstance(parameter, Variable) for parameter in function.parameters):
             return False
-        names = [self.bind(parameter) for parameter in function.parameters]
-        body = self.value(function.result)
-        self.expressions[function] = ast.Lambda(
+        with self.names.nested():
+            names = [self.names.bind(parameter) for parameter in function.parameters]
+            body = self.value(function.result)
+        self.names.expressions[function] = ast.Lambda(
             ast.arguments([], [ast.arg(a) for a in names], None, [], [], None, []), body
         )
         return True
@@ -238,7 +226,7 @@ class Printer:
     def value(self, value: object) -> ast.expr:
         """Return any argument as an expression."""
         if isinstance(value, Variable | Function):
-            return self.expressions[value]
+            return self.names.expressions[value]
         if isinstance(value, HostValue):
             return self.host_value(value)
         if isinstance(value, Recordable):
@@ -279,24 +267,6 @@ class Printer:
         """Note which sizes of inputs an expression reads."""
         self.dims |= {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
         return expression
-
-
-def variable_name(hint: str, default: str = "x") -> str:
-    """Return a readable name from the name of an ONNX value: its last part, in lower case.
-
-    >>> variable_name("/encoder/layer.0/query/MatMul_output_0"), variable_name("Not"), variable_name("123")
-    ('query_matmul', 'not_', 'x_123')
-    """
-    path = hint.removesuffix("_output_0").replace(":", "_").split("/")
-    short = "_".join(path[-2:]) if len(path) > 1 else hint
-    return identifier(short.lower(), default) if short else default
-
-
-def default_name(step: Step) -> str:
-    """Return a name for the result of a step that has none: that of the function."""
-    if step.form == "call":
-        return identifier(step.name.rpartition(".")[2], "x")
-    return {"method": identifier(step.name.rpartition(".")[2]), "vmap": "mapped", "index": "part"}.get(step.form, "x")
 
 
 def with_inferred_size(step: Step) -> Step:
@@ -354,37 +324,3 @@ def _is_single(value: float) -> bool:
 def _functions(tree: object) -> Iterator[Function]:
     trees = (tree.args, tree.kwargs) if isinstance(tree, Step) else (tree,)
     return (leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, Function))
-
-
-def leaves(tree: object) -> Iterator[Any]:
-    """Yield the leaves of a tree, with those inside slices."""
-    for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, slice):
-            yield from (leaf.start, leaf.stop, leaf.step)
-        else:
-            yield leaf
-
-
-def needed(steps: list[Step], result: object) -> tuple[list[Step], Counter[Variable]]:
-    """Return the steps whose outputs are used, and how often each variable is.
-
-    A use in a nested function counts twice.
-    """
-    uses: Counter[Variable] = Counter()
-
-    def use(tree: object, weight: int) -> None:
-        for leaf in leaves(tree):
-            if isinstance(leaf, Variable):
-                uses[leaf] += weight
-            elif isinstance(leaf, Function):
-                use(leaf.result, 2)
-                for inner in leaf.steps:
-                    use((inner.args, inner.kwargs), 2)
-
-    use(result, 1)
-    kept = []
-    for step in reversed(steps):
-        if any(uses[leaf] for leaf in jax.tree.leaves(step.outputs) if isinstance(leaf, Variable)):
-            kept.append(step)
-            use((step.args, step.kwargs), 1)
-    return kept[::-1], uses

@@ -9,30 +9,30 @@ Before and after:
 
 from __future__ import annotations
 
-import ast
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from jaxport.codegen.rewriting.producers import number as number_of
+from jaxport.codegen.rewriting.steps import leaves
 from jaxport.codegen.structure.spelling.rewritten import MOVING, ROLES
 from jaxport.codegen.tree import Call, Layer, Module
 from jaxport.codegen.writing.fields import Fields, key_of
-from jaxport.codegen.writing.function_printer import LONGEST_INLINE, Printer, default_name, leaves
-from jaxport.codegen.writing.literals import name
+from jaxport.codegen.writing.naming.scope import Expression, ValueNames, default_name
 from jaxport.codegen.writing.naming.values import Readers, description, role_of
-from jaxport.codegen.writing.statements import KEPT, LONGEST_DISTANT, lowered, names_of_parts
+from jaxport.codegen.writing.statements import KEPT, lowered, names_of_parts
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Function, Step, Variable
 
-__all__ = ["NamingPrinter"]
+__all__ = ["ModuleNames"]
 
 
 @dataclass
-class NamingPrinter(Printer):
+class ModuleNames(ValueNames[Expression]):
     """Names the values of one module.
 
     Steps are numbered as they are printed. `last` says which step reads a value for the last time, and `busy` the same of the value
@@ -46,6 +46,7 @@ class NamingPrinter(Printer):
       readers: the steps that read each value.
       makers: the steps that make each value.
       returned: the names that the results have in the modules that are called.
+      given: the names that values have been given so far.
       busy: when nothing reads any more what each name holds, as a number of a step.
       last: the last step that reads each value.
       now: the step that is printed.
@@ -57,7 +58,8 @@ class NamingPrinter(Printer):
     started: set[Variable] = field(default_factory=set)
     readers: Readers = field(default_factory=dict)
     makers: dict[Variable, Step] = field(default_factory=dict)
-    returned: dict[Module, tuple[str, ...]] = field(default_factory=dict)
+    returned: Mapping[Module, tuple[str, ...]] = field(default_factory=dict)
+    given: set[str] = field(default_factory=set)
     busy: dict[str, float] = field(default_factory=dict)
     last: dict[Variable, float] = field(default_factory=dict)
     now: float = -1
@@ -68,38 +70,39 @@ class NamingPrinter(Printer):
         if self.depth:
             chosen = self.fresh(identifier(default, "x"))
         else:
-            chosen = self._free(default)
+            chosen = self.free(default)
             self.busy[chosen] = self.last.get(variable, self.now)
-        self.expressions[variable] = name(chosen)
+        self.expressions[variable] = self.named(chosen)
         return chosen
 
-    def _free(self, wanted: str) -> str:
+    def free(self, wanted: str) -> str:
+        """Return a name that no value has, or that nothing reads any more."""
         occupied = {used for used in self.taken if self.busy.get(used, math.inf) > self.now}
         chosen = unique(wanted, occupied)
         self.taken.add(chosen)
+        self.given.add(chosen)
         return chosen
 
-    def definition(self, function: Function, roles: Sequence[str] = ()) -> ast.stmt:
-        """Return a nested function; its names are its own for good."""
+    def keep(self, names: Iterable[str], until: float) -> None:
+        """Let names of values be busy until a step at least."""
+        for one in names:
+            if one in self.busy:
+                self.busy[one] = max(self.busy[one], until)
+
+    def of_round(self, expressions: dict[Variable | Function, Expression]) -> ModuleNames[Expression]:
+        """Return the names in a round of a loop, where these expressions stand for values."""
+        return replace(self, expressions=expressions, called={}, busy={}, last={}, started=set())
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """While names are those of a nested function: its names are its own for good."""
         self.depth += 1
         try:
-            return super().definition(function, roles)
+            yield
         finally:
             self.depth -= 1
 
-    def room(self, step: Step, following: Sequence[Step]) -> int:  # noqa: ARG002
-        """Return how many characters of a step of a nested function may stand in its only reader: as in a method."""
-        return LONGEST_INLINE if len(following) < 2 else LONGEST_DISTANT
-
-    def is_short(self, function: Function) -> bool:
-        """Whether a function becomes a `lambda`."""
-        self.depth += 1
-        try:
-            return super().is_short(function)
-        finally:
-            self.depth -= 1
-
-    def _names_of(self, step: Step) -> str | Sequence[str]:
+    def names_of(self, step: Step) -> str | Sequence[str]:
         """Return a name for the result of a step, or one for each of its results."""
         default = self._default(step)
         if step.name == "jnp.split":
