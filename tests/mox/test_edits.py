@@ -313,3 +313,15 @@ def test_parameters_that_are_arguments_are_counted():
     costs = account(jaxport.make_mox(case.fn)(*case.args))
     assert costs["head"].params == 8 * 4 + 4
     assert costs.total.params == sum(leaf.size for leaf in jax.tree.leaves(case.args[0]))
+
+
+def test_a_match_that_was_taken_from_the_selection_is_no_original():
+    layers = jaxport.make_mox(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))(jnp.ones(2)).select("//Linear")
+    held, seen = layers[0], []
+
+    def twice(x):
+        seen.append(held.is_replaced)
+        return 2 * held(x)
+
+    np.testing.assert_allclose(layers.sub(twice)(jnp.ones(2)), 2 * held(jnp.ones(2)), rtol=1e-6)
+    assert seen == [False]
