@@ -226,7 +226,7 @@ class Mox:
                 )
         return [leaf for index, leaf in enumerate(leaves) if index not in self.traced.static_inputs]
 
-    def _result(self, outputs: Sequence[Array]) -> Any:
+    def _result(self, outputs: Sequence[Array]) -> object:
         leaves, arrays = dict(self.traced.static_outputs), iter(outputs)
         full = [leaves[i] if i in leaves else next(arrays) for i in range(self.traced.out_tree.num_leaves)]
         return jax.tree.unflatten(self.traced.out_tree, full)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -207,7 +207,7 @@ class Selection:
     def before(self, function: PythonFunction) -> Mox:
         """Return a new Mox in which `function` maps the arguments of each member to new ones: one value, or a tuple."""
 
-        def wrapped(match: Match, *args: object) -> Any:
+        def wrapped(match: Match, *args: object) -> object:
             made = function(*args)
             return match(*made) if isinstance(made, tuple) else match(made, *args[1:])
 
