@@ -160,7 +160,7 @@ def part_of_transposed(step: Step, rewriting: StepRewriting) -> Step | None:
 
 
 @AS_WRITTEN.on("")
-def part_of_joined(step: Step, rewriting: StepRewriting) -> Step | Any:
+def part_of_joined(step: Step, rewriting: StepRewriting) -> object:
     """`stack([a, b], axis=2)[:, :, 1]` is `b`, and `concatenate((a, b), axis=1)[:, 0]`, of one column each, `a[:, 0]`."""
     joined = rewriting.producers.step(step.args[0], *JOINS) if step.form == "index" else None
     if joined is None or len(joined.args) != 1 or joined.kwargs.keys() - {"axis"}:
