@@ -13,7 +13,7 @@ from flax import nnx
 
 import jaxport
 from jaxport.importer.names import Framework
-from tests.codegen.structured import check
+from tests.codegen.structured import check, load
 
 FRAMEWORKS = ("nnx", "equinox", "burn")
 
@@ -130,3 +130,18 @@ def test_only_helpers_that_are_called_keep_their_names(turns: bool, framework: s
     code = check(exported.proto, {exported.input_names[0]: x}, tmp_path, framework)
     assert ("def rotary(" in code) == turns
     assert ("rotary_2 = self.rotary(" in code) == turns
+
+
+def summed(x: jax.Array) -> jax.Array:
+    """Three times the statements that become a function `step`, and a loop whose body is called so."""
+    parts = [jax.scipy.special.gammaln(jnp.square(one) + 0.5) for one in (x, x + 1, jnp.tanh(x))]
+    return sum(parts, jax.lax.while_loop(lambda carry: jnp.sum(carry) < 40, lambda carry: carry * 1.5 + 1, x))
+
+
+def test_a_shared_function_is_not_hidden_by_a_local_one(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).uniform(0.5, 1.5, (2, 3)).astype(np.float32)
+    program = jaxport.from_onnx(jaxport.to_onnx(summed, [x]).proto)
+    source = program.to_source(tmp_path, framework="nnx")
+    assert re.search(r"^def step_2\(", source.code, re.MULTILINE)
+    assert re.search(r"^        def step\(", source.code, re.MULTILINE)
+    np.testing.assert_allclose(load(tmp_path).load()(x), summed(jnp.asarray(x)), rtol=2e-5)

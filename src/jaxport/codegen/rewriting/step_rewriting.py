@@ -237,7 +237,7 @@ class StepRewriting:
                 return leaf
             results = {*self.results, *variables(leaf.result)}
             inner = StepRewriting(
-                self.tables, self.weights, self.readers, results, [], self.same, self.producers, self.notes
+                self.tables, self.weights, self.readers, results, [], self.same, self.producers, {**self.notes}
             )
             steps = inner.all(leaf.steps)
             return Function(leaf.name, leaf.parameters, steps, map_leaves(inner.current, leaf.result))

@@ -25,7 +25,7 @@ from jaxport.codegen.rewriting.steps import JOINS, readers_of, reads
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op, Tie, Weight
 from jaxport.codegen.writing.dialect import LayerLibrary
 from jaxport.codegen.writing.fields import Child, common_name, key_of, table_name
-from jaxport.codegen.writing.function_printer import LONGEST_INLINE, leaves, needed, with_inferred_size
+from jaxport.codegen.writing.function_printer import LONGEST_INLINE, LOOP_ARGUMENTS, leaves, needed, with_inferred_size
 from jaxport.codegen.writing.literals import attribute, call, name, number, restored
 from jaxport.codegen.writing.naming.printer import NamingPrinter
 from jaxport.codegen.writing.naming.values import DESCRIPTIONS, OPERANDS
@@ -228,7 +228,7 @@ class CallPrinter(NamingPrinter):
     def nested(self, step: Step) -> list[ast.stmt]:
         """Return the functions that are defined for a step."""
         functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
-        return [self.definition(one) for one in functions if not self.is_short(one)]
+        return [self.definition(one, LOOP_ARGUMENTS.get(step.name, ())) for one in functions if not self.is_short(one)]
 
     def invoked(self, called: ast.expr, arguments: list[ast.expr], sizes: Sequence[str]) -> ast.expr:
         """Return the call of a module, with the sizes that it wants."""

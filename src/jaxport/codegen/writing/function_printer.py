@@ -69,6 +69,9 @@ _WEAK = {"jnp.where": (1, 2)} | dict.fromkeys(
     (0, 1),
 )
 
+LOOP_ARGUMENTS = {"lax.scan": ("carry", "row"), "lax.while_loop": ("carry",)}
+"""Names for the arguments of the functions that loops call."""
+
 # Operands that have to be known while JAX traces, so that no array may be printed for them.
 _NUMBERS = {"jnp.arange": (0, 1, 2)}
 
@@ -101,12 +104,15 @@ class Printer:
     def statements(self, steps: Iterable[Step], result: object) -> list[ast.stmt]:
         """Return the body of a function: the steps that the result needs, and its return."""
         steps, uses = needed(list(steps), result)
+        trees = [*((step.args, step.kwargs) for step in steps), result]
+        readers = {leaf: at for at, tree in enumerate(trees) for leaf in leaves(tree) if isinstance(leaf, Variable)}
         body: list[ast.stmt] = []
         scope = ""
-        for step, following in zip(steps, [*steps[1:], None], strict=False):
-            reads = result if following is None else (following.args, following.kwargs)
-            inline = following is None or following.node is step.node
-            statements = list(self.step(step, uses, reads if inline else ()))
+        for at, step in enumerate(steps):
+            output = step.outputs
+            is_once = isinstance(output, Variable) and uses[output] == 1 and output in readers
+            room = self.room(step, steps[at + 1 : readers[output] + 1]) if is_once else 0
+            statements = list(self.step(step, uses, room))
             around = (getattr(step.node, "name", None) or "").rpartition("/")[0]
             if around and around != scope and statements:
                 scope = self.comments[statements[0]] = around
@@ -114,17 +120,20 @@ class Printer:
         body.append(ast.Return(self.value(result)))
         return body
 
-    def step(self, step: Step, uses: Counter[Variable], next_reads: object) -> Iterator[ast.stmt]:
-        """Yield the statements of one step: none if its value is written where `next_reads` reads it, right after."""
+    def room(self, step: Step, following: Sequence[Step]) -> int:
+        """Return how many characters of a step may stand in its only reader: the last of the steps that follow, or the result."""
+        return LONGEST_INLINE if all(one.node is step.node for one in following) and len(following) < 2 else 0
+
+    def step(self, step: Step, uses: Counter[Variable], room: int) -> Iterator[ast.stmt]:
+        """Yield the statements of one step: none if its value is written where it is read, which has so much `room`."""
         functions = list(_functions(step))
         for function in functions:
             if not self.is_short(function):
-                yield self.definition(function)
+                yield self.definition(function, LOOP_ARGUMENTS.get(step.name, ()))
         expression = self.expression(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
-            read_next = uses[variable] == 1 and any(leaf is variable for leaf in leaves(next_reads))
-            if read_next and len(ast.unparse(expression)) <= LONGEST_INLINE:
+            if len(ast.unparse(expression)) <= room:
                 self.expressions[variable] = expression
                 return
             target: ast.expr = ast.Name(self.bind(variable, self.default(step)), ast.Store())
@@ -151,18 +160,19 @@ class Printer:
             return ast.Name(self.bind(tree, default) if used else "_", ast.Store())
         return ast.Name("_", ast.Store())
 
-    def definition(self, function: Function) -> ast.stmt:
-        """Return a nested function, bound to a name of its own."""
+    def definition(self, function: Function, roles: Sequence[str] = ()) -> ast.stmt:
+        """Return a nested function, bound to a name of its own; `roles` are names for its arguments."""
         chosen = self.fresh(identifier(function.name, "body"))
         self.expressions[function] = name(chosen)
         arguments, unpacking = [], []
-        for parameter in function.parameters:
+        _, uses = needed(function.steps, function.result)
+        for at, parameter in enumerate(function.parameters):
             if isinstance(parameter, Variable):
-                arguments.append(self.bind(parameter))
+                arguments.append(self.bind(parameter, roles[at] if at < len(roles) else "x"))
                 continue
             arguments.append(self.fresh("carry" if not arguments else "row"))
             if jax.tree.leaves(parameter):
-                pattern = self.target(parameter, None, "x")
+                pattern = self.target(parameter, uses, "x")
                 unpacking.append(ast.Assign([pattern], name(arguments[-1]), lineno=0))
         body = self.statements(function.steps, function.result)
         definition = ast.parse(f"def {chosen}({', '.join(arguments)}): pass").body[0]

@@ -141,7 +141,8 @@ def outlined(method: ast.FunctionDef, taken: Iterable[str]) -> Outlined:
         x = self.convolved(x, 4)
         return x
     """
-    names, own = {*taken}, set[str]()
+    own = set[str]()
+    names = {*taken, *_local_names(method)}  # a function whose name is a local one's could not be called
     body, methods, functions = [*method.body], [], []
     while (found := _Search(method, body, own).best()) is not None:
         made, body, is_method = found.applied(names)
@@ -164,15 +165,12 @@ class _Search:
     def __post_init__(self) -> None:
         parameters = self.method.args
         self.sizes = {one.arg for one in parameters.kwonlyargs}
-        stored = {one.arg for one in (*parameters.args, *parameters.kwonlyargs)}
+        self.local = frozenset(_local_names(parameters))
         for statement in self.body:
-            nodes = [*ast.walk(statement)]
-            made = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-            stored |= made | {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-            stored |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+            made = _local_names(statement)
+            self.local |= made
             if isinstance(statement, ast.Assign) and getattr(statement.value, "attr", "") == "shape":
                 self.sizes |= made
-        self.local = frozenset(stored) - {"self", "_"}
         self.texts = [_text(statement, self.local) for statement in self.body]
         # A call of one function is no other function.
         self.single = [not (isinstance(s, ast.Assign) and _called(s) in self.functions) for s in self.body]
@@ -226,6 +224,14 @@ class _Search:
             if not waiting:
                 break
         return live
+
+
+def _local_names(tree: ast.AST) -> set[str]:
+    """Return the names that statements bind: of arguments, of values, and of the functions inside."""
+    nodes = [*ast.walk(tree)]
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    return (names | {node.arg for node in nodes if isinstance(node, ast.arg)}) - {"self", "_"}
 
 
 def _called(statement: ast.Assign) -> str:

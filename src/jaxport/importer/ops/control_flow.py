@@ -190,16 +190,41 @@ def _scanned(
     counts = rows is None or rows.counts
     passed = [] if rows is None else rows.in_order()
 
-    def step(carry: Carry, parts: Carry) -> tuple[Carry, Carry]:
-        iteration, *row = parts if counts and passed else (parts,) if counts else (host(0), *parts)
-        go, *results = body(iteration, host(True), *carry, *row)
+    def step(*values: Tensor) -> Carry:
+        given = values[: len(state)], values[len(state) :] if counts else (host(0), *values[len(state) :])
+        state_now, (iteration, *row) = given
+        go, *results = body(iteration, host(True), *state_now, *row)
         if not isinstance(go, HostValue) or not go:
             raise _NotStructured
-        return tuple(results[: len(carry)]), tuple(results[len(carry) :])
+        return tuple(results)
 
     numbers = [jnp.arange(trips, dtype=np.dtype(np.int64))] if counts else []
-    final, stacked = lax.scan(step, tuple(state), (*numbers, *passed) if passed else numbers[0])
-    return (*final, *stacked)
+    return _scan(step, state, [*numbers, *passed])
+
+
+def _scan(body: PythonFunction, state: Sequence[RuntimeValue], rows: Sequence[RuntimeValue]) -> Carry:
+    """Return the last state and the stacked rest of the results of `body(*state, *row)`.
+
+    `lax.scan` gets a single value as it is, as a person writes it: `def step(carry, row): return carry + row, carry`.
+    """
+
+    def step(carry: object, row: object) -> tuple[object, object]:
+        results = body(*_listed(carry, len(state)), *_listed(row, len(rows)))
+        return _together(results[: len(state)]), _together(results[len(state) :])
+
+    final, stacked = lax.scan(step, _together(state), _together(rows))
+    final = _listed(final, len(state))
+    return (*final, *(stacked if isinstance(stacked, tuple) else () if stacked is None else (stacked,)))
+
+
+def _together(values: Sequence[object]) -> object:
+    """Return the one value, a tuple of several, or None."""
+    return tuple(values) if len(values) > 1 else values[0] if values else None
+
+
+def _listed(values: object, count: int) -> Carry:
+    """Return the values that are together."""
+    return values if isinstance(values, tuple) else (values,)[:count]
 
 
 def _ended(
@@ -332,11 +357,8 @@ def scan(
     backward = scan_input_directions or [0] * len(rows)
     rows = [jnp.flip(x, 0) if flip else x for x, flip in zip(rows, backward, strict=True)]
 
-    def step(carry: Carry, row: Carry) -> tuple[Carry, Carry]:
-        results = body(*carry, *row)
-        return tuple(results[:count]), tuple(results[count:])
-
-    final, stacked = lax.scan(step, tuple(state), tuple(rows))
+    results = _scan(body, state, rows)
+    final, stacked = results[:count], results[count:]
     backward = scan_output_directions or [0] * len(stacked)
     stacked = [jnp.flip(y, 0) if flip else y for y, flip in zip(stacked, backward, strict=True)]
     axes = scan_output_axes or [0] * len(stacked)

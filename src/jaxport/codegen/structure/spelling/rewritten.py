@@ -45,9 +45,8 @@ def rewritten(
     """
     layout = CHANNELS_LAST if channels_last else GROUPS_FIRST
     rewriting = StepRewriting([SAME_BITS, AS_WRITTEN, layout, AT_LAST], weights)
-    for op in ops:
-        rewriting.add(op.step)
-    return rewriting.steps, map_leaves(rewriting.current, result)
+    steps = rewriting.all(op.step for op in ops)
+    return steps, map_leaves(rewriting.current, result)
 
 
 @AT_LAST.on("jnp.concatenate")

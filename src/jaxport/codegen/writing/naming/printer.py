@@ -20,10 +20,10 @@ from jaxport.codegen.rewriting.producers import number as number_of
 from jaxport.codegen.structure.spelling.rewritten import MOVING, ROLES
 from jaxport.codegen.tree import Call, Layer, Module
 from jaxport.codegen.writing.fields import Fields, key_of
-from jaxport.codegen.writing.function_printer import Printer, default_name, leaves
+from jaxport.codegen.writing.function_printer import LONGEST_INLINE, Printer, default_name, leaves
 from jaxport.codegen.writing.literals import name
 from jaxport.codegen.writing.naming.values import Readers, description, role_of
-from jaxport.codegen.writing.statements import KEPT, lowered, names_of_parts
+from jaxport.codegen.writing.statements import KEPT, LONGEST_DISTANT, lowered, names_of_parts
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Function, Step, Variable
@@ -79,13 +79,17 @@ class NamingPrinter(Printer):
         self.taken.add(chosen)
         return chosen
 
-    def definition(self, function: Function) -> ast.stmt:
+    def definition(self, function: Function, roles: Sequence[str] = ()) -> ast.stmt:
         """Return a nested function; its names are its own for good."""
         self.depth += 1
         try:
-            return super().definition(function)
+            return super().definition(function, roles)
         finally:
             self.depth -= 1
+
+    def room(self, step: Step, following: Sequence[Step]) -> int:  # noqa: ARG002
+        """Return how many characters of a step of a nested function may stand in its only reader: as in a method."""
+        return LONGEST_INLINE if len(following) < 2 else LONGEST_DISTANT
 
     def is_short(self, function: Function) -> bool:
         """Whether a function becomes a `lambda`."""
