@@ -192,6 +192,27 @@ def test_no_name_stands_for_any() -> None:
     assert aliases_of_any(parsed("One = Any\nTwo: TypeAlias = Any\nthree: Any = 3\n")) == {"One", "Two"}
 
 
+# The number of public fields from which a class has to say of each what it is.
+MANY_FIELDS = 17
+
+
+def test_the_fields_of_large_classes_are_documented() -> None:
+    missing = {}
+    for path in FILES:
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef):
+                fields = [
+                    each.target.id
+                    for each in node.body
+                    if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+                ]
+                told = set(re.findall(r"\w+", (ast.get_docstring(node) or "").partition("Attributes:")[2]))
+                fields = [field for field in fields if not field.startswith("_")]
+                if len(fields) >= MANY_FIELDS and not {*fields} <= told:
+                    missing[node.name] = {*fields} - told
+    assert not missing
+
+
 # The files whose functions are typed by the tables that they stand in: a signature is that of an operator or a primitive.
 TYPED_BY_TABLES = ("export/emit/shapes.py", "export/prepare/pairs.py", "export/rules/", "importer/ops/")
 
