@@ -83,7 +83,7 @@ class _Hoisting:
             return equation
         lifted: list[tuple[Jaxpr, list[Array]]] = []
 
-        def lift(body: Any) -> Any:
+        def lift(body: Any) -> object:
             closed = isinstance(body, ClosedJaxpr)
             lifted.append(self.lifted(body.jaxpr, body.consts) if closed else self.lifted(body, ()))
             return jaxprs.closed(lifted[-1][0], ()) if closed else lifted[-1][0]

@@ -65,7 +65,7 @@ _SIZE_HELP = 'Compare at these sizes of the symbolic dims: "B=1,T=8". May be rep
 _AVOID_HELP = 'Integers not to sample for an input: "ids=0". May be repeated.'
 
 
-def _option(*names: str, metavar: str, text: str) -> Any:
+def _option(*names: str, metavar: str, text: str) -> object:
     """An option that may be repeated; its default is the empty list."""
     return typer.Option(*names, default_factory=list, show_default=False, metavar=metavar, help=text)
 

@@ -399,7 +399,7 @@ def _array(path: str) -> np.ndarray:
         raise InvalidArgument(f"`{path}` cannot be read", where="`--value`", why=str(error)) from error
 
 
-def _literal(text: str, value: str) -> Any:
+def _literal(text: str, value: str) -> object:
     try:
         return ast.literal_eval(value)
     except (ValueError, SyntaxError) as error:

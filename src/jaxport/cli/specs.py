@@ -270,7 +270,7 @@ def input_names(positional: Iterable[InputSpec], keywords: Iterable[str]) -> lis
     return [*names, *sorted(keywords)] if names else None
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str) -> object:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -82,7 +82,7 @@ def load_target(text: str) -> PythonFunction:
     return target
 
 
-def _made(factory: PythonFunction, text: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+def _made(factory: PythonFunction, text: str, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """Call a class or a factory, whose errors are the user's."""
     name = getattr(factory, "__name__", text)
     missing = _missing(factory, args, kwargs)
@@ -269,14 +269,14 @@ def torch_program(
     )
 
 
-def _example(dtype: str | None, sizes: Sequence[int]) -> Any:
+def _example(dtype: str | None, sizes: Sequence[int]) -> object:
     """Return an example tensor: normal floats; ones, which are valid as indices and as masks."""
     kind = np.dtype(dtype or "float32")
     numbers = np.random.default_rng(0)
     return _tensor((numbers.standard_normal(sizes) if kind.kind == "f" else np.ones(sizes)).astype(kind))
 
 
-def _tensor(array: np.ndarray) -> Any:
+def _tensor(array: np.ndarray) -> object:
     from jaxport.pytorch import tensor_of
 
     return tensor_of(array)

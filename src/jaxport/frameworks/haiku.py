@@ -32,7 +32,7 @@ class Haiku(Framework[haiku.Module]):
     def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[Any]:
         """Return a context with Haiku's own hook, which is local to the thread."""
 
-        def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> Any:
+        def intercept(method: Callable, args: tuple, kwargs: dict, context: haiku.MethodContext) -> object:
             module, name, current = context.module, context.method_name, recorder()
             defined = getattr(type(module), name, None)
             inner = name.startswith("_") and name != "__call__"

@@ -45,7 +45,7 @@ class Linen(Framework[linen.Module]):
     def interception(self, recorder: Callable[[], CallRecorder | None]) -> AbstractContextManager[Any]:
         """Return a context with Linen's own hook, which is local to the thread."""
 
-        def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> Any:
+        def intercept(method: Callable, args: tuple, kwargs: dict, context: linen.module.InterceptorContext) -> object:
             module, name = context.module, context.method_name
             current = recorder()
             if current is None:
@@ -91,7 +91,7 @@ class Linen(Framework[linen.Module]):
         positions = [index for index, leaf in enumerate(flat) if is_array(leaf)]
         rngs = {name: rng.as_jax_rng() for name, rng in scope.rngs.items()}
 
-        def rebuild(values: Sequence[object]) -> Any:
+        def rebuild(values: Sequence[object]) -> object:
             new = list(flat)
             for index, value in zip(positions, values, strict=True):
                 new[index] = value

@@ -79,7 +79,7 @@ class Nnx(Framework[nnx.Module]):
         variables = [(".".join(map(str, path)), node, _kind_of(node)) for path, node in flat]
         leaves = [list(_leaves_of(*variable)) for variable in variables]
 
-        def rebuild(values: Sequence[object]) -> Any:
+        def rebuild(values: Sequence[object]) -> object:
             waiting = iter(values)
             # A Variable may hold a tree of arrays; most hold one, and are recreated from it.
             return nnx.merge(
@@ -251,7 +251,7 @@ class _Visit:
         return [leaf for path, node, kind in self.nodes for leaf in _leaves_of(path, node, kind)]
 
 
-def _children(node: Any, kind: _Kind) -> Iterable[tuple[Any, Any]]:
+def _children(node: Any, kind: _Kind) -> Iterable[tuple[object, object]]:
     if kind.category == "node":
         return sorted(vars(node).items())
     if kind.category == "container":

@@ -438,7 +438,7 @@ class Program:
         inputs: Sequence[object],
         named: Mapping[str, object],
         rng: Key | None,
-    ) -> Any:
+    ) -> object:
         """Return what `apply` returns, for the program's own parameters if `params` is None."""
         self._warn_of_narrowing()
         if rng is not None and "rng" in self._keywords:
@@ -487,7 +487,7 @@ class Program:
             return evaluate(self.body, values, rng)
 
     @cached_property
-    def _packed(self) -> Callable[..., Any]:
+    def _packed(self) -> Callable[..., object]:
         """The type of several results; of one, what returns it."""
         names = unique_identifiers(self.output_names, "output")
         return namedtuple("Outputs", names) if len(names) != 1 else lambda output: output

@@ -56,7 +56,7 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _method(a: Any, b: Any, name: str, of_dims: Callable[[Dim, Dim], Dim]) -> Any:
+def _method(a: Any, b: Any, name: str, of_dims: Callable[[Dim, Dim], Dim]) -> object:
     if is_symbolic_dim(a) or is_symbolic_dim(b):
         return of_dims(a, b)
     return getattr(a, name)(b) if hasattr(a, name) else getattr(b, name)(a)

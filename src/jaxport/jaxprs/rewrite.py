@@ -226,7 +226,7 @@ class Rewriting:
         same = all(params[name] is value for name, value in equation.params.items())
         return equation if same else equation.replace(params=params)
 
-    def _jaxpr(self, jaxpr: Any) -> Any:
+    def _jaxpr(self, jaxpr: Any) -> object:
         return self.closed(jaxpr) if isinstance(jaxpr, ClosedJaxpr) else self.body(jaxpr)
 
 
@@ -276,7 +276,7 @@ class VariableRewriting(Rewriting, abc.ABC):
         """Rewrite a body."""
         renamed: dict[Var, list[Var]] = {}
 
-        def atoms(whole: Iterable[Atom]) -> list[Any]:
+        def atoms(whole: Iterable[Atom]) -> list[object]:
             return [part for atom in whole for part in self._parts(atom, renamed)]
 
         constvars, invars = atoms(jaxpr.constvars), atoms(jaxpr.invars)

@@ -117,7 +117,7 @@ def _recorded(process: Callable) -> Callable:
     """Wrap a method by which the trace of a `vmap` processes an operation."""
 
     @functools.wraps(process)
-    def recorded(self: Any, primitive: Any, *args: Any, **kwargs: Any) -> Any:
+    def recorded(self: Any, primitive: Any, *args: Any, **kwargs: Any) -> object:
         # The operands of a primitive come first, those of a function with a rule of its own last.
         tracers = args[0] if process.__name__ == "process_primitive" else args[-1]
         stack = source_info_util.current_name_stack()

@@ -83,7 +83,7 @@ def map_jaxprs(function: Callable[[Any], object], value: object) -> Any:
 def replace_bodies(params: Parameters, new: Iterator[Jaxpr]) -> dict[str, Any]:
     """Return the parameters with their jaxprs replaced, in the order in which `bodies` returns them."""
 
-    def replaced(item: object) -> Any:
+    def replaced(item: object) -> object:
         if not isinstance(item, ClosedJaxpr):
             return next(new)
         jaxpr = next(new)

@@ -171,7 +171,7 @@ def _with_module(model: object, keys: Sequence[str], module: Module) -> Any:
     return made
 
 
-def _item(owner: Any, key: str) -> Any:
+def _item(owner: Any, key: str) -> object:
     if isinstance(owner, Mapping):
         return owner[key]
     return owner[int(key)] if key.isdecimal() and not hasattr(owner, key) else getattr(owner, key)

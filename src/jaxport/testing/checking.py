@@ -206,7 +206,7 @@ class _Case:
 
     def _arguments(
         self, exported: Exported, variant: _Variant, sizes: Mapping[str, int]
-    ) -> tuple[Sequence[Any], Parameters]:
+    ) -> tuple[Sequence[object], Parameters]:
         """Return the arguments to run on: those of the case, the others sampled."""
         generator = np.random.default_rng(0)
         remaining = iter(jax.tree.leaves(variant.values))
@@ -278,7 +278,7 @@ def _variants(
     ]
     yield _Variant("as given", specs, options, runs, values)
 
-    def changed(change: Callable[[object], object]) -> tuple[Sequence[Any], dict[str, Any]]:
+    def changed(change: Callable[[object], object]) -> tuple[Sequence[object], dict[str, object]]:
         new_specs, params = jax.tree.map(change, everything, is_leaf=_is_spec)
         return new_specs, {**options, **({"input_params": params} if params else {})}
 
@@ -316,7 +316,7 @@ def _is_spec(leaf: object) -> bool:
     return is_shape(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def _struct(leaf: object) -> Any:
+def _struct(leaf: object) -> object:
     return jax.ShapeDtypeStruct(leaf, np.float32) if is_shape(leaf) else leaf
 
 
@@ -341,14 +341,14 @@ def _size(name: str, sizes: Mapping[str, int]) -> int:
     return sizes[name]
 
 
-def _with_sizes(leaf: Any, sizes: Mapping[str, int]) -> Any:
+def _with_sizes(leaf: Any, sizes: Mapping[str, int]) -> object:
     if not _is_spec(leaf):
         return leaf
     shape = tuple(dims.evaluate(dim, sizes) for dim in (leaf if isinstance(leaf, tuple) else leaf.shape))
     return shape if isinstance(leaf, tuple) else jax.ShapeDtypeStruct(shape, leaf.dtype)
 
 
-def _widened(leaf: Any) -> Any:
+def _widened(leaf: Any) -> object:
     """Return a specification or a value in float64 if it is float32."""
     if getattr(leaf, "dtype", None) != np.float32:
         return leaf

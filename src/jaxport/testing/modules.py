@@ -68,7 +68,7 @@ def perturbed(tree: Tree, seed: int = 0) -> Tree:
     """
     generator = np.random.default_rng(seed)
 
-    def moved(leaf: Any) -> Any:
+    def moved(leaf: Any) -> object:
         if not (hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, np.inexact)):
             return leaf
         array = np.asarray(leaf)

@@ -210,7 +210,7 @@ class Comparison(Sides[Run]):
         with jax.enable_x64(True):
             leaves, tree = jax.tree.flatten((program.params, passed))
 
-            def apply(*leaves: object) -> Any:
+            def apply(*leaves: object) -> object:
                 params, arrays = jax.tree.unflatten(tree, leaves)
                 return program.apply(params, **arrays, **closed_over)
 
@@ -294,10 +294,10 @@ def caller(
     closed_over = {name: arrays[name] for name in program.static_inputs}
     passed = {name: value for name, value in arrays.items() if name not in closed_over}
 
-    def apply(params: Parameters, passed: Parameters) -> Any:
+    def apply(params: Parameters, passed: Parameters) -> object:
         return program.apply(params, **passed, **closed_over)
 
-    def one_by_one(params: Parameters, passed: Parameters) -> Any:
+    def one_by_one(params: Parameters, passed: Parameters) -> object:
         return tuple(map(external, program.evaluate(params, {**passed, **closed_over})))
 
     # Accelerators compute products of float32 with fewer bits by default.

@@ -340,7 +340,7 @@ class _Subject(Sides[_FunctionRun]):
             leaves = [port.to_jax(arrays[name]) for name, port in ports.items()]  # JAX gets the model's inputs
             yield _FunctionRun({**at, **{name: bool(values[name]) for name in flags}}, arrays, inside, leaves)
 
-    def _by_name(self, inputs: Any) -> tuple[dict[str, Any], Sampler | None]:
+    def _by_name(self, inputs: Any) -> tuple[dict[str, object], Sampler | None]:
         """Return the arguments that the user gives, by the names of their ports, and the sampler."""
         if inputs is None or callable(inputs):
             return {}, inputs
@@ -361,7 +361,7 @@ class _Subject(Sides[_FunctionRun]):
         return {name: _shaped(leaf) for name, leaf in zip(names, arrays, strict=False)}, None
 
 
-def _shaped(leaf: object) -> Any:
+def _shaped(leaf: object) -> object:
     return leaf if hasattr(leaf, "shape") or is_shape(leaf) else np.asarray(leaf)
 
 

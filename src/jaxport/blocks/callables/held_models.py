@@ -96,7 +96,7 @@ def _is_looked_into(item: object, kinds: Types) -> bool:
     return not kinds.is_variable(item) and (kinds.root_framework_of(item) is not None or callable(item))
 
 
-def _wrapped(value: object) -> Any:
+def _wrapped(value: object) -> object:
     """Return the function inside a transformed one; a property is only asked in a known library."""
     wrapped = static_attribute(value, "__wrapped__")
     if isinstance(wrapped, property):
@@ -104,7 +104,7 @@ def _wrapped(value: object) -> Any:
     return wrapped
 
 
-def _references(value: Any, fn: PythonFunction) -> Iterator[tuple[str, Any]]:
+def _references(value: Any, fn: PythonFunction) -> Iterator[tuple[str, object]]:
     """Yield the references of a function, a method or a partial."""
     if issubclass(type(value), functools.partial):
         yield "", value.func
@@ -116,7 +116,7 @@ def _references(value: Any, fn: PythonFunction) -> Iterator[tuple[str, Any]]:
         yield from _of_function(value, fn)
 
 
-def _instance(value: object) -> dict[str, Any] | None:
+def _instance(value: object) -> dict[str, object] | None:
     """Return the attributes of an instance, None if it has none of its own."""
     try:
         attributes = object.__getattribute__(value, "__dict__")
@@ -125,7 +125,7 @@ def _instance(value: object) -> dict[str, Any] | None:
     return attributes if type(attributes) is dict else None
 
 
-def _given(value: functools.partial) -> Iterator[tuple[str, Any]]:
+def _given(value: functools.partial) -> Iterator[tuple[str, object]]:
     """Yield the bound arguments under the names of the parameters that take them."""
     try:
         names = list(inspect.signature(value.func).bind_partial(*value.args).arguments)[: len(value.args)]
@@ -136,7 +136,7 @@ def _given(value: functools.partial) -> Iterator[tuple[str, Any]]:
     yield from value.keywords.items()
 
 
-def _of_function(function: types.FunctionType, fn: PythonFunction) -> Iterator[tuple[str, Any]]:
+def _of_function(function: types.FunctionType, fn: PythonFunction) -> Iterator[tuple[str, object]]:
     """Yield the contents of the closure cells, the defaults, and the globals by name."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -172,7 +172,7 @@ def _names_in(code: types.CodeType) -> dict[str, None]:
     return names
 
 
-def _contents(value: object, kinds: Types) -> list[tuple[str, Any]]:
+def _contents(value: object, kinds: Types) -> list[tuple[str, object]]:
     """Return the models, arrays and functions in a container, with their paths; none for other objects."""
     leaves = contents(value, lambda item: kinds.root_framework_of(item) is not None)
     return [(dotted(keys), leaf) for keys, leaf in leaves if keys]

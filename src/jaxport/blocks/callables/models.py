@@ -148,7 +148,7 @@ class Models:
         framework = self._types.root_framework_of(value)
         return Look((), _arrays_in(value, self._types), ()) if framework is None else framework.look(value)
 
-    def _parts(self, value: object, look: Look) -> Iterator[Any]:
+    def _parts(self, value: object, look: Look) -> Iterator[object]:
         return (node for node in look.nodes if node is not value)
 
     def _root(self, name: str, value: object, look: Look) -> _Root:
@@ -216,7 +216,7 @@ class Models:
         self._own.add(value)
         return value
 
-    def _part(self, framework: Framework, value: object) -> Any | None:
+    def _part(self, framework: Framework, value: object) -> object | None:
         parts = (
             framework.part(value, copied.roots[0].value, copied.copy)
             for copied in self._copied
@@ -233,7 +233,7 @@ class Models:
             return False
         return framework.is_outside(value, [_identity(leaf.value) in self._arrays for leaf in leaves])
 
-    def _met(self, value: object) -> Any:
+    def _met(self, value: object) -> object:
         look = self._look(value)
         copied = self._lift([self._root(type(value).__name__, value, look)])
         if copied is None:
@@ -307,7 +307,7 @@ class Models:
             yield replace(leaf, path=path, value=constant)
 
 
-def _level() -> Any:
+def _level() -> object:
     """Return the transformation that runs."""
     return get_opaque_trace_state(convention="nnx")
 

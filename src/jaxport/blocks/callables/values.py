@@ -169,11 +169,11 @@ def collect(
     )
 
 
-def _named_items(value: tuple) -> Iterator[tuple[Any, Any]]:
+def _named_items(value: tuple) -> Iterator[tuple[object, object]]:
     return zip(getattr(value, "_fields", range(len(value))), value, strict=True)
 
 
-def _pytree_children(value: object) -> list[tuple[Any, Any]] | None:
+def _pytree_children(value: object) -> list[tuple[object, object]] | None:
     if value is None or issubclass(type(value), str | int | float | complex | bool | type) or callable(value):
         return None
     below = children(value)
@@ -195,7 +195,7 @@ def children(tree: object) -> list[tuple[Any, Any]] | None:
     return None if len(below) == 1 and below[0][0] == () else below
 
 
-def _is_below() -> Callable[[Any], bool]:
+def _is_below() -> Callable[[object], bool]:
     asked = itertools.count()  # the tree itself is the first
     return lambda _: next(asked) > 0
 
@@ -249,7 +249,7 @@ def contents(tree: object, is_leaf: Callable[[object], bool]) -> list[tuple[list
     return leaves
 
 
-def _keys(path: Any) -> list[Any]:
+def _keys(path: Any) -> list[object]:
     """Return the keys of a linked path, the outermost first."""
     links = []
     while path is not None:
@@ -299,7 +299,7 @@ class Exchange:
             return self._mutable(part)
         return self._rebuilt(part) if any(position in self.apart for position in part.positions()) else value
 
-    def _mutable(self, part: CallPart) -> Any:
+    def _mutable(self, part: CallPart) -> object:
         value = part.value
         is_first = value not in self._changed
         self._changed.add(value)
@@ -318,7 +318,7 @@ class Exchange:
         self._copies.append((made, [new for _, _, new in after]))
         return made
 
-    def _rebuilt(self, part: CallPart) -> Any:
+    def _rebuilt(self, part: CallPart) -> object:
         items = [self.value(below) for _, below in part.items]
         made = jax.tree.unflatten(_structure(part.value), items)
         self._copies.append((made, items))

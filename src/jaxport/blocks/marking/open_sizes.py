@@ -25,7 +25,7 @@ source_info_util.register_exclusion(__file__)
 
 def _associative_scan(original: PythonFunction) -> PythonFunction:
     @functools.wraps(original)
-    def associative_scan(fn: PythonFunction, elems: object, reverse: bool = False, axis: int = 0) -> Any:
+    def associative_scan(fn: PythonFunction, elems: object, reverse: bool = False, axis: int = 0) -> object:
         leaves, tree = jax.tree.flatten(elems)
         if not any(is_symbolic_dim(x.shape[axis]) for x in leaves):
             return original(fn, elems, reverse, axis)
@@ -83,7 +83,7 @@ def _sliding(original: PythonFunction) -> PythonFunction:
     is_convolution = original.__name__ == "convolve"
 
     @functools.wraps(original)
-    def sliding(a: Any, v: Any, *args: Any, **options: Any) -> Any:
+    def sliding(a: Any, v: Any, *args: Any, **options: Any) -> object:
         shapes = [jnp.shape(a), jnp.shape(v)]
         if [len(shape) for shape in shapes] != [1, 1] or not any(is_symbolic_dim(shape[0]) for shape in shapes):
             return original(a, v, *args, **options)

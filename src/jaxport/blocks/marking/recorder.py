@@ -227,7 +227,7 @@ class Recorder:
         args: tuple,
         kwargs: dict,
         named_by: Callable | None = None,
-    ) -> Any:
+    ) -> object:
         call.around = self._frames[-1].key if self._frames else None
         passed = NamedArrays()
         named = self._named(named_by or function, args, kwargs)
@@ -314,7 +314,7 @@ class Recorder:
                     return path
         return ""
 
-    def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, Any]]:
+    def _named(self, function: Callable, args: tuple, kwargs: dict) -> list[tuple[str, object]]:
         """Return the arguments with their names, in the order of the signature."""
         plain = getattr(function, "__func__", function)
         if type(plain) is not FunctionType:

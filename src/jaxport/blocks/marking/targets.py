@@ -215,7 +215,7 @@ def function_patches(forms: Mapping[str, tuple[PythonFunction, _Form]], recorder
 _SELECTABLE = "__jaxport_selectable__"
 
 
-def _unselected(value: object) -> Any:
+def _unselected(value: object) -> object:
     return value.__dict__.get(_SELECTABLE, value) if type(value) is FunctionType else value
 
 
@@ -226,7 +226,7 @@ def _selectable(raw: Any, *, recorder: _CurrentRecorder, form: _Form | None = No
     within = raw if form is None else form(raw)
 
     @functools.wraps(raw)
-    def selectable(*args: Any, **kwargs: Any) -> Any:
+    def selectable(*args: Any, **kwargs: Any) -> object:
         current = recorder()
         if current is None:
             return raw(*args, **kwargs)
@@ -274,7 +274,7 @@ def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecor
     """Wrap a function so that its calls are marked inside a window."""
 
     @functools.wraps(function)
-    def marked(*args: object, **kwargs: object) -> Any:
+    def marked(*args: object, **kwargs: object) -> object:
         current = recorder()
         if current is None:
             return function(*args, **kwargs)
@@ -283,7 +283,7 @@ def with_markers(function: Callable, boundary: Boundary, recorder: _CurrentRecor
     return _like(function, marked, BOUNDARY, boundary)
 
 
-def _call(recorder: Recorder, function: Callable, boundary: Boundary, args: tuple, kwargs: dict) -> Any:
+def _call(recorder: Recorder, function: Callable, boundary: Boundary, args: tuple, kwargs: dict) -> object:
     if args and _looks_like_method(function) and recorder.types.framework_of(args[0]) is not None:
         bound = function.__get__(args[0], type(args[0]))
         return recorder.call_method(args[0], function.__name__, bound, args[1:], kwargs, boundary)

@@ -308,7 +308,7 @@ class _Traced:
         self.variables = reads(step)
         self.tables: list[HostValue] = []
 
-        def large(leaf: Any) -> Any:
+        def large(leaf: Any) -> object:
             is_large = isinstance(leaf, HostValue) and not leaf.symbolic and leaf.size > LARGEST_CONSTANT
             if is_large and not _is_uniform(leaf.data) and not any(other is leaf for other in self.tables):
                 self.tables.append(leaf)
@@ -319,7 +319,7 @@ class _Traced:
         operands += [jax.ShapeDtypeStruct(host.shape, host.to_jax().dtype) for host in self.tables]
         self.jaxpr = jax.make_jaxpr(lambda *arrays: self._run(step, arrays))(*operands)
 
-    def _run(self, step: Step, arrays: Sequence[jax.Array]) -> Any:
+    def _run(self, step: Step, arrays: Sequence[jax.Array]) -> object:
         environment = Environment(zip([*self.variables, *self.tables], arrays, strict=True))
         result = replayed(step, environment)
         leaves = jax.tree.leaves(result)
@@ -332,7 +332,7 @@ def _is_uniform(array: np.ndarray) -> bool:
     return array.dtype.kind == "O" or array.tobytes() == array.ravel()[0].tobytes() * array.size
 
 
-def replayed(step: Step, environment: Environment) -> Any:
+def replayed(step: Step, environment: Environment) -> object:
     """Run a step on values: `environment` has those of variables and of large constants."""
 
     def value(leaf: object) -> Any:
@@ -368,7 +368,7 @@ def replayed(step: Step, environment: Environment) -> Any:
     return _function_of(step.name)(*args, **kwargs)
 
 
-def _called(function: RecordedFunction, args: Sequence[object], environment: Environment) -> Any:
+def _called(function: RecordedFunction, args: Sequence[object], environment: Environment) -> object:
     inner = Environment(environment.items())
 
     def bind(tree: object, values: object) -> None:

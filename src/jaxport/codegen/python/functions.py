@@ -283,14 +283,14 @@ def with_inferred_size(step: Step) -> Step:
     return replace(step, args=(step.args[0], inferred))
 
 
-def _plain_numbers(step: Step, args: list[Any]) -> list[Any]:
+def _plain_numbers(step: Step, args: list[Any]) -> list[object]:
     """`args` with Python numbers for the scalars that have to be known."""
     positions = _NUMBERS.get(step.name, ())
     known = [index in positions and isinstance(arg, HostValue) and arg.ndim == 0 for index, arg in enumerate(args)]
     return [arg.item() if plain else arg for plain, arg in zip(known, args, strict=True)]
 
 
-def _weakened(step: Step, args: list[object]) -> list[Any]:
+def _weakened(step: Step, args: list[object]) -> list[object]:
     """`args` with Python numbers for scalars that take their dtype from another operand."""
     positions = tuple(range(len(args))) if step.form == "operator" else _WEAK.get(step.name, ())
     operands = [args[index] for index in positions if index < len(args)]
@@ -307,7 +307,7 @@ def _weakened(step: Step, args: list[object]) -> list[Any]:
     return args
 
 
-def _shortest(step: Step, value: object) -> Any:
+def _shortest(step: Step, value: object) -> object:
     """Return a Python float that only meets float32 arrays, as float32, which prints with fewer digits."""
     if type(value) is not float or not _is_single(value):
         return value

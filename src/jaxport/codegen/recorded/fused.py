@@ -111,7 +111,7 @@ def _guards(model: ir.Model) -> int:
     return len(nodes_of(model, "IsNaN"))
 
 
-def _seen(program: ImportedProgram, inputs: Mapping[str, object]) -> dict[ir.Value, list[Any]]:
+def _seen(program: ImportedProgram, inputs: Mapping[str, object]) -> dict[ir.Value, list[object]]:
     """Return what each value of a graph is while the program is traced: in each call of its function."""
     specs, known = arguments(program, inputs)
     computed: dict[ir.Value, list[Any]] = {}

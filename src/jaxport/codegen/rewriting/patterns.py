@@ -62,7 +62,7 @@ VIEWS: dict[str, Callable[[Any, Producers], Any]] = {}
 
 def view(
     function: Callable[[object, Producers], object],
-) -> Callable[[Any, Producers], Any]:
+) -> Callable[[object, Producers], object]:
     """Make a function a view: patterns know it by its name."""
     VIEWS[function.__name__] = function
     return function

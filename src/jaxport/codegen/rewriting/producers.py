@@ -52,7 +52,7 @@ class Producers:
         step = self.made.get(value) if isinstance(value, Variable) else None
         return step if step is not None and step.name in names and step.form != "vmap" else None
 
-    def scaled(self, value: Any) -> tuple[Any, float]:
+    def scaled(self, value: Any) -> tuple[object, float]:
         """Return a value without the constants that it is multiplied with or divided by, and their product."""
         factor = 1.0
         while True:
@@ -90,7 +90,7 @@ def is_like(x: object, out: Variable) -> bool:
     return isinstance(x, Variable) and (x.shape, x.dtype) == (out.shape, out.dtype)
 
 
-def plain_size(n: object) -> Any:
+def plain_size(n: object) -> object:
     """Return a known integer or size as a Python value, or None."""
     if isinstance(n, HostValue):
         return n.item() if n.ndim == 0 and n.dtype.kind in "iu" else None

@@ -110,7 +110,7 @@ for _idempotent in ("jnp.abs", "jnp.floor", "jnp.ceil", "jnp.round", "jnp.sign",
 SAME_BITS.rewrite("jnp.broadcast_to(jnp.broadcast_to(x, _), shape)", "jnp.broadcast_to(x, shape)")
 
 
-def _sum_of(first: int, second: int) -> Callable[[Any, Any, Variable], HostValue | None]:
+def _sum_of(first: int, second: int) -> Callable[[object, object, Variable], HostValue | None]:
     """Return what adds two small integers with signs, if the sum is not negative and the result holds integers."""
 
     def total(a: object, b: object, out: Variable) -> HostValue | None:
@@ -209,7 +209,7 @@ def _are_greatest(low: object, high: object) -> bool:
 
 
 @view
-def spread(value: object, producers: Producers) -> Any:
+def spread(value: object, producers: Producers) -> object:
     """Return a value before it was broadcast together with others."""
     made = producers.parts.get(value) if isinstance(value, Variable) else None
     return value if made is None or made[0].name != "jnp.broadcast_arrays" else made[0].args[made[1]]
@@ -242,14 +242,14 @@ SAME_BITS.rewrite("jnp.mod(x, c)", "x % count", when=lambda x: isinstance(x, Var
 
 
 @view
-def without_nan(value: object, producers: Producers) -> Any:
+def without_nan(value: object, producers: Producers) -> object:
     """Return `x` of `where(isnan(x), 0, x)`, or of `x`, of floats in single precision: XLA converts NaN to zero."""
     found = next(bindings(pattern("jnp.where(jnp.isnan(x), 0, x)"), value, producers), {"x": value})["x"]
     return found if isinstance(found, Variable) and found.dtype == np.float32 else None
 
 
 @view
-def unexpanded(value: object, producers: Producers) -> Any:
+def unexpanded(value: object, producers: Producers) -> object:
     """Return a value before axes of one element were added to it."""
     while (added := producers.step(value, "jnp.expand_dims", "jnp.reshape")) is not None:
         value = added.args[0]

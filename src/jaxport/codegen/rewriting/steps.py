@@ -93,7 +93,7 @@ def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
     if not names or names.keys().isdisjoint(reads(step)):
         return step
 
-    def rename(leaf: object) -> Any:
+    def rename(leaf: object) -> object:
         if isinstance(leaf, Function):
             inner = [renamed(part, names) for part in leaf.steps]
             return Function(leaf.name, leaf.parameters, inner, map_leaves(rename, leaf.result))

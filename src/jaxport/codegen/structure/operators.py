@@ -8,7 +8,6 @@ Before and after:
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from typing import Any
 
 import jax
 import onnx_ir as ir
@@ -20,7 +19,7 @@ from jaxport.importer.values.recording import Step, Variable, map_leaves
 __all__ = ["operators"]
 
 
-def operators(steps: Iterable[Step], result: object, weights: Collection[Variable] = ()) -> tuple[list[Op], Any]:
+def operators(steps: Iterable[Step], result: object, weights: Collection[Variable] = ()) -> tuple[list[Op], object]:
     """Return the steps that a result needs, equal ones once; and the result in terms of them.
 
     A step that reads nothing but weights stays with each of its readers: two modules may have the same weight.

@@ -88,6 +88,15 @@ class Classes(ABC, Generic[Library, Definition, Expression, Statement]):
       result: the values that the model returns.
       outputs: the names of its results.
       bounds, fixed: the sizes that it accepts where others have other results, and those that have to be a number.
+      roles: the names of the arguments of modules whose values differ between calls.
+      starts: how parameters begin, by name.
+      drafts: the class of each module, as it was drafted.
+      sequences: the modules that are a layer after the other.
+      definitions: the classes, in the order in which they stand in the source.
+      names: the names that are taken.
+      first: the first draft of each class, by its name.
+      root_name: the name of the model's class.
+      parameters: the names of the arguments of each module.
     """
 
     dialect: Library

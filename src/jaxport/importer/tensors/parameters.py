@@ -70,7 +70,7 @@ class Params(dict[str, Any]):
     def values(self) -> Any:
         return self._whole().values()
 
-    def _whole(self) -> dict[str, Any]:
+    def _whole(self) -> dict[str, object]:
         """Return a plain dict with all arrays."""
         return {name: self[name] for name in self}
 
@@ -103,12 +103,12 @@ class Params(dict[str, Any]):
         return dict, (self._whole(),)  # what is pickled can be read without this package
 
 
-def _flatten_with_keys(parameters: Params) -> tuple[list[tuple[Any, Any]], tuple[str, ...]]:
+def _flatten_with_keys(parameters: Params) -> tuple[list[tuple[object, object]], tuple[str, ...]]:
     names = tuple(sorted(parameters))
     return [(DictKey(name), parameters[name]) for name in names], names
 
 
-def _flatten(parameters: Params) -> tuple[list[Any], tuple[str, ...]]:
+def _flatten(parameters: Params) -> tuple[list[object], tuple[str, ...]]:
     names = tuple(sorted(parameters))
     return [parameters[name] for name in names], names
 

@@ -96,10 +96,10 @@ def grad(function: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[...
 
 def _transformed(
     name: str, transform: Callable[..., Any], function: Callable[..., Any], options: dict[str, Any]
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """Return a transformation of JAX applied to a function that may have to be recorded."""
 
-    def mapped(*args: Any) -> Any:
+    def mapped(*args: Any) -> object:
         recording = active()
         if recording is None:
             return transform(lower(function), **options)(*lower(args))
@@ -189,7 +189,7 @@ def helper(function: Callable[..., Any]) -> Recordable:
     """
 
     @wraps(function)
-    def unrecorded(*args: Any, **kwargs: Any) -> Any:
+    def unrecorded(*args: Any, **kwargs: Any) -> object:
         with paused():
             return function(*args, **kwargs)
 

@@ -225,7 +225,7 @@ def factors(match: Match, kernel: Kernel, prefix: str, rank: int, seed: int) -> 
 def _apply(plans: tuple[_Plan, ...], scale: float, gate: str) -> PythonFunction:
     """Return the adapted layer, one function for all layers with these plans, so that it is traced once."""
 
-    def adapted(original: Original, params: Mapping[str, Array], *args: Any) -> Any:
+    def adapted(original: Original, params: Mapping[str, Array], *args: Any) -> object:
         exchanged: dict[str, Array] = {}
         added: list[Array] = []
         factor = scale * params[gate] if gate else scale

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -57,7 +56,7 @@ def prune(fraction: float) -> Factory:
 def _apply(names: tuple[str, ...]) -> PythonFunction:
     """Return the pruned layer, one function for all layers with these weights, so that it is traced once."""
 
-    def pruned(original: Original, masks: Mapping[str, Array], *args: object) -> Any:
+    def pruned(original: Original, masks: Mapping[str, Array], *args: object) -> object:
         params = {name: jnp.where(masks[f"{name}.mask"], original.param(name), 0) for name in names}
         return original(*args, params=params)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -180,7 +180,7 @@ def _stored(
 def _apply(plans: tuple[tuple[str, tuple[int, ...], int], ...]) -> PythonFunction:
     """Return the quantized layer, one function for all layers with these weights, so that it is traced once."""
 
-    def quantized(original: Original, parts: Mapping[str, Array], *args: object) -> Any:
+    def quantized(original: Original, parts: Mapping[str, Array], *args: object) -> object:
         params = {}
         for name, axes, block in plans:
             stored = [

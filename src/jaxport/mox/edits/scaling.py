@@ -179,7 +179,7 @@ def _turned(
 ) -> PythonFunction:
     """Return the layer with other directions and lengths of its columns."""
 
-    def adapted(original: Original, params: Mapping[str, Array], *args: object) -> Any:
+    def adapted(original: Original, params: Mapping[str, Array], *args: object) -> object:
         exchanged = {}
         for weight, prefix, inputs, batch in plans:
             a, b, m = (params[f"{prefix}lora_{part}"] for part in "abm")
@@ -223,7 +223,7 @@ def _multiplied(before: str, argument: int | None, places: tuple[int, ...], gate
         factor = 1 + params[gate] * (factor - 1) if gate else factor
         return (value * along(factor, places, value.ndim)).astype(value.dtype)
 
-    def adapted(original: Original, params: Mapping[str, Array], *args: Any) -> Any:
+    def adapted(original: Original, params: Mapping[str, Array], *args: Any) -> object:
         if argument is not None:
             return original(*args[:argument], scaled(args[argument], params), *args[argument + 1 :])
         return scaled(original(*args), params)

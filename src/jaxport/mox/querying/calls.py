@@ -190,7 +190,7 @@ class TracedCall(TracedProgram):
             return None
         return {path: operands[index] for index, path in block.named.items()}
 
-    def _in_place(self, arrays: Sequence[Array], exchanged: Mapping[int, Array]) -> Any:
+    def _in_place(self, arrays: Sequence[Array], exchanged: Mapping[int, Array]) -> object:
         """Return the results of the block inside the replacement of one around it: it stays what and where it is."""
         equation, block = self.node.equation, self.block
         inputs = dict(zip(_argument_order(self.node), arrays, strict=True)) | dict(exchanged)
@@ -347,7 +347,7 @@ def _argument_order(node: Node) -> list[int]:
     return jax.tree.leaves(call_arguments(node, list(range(len(arguments_of(node))))))
 
 
-def _returned(node: Node) -> Any:
+def _returned(node: Node) -> object:
     """Return what the call returns, with the number of each array in its place."""
     count = len(returns_of(node))
     return nested(returns_of(node), list(range(count))) if count else ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
-from typing import Any
 
 import jax
 
@@ -55,7 +54,7 @@ def tree_from(data: JsonValue) -> TreeDef:
         raise ModelError("the structure of the arguments or results is malformed", why=str(error)) from error
 
 
-def _made(data: JsonValue, depth: int) -> Any:
+def _made(data: JsonValue, depth: int) -> object:
     if depth > _DEEPEST:
         raise ModelError(f"a structure is nested more than {_DEEPEST} deep")
     if data == "*":

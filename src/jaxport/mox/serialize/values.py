@@ -220,12 +220,12 @@ def _enum(data: JsonValue, _: Decode) -> Enum:
     return _ENUMS[text_of(kind)][text_of(name)]
 
 
-def _record(data: JsonValue, again: Decode) -> Any:
+def _record(data: JsonValue, again: Decode) -> object:
     kind, fields = pair_of(data)
     return _records()[text_of(kind)](**{name: again(item) for name, item in object_of(fields).items()})
 
 
-def _items(data: JsonValue, again: Decode) -> dict[Any, Any]:
+def _items(data: JsonValue, again: Decode) -> dict[object, object]:
     return {again(key): again(item) for key, item in map(pair_of, list_of(data))}
 
 

@@ -52,7 +52,7 @@ def capture(
         return lambda *args, **kwargs: mox(*args, **kwargs)[1]
     of_loss = gradients(selection, grads)
 
-    def captured(*args: object, **kwargs: object) -> dict[str, Any]:
+    def captured(*args: object, **kwargs: object) -> dict[str, object]:
         outputs, moved = mox(*args, **kwargs)[1], of_loss(*args, **kwargs)
         made: OrderedDict[str, Any] = OrderedDict()
         for path, one in outputs.items():
@@ -88,7 +88,7 @@ def gradients(selection: NodeSet[Program, Call], loss: Callable[[Any], Any]) -> 
         floating = [i for i, aval in enumerate(match.out_avals) if jnp.issubdtype(aval.dtype, jnp.floating)]
         zeros = {_name(number, i): jnp.zeros(match.out_avals[i].shape, match.out_avals[i].dtype) for i in floating}
 
-        def moved(original: Original, params: Mapping[str, Array], *args: object) -> Any:
+        def moved(original: Original, params: Mapping[str, Array], *args: object) -> object:
             leaves, tree = jax.tree.flatten(original(*args))
             order = jax.tree.leaves(nested(returns_of(match.node), list(range(len(leaves)))))
             added = [
@@ -102,7 +102,7 @@ def gradients(selection: NodeSet[Program, Call], loss: Callable[[Any], Any]) -> 
     edited = substituted(selection, Factory(make))
     new = edited.params.keys() - mox.params.keys()
 
-    def derivatives(*args: Any, **kwargs: Any) -> dict[str, list[Any]]:
+    def derivatives(*args: Any, **kwargs: Any) -> dict[str, list[object]]:
         def total(params: Mapping[str, Array]) -> Array:
             result = loss(edited.apply({**edited.params, **params}, *args, **kwargs))
             if jnp.shape(result):

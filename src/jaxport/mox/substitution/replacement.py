@@ -396,7 +396,7 @@ def _is_whole(made: Any, match: TracedCall) -> bool:
     return len(shapes) == 2 and shapes[0] == shapes[1]
 
 
-def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[Any, ...]:
+def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[object, ...]:
     if not arrays:
         return ()
     groups = nested(arguments_of(node), arrays)

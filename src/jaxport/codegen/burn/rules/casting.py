@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -149,7 +148,7 @@ def in_wider_types(
     return [back(value, np.dtype(out.dtype)) for value, out in zip(results, outs, strict=True)]
 
 
-def _outside(dtype: np.dtype, wanted: object) -> Any:
+def _outside(dtype: np.dtype, wanted: object) -> object:
     """Return what stands where indices are outside, as JAX has it for a type of few bits, as a number of the wider one."""
     if wanted is None:
         limits = ml_dtypes.iinfo(dtype) if kind_of(dtype) == "Int" else None

@@ -74,7 +74,7 @@ def gather(
     return _by_positions(body, x, indices, numbers, slice_sizes, out, kind, fill)
 
 
-def fill_of(x: TypedValue, fill_value: object = None) -> Any:
+def fill_of(x: TypedValue, fill_value: object = None) -> object:
     """Return what stands where indices are outside: what a call asks for, or else what JAX has for the type."""
     if fill_value is not None:
         return fill_value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from jax.typing import DTypeLike
@@ -42,12 +41,12 @@ def reduced(
     return tensor(node, shape, x.dtype)
 
 
-def lowest(dtype: np.dtype) -> Any:
+def lowest(dtype: np.dtype) -> np.generic:
     """Return the number that no other of a dtype is below."""
     return dtype.type(False if dtype == np.bool_ else np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf)
 
 
-def highest(dtype: np.dtype) -> Any:
+def highest(dtype: np.dtype) -> np.generic:
     """Return the number that no other of a dtype is above."""
     return dtype.type(True if dtype == np.bool_ else np.iinfo(dtype).max if dtype.kind in "iu" else np.inf)
 

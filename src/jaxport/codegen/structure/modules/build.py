@@ -105,7 +105,7 @@ def build(
     return with_loops(with_quantizers(scheduled(root), accepts)), result
 
 
-def _with_read_weights(steps: list[Step], outputs: object, names: Collection[Variable]) -> tuple[list[Step], Any]:
+def _with_read_weights(steps: list[Step], outputs: object, names: Collection[Variable]) -> tuple[list[Step], object]:
     """Return steps and results with a step for each weight that is a result: modules own what their steps read."""
     read = {
         weight: Variable(weight.shape, weight.dtype, weight.hint) for weight in variables(outputs) if weight in names

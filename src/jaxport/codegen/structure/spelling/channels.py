@@ -164,7 +164,7 @@ def pool(step: Step, rewriting: StepRewriting) -> Step | None:
         return None
     x, order = moved.args
 
-    def by_axis(values: Any) -> Any:
+    def by_axis(values: Any) -> object:
         return values if isinstance(values, str) else tuple(values[order.index(axis)] for axis in range(len(order)))
 
     *others, window, strides, pads = step.args[1:]

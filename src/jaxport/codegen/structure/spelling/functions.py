@@ -41,12 +41,12 @@ def key(value: object, producers: Producers) -> Any:
 
 
 @view
-def with_signs_of_zeros(value: object, producers: Producers) -> Any:
+def with_signs_of_zeros(value: object, producers: Producers) -> object:
     """Return elements before their zeros got one sign."""
     return _inside(ONE_ZERO, value, producers)
 
 
-def _inside(text: str, value: object, producers: Producers) -> Any:
+def _inside(text: str, value: object, producers: Producers) -> object:
     """Return the `x` of a pattern that a value has; any other value as it is."""
     return next(bindings(pattern(text), value, producers), {"x": value})["x"]
 
@@ -253,7 +253,7 @@ def is_computed(x: object, rewriting: StepRewriting) -> bool:
     return isinstance(x, Variable) and (x in rewriting.producers.made or x in rewriting.producers.parts)
 
 
-def _bounded(x: Variable, i: Any, low: Any, high: Any, axis: int, rewriting: StepRewriting) -> Any:
+def _bounded(x: Variable, i: Any, low: Any, high: Any, axis: int, rewriting: StepRewriting) -> object:
     """Return the index of elements along an axis, which JAX bounds itself; of a parameter, it is an embedding.
 
     NumPy, whose arrays inputs may be, refuses indices that are outside.
@@ -266,7 +266,7 @@ def _bounded(x: Variable, i: Any, low: Any, high: Any, axis: int, rewriting: Ste
 AS_WRITTEN.rewrite("jnp.take(x, jnp.clip(i, low, high), axis=axis)", "x[index]", index=_bounded)
 
 
-def _rows(x: Variable, at: Variable, i: Any, step: Step, rewriting: StepRewriting) -> Any:
+def _rows(x: Variable, at: Variable, i: Any, step: Step, rewriting: StepRewriting) -> object:
     """Return the positions of rows, of which each has an index."""
     if not is_computed(x, rewriting) or not isinstance(i, Variable) or at.shape != (x.shape[0], 1):
         return None

@@ -104,6 +104,6 @@ def _is_per_channel(value: object, out: Variable, rewriting: StepRewriting) -> b
     return isinstance(origin, Variable) and origin in rewriting.weights and spread
 
 
-def _vector(value: Variable, like: Step, rewriting: StepRewriting) -> Any:
+def _vector(value: Variable, like: Step, rewriting: StepRewriting) -> object:
     size = math.prod(value.shape)
     return rewriting.call(like, "jnp.reshape", (value, [size]), Variable((size,), value.dtype))

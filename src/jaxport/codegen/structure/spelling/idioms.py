@@ -59,7 +59,7 @@ for _name in (*REDUCTIONS, "jnp.any", "jnp.all"):
 AS_WRITTEN.rewrite("jnp.where(~c, x, y)", "jnp.where(c, y, x)", when=lambda c: c.dtype == bool)
 
 
-def _with_numbers(condition: object, x: Any, y: Any, out: Variable) -> tuple[Any, ...] | None:
+def _with_numbers(condition: object, x: Any, y: Any, out: Variable) -> tuple[object, ...] | None:
     """Return the values of a choice with numbers for arrays of one axis and one element; None if there are none."""
     if not isinstance(condition, Variable) or len(condition.shape) != len(out.shape):
         return None
@@ -85,7 +85,7 @@ def element(value: Any, producers: Producers) -> Any:
     return array.data.flat[0] if is_uniform and array.dtype.kind in "iuf" else None
 
 
-def _lower_triangle(triangle: Variable, step: Step, rewriting: StepRewriting) -> Any:
+def _lower_triangle(triangle: Variable, step: Step, rewriting: StepRewriting) -> object:
     shape = triangle.shape
     sizes = shape if shape[0] is not shape[1] and shape[0] != shape[1] else shape[:1]
     return rewriting.call(step, "jnp.tri", tuple(sizes), Variable(shape, np.dtype(bool), "mask"), dtype=np.dtype(bool))
@@ -267,7 +267,7 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def _listed(value: object) -> tuple[Any, ...]:
+def _listed(value: object) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 

@@ -45,7 +45,7 @@ AS_WRITTEN.rewrite(  # exporters write views with other strides so
 )  # fmt: skip
 
 
-def _index(x: object, at: object, axis: int | None) -> Any:
+def _index(x: object, at: object, axis: int | None) -> object:
     """Return the index of a known position along an axis, if there is one."""
     if not isinstance(x, Variable) or not isinstance(at, HostValue) or at.ndim or at.symbolic or axis is None:
         return None
@@ -83,7 +83,7 @@ def _rows(x: object, at: object) -> HostValue | None:
 AS_WRITTEN.rewrite("helper.gather_nd(x, at, 0)", "jnp.take(x, rows, axis=0)", rows=_rows)
 
 
-def _first_rows(x: object, at: object, step: Step, rewriting: StepRewriting) -> Any:
+def _first_rows(x: object, at: object, step: Step, rewriting: StepRewriting) -> object:
     """Return known positions 0, 1 … in a parameter as those of `arange`: a table of positions is an embedding."""
     if (
         not isinstance(x, Variable)
@@ -112,7 +112,7 @@ AS_WRITTEN.rewrite(
 )  # fmt: skip
 
 
-def _of_split(split: Step, axis: int, place: int, axes: object, part: Variable) -> Any:
+def _of_split(split: Step, axis: int, place: int, axes: object, part: Variable) -> object:
     """Return the index of an element of an axis that is split into its elements, and left out then."""
     axis %= len(part.shape)
     is_element = axes_of(axes, len(part.shape)) == [axis] and all(one.shape[axis] == 1 for one in split.outputs)
@@ -123,7 +123,7 @@ AS_WRITTEN.rewrite("jnp.squeeze((part := (split := jnp.split(x, _, axis=axis))[p
                    when=lambda x: isinstance(x, Variable))  # fmt: skip
 
 
-def _joined(first: object, second: object) -> Any:
+def _joined(first: object, second: object) -> object:
     """Return the slices that one takes of what another one has taken, if they are along other axes."""
     cuts, further = map(as_tuple, (first, second))
     if not all(isinstance(cut, slice) for cut in (*cuts, *further)):
@@ -160,7 +160,7 @@ def part_of_transposed(step: Step, rewriting: StepRewriting) -> Step | None:
 
 
 @AS_WRITTEN.on("")
-def part_of_joined(step: Step, rewriting: StepRewriting) -> Step | Any:
+def part_of_joined(step: Step, rewriting: StepRewriting) -> object:
     """`stack([a, b], axis=2)[:, :, 1]` is `b`, and `concatenate((a, b), axis=1)[:, 0]`, of one column each, `a[:, 0]`."""
     joined = rewriting.producers.step(step.args[0], *JOINS) if step.form == "index" else None
     if joined is None or len(joined.args) != 1 or joined.kwargs.keys() - {"axis"}:
@@ -192,7 +192,7 @@ def _whole_index(index: object, rank: int) -> list[Any] | None:
 
 
 @AS_WRITTEN.on("")
-def part_of_expanded(step: Step, rewriting: StepRewriting) -> Step | Any:
+def part_of_expanded(step: Step, rewriting: StepRewriting) -> object:
     """`expand_dims(x, 1)[:, 0, :, 2:]` is `x[:, :, 2:]`; a first axis is that of the directions of a recurrent layer."""
     added = rewriting.producers.step(step.args[0], "jnp.expand_dims") if step.form == "index" else None
     axes = added_axes(added) if added is not None else None
