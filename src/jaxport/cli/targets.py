@@ -306,7 +306,7 @@ def declared_inputs(target: PythonFunction) -> list[Any] | None:
     return None
 
 
-def _spec(leaf: Any) -> Any:
+def _spec(leaf: Any) -> object:
     """Return a specification; sizes that are open (None) are the batch in front, and names of their own elsewhere."""
     name = "".join(character if character.isalnum() else "_" for character in getattr(leaf, "name", "") or "dim")
     sizes = tuple(

@@ -486,7 +486,7 @@ def _known(primitive: str) -> frozenset[str]:
 _SCAN_ONLY = ("ft_in", "ft_out", "linear", "_split_transpose")
 
 
-def _scan_read(params: Parameters) -> dict[str, Any]:
+def _scan_read(params: Parameters) -> dict[str, object]:
     """Return the counts of the loop-invariant operands and of the carried ones; the rest are slices.
 
     `linear` and `_split_transpose` do not affect the values, and are dropped.
@@ -498,7 +498,7 @@ def _scan_read(params: Parameters) -> dict[str, Any]:
     return {**{name: params[name] for name in params if name not in _SCAN_ONLY}, **counts}
 
 
-def _scan_made(params: Parameters) -> dict[str, Any]:
+def _scan_made(params: Parameters) -> dict[str, object]:
     params = dict(params)
     body = params["jaxpr"]
     if release < (0, 10):
@@ -511,21 +511,21 @@ def _scan_made(params: Parameters) -> dict[str, Any]:
     return params | {"ft_in": groups(consts, carry, slices), "ft_out": groups(carry, stacked)}
 
 
-def _jit_read(params: Parameters) -> dict[str, Any]:
+def _jit_read(params: Parameters) -> dict[str, object]:
     """Return whether JAX inlines the call; hints to the compiler are dropped."""
     return {**params, "inline": params["inline"] in (Inline.JAX_EARLY, Inline.JAX_LATE)}
 
 
-def _jit_made(params: Parameters) -> dict[str, Any]:
+def _jit_made(params: Parameters) -> dict[str, object]:
     return {**params, "inline": Inline.JAX_LATE if params["inline"] else Inline.AUTO}
 
 
-def _renamed(old: str, new: str) -> Callable[[Parameters], dict[str, Any]]:
+def _renamed(old: str, new: str) -> Callable[[Parameters], dict[str, object]]:
     return lambda params: {new if name == old else name: value for name, value in params.items()}
 
 
 _READERS: dict[str, Callable[[Parameters], Parameters]] = {"scan": _scan_read}
-_MAKERS: dict[str, Callable[[Parameters], dict[str, Any]]] = {"scan": _scan_made}
+_MAKERS: dict[str, Callable[[Parameters], dict[str, object]]] = {"scan": _scan_made}
 if release >= (0, 11):
     _READERS["jit"], _MAKERS["jit"] = _jit_read, _jit_made
     _READERS["composite"], _MAKERS["composite"] = _renamed("call_jaxpr", "jaxpr"), _renamed("jaxpr", "call_jaxpr")

@@ -319,7 +319,7 @@ class Selection(NodeSet[Mox, Match]):
     def before(self, function: PythonFunction) -> Mox:
         """Return a new Mox in which `function` maps the arguments of each member to new ones: one value, or a tuple."""
 
-        def wrapped(match: Match, *args: Any) -> Any:
+        def wrapped(match: Match, *args: object) -> object:
             made = function(*args)
             return match(*made) if isinstance(made, tuple) else match(made, *args[1:])
 

@@ -155,7 +155,7 @@ class TracedCall(TracedProgram):
             index //= length
         return call_of(type(self), self.root, self.node, tuple(position))
 
-    def __call__(self, *args: Any, params: Mapping[str, Array] | None = None, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, params: Mapping[str, Array] | None = None, **kwargs: object) -> Any:
         """Return what the block returns for these arrays, in order.
 
         Inside a replacement this runs the original, with the parameters that the program runs with; `params` gives other
