@@ -30,6 +30,7 @@ MODULES = {
     "re",
     "string",
     "typing",
+    "warnings",
     "jaxport",
 }
 # Methods that arrays have and recorded values have not: the namespaces have functions for them.

@@ -30,7 +30,10 @@ ONLY_IF_LOADED = {
     "keras": "the layers of a model that is written with it become blocks",
 }
 # Libraries of dependencies that always come with them.
-BROUGHT = {"google": "onnx requires protobuf, whose messages it hands out"}
+BROUGHT = {
+    "google": "onnx requires protobuf, whose messages it hands out",
+    "typing_extensions": "onnx and onnx-ir require it; only type checkers read what is imported of it, and they bring their own",
+}
 
 
 def distribution(requirement: str) -> str:

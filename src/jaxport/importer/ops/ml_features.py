@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from jax.typing import DTypeLike
+from numpy.typing import DTypeLike
 
 from jaxport.errors import AGAIN, InvalidArgument, Refusal, ValueNotKnown
 from jaxport.importer.ops.ml_scores import DOMAIN, chosen
