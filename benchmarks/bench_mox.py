@@ -19,7 +19,7 @@ from flax import linen, nnx
 
 import jaxport
 from benchmarks.measure import run
-from jaxport.mox.querying.tree import Tree
+from jaxport.mox.programs.tree import Tree
 
 WIDTH, HEADS, LAYERS, TOKENS = 64, 4, 12, 16
 

@@ -18,9 +18,9 @@ from benchmarks.measure import in_turns, rendered
 from examples.models import build
 from examples.models.example import Example
 from jaxport import Int4
+from jaxport.export.delivery.runtime import Session
 from jaxport.export.exported import Exported
-from jaxport.export.precision_names import Named, named
-from jaxport.export.runtime import Session
+from jaxport.export.precision.names import Named, named
 
 #: The models, and the sizes that each is run at.
 MODELS: Mapping[str, tuple[dict[str, int], ...]] = {

@@ -34,7 +34,7 @@ from benchmarks.bench_source import coverage
 from benchmarks.graphs.pairs import PAIRS, Pair
 from benchmarks.measure import rendered
 from jaxport.codegen.modules import ModuleSource
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from tests.codegen.structured import NEEDED, arguments, imported, load, nameless
 from tests.torch.imported import Checks
 

@@ -24,8 +24,8 @@ from benchmarks.bench_precision import MODELS, REPEATS, batches, exported, shown
 from benchmarks.measure import in_turns, rendered
 from examples.models import build
 from jaxport import Int4, Int8
-from jaxport.export.passes.int4 import ACCURACY
-from jaxport.export.runtime import Session
+from jaxport.export.delivery.runtime import Session
+from jaxport.export.precision.int4 import ACCURACY
 
 Inputs = dict[str, np.ndarray]
 FORMS = (Int8(dynamic=True), Int8(dynamic=True, full_range=True), Int8(), Int8(full_range=True), Int4())

@@ -25,7 +25,7 @@ import onnx_ir as ir
 import jaxport
 from benchmarks.measure import rendered
 from jaxport.errors import JaxportError
-from jaxport.export.runtime import Session, as_written
+from jaxport.export.delivery.runtime import Session, as_written
 from jaxport.graph.editing import graphs, operator_name
 from jaxport.importer.traced.assumptions import with_assumptions
 from jaxport.importer.traced.input_specs import input_specs

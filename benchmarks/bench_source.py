@@ -19,7 +19,7 @@ import numpy as np
 import jaxport
 from benchmarks.measure import table
 from jaxport.codegen.recorded.fused import record_fused
-from jaxport.codegen.structure import build
+from jaxport.codegen.structure.modules.build import build
 from jaxport.codegen.structure.modules.scopes import node_chains
 from jaxport.codegen.tree import Layer, Module, Op, Weight
 from jaxport.importer.program import Program

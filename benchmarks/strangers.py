@@ -25,7 +25,7 @@ import jax
 import jaxport
 from benchmarks.bench_source import coverage
 from benchmarks.measure import rendered
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.verify.importing import Comparison
 from jaxport.verify.running import Run, Sampling
 from tests.codegen.structured import arguments, load

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxport.columns import counted
-from jaxport.export.emit import opsets
+from jaxport.export.delivery import opsets
 from jaxport.export.rules.refused import REASONS
 from jaxport.onnx_facts import schema
 from scripts.coverage_run import failures

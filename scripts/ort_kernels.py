@@ -20,7 +20,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.emit import opsets
+from jaxport.export.delivery import opsets
 from jaxport.export.emit.value import data_type
 from jaxport.onnx_facts import schema
 

@@ -23,7 +23,7 @@ def compile_fast() -> None:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
         os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    from jaxport.jaxprs.releases.versions import QUICKLY
+    from jaxport.jaxprs.releases import QUICKLY
 
     flags = {name: value for name, value in QUICKLY.items() if name != UNSAFE}
     os.environ.setdefault("XLA_FLAGS", " ".join(f"--{name}={str(value).lower()}" for name, value in flags.items()))

@@ -32,7 +32,7 @@ from benchmarks.measure import rendered, run
 from examples.models import build as build_example
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 from tests.burn.crates import BUILD, Built, Case, RunError, build, cargo, case_of
 from tests.torch.imported import Checks
 

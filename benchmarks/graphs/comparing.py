@@ -18,7 +18,7 @@ from benchmarks.graphs.files import restore, write_ours
 from benchmarks.graphs.pairs import PAIRS
 from benchmarks.measure import in_turns
 from examples.models.example import Size
-from jaxport.export.runtime import Session
+from jaxport.export.delivery.runtime import Session
 
 
 def compared(name: str, kept: Path, repeats: int, size: Size = "real") -> dict[str, Any]:

@@ -36,18 +36,18 @@ from jaxport.errors import (
 if TYPE_CHECKING:
     from jaxport import mox
     from jaxport.export.api import to_onnx
-    from jaxport.export.delivery.calibration import Calibration
+    from jaxport.export.calibration import Calibration
     from jaxport.export.delivery.targets import Target
     from jaxport.export.emit.registry import rule
     from jaxport.export.exported import Exported
+    from jaxport.export.functions import onnx_function
     from jaxport.export.generation.decoders import decoder_inputs, encoder_decoder_inputs
-    from jaxport.export.passes.dense import Int8
-    from jaxport.export.passes.int4_levels import Int4
-    from jaxport.export.walk.functions import onnx_function
+    from jaxport.export.precision.dense import Int8
+    from jaxport.export.precision.int4_levels import Int4
     from jaxport.importer.limits import Limits
     from jaxport.importer.program import Program, from_onnx
     from jaxport.importer.resolving.registry import op
-    from jaxport.mox.programs.make import make_mox
+    from jaxport.mox.make import make_mox
     from jaxport.phases import progress
     from jaxport.pytorch import from_torch
     from jaxport.sourcing import to_source
@@ -91,11 +91,11 @@ __version__ = "0.1.0"
 
 #: The modules of the names that are loaded on first use.
 _LAZY = {
-    "Calibration": "jaxport.export.delivery.calibration",
-    "Int4": "jaxport.export.passes.int4_levels",
-    "Int8": "jaxport.export.passes.dense",
+    "Calibration": "jaxport.export.calibration",
+    "Int4": "jaxport.export.precision.int4_levels",
+    "Int8": "jaxport.export.precision.dense",
     "Exported": "jaxport.export.exported",
-    "make_mox": "jaxport.mox.programs.make",
+    "make_mox": "jaxport.mox.make",
     "to_source": "jaxport.sourcing",
     "Limits": "jaxport.importer.limits",
     "Program": "jaxport.importer",
@@ -104,7 +104,7 @@ _LAZY = {
     "encoder_decoder_inputs": "jaxport.export.generation.decoders",
     "from_onnx": "jaxport.importer",
     "from_torch": "jaxport.pytorch",
-    "onnx_function": "jaxport.export.walk.functions",
+    "onnx_function": "jaxport.export.functions",
     "progress": "jaxport.phases",
     "op": "jaxport.importer",  # our operators are registered before the user's
     "rule": "jaxport.export.rules",  # our rules are registered before the user's

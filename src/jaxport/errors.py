@@ -45,7 +45,6 @@ __all__ = [
     "VerificationFailed",
     "boundary",
     "check_inputs_exist",
-    "given_twice",
     "noted",
 ]
 
@@ -167,15 +166,6 @@ def check_inputs_exist(given: Iterable[str], names: Collection[str], where: str)
             raise InvalidArgument(
                 f"`{name}` is not an input of the model", where=where, instead=f"the inputs are {known or 'none'}"
             )
-
-
-def given_twice(name: str, option: str) -> InvalidArgument:
-    """Return the error for a name that an option of the command has twice.
-
-    >>> given_twice("ids", "--value").refused
-    '`ids` is given twice'
-    """
-    return InvalidArgument(f"`{name}` is given twice", where=f"`{option}`", instead="give it once")
 
 
 class ValueNotKnown(Unsupported):

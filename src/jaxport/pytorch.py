@@ -22,7 +22,7 @@ import onnx_ir as ir
 from jaxport.errors import ExportError, InvalidArgument, NotInstalled, boundary
 from jaxport.importer.limits import Limits
 from jaxport.importer.program import Program
-from jaxport.importer.tensors.ties import Ties
+from jaxport.importer.ties import Ties
 from jaxport.jaxprs import PythonFunction
 from jaxport.onnx_facts import ROLES, STATE_DICT
 from jaxport.phases import phase

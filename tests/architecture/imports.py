@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from jaxport.importer.parts import cycles
-from tests.architecture.sources import tree_of
+from tests.architecture.sources import nodes_of, tree_of
 
 # A part of the package may import itself and the parts named here. Parts that are not listed may see all.
 MAY_SEE: dict[str, frozenset[str]] = {
@@ -61,9 +61,8 @@ UPWARD: dict[tuple[str, str], str] = {
 }
 
 
-# Files that import one another, annotations and imports inside functions included. Most are those of module expressions, which
-# return one another: see `LATER` in `rooms.py`.
-FILES_IN_CIRCLES = 17
+# Names of one room that others import. A name that one file alone uses belongs beside its reader.
+MOST_DOORS = 1232
 
 
 @dataclass(frozen=True)
@@ -136,6 +135,38 @@ def circles(package: Path) -> list[list[str]]:
             imported.setdefault(found.file, set()).add(file)
             imported.setdefault(file, set())
     return [sorted(circle) for circle in cycles(imported)]
+
+
+def doors(package: Path) -> list[str]:
+    """The names that files import from another folder: the file that is asked for each, and the name.
+
+    A module that is imported whole counts with the names that are read of it.
+    """
+    found: set[str] = set()
+    for path in sorted(package.rglob("*.py")):
+        file = path.relative_to(package).as_posix()
+        modules: dict[str, str] = {}
+        for node in nodes_of(path):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            for alias in node.names:
+                inner = file_of(f"{node.module}.{alias.name}", package)
+                if inner is not None:
+                    modules[alias.asname or alias.name] = inner
+                elif (asked := file_of(str(node.module), package)) is not None and _room(asked) != _room(file):
+                    found.add(f"{asked}: {alias.name}")
+        found |= {
+            f"{modules[node.value.id]}: {node.attr}"
+            for node in nodes_of(path)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules
+            if _room(modules[node.value.id]) != _room(file)
+        }
+    return sorted(found)
+
+
+def _room(file: str) -> str:
+    """The folder of a file; a file beside the folders is a room of its own."""
+    return file.rpartition("/")[0] or file
 
 
 def part_of(module_or_file: str) -> str:

@@ -7,31 +7,20 @@ from pathlib import Path
 
 from tests.architecture.imports import Import, imports_of
 
-# Of each package: its folders and loose files. While they are imported, each may see those before it only.
+# Of each package: its folders and loose files. Each may see those before it only.
 ROOMS: dict[str, str] = {
     "blocks": "constants block labels liveness callables marking grouping ungrouping tracing",
-    "codegen": "tree rust rewriting structure recorded writing checkpoint quantized flax equinox source bundles families grouping generating python_classes modules burn printing",
+    "codegen": "tree nodes rust rewriting structure recorded writing python checkpoint quantized flax equinox source bundles families grouping generating python_classes modules burn printing",
     "codegen/burn": "imports helpers values body rules equations layers checks steps definitions forward printing crate source",
-    "codegen/structure": "operators modules spelling recognition build",
-    "export": "signature emit generation passes prepare flags precision_names minimal_opset requirements rules walk explain failures function_graph "
-    "runtime exported_model exported delivery api",
-    "graph": "remembering editing layout axis_groups identities facts matching masks positions fusing patterns arranging fusions",
-    "importer": "limits names re2 parts values resolving batching ops loading alike calls modules tensors interface "
-    "traced running explain program variants",
-    "jaxprs": "aliases identity dim_text releases walk dataflow dims rewrite alike body_inputs taps vmap_axes meshes",
-    "mox": "primitives programs querying substitution serialize looking sharding edits writing_back",
+    "codegen/structure": "operators sequences spelling recognition modules",
+    "export": "choices ports specs emit generation passes prepare flags delivery precision functions rules walk explain failures function_graph "
+    "exported_model exported calibration precisions api",
+    "graph": "remembering editing layout axis_groups identities facts matching masks affine fusing patterns arranging fusions",
+    "importer": "limits names parts values arguments resolving batching ops loading calls modules tensors segments ties interface "
+    "traced running explain program",
+    "jaxprs": "aliases identity dim_text releases walk dims rewrite alike body_inputs taps vmap_axes meshes",
+    "mox": "primitives programs querying looking serialize substitution sharding expressions make edits writing_back",
     "verify": "comparing precision decoding sampling size_choice given conditioning report running per_block importing verifying",
-}
-
-# Annotations and convenience methods that look at a later room, each with its reason. A Mox, its selections and their matches return
-# one another (`mox.select(…)[0]` is a Mox, `mox.select(…).sub(…)` another): no order of their files has no method that looks ahead.
-LATER: dict[tuple[str, str, str], str] = {
-    ("mox", "programs", "looking"): "`mox.show()`",
-    ("mox", "programs", "querying"): "`mox.select()`, and the types of predicates",
-    ("mox", "programs", "substitution"): "`mox.sub()`, `mox.patch()`, `mox.capture()` and `mox.unroll()`",
-    ("mox", "programs", "serialize"): "`mox.save()`",
-    ("mox", "programs", "sharding"): "`mox.shard()`",
-    ("mox", "querying", "substitution"): "`selection.sub()` and `selection.capture()`",
 }
 
 # Families: as many files as there are things of the kind, one a file.
@@ -64,12 +53,10 @@ def inside(package: Path, part: str) -> Iterator[tuple[Import, str, str]]:
 
 
 def against_the_order(package: Path) -> list[str]:
-    """The imports of a later room, but for the late ones in `LATER`."""
-    wrong = []
-    for part, rooms in ROOMS.items():
-        order = rooms.split()
-        for found, here, there in inside(package, part):
-            late = not found.at_import and (part, here, there) in LATER
-            if order.index(there) > order.index(here) and not late:
-                wrong.append(str(found))
-    return wrong
+    """The imports of a later room, also those inside functions and for annotations."""
+    return [
+        str(found)
+        for part, rooms in ROOMS.items()
+        for found, here, there in inside(package, part)
+        if rooms.split().index(there) > rooms.split().index(here)
+    ]

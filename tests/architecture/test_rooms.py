@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.rooms import LATER, ROOMS, against_the_order, crowded, inside
+from tests.architecture.rooms import ROOMS, against_the_order, crowded
 from tests.architecture.sources import SOURCE
 
 PACKAGE = SOURCE / "jaxport"
@@ -20,11 +20,6 @@ def test_rooms_see_those_before_them():
     assert against_the_order(PACKAGE) == []
 
 
-def test_the_list_of_late_imports_is_not_stale():
-    used = {(part, here, there) for part in ROOMS for _, here, there in inside(PACKAGE, part)}
-    assert [entry for entry in LATER if entry not in used] == []
-
-
 @pytest.mark.parametrize("part", ROOMS)
 def test_each_room_is_listed(part: str):
     folder = PACKAGE / part
@@ -36,7 +31,7 @@ def test_each_room_is_listed(part: str):
     ("file", "source", "is_wrong"),
     [
         ("export/emit/value.py", "from jaxport.export.walk.walker import Walker", True),
-        ("mox/programs/mox.py", "def f():\n    from jaxport.mox.looking.show import text", False),
+        ("mox/programs/program.py", "def f():\n    from jaxport.mox.looking.show import text", True),
         ("export/emit/value.py", "def f():\n    from jaxport.export.api import to_onnx", True),
         ("export/walk/walker.py", "from jaxport.export.emit.value import Value", False),
         ("export/api.py", "from jaxport.export.walk.walker import Walker", False),

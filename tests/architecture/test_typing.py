@@ -13,7 +13,7 @@ import pytest
 from jaxport.codegen.printing import FRAMEWORKS
 from jaxport.export.api import Checks, Fold
 from jaxport.export.delivery.targets import TARGETS, TargetName
-from jaxport.export.precision_names import PRECISIONS, PrecisionName
+from jaxport.export.precision.names import PRECISIONS, PrecisionName
 from jaxport.importer.names import Framework
 from tests.architecture.sources import SOURCE
 

@@ -8,9 +8,12 @@ import jax
 import numpy as np
 
 from jaxport import jaxprs as jex_core
-from jaxport.blocks import Block, Traced, activation, block_p, trace, ungroup
+from jaxport.blocks.block import Block, block_p
 from jaxport.blocks.grouping import Roots, group
 from jaxport.blocks.marking.markers import block_enter_p, block_exit_p
+from jaxport.blocks.marking.window import activation
+from jaxport.blocks.tracing import Traced, trace
+from jaxport.blocks.ungrouping import ungroup
 from jaxport.jaxprs.walk import bodies
 
 

@@ -12,7 +12,9 @@ import pytest
 from flax import linen, nnx
 from jax.nn import gelu as imported_gelu
 
-from jaxport.blocks import activation, boundary, trace
+from jaxport.blocks.marking.boundary import boundary
+from jaxport.blocks.marking.window import activation
+from jaxport.blocks.tracing import trace
 from jaxport.errors import InvalidArgument
 from tests.blocks.checks import blocks, check
 

@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 import jaxport
-from jaxport.blocks import trace
+from jaxport.blocks.tracing import trace
 from tests.blocks.checks import paths, shapes_of
 
 X = jnp.linspace(-1.0, 1.0, 6).reshape(2, 3)

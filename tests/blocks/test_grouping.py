@@ -10,8 +10,12 @@ import pytest
 from jax import lax
 
 from jaxport import jaxprs as jex_core
-from jaxport.blocks import FrozenMapping, activation, block_p, boundary, trace, ungroup
+from jaxport.blocks.block import FrozenMapping, block_p
+from jaxport.blocks.marking.boundary import boundary
 from jaxport.blocks.marking.markers import block_enter_p, block_exit_p
+from jaxport.blocks.marking.window import activation
+from jaxport.blocks.tracing import trace
+from jaxport.blocks.ungrouping import ungroup
 from tests.blocks.checks import blocks, check, equations, evaluate, paths
 
 X = jnp.linspace(-1.0, 1.0, 6).reshape(2, 3)

@@ -11,8 +11,7 @@ import jax
 import pytest
 from flax import linen, nnx
 
-from jaxport.blocks import activation
-from jaxport.blocks.marking.window import current_recorder, patched
+from jaxport.blocks.marking.window import activation, current_recorder, patched
 
 
 class Model(nnx.Module):

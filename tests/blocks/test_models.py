@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 
-from jaxport.blocks import trace
+from jaxport.blocks.tracing import trace
 from jaxport.errors import InvalidArgument
 from tests.blocks.checks import blocks, check, evaluate, paths, shapes_of
 

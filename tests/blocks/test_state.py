@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import linen, nnx
 
-from jaxport.blocks import trace
+from jaxport.blocks.tracing import trace
 from jaxport.errors import StateChanged
 from tests.blocks.checks import assert_same, evaluate, shapes_of
 

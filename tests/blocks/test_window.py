@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import pytest
 from flax import linen, nnx
 
-from jaxport.blocks import activation, boundary, trace
-from jaxport.blocks.marking.window import current_recorder, patched
+from jaxport.blocks.marking.boundary import boundary
+from jaxport.blocks.marking.window import activation, current_recorder, patched
+from jaxport.blocks.tracing import trace
 from jaxport.errors import InvalidArgument
 from tests.blocks.checks import blocks, check, paths
 
@@ -283,6 +284,6 @@ def test_somebody_elses_patch_is_theirs():
 
 
 def test_the_blocks_load_no_framework():
-    code = "import sys, jax.numpy as jnp, jaxport.blocks as b; b.trace(jnp.sin, (jnp.ones(3),), functions=('flax.nnx.gelu',));"
+    code = "import sys, jax.numpy as jnp, jaxport.blocks.tracing as b; b.trace(jnp.sin, (jnp.ones(3),), functions=('flax.nnx.gelu',));"
     code += "assert not {'flax', 'equinox', 'onnx', 'onnxruntime'} & set(sys.modules), sorted(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -33,7 +33,7 @@ from jaxport.codegen.burn.values import held, is_narrow
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.codegen.rust.text import LAYOUT, formatted
 from jaxport.errors import ModelError
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 from jaxport.jaxprs import Array
 
 ROOT = Path(__file__).parents[2]

@@ -24,8 +24,8 @@ import numpy as np
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import JaxportError, RunError
-from jaxport.importer.variants import in_model_order
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.importer.interface import in_model_order
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.verify import difference
 from jaxport.verify.importing import caller
 from tests.burn.crates import BUILD, Case, RunError as PanicError, build, case_of, unformatted

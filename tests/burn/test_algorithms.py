@@ -16,7 +16,7 @@ from jax import lax, nn
 import jaxport
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 from jaxport.testing import f32, i32
 from tests.burn import algorithms_on_integers  # noqa: F401  it adds its programs
 from tests.burn.algorithms import ALGORITHMS, algorithm

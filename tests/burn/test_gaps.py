@@ -20,7 +20,7 @@ import jaxport
 from examples.models import build as example, gpt2, llama
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 from tests.burn.crates import Built, Case, RunError, build, case_of, selected
 from tests.importer.generation import PROMPTS, beams, decoder, greedy, searching
 
@@ -168,6 +168,21 @@ def gatewise() -> onnx.ModelProto:
     return model(text, first=np.array([0]), twelve=np.array([12]), **gates)
 
 
+def layers_with_a_bound() -> onnx.ModelProto:
+    """Layers that follow one another, each with a bound of known numbers: the loop over them is all that makes a tensor."""
+
+    class Bounded(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs):
+            self.layers = nnx.List([nnx.Linear(4, 4, rngs=rngs) for _ in range(4)])
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            for layer in self.layers:
+                x = jax.numpy.maximum(layer(x), jax.numpy.array([0.1, -0.2, 0.3, 0.0]))
+            return x
+
+    return ir.to_proto(jaxport.to_onnx(Bounded(nnx.Rngs(0)), [("n", 4)]).model)
+
+
 def sequences(length: int, batch: int, *states: str) -> dict[str, np.ndarray]:
     return {"x": some(length, batch, 4), **{name: some(2, batch, 3, seed=7 + at) for at, name in enumerate(states)}}
 
@@ -216,6 +231,7 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[Inputs, ...]]] = {
     "functions": (of_functions, (rows(3), rows(5))),
     "if": (lambda: model(IF, zero=np.zeros((), np.float32)), ({"x": np.ones((3, 4), np.float32)}, {"x": -np.ones((5, 4), np.float32)})),
     "loop": (lambda: model(LOOP, five=np.array(5), yes=np.array(True), half=np.array(0.5, np.float32)), (rows(3), rows(5))),
+    "layers with a bound": (layers_with_a_bound, (rows(3), rows(5))),
     "scan": (lambda: model(SCAN, start=np.zeros(4, np.float32)), (rows(3), rows(5))),
     "einsum": (lambda: model(EINSUM, w=some(4, 3)), (rows(3), rows(5))),
     "root mean square": (lambda: model(RMS, 23, w=some(4)), (rows(3), rows(5))),

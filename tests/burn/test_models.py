@@ -13,7 +13,7 @@ from examples.models import build, cells
 from examples.models.example import Size
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 from jaxport.verify import difference
 from tests.burn.crates import Built, Case, RunError, build as built_crates, case_of, selected, unformatted
 

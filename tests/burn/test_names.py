@@ -8,7 +8,7 @@ import pytest
 import jaxport
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 from tests.burn.crates import RunError, build, case_of
 from tests.codegen.test_rust_names import HOSTILE, hostile_model
 

@@ -17,7 +17,7 @@ import jaxport
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import InvalidArgument, ModelError, Unsupported
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 from tests.burn.crates import Built, Case, RunError, build, case_of, selected
 from tests.programs import checker
 

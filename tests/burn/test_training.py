@@ -15,7 +15,7 @@ import pytest
 import jaxport
 from examples.models import build
 from jaxport.importer import Program
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from tests.burn.crates import BUILD, Built, Case, RunError, build as built_crates, selected
 
 pytestmark = pytest.mark.burn

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from jaxport.blocks import trace
+from jaxport.blocks.tracing import trace
 from tests.clients import keras_exporter
 from tests.clients.programs import array, package
 

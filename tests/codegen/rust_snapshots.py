@@ -12,7 +12,7 @@ import jaxport
 from examples.models import build
 from jaxport.codegen.burn import crate
 from jaxport.codegen.recorded.fused import record_fused
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 
 FOLDER = Path(__file__).with_name("rust")
 MODELS = (

@@ -17,7 +17,7 @@ import onnx
 
 import jaxport
 from jaxport.codegen.modules import ModuleSource
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from tests.importer.printed import without_jaxport
 
 NEEDED = {"__future__", "collections", "equinox", "flax", "jax", "numpy", "pathlib", "re", "safetensors", "typing"}

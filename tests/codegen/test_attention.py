@@ -506,7 +506,7 @@ def test_a_bias_with_a_part_that_is_a_result_stays_whole(tmp_path: Path) -> None
 
 def test_modules_that_cannot_be_told_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file is known that has such; the search for them has to end nevertheless."""
-    monkeypatch.setattr(sys.modules["jaxport.codegen.structure.build"], "_are_doubled", lambda *_: True)
+    monkeypatch.setattr(sys.modules["jaxport.codegen.structure.modules.build"], "_are_doubled", lambda *_: True)
     with pytest.raises(jaxport.InvalidArgument, match="a parameter would belong to several"):
         jaxport.from_onnx(projected("Add(q, second)")).to_source(framework="nnx")
 

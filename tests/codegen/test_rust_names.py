@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
+from flax import nnx
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
@@ -21,7 +22,7 @@ from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.burn.layers import KEYWORDS
 from jaxport.codegen.recorded.fused import record_fused
 from jaxport.errors import SaveError, Unsupported
-from jaxport.importer.variants import in_model_order
+from jaxport.importer.interface import in_model_order
 
 HOSTILE = (
     'x"; std::process::exit(7); //', "*/ fn main() {} /*", "a\nb\rc", "\u2028fn evil() {}", "\u202ereversed", "\x1b[2J", "{payload}",
@@ -174,3 +175,20 @@ def test_elements_of_a_list_are_of_one_type() -> None:
     types = dict(re.findall(r"^    pub (stages\w*): (.*),$", crate.model, re.MULTILINE))
     assert types.keys() == {"stages_0_0", "stages_0_1", "stages_1_0", "stages_1_1"}
     assert all(re.fullmatch(r"\w+", one) for one in types.values())
+
+
+def test_the_device_is_bound_where_only_a_loop_over_layers_makes_a_tensor() -> None:
+    class Bounded(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs):
+            self.layers = nnx.List([nnx.Linear(3, 3, rngs=rngs) for _ in range(4)])
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            for layer in self.layers:
+                x = jnp.maximum(layer(x), jnp.array([0.1, -0.2, 0.3]))
+            return x
+
+    model = jaxport.to_onnx(Bounded(nnx.Rngs(0)), [("n", 3)]).model
+    code = to_crate(record_fused(in_model_order(jaxport.from_onnx(model)))).model
+    head, loop = code.split("for layer in &self.layers {")
+    assert "&device" in loop
+    assert "let device = x.device();" in head

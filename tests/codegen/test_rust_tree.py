@@ -1,20 +1,23 @@
-"""Trees of Rust: what is written, copied and rewritten, which uses clone, and what of Python becomes one."""
+"""Trees of Rust: what is written, copied and rewritten, which uses clone, and what of a module becomes one."""
 
 from __future__ import annotations
 
-import ast
 import copy
 import inspect
 
 import pytest
 
+from jaxport.codegen.burn.checks import sizes_in_rust
+from jaxport.codegen.burn.forward import RustCalls
+from jaxport.codegen.burn.layers import BURN
+from jaxport.codegen.burn.steps import Functions
+from jaxport.codegen.nodes import key_of_trees, key_without, numbers_in
 from jaxport.codegen.rust import tree
-from jaxport.codegen.rust.from_python import expression_of, parsed, statements_of
 from jaxport.codegen.rust.text import expression_text, function_text
 from jaxport.codegen.rust.tree import (
-    Assert,
     Binary,
     Closure,
+    ExpressionStatement,
     FieldAccess,
     For,
     Identifier,
@@ -34,10 +37,13 @@ from jaxport.codegen.rust.tree import (
     method,
     names,
     path_call,
+    place,
     returned_at_once,
     rewritten,
     walk,
 )
+from jaxport.codegen.writing.naming.names import ModuleNames
+from jaxport.codegen.writing.size_names import AxisSize, ReadShape, RefusedSize, SolvedSize
 
 
 def function(*body: RustStatement, parameters: tuple[str, ...] = ("x",)) -> RustFunction:
@@ -85,12 +91,16 @@ def test_a_copy_has_parts_of_its_own_and_knows_the_same() -> None:
 
 def test_what_is_only_known_is_no_part() -> None:
     plain, known = method(Identifier("x"), "exp"), Method(Identifier("x", type="T"), "exp", [], is_default=True)
-    assert ast.dump(plain) == ast.dump(known)
+    assert key_of_trees([plain]) == key_of_trees([known])
 
 
-def test_numbers_and_names_are_those_of_the_printer_of_modules() -> None:
-    node = Binary(Identifier("x"), "*", constant(0.5, "factor"))
-    assert [type(one) for one in ast.walk(node) if isinstance(one, ast.Constant | ast.Name)] == [Identifier, Number]
+def test_trees_are_alike_but_for_numbers_and_free_names() -> None:
+    one, other = (
+        Binary(Identifier(name), "*", constant(value, "factor")) for name, value in (("x", 0.5), ("mask", 2.5))
+    )
+    assert [number.value for number in numbers_in([one, other])] == [0.5, 2.5]
+    assert key_without([one], (), {"x", "mask"}) == key_without([other], (), {"x", "mask"})
+    assert key_without([one], (), {"x"}) != key_without([other], (), {"x"})
 
 
 def test_rewriting_replaces_inner_expressions_first() -> None:
@@ -122,7 +132,7 @@ def test_what_a_closure_captures_is_cloned() -> None:
 
 def test_what_loops_assign_to_is_mutable_where_it_is_bound() -> None:
     step = Let(Identifier("h"), path_call("step", Identifier("h"), Identifier("x")))
-    loop = For(Identifier("_"), parsed("self.layers[1:]"), [step])
+    loop = For(Identifier("_"), place("self.layers[1:]"), [step])
     made = lines(Let(Identifier("h"), path_call("start")), loop, Return(Identifier("h")))
     assert made[1:4] == ["let mut h = start();", "for _ in &self.layers[1..] {", "h = step(h, x.clone());"]
 
@@ -141,50 +151,57 @@ def test_a_value_that_is_only_named_is_returned_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "text"),
-    [
-        ("batch, _ = x.shape", "let [batch, _] = x.dims();"),
-        ("height = (x.shape[2] - 1) // 32", "let height = (x.dims()[2] - 1) / 32;"),
-        ("if x.shape[2] % 32: raise ValueError('no')", 'assert!(x.dims()[2].is_multiple_of(32), "no");'),
-        ("if n < 2: raise ValueError('no')", 'assert!(n >= 2, "no");'),
-        ("parts = []", "let parts = Vec::new();"),
-        ("shape = self.shape", "let shape = self.shape;"),
-    ],
+    ("path", "text"), [("x", "x"), ("self.layers[0][1:]", "self.layers[0][1..]"), ("self.a[:3].b", "self.a[..3].b")]
 )
-def test_statements_of_the_printer_of_modules(source: str, text: str) -> None:
-    made = statements_of(ast.parse(source).body)
-    used = [Return(Tuple([Identifier(name) for name in ("batch", "height", "parts", "shape")]))]
-    assert lines(*made, *used)[1] == text
+def test_a_part_of_a_module_is_an_expression(path: str, text: str) -> None:
+    assert expression_text(place(path)) == text
 
 
-def test_loops_of_the_printer_of_modules() -> None:
-    source = ast.For(
-        ast.Tuple([ast.Name("layer"), ast.Name("key")]),
-        ast.parse("zip(self.layers, keys, strict=True)", mode="eval").body,
-        [ast.Assign([ast.Name("x")], method(Identifier("layer"), "forward", Identifier("key"), borrows=True))],
-        [],
-    )
-    made = lines(*statements_of([source]), Return(Identifier("x")), parameters=("x", "keys"))
+def test_sizes_are_read_from_shapes() -> None:
+    size = AxisSize("x", 2, -1)
+    reading = [
+        ReadShape(("batch", "_"), "x"),
+        RefusedSize(size, "%", 32, "no"),
+        SolvedSize("height", size, 32),
+        SolvedSize("width", AxisSize("x", 1, 2), 1),
+    ]
+    used = Return(Tuple([Identifier(name) for name in ("batch", "height", "width")]))
+    made = lines(*sizes_in_rust(reading), used)[1:4]
+    assert made == [
+        "let [batch, _] = x.dims();",
+        "let height = (x.dims()[2] - 1) / 32;",
+        "let width = x.dims()[1] + 2;",
+    ]
+
+
+def printer() -> RustCalls:
+    return RustCalls(ModuleNames(set(), Identifier), BURN, Functions(set()), [], {})
+
+
+def test_loops_over_modules_and_values() -> None:
+    rust = printer()
+    step = rust.assigned(rust.pattern(["x"]), method(Identifier("layer"), "forward", Identifier("key"), borrows=True))
+    loop = rust.loop([("layer", place("self.layers")), ("key", Identifier("keys"))], 2, [step])
+    made = lines(loop, Return(Identifier("x")), parameters=("x", "keys"))
     assert made[1:3] == ["for (layer, key) in self.layers.iter().zip(keys) {", "x = layer.forward(key);"]
-    (counted,) = statements_of([ast.For(ast.Name("_"), ast.parse("range(3)", mode="eval").body, [], [])])
-    assert isinstance(counted, For)
-    assert expression_text(counted.over) == "0..3"
+    counted = lines(
+        rust.loop([], 3, [rust.assigned(Identifier("x"), path_call("f", Identifier("x")))]), Return(Identifier("x"))
+    )
+    assert counted[1] == "for _ in 0..3 {"
 
 
-def test_what_is_of_rust_stays() -> None:
-    node, statement = Identifier("x"), Assert(Literal("true"), "")
-    assert expression_of(node) is node
-    assert statements_of([statement]) == [statement]
-    assert [*walk(statement)] == [statement, statement.condition]
+def test_lists_are_vectors() -> None:
+    rust = printer()
+    filled = [rust.assigned(rust.pattern(["parts"]), rust.empty_list()), *rust.appended("parts", [Identifier("x")])]
+    made = lines(*filled, Return(rust.element("parts", 0)))
+    assert made[1:4] == ["let mut parts = Vec::new();", "parts.push(x);", "parts[0].clone()"]
 
 
-@pytest.mark.parametrize("source", ["x if y else z", "lambda x: x", "f(x)", "[x, y]"])
-def test_other_expressions_of_python_are_none_of_rust(source: str) -> None:
-    with pytest.raises(TypeError, match="has no form in Rust"):
-        parsed(source)
+def test_values_without_a_form_are_named() -> None:
+    with pytest.raises(TypeError, match="`str` has no form in Rust"):
+        printer().value("x")
 
 
-@pytest.mark.parametrize("source", ["while x: pass", "a = b = c", "if x: pass", "return"])
-def test_other_statements_of_python_are_none_of_rust(source: str) -> None:
-    with pytest.raises(TypeError, match="has no form in Rust"):
-        statements_of(ast.parse(source).body)
+def test_walking_yields_the_nodes_of_rust() -> None:
+    statement = ExpressionStatement(Literal("true"))
+    assert [*walk(statement)] == [statement, statement.value]

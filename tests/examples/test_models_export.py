@@ -8,14 +8,14 @@ import pytest
 import jaxport
 from examples.models import build, cells
 from examples.models.comparing import compare
-from jaxport.jaxprs import dims
+from jaxport.jaxprs import dim_text
 
 
 def check(name, framework, size):
     """Export a cell, and compare at each of its sizes on its own samples."""
     example = build(name, framework, size)
     exported = jaxport.to_onnx(example.fn, list(example.inputs), **example.options)
-    symbols = {name for port in exported.inputs for dim in port.shape for name in dims.symbols(str(dim))}
+    symbols = {name for port in exported.inputs for dim in port.shape for name in dim_text.symbols(str(dim))}
     assert symbols == set().union(*example.sizes), "a named dimension was lost on the way"
     for sizes in example.sizes:
         arguments = example.sample(np.random.default_rng(0), sizes)

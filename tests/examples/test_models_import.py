@@ -7,7 +7,7 @@ import pytest
 
 import jaxport
 from examples.models import MODELS, build, cells
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.verify import difference
 from jaxport.verify.importing import caller
 

@@ -15,7 +15,7 @@ from jax import export
 
 from examples.models import FRAMEWORKS, MODELS, build, cells, gpt2, llama
 from examples.models.example import as_specs, sized
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 
 README = Path(__file__).parents[2] / "examples" / "README.md"
 

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import jaxport
-from jaxport.export.delivery.calibration import BINS, LEVELS, Calibration, Histogram, _divergence
+from jaxport.export.calibration import BINS, LEVELS, Calibration, Histogram, _divergence
 
 GENERATOR = np.random.default_rng(3)
 WEIGHTS = GENERATOR.normal(size=(64, 32)).astype(np.float32) / 8

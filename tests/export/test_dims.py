@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 from jax import export
 
 from jaxport.jaxprs import dims
+from jaxport.jaxprs.dim_text import symbols
 
 B, T = export.symbolic_shape("B, T")
 EXPRESSIONS = {
@@ -43,7 +44,7 @@ def test_solve_linear(dim, solution):
 
 
 def test_symbols():
-    assert dims.symbols(str(2 * B + T // 2)) == {"B", "T"}
+    assert symbols(str(2 * B + T // 2)) == {"B", "T"}
 
 
 def test_labels():

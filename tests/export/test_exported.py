@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 import jaxport
-from jaxport.export.signature.ports import Port, stored
+from jaxport.export.ports import Port, stored
 from jaxport.testing import f32, i32, spec
 from tests.exports import export
 

@@ -11,9 +11,8 @@ import pytest
 from jax import lax
 
 import jaxport
-from jaxport.export import minimal_opset
-from jaxport.export.emit import opsets
-from jaxport.export.requirements import Requirements
+from jaxport.export.delivery import minimal_opset, opsets
+from jaxport.export.delivery.requirements import Requirements
 from jaxport.onnx_facts import versions
 from jaxport.testing import check, f32, spec
 from tests.exports import operators

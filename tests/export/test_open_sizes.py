@@ -11,7 +11,7 @@ from jax import lax
 from jax.lax import associative_scan
 
 import jaxport
-from jaxport.blocks import activation
+from jaxport.blocks.marking.window import activation
 from jaxport.testing import check, f32
 
 KERNEL = np.hanning(6)[1:-1].astype(np.float32)

@@ -15,11 +15,11 @@ from jax import lax
 
 import jaxport
 from jaxport import Int4, Int8
-from jaxport.export.passes.calibrated import calibrated_int8
-from jaxport.export.passes.dense import columns_int8
-from jaxport.export.passes.int4_levels import GROUPS, quantized, rounding_error
-from jaxport.export.precision_names import PRECISIONS
-from jaxport.export.runtime import Session
+from jaxport.export.delivery.runtime import Session
+from jaxport.export.precision.calibrated import calibrated_int8
+from jaxport.export.precision.dense import columns_int8
+from jaxport.export.precision.int4_levels import GROUPS, quantized, rounding_error
+from jaxport.export.precision.names import PRECISIONS
 from jaxport.testing import f32, i32
 from tests.exports import export, operators, weight_bytes
 

@@ -10,8 +10,8 @@ from jax import lax, random
 from jax.experimental import pallas
 
 import jaxport
-from jaxport import blocks
 from jaxport.blocks.liveness import without_dead_code
+from jaxport.blocks.tracing import trace
 from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.keys import without_keys
 from jaxport.export.prepare.references import without_references
@@ -173,7 +173,7 @@ def test_what_a_loop_does_for_nothing_goes():
 
 def test_dead_code_inside_of_a_block_goes_and_the_block_keeps_its_ends():
     block = jaxport.onnx_function(lambda x: (lax.scan(lambda c, r: (c + r, r * 2), 0.0, x)[0], x.sum()))
-    closed = blocks.trace(lambda x: block(x)[0], (jnp.ones(3),)).jaxpr
+    closed = trace(lambda x: block(x)[0], (jnp.ones(3),)).jaxpr
     (before,), (after,) = closed.eqns, without_dead_code(closed).eqns
     assert len(before.outvars) == len(after.outvars)
     assert [len(e.outvars) for e in before.params["jaxpr"].eqns if e.primitive.name == "scan"] == [2]
@@ -182,7 +182,7 @@ def test_dead_code_inside_of_a_block_goes_and_the_block_keeps_its_ends():
 
 def test_results_of_a_block_that_nobody_reads_go_unless_it_is_whole():
     block = jaxport.onnx_function(lambda x: (x + 1, x.sum(), x * 2))
-    closed = blocks.trace(jax.vmap(lambda x: block(x)[::2]), (jnp.ones((2, 3)),)).jaxpr
+    closed = trace(jax.vmap(lambda x: block(x)[::2]), (jnp.ones((2, 3)),)).jaxpr
     (after,) = without_dead_code(closed, lambda _: False).eqns
     left = after.params["block"]
     assert len(after.outvars) == left.results == 2

@@ -12,7 +12,7 @@ import pytest
 
 import jaxport
 from jaxport import saving
-from jaxport.export.runtime import Session
+from jaxport.export.delivery.runtime import Session
 
 
 def model_of(op_type: str, *inputs: tuple[str, object], result: object, domain: str = "", **attributes) -> ir.Model:

@@ -130,7 +130,7 @@ def test_what_is_exported_is_what_is_saved(tmp_path):
     exported.save(tmp_path / "m.onnx", external_data=True)
     exported.save(str(tmp_path / "single.onnx"))
     assert onnx.load(tmp_path / "single.onnx") == exported.proto
-    from jaxport.export.runtime import Session
+    from jaxport.export.delivery.runtime import Session
 
     x = RANDOM.normal(size=(2, 48)).astype(np.float32)
     for name in ("m.onnx", "single.onnx"):

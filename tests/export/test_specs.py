@@ -13,7 +13,7 @@ import pytest
 from jax import export
 
 import jaxport
-from jaxport.export.signature.specs import SpecReader, sizes_of
+from jaxport.export.specs import SpecReader, sizes_of
 from jaxport.verify import verify_file
 from tests.exports import operators
 

@@ -15,7 +15,7 @@ from jax import lax
 import jaxport
 from jaxport.export import api
 from jaxport.export.delivery import targets
-from jaxport.export.requirements import Requirements, lacking
+from jaxport.export.delivery.requirements import Requirements, lacking
 from jaxport.onnx_facts.kernels import RELEASES
 from jaxport.testing import f32, i32, spec
 from tests.exports import export, operators

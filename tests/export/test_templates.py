@@ -9,7 +9,9 @@ from flax import nnx
 from onnx import helper, numpy_helper
 
 import jaxport
-from jaxport.export.walk import templates, walker
+from jaxport.blocks.marking.boundary import boundary
+from jaxport.export.emit import templates
+from jaxport.export.walk import walker
 
 X = [("B", 4)]
 
@@ -132,7 +134,7 @@ def test_functions_with_derivatives_of_their_own_are_repeated(activation, repeat
 
 def calls(function, factors):
     """A function that calls a block once per factor, which is a constant and no parameter."""
-    blocked = jaxport.blocks.boundary(function)
+    blocked = boundary(function)
 
     def fn(x):
         for factor in factors:
@@ -156,7 +158,7 @@ def test_an_integer_constant_that_decides_what_is_emitted():
 
 
 def test_a_constant_that_is_moved_and_then_read():
-    @jaxport.blocks.boundary
+    @boundary
     def divided(x, by):
         return x // by.T
 
@@ -184,7 +186,7 @@ def test_weights_that_are_moved_are_moved_again(repeated):
 
 
 def test_an_operand_that_is_passed_twice():
-    @jaxport.blocks.boundary
+    @boundary
     def both(x, y):
         return x * y + x
 
@@ -197,7 +199,7 @@ def test_an_operand_that_is_passed_twice():
 
 
 def test_operands_of_other_kinds():
-    @jaxport.blocks.boundary
+    @boundary
     def both(x, y):
         return x * y + x
 
@@ -212,7 +214,7 @@ def test_operands_of_other_kinds():
 
 @pytest.mark.parametrize("first", range(7))
 def test_an_operand_whose_origin_decides(first):
-    @jaxport.blocks.boundary
+    @boundary
     def taken(x, index):
         return x + x[index]
 
@@ -226,7 +228,7 @@ def test_an_operand_whose_origin_decides(first):
 
 
 def test_operands_of_other_dims():
-    @jaxport.blocks.boundary
+    @boundary
     def normalized(x):
         return x / jnp.sum(x * x, axis=0)
 
@@ -241,7 +243,7 @@ def test_operands_of_other_dims():
 def test_the_lines_of_nodes_are_their_own():
     ways = iter("aaabab" * 8)
 
-    @jaxport.blocks.boundary
+    @boundary
     def either(x):
         if next(ways) == "a":
             return jnp.tanh(x)
@@ -252,7 +254,7 @@ def test_the_lines_of_nodes_are_their_own():
 
 
 def test_numbers_that_are_computed_inside(repeated):
-    @jaxport.blocks.boundary
+    @boundary
     def decayed(x):
         return x * jax.lax.integer_pow(jax.lax.full((), 0.5), 3)
 
@@ -261,7 +263,7 @@ def test_numbers_that_are_computed_inside(repeated):
 
 
 def test_the_first_value_of_a_dim_is_not_repeated(repeated):
-    @jaxport.blocks.boundary
+    @boundary
     def padded(x):
         return x + jnp.arange(x.shape[0], dtype=x.dtype)[:, None]
 
@@ -270,7 +272,7 @@ def test_the_first_value_of_a_dim_is_not_repeated(repeated):
 
 
 def test_loops_are_walked(repeated):
-    @jaxport.blocks.boundary
+    @boundary
     def summed(x):
         return jax.lax.fori_loop(0, 3, lambda i, y: y * 0.5 + x, x)
 
@@ -293,7 +295,7 @@ def test_rules_of_others_are_called_each_time():
 
 
 def test_a_rule_that_looks_at_the_graph_is_called_each_time():
-    @jaxport.blocks.boundary
+    @boundary
     def pooled(x):
         return nnx.max_pool(x, (2, 2), (1, 1), "SAME")
 
@@ -337,7 +339,7 @@ def test_gradients(repeated):
 
 
 def test_refusals_are_all_reported():
-    @jaxport.blocks.boundary
+    @boundary
     def called(x):
         return jax.pure_callback(lambda x: x, x, x)
 

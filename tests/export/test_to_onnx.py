@@ -17,9 +17,9 @@ import pytest
 from flax import linen as nn, nnx
 
 import jaxport
-from jaxport.export.emit import opsets
-from jaxport.export.emit.opsets import NEWEST
-from jaxport.export.runtime import newest_opset
+from jaxport.export.delivery import opsets
+from jaxport.export.delivery.opsets import NEWEST
+from jaxport.export.delivery.runtime import newest_opset
 from jaxport.testing import check, f32, i32, spec
 from tests.exports import export
 

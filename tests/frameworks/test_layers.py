@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from flax import linen, nnx
 
-from jaxport.blocks import trace
+from jaxport.blocks.tracing import trace
 from jaxport.errors import StateChanged
 from jaxport.jaxprs import release
 from tests.blocks.checks import blocks, check, paths

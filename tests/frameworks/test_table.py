@@ -6,7 +6,7 @@ import jax
 import pytest
 from flax import nnx
 
-from jaxport.blocks import trace
+from jaxport.blocks.tracing import trace
 from jaxport.errors import StateChanged
 from tests.blocks.checks import assert_same, blocks, check_remarked, evaluate, shapes_of, weights_of
 from tests.frameworks.models import CELLS, nnx_subject

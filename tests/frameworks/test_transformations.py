@@ -177,7 +177,7 @@ def test_lifted_vmap():
 def test_names_do_not_depend_on_the_hash_seed():
     code = """
 import jax
-from jaxport.blocks import trace
+from jaxport.blocks.tracing import trace
 from tests.blocks.checks import blocks
 from tests.frameworks.models import NnxModel, EqxModel, X, nnx
 for fn in (NnxModel("none", nnx.Rngs(0)), lambda x: jax.vmap(lambda v: EqxModel("none", jax.random.key(0))(v, None, None)[0])(x)):

@@ -22,7 +22,7 @@ from jax import lax
 import jaxport
 from jaxport.importer import from_onnx
 from jaxport.importer.traced.input_specs import input_specs
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.testing import check_model
 from tests.importer.printed import load
 

@@ -10,7 +10,10 @@ from flax import nnx
 
 import jaxport
 from examples.models import build
-from jaxport import blocks, jaxprs
+from jaxport import jaxprs
+from jaxport.blocks.block import block_p
+from jaxport.blocks.tracing import trace
+from jaxport.blocks.ungrouping import ungroup
 from jaxport.importer import from_onnx
 from tests.importer.models import model
 from tests.importer.test_modules import Net
@@ -20,7 +23,7 @@ def block_tree(jaxpr, depth: int = 0) -> list[tuple[int, str, str]]:
     """The blocks of a program: depth, path and target."""
     tree = []
     for equation in jaxpr.eqns:
-        if equation.primitive is blocks.block_p:
+        if equation.primitive is block_p:
             block = equation.params["block"]
             tree.append((depth, block.path, block.target))
             tree += block_tree(equation.params["jaxpr"].jaxpr, depth + 1)
@@ -30,7 +33,7 @@ def block_tree(jaxpr, depth: int = 0) -> list[tuple[int, str, str]]:
 @pytest.mark.parametrize("functions", [None, ["flax.nnx.Linear"]], ids=["inlined", "functions"])
 def test_a_traced_program_has_the_modules_as_blocks(functions):
     exported = jaxport.to_onnx(Net(nnx.Rngs(0)), [("B", 4)], functions=functions)
-    traced = blocks.trace(from_onnx(exported.model), (jnp.ones((2, 4)),))
+    traced = trace(from_onnx(exported.model), (jnp.ones((2, 4)),))
     assert block_tree(traced.jaxpr.jaxpr)[:3] == [
         (0, "blocks.0", "tests.importer.test_modules.Block"),
         (1, "blocks.0.up", "flax.nnx.Linear"),
@@ -38,7 +41,7 @@ def test_a_traced_program_has_the_modules_as_blocks(functions):
     ]
     assert traced.input_paths == ("x",)
     assert {weight.path for weight in traced.weights} == set(exported.model.graph.initializers)
-    weights = next(e.params["block"].weights for e in traced.jaxpr.eqns if e.primitive is blocks.block_p)
+    weights = next(e.params["block"].weights for e in traced.jaxpr.eqns if e.primitive is block_p)
     assert set(weights.values()) == {
         f"blocks.0.{layer}.{name}" for layer in ("up", "down") for name in ("kernel", "bias")
     }
@@ -82,8 +85,8 @@ def test_blocks_compute_what_the_program_computes():
     exported = jaxport.to_onnx(Net(nnx.Rngs(0)), [("B", 4)])
     program = from_onnx(exported.model)
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    traced = blocks.trace(program, (x,))
-    plain = jaxprs.jaxpr_as_fun(blocks.ungroup(traced.jaxpr))
+    traced = trace(program, (x,))
+    plain = jaxprs.jaxpr_as_fun(ungroup(traced.jaxpr))
     (result,) = plain(*(weight.value for weight in traced.weights), x)
     np.testing.assert_allclose(result, program(x), rtol=1e-6)
 
@@ -95,7 +98,7 @@ def test_values_that_are_known_leave_a_block_too():
         made.graph.node, ("/sizes/Shape", "/sizes/Constant", "/sizes/Neg", "/out/Reshape"), strict=True
     ):
         node.name = name
-    traced = blocks.trace(from_onnx(made), (jnp.ones((2, 4)),))
+    traced = trace(from_onnx(made), (jnp.ones((2, 4)),))
     assert [path for _, path, _ in block_tree(traced.jaxpr.jaxpr)] == ["sizes", "out"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from jaxport.errors import InvalidArgument, ModelError
 from jaxport.importer.limits import Limits
-from jaxport.importer.re2 import Regular
+from jaxport.importer.ops.re2 import Regular
 from tests.importer.models import program
 
 X = np.ones(2, np.float32)

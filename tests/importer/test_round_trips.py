@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 
 import jaxport
-from jaxport.export.runtime import Session
+from jaxport.export.delivery.runtime import Session
 from jaxport.importer import from_onnx, op
 from jaxport.onnx_facts import OPEN_ON_INTEGERS
 from tests.exports import operators

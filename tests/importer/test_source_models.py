@@ -9,7 +9,7 @@ import pytest
 
 import jaxport
 from examples.models import MODELS, build
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from tests.importer import printed
 
 QUICK = ("cnn_train", "gpt2", "lstm")

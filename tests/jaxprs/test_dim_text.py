@@ -9,7 +9,8 @@ import pytest
 from jax.core import max_dim, min_dim
 
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs.dims import evaluate, parse, symbols
+from jaxport.jaxprs.dim_text import parse, symbols
+from jaxport.jaxprs.dims import evaluate
 
 A, B = jax.export.symbolic_shape("a, b")
 OF_JAX = [

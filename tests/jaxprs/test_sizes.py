@@ -8,8 +8,7 @@ import pytest
 
 from jaxport.blocks.marking.window import activation
 from jaxport.jaxprs import CHECKS_OF_SIZES, DECISIONS_ON_SIZES, dims, release
-from jaxport.jaxprs.releases import size_checks
-from jaxport.jaxprs.releases.versions import TESTED
+from jaxport.jaxprs.releases import TESTED
 
 
 def errors_left(window):
@@ -56,7 +55,7 @@ PRODUCTS = {
 
 @pytest.mark.parametrize(("size", "count"), PRODUCTS.values(), ids=PRODUCTS)
 def test_a_product_has_its_factors(size, count):
-    product = [factor for factor in size_checks._factored(size) if factor != 1]
+    product = [factor for factor in dims._factored(size) if factor != 1]
     assert len(product) == count
     for values in ({"h": 37, "w": 50, "b": 3}, {"h": 32, "w": 131, "b": 1}):
         found = 1
@@ -69,7 +68,7 @@ def test_a_product_has_its_factors(size, count):
     "size", [H + W, H * W + 1, H * W - H * 2 + W, H * H + 2 * H + 1, 2 * H * W + H + W, -H * W, H - W]
 )
 def test_what_is_no_product_is_left_to_jax(size):
-    assert size_checks._factored(size) == []
+    assert dims._factored(size) == []
 
 
 def test_products_are_compared_in_linear_time():

@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 from jaxport import jaxprs
-from jaxport.jaxprs.releases.versions import Release, failures_name_untested_jax, untested
+from jaxport.jaxprs.releases import Release, failures_name_untested_jax, untested
 
 
 def test_a_failure_names_the_newer_release_once():

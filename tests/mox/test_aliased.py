@@ -11,7 +11,7 @@ from flax import linen, nnx
 
 import jaxport
 from jaxport import make_mox
-from jaxport.blocks import boundary
+from jaxport.blocks.marking.boundary import boundary
 from jaxport.errors import InvalidArgument
 
 X = jax.random.normal(jax.random.key(0), (3, 4))

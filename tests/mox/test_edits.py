@@ -10,6 +10,7 @@ import pytest
 from flax import linen, nnx
 
 import jaxport
+from jaxport.blocks.marking.boundary import boundary
 from jaxport.mox import (
     account,
     activations,
@@ -131,7 +132,7 @@ def test_a_cast_block_computes_in_its_type(name, dtype):
 
 def test_a_whole_model_is_cast_with_its_loops_and_rules():
     model = lambda x: jax.lax.scan(lambda c, row: (jax.nn.relu(c @ jnp.outer(row, row)), row), x[0], x)[0]
-    mox = jaxport.make_mox(jaxport.blocks.boundary(model))(ROWS)
+    mox = jaxport.make_mox(boundary(model))(ROWS)
     edited = mox.sub("/*/*", cast(jnp.bfloat16))
     wanted = model(ROWS.astype(jnp.bfloat16)).astype(jnp.float32)
     np.testing.assert_allclose(jax.jit(edited)(ROWS), wanted, rtol=0.1, atol=0.1)
@@ -140,7 +141,7 @@ def test_a_whole_model_is_cast_with_its_loops_and_rules():
 
 
 def test_what_a_type_does_not_allow_is_refused():
-    bits = jaxport.blocks.boundary(lambda x: jax.lax.bitcast_convert_type(x, jnp.int32) + 1)
+    bits = boundary(lambda x: jax.lax.bitcast_convert_type(x, jnp.int32) + 1)
     with pytest.raises(jaxport.InvalidArgument, match="cannot be computed in bfloat16"):
         jaxport.make_mox(bits)(ROWS).sub("/*/*", cast(jnp.bfloat16))
     with pytest.raises(jaxport.InvalidArgument, match="`int8` is not a floating-point type"):
@@ -312,3 +313,15 @@ def test_parameters_that_are_arguments_are_counted():
     costs = account(jaxport.make_mox(case.fn)(*case.args))
     assert costs["head"].params == 8 * 4 + 4
     assert costs.total.params == sum(leaf.size for leaf in jax.tree.leaves(case.args[0]))
+
+
+def test_a_match_that_was_taken_from_the_selection_is_no_original():
+    layers = jaxport.make_mox(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))(jnp.ones(2)).select("//Linear")
+    held, seen = layers[0], []
+
+    def twice(x):
+        seen.append(held.is_replaced)
+        return 2 * held(x)
+
+    np.testing.assert_allclose(layers.sub(twice)(jnp.ones(2)), 2 * held(jnp.ones(2)), rtol=1e-6)
+    assert seen == [False]

@@ -10,7 +10,7 @@ from flax import nnx
 from onnx import helper, numpy_helper
 
 import jaxport
-from jaxport.blocks import boundary
+from jaxport.blocks.marking.boundary import boundary
 from jaxport.export import rules as registry
 from jaxport.mox import lora, prune, quantize
 from tests.cli.running import run
@@ -38,7 +38,7 @@ class Outer(nnx.Module):
 @pytest.fixture
 def a_rule(monkeypatch):
     """A rule for `Inner` that is right for the original, and wrong for an edited one."""
-    from jaxport.blocks import target_of
+    from jaxport.blocks.marking.window import target_of
 
     target = target_of(Inner)
     monkeypatch.setitem(registry.BLOCK_RULES, target, None)

@@ -207,6 +207,14 @@ def test_adapters_of_a_tied_embedding_are_one_update():
     np.testing.assert_allclose(adapted.apply(params, jnp.arange(3)), merged(jnp.arange(3)), rtol=1e-5, atol=1e-5)
 
 
+def test_a_method_of_the_model_itself_is_adapted():
+    embed, x = nnx.Embed(5, 4, rngs=nnx.Rngs(0)), jnp.ones((2, 4))
+    adapted = jaxport.make_mox(embed.attend)(x).sub("//Embed", lora(rank=2))
+    update = {"lora_a": jnp.full((4, 2), 0.5), "lora_b": jnp.arange(10.0).reshape(2, 5)}
+    expected = x @ (embed.embedding[...].T + update["lora_a"] @ update["lora_b"])
+    np.testing.assert_allclose(adapted.apply(update, x), expected, rtol=1e-5)
+
+
 def test_another_module_takes_the_place_of_all_methods_of_a_tied_one():
     model, ids = Tied(nnx.Rngs(0)), jnp.arange(3)
     larger = nnx.Embed(7, 4, rngs=nnx.Rngs(1))

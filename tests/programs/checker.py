@@ -9,9 +9,9 @@ import jax
 import numpy as np
 
 import jaxport
-from jaxport.export.signature.ports import is_key
-from jaxport.jaxprs import dims
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.export.ports import is_key
+from jaxport.jaxprs.dim_text import symbols
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.testing import check_model
 from jaxport.verify import sampling
 
@@ -67,7 +67,7 @@ def verified(
 
 
 def _names(dim: Any) -> frozenset[str]:
-    return frozenset() if isinstance(dim, int) else dims.symbols(str(dim))
+    return frozenset() if isinstance(dim, int) else symbols(str(dim))
 
 
 def _compare(

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxport.export.signature.ports import is_key
+from jaxport.export.ports import is_key
 
 KEY = jax.random.key(0)
 

@@ -21,7 +21,7 @@ import jaxport
 from jaxport.errors import RunError
 from jaxport.importer.traced.assumptions import with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.verify import difference
 from jaxport.verify.importing import Comparison, caller
 from tests.importer import printed

@@ -10,7 +10,7 @@ import pytest
 from jax import export, lax
 
 import jaxport
-from jaxport.export.signature.ports import Port
+from jaxport.export.ports import Port
 from jaxport.testing import f32, i32, spec
 from jaxport.verify.sampling import Range, bounds, ordered, sample
 

@@ -23,7 +23,8 @@ def ungroup(jaxpr: jaxprs.ClosedJaxpr, mark: bool = False) -> jaxprs.ClosedJaxpr
       mark: put markers where the blocks were, so that a later trace of the result finds the blocks again.
 
     >>> import jax, jax.numpy as jnp
-    >>> from jaxport.blocks import boundary, trace
+    >>> from jaxport.blocks.marking.boundary import boundary
+    >>> from jaxport.blocks.tracing import trace
     >>> jaxpr = trace(boundary(lambda x: jnp.sin(x)), (jnp.ones(3),)).jaxpr
     >>> [equation.primitive.name for equation in ungroup(jaxpr).eqns]
     ['sin']

@@ -25,8 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Traceback (most recent call last):
     SystemExit: 2
     """
+    from jaxport.cli import files
     from jaxport.cli.app import app, options_of
-    from jaxport.cli.terminal import failures, files, output, streams
+    from jaxport.cli.terminal import failures, output, streams
 
     words = sys.argv[1:] if arguments is None else list(arguments)
     output.reset(words)

@@ -13,16 +13,15 @@ from jaxport import __version__
 from jaxport.cli import specs
 from jaxport.cli.comparing import report_values, show_difference
 from jaxport.cli.decoders import DecoderOption, parse_decoder
-from jaxport.cli.defaults import declared_inputs, inputs_of_file
+from jaxport.cli.files import STANDARD, model_file, output_file, output_folder, written
 from jaxport.cli.graphs import extract, optimize
 from jaxport.cli.importing import import_model, run_model
 from jaxport.cli.programs import show_account, show_query, show_tree, substitute, view
 from jaxport.cli.reporting import reporting
 from jaxport.cli.summary import load_model, summarize
 from jaxport.cli.tables import file_size, key_values, nodes_of, summary_view
-from jaxport.cli.targets import load_target
+from jaxport.cli.targets import declared_inputs, inputs_of_file, load_target
 from jaxport.cli.terminal import completion
-from jaxport.cli.terminal.files import STANDARD, model_file, output_file, output_folder, written
 from jaxport.cli.terminal.output import command, settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed

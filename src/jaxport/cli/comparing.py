@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from jaxport.cli.files import model_file
 from jaxport.cli.summary import Summary, TensorRow, load_model, summarize
 from jaxport.cli.tables import shape_text, table
-from jaxport.cli.terminal.files import model_file
 from jaxport.cli.terminal.output import tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument

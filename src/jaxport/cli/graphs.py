@@ -12,13 +12,13 @@ import typer
 from rich.table import Table
 
 from jaxport.cli import specs
+from jaxport.cli.files import STANDARD, model_file, output_file, written
 from jaxport.cli.summary import Summary, summarize
 from jaxport.cli.tables import file_size, key_values, table
-from jaxport.cli.terminal.files import STANDARD, model_file, output_file, written
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument, VerificationFailed
-from jaxport.importer.running.segments import calls_of_modules, segments
+from jaxport.importer.segments import calls_of_modules, segments
 
 if TYPE_CHECKING:
     from jaxport.export.delivery.targets import TargetName
@@ -133,7 +133,7 @@ def _again(program: Program, target: TargetName) -> Exported:
 
 def _compared(program: Program, exported: Exported, sizes: list[dict[str, int]] | None, seed: int) -> list[Output]:
     """Run the model of a program and an export of it on the same inputs, and compare."""
-    from jaxport.export.runtime import as_written
+    from jaxport.export.delivery.runtime import as_written
     from jaxport.verify.importing import Comparison
     from jaxport.verify.running import Sampling
 

@@ -16,12 +16,13 @@ from rich.text import Text
 
 from jaxport.cli import specs
 from jaxport.cli.comparing import report_values
+from jaxport.cli.files import STANDARD, model_file, output_file, output_folder
+from jaxport.cli.specs import given_twice
 from jaxport.cli.tables import file_size, key_values, table
 from jaxport.cli.targets import torch_program
-from jaxport.cli.terminal.files import STANDARD, model_file, output_file, output_folder
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
-from jaxport.errors import InvalidArgument, VerificationFailed, given_twice
+from jaxport.errors import InvalidArgument, VerificationFailed
 from jaxport.files import publish
 from jaxport.verify.comparing import Tolerance
 from jaxport.verify.importing import Comparison

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jaxport.cli import specs
-from jaxport.cli.defaults import declared_inputs
+from jaxport.cli.files import STANDARD, model_file, output_file, written
 from jaxport.cli.tables import file_size, key_values, table
-from jaxport.cli.targets import load_target
+from jaxport.cli.targets import declared_inputs, load_target
 from jaxport.cli.terminal import completion
-from jaxport.cli.terminal.files import STANDARD, model_file, output_file, written
 from jaxport.cli.terminal.output import settings, tell
 from jaxport.columns import counted
 from jaxport.errors import InvalidArgument
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from jaxport.jaxprs import PythonFunction
     from jaxport.mox import Mox
-    from jaxport.mox.querying.tree import Node
+    from jaxport.mox.programs.tree import Node
 
 __all__ = ["show_account", "show_query", "show_tree", "substitute", "view"]
 
@@ -67,7 +66,7 @@ def load_mox(model: str, inputs: list[str]) -> Mox:
     """
     import jaxport
     from jaxport.export.failures import explaining
-    from jaxport.export.signature.specs import read_inputs
+    from jaxport.export.specs import read_inputs
 
     suffix = Path(model).suffix
     if suffix in (".json", ".yson", ".xml"):

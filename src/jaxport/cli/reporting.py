@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxport.cli.terminal.files import output_file
+from jaxport.cli.files import output_file
 from jaxport.cli.terminal.output import settings
 from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.files import publish
@@ -129,7 +129,7 @@ def _program(function: PythonFunction, inputs: Sequence[object], keywords: Param
     """Return the program as a tree, or why it cannot be traced."""
     import jaxport
     from jaxport.export.failures import explaining
-    from jaxport.export.signature.specs import read_inputs
+    from jaxport.export.specs import read_inputs
 
     try:
         read = read_inputs(inputs, keywords)

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, cast
 import ml_dtypes  # noqa: F401 - registers bfloat16 and its kin with NumPy
 import numpy as np
 
-from jaxport.errors import InvalidArgument, given_twice
+from jaxport.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from jaxport.export.precision_names import Named
+    from jaxport.export.precision.names import Named
 
 __all__ = [
     "InputSpec",
+    "given_twice",
     "input_names",
     "parse_avoided",
     "parse_input",
@@ -184,7 +185,7 @@ def parse_precision(text: str | None) -> Named | None:
     """
     if text is None or "," not in text:
         return cast("Named | None", text)  # which `to_onnx` checks
-    from jaxport.export.precision_names import PRECISIONS
+    from jaxport.export.precision.names import PRECISIONS
 
     name, *options = (part.strip() for part in text.split(","))
     values = parse_keyword(options, "--precision")
@@ -314,3 +315,12 @@ def _malformed(text: str, why: str) -> InvalidArgument:
     return InvalidArgument(
         f'"{text}" is not a valid input specification', where="`--input`", why=why, instead=_EXAMPLES
     )
+
+
+def given_twice(name: str, option: str) -> InvalidArgument:
+    """Return the error for a name that an option of the command has twice.
+
+    >>> given_twice("ids", "--value").refused
+    '`ids` is given twice'
+    """
+    return InvalidArgument(f"`{name}` is given twice", where=f"`{option}`", instead="give it once")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from jaxport.errors import JaxportError, ModelError
-from jaxport.export import minimal_opset
+from jaxport.export.delivery import minimal_opset
 from jaxport.importer import Program, from_onnx
 from jaxport.importer.loading.load import as_written
 from jaxport.importer.modules import NodeModule

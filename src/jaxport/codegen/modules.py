@@ -18,17 +18,17 @@ from jaxport.codegen.checkpoint import pytorch_loading, state_dict_entries
 from jaxport.codegen.families import of_file, states_of
 from jaxport.codegen.generating import generation
 from jaxport.codegen.grouping import group
+from jaxport.codegen.python.numbers import with_differences
 from jaxport.codegen.python_classes import PythonClasses
 from jaxport.codegen.rewriting.steps import with_nested
 from jaxport.codegen.source import formatted, helper_sources, noted, summary
-from jaxport.codegen.structure import build
+from jaxport.codegen.structure.modules.build import build
 from jaxport.codegen.tree import Layer, Module, Op, Weight
-from jaxport.codegen.writing.classes import Classes, Definition, Draft, Library
+from jaxport.codegen.writing.classes import Classes, Draft
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.fields import class_name
-from jaxport.codegen.writing.function_printer import variable_name
 from jaxport.codegen.writing.literals import comment, storable
-from jaxport.codegen.writing.numbers import with_differences
+from jaxport.codegen.writing.naming.scope import variable_name
 from jaxport.codegen.writing.size_names import size_names
 from jaxport.errors import InvalidArgument, SaveError
 from jaxport.files import checked_path, publish_all
@@ -260,7 +260,7 @@ def _uses(text: str, module: str) -> bool:
     return re.search(rf"(?<![.\w]){module}\.", text) is not None
 
 
-def tensors_of(module: Module, classes: Classes[Library, Definition], prefix: str = "") -> Iterator[tuple[str, Weight]]:
+def tensors_of(module: Module, classes: Classes, prefix: str = "") -> Iterator[tuple[str, Weight]]:
     """Yield the tensors of a module and of those inside it, each with its path, as the module keeps it."""
     if module not in classes.sequences:
         draft: Draft = classes.drafts[module]

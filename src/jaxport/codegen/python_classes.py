@@ -9,18 +9,23 @@ import ast
 import copy
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from jaxport.codegen.structure.modules.sequences import elements_of
+from jaxport.codegen.nodes import TreeNode, TreeNumber
+from jaxport.codegen.python.calls import PythonCalls
+from jaxport.codegen.python.numbers import activations_of, text_of
+from jaxport.codegen.python.shared_functions import outlined
+from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Layer, Module, Op, Weight
 from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.classes import Classes, Sequential
 from jaxport.codegen.writing.dialect import Dialect, in_runs, listed, with_role, without_defaults
-from jaxport.codegen.writing.drafts import Draft, returned_names
+from jaxport.codegen.writing.drafts import Draft, plain_name
 from jaxport.codegen.writing.fields import Entry, Fields
 from jaxport.codegen.writing.initial_values import begun, filled
+from jaxport.codegen.writing.language import Language
 from jaxport.codegen.writing.literals import attribute, call, name, storable
-from jaxport.codegen.writing.shared_functions import outlined
+from jaxport.codegen.writing.naming.names import ModuleNames
 from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import identifier, unique
 from jaxport.importer.values.host import HostValue
@@ -33,7 +38,7 @@ FUNCTION = "Callable[[Array], Array]"
 
 
 @dataclass(eq=False)
-class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
+class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef, ast.expr, ast.stmt]):
     """Makes the classes of a tree for a framework of Python; `functions` are the names of those that sequences call, by their text."""
 
     functions: dict[str, str] = field(default_factory=dict)
@@ -65,13 +70,14 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
         inside = {variable for op in ops for variable in op.outputs}
         (argument,) = {variable for op in ops for variable in op.inputs if variable not in inside}
         taken = {*self.reserved, *self.known_sizes, "x"}
-        printer = CallPrinter(taken, dialect=self.dialect, roles=self.roles)
+        language = PythonCalls(ModuleNames(taken, name), library=self.dialect)
+        printer = CallPrinter(language, roles=self.roles)
         printer.arguments({argument: "x"})
         body = printer.body(ops, result)
-        prologue, missing = size_statements({"x": argument}, printer.dims & {*self.known_sizes})
-        if missing or printer.tables:
+        reading, missing = size_statements({"x": argument}, language.dims & {*self.known_sizes})
+        if missing or language.tables:
             return None
-        statements = [*prologue, *body]
+        statements = [*language.sizes(reading), *body]
         expression = body[-1].value if isinstance(body[-1], ast.Return) else None
         called = ast.unparse(expression.func) if isinstance(expression, ast.Call) else ""
         if len(statements) == 1 and expression is not None and ast.unparse(expression) == f"{called}(x)":
@@ -87,9 +93,18 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
             self.definitions.append(definition)
         return self.functions[text]
 
+    def _language(self, names: ModuleNames[ast.expr], arguments: Mapping[Variable, str]) -> PythonCalls:  # noqa: ARG002
+        return PythonCalls(names, library=self.dialect)
+
+    def _called(self, node: TreeNode) -> str:
+        function = node.func if isinstance(node, ast.Call) else None
+        if isinstance(function, ast.Attribute):
+            return function.attr
+        return function.id if isinstance(function, ast.Name) else ""
+
     def _method(
         self,
-        printer: CallPrinter,  # noqa: ARG002  other targets ask it what the method needs
+        language: Language[ast.expr, ast.stmt],  # noqa: ARG002  other targets ask it what the method needs
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
         body: list[ast.stmt],
@@ -101,15 +116,23 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
 
     def _returned(self, method: ast.stmt) -> tuple[str, ...]:
         """Return the names of the results of a method, or of the parts that make them."""
-        return returned_names(method)
+        return _returned_names(method)
 
-    def _argument(self, number: ast.Constant, role: str) -> ast.Constant:
+    def _argument(self, number: TreeNumber, role: str) -> ast.Constant:
         """Return a number of a class as an argument of its constructor."""
+        assert isinstance(number, ast.Constant)
         return with_role(ast.Constant(number.value), role)
 
     def _attribute(self, path: str) -> ast.expr:
         """Return a name, or the attribute at a path."""
         return attribute(path)
+
+    def _activations(self, draft: Draft) -> list[tuple[TreeNode, str]]:
+        return [(node, text_of(node)) for node in activations_of(draft.method)]
+
+    def _plain(self, draft: Draft) -> Draft:
+        init = {key: without_defaults(copy.deepcopy(value)) for key, value in draft.init.items()}
+        return replace(draft, init=init, method=without_defaults(copy.deepcopy(draft.method)))
 
     def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, ast.expr]:
         init: dict[str, ast.expr] = {}
@@ -147,7 +170,7 @@ class PythonClasses(Classes[Dialect, ast.ClassDef | ast.FunctionDef]):
         return self.dialect.sequence(listed(in_runs(elements)))
 
     def _class(
-        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[TreeNumber]],
         functions: Sequence[str] = (),
     ) -> ast.ClassDef:  # fmt: skip
         keyword, kind = self.dialect.signature
@@ -210,6 +233,24 @@ def _method(
         [],
     )
     return ast.FunctionDef("__call__", parameters, body, [], returned, None, lineno=0)
+
+
+def _returned_names(method: ast.stmt) -> tuple[str, ...]:
+    """Return the names of the results of a method, or of the parts that make them; empty for what has none."""
+    ends = [node.value for node in ast.walk(method) if isinstance(node, ast.Return)]
+    return tuple(map(_name_of, ends[-1].elts)) if ends and isinstance(ends[-1], ast.Tuple) else ()
+
+
+def _name_of(node: ast.expr) -> str:
+    """Return the name that a value has, or that the part of the module has that computes it; empty for others and for `x`.
+
+    >>> [_name_of(ast.parse(text, mode="eval").body) for text in ("key_2", "self.norm(x)", "x", "a + b")]
+    ['key', 'norm', '', '']
+    """
+    receiver = node.func if isinstance(node, ast.Call) else node
+    if isinstance(receiver, ast.Attribute) and isinstance(receiver.value, ast.Name) and receiver.value.id == "self":
+        return receiver.attr
+    return plain_name(receiver.id) if isinstance(receiver, ast.Name) else ""
 
 
 def _class_of(element: ast.expr) -> ast.expr:

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxport.codegen.writing.function_printer import Printer, variable_name
+from jaxport.codegen.python.functions import Printer
+from jaxport.codegen.python.numbers import with_differences
+from jaxport.codegen.python.sizes import sizes_in_python
 from jaxport.codegen.writing.literals import call, comment, dim_expression, name, sentence, storable
-from jaxport.codegen.writing.numbers import with_differences
+from jaxport.codegen.writing.naming.scope import ValueNames, variable_name
 from jaxport.codegen.writing.size_names import size_names, size_statements
 from jaxport.errors import NotInstalled, SaveError, boundary
 from jaxport.files import checked_path, new_folder, publish
@@ -114,12 +116,13 @@ def to_source(recorded: RecordedProgram) -> Source:
     <BLANKLINE>
     """
     sizes = size_names(recorded.inputs)
-    printer = Printer({*_RESERVED.split(), *HELPERS, *sizes, "model"})
+    printed = ValueNames({*_RESERVED.split(), *HELPERS, *sizes, "model"}, name)
+    printer = Printer(printed)
     for key, variable in recorded.params.items():
-        printer.expressions[variable] = ast.Subscript(name("params"), ast.Constant(key), ast.Load())
+        printed.expressions[variable] = ast.Subscript(name("params"), ast.Constant(key), ast.Load())
     arguments = {}
     for key, tree in recorded.inputs.items():
-        argument = printer.fresh(variable_name(key))
+        argument = printed.fresh(variable_name(key))
         arguments[key] = argument
         bind_argument(printer, tree, name(argument))
     outputs = recorded.outputs
@@ -135,9 +138,9 @@ def to_source(recorded: RecordedProgram) -> Source:
     wanted = sizes & {*printer.dims, *bounds}
     shaped = {argument: recorded.inputs[key] for key, argument in arguments.items()}
     fixed = {arguments[key]: axes for key, axes in recorded.fixed.items() if key in arguments}
-    prologue, _ = size_statements(shaped, wanted, bounds, fixed)
+    reading, _ = size_statements(shaped, wanted, bounds, fixed)
     lines = []
-    for statement in (*prologue, *body):
+    for statement in (*sizes_in_python(reading), *body):
         scope = printer.comments.get(statement)
         lines += ["", f"    # {comment(scope)}"] if scope else []
         lines.append(textwrap.indent(ast.unparse(ast.fix_missing_locations(with_differences(statement))), "    "))
@@ -205,7 +208,7 @@ def _imports(body: str) -> str:
 
 def bind_argument(printer: Printer, tree: object, expression: ast.expr) -> None:
     if isinstance(tree, Variable):
-        printer.expressions[tree] = expression
+        printer.names.expressions[tree] = expression
     elif isinstance(tree, list | tuple):
         for index, part in enumerate(tree):
             bind_argument(printer, part, ast.Subscript(expression, ast.Constant(index), ast.Load()))

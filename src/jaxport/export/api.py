@@ -16,12 +16,14 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport import blocks, collecting, jaxprs
-from jaxport.blocks.tracing import State
+from jaxport import collecting, jaxprs
+from jaxport.blocks.tracing import State, Traced
 from jaxport.errors import ExportError, InvalidArgument, Unsupported
-from jaxport.export import failures, minimal_opset, passes as graph_passes, prepare
-from jaxport.export.delivery import precisions, roles, targets
-from jaxport.export.delivery.calibration import Calibration
+from jaxport.export import failures, passes as graph_passes, precisions, prepare
+from jaxport.export.calibration import Calibration
+from jaxport.export.choices import Checks, Fold, Nonfinite, Weights, check_choices
+from jaxport.export.delivery import minimal_opset, roles, targets
+from jaxport.export.delivery.requirements import CHECKS
 from jaxport.export.delivery.roles import role_of
 from jaxport.export.delivery.scopes import check_scopes
 from jaxport.export.delivery.targets import Target, TargetName
@@ -31,15 +33,10 @@ from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Scope, Value
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing_flags import traced_with_flags
+from jaxport.export.functions import FunctionBuilder, Functions, IsWhole, Selector, selector
 from jaxport.export.generation import buffers, decoders, encoders
 from jaxport.export.passes import Pass
-from jaxport.export.precision_names import Border, Chosen, Named
-from jaxport.export.prepare import PreparedProgram
-from jaxport.export.requirements import CHECKS
-from jaxport.export.rules import BLOCK_RULES, RULES, imported
-from jaxport.export.rules.refused import CHECK_LEFT_OUT
-from jaxport.export.signature.choices import Checks, Fold, Nonfinite, Weights, check_choices
-from jaxport.export.signature.ports import (
+from jaxport.export.ports import (
     NCHW_TO_NHWC,
     NHWC_TO_NCHW,
     Port,
@@ -49,9 +46,12 @@ from jaxport.export.signature.ports import (
     stored,
     unique_names,
 )
-from jaxport.export.signature.specs import Inputs, read_inputs
+from jaxport.export.precision.names import Border, Chosen, Named
+from jaxport.export.prepare import PreparedProgram
+from jaxport.export.rules import BLOCK_RULES, RULES, imported
+from jaxport.export.rules.refused import CHECK_LEFT_OUT
+from jaxport.export.specs import Inputs, read_inputs
 from jaxport.export.walk import plugins
-from jaxport.export.walk.functions import FunctionBuilder, Functions, IsWhole, Selector, selector
 from jaxport.export.walk.walker import Walker
 from jaxport.graph.editing import Held
 from jaxport.jaxprs import Parameters, PythonFunction
@@ -260,14 +260,14 @@ class Options:
     passes: Sequence[Pass]
 
 
-def export_traced(traced: blocks.Traced, options: Options) -> Exported:
+def export_traced(traced: Traced, options: Options) -> Exported:
     """Export a trace, under the precision that it was traced with."""
     exported = _finished(traced, options)
     _check_target(exported, options)
     return exported
 
 
-def _finished(traced: blocks.Traced, options: Options) -> Exported:
+def _finished(traced: Traced, options: Options) -> Exported:
     """Export a trace, without asking whether the target can run all of it."""
     with releases.made_for(options.target.release):
         exported = _export(traced, options)
@@ -288,7 +288,7 @@ def _finished(traced: blocks.Traced, options: Options) -> Exported:
     return exported
 
 
-def _target_that_can(traced: blocks.Traced, options: Options, exported: Exported | None) -> Target | None:
+def _target_that_can(traced: Traced, options: Options, exported: Exported | None) -> Target | None:
     """Return the nearest target that can run what another one cannot; None if there is none, or none was asked for.
 
     It can run the finished model; where a rule refused, and there is none, the model for the target that has everything.
@@ -302,7 +302,7 @@ def _target_that_can(traced: blocks.Traced, options: Options, exported: Exported
     return next((other for other in larger if exported and targets.runs(exported.model, other)), None)
 
 
-def _export(traced: blocks.Traced, options: Options) -> Exported:
+def _export(traced: Traced, options: Options) -> Exported:
     rules = {**RULES, **options.rules}
     walker = Walker(
         options.opset,
@@ -352,7 +352,7 @@ def _export(traced: blocks.Traced, options: Options) -> Exported:
     )
 
 
-def _again(options: Options, other: blocks.Traced, passes: int | None = None, reduced: bool = False) -> Exported:
+def _again(options: Options, other: Traced, passes: int | None = None, reduced: bool = False) -> Exported:
     """Export another trace of the function, which may have more outputs than a caller of the target knows."""
     return export_traced(
         other,
@@ -390,7 +390,7 @@ def _trace(
     state: State,
     name: str,
     wanted: Selector,
-) -> tuple[blocks.Traced, frozenset[int]]:
+) -> tuple[Traced, frozenset[int]]:
     both = sorted(set(inputs.kwargs) & set(static_params or {}))
     if both:
         raise InvalidArgument(
@@ -407,7 +407,7 @@ def _trace(
 
 
 def _enter(
-    op: Emitter, traced: blocks.Traced, program: PreparedProgram, options: Options
+    op: Emitter, traced: Traced, program: PreparedProgram, options: Options
 ) -> tuple[list[Value], list[Port], dict[str, np.ndarray]]:
     """Return the operands of the program: weights as constants or inputs, and the user's inputs."""
     jax_avals, avals = traced.jaxpr.in_avals, program.jaxpr.in_avals
@@ -443,7 +443,7 @@ def _enter(
 
 
 def _leave(
-    op: Emitter, traced: blocks.Traced, program: PreparedProgram, outputs: Sequence[Value], options: Options
+    op: Emitter, traced: Traced, program: PreparedProgram, outputs: Sequence[Value], options: Options
 ) -> tuple[list[Value], list[Port]]:
     """Return the outputs of the graph, in the layout that the user wants at the border."""
     names = unique_names(options.output_names, program.output_paths, "output_names")

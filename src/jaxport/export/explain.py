@@ -12,10 +12,10 @@ from jaxport.columns import titled
 from jaxport.graph.editing import operator_name
 
 if TYPE_CHECKING:
+    from jaxport.export.delivery.requirements import Requirements
     from jaxport.export.emit.places import Record
+    from jaxport.export.functions import FunctionCall
     from jaxport.export.passes import PassReport
-    from jaxport.export.requirements import Requirements
-    from jaxport.export.walk.functions import FunctionCall
 
 _OWN = ("jaxport.export.rules.", "jaxport.export.emit.registry.")
 

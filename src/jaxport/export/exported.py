@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike
 
 from jaxport import saving
 from jaxport.errors import InvalidArgument
+from jaxport.export import specs
+from jaxport.export.delivery.requirements import Requirements
 from jaxport.export.explain import Explanation
 from jaxport.export.exported_model import ExportedModel
 from jaxport.export.generation import decoders, encoders
-from jaxport.export.requirements import Requirements
-from jaxport.export.signature import specs
-from jaxport.export.signature.ports import Port
-from jaxport.export.walk import functions
+from jaxport.export.passes.inlining import inlining
+from jaxport.export.ports import Port
 from jaxport.jaxprs import Parameters, dims
 from jaxport.printable import printable
 
@@ -252,7 +252,9 @@ class Exported(ExportedModel):
 
     def inlined(self) -> Exported:
         """Return the same export without ONNX functions: calls are replaced by their bodies, without copying weights."""
-        return replace(self, model=functions.inlined(self.model))
+        copy = self.model.clone()  # which shares the weights
+        inlining(copy)
+        return replace(self, model=copy)
 
     @property
     def requirements(self) -> Requirements:

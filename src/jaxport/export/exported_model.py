@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export.precision_names import Precision
-from jaxport.export.runtime import Session
-from jaxport.export.signature.ports import Port
+from jaxport.export.delivery.runtime import Session
+from jaxport.export.ports import Port
+from jaxport.export.precision.names import Precision
 from jaxport.jaxprs import PythonFunction
 
 if TYPE_CHECKING:
-    from jaxport import blocks
-    from jaxport.blocks.tracing import State
+    from jaxport.blocks.tracing import State, Traced
     from jaxport.export.emit.places import Record
+    from jaxport.export.functions import FunctionCall
     from jaxport.export.passes import PassReport
-    from jaxport.export.walk.functions import FunctionCall
 
 __all__ = ["ExportedModel"]
 
@@ -34,7 +33,7 @@ class ExportedModel:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     defaults: Mapping[str, np.ndarray]
-    traced: blocks.Traced
+    traced: Traced
     state: State
     flags: frozenset[int]
     x64: bool

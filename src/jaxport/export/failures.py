@@ -16,13 +16,14 @@ from typing import Any
 
 import jax
 
-from jaxport import blocks
 from jaxport.blocks.marking.recorder import calls_left
+from jaxport.blocks.tracing import trace
 from jaxport.errors import ExportError, JaxportError
 from jaxport.export.flags.tracing_flags import input_paths, with_flags
-from jaxport.export.signature.specs import Inputs
+from jaxport.export.specs import Inputs
 from jaxport.export.walk import sources
-from jaxport.jaxprs import PythonFunction, dims
+from jaxport.jaxprs import Dim, PythonFunction, dims
+from jaxport.jaxprs.dim_text import symbols
 
 #: The sizes tried in place of symbols: most functions accept them, and they differ from one another.
 _BASES = (8, 16, 64, 3)
@@ -202,7 +203,7 @@ class _Trial:
         self.fn, self.inputs = fn, with_flags(inputs.args, inputs.kwargs, dict.fromkeys(inputs.flags, True))
         shapes = [leaf.shape for leaf in jax.tree.leaves(self.inputs) if hasattr(leaf, "shape")]
         self._dims = [dim for shape in shapes for dim in shape if not dims.is_static(dim)]
-        self.symbols = sorted({name for dim in self._dims for name in dims.symbols(str(dim))})
+        self.symbols = sorted({name for dim in self._dims for name in symbols(str(dim))})
         self.failure = ""
         self.failures: list[str] = []
 
@@ -226,7 +227,7 @@ class _Trial:
     def multiple(self, message: str) -> str:
         """Return a multiple of a symbol with which the function can be traced, if the message is about a division."""
         remainder = _REMAINDER.search(message)
-        names = dims.symbols(remainder["dim"]) if remainder else frozenset()
+        names = symbols(remainder["dim"]) if remainder else frozenset()
         multiples = {name: f"{remainder['factor']}*{name}" for name in sorted(names)} if remainder else {}
         return next((text for name, text in multiples.items() if self.succeeds({name: text})), "")
 
@@ -234,7 +235,7 @@ class _Trial:
         """Whether the function can be traced with other dims in place of symbols."""
         try:
             args, kwargs = jax.tree.map(lambda leaf: self._replaced(leaf, replacement), self.inputs)
-            blocks.trace(self.fn, args, kwargs, state="discard")
+            trace(self.fn, args, kwargs, state="discard")
         except Exception as error:  # noqa: BLE001 - whatever it is that the function or JAX raises
             self.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             return False
@@ -253,8 +254,8 @@ class _Trial:
                 yield sizes
 
 
-def _substituted(dim: dims.Dim, replacement: Mapping[str, str]) -> dims.Dim:
+def _substituted(dim: Dim, replacement: Mapping[str, str]) -> Dim:
     if not jax.export.is_symbolic_dim(dim):
         return dim
-    own = {name: jax.export.symbolic_shape(name, scope=dim.scope)[0] for name in dims.symbols(str(dim))}
+    own = {name: jax.export.symbolic_shape(name, scope=dim.scope)[0] for name in symbols(str(dim))}
     return dims.evaluate(dim, {name: dims.evaluate(replacement.get(name, name), own) for name in own})

@@ -18,7 +18,7 @@ _FRAMEWORKS = {
     "haiku": "jaxport.frameworks.haiku",
     "keras": "jaxport.frameworks.keras",
     # A previously traced program is a model too.
-    "jaxport.mox.programs.mox": "jaxport.mox.substitution.framework",
+    "jaxport.mox.programs.program": "jaxport.mox.substitution.framework",
     "jaxport.importer.program": "jaxport.frameworks.imported",
 }
 

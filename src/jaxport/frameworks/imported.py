@@ -18,7 +18,7 @@ __all__ = ["framework"]
 
 
 class Imported(Framework[Program | NodeModule]):
-    """`jaxport.importer`: the program itself opens and closes its blocks (see `jaxport.importer.running.segments`)."""
+    """`jaxport.importer`: the program itself opens and closes its blocks (see `jaxport.importer.segments`)."""
 
     namespaces = ("jaxport",)
 

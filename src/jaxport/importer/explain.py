@@ -11,13 +11,13 @@ import onnx_ir as ir
 from jaxport.columns import counted, titled
 from jaxport.errors import JaxportError
 from jaxport.graph.editing import operator_name
+from jaxport.importer.arguments import declaration
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.modules import Scope, scopes_by_node
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, SchemaFunction
 from jaxport.importer.resolving.unchecked import unknown_attributes
 from jaxport.importer.running.evaluate import observing
 from jaxport.importer.traced.recorded_program import record
-from jaxport.importer.values.arguments import declaration
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, RuntimeValue
 from jaxport.importer.values.recording import Recorded, Step

@@ -1,4 +1,5 @@
-"""An imported program as what records, prints, verifies and explains it sees it: `jaxport.importer.program.Program`.
+"""An imported program as what records, prints, verifies and explains it sees it: `jaxport.importer.program.Program`; and programs
+that compute the same as another one, of another graph or in another order of axes.
 
 `Program` has methods that print and verify it. What does either takes this interface, so that imports form no circle.
 """
@@ -19,7 +20,7 @@ from jaxport.importer.tensors.weights import Weights
 from jaxport.importer.values.host import Key, RuntimeValue, Tensor
 from jaxport.jaxprs import Array
 
-__all__ = ["ImportedProgram"]
+__all__ = ["ImportedProgram", "in_model_order", "rebuilt", "with_all_weights"]
 
 
 class ImportedProgram(Protocol):
@@ -108,3 +109,23 @@ class ImportedProgram(Protocol):
     ) -> Sequence[RuntimeValue]:
         """Return the outputs in the evaluator's form."""
         ...
+
+
+def rebuilt(program: ImportedProgram, model: ir.Model) -> ImportedProgram:
+    """Return the program of another model that computes the same with the same parameters, under the same options."""
+    return program._variant(model)
+
+
+def in_model_order(program: ImportedProgram) -> ImportedProgram:
+    """Return the same program with images and kernels in the order of axes that the model has: channels first."""
+    return program._variant(keeps_order=True)
+
+
+def with_all_weights(program: ImportedProgram) -> ImportedProgram:
+    """Return the same program with the weights as parameters, too, that `trainable` leaves out; itself if there are none."""
+    if program._trainable is None:
+        return program
+    weights = dict.fromkeys([*program._variant(trainable=None).weights, *program.weights])
+    if len(weights) == len(program.weights):
+        return program
+    return program._variant(trainable=[*weights])

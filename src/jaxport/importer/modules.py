@@ -11,10 +11,10 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from jaxport.graph.editing import name_with_place
-from jaxport.importer.alike import originals
 from jaxport.importer.calls import PlacedOperation, listed_paths, unnumbered_paths
 from jaxport.importer.names import given_name, unique
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode, nodes_within
+from jaxport.importer.values.stored import originals
 from jaxport.onnx_facts import ELEMENTWISE, MEASURES, POOLS, SELECTIONS, SOFTMAXES, VIEWS
 from jaxport.printable import printable
 

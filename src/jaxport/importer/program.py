@@ -14,8 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport import saving
-from jaxport.blocks import current_recorder
+from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import AGAIN, boundary
+from jaxport.importer.arguments import by_name, checked, external
 from jaxport.importer.batching import Batches
 from jaxport.importer.explain import GraphExplanation, explain, summary
 from jaxport.importer.limits import Limits, budget
@@ -31,13 +32,12 @@ from jaxport.importer.resolving.unchecked import tell_ignored
 from jaxport.importer.resolving.x64_outputs import warning_of
 from jaxport.importer.running.compiling import Calls
 from jaxport.importer.running.evaluate import evaluate, evaluate_blocks
-from jaxport.importer.running.segments import Item, arranged
+from jaxport.importer.segments import Item, arranged
 from jaxport.importer.tensors import weights
 from jaxport.importer.tensors.origins import read_back
 from jaxport.importer.tensors.roles import Role, static_values
-from jaxport.importer.tensors.ties import Ties, untie
+from jaxport.importer.ties import Ties, untie
 from jaxport.importer.traced.bounds import bounds_are_told
-from jaxport.importer.values.arguments import by_name, checked, external
 from jaxport.importer.values.host import Key, RuntimeValue, Tensor
 from jaxport.jaxprs import Array
 from jaxport.phases import phase

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxport.jaxprs import aval_of, dims
 from jaxport.jaxprs.aliases import Aval
-from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jaxport.jaxprs.releases import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 #: Calls with custom derivatives: only their bodies matter.
 _WITH_DERIVATIVES = frozenset(("custom_jvp_call", "custom_vjp_call"))

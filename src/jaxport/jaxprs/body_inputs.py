@@ -14,8 +14,19 @@ from typing import Any
 import jax
 
 from jaxport.jaxprs.aliases import Aval, Dim, Effect, Parameters, aval_of
-from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Var, closed, named, nameless
-from jaxport.jaxprs.releases.parameters import parameters, with_parameters
+from jaxport.jaxprs.releases import (
+    Atom,
+    ClosedJaxpr,
+    DropVar,
+    Jaxpr,
+    JaxprEqn,
+    Var,
+    closed,
+    named,
+    nameless,
+    parameters,
+    with_parameters,
+)
 from jaxport.jaxprs.rewrite import traced_equation, zeros
 from jaxport.jaxprs.walk import bodies
 

@@ -1,4 +1,4 @@
-"""Symbolic dimensions: evaluate an expression on any kind of number, and solve it for its symbols.
+"""Symbolic dimensions: evaluate an expression on any kind of number, solve it for its symbols, and check sizes faster than JAX.
 
 A *dim* is a Python integer or one of JAX's symbolic dimension expressions (`jax.export.symbolic_shape`). JAX prints an
 expression in a small documented grammar; that text is its public form, and `jaxport.jaxprs.dim_text` reads it.
@@ -7,21 +7,24 @@ expression in a small documented grammar; that text is its public form, and `jax
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+from jax._src import core as _core  # noqa: TID251 - the function is private
+from jax._src.export import shape_poly as _shape_poly  # noqa: TID251 - the function is private
 from jax.core import max_dim, min_dim
 from jax.export import is_symbolic_dim, symbolic_shape
 
 from jaxport.jaxprs.aliases import Dim, SymbolicDim
-from jaxport.jaxprs.dim_text import FUNCTIONS, Expression, parse, symbols
-from jaxport.jaxprs.releases.names import InconclusiveDimensionOperation
+from jaxport.jaxprs.dim_text import Expression, parse, symbols
+from jaxport.jaxprs.releases import InconclusiveDimensionOperation
 
 __all__ = [
-    "FUNCTIONS",
-    "Dim",
+    "CHECKS_OF_SIZES",
+    "DECISIONS_ON_SIZES",
     "all_static",
     "constraints_of",
     "evaluate",
@@ -29,14 +32,12 @@ __all__ = [
     "is_static",
     "known",
     "label",
-    "parse",
     "rounded_down",
     "same",
     "shapes_differ",
     "solve_linear",
     "static",
     "surely_differ",
-    "symbols",
 ]
 
 Number = TypeVar("Number")
@@ -239,3 +240,85 @@ def known(condition: Callable[[], bool]) -> bool:
         return bool(condition())
     except InconclusiveDimensionOperation:
         return False
+
+
+# For each symbolic size JAX raises a TypeError, and keeps it in a variable of the function that raised it. That is a reference cycle, which
+# holds every frame of the stack with its tracers until the next garbage collection: half of the objects of a trace.
+def _checked(check: Callable[[Dim], Dim]) -> Callable[[Dim], Dim]:
+    """Return a check of sizes that returns symbolic ones as they are, as `check` does in the end.
+
+    >>> _checked(int)(3.0)
+    3
+    """
+
+    def checked(size: Dim) -> Dim:
+        return size if is_symbolic_dim(size) else check(size)
+
+    return checked
+
+
+_NAME = "_canonicalize_dimension"
+
+#: The functions of JAX that check the sizes of shapes: the owner, the name, and what wraps the function during a trace.
+CHECKS_OF_SIZES: tuple[tuple[Any, str, Callable], ...] = ((_core, _NAME, _checked),) if hasattr(_core, _NAME) else ()
+
+
+# Whether a size is negative JAX decides by eliminating its terms against all constraints, in time that is exponential in their number.
+# A Reshape asks that of products, which JAX expands: `(floordiv(h - 3, 4) + 1) * (floordiv(w - 3, 4) + 1)` is four terms, and takes
+# minutes after some convolutions. Here it is decided for each factor.
+_Decision = Callable[[Dim, Any], tuple[float, float]]
+
+
+def _decided_by_factors(decide: _Decision) -> _Decision:
+    """Return `decide`, which bounds a size, with a shorter way for products that are not negative.
+
+    >>> from jax import export
+    >>> h, w = export.symbolic_shape("h, w")
+    >>> _decided_by_factors(lambda size, precision: (2, math.inf))(
+    ...     (h + 1) * (w // 3), _shape_poly.BoundsPrecision.FOR_GEQ0_OR_LT0
+    ... )
+    (8, inf)
+    """
+
+    def bounds(size: Dim, precision: object) -> tuple[float, float]:
+        is_best = precision == _shape_poly.BoundsPrecision.BEST
+        product = () if is_best or not is_symbolic_dim(size) else _factored(size)
+        lows = [decide(factor, precision)[0] for factor in product] if len(product) > 1 else [-1]
+        return (math.prod(lows), math.inf) if min(lows) >= 0 else decide(size, precision)
+
+    return bounds
+
+
+def _factored(size: SymbolicDim) -> list[Dim]:
+    """Return positive numbers and sizes of one variable part each whose product is `size`, or an empty list.
+
+    With a part `f`, the size is `a * f + b`. If `b` is `c * a`, for a number `c`, then it is `a * (f + c)`.
+    """
+    if isinstance(size, int) or not is_symbolic_dim(size):
+        return []
+    rest = {tuple(term._factors): number for term, number in size._sorted_terms}
+    product: list[Dim] = []
+    for part in dict.fromkeys(part for parts in rest for part, _ in parts):
+        slope = {
+            tuple(p for p in parts if p[0] != part): number for parts, number in rest.items() if (part, 1) in parts
+        }
+        level = {parts: number for parts, number in rest.items() if part not in dict(parts)}
+        if len(slope) + len(level) != len(rest) or (level and level.keys() != slope.keys()):
+            return []
+        ratios = {divmod(level.get(parts, 0), number) for parts, number in slope.items()}
+        (ratio, remainder), *others = ratios
+        if others or remainder:
+            return []
+        one = _shape_poly._DimTerm.from_factor(part, 1)
+        product.append(_shape_poly._DimExpr._from_term(one, 1, size.scope) + ratio)
+        rest = slope
+    number = rest.get((), 0)
+    return [number, *product] if number > 0 else []
+
+
+_DECISION = "_bounds_decision"
+
+#: The function of JAX that bounds a size, as those above.
+DECISIONS_ON_SIZES: tuple[tuple[Any, str, Callable], ...] = (
+    ((_shape_poly, _DECISION, _decided_by_factors),) if hasattr(_shape_poly, _DECISION) else ()
+)

@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from jaxport.jaxprs.aliases import Array, Aval, Parameters, Shape
 from jaxport.jaxprs.body_inputs import jit_parameters
-from jaxport.jaxprs.releases.names import (
+from jaxport.jaxprs.releases import (
     Atom,
     ClosedJaxpr,
     Jaxpr,

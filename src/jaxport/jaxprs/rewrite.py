@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxport.jaxprs.aliases import Array, Aval, Effect, PythonFunction, aval_of
-from jaxport.jaxprs.releases.names import (
+from jaxport.jaxprs.releases import (
     Atom,
     ClosedJaxpr,
     DebugInfo,

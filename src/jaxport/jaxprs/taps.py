@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from jaxport.jaxprs.body_inputs import DISSOLVED, Widening, body_names, takes_outputs, widened
 from jaxport.jaxprs.identity import IdentityMap
-from jaxport.jaxprs.releases.names import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Var, closed, nameless
+from jaxport.jaxprs.releases import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Var, closed, nameless
 from jaxport.jaxprs.rewrite import inlined, literals
 from jaxport.jaxprs.walk import Location, bodies
 

@@ -21,7 +21,7 @@ from jax._src.interpreters import batching as _batching  # noqa: TID251 - the cl
 
 from jaxport.jaxprs.aliases import Shape, aval_of
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS
-from jaxport.jaxprs.releases.names import JaxprEqn, source_info_util
+from jaxport.jaxprs.releases import JaxprEqn, source_info_util
 from jaxport.jaxprs.rewrite import inlined, traced, with_operands
 
 __all__ = [

@@ -16,14 +16,12 @@ from jaxport.mox.edits.merging import merge_lora
 from jaxport.mox.edits.prune import prune
 from jaxport.mox.edits.quantize import calibrate, dequantize_linear, qdq, quantize, quantize_linear
 from jaxport.mox.edits.scaling import dora, ia3
+from jaxport.mox.expressions import Match, Mox, Selection, factory, load, loads, query, sub
 from jaxport.mox.looking.account import Account, account
-from jaxport.mox.programs.make import eval_mox, make_mox
-from jaxport.mox.programs.mox import Mox
-from jaxport.mox.querying.match import Match
-from jaxport.mox.querying.selection import Selection, query, sub
-from jaxport.mox.serialize.files import dumps, load, load_params, loads, save, save_params
+from jaxport.mox.make import eval_mox, make_mox
+from jaxport.mox.serialize.files import dumps, load_params, save, save_params
 from jaxport.mox.substitution.capture import Captured
-from jaxport.mox.substitution.replacement import Factory, Replacement, factory
+from jaxport.mox.substitution.replacement import Factory, Replacement
 from jaxport.mox.writing_back import write_back
 
 __all__ = [

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -14,14 +13,13 @@ from jaxport.blocks.callables.places import joined
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array
 from jaxport.jaxprs.meshes import automatic_mesh
+from jaxport.mox.programs.program import Program, TracedProgram
+from jaxport.mox.programs.tree import name_below
+from jaxport.mox.querying.calls import Call, TracedCall
 from jaxport.mox.querying.kernels import Kernel, kernels, summands
-from jaxport.mox.querying.match import Match
-from jaxport.mox.querying.selection import Selection
-from jaxport.mox.querying.tree import name_below
-from jaxport.mox.substitution.replacement import Whole, factory
-
-if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
+from jaxport.mox.querying.node_sets import NodeSet
+from jaxport.mox.substitution.editing import substituted
+from jaxport.mox.substitution.replacement import Factory, Whole
 
 __all__ = ["beside", "sharded"]
 
@@ -29,12 +27,11 @@ __all__ = ["beside", "sharded"]
 _OUTPUT = "output"
 
 
-def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, Any]) -> Mox:
-    """See `Mox.shard`."""
+def sharded(mox: Program, mesh: Mesh, specs: Sequence[tuple[NodeSet[Program, Call], object]]) -> Program:
+    """See `Mox.shard`; each spec comes with the blocks that it is for."""
     placed: dict[str, PartitionSpec] = {}
-    outputs: list[tuple[Selection, PartitionSpec]] = []
-    for query, spec_or_specs in specs.items():
-        selection = mox.select(query)
+    outputs: list[tuple[NodeSet[Program, Call], PartitionSpec]] = []
+    for selection, spec_or_specs in specs:
         if not len(selection):
             selection.expect(1)
         for match in selection.layers():
@@ -56,8 +53,8 @@ def sharded(mox: Mox, mesh: Mesh, specs: Mapping[Any, Any]) -> Mox:
     moved = mox.replaced(replace(mox.traced, weights=weights))
     if not nodes:
         return moved
-    constrained = Selection(moved, tuple(nodes), "the constrained blocks")
-    return constrained.sub(factory(lambda match: _constrained(match, mesh, by_location[match.node.location])))
+    constrained = replace(specs[0][0], mox=moved, nodes=tuple(nodes), query="the constrained blocks")
+    return substituted(constrained, Factory(lambda match: _constrained(match, mesh, by_location[match.node.location])))
 
 
 def beside(value: Array, weight: Array) -> Array:
@@ -68,7 +65,7 @@ def beside(value: Array, weight: Array) -> Array:
     return value
 
 
-def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
+def _constrained(match: TracedCall, mesh: Mesh, spec: PartitionSpec) -> Whole:
     """Return a block whose results are split; under `vmap` those of the whole batch."""
     for aval in match.out_avals:
         _check(mesh, f"the result of {match.shown}", aval.shape, spec)
@@ -78,7 +75,7 @@ def _constrained(match: Match, mesh: Mesh, spec: PartitionSpec) -> Whole:
     )
 
 
-def _of_params(mox: Mox, match: Match, spec_or_specs: object) -> dict[str, PartitionSpec]:
+def _of_params(mox: TracedProgram, match: TracedCall, spec_or_specs: object) -> dict[str, PartitionSpec]:
     """Return how the parameters of a block are split, by path."""
     held = {weight.path: weight.value for weight in mox.weights}
     block = match.block
@@ -109,7 +106,7 @@ def _of_params(mox: Mox, match: Match, spec_or_specs: object) -> dict[str, Parti
     return {path: PartitionSpec(*[None] * (held[path].ndim - ranks[path]), *spec) for path, spec in wanted.items()}
 
 
-def _stored(match: Match, kernel: Kernel, held: Mapping[str, Array]) -> list[str]:
+def _stored(match: TracedCall, kernel: Kernel, held: Mapping[str, Array]) -> list[str]:
     """Return the arrays that hold a weight: itself, or those of its shape that an edit computes it from."""
     if match.block is not None and kernel.path in match.block.weights.values() and kernel.path in held:
         return [kernel.path]
@@ -121,7 +118,7 @@ def _stored(match: Match, kernel: Kernel, held: Mapping[str, Array]) -> list[str
     ]
 
 
-def _of_others(match: Match, kernel: Kernel, spec: PartitionSpec) -> dict[str, PartitionSpec]:
+def _of_others(match: TracedCall, kernel: Kernel, spec: PartitionSpec) -> dict[str, PartitionSpec]:
     """Shard the summands of a product like its axes."""
     parts = [*spec, *[None] * (match.weight_avals[kernel.path].ndim - len(spec))]
     held = {weight.path for weight in match.root.weights}

@@ -15,9 +15,10 @@ from jaxport.jaxprs import Array, Module
 from jaxport.jaxprs.identity import IdentityMap
 from jaxport.mox.edits.lora import TARGET
 from jaxport.mox.edits.merging import merge_lora
-from jaxport.mox.programs.mox import Mox, is_parameter
-from jaxport.mox.querying.match import REPLACED, REWRITTEN
-from jaxport.mox.querying.tree import Node
+from jaxport.mox.expressions import Mox
+from jaxport.mox.programs.parameters import is_parameter
+from jaxport.mox.programs.tree import Node
+from jaxport.mox.querying.calls import REPLACED, REWRITTEN
 from jaxport.mox.substitution.copying import copied, taken_apart
 
 __all__ = ["write_back"]

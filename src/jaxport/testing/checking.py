@@ -13,18 +13,19 @@ import onnx.checker
 import onnx.shape_inference
 from jax.typing import DTypeLike
 
-from jaxport import blocks
+from jaxport.blocks.tracing import trace
 from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.export.api import to_onnx
-from jaxport.export.emit import opsets
+from jaxport.export.delivery import opsets
+from jaxport.export.delivery.runtime import Session, newest_opset
 from jaxport.export.exported import Exported
 from jaxport.export.flags.tracing_flags import with_bools
-from jaxport.export.runtime import Session, newest_opset
-from jaxport.export.signature.ports import is_key
-from jaxport.export.signature.specs import is_shape
+from jaxport.export.ports import is_key
+from jaxport.export.specs import is_shape
 from jaxport.importer import from_onnx
 from jaxport.jaxprs import Array, Dim, Parameters, PythonFunction, dims
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.dim_text import symbols
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.testing.specs import sample
 from jaxport.testing.structure import check_declared
 from jaxport.verify.comparing import difference
@@ -226,7 +227,7 @@ class _Case:
                 except jax.errors.JaxRuntimeError:  # a few operations have no fast code: a clamp of booleans
                     return jax.tree.leaves(jax.jit(exported.fn)(*args, **kwargs))
             args, kwargs = with_bools(exported.flags, args, kwargs)
-            traced = blocks.trace(exported.fn, args, kwargs, state=exported.state)
+            traced = trace(exported.fn, args, kwargs, state=exported.state)
             leaves = jax.tree.leaves((args, kwargs))
             return run_traced(traced, [leaf for index, leaf in enumerate(leaves) if index not in exported.flags])
 
@@ -305,7 +306,7 @@ def _accepts(fn: PythonFunction, specs: Sequence[object], options: Parameters) -
     structs = {name: jax.tree.map(_struct, value, is_leaf=_is_spec) for name, value in keywords.items()}
     try:
         with jax.enable_x64(options.get("double_precision", False) or bool(jax.config.read("jax_enable_x64"))):
-            blocks.trace(fn, arguments, structs, state="discard")
+            trace(fn, arguments, structs, state="discard")
     except _REFUSALS:
         return False
     return True
@@ -326,7 +327,7 @@ def _leaves(specs: object) -> list[Any]:
 
 
 def _names(dim: Dim) -> frozenset[str]:
-    return frozenset() if isinstance(dim, int | np.integer) else dims.symbols(str(dim))
+    return frozenset() if isinstance(dim, int | np.integer) else symbols(str(dim))
 
 
 def _size(name: str, sizes: Mapping[str, int]) -> int:

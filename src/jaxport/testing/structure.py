@@ -14,8 +14,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from jaxport.export.delivery.runtime import Session
 from jaxport.export.exported import Exported
-from jaxport.export.runtime import Session
 from jaxport.jaxprs import Parameters, dims
 from jaxport.jaxprs.dim_text import split_sizes
 

@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport import blocks, jaxprs
+from jaxport import jaxprs
+from jaxport.blocks.ungrouping import ungroup
 from jaxport.jaxprs import Array
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS
 from jaxport.jaxprs.rewrite import evaluated
@@ -48,7 +49,7 @@ def spread(
     >>> bool(sine[0] > 0.01), bool(more[0] > 1e4)
     (True, False)
     """
-    plain = in_full_precision(blocks.ungroup(jaxpr))
+    plain = in_full_precision(ungroup(jaxpr))
     exact = list(map(_plain, _Replay().through(plain.jaxpr, plain.consts, operands)))
     largest = [np.zeros(value.shape) for value in exact]
     for seed in range(RUNS):

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from jaxport.export.generation import decoders
-from jaxport.export.signature.ports import Port
+from jaxport.export.ports import Port
 from jaxport.graph.fusions.caches import is_cached_attention
 from jaxport.importer.traced.assumptions import Assumptions
 from jaxport.jaxprs import Array, dims

@@ -14,14 +14,14 @@ import onnx_ir as ir
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, JaxportError, ModelError, ValueNotKnown, check_inputs_exist
-from jaxport.export.runtime import Session, as_written, is_quantized
-from jaxport.export.signature.ports import Port
+from jaxport.export.delivery.runtime import Session, as_written, is_quantized
+from jaxport.export.ports import Port
+from jaxport.importer.arguments import external
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
-from jaxport.importer.values.arguments import external
 from jaxport.jaxprs import Array, Parameters, PythonFunction, dims
-from jaxport.jaxprs.releases.versions import QUICKLY
+from jaxport.jaxprs.releases import QUICKLY
 from jaxport.jaxprs.walk import equations_within
 from jaxport.verify import conditioning
 from jaxport.verify.comparing import Changes, Tolerance

@@ -16,8 +16,10 @@ import numpy as np
 from jax import export
 from jax.typing import DTypeLike
 
-from jaxport import blocks, jaxprs
-from jaxport.export.signature.ports import Port
+from jaxport import jaxprs
+from jaxport.blocks.tracing import Traced
+from jaxport.blocks.ungrouping import ungroup
+from jaxport.export.ports import Port
 from jaxport.jaxprs import Array, Parameters, dims
 from jaxport.jaxprs.rewrite import EquationRewriting
 from jaxport.phases import phase
@@ -32,7 +34,7 @@ Sampler = Callable[[Port, Mapping[str, int], np.random.Generator], Any]
 
 def run_program(jaxpr: jaxprs.ClosedJaxpr, operands: Sequence[Array]) -> list[Array]:
     """Return the results of a program, which may have blocks and symbolic dims, for concrete operands."""
-    plain = in_full_precision(blocks.ungroup(jaxpr))
+    plain = in_full_precision(ungroup(jaxpr))
     function = jax.jit(jaxprs.jaxpr_as_fun(plain))
     if all(dims.all_static(getattr(aval, "shape", ())) for aval in plain.in_avals):
         return list(function(*operands))
@@ -49,7 +51,7 @@ def _step_by_step(equation: jaxprs.JaxprEqn) -> jaxprs.JaxprEqn:
     return equation.replace(params={**equation.params, "unroll": 1})
 
 
-def run_traced(traced: blocks.Traced, inputs: Sequence[Any]) -> list[Array]:
+def run_traced(traced: Traced, inputs: Sequence[Any]) -> list[Array]:
     """Return the outputs of a traced program, including those of the state."""
     return run_program(traced.jaxpr, [*(weight.value for weight in traced.weights), *inputs])
 

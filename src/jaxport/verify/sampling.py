@@ -17,8 +17,8 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument, check_inputs_exist
-from jaxport.export.signature.ports import Port, is_key, key_implementation
-from jaxport.jaxprs import dims
+from jaxport.export.ports import Port, is_key, key_implementation
+from jaxport.jaxprs import Dim, dims
 from jaxport.jaxprs.body_inputs import source_of
 from jaxport.jaxprs.walk import bodies, interpret
 
@@ -42,7 +42,7 @@ class Range:
     """Integers from `first` up to, but excluding, `stop`, which may be symbolic."""
 
     first: int
-    stop: dims.Dim
+    stop: Dim
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _ValueOrigin:
 
     inputs: frozenset[int] = frozenset()
     summed: frozenset[int] = frozenset()
-    positions: tuple[dims.Dim, ...] = ()
+    positions: tuple[Dim, ...] = ()
     columns: tuple[_ValueOrigin, ...] = ()
 
     def __bool__(self) -> bool:
@@ -156,7 +156,7 @@ def _merged(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> _Valu
     if equation.primitive.name == "convert_element_type":
         columns = origins[0].columns
     elif equation.primitive.name == "concatenate":
-        shapes: list[tuple[dims.Dim, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
+        shapes: list[tuple[Dim, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
         if equation.params["dimension"] == len(shapes[0]) - 1 and all(dims.same(shape[-1], 1) for shape in shapes):
             columns = tuple(origins)
     return _ValueOrigin(
@@ -170,7 +170,7 @@ def _merged(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> _Valu
 def _selections(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> Iterator[tuple[_ValueOrigin, Range]]:
     """Yield the operands that select, with the range that they select from."""
     name, params = equation.primitive.name, equation.params
-    shapes: list[tuple[dims.Dim, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
+    shapes: list[tuple[Dim, ...]] = [getattr(atom.aval, "shape", ()) for atom in equation.invars]
     if name == "gather" or name.startswith("scatter"):
         numbers = params["dimension_numbers"]
         axes = numbers.start_index_map if name == "gather" else numbers.scatter_dims_to_operand_dims
@@ -186,7 +186,7 @@ def _selections(equation: jaxprs.JaxprEqn, origins: Sequence[_ValueOrigin]) -> I
             yield from ((one, Range(shift, size + shift)) for size in other.positions)
 
 
-def _starts(size: dims.Dim, taken: dims.Dim) -> Range:
+def _starts(size: Dim, taken: Dim) -> Range:
     return Range(0, size - taken + 1)
 
 

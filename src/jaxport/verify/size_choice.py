@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
-from jaxport.jaxprs import Dim, dims
+from jaxport.jaxprs import Dim, dim_text, dims
 from jaxport.jaxprs.walk import equations_within
 
 #: The ranges that are searched, the smallest first, to keep runs quick.
@@ -30,7 +30,7 @@ class Conditions:
 
     def __init__(self, jaxpr: jaxprs.ClosedJaxpr):
         inputs = {dim for aval in jaxpr.in_avals for dim in getattr(aval, "shape", ()) if not dims.is_static(dim)}
-        self.symbols = sorted({name for dim in inputs for name in dims.symbols(str(dim))})
+        self.symbols = sorted({name for dim in inputs for name in dim_text.symbols(str(dim))})
         self._dims = {str(dim) for dim in _symbolic_dims(jaxpr.jaxpr)} | {str(dim) for dim in inputs}
         self.constraints = [text for dim in list(inputs)[:1] for text in dims.constraints_of(dim)]
 
@@ -47,7 +47,7 @@ class Conditions:
         found = dict(sizes)
         for text in self.constraints:
             left, comparison, right = (part.strip() for part in re.split("(>=|<=|==)", text))
-            if comparison == "==" and left.isidentifier() and dims.symbols(right) <= found.keys():
+            if comparison == "==" and left.isidentifier() and dim_text.symbols(right) <= found.keys():
                 found.setdefault(left, dims.evaluate(right, found))
         return found
 

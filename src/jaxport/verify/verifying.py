@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import numpy as np
 
-from jaxport import blocks
+from jaxport.blocks.tracing import Traced, trace
 from jaxport.errors import InvalidArgument, check_inputs_exist
-from jaxport.export import failures
+from jaxport.export import failures, specs
+from jaxport.export.delivery.runtime import Session, as_written, is_quantized
 from jaxport.export.flags.tracing_flags import traced_with_flags, with_bools
-from jaxport.export.precision_names import Precision, recorded
-from jaxport.export.runtime import Session, as_written, is_quantized
-from jaxport.export.signature import specs
-from jaxport.export.signature.ports import Port, is_key, port_of, stored
+from jaxport.export.ports import Port, is_key, port_of, stored
+from jaxport.export.precision.names import Precision, recorded
 from jaxport.jaxprs import Array, Parameters, PythonFunction, dims
 from jaxport.verify import conditioning
 from jaxport.verify.comparing import Changes, Tolerance
@@ -227,7 +226,7 @@ class _Subject(Sides[_FunctionRun]):
 
     name: str
     fn: PythonFunction
-    traced: blocks.Traced
+    traced: Traced
     inputs: Sequence[Port]
     outputs: Sequence[Port]
     load: Callable[[], Session]
@@ -290,20 +289,20 @@ class _Subject(Sides[_FunctionRun]):
         weights = [weight.value for weight in traced.weights]
         return conditioning.spread(traced.jaxpr, [*weights, *leaves], len(weights), is_enough)
 
-    def _concrete(self, leaves: Sequence[Array]) -> tuple[blocks.Traced, Sequence[Any]]:
+    def _concrete(self, leaves: Sequence[Array]) -> tuple[Traced, Sequence[Any]]:
         """Return the trace to run in JAX; if dims are symbolic or there are flags, the function is traced again."""
         traced = self.traced
         if self.flags or not all(dims.all_static(port.shape) for port in self.inputs):
             args, kwargs = jax.tree.unflatten(traced.in_tree, self._with_static(leaves))
             args, kwargs = with_bools(self.flags, args, kwargs)
             leaves = [leaf for index, leaf in enumerate(leaves) if self._position(index) not in self.flags]
-            again = blocks.trace(self.fn, args, kwargs, state=self.state)
+            again = trace(self.fn, args, kwargs, state=self.state)
             # The module may have been trained since: the model has the weights that it was exported with.
             exported = {weight.path: weight for weight in traced.weights if not weight.anonymous}
             traced = replace(again, weights=tuple(exported.get(weight.path, weight) for weight in again.weights))
         return traced, leaves
 
-    def _with_old_state(self, traced: blocks.Traced, results: Sequence[Array]) -> list[Array]:
+    def _with_old_state(self, traced: Traced, results: Sequence[Array]) -> list[Array]:
         """Return the outputs with the old values of state that only changes for other values of the flags."""
         count = len(traced.output_paths)
         old = {weight.path: weight.value for weight in self.traced.weights}

@@ -124,10 +124,9 @@ fn while_loop(x0: Tensor<1, Int>, x1: Tensor<2, Int>, x2: Tensor<1, Bool>, x3: T
     let mut carry_4 = x1;
     let mut carry_5 = x2;
     while carry_2.clone().into_scalar::<bool>() {
-        let x = carry_4.clone().clamp(-40, 39);
-        let indices = x.clone().mask_where(x.clone().lower_elem(0), x.clone() + 40).reshape([b * t + 5 * b]);
+        let indices = carry_4.clone().mask_where(carry_4.clone().lower_elem(0), carry_4.clone() + 40).reshape([b * t + 5 * b]);
         let x_2 = x3.clone().select(0, indices.clone().clamp(0, 39)).mask_fill(indices.clone().greater_equal_elem(0).bool_and(indices.lower_equal_elem(39)).unsqueeze_dim::<2>(1).bool_not(), f32::NAN).reshape([b, t + 5, 32]);
-        let x_3 = x_2.mask_fill(carry_4.clone().equal(x).unsqueeze_dim::<3>(2).bool_not(), f32::NAN) + x4.clone().unsqueeze::<3>();
+        let x_3 = x_2 + x4.clone().unsqueeze::<3>();
         let x_4 = x_3.clone() - x_3.clone().sum_dim(2) / 32.0;
         let x_5 = x_4.clone() * ((x_4.clone() * x_4).sum_dim(2) / 32.0 + 1.0e-5).sqrt().recip() * x5.clone().unsqueeze::<3>() + x6.clone().unsqueeze::<3>();
         let x_6 = x_5.clone().reshape([b * t + 5 * b, 32]).matmul(x11.clone()).reshape([b, t + 5, 32]) + x12.clone().unsqueeze::<3>();
@@ -167,17 +166,17 @@ fn while_loop(x0: Tensor<1, Int>, x1: Tensor<2, Int>, x2: Tensor<1, Bool>, x3: T
         let x_40 = (carry_3.clone() - 1).clamp_min(-(t as i64) - 5).clamp_max(t as i64 + 4);
         let indices_2 = x_40.clone().mask_where(x_40.clone().lower_elem(0), x_40 + (t as i64 + 5));
         let x_41 = x_39.reshape([b * t + 5 * b, 32]).matmul(x39.clone()).reshape([b, t + 5, 40]).select(1, indices_2.clone().clamp(0, t as i64 + 4)).mask_fill(indices_2.clone().greater_equal_elem(0).bool_and(indices_2.lower_equal_elem(t as i64 + 4)).unsqueeze_dims::<3>(&[0, 2]).bool_not(), f32::NAN).reshape([b, 40]);
-        let x_42 = x_41.clone().is_nan().cast(IntDType::U8);
-        let x_43 = x_41.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32).mask_where(x_42.clone().max_dim(1).squeeze_dim::<1>(1).not_equal_elem(0), x_42.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32));
-        let x_44 = x_43.mask_fill(carry_5.clone(), 38);
-        let x_45 = x40.clone().mask_where(Tensor::<1, Bool>::from_data([false, true], &device).unsqueeze::<3>(), carry_3.clone().clamp_min(-(t as i64) - 5).clamp_max(t as i64 + 4).unsqueeze::<3>());
-        let x_46 = Tensor::cat(vec![wrapped(x_45.clone().slice_dim(2, ..1).squeeze_dim::<2>(2), b).unsqueeze_dim::<3>(2), wrapped(x_45.slice_dim(2, 1..).squeeze_dim::<2>(2), t + 5).unsqueeze_dim::<3>(2)], 2);
-        let indices_3 = x_46.clone().slice_dim(2, ..1).reshape([b, 1]);
-        let indices_4 = x_46.slice_dim(2, 1..).reshape([b, 1]);
-        let x_47 = carry_3 + 1;
-        let x_48 = carry_5.bool_or(x_44.clone().equal_elem(38));
-        let x_49 = x_47.clone().lower_elem(t as i64 + 5).bool_and(x_48.clone().cast(IntDType::U8).min().not_equal_elem(0).bool_not());
-        (carry, carry_2, carry_3, carry_4, carry_5) = (carry + 1, x_49, x_47, scattered(carry_4.reshape([b * t + 5 * b]).pad([(0, 1)], PadMode::Constant(0.0)), (indices_3.clone().clamp(0, b as i64 - 1) * (t as i64 + 5) + indices_4.clone().clamp(0, t as i64 + 4)).mask_fill(indices_3.clone().greater_equal_elem(0).bool_and(indices_3.lower_equal_elem(b as i64 - 1)).bool_and(indices_4.clone().greater_equal_elem(0).bool_and(indices_4.lower_equal_elem(t as i64 + 4))).bool_not(), b as i64 * t as i64 + 5 * b as i64), x_44.reshape([b]), IndexingUpdateOp::Assign).slice(s![..b * t + 5 * b]).reshape([b, t + 5]), x_48);
+        let x_42 = x_41.clone().is_nan();
+        let x_43 = x_42.clone().cast(IntDType::U8);
+        let x_44 = x_41.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32).mask_where(x_42.any_dim(1).squeeze_dim::<1>(1), x_43.argmax(1).squeeze_dim::<1>(1).cast(IntDType::I32));
+        let x_45 = x_44.mask_fill(carry_5.clone(), 38);
+        let x_46 = x40.clone().mask_where(Tensor::<1, Bool>::from_data([false, true], &device).unsqueeze::<3>(), carry_3.clone().clamp_min(-(t as i64) - 5).clamp_max(t as i64 + 4).unsqueeze::<3>());
+        let x_47 = Tensor::cat(vec![wrapped(x_46.clone().slice_dim(2, ..1).squeeze_dim::<2>(2), b).unsqueeze_dim::<3>(2), wrapped(x_46.slice_dim(2, 1..).squeeze_dim::<2>(2), t + 5).unsqueeze_dim::<3>(2)], 2);
+        let indices_3 = x_47.clone().slice_dim(2, ..1).reshape([b, 1]);
+        let indices_4 = x_47.slice_dim(2, 1..).reshape([b, 1]);
+        let x_48 = carry_3 + 1;
+        let x_49 = carry_5.bool_or(x_45.clone().equal_elem(38));
+        (carry, carry_2, carry_3, carry_4, carry_5) = (carry + 1, x_48.clone().lower_elem(t as i64 + 5).bool_and(x_49.clone().all().bool_not()), x_48, scattered(carry_4.reshape([b * t + 5 * b]).pad([(0, 1)], PadMode::Constant(0.0)), (indices_3.clone().clamp(0, b as i64 - 1) * (t as i64 + 5) + indices_4.clone().clamp(0, t as i64 + 4)).mask_fill(indices_3.clone().greater_equal_elem(0).bool_and(indices_3.lower_equal_elem(b as i64 - 1)).bool_and(indices_4.clone().greater_equal_elem(0).bool_and(indices_4.lower_equal_elem(t as i64 + 4))).bool_not(), b as i64 * t as i64 + 5 * b as i64), x_45.reshape([b]), IndexingUpdateOp::Assign).slice(s![..b * t + 5 * b]).reshape([b, t + 5]), x_49);
     }
     (carry, carry_2, carry_3, carry_4, carry_5)
 }

@@ -17,7 +17,7 @@ from jaxport.export.prepare.complex import OF_COMPLEX
 from jaxport.export.prepare.pairs import FORMULAS
 from jaxport.export.rules import RULES
 from jaxport.export.rules.refused import REASONS
-from jaxport.jaxprs.releases.primitives import implementations
+from jaxport.jaxprs.releases import implementations
 
 #: Primitives that no traced program holds, and why.
 UNREACHABLE = {

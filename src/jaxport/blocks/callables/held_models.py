@@ -21,7 +21,7 @@ from jaxport.blocks.callables.values import contents, is_array
 from jaxport.jaxprs import PythonFunction
 from jaxport.jaxprs.identity import IdentitySet
 
-__all__ = ["held", "restored", "static_attribute"]
+__all__ = ["named_models", "restored", "static_attribute"]
 
 
 # Types that hold nothing. (All checks use the type: `isinstance` asks an object for its class, and a foreign one may
@@ -41,12 +41,12 @@ def static_attribute(thing: object, name: str) -> Any:
         return None
 
 
-def held(fn: PythonFunction, kinds: Types) -> list[tuple[str, Any]]:
+def named_models(fn: PythonFunction, kinds: Types) -> list[tuple[str, Any]]:
     """Return the models, arrays and trees of arrays that `fn` holds with their names, in the order of reference.
 
     >>> import numpy as np
     >>> weights = {"dense": [np.ones(3)]}
-    >>> [name for name, _ in held(functools.partial(print, params=weights), Types(()))]
+    >>> [name for name, _ in named_models(functools.partial(print, params=weights), Types(()))]
     ['params']
     """
     items: list[tuple[str, Any]] = []

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.blocks.callables.framework import Framework, Leaf, Lifted, Look
-from jaxport.blocks.callables.held_models import held
+from jaxport.blocks.callables.held_models import named_models
 from jaxport.blocks.callables.naming import dotted, unused
 from jaxport.blocks.callables.places import Places, Types, joined
 from jaxport.blocks.callables.values import contents, is_array, is_tracer
@@ -132,7 +132,7 @@ class Models:
         self._originals: IdentityMap[Any, Any] = IdentityMap()
         self._own: IdentitySet[Any] = IdentitySet()
         self._arrays: dict[Hashable, Leaf] = {}
-        items = held(fn, self._types)
+        items = named_models(fn, self._types)
         named = IdentitySet(value for _, value in items)
         items += [(type(value).__name__, value) for value in known if value not in named]
         looks = IdentityMap((value, self._look(value)) for _, value in items)

@@ -47,7 +47,7 @@ def boundary(
     ...     return x * 2
     >>> double(3)
     6
-    >>> from jaxport.blocks import trace
+    >>> from jaxport.blocks.tracing import trace
     >>> jaxpr = trace(lambda x: double(x) + 1, (jnp.ones(3),)).jaxpr
     >>> [equation.primitive.name for equation in jaxpr.eqns]
     ['block', 'add']

@@ -15,7 +15,7 @@ def precisions(incomplete: str) -> list[str]:
     >>> precisions("int4")
     ['int4']
     """
-    from jaxport.export.precision_names import PRECISIONS
+    from jaxport.export.precision.names import PRECISIONS
 
     return [name for name in PRECISIONS if name.startswith(incomplete)]
 

@@ -22,8 +22,8 @@ import typer
 from rich.console import Console, RenderableType
 
 from jaxport import __version__
+from jaxport.cli.files import output_file
 from jaxport.cli.tables import console
-from jaxport.cli.terminal.files import output_file
 from jaxport.jaxprs import PythonFunction
 from jaxport.phases import progress
 

@@ -70,7 +70,6 @@ class RustBody:
       statements: the statements so far.
       sizes: the names of sizes that are read.
       helpers: the names of the helper functions that are called.
-      uses_device: whether a tensor is created.
       copied: the names of numbers, which are copied where they are used.
       whole: where only one expression is wanted, that of all results, if they come from one call.
     """
@@ -82,7 +81,6 @@ class RustBody:
     statements: list[RustStatement] = field(default_factory=list)
     sizes: set[str] = field(default_factory=set)
     helpers: set[str] = field(default_factory=set)
-    uses_device: bool = False
     copied: set[str] = field(default_factory=set)
     whole: RustExpression | None = None
 
@@ -145,7 +143,6 @@ class RustBody:
         return path_call(f"{name}::<{generics}>" if generics else name, *arguments)
 
     def device(self) -> RustExpression:
-        self.uses_device = True
         return Borrow(Identifier("device"))
 
     def options(self, dtype: np.dtype) -> RustExpression:

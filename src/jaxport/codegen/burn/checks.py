@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from jax.export import SymbolicScope, symbolic_shape
@@ -19,6 +19,7 @@ from jaxport.codegen.rust.tree import (
     Index,
     Let,
     Literal,
+    Number,
     Return,
     RustExpression,
     RustFunction,
@@ -27,7 +28,7 @@ from jaxport.codegen.rust.tree import (
     method,
     path_call,
 )
-from jaxport.codegen.writing.size_names import LINEAR
+from jaxport.codegen.writing.size_names import LINEAR, ReadShape, SizeStatement, SolvedSize
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.zero_sizes import may_be_nothing, size_text
@@ -36,7 +37,15 @@ from jaxport.importer.values.recording import Variable
 from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.dims import evaluate
 
-__all__ = ["CHECK_HELPERS", "check_statement", "check_text", "element_statements", "panicking", "size_check"]
+__all__ = [
+    "CHECK_HELPERS",
+    "check_statement",
+    "check_text",
+    "element_statements",
+    "panicking",
+    "size_check",
+    "sizes_in_rust",
+]
 
 CHECK_HELPERS = (
     "check_at_least",
@@ -191,6 +200,20 @@ def element_statements(
             called = path_call("sizes_in", own if is_borrowed else Borrow(own))
             statements += [Let(Array([*targets]), called), *solved]
     return statements, known
+
+
+def sizes_in_rust(statements: Iterable[SizeStatement]) -> list[RustStatement]:
+    """`let [batch, _] = x.dims(); let height = (x.dims()[1] - 1) / 32;`: what is refused, `check` has refused before."""
+    made: list[RustStatement] = []
+    for statement in statements:
+        if isinstance(statement, ReadShape):
+            made.append(Let(Array([*map(Identifier, statement.names)]), _own_sizes(statement.argument)))
+        elif isinstance(statement, SolvedSize):
+            size, factor = statement.size, statement.factor
+            node: RustExpression = Index(_own_sizes(size.argument), Number(size.axis))
+            node = Binary(node, "-" if size.added < 0 else "+", Number(abs(size.added))) if size.added else node
+            made.append(Let(Identifier(statement.name), Binary(node, "/", Number(factor)) if factor > 1 else node))
+    return made
 
 
 def _least(sizes: Sequence[Dim]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.blocks import comparing_sizes
+from jaxport.blocks.marking.window import comparing_sizes
 from jaxport.codegen.burn.checks import CHECK_HELPERS, check_text
 from jaxport.codegen.burn.definitions import snake_case
 from jaxport.codegen.burn.helpers import names as helper_names, source
@@ -22,12 +22,12 @@ from jaxport.codegen.burn.values import dtype_name, held, is_narrow, kind_of
 from jaxport.codegen.generating import decoding
 from jaxport.codegen.modules import GENERIC, model_arguments, tensors_of
 from jaxport.codegen.rust.text import formatted, quoted
-from jaxport.codegen.structure import build
-from jaxport.codegen.structure.modules.sequences import in_place
+from jaxport.codegen.structure.modules.build import build
+from jaxport.codegen.structure.sequences import in_place
 from jaxport.codegen.tree import Layer, Weight
 from jaxport.codegen.writing.fields import class_name
-from jaxport.codegen.writing.function_printer import variable_name
 from jaxport.codegen.writing.literals import comment
+from jaxport.codegen.writing.naming.scope import variable_name
 from jaxport.codegen.writing.size_names import element_names, size_names
 from jaxport.errors import Refusal, Unsupported
 from jaxport.importer.names import unique

@@ -26,8 +26,8 @@ from jaxport.codegen.rust.tree import (
     Tuple,
     Zipped,
     constant,
+    has_name,
     method,
-    names,
     path_call,
     rewritten,
 )
@@ -66,7 +66,7 @@ class Struct:
 
     def text(self) -> str:
         """Return its definition: with `new` and `forward`, or with a configuration of its own where it takes arguments."""
-        uses_device = any(name.id == "device" for name in names(self.init.values()))
+        uses_device = has_name(self.init.values(), "device")
         device = f"{'' if uses_device else '_'}device: &Device"
         made = [f"            {self._field(key)}," for key in self.fields]
         lines = [f"/// {self.title}", "#[derive(Module, Debug)]", f"pub struct {self.name} {{"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jaxport.codegen.burn.imports import NAMES
-from jaxport.codegen.rust.from_python import expression_of
 from jaxport.codegen.rust.tree import (
     Array,
     FieldAccess,
@@ -444,8 +442,8 @@ def camel_case(name: str) -> str:
     return "".join(word[:1].upper() + word[1:] for word in words)
 
 
-def _value(weight: ast.expr) -> RustExpression:
-    return method(expression_of(weight), "val", borrows=True)
+def _value(weight: RustExpression) -> RustExpression:
+    return method(weight, "val", borrows=True)
 
 
 BURN = LayerLibrary(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +13,18 @@ import numpy as np
 from jaxport.codegen.burn.checks import check_statement, element_statements
 from jaxport.codegen.burn.definitions import Struct, default_of, modules_in, parameter, snake_case
 from jaxport.codegen.burn.forward import RustCalls
+from jaxport.codegen.burn.helpers import names as helper_names
 from jaxport.codegen.burn.layers import camel_case, layer_type, without_default_options
 from jaxport.codegen.burn.steps import Functions
 from jaxport.codegen.burn.values import NotPrintable, held, is_narrow, tensor_type
-from jaxport.codegen.rust.from_python import expression_of, parsed, statements_of
+from jaxport.codegen.nodes import TreeNode, TreeNumber
 from jaxport.codegen.rust.text import expression_text
 from jaxport.codegen.rust.tree import (
     Closure,
     FieldAccess,
     For,
     Identifier,
+    Invocation,
     Let,
     Literal,
     Method,
@@ -37,18 +38,22 @@ from jaxport.codegen.rust.tree import (
     Tuple,
     Vector,
     constant,
+    has_name,
     method,
     path_call,
+    place,
     returned_at_once,
     walk,
 )
 from jaxport.codegen.tree import Layer, Module, Weight
-from jaxport.codegen.writing.calls import CallPrinter
 from jaxport.codegen.writing.classes import Classes, Draft
 from jaxport.codegen.writing.dialect import LayerLibrary
 from jaxport.codegen.writing.drafts import plain_name
 from jaxport.codegen.writing.fields import Entry, Fields, fields_of, key_of
+from jaxport.codegen.writing.language import Language
 from jaxport.codegen.writing.literals import storable
+from jaxport.codegen.writing.naming.names import ModuleNames
+from jaxport.codegen.writing.size_names import size_names
 from jaxport.errors import Refusal
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.values.host import HostValue
@@ -61,7 +66,7 @@ MOST_TOGETHER = 4
 
 
 @dataclass(eq=False)
-class Structs(Classes[LayerLibrary, Struct]):
+class Structs(Classes[LayerLibrary[RustExpression], Struct, RustExpression, RustStatement]):
     """Makes the structures of a tree.
 
     `read` has the elements of those arguments of the model that are sizes, `counted` the sizes that follow from values.
@@ -72,16 +77,19 @@ class Structs(Classes[LayerLibrary, Struct]):
     read: Mapping[str, HostValue] = field(default_factory=dict)
     counted: Mapping[str, Bounds] = field(default_factory=dict)
 
-    def _read(self, names: Collection[str]) -> tuple[Sequence[ast.stmt], set[str]]:
+    def _read(self, names: Collection[str]) -> tuple[Sequence[RustStatement], set[str]]:
         statements, known = element_statements(self.read, names)
         if statements:
             self.private.helpers.add("sizes_in")
         return statements, known
 
-    def printer(self, taken: set[str], **options: Any) -> CallPrinter:
-        return RustCalls(
-            {*taken, "device"}, functions=self.private, refusals=self.refusals, counted=self.counted, **options
-        )
+    def _language(self, names: ModuleNames[RustExpression], arguments: Mapping[Variable, str]) -> RustCalls:
+        # A value that has the name of a function would hide it.
+        names.taken |= {"device", *helper_names(), *self.private.texts.values()}
+        names.given = self.private.taken
+        own = size_names([*arguments])
+        counted = {size: bounds for size, bounds in self.counted.items() if size not in own}
+        return RustCalls(names, self.dialect, self.private, self.refusals, counted)
 
     def _spelled(self, wanted: str) -> str:
         return camel_case(wanted)
@@ -119,18 +127,17 @@ class Structs(Classes[LayerLibrary, Struct]):
 
     def _method(
         self,
-        printer: CallPrinter,
+        language: Language[RustExpression, RustStatement],
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
-        body: list[ast.stmt],
+        body: list[RustStatement],
         result: object,
         is_root: bool,
     ) -> RustFunction:
-        assert isinstance(printer, RustCalls)
+        assert isinstance(language, RustCalls)
         parameters, types = [*arguments.values()], [kind_of_value(variable, self) for variable in arguments]
-        if is_root and arguments:  # `check` refuses sizes
-            body = [check_statement(parameters), *(one for one in body if not isinstance(one, ast.If))]
-        statements = returned_at_once(statements_of(body))
+        body = [check_statement(parameters), *body] if is_root and arguments else body
+        statements = returned_at_once(body)
         kinds = [kind_of_value(one, self) for one in (result if isinstance(result, tuple | list) else [result])]
         returned = kinds[0] if not isinstance(result, tuple | list) else f"({', '.join(kinds)})"
         if is_root and isinstance(result, tuple) and len(result) > MOST_TOGETHER:
@@ -150,8 +157,8 @@ class Structs(Classes[LayerLibrary, Struct]):
             else {}
         )
         few_bits = _few_bits(named) if is_root else []
-        if printer.uses_device:
-            statements.insert(int(is_root and bool(parameters)), self._device(parameters, printer))
+        if has_name(statements, "device"):
+            statements.insert(int(is_root and bool(parameters)), self._device(parameters, language))
         parameters += sizes
         types += ["usize"] * len(sizes)
         return RustFunction(
@@ -168,19 +175,19 @@ class Structs(Classes[LayerLibrary, Struct]):
 
     output_names: Sequence[str] = ()
 
-    def _device(self, parameters: Sequence[str], printer: RustCalls) -> RustStatement:
+    def _device(self, parameters: Sequence[str], language: RustCalls) -> RustStatement:
         source: RustExpression
         if parameters:
             source = method(Identifier(parameters[0]), "device", borrows=True)
         else:
             source = path_call("Device::default")
-            for key in printer.fields.weights.values():
+            for key in language.names.fields.weights.values():
                 source = method(method(_field(key), "val", borrows=True), "device", borrows=True)
                 break
         return Let(Identifier("device"), source)
 
-    def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, ast.expr]:
-        init: dict[str, ast.expr] = {}
+    def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, RustExpression]:
+        init: dict[str, RustExpression] = {}
         for key in fields.order:
             init[key] = self._made(fields.single[key] if key in fields.single else fields.lists[key])
         for variable, key in fields.weights.items():
@@ -201,7 +208,7 @@ class Structs(Classes[LayerLibrary, Struct]):
                 return method(method(run, "map", Closure(["_"], made[0])), "collect")
             return Vector(made)
         if isinstance(child, Layer):
-            return expression_of(self.dialect.layers[child.kind].build(child))
+            return self.dialect.layers[child.kind].build(child)
         made, arguments, options = self.drafts[child].constructor
         values = [copy.deepcopy(one) for one in (*arguments, *options.values()) if isinstance(one, Number)]
         if not values:
@@ -216,21 +223,29 @@ class Structs(Classes[LayerLibrary, Struct]):
                 configured.is_default = value.value == default
         return method(configured, "init", Identifier("device"))
 
-    def _argument(self, number: ast.Constant, role: str) -> Number:
+    def _called(self, node: TreeNode) -> str:
+        match node:
+            case Invocation():
+                return node.path
+            case Method() | Structure():
+                return node.name
+        return ""
+
+    def _argument(self, number: TreeNumber, role: str) -> Number:
         assert isinstance(number, Number)
         return Number(number.value, role=role)
 
     def _attribute(self, path: str) -> RustExpression:
-        return parsed(path)
+        return place(path)
 
-    def _returned(self, method: ast.stmt) -> tuple[str, ...]:
+    def _returned(self, method: RustStatement) -> tuple[str, ...]:
         """Return what results are called, or the parts that make them; of one result nothing."""
         last = method.body[-1] if isinstance(method, RustFunction) else None
         result = last.value if isinstance(last, Return) else None
         return tuple(map(_name_of, result.elements)) if isinstance(result, Tuple) else ()
 
     def _class(
-        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[TreeNumber]],
         functions: Sequence[str] = (),  # noqa: ARG002  a structure takes none
     ) -> Struct:  # fmt: skip
         kinds = {"int": "usize", "float": "f64", "bool": "bool"}
@@ -249,7 +264,7 @@ class Structs(Classes[LayerLibrary, Struct]):
                 fields[key] = types[key]
             else:
                 fields[key] = f"Param<{held[key]}>"
-        init = {key: without_default_options(expression_of(value)) for key, value in draft.init.items()}
+        init = {key: without_default_options(value) for key, value in draft.init.items()}
         assert isinstance(draft.method, RustFunction)
         copied = {*self.known_sizes, *draft.sizes, "device"}
         loops = {name for node in walk(draft.method) if isinstance(node, For) for name in modules_in(node)}

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport.codegen.burn.body import NeedsStatements, RustBody
+from jaxport.codegen.burn.checks import sizes_in_rust
 from jaxport.codegen.burn.equations import constant, printed
 from jaxport.codegen.burn.rules import calls, drawing  # noqa: F401  they register their rules
 from jaxport.codegen.burn.rules.casting import converted
@@ -21,7 +22,6 @@ from jaxport.codegen.burn.rules.control import together
 from jaxport.codegen.burn.rules.registry import CALLS
 from jaxport.codegen.burn.values import NotPrintable, TypedValue, is_narrow, tensor, tensor_type
 from jaxport.codegen.rewriting.steps import reads
-from jaxport.codegen.rust.from_python import statements_of
 from jaxport.codegen.rust.text import function_text
 from jaxport.codegen.rust.tree import (
     Borrow,
@@ -31,6 +31,7 @@ from jaxport.codegen.rust.tree import (
     RustExpression,
     RustFunction,
     RustStatement,
+    has_name,
     method,
     path_call,
     returned_at_once,
@@ -116,14 +117,12 @@ class StepPrinter:
       stored: returns the expression of a tensor that the module keeps.
       sizes: notes the names of sizes that are read.
       helpers: notes the helpers that are called.
-      uses_device: whether a tensor is created.
     """
 
     functions: Functions
     expression_of: Callable[[Variable], RustExpression]
     stored: Callable[[HostValue], RustExpression]
     sizes: set[str]
-    uses_device: bool = False
 
     def expression(self, step: Step) -> RustExpression:
         """Return the expression that computes a step.
@@ -144,7 +143,6 @@ class StepPrinter:
     def _note(self, body: RustBody) -> None:
         self.sizes |= body.sizes
         self.functions.helpers |= body.helpers
-        self.uses_device |= body.uses_device
 
     def _table(self, array: np.ndarray) -> RustExpression:
         return self.stored(HostValue(array))
@@ -218,7 +216,7 @@ class StepPrinter:
         statements = returned_at_once([*body.statements, Return(together(nodes))])
         shaped = {by_variable[v]: v for v in traced.variables}
         reading, missing = size_statements(shaped, body.sizes)
-        prologue = statements_of(reading)
+        prologue = sizes_in_rust(reading)
         sizes = sorted(missing)
         parameters = [*names, *(key for key, _ in tables), *sizes]
         types = [tensor_type(v.shape, v.dtype) for v in traced.variables]
@@ -230,7 +228,7 @@ class StepPrinter:
             for _, t in tables
         ]
         types += ["usize"] * len(sizes)
-        if body.uses_device:
+        if has_name(statements, "device"):
             tensors = parameters[: len(parameters) - len(sizes)]
             if not tensors:
                 parameters, types = ["device", *parameters], ["&Device", *types]
@@ -259,7 +257,6 @@ class StepPrinter:
         arguments += [self.stored(t if isinstance(t, HostValue) else HostValue(t)) for _, t in tables]
         arguments += [Identifier(size) for size in sizes]
         if parameters and parameters[0] == "device":
-            self.uses_device = True
             arguments = [body.device(), *arguments]
         return path_call(name, *arguments)
 

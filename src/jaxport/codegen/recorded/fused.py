@@ -35,14 +35,13 @@ from jaxport.graph.fusions.positions import positions
 from jaxport.graph.fusions.rotary import rotary
 from jaxport.graph.fusions.softmax import softmax
 from jaxport.graph.identities import identities
-from jaxport.importer.interface import ImportedProgram
+from jaxport.importer.interface import ImportedProgram, rebuilt
 from jaxport.importer.resolving.graph import BodyFunction, BoundNode
 from jaxport.importer.running.evaluate import observing
 from jaxport.importer.traced.counted_sizes import counts_anew
 from jaxport.importer.traced.recorded_program import RecordedProgram, arguments, completed, record_once
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue
-from jaxport.importer.variants import rebuilt
 
 __all__ = ["record_fused"]
 

@@ -13,18 +13,7 @@ from jaxport.graph.facts.facts import Facts
 from jaxport.importer.values.host import HostValue, is_dim
 from jaxport.importer.values.recording import Step, Variable
 
-__all__ = [
-    "Producers",
-    "added_axes",
-    "as_tuple",
-    "axes_of",
-    "bounds",
-    "index_of",
-    "is_like",
-    "is_number",
-    "number",
-    "plain_size",
-]
+__all__ = ["Producers", "added_axes", "as_tuple", "axes_of", "index_of", "is_like", "is_number", "number", "plain_size"]
 
 
 @dataclass(eq=False)
@@ -121,20 +110,6 @@ def index_of(*parts: object) -> Any:
     """
     count = next((count for count in range(len(parts), 0, -1) if parts[count - 1] != slice(None)), 0)
     return parts[:count] if count > 1 else parts[0] if count else None
-
-
-def bounds(index: object, axis: int, size: int) -> tuple[int, int] | None:
-    """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
-    parts = as_tuple(index)
-    if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):
-        return None
-    *others, part = parts
-    if any(other != slice(None) for other in others) or part.step not in (None, 1):
-        return None
-    if not all(end is None or type(end) is int for end in (part.start, part.stop)):
-        return None
-    begin, end, _ = part.indices(size)
-    return begin, end
 
 
 def axes_of(axes: Any, rank: int) -> list[int] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,6 +18,8 @@ __all__ = [
     "ROTATIONS",
     "in_place",
     "leaf_key",
+    "leaves",
+    "needed",
     "readers_of",
     "reads",
     "renamed",
@@ -100,6 +104,40 @@ def renamed(step: Step, names: Mapping[Variable, Variable | HostValue]) -> Step:
     return Step(
         step.form, step.name, map_leaves(rename, step.args), map_leaves(rename, step.kwargs), step.outputs, step.node
     )
+
+
+def leaves(tree: object) -> Iterator[Any]:
+    """Yield the leaves of a tree, with those inside slices."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, slice):
+            yield from (leaf.start, leaf.stop, leaf.step)
+        else:
+            yield leaf
+
+
+def needed(steps: list[Step], result: object) -> tuple[list[Step], Counter[Variable]]:
+    """Return the steps whose outputs are used, and how often each variable is.
+
+    A use in a nested function counts twice.
+    """
+    uses: Counter[Variable] = Counter()
+
+    def use(tree: object, weight: int) -> None:
+        for leaf in leaves(tree):
+            if isinstance(leaf, Variable):
+                uses[leaf] += weight
+            elif isinstance(leaf, Function):
+                use(leaf.result, 2)
+                for inner in leaf.steps:
+                    use((inner.args, inner.kwargs), 2)
+
+    use(result, 1)
+    kept = []
+    for step in reversed(steps):
+        if any(uses[leaf] for leaf in jax.tree.leaves(step.outputs) if isinstance(leaf, Variable)):
+            kept.append(step)
+            use((step.args, step.kwargs), 1)
+    return kept[::-1], uses
 
 
 def _large_key(value: HostValue) -> Hashable:

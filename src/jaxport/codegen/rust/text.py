@@ -14,7 +14,6 @@ import numpy as np
 from jaxport.codegen.rust.ownership import live, own
 from jaxport.codegen.rust.tree import (
     Array,
-    Assert,
     Binary,
     Borrow,
     Braces,
@@ -214,8 +213,6 @@ def _lines(statements: Sequence[RustStatement], depth: int) -> list[str]:
                 lines += [f"{indent}loop {{", *_lines(statement.before, depth + 1)]
                 lines += [f"{indent}    if !{_text(statement.condition, 14)} {{", f"{indent}        break;"]
                 lines += [f"{indent}    }}", *_lines(statement.body, depth + 1), f"{indent}}}"]
-            case Assert():
-                lines.append(f"{indent}assert!({_text(statement.condition, 0)}, {quoted(statement.message)});")
             case ExpressionStatement():
                 lines.append(f"{indent}{_text(statement.value, 0)};")
             case _:

@@ -7,25 +7,24 @@ element that fills a tensor, the type of a name, whether a name is assigned to l
 known of them, and a copy knows what the node does. `jaxport.codegen.rust.text` writes trees, `jaxport.codegen.rust.ownership` says
 which uses of a value clone it.
 
-Nodes are nodes of `ast`, too, as names are names of `ast` and numbers constants: the printer of modules walks and compares the trees
-of all languages, counts their numbers and keeps their names.
+The printer of modules walks and compares the trees of all languages by their `_fields`: `jaxport.codegen.nodes`.
 """
 
 from __future__ import annotations
 
-import ast
 import copy
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from typing import ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
+from jaxport.codegen import nodes
 from jaxport.importer.values.host import Dim
 
 __all__ = [
     "Array",
-    "Assert",
     "Binary",
     "Borrow",
     "Braces",
@@ -57,9 +56,11 @@ __all__ = [
     "Zipped",
     "clone",
     "constant",
+    "has_name",
     "method",
     "names",
     "path_call",
+    "place",
     "returned_at_once",
     "rewrite_parts",
     "rewritten",
@@ -69,8 +70,11 @@ __all__ = [
 Node = TypeVar("Node", bound="RustNode")
 
 
-class RustNode(ast.AST):
-    """A node of a tree of Rust."""
+class RustNode:
+    """A node of a tree of Rust; `_fields` are the names of its parts."""
+
+    _fields: ClassVar[tuple[str, ...]] = ()
+    __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __copy__(self: Node) -> Node:
         made = type(self).__new__(type(self))
@@ -94,7 +98,7 @@ def _node(cls: type[Node]) -> type[Node]:
 
 
 @_node
-class RustExpression(RustNode, ast.expr):
+class RustExpression(RustNode):
     """An expression of Rust, or a pattern.
 
     `fills` is the number that all elements of a tensor are, or the size, if the expression creates one of known elements.
@@ -111,15 +115,15 @@ class Literal(RustExpression):
 
 
 @_node
-class Number(RustExpression, ast.Constant):
+class Number(RustExpression):
     """A number or boolean. Where modules that are alike have others it becomes an argument of their constructor, called by its role."""
 
-    value: float  # pyright: ignore[reportIncompatibleVariableOverride]  # a constant of Python may be text, too
+    value: float
     role: str = field(default="", kw_only=True)
 
 
 @_node
-class Identifier(RustExpression, ast.Name):
+class Identifier(RustExpression):
     """The name of a value that is read, or, in a pattern, of one that is bound; `type` is the type that it is bound with, if known."""
 
     id: str
@@ -287,7 +291,7 @@ class IfElse(RustExpression):
 
 
 @_node
-class RustStatement(RustNode, ast.stmt):
+class RustStatement(RustNode):
     """A statement or an item of Rust."""
 
 
@@ -318,14 +322,6 @@ class ExpressionStatement(RustStatement):
     """`value;`."""
 
     value: RustExpression
-
-
-@_node
-class Assert(RustStatement):
-    """`assert!(condition, "message");`."""
-
-    condition: RustExpression
-    message: str
 
 
 @_node
@@ -383,6 +379,26 @@ def path_call(path: str, *arguments: RustExpression) -> Invocation:
     return Invocation(path, [*arguments])
 
 
+def place(path: str) -> RustExpression:
+    """Return a name, or a part of the module: `self.layers[0]`, or some of a list.
+
+    >>> place("self.layers[1:]").value.field
+    'layers'
+    """
+    first, *parts = re.findall(r"\w+|\[[^]]*\]", path)
+    made: RustExpression = Identifier(first)
+    for part in parts:
+        start, colon, end = part.strip("[]").partition(":")
+        if not part.startswith("["):
+            made = FieldAccess(made, part)
+        elif colon:
+            begin, behind = (Number(int(bound)) if bound else None for bound in (start, end))
+            made = Index(made, RustRange(begin, behind))
+        else:
+            made = Index(made, Number(int(start)))
+    return made
+
+
 def clone(value: RustExpression) -> Method:
     """Return `value.clone()`."""
     return method(value, "clone", borrows=True)
@@ -403,12 +419,17 @@ def constant(value: float, role: str) -> Number:
 
 def walk(tree: RustNode) -> Iterator[RustNode]:
     """Yield a node and all nodes in it."""
-    return (node for node in ast.walk(tree) if isinstance(node, RustNode))
+    return (node for node in nodes.walk([tree]) if isinstance(node, RustNode))
 
 
 def names(trees: Iterable[RustNode]) -> Iterator[Identifier]:
     """Yield the names in trees: those that are read, and those that are bound."""
     return (node for tree in trees for node in walk(tree) if isinstance(node, Identifier))
+
+
+def has_name(trees: Iterable[RustNode], name: str) -> bool:
+    """Whether a name is in trees."""
+    return any(one.id == name for one in names(trees))
 
 
 def rewritten(tree: RustExpression, change: Callable[[RustExpression], RustExpression]) -> RustExpression:

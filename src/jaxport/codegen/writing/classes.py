@@ -7,20 +7,20 @@ Block(32, rngs=rngs), Block(64, rngs=rngs)
 
 from __future__ import annotations
 
-import ast
-import copy
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from jaxport.codegen.structure.modules.sequences import elements_of
+from jaxport.codegen.nodes import TreeNode, TreeNumber, key_without
+from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Layer, Module, Weight
 from jaxport.codegen.writing.calls import CallPrinter
-from jaxport.codegen.writing.dialect import LayerLibrary, SequenceForm, without_defaults
+from jaxport.codegen.writing.dialect import LayerLibrary, SequenceForm
 from jaxport.codegen.writing.drafts import Draft, grouped, with_arguments, with_functions
 from jaxport.codegen.writing.fields import (
+    Child,
     Entry,
     Fields,
     class_name,
@@ -33,9 +33,10 @@ from jaxport.codegen.writing.fields import (
     unique_arguments,
 )
 from jaxport.codegen.writing.initial_values import Start, starts
+from jaxport.codegen.writing.language import Language
 from jaxport.codegen.writing.naming.classes import distinct_names
+from jaxport.codegen.writing.naming.names import ModuleNames
 from jaxport.codegen.writing.naming.values import argument_description
-from jaxport.codegen.writing.numbers import class_key, text_of
 from jaxport.codegen.writing.size_names import size_statements
 from jaxport.importer.names import unique
 from jaxport.importer.traced.assumptions import Bounds
@@ -71,10 +72,12 @@ class Sequential:
 
 Library = TypeVar("Library", bound=LayerLibrary)
 Definition = TypeVar("Definition")
+Expression = TypeVar("Expression", bound=TreeNode)
+Statement = TypeVar("Statement", bound=TreeNode)
 
 
 @dataclass(eq=False)
-class Classes(ABC, Generic[Library, Definition]):
+class Classes(ABC, Generic[Library, Definition, Expression, Statement]):
     """Makes the classes of a tree, in whatever language.
 
     Attributes:
@@ -106,7 +109,7 @@ class Classes(ABC, Generic[Library, Definition]):
     fixed: Mapping[Variable, Fixed] = field(default_factory=dict)
     roles: dict[Variable, str] = field(default_factory=dict)
     starts: dict[str, Start] = field(default_factory=dict)
-    drafts: dict[Module, Draft] = field(default_factory=dict)
+    drafts: dict[Module, Draft[Expression, Statement]] = field(default_factory=dict)
     sequences: dict[Module, Sequential] = field(default_factory=dict)
     definitions: list[Definition] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -137,11 +140,16 @@ class Classes(ABC, Generic[Library, Definition]):
                 self.drafts[module] = draft
                 # Sizes that callers pass have the names that they are passed by.
                 names = () if draft.sizes else {*self.known_sizes, *self.inputs.values()}
-                keys = (class_key(tree, names) for tree in draft.trees)
-                groups.setdefault((draft.kind, draft.sizes, *keys), []).append(draft)
+                groups.setdefault((draft.kind, draft.sizes, self._key(draft, names)), []).append(draft)
             for drafts in groups.values():
                 self._settle(drafts, root_name if drafts[0].module is root else "")
         return root_name
+
+    def _key(self, draft: Draft, free: Collection[str]) -> Hashable:
+        """Return what classes share that are alike but for numbers and activations."""
+        init, method = draft.trees
+        called = [node for node, _ in self._activations(draft)]
+        return *draft.init, key_without(init, (), free), key_without(method, called, free)
 
     def children(self, module: Module) -> Iterator[tuple[Module | Layer, str]]:
         """Yield the modules and layers of a module, each with its path below it."""
@@ -169,7 +177,7 @@ class Classes(ABC, Generic[Library, Definition]):
         if self._is_free(own):
             return own
         owner = "framework" if own in self.reserved else "model" if own == self.root_name else "class"
-        different = distinct_names(base, draft, first if first is not draft else None, owner)
+        different = distinct_names(base, draft, first if first is not draft else None, owner, self._called)
         return next(filter(self._is_free, map(self._spelled, different)), self._unique(base))
 
     def _spelled(self, wanted: str) -> str:
@@ -179,9 +187,11 @@ class Classes(ABC, Generic[Library, Definition]):
     def _is_free(self, wanted: str) -> bool:
         return wanted not in self.names
 
-    def printer(self, taken: set[str], **options: Any) -> CallPrinter:
-        """Return what prints the computation of a module."""
-        return CallPrinter(taken, **options)
+    @abstractmethod
+    def _language(
+        self, names: ModuleNames[Expression], arguments: Mapping[Variable, str]
+    ) -> Language[Expression, Statement]:
+        """Return what writes the computation of a module with these arguments."""
 
     def _parts_of(self, module: Module) -> Fields:
         return fields_of(module, self.dialect.reserved)
@@ -189,30 +199,42 @@ class Classes(ABC, Generic[Library, Definition]):
     @abstractmethod
     def _method(
         self,
-        printer: CallPrinter,
+        language: Language[Expression, Statement],
         arguments: Mapping[Variable, str],
         sizes: Sequence[str],
-        body: list[ast.stmt],
+        body: list[Statement],
         result: object,
         is_root: bool,
-    ) -> ast.stmt:
-        """Return the method that computes a module; `printer` knows what its body needs."""
+    ) -> Statement:
+        """Return the method that computes a module; `language` knows what its body needs."""
 
-    def _read(self, names: Collection[str]) -> tuple[Sequence[ast.stmt], set[str]]:  # noqa: ARG002
+    def _read(self, names: Collection[str]) -> tuple[Sequence[Statement], set[str]]:  # noqa: ARG002
         """Return the statements that read sizes from the elements of the model's arguments, and their names."""
         return [], set()
 
     @abstractmethod
-    def _returned(self, method: ast.stmt) -> tuple[str, ...]:
+    def _returned(self, method: Statement) -> tuple[str, ...]:
         """Return the names of the results of a method, or of the parts that make them."""
 
     @abstractmethod
-    def _argument(self, number: ast.Constant, role: str) -> ast.Constant:
+    def _called(self, node: TreeNode) -> str:
+        """Return the name of the function or method that a node is the call of; empty if it is none."""
+
+    @abstractmethod
+    def _argument(self, number: TreeNumber, role: str) -> Expression:
         """Return a number of a class as an argument of its constructor."""
 
     @abstractmethod
-    def _attribute(self, path: str) -> ast.expr:
+    def _attribute(self, path: str) -> Expression:
         """Return a name, or the attribute at a path."""
+
+    def _activations(self, draft: Draft) -> list[tuple[TreeNode, str]]:  # noqa: ARG002  not every language hands on functions
+        """Return the activations that a method calls and that may become arguments, each with its text."""
+        return []
+
+    def _plain(self, draft: Draft) -> Draft:
+        """Return a draft without the arguments that have their default."""
+        return draft
 
     def _fields(self, module: Module) -> Fields:
         """Return the attributes of a module; of a sequence the places of its elements."""
@@ -227,40 +249,36 @@ class Classes(ABC, Generic[Library, Definition]):
             heights[module] = 1 + max((self._measure(call.module, heights) for call in module.calls()), default=0)
         return heights[module]
 
-    def _draft(self, module: Module, root: Module, base: str) -> Draft:
+    def _draft(self, module: Module, root: Module, base: str) -> Draft[Expression, Statement]:
         fields = self._parts_of(module)
         taken = {"self", *self.reserved, *self.known_sizes}
         is_root = module is root
         arguments = dict(self.inputs) if is_root else self._arguments(module, taken)
         self.parameters[module] = [*arguments.values()]
-        printer = self.printer(
+        inside = [self.drafts[call.module] for call in module.calls() if call.module in self.drafts]
+        names = ModuleNames(
             {*taken, *arguments.values()},
-            dialect=self.dialect,
+            self._attribute,
             fields=fields,
-            sizes={
-                call.module: self.drafts[call.module].sizes for call in module.calls() if call.module in self.drafts
-            },
-            returned={
-                call.module: self.drafts[call.module].returned for call in module.calls() if call.module in self.drafts
-            },
-            ties={layer: self._layer_path(module, layer) for layer in _tied_layers(module)},
-            roles=self.roles,
-            results=self.outputs,
+            returned={one.module: one.returned for one in inside},
         )
+        language = self._language(names, arguments)
+        wanted_inside: dict[Child, tuple[str, ...]] = {one.module: one.sizes for one in inside}
+        printer = CallPrinter(language, wanted_inside, self.roles, self.outputs)
         printer.arguments(arguments)
-        printer.keep(module)
+        printer.keep(module, {layer: self._layer_path(module, layer) for layer in _tied_layers(module)})
         result = self.result if is_root else module.outputs[0] if len(module.outputs) == 1 else module.outputs
         body = printer.body(module.items, result)
         bounds = self.bounds if is_root else None
-        wanted = ({*printer.dims, *(bounds or ())} & {*self.known_sizes}) - printer.made_sizes
+        wanted = {*language.unread(), *(bounds or ())} & {*self.known_sizes}
         shaped = {text: variable for variable, text in arguments.items()}
         fixed = {text: self.fixed.get(variable, {}) for text, variable in shaped.items() if is_root}
         read, named = self._read(wanted) if is_root else ([], set())
-        prologue, missing = size_statements(shaped, wanted - named, bounds, fixed)
+        reading, missing = size_statements(shaped, wanted - named, bounds, fixed)
         sizes = tuple(sorted(missing))
-        method = self._method(printer, arguments, sizes, [*prologue, *read, *body], result, is_root)
+        method = self._method(language, arguments, sizes, [*language.sizes(reading), *read, *body], result, is_root)
         name = base if is_root else class_name("" if elements_of(module) else module.type, module.path)
-        init, tables = self._init(fields, module, printer.tables), printer.tables
+        init, tables = self._init(fields, module, language.tables), language.tables
         return Draft(module, name, fields, init, method, sizes, tables, self._returned(method))
 
     def _arguments(self, module: Module, taken: set[str]) -> dict[Variable, str]:
@@ -284,10 +302,10 @@ class Classes(ABC, Generic[Library, Definition]):
         raise KeyError(layer.label)
 
     @abstractmethod
-    def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, ast.expr]:
+    def _init(self, fields: Fields, module: Module, tables: Mapping[str, HostValue]) -> dict[str, Expression]:
         """Return the expression that each attribute of a module begins with."""
 
-    def _settle(self, drafts: Sequence[Draft], chosen: str) -> None:
+    def _settle(self, drafts: Sequence[Draft[Expression, Statement]], chosen: str) -> None:
         """Make one class of drafts that are alike but for numbers, or several if they differ in too many."""
         columns = list(zip(*(draft.numbers for draft in drafts), strict=True))
         varying: dict[tuple, list[int]] = {}
@@ -295,18 +313,17 @@ class Classes(ABC, Generic[Library, Definition]):
             values = tuple((type(node.value), node.value) for node in column)
             if len(set(values)) > 1:
                 varying.setdefault(values, []).append(index)
-        called = zip(*(map(text_of, draft.activations) for draft in drafts), strict=True)
+        activations = {draft: self._activations(draft) for draft in drafts}
         functions: dict[tuple[str, ...], list[int]] = {}
-        for index, texts in enumerate(called):
+        for index, called in enumerate(zip(*activations.values(), strict=True)):
+            texts = tuple(text for _, text in called)
             if len({*texts}) > 1:
                 functions.setdefault(texts, []).append(index)
-        different = len(grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])) if varying else 1
+        different = len(grouped(drafts, lambda draft: draft.key)) if varying else 1
         if len(varying) + len(functions) > MOST_ARGUMENTS * (2 if different >= MANY else 1):
-            apart = grouped(
-                drafts, lambda draft: [class_key(without_defaults(copy.deepcopy(tree))) for tree in draft.trees]
-            )
+            apart = grouped(drafts, lambda draft: self._key(self._plain(draft), ()))
             if len(apart) == 1:
-                apart = grouped(drafts, lambda draft: [*map(ast.dump, draft.trees)])
+                apart = grouped(drafts, lambda draft: draft.key)
             for alike in apart:
                 self._settle(alike, chosen)
             return
@@ -322,23 +339,23 @@ class Classes(ABC, Generic[Library, Definition]):
             argument = unique(next((role for at in places if (role := _role(columns[at][0]))), default), taken)
             taken.add(argument)
             arguments[argument] = places
-        activations = {unique("activation", taken): places for places in [*functions.values()][:1]}
-        activations |= {unique(f"activation_{at}", taken): p for at, p in enumerate([*functions.values()][1:], 2)}
+        handed = {unique("activation", taken): places for places in [*functions.values()][:1]}
+        handed |= {unique(f"activation_{at}", taken): p for at, p in enumerate([*functions.values()][1:], 2)}
         for draft in drafts:
             numbers = draft.numbers
             values = {argument: self._argument(numbers[places[0]], argument) for argument, places in arguments.items()}
-            options = {argument: value for argument, value in values.items() if isinstance(value.value, bool)}
-            chosen_functions = [
-                self._attribute(text_of(draft.activations[places[0]])) for places in activations.values()
-            ]
+            is_option = {argument: isinstance(numbers[places[0]].value, bool) for argument, places in arguments.items()}
+            options = {argument: value for argument, value in values.items() if is_option[argument]}
+            chosen_functions = [self._attribute(activations[draft][places[0]][1]) for places in handed.values()]
             positional = [values[key] for key in values if key not in options]
             draft.constructor = made, (*positional, *chosen_functions), options
-        first = with_functions(with_arguments(first, arguments, self._attribute), activations)
-        self.definitions.append(self._class(made, first, arguments, columns, [*activations]))
+        called = {argument: [activations[first][at][0] for at in places] for argument, places in handed.items()}
+        first = with_functions(with_arguments(first, arguments, self._attribute), called, self._attribute)
+        self.definitions.append(self._class(made, first, arguments, columns, [*handed]))
 
     @abstractmethod
     def _class(
-        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[ast.Constant]],
+        self, made: str, draft: Draft, arguments: Mapping[str, list[int]], columns: Sequence[Sequence[TreeNumber]],
         functions: Sequence[str] = (),
     ) -> Definition:  # fmt: skip
         """Return a class.
@@ -366,5 +383,5 @@ def _tied_layers(module: Module) -> list[Layer]:
     return [weight.layer for weight in module.weights.values() if not isinstance(weight, Weight)]
 
 
-def _role(node: ast.Constant) -> str:
+def _role(node: TreeNode) -> str:
     return getattr(node, "role", "")

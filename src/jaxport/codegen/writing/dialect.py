@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ __all__ = [
     "without_defaults",
 ]
 
+Expression = TypeVar("Expression")
 Tree = TypeVar("Tree", bound=ast.AST)
 
 SHORTEST_RUN = 3
@@ -52,7 +53,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Constructor:
+class Constructor(Generic[Expression]):
     """How a kind of layer is made.
 
     Attributes:
@@ -60,7 +61,7 @@ class Constructor:
       fields: where its weights are, by role.
     """
 
-    build: Callable[[Layer], ast.expr]
+    build: Callable[[Layer], Expression]
     fields: Callable[[Layer], Mapping[str, Field]]
 
 
@@ -78,7 +79,7 @@ class SequenceForm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerLibrary:
+class LayerLibrary(Generic[Expression]):
     """A library of layers, as far as the printer of modules needs to know it, whatever the language.
 
     Attributes:
@@ -94,18 +95,18 @@ class LayerLibrary:
     """
 
     name: str
-    layers: Mapping[str, Constructor]
+    layers: Mapping[str, Constructor[Expression]]
     accepts: Callable[[Layer], bool]
     functions: Mapping[str, Callable[[Step], Step | None]]
     signature: tuple[str, str]
-    value: Callable[[ast.expr], ast.expr]
-    frozen: Callable[[ast.expr], ast.expr]
+    value: Callable[[Expression], Expression]
+    frozen: Callable[[Expression], Expression]
     reserved: frozenset[str]
     attends: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect(LayerLibrary):
+class Dialect(LayerLibrary[ast.expr]):
     """A framework of Python: tables of layers, and a few texts.
 
     Attributes:

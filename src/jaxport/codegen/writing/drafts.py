@@ -5,23 +5,26 @@ blocks.0, blocks.1 as drafts that differ in one number   →   one class with an
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
+from jaxport.codegen.nodes import TreeNode, TreeNumber, key_of_trees, numbers_in, replaced
 from jaxport.codegen.tree import Module
 from jaxport.codegen.writing.fields import Fields, last_word
-from jaxport.codegen.writing.literals import attribute, name
-from jaxport.codegen.writing.numbers import Replacements, activations_of, numbers_of
 from jaxport.importer.values.host import HostValue
 
-__all__ = ["Draft", "grouped", "plain_name", "returned_names", "with_arguments", "with_functions"]
+__all__ = ["Draft", "grouped", "plain_name", "with_arguments", "with_functions"]
+
+
+Expression = TypeVar("Expression", bound=TreeNode)
+Method = TypeVar("Method", bound=TreeNode)
 
 
 @dataclass(eq=False)
-class Draft:
+class Draft(Generic[Expression, Method]):
     """One module as a class of its own.
 
     Attributes:
@@ -39,12 +42,12 @@ class Draft:
     module: Module
     base: str
     fields: Fields
-    init: dict[str, ast.expr]
-    method: ast.stmt
+    init: dict[str, Expression]
+    method: Method
     sizes: tuple[str, ...]
     tables: dict[str, HostValue]
     returned: tuple[str, ...] = ()
-    constructor: tuple[str, tuple[ast.expr, ...], Mapping[str, ast.expr]] = ("", (), MappingProxyType({}))
+    constructor: tuple[str, tuple[Expression, ...], Mapping[str, Expression]] = ("", (), MappingProxyType({}))
 
     @property
     def kind(self) -> str:
@@ -55,40 +58,22 @@ class Draft:
         return self.base if self.module.type else "" if len(self.fields.paths) < 2 else last_word(self.base)
 
     @property
-    def trees(self) -> tuple[ast.AST, ast.AST]:
-        """The syntax trees of the constructor's assignments and of the method."""
-        assigned: list[ast.stmt] = [
-            ast.Assign([ast.Name(key, ast.Store())], value, lineno=0) for key, value in self.init.items()
-        ]
-        return ast.Module(assigned, []), self.method
+    def trees(self) -> tuple[list[Expression], list[Method]]:
+        """The trees of what the constructor assigns, and of the method."""
+        return [*self.init.values()], [self.method]
 
     @property
-    def activations(self) -> list[ast.Attribute]:
-        """The activations that the method calls, and that may become arguments."""
-        return activations_of(self.method)
-
-    @property
-    def numbers(self) -> list[ast.Constant]:
+    def numbers(self) -> list[TreeNumber]:
         """The numbers that may become arguments, those of the constructor first."""
-        return [number for tree in self.trees for number in numbers_of(tree)]
+        return [*numbers_in(self.init.values()), *numbers_in([self.method])]
+
+    @property
+    def key(self) -> Hashable:
+        """What drafts share that are the same."""
+        return (*self.init, *map(key_of_trees, self.trees))
 
 
-def returned_names(method: ast.stmt) -> tuple[str, ...]:
-    """Return the names of the results of a method, or of the parts that make them; empty for what has none."""
-    ends = [node.value for node in ast.walk(method) if isinstance(node, ast.Return)]
-    return tuple(map(_name_of, ends[-1].elts)) if ends and isinstance(ends[-1], ast.Tuple) else ()
-
-
-def _name_of(node: ast.expr) -> str:
-    """Return the name that a value has, or that the part of the module has that computes it; empty for others and for `x`.
-
-    >>> [_name_of(ast.parse(text, mode="eval").body) for text in ("key_2", "self.norm(x)", "x", "a + b")]
-    ['key', 'norm', '', '']
-    """
-    receiver = node.func if isinstance(node, ast.Call) else node
-    if isinstance(receiver, ast.Attribute) and isinstance(receiver.value, ast.Name) and receiver.value.id == "self":
-        return receiver.attr
-    return plain_name(receiver.id) if isinstance(receiver, ast.Name) else ""
+AnyDraft = Draft[Expression, Method]
 
 
 def plain_name(text: str) -> str:
@@ -100,35 +85,48 @@ def plain_name(text: str) -> str:
     return "" if text in ("x", "part") else re.sub(r"_\d+$", "", text)
 
 
-def grouped(drafts: Iterable[Draft], key: Callable[[Draft], list[str]]) -> list[list[Draft]]:
+def grouped(
+    drafts: Iterable[AnyDraft[Expression, Method]], key: Callable[[AnyDraft[Expression, Method]], Hashable]
+) -> list[list[AnyDraft[Expression, Method]]]:
     """Return the drafts that share a key, in the order of their first ones."""
-    groups: dict[tuple[str, ...], list[Draft]] = {}
+    groups: dict[Hashable, list[AnyDraft[Expression, Method]]] = {}
     for draft in drafts:
-        groups.setdefault(tuple(key(draft)), []).append(draft)
+        groups.setdefault(key(draft), []).append(draft)
     return [*groups.values()]
 
 
-def with_arguments(draft: Draft, arguments: Mapping[str, Sequence[int]], attribute: Callable[[str], ast.expr]) -> Draft:
+def with_arguments(
+    draft: AnyDraft[Expression, Method], arguments: Mapping[str, Sequence[int]], attribute: Callable[[str], Expression]
+) -> AnyDraft[Expression, Method]:
     """Return the draft with its arguments in place of numbers; those that the method reads are attributes, too.
 
     `attribute` returns a name, or the attribute at a path.
     """
-    numbers, inner = draft.numbers, len(numbers_of(draft.trees[0]))
-    replacements = Replacements()
-    kept: dict[str, ast.expr] = {}
+    numbers, inner = draft.numbers, len(numbers_in(draft.init.values()))
+    expressions: dict[TreeNode, Expression] = {}
+    kept: dict[str, Expression] = {}
     for argument, places in arguments.items():
         for at in places:
-            replacements.expressions[numbers[at]] = attribute(argument if at < inner else f"self.{argument}")
+            expressions[numbers[at]] = attribute(argument if at < inner else f"self.{argument}")
             if at >= inner:
                 kept[argument] = attribute(argument)
-    init = {key: replacements.visit(value) for key, value in draft.init.items()}
-    return replace(draft, init={**kept, **init}, method=replacements.visit(draft.method))
+    return _replaced(draft, kept, expressions)
 
 
-def with_functions(draft: Draft, activations: Mapping[str, Sequence[int]]) -> Draft:
-    """Return the draft with attributes in place of the activations that it calls."""
-    called, replacements = draft.activations, Replacements()
-    for argument, places in activations.items():
-        replacements.expressions |= {called[at]: attribute(f"self.{argument}") for at in places}
-    kept: dict[str, ast.expr] = {argument: name(argument) for argument in activations}
-    return replace(draft, init={**kept, **draft.init}, method=replacements.visit(draft.method))
+def with_functions(
+    draft: AnyDraft[Expression, Method],
+    activations: Mapping[str, Sequence[TreeNode]],
+    attribute: Callable[[str], Expression],
+) -> AnyDraft[Expression, Method]:
+    """Return the draft with attributes in place of the activations that it calls, by the argument that each is."""
+    expressions: dict[TreeNode, Expression] = {}
+    for argument, called in activations.items():
+        expressions |= {node: attribute(f"self.{argument}") for node in called}
+    return _replaced(draft, {argument: attribute(argument) for argument in activations}, expressions)
+
+
+def _replaced(
+    draft: AnyDraft[Expression, Method], kept: Mapping[str, Expression], expressions: Mapping[TreeNode, Expression]
+) -> AnyDraft[Expression, Method]:
+    init = {key: replaced(value, expressions) for key, value in draft.init.items()}
+    return replace(draft, init={**kept, **init}, method=replaced(draft.method, expressions))

@@ -1,17 +1,21 @@
-"""Sizes that only have names, read from the shapes of arguments: `batch, length, _ = x.shape`.
+"""Sizes that only have names, read from the shapes of arguments, whatever the language.
 
-A size with one name in it is solved for this name: `height = x.shape[2] // 32` of an axis of `32*height` elements.
+Of `x` of sizes `(batch, 4, 32*height)`:
+
+    ReadShape(("batch", "_", "_"), "x")                             batch, _, _ = x.shape
+    RefusedSize(AxisSize("x", 2), "%", 32, "… has to be …")    →    if x.shape[2] % 32: raise …
+    SolvedSize("height", AxisSize("x", 2), 32)                      height = x.shape[2] // 32
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 import jax
 
-from jaxport.codegen.writing.literals import attribute
 from jaxport.errors import InvalidArgument
 from jaxport.importer.traced.assumptions import Bounds
 from jaxport.importer.traced.recorded_program import Fixed
@@ -19,10 +23,59 @@ from jaxport.importer.traced.zero_sizes import size_text
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Variable
 
-__all__ = ["LINEAR", "element_names", "size_names", "size_statements"]
+__all__ = [
+    "LINEAR",
+    "AxisSize",
+    "ReadShape",
+    "RefusedSize",
+    "SizeStatement",
+    "SolvedSize",
+    "element_names",
+    "size_names",
+    "size_statements",
+]
 
 LINEAR = re.compile(r"(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<offset>\d+))?")
 """A size of which one name is the only open part: `height`, `32*height`, `2*length + 1`."""
+
+
+@dataclass(frozen=True)
+class AxisSize:
+    """The size of an axis of an argument, and what is added to it."""
+
+    argument: str
+    axis: int
+    added: int = 0
+
+
+@dataclass(frozen=True)
+class ReadShape:
+    """`batch, _ = x.shape`: all sizes of an argument, of which those that nothing reads are `_`."""
+
+    names: tuple[str, ...]
+    argument: str
+
+
+@dataclass(frozen=True)
+class SolvedSize:
+    """`height = (x.shape[2] - 1) // 32`, of an axis of `32*height + 1` elements."""
+
+    name: str
+    size: AxisSize
+    factor: int
+
+
+@dataclass(frozen=True)
+class RefusedSize:
+    """`if x.shape[2] % 32: raise …`: the sizes that are refused, and what is said of them."""
+
+    size: AxisSize | str
+    comparison: Literal["!=", "<", ">", "%"]
+    number: int
+    message: str
+
+
+SizeStatement = ReadShape | SolvedSize | RefusedSize
 
 
 def size_names(tree: object) -> set[str]:
@@ -46,8 +99,8 @@ def size_statements(
     names: Collection[str],
     bounds: Mapping[str, Bounds] | None = None,
     fixed: Mapping[str, Fixed] | None = None,
-) -> tuple[list[ast.stmt], set[str]]:
-    """`batch, seq = x.shape`, for the sizes that are wanted; and `height = x.shape[2] // 32`.
+) -> tuple[list[SizeStatement], set[str]]:
+    """Return what reads the sizes that are wanted, and refuses those that the model does not accept.
 
     Args:
       arguments: the variables that the names of arguments stand for.
@@ -65,30 +118,29 @@ def size_statements(
     shapes = {
         name: [size_text(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)
     }
-    statements: list[ast.stmt] = []
+    statements: list[SizeStatement] = []
     for argument, axes in (fixed or {}).items():
         for axis, (size, number) in axes.items():
-            refusal = f"raise ValueError({f'{size} has to be {number}'!r})"
-            statements += ast.parse(f"if {argument}.shape[{axis}] != {number}:\n    {refusal}").body
+            statements.append(RefusedSize(AxisSize(argument, axis), "!=", number, f"{size} has to be {number}"))
     for argument, sizes in shapes.items():
-        targets = []
+        read: list[str] = []
         for size in sizes:
-            targets.append(ast.Name(size if size in wanted else "_", ast.Store()))
+            read.append(size if size in wanted else "_")
             wanted -= {size}
-        if any(target.id != "_" for target in targets):
-            statements.append(ast.Assign([ast.Tuple(targets, ast.Store())], attribute(f"{argument}.shape"), lineno=0))
+        if {*read} - {"_"}:
+            statements.append(ReadShape((*read,), argument))
     for argument, axis, size in [(a, axis, size) for a, sizes in shapes.items() for axis, size in enumerate(sizes)]:
         linear = LINEAR.fullmatch(size)
         if linear is not None and linear["name"] in wanted:
             wanted -= {linear["name"]}
-            statements += _solved(f"{argument}.shape[{axis}]", linear)[0 if bounds is not None else -1 :]
+            statements += _solved(argument, axis, linear)[0 if bounds is not None else -1 :]
     if bounds is not None and wanted:
         raise _unreadable(min(wanted))
     for key, (least, most) in (bounds or {}).items():
-        limits = [("<", "least", least)] * (least > 1) + [(">", "most", most)] * (most is not None)
-        for comparison, word, number in limits:
-            refusal = f"raise ValueError({f'{key} has to be at {word} {number}'!r})"
-            statements += ast.parse(f"if {key} {comparison} {number}:\n    {refusal}").body
+        if least > 1:
+            statements.append(RefusedSize(key, "<", least, f"{key} has to be at least {least}"))
+        if most is not None:
+            statements.append(RefusedSize(key, ">", most, f"{key} has to be at most {most}"))
     return statements, wanted
 
 
@@ -102,15 +154,9 @@ def _unreadable(size: str) -> InvalidArgument:
     )
 
 
-def _solved(size: str, linear: re.Match[str]) -> list[ast.stmt]:
-    """Return the statements that compute the name in a size, and refuse one that has none."""
-    if linear["sign"]:
-        shifted = f"({size} {'-' if linear['sign'] == '+' else '+'} {linear['offset']})"
-    else:
-        shifted = size
-    if not linear["factor"]:
-        return ast.parse(f"{linear['name']} = {shifted}").body
-    return ast.parse(
-        f"if {shifted} % {linear['factor']}:\n    raise ValueError({f'{size} has to be {linear[0]}'!r})\n"
-        f"{linear['name']} = {shifted} // {linear['factor']}"
-    ).body
+def _solved(argument: str, axis: int, linear: re.Match[str]) -> list[SizeStatement]:
+    """Return what computes the name in a size, and refuses one that has none."""
+    offset = int(f"{linear['sign'] or ''}{linear['offset'] or 0}")
+    size, factor = AxisSize(argument, axis, -offset), int(linear["factor"] or 1)
+    refused = RefusedSize(size, "%", factor, f"{argument}.shape[{axis}] has to be {linear[0]}")
+    return [*[refused] * (factor > 1), SolvedSize(linear["name"], size, factor)]

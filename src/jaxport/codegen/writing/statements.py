@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
-from jax.typing import DTypeLike
 
+from jaxport.codegen.rewriting.steps import leaves
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
-from jaxport.codegen.writing.fields import Fields
-from jaxport.codegen.writing.function_printer import leaves
-from jaxport.codegen.writing.literals import attribute, call, dtype_expression, number
-from jaxport.importer.values.dtypes import canonical
+from jaxport.codegen.writing.fields import Fields, table_name
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = [
     "KEPT",
     "LONGEST_DISTANT",
-    "METHODS",
-    "WEAK",
+    "LONGEST_INLINE",
     "CellText",
     "SizeName",
     "attending",
     "begin_in",
     "direct_operands",
-    "for_loop",
-    "is_single_number",
     "items_of_rounds",
     "listed_parts",
     "lowered",
@@ -39,9 +31,7 @@ __all__ = [
     "replaced_inputs",
     "same_tensor",
     "singular",
-    "swaps_last",
-    "uniform",
-    "with_plain_axis",
+    "stored_as",
 ]
 
 
@@ -52,27 +42,6 @@ def lowered(text: str) -> str:
     ('layer_norm', 'c_fc')
     """
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text).lower()
-
-
-def for_loop(iterated: Sequence[tuple[str, ast.expr]], count: int, body: list[ast.stmt]) -> ast.stmt:
-    """Return a loop over modules and values side by side; over nothing, `count` times."""
-    if not iterated:
-        return ast.For(ast.Name("_", ast.Store()), call("range", ast.Constant(count)), body, [], lineno=0)
-    targets: list[ast.expr] = [ast.Name(chosen, ast.Store()) for chosen, _ in iterated]
-    if len(targets) == 1:
-        return ast.For(targets[0], iterated[0][1], body, [], lineno=0)
-    together = call("zip", *(values for _, values in iterated), strict=ast.Constant(True))
-    return ast.For(ast.Tuple(targets, ast.Store()), together, body, [], lineno=0)
-
-
-def with_plain_axis(step: Step) -> Step:
-    """Return `mean(x, axis=(1,))` as `mean(x, axis=1)`."""
-    axis = step.kwargs.get("axis")
-    kwargs = {**step.kwargs, "axis": axis[0]} if isinstance(axis, tuple) and len(axis) == 1 else step.kwargs
-    array, *rest = step.args
-    if step.name in ("jnp.expand_dims", "jnp.squeeze") and rest and isinstance(rest[0], tuple) and len(rest[0]) == 1:
-        rest = [rest[0][0]]
-    return replace(step, args=(array, *rest), kwargs=kwargs)
 
 
 def plural(text: str) -> str:
@@ -106,33 +75,9 @@ def names_of_parts(whole: str, count: int) -> list[str]:
     return ["part"] * count
 
 
-def is_single_number(value: object, dtype: DTypeLike = np.float32) -> bool:
-    """Whether a value is a known number of a dtype, as wide as JAX has it."""
-    if not isinstance(value, HostValue) or value.ndim or value.symbolic:
-        return False
-    return canonical(value.dtype) == canonical(np.dtype(dtype))
-
-
 def same_tensor(a: np.ndarray, b: np.ndarray) -> bool:
     """Whether two tensors are of one dtype and shape, and have the same bytes."""
     return a is b or (a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
-
-
-def swaps_last(order: Sequence[int]) -> bool:
-    """Whether a transpose exchanges the last two axes, and moves no others.
-
-    >>> swaps_last((1, 0)), swaps_last((0, 2, 1)), swaps_last((1, 0, 2))
-    (True, True, False)
-    """
-    rank = len(order)
-    return rank > 1 and tuple(order) == (*range(rank - 2), rank - 1, rank - 2)
-
-
-def uniform(element: HostValue, shape: ast.expr) -> ast.expr:
-    """Return an array whose elements are all the same: `jnp.zeros((batch, 16), jnp.float32)`."""
-    short = {0: "jnp.zeros", 1: "jnp.ones"}.get(element.item()) if element.dtype.kind in "iuf" else None
-    dtype = dtype_expression(element.dtype)
-    return call(short, shape, dtype) if short else call("jnp.full", shape, number(element.item()), dtype)
 
 
 def direct_operands(step: Step, loops: Mapping[Step, Loop]) -> Iterator[Variable]:
@@ -183,16 +128,21 @@ def items_of_rounds(loop: Item) -> Iterator[Item]:
         yield from one.module.items if one.module.inline else [one]
 
 
-def listed_parts(fields: Fields, around: Sequence[str | int], begin: int, count: int) -> ast.expr:
-    """Return the modules of a list that a loop calls."""
+def listed_parts(fields: Fields, around: Sequence[str | int], begin: int, count: int) -> str:
+    """Return the modules of a list that a loop calls: `self.layers[1:]`."""
     members, end = fields.members(around), begin + count
-    listed: ast.expr = attribute(f"self.{around[0]}")
-    for place in around[1:]:
-        listed = ast.Subscript(listed, ast.Constant(place), ast.Load())
+    listed = f"self.{around[0]}" + "".join(f"[{place}]" for place in around[1:])
     if (begin, end) == (0, len(members)):
         return listed
-    bounds = ast.Slice(ast.Constant(begin) if begin else None, ast.Constant(end) if end < len(members) else None)
-    return ast.Subscript(listed, bounds, ast.Load())
+    return f"{listed}[{begin or ''}:{end if end < len(members) else ''}]"
+
+
+def stored_as(tables: dict[str, HostValue], value: HostValue, fields: Fields) -> str:
+    """Return the attribute in which a module keeps a tensor, which is among `tables` from now on."""
+    known = next((key for key, other in tables.items() if same_tensor(other.data, value.data)), None)
+    key = known or fields.fresh(table_name(value.name))
+    tables.setdefault(key, value)
+    return key
 
 
 class SizeName(str):
@@ -204,25 +154,18 @@ class SizeName(str):
 class CellText(str):
     """A cell of the module that `lax.scan` runs.
 
-    It is printed as a function that each call makes anew. JAX keeps what it traced of a callable, with the weights of that time
+    It is printed as a function that each call makes anew: `lambda carry, row: self.cell(carry, row)`. JAX keeps what it traced of a callable, with the weights of that time
     as constants, for as long as the callable lives: `lax.scan(self.cell, …)` would not see weights that change in place.
     """
 
     __slots__ = ()
 
-    def function(self) -> ast.expr:
-        """Return the function: `lambda carry, row: self.cell(carry, row)`."""
-        return ast.parse(f"lambda carry, row: {self}(carry, row)", mode="eval").body
 
+LONGEST_INLINE = 72
+"""Characters up to which a value that is used once is written where it is used."""
 
 LONGEST_DISTANT = 32
 """Characters of an expression that is an operand of a later step than the next at most."""
-
-METHODS = {"jnp.reshape": "reshape", "jnp.transpose": "transpose"}
-"""Functions that are methods of arrays, and take an array and sizes or axes."""
-
-WEAK = {"jnp.clip", "helper.fake_quantized"}
-"""Functions whose operands behind the first may be plain numbers."""
 
 KEPT = {"mask", "softmax", "top_k"}
 """Defaults that say more than `x`."""

@@ -1,1 +1,1 @@
-"""Where a finished graph runs: targets, precisions, and the last checks."""
+"""Where a finished graph runs: opsets, targets, what they lack, the runtime, and the last checks."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from jaxport.blocks import TracedWeight
+from jaxport.blocks.tracing import TracedWeight
 from jaxport.graph.editing import Namer, graphs, held, is_op, subgraphs
 from jaxport.onnx_facts import ROLES
 

@@ -10,9 +10,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from jaxport.errors import InvalidArgument, Refusal
-from jaxport.export import requirements
-from jaxport.export.delivery import unsigned
-from jaxport.export.emit import opsets
+from jaxport.export.delivery import opsets, requirements, unsigned
 from jaxport.export.passes import Pass
 from jaxport.export.passes.inlining import inlining
 from jaxport.export.passes.openvino import shifts, spectra, untied, whole_blocks

@@ -8,7 +8,8 @@ import numpy as np
 
 from jaxport.errors import ExportError
 from jaxport.export.emit.value import Scope, Value
-from jaxport.jaxprs import PythonFunction, dims
+from jaxport.jaxprs import Dim, PythonFunction, dims
+from jaxport.jaxprs.dim_text import symbols
 
 
 class Emits(Protocol):
@@ -19,12 +20,12 @@ class Emits(Protocol):
     def __getattr__(self, name: str) -> PythonFunction: ...
 
 
-def vector(op: Emits, dim: dims.Dim) -> Value:
+def vector(op: Emits, dim: Dim) -> Value:
     """Return a symbolic dim as an int64 vector of one element, at the root that `op` writes to."""
     known = op.scope.dim_values
     key = f"vector {dim}"
     if key not in known:
-        symbol_values = {name: _Number(op, symbol(op, name), True) for name in sorted(dims.symbols(str(dim)))}
+        symbol_values = {name: _Number(op, symbol(op, name), True) for name in sorted(symbols(str(dim)))}
         known[key] = dims.evaluate(dim, symbol_values).value
     return known[key]
 

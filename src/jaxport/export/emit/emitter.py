@@ -36,14 +36,14 @@ import onnx_ir as ir
 from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
-from jaxport.blocks import Block
+from jaxport.blocks.block import Block
 from jaxport.errors import Refusal, RuleError
-from jaxport.export.emit import dim_values, folding, legalize, opsets, shapes
+from jaxport.export.choices import Nonfinite
+from jaxport.export.emit import dim_values, folding, legalize, shapes
 from jaxport.export.emit.registry import Rule
 from jaxport.export.emit.value import Move, Operand, OperatorCall, Scope, Stamp, Value, data_type
-from jaxport.export.signature.choices import Nonfinite
 from jaxport.graph.editing import Held
-from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Parameters, PythonFunction, dims
+from jaxport.jaxprs import ClosedJaxpr, Dim, Jaxpr, JaxprEqn, Parameters, PythonFunction, dims
 from jaxport.onnx_facts import schema
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Emitter:
         array = np.asarray(value, dtype=None if dtype is None else np.dtype(dtype))
         return Value(array.dtype, array.shape, constant=array, name=name, held=held)
 
-    def dims(self, shape: Sequence[dims.Dim]) -> Value:
+    def dims(self, shape: Sequence[Dim]) -> Value:
         """Return dims as an int64 vector: a constant if all are integers."""
         if dims.all_static(shape):
             return self.const([int(d) for d in shape], INT64)
@@ -181,7 +181,7 @@ class Emitter:
             known[key] = at_root.concat(pieces, 0)
         return known[key]
 
-    def dim(self, dim: dims.Dim, dtype: DTypeLike = INT64) -> Value:
+    def dim(self, dim: Dim, dtype: DTypeLike = INT64) -> Value:
         """Return a dim as a scalar of `dtype`."""
         if dims.is_static(dim):
             return self.const(int(dim), dtype)
@@ -193,7 +193,7 @@ class Emitter:
             known[key].is_size(dim)
         return self.cast(known[key], dtype)
 
-    def dim_vector(self, dim: dims.Dim) -> Value:
+    def dim_vector(self, dim: Dim) -> Value:
         """Return a dim as a vector of one element."""
         return self.dims((dim,)) if dims.is_static(dim) else dim_values.vector(self.at_root(), dim)
 
@@ -354,7 +354,7 @@ class Emitter:
         for opset in range(self.opset + 1, schema.NEWEST + 1):
             newer = schema.find("", facts.name, opset)
             if newer and any(f.name == formal.name and dtype in f.dtypes for f in (*newer.inputs, *newer.outputs)):
-                instead = f"export with opset={opset}" if opset <= opsets.NEWEST else "use another dtype"
+                instead = f"export with opset={opset}" if opset <= schema.NEWEST else "use another dtype"
                 self.refuse(f"needs {facts.name} of {dtype}, which is new in opset {opset}; {instead}")
         raise RuleError(f"{facts.name} does not take {dtype} as `{formal.name}` at opset {self.opset}")
 
@@ -414,7 +414,7 @@ class Emitter:
         permutation = [int(p) for p in permutation]
         return x if permutation == sorted(permutation) else self.emit("Transpose", x, perm=permutation)
 
-    def reshape(self, x: Value, shape: Sequence[dims.Dim]) -> Value:
+    def reshape(self, x: Value, shape: Sequence[Dim]) -> Value:
         """Return `x` reshaped; the dims may be symbolic."""
         shape = tuple(shape)
         old = x.shape
@@ -427,7 +427,7 @@ class Emitter:
             zero = any(int(d) == 0 for d in shape)
             return self.emit("Reshape", x, shape, allowzero=1 if zero else None, results=[(x.dtype, shape)])
         # 0 copies the axis at the same place and -1 is what remains, so no shape has to be computed.
-        target: list[dims.Dim] = [
+        target: list[Dim] = [
             0 if old is not None and i < len(old) and not dims.is_static(d) and old[i] == d else d
             for i, d in enumerate(shape)
         ]
@@ -438,7 +438,7 @@ class Emitter:
             return self.emit("Reshape", x, tuple(vector), results=[(x.dtype, shape)])
         return self.emit("Reshape", x, self.dims(shape), allowzero=1, results=[(x.dtype, shape)])
 
-    def expand(self, x: Value, shape: Sequence[dims.Dim]) -> Value:
+    def expand(self, x: Value, shape: Sequence[Dim]) -> Value:
         """Return `x` broadcast to `shape` by ONNX's rule (axes are aligned at the end)."""
         if x.shape is not None and len(x.shape) == len(shape) and all(map(dims.same, x.shape, shape)):
             return x
@@ -468,8 +468,8 @@ class Emitter:
     def slice(
         self,
         x: Value,
-        starts: Sequence[dims.Dim],
-        limits: Sequence[dims.Dim],
+        starts: Sequence[Dim],
+        limits: Sequence[Dim],
         axes: Sequence[int],
         steps: Sequence[int] | None = None,
     ) -> Value:
@@ -494,7 +494,7 @@ class Emitter:
         return self.walker.inline(self, jaxpr, operands)
 
     def graph(
-        self, build: Callable[..., Sequence[Value]], inputs: Sequence[tuple[DTypeLike, Sequence[dims.Dim], str]] = ()
+        self, build: Callable[..., Sequence[Value]], inputs: Sequence[tuple[DTypeLike, Sequence[Dim], str]] = ()
     ) -> ir.Graph:
         """Return a subgraph for If, Loop or Scan, which may use all values of this graph.
 
@@ -508,7 +508,7 @@ class Emitter:
         return self.walker.finish_graph(inner, build(inner, *values), name="body")
 
 
-def _only_ones_differ(old: Sequence[dims.Dim], new: Sequence[dims.Dim]) -> tuple[list[int], list[int]] | None:
+def _only_ones_differ(old: Sequence[Dim], new: Sequence[Dim]) -> tuple[list[int], list[int]] | None:
     """Return the axes of size one to remove from `old` and to add in `new`, or None if other axes differ too."""
     drop = [i for i, d in enumerate(old) if dims.same(d, 1)]
     add = [i for i, d in enumerate(new) if dims.same(d, 1)]

@@ -15,14 +15,14 @@ import numpy as np
 
 from jaxport.export.emit.shapes import Unknown, shape_of
 from jaxport.export.emit.value import Origin, Value, beside
-from jaxport.jaxprs import dims
+from jaxport.jaxprs import Dim, dims
 from jaxport.onnx_facts import RANGES, SELECTIONS
 
 #: How many nodes back an origin is followed.
 DEPTH = 24
 
 
-End: TypeAlias = dims.Dim | float
+End: TypeAlias = Dim | float
 
 
 class Interval(NamedTuple):
@@ -35,7 +35,7 @@ class Interval(NamedTuple):
 ANY_FLOAT = Interval(-math.inf, math.inf)
 
 
-def within(value: Value, low: dims.Dim, high: dims.Dim) -> bool:
+def within(value: Value, low: Dim, high: Dim) -> bool:
     """Whether all elements of an integer value are known to lie in `low` to `high`."""
     bounds = interval(value)
     return _at_most(low, bounds.low) and _at_most(bounds.high, high)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from jaxport.blocks import Block
+    from jaxport.blocks.block import Block
 
 __all__ = ["Place", "Record"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Parameters, PythonFunction
-from jaxport.jaxprs.releases.primitives import changes_nothing
+from jaxport.jaxprs.releases import changes_nothing
 
 #: Parameters that are hints, whatever the primitive: how a value is laid out over devices, and how many of its last
 #: bits the compiler may trade for speed.

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jaxport.export.emit.value import Value
-from jaxport.jaxprs import Parameters, dims
+from jaxport.jaxprs import Dim, Parameters, dims
 from jaxport.onnx_facts import BROADCASTING, GLOBAL_POOLS, POOLS, POSITIONS, REDUCTIONS, SHAPED_LIKE_THE_FIRST
 
-Shape = tuple[dims.Dim, ...]
+Shape = tuple[Dim, ...]
 Attributes = Parameters
 ShapeFunction = Callable[[Sequence[Value | None], Attributes], Sequence[Shape | None]]
 
@@ -261,11 +261,11 @@ def _range(operands, attributes):
     return [(max(0, -((start - limit) // delta)),)]
 
 
-def _window(size: dims.Dim, kernel: dims.Dim, stride: int, dilation: int, padding: int) -> dims.Dim:
+def _window(size: Dim, kernel: Dim, stride: int, dilation: int, padding: int) -> Dim:
     return (size + padding - (dilation * (kernel - 1) + 1)) // stride + 1
 
 
-def _windows(spatial: Shape, kernel: Sequence[dims.Dim], attributes: Attributes) -> Shape:
+def _windows(spatial: Shape, kernel: Sequence[Dim], attributes: Attributes) -> Shape:
     if attributes.get("ceil_mode"):
         raise Unknown
     n = len(spatial)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jax.typing import DTypeLike
 
 from jaxport.graph.editing import HELD, PARAMETER, SIZE, SMALL, Held, Namer, memory_of, new_constant
-from jaxport.jaxprs import Parameters, dims
+from jaxport.jaxprs import Dim, Parameters, dims
 
 if TYPE_CHECKING:
     from jaxport.export.emit.places import Place
@@ -58,7 +58,7 @@ class Value:
     def __init__(
         self,
         dtype: DTypeLike,
-        shape: Sequence[dims.Dim] | None,
+        shape: Sequence[Dim] | None,
         *,
         constant: np.ndarray | None = None,
         scope: Scope | None = None,
@@ -70,7 +70,7 @@ class Value:
     ):
         self.dtype = np.dtype(dtype)
         self.shape = None if shape is None else tuple(shape)
-        self.broadcast: tuple[dims.Dim, ...] | None = None
+        self.broadcast: tuple[Dim, ...] | None = None
         self._constant, self.scope, self.name, self._ir, self._origin = constant, scope, name, ir_value, origin
         self.watch, self.held = watch, held
 
@@ -108,17 +108,17 @@ class Value:
         return len(self.shape)
 
     @property
-    def logical_shape(self) -> tuple[dims.Dim, ...] | None:
+    def logical_shape(self) -> tuple[Dim, ...] | None:
         """The shape of the JAX value: a broadcast is deferred until something needs its elements one by one."""
         return self.shape if self.broadcast is None else self.broadcast
 
-    def to(self, shape: Sequence[dims.Dim]) -> Value:
+    def to(self, shape: Sequence[Dim]) -> Value:
         """Return the same stored value with a deferred broadcast to `shape`."""
         if self.shape is not None and len(self.shape) == len(shape) and all(map(dims.same, self.shape, shape)):
             return self if self.broadcast is None else self.stored()
         return self.broadcasting(shape)
 
-    def broadcasting(self, shape: Sequence[dims.Dim]) -> Value:
+    def broadcasting(self, shape: Sequence[Dim]) -> Value:
         """Return the same stored value with a deferred broadcast to `shape`, even if that is its own."""
         result = self.stored()
         result.broadcast = tuple(shape)
@@ -177,7 +177,7 @@ class Value:
             return array.dtype, array.shape, self.name, array.tobytes()
         return array.dtype, self.held, *memory_of(array)
 
-    def is_size(self, dim: dims.Dim) -> None:
+    def is_size(self, dim: Dim) -> None:
         """Note on the underlying `onnx_ir.Value` that it is a size, if this is known to be positive."""
         if self._ir is not None and dims.known(lambda: dim >= 1):
             self._ir.meta[SIZE] = str(dim)
@@ -190,10 +190,10 @@ class Value:
         self._ir.shape = None if self.shape is None else ir.Shape([_label(d) for d in self.shape])
 
 
-Operand = Value | np.ndarray | np.generic | float | Sequence[dims.Dim] | None
+Operand = Value | np.ndarray | np.generic | float | Sequence[Dim] | None
 """What a rule passes to an operator: see `Emitter.emit`."""
 
-Stamp = tuple[DTypeLike, Sequence[dims.Dim] | None]
+Stamp = tuple[DTypeLike, Sequence[Dim] | None]
 """The dtype and the shape of a result; the shape is None if it is unknown."""
 
 
@@ -205,13 +205,13 @@ def beside(value: Value | None, op_type: str, first: Value | None) -> Value | No
     return y if x is not None and x._ir is first._ir else None
 
 
-def _label(dim: dims.Dim) -> int | ir.SymbolicDim:
+def _label(dim: Dim) -> int | ir.SymbolicDim:
     """Return a dim as a shape in the graph has it."""
     return dim if isinstance(dim, int) else int(dim) if dims.is_static(dim) else _symbolic(dim)
 
 
 @functools.lru_cache(maxsize=256)
-def _symbolic(dim: dims.Dim) -> ir.SymbolicDim:
+def _symbolic(dim: Dim) -> ir.SymbolicDim:
     return ir.SymbolicDim(str(dim))
 
 

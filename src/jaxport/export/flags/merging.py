@@ -23,13 +23,13 @@ import jax
 import numpy as np
 from jax import lax
 
-from jaxport.blocks import Block, FrozenMapping, block_p
+from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.export.emit.registry import BLOCK_RULES
 from jaxport.jaxprs import Atom, ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Parameters, Var, nameless, reference_of
 from jaxport.jaxprs.alike import same_avals, same_computation, same_literal
-from jaxport.jaxprs.dataflow import variables
 from jaxport.jaxprs.identity import IdentityMap
 from jaxport.jaxprs.rewrite import copied, fresh, replaced
+from jaxport.jaxprs.walk import variables
 
 #: If more equations than this lie between the common prefix and the common suffix, they are not compared.
 LONGEST = 4000

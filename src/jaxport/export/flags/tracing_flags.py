@@ -16,14 +16,14 @@ import jax
 import numpy as np
 from jax import core as jax_core
 
-from jaxport import blocks
 from jaxport.blocks.callables.naming import argument_values, leaf_paths, signature_of
 from jaxport.blocks.liveness import without_dead_code
-from jaxport.blocks.tracing import State, Traced, TracedWeight
+from jaxport.blocks.marking.window import activation
+from jaxport.blocks.tracing import State, Traced, TracedWeight, trace
 from jaxport.errors import ExportError, InvalidArgument, JaxportError
 from jaxport.export.flags.merging import FALSE, TRUE, Side, merged
-from jaxport.export.signature.ports import is_key
-from jaxport.export.signature.specs import Inputs
+from jaxport.export.ports import is_key
+from jaxport.export.specs import Inputs
 from jaxport.jaxprs import ClosedJaxpr, Parameters, PythonFunction, Var, nameless
 from jaxport.jaxprs.alike import same_aval
 
@@ -42,7 +42,7 @@ def traced_with_flags(
       fn: the function.
       inputs: its arguments.
       name: the name of the function, for messages.
-      state, functions: as `jaxport.blocks.trace` takes them.
+      state, functions: as `jaxport.blocks.tracing.trace` takes them.
 
     Returns:
       The trace, and the positions of the flags among the leaves of the arguments.
@@ -84,7 +84,7 @@ class _Traces:
     def plain(self, flags: Mapping[int, bool] | None = None) -> Traced:
         """Return the trace with these values of flags."""
         args, kwargs = with_flags(self.inputs.args, self.inputs.kwargs, flags or {})
-        return blocks.trace(self.fn, args, kwargs, state=self.state, functions=self.functions, operators="written")
+        return trace(self.fn, args, kwargs, state=self.state, functions=self.functions, operators="written")
 
     def succeeds(self, flags: Sequence[int]) -> bool:
         """Whether these are the flags that Python inspects."""
@@ -121,7 +121,7 @@ def input_paths(fn: PythonFunction, args: Sequence[object], kwargs: Parameters) 
     >>> input_paths(lambda batch, train: batch, ({"ids": 1},), {"train": 2})
     ['batch.ids', 'train']
     """
-    with blocks.activation() as recorder:
+    with activation() as recorder:
         signature = signature_of(fn, recorder.types)
         return leaf_paths(argument_values(signature, args, kwargs), recorder.types.is_variable)
 

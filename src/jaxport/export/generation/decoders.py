@@ -24,9 +24,9 @@ import onnx_ir as ir
 from jax.typing import DTypeLike
 
 from jaxport.errors import InvalidArgument
-from jaxport.export.signature.ports import Port
+from jaxport.export.ports import Port
 from jaxport.graph.fusions.caches import is_cached_attention
-from jaxport.jaxprs import Parameters, dims
+from jaxport.jaxprs import Dim, Parameters, dims
 from jaxport.onnx_facts import SCATTERS
 
 Cache = Literal["growing", "static"]
@@ -185,7 +185,7 @@ class Decoder:
     static: bool
     position_ids: bool
     embeddings: bool
-    cross: tuple[dims.Dim, ...] | None = None
+    cross: tuple[Dim, ...] | None = None
 
     @classmethod
     def of(cls, model: ir.Model, inputs: Sequence[Port], outputs: Sequence[Port]) -> Decoder:

@@ -27,8 +27,8 @@ from jaxport.export.generation.decoders import (
     problems_of_rows,
     shown,
 )
-from jaxport.export.signature.ports import Port
-from jaxport.jaxprs import dims
+from jaxport.export.ports import Port
+from jaxport.jaxprs import Dim, dims
 
 FEATURES, STATES = "audio_features", "encoder_hidden_states"
 FRAMES = 3000
@@ -50,9 +50,9 @@ class Encoder:
 
     layers: int
     hidden: int
-    frames: dims.Dim
-    states: dims.Dim
-    rows: tuple[dims.Dim, ...]
+    frames: Dim
+    states: Dim
+    rows: tuple[Dim, ...]
 
     filename = "encoder_model.onnx"
 

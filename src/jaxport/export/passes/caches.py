@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from jaxport.export.generation import decoders
+from jaxport.graph.affine import Known, size
 from jaxport.graph.fusions import caches
-from jaxport.graph.positions import Known, size
 
 
 def cached_attention(model: ir.Model) -> str:

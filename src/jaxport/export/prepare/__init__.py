@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from jaxport.blocks import Block, block_p
+from jaxport.blocks.block import Block, block_p
 from jaxport.blocks.liveness import without_dead_code
 from jaxport.export.emit.registry import Rule
+from jaxport.export.ports import is_key
 from jaxport.export.prepare.complex import is_complex, without_complex
 from jaxport.export.prepare.exact_dims import with_exact_dims
 from jaxport.export.prepare.fixed_keys import with_fixed_keys
@@ -16,7 +17,6 @@ from jaxport.export.prepare.implementations import with_implementations
 from jaxport.export.prepare.interleaving import with_interleaving
 from jaxport.export.prepare.keys import RANDOM, without_keys
 from jaxport.export.prepare.references import without_references
-from jaxport.export.signature.ports import is_key
 from jaxport.jaxprs import ClosedJaxpr
 from jaxport.jaxprs.walk import equations_within
 

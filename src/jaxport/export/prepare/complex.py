@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 
-from jaxport.blocks import block_p
-from jaxport.blocks.block import FrozenMapping
+from jaxport.blocks.block import FrozenMapping, block_p
 from jaxport.errors import RuleError
 from jaxport.export.emit.registry import RULES, Rule
 from jaxport.export.prepare.pairs import FORMULAS, Pair, each, real_dtype
@@ -41,7 +40,7 @@ from jaxport.jaxprs.rewrite import Atoms, VariableRewriting, call_of, inlined, t
 from jaxport.jaxprs.walk import bodies
 
 if TYPE_CHECKING:
-    from jaxport.blocks import Block
+    from jaxport.blocks.block import Block
 
 #: Primitives that apply to both parts separately: they move elements, or are linear over the real numbers.
 TWICE = frozenset(

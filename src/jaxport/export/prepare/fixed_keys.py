@@ -12,13 +12,12 @@ from typing import Any
 
 import jax
 
-from jaxport.blocks import block_p
+from jaxport.blocks.block import block_p
 from jaxport.export.emit.registry import RULES, Rule
 from jaxport.export.prepare.keys import RANDOM
 from jaxport.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, closed, dims, jaxpr_as_fun, nameless
-from jaxport.jaxprs.dataflow import used_variables, variables
 from jaxport.jaxprs.rewrite import Rewriting, with_values
-from jaxport.jaxprs.walk import bodies, equations_within
+from jaxport.jaxprs.walk import bodies, equations_within, used_variables, variables
 
 #: Results of more bytes are drawn in the graph: its operators take less room than the numbers.
 LIMIT = 1 << 16

@@ -12,7 +12,7 @@ from typing import Any
 
 from jax.core import ShapedArray
 
-from jaxport.blocks import block_p
+from jaxport.blocks.block import block_p
 from jaxport.export.emit.registry import Rule
 from jaxport.export.prepare import complex as complex_numbers
 from jaxport.jaxprs import (
@@ -26,7 +26,7 @@ from jaxport.jaxprs import (
     dims,
     new_jaxpr_eqn,
 )
-from jaxport.jaxprs.releases.primitives import implementations
+from jaxport.jaxprs.releases import implementations
 from jaxport.jaxprs.rewrite import EquationRewriting, Rewriting, call_of, traced
 from jaxport.jaxprs.walk import equations_within, map_jaxprs
 

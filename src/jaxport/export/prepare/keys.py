@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import ShapedArray
 
 from jaxport.errors import ExportError
-from jaxport.export.signature.ports import is_key, key_implementation, stored
+from jaxport.export.ports import is_key, key_implementation, stored
 from jaxport.jaxprs import Array, ClosedJaxpr, JaxprEqn, PythonFunction
 from jaxport.jaxprs.rewrite import Atoms, VariableRewriting, call_of, traced
 from jaxport.jaxprs.walk import bodies

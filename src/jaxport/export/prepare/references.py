@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxport import blocks
+from jaxport.blocks.ungrouping import ungroup
 from jaxport.jaxprs import ClosedJaxpr, JaxprEqn, discharge_state, internal_mutable_array_effect
 from jaxport.jaxprs.rewrite import EquationRewriting, call_of
 
@@ -21,12 +21,12 @@ def without_references(closed: ClosedJaxpr) -> ClosedJaxpr:
     closed = EquationRewriting(_discharged).closed(closed)
     if internal_mutable_array_effect not in closed.effects:
         return closed
-    return discharge_state(blocks.ungroup(closed))
+    return discharge_state(ungroup(closed))
 
 
 def _discharged(equation: JaxprEqn) -> JaxprEqn:
     """Replace `run_state`, which has mutable arrays of its own and returns them at the end."""
     if equation.primitive.name != "run_state":
         return equation
-    body = discharge_state(blocks.ungroup(ClosedJaxpr(equation.params["jaxpr"], ())))
+    body = discharge_state(ungroup(ClosedJaxpr(equation.params["jaxpr"], ())))
     return call_of(body, equation.invars, equation.outvars, equation)

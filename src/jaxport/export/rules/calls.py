@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxport.export.emit.registry import rule
 from jaxport.export.rules import images
 from jaxport.jaxprs import closed_call_p
-from jaxport.jaxprs.releases.names import RESIZE
+from jaxport.jaxprs.releases import RESIZE
 
 #: Calls that JAX passes to its compiler or to Python, so that their implementation cannot be traced, and the parameter
 #: that holds the jaxpr. Other primitives that only call a jaxpr need no rule: `prepare.implementations` traces them.

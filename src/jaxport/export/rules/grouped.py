@@ -16,7 +16,7 @@ from jaxport.export.emit.legalize import dtype_of_kernel
 from jaxport.export.emit.registry import rule
 from jaxport.export.rules.control import row
 from jaxport.jaxprs import dims
-from jaxport.jaxprs.releases import definitions
+from jaxport.jaxprs.releases import ragged_dot_general_impl
 from jaxport.onnx_facts import RUNTIME_DOMAIN
 
 #: Up to so many groups have a product each.
@@ -29,7 +29,7 @@ def ragged_dot_general(op, x, y, group_sizes, *, ragged_dot_dimension_numbers, p
     contracted = _contracted(numbers) if (x.rank, y.rank, group_sizes.rank) == (2, 3, 1) else None
     if contracted is None:
         parameters = {"ragged_dot_dimension_numbers": numbers, "preferred_element_type": preferred_element_type}
-        return op.call(definitions.ragged_dot_general_impl, x, y, group_sizes, **parameters)
+        return op.call(ragged_dot_general_impl, x, y, group_sizes, **parameters)
     dtype = op.out.dtype
     x, y = op.cast(x, dtype), op.cast(y, dtype)  # ONNX accumulates in the operands' own dtype
     y = op.transpose(y, (0, contracted, 3 - contracted))

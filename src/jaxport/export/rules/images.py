@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from jaxport.export.passes.layout_ops import INTERPOLATED
-from jaxport.jaxprs import dims
+from jaxport.jaxprs import Dim, dims
 from jaxport.jaxprs.alike import same_value
-from jaxport.jaxprs.releases.names import RESIZE
+from jaxport.jaxprs.releases import RESIZE
 from jaxport.jaxprs.walk import equations_within
 
 _NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
@@ -49,7 +49,7 @@ def enlarged(op, operands, jaxpr):
     return None
 
 
-def factor(before: dims.Dim, after: dims.Dim) -> int | None:
+def factor(before: Dim, after: Dim) -> int | None:
     """Return the whole number that one size is multiplied with to give another; None if there is none.
 
     >>> import jax.export

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.export import requirements
+from jaxport.export.delivery import requirements
 from jaxport.export.emit.emitter import DTYPE_ATTRIBUTES
 from jaxport.export.emit.registry import Rule
 from jaxport.export.rules.older import Renewed, renewed

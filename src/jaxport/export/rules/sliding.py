@@ -10,7 +10,7 @@ from jax import lax
 from numpy.typing import ArrayLike
 
 from jaxport.export.emit.value import Value
-from jaxport.jaxprs import dims
+from jaxport.jaxprs import Dim, dims
 
 
 class Window(NamedTuple):
@@ -24,14 +24,14 @@ class Window(NamedTuple):
       base_dilation: the step between the elements of the axis, with padding in the gaps.
     """
 
-    size: dims.Dim
+    size: Dim
     stride: int = 1
-    pads: tuple[dims.Dim, dims.Dim] = (0, 0)
+    pads: tuple[Dim, Dim] = (0, 0)
     dilation: int = 1
     base_dilation: int = 1
 
     @property
-    def reach(self) -> dims.Dim:
+    def reach(self) -> Dim:
         """The distance from the first to the last element of the window."""
         return (self.size - 1) * self.dilation
 

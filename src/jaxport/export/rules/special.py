@@ -16,7 +16,14 @@ from jax import lax
 
 from jaxport.export.emit.registry import rule
 from jaxport.jaxprs import DIGAMMA_AT_ZERO
-from jaxport.jaxprs.releases import definitions
+from jaxport.jaxprs.releases import (
+    bessel_i0e_impl,
+    igamma_grad_a_impl,
+    igamma_impl,
+    igammac_impl,
+    random_gamma_grad_impl,
+    regularized_incomplete_beta_impl,
+)
 
 
 def in_single_precision(function):
@@ -287,12 +294,12 @@ for _name, _function in {
     "digamma": digamma,
     "zeta": zeta,
     "polygamma": polygamma,
-    "bessel_i0e": definitions.bessel_i0e_impl,
+    "bessel_i0e": bessel_i0e_impl,
     "bessel_i1e": bessel_i1e,
-    "igamma": by_jax(definitions.igamma_impl),
-    "igammac": by_jax(definitions.igammac_impl),
-    "igamma_grad_a": by_jax(definitions.igamma_grad_a_impl),
-    "random_gamma_grad": by_jax(definitions.random_gamma_grad_impl),
-    "regularized_incomplete_beta": by_jax(definitions.regularized_incomplete_beta_impl),
+    "igamma": by_jax(igamma_impl),
+    "igammac": by_jax(igammac_impl),
+    "igamma_grad_a": by_jax(igamma_grad_a_impl),
+    "random_gamma_grad": by_jax(random_gamma_grad_impl),
+    "regularized_incomplete_beta": by_jax(regularized_incomplete_beta_impl),
 }.items():
     rule(_name, via=_function)

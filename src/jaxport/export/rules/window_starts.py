@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxport.export.emit import intervals
 from jaxport.export.emit.shapes import shape_of
 from jaxport.export.emit.value import Value, beside
-from jaxport.jaxprs import dims
+from jaxport.jaxprs import Dim, dims
 
 if TYPE_CHECKING:
     from jaxport.export.emit.emitter import Emitter
@@ -40,17 +40,17 @@ class Starts:
         always does.
     """
 
-    batch: tuple[dims.Dim, ...]
+    batch: tuple[Dim, ...]
     at: dict[int, Value] = field(default_factory=dict)
     inside: Value | None = None
 
 
 def of(
     op: Emitter,
-    shape: Sequence[dims.Dim],
-    window: Sequence[dims.Dim],
+    shape: Sequence[Dim],
+    window: Sequence[Dim],
     columns: Mapping[int, Value],
-    batch: Sequence[dims.Dim] = (),
+    batch: Sequence[Dim] = (),
     *,
     check: bool = False,
     negative: bool = True,
@@ -99,9 +99,9 @@ def of_one_window(op: Emitter, starts: Starts) -> Starts:
 def counted(
     op: Emitter,
     columns: dict[int, Value],
-    shape: Sequence[dims.Dim],
-    window: Sequence[dims.Dim],
-    batch: Sequence[dims.Dim],
+    shape: Sequence[Dim],
+    window: Sequence[Dim],
+    batch: Sequence[Dim],
 ) -> dict[int, int]:
     """Find the axes whose index counts along an axis of the batch, as in `x[jnp.arange(n), i]`: explicit batch axes.
 
@@ -187,7 +187,7 @@ def _unexpanded(value: Value) -> Value:
     return [value, *sources(value, ("Expand",))][-1]
 
 
-def _same_shape(a: Sequence[dims.Dim], b: Sequence[dims.Dim]) -> bool:
+def _same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
     return len(a) == len(b) and all(map(dims.same, a, b))
 
 
@@ -201,7 +201,7 @@ def sources(value: Value, op_types: Sequence[str]) -> list[Value]:
     return values
 
 
-def _unwrapped(op: Emitter, index: Value, size: dims.Dim) -> Value | None:
+def _unwrapped(op: Emitter, index: Value, size: Dim) -> Value | None:
     """Return `i` of an index that is `where(i < 0, i + size, i)`, or None if it has another form."""
     if index.origin is None or index.origin.op_type != "Where":
         return None
@@ -213,7 +213,7 @@ def _unwrapped(op: Emitter, index: Value, size: dims.Dim) -> Value | None:
     return plain if _is_dim(op, added, size) else None
 
 
-def _is_dim(op: Emitter, value: Value, dim: dims.Dim) -> bool:
+def _is_dim(op: Emitter, value: Value, dim: Dim) -> bool:
     """Whether a value is known to be a dim."""
     if dims.is_static(dim):
         return value.constant is not None and bool((value.constant == int(dim)).all())
@@ -227,7 +227,7 @@ def vector(op: Emitter, starts: Sequence[Value]) -> Value:
     return op.cast(op.concat([op.reshape(op.cast(start, dtype), (1,)) for start in starts], 0), INT64)
 
 
-def positions(op: Emitter, size: dims.Dim, dtype: DTypeLike) -> Value:
+def positions(op: Emitter, size: Dim, dtype: DTypeLike) -> Value:
     """Return 0, 1, … size - 1."""
     if dims.is_static(size) and size <= STORED_RANGE:
         return op.const(np.arange(int(size)), dtype)

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 
-from jaxport.blocks import loaded_frameworks
+from jaxport.blocks.marking.window import loaded_frameworks
 
 __all__ = ["is_library", "raised_at", "source_lines"]
 

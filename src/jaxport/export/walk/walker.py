@@ -20,15 +20,15 @@ from numpy.typing import ArrayLike
 from jaxport.blocks.liveness import all_blocks
 from jaxport.errors import JaxportError, Refusal, RuleError
 from jaxport.export import prepare
+from jaxport.export.choices import Nonfinite
 from jaxport.export.emit import folding
 from jaxport.export.emit.emitter import Declined, Emitter, Refused
 from jaxport.export.emit.places import Record
 from jaxport.export.emit.registry import RULES, Rule
+from jaxport.export.emit.templates import BlockTemplates
 from jaxport.export.emit.value import Value, has_data_type
-from jaxport.export.signature.choices import Nonfinite
 from jaxport.export.walk import plugins
 from jaxport.export.walk.sources import source_lines
-from jaxport.export.walk.templates import BlockTemplates
 from jaxport.jaxprs import (
     Atom,
     ClosedJaxpr,
@@ -42,11 +42,11 @@ from jaxport.jaxprs import (
     dims,
     parameters,
 )
-from jaxport.jaxprs.dataflow import needed_equations
+from jaxport.jaxprs.walk import needed_equations
 from jaxport.onnx_facts.operation import operation_of
 
 if TYPE_CHECKING:
-    from jaxport.blocks import Block
+    from jaxport.blocks.block import Block
 
 
 @dataclass(eq=False)
@@ -293,7 +293,7 @@ def constant(value: ArrayLike, dtype: DTypeLike) -> Value:
     return Value(array.dtype, array.shape, constant=array)
 
 
-def _is_empty(shape: Sequence[dims.Dim]) -> bool:
+def _is_empty(shape: Sequence[Dim]) -> bool:
     """Whether an array of this shape has no elements, and no symbolic dims."""
     return any(dims.is_static(d) and d == 0 for d in shape) and dims.all_static(shape)
 

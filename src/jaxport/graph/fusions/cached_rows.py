@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.graph.affine import Affine, Known, Position, affine, size
 from jaxport.graph.editing import Dim, constant_of, dims_of, integer, is_op, number_of, source
 from jaxport.graph.matching import Axis, Seen, look
-from jaxport.graph.positions import Affine, Known, Position, affine, size
 
 #: The label of the axis of new rows.
 NEW = "new rows"

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from jaxport.graph.affine import NOTHING, Affine, Condition, Known, Position, conjunction, size
 from jaxport.graph.arranging import Arrangement
 from jaxport.graph.editing import Dim, dims_of
 from jaxport.graph.fusing import Builder, Fusion, fuse
@@ -33,7 +34,6 @@ from jaxport.graph.fusions.scores import uncast_value, unrounded
 from jaxport.graph.fusions.unusual_caches import unusual_cache
 from jaxport.graph.masks import HIDDEN, LOW, Mask, additive
 from jaxport.graph.matching import Seen, between
-from jaxport.graph.positions import NOTHING, Affine, Condition, Known, Position, conjunction, size
 from jaxport.onnx_facts import CACHED_ATTENTION, RUNTIME_DOMAIN
 
 KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)

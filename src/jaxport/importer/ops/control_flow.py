@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxport.errors import ModelError, Refusal, ValueNotKnown
+from jaxport.errors import AGAIN, ModelError, Refusal, ValueNotKnown
 from jaxport.importer.limits import budget_in_force
 from jaxport.importer.ops.indexing import gather
 from jaxport.importer.resolving.registry import GraphFunction, SizeBound, op
@@ -38,7 +38,7 @@ def if_(cond, *, then_branch, else_branch):
         raise ModelError(
             f"the branches have {counts[0]} and {counts[1]} results",
             why="both branches of an If must have the same number of results",
-            instead="export the model again; the file may be damaged",
+            instead=f"{AGAIN}; the file may be damaged",
         )
     decided = known(cond)
     if decided is not None:

@@ -13,7 +13,8 @@ from jaxport.importer.values.dtypes import dtype_of
 from jaxport.importer.values.host import HostValue, SizesDiffer, SizesNeeded, Tensor, host, is_dim
 from jaxport.importer.values.namespaces import cast, jnp, lax
 from jaxport.jaxprs import Dim, Shape
-from jaxport.jaxprs.dims import evaluate, known, symbols
+from jaxport.jaxprs.dim_text import symbols
+from jaxport.jaxprs.dims import evaluate, known
 
 renamed(since=1, Identity=lambda x: x)
 

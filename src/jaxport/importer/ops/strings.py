@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxport.importer.limits import budget_in_force
-from jaxport.importer.re2 import Regular
+from jaxport.importer.ops.re2 import Regular
 from jaxport.importer.resolving.registry import Host, op
 from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue, Tensor, host

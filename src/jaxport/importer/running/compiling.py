@@ -18,7 +18,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.blocks import current_recorder
+from jaxport.blocks.marking.window import current_recorder
 from jaxport.errors import JaxportError, ModelError, ValueNotKnown
 from jaxport.importer.running.evaluate import LARGE, observed
 from jaxport.importer.values.dtypes import STRING
@@ -26,7 +26,7 @@ from jaxport.importer.values.host import HostValue, Key, RuntimeValue, Tensor
 from jaxport.importer.values.recording import Recorded, active, map_leaves
 from jaxport.jaxprs import Array, PythonFunction
 from jaxport.jaxprs.meshes import explicit_mesh, of_no_mesh, run_on_mesh, without_explicit_axes
-from jaxport.jaxprs.releases.names import is_outside_traces
+from jaxport.jaxprs.releases import is_outside_traces
 from jaxport.jaxprs.walk import equations_run
 from jaxport.printable import printable_lines
 

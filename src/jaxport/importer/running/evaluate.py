@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.blocks import Boundary, comparing_sizes, current_recorder
+from jaxport.blocks.marking.recorder import Boundary
+from jaxport.blocks.marking.window import comparing_sizes, current_recorder
 from jaxport.errors import (
     LONGEST_REASON,
     InvalidArgument,
@@ -39,7 +40,7 @@ from jaxport.importer.resolving.result_sizes import check_results, foresee
 from jaxport.importer.running import marking
 from jaxport.importer.running.halves import of_halves
 from jaxport.importer.running.scope import EvaluationScope
-from jaxport.importer.running.segments import Item, Nested, Segment
+from jaxport.importer.segments import Item, Nested, Segment
 from jaxport.importer.traced.assumptions import demand
 from jaxport.importer.traced.counted_sizes import counted_size, is_counting, uncounted
 from jaxport.importer.values.dtypes import STRING, canonical

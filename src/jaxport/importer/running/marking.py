@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxport.blocks import Boundary, Recorder
+from jaxport.blocks.marking.recorder import Boundary, Recorder
 from jaxport.importer.resolving.graph import Attribute, BoundNode
 from jaxport.importer.resolving.registry import RANDOM_KEY, Operator, OperatorFunction
 from jaxport.importer.values.dtypes import STRING

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from jaxport.errors import RuleError
 from jaxport.importer.resolving.graph import Body, describe
-from jaxport.importer.running.segments import Item
+from jaxport.importer.segments import Item
 from jaxport.importer.values.host import Key, RuntimeValue
 from jaxport.importer.values.image_layout import PLACES
 from jaxport.importer.values.namespaces import jnp

@@ -31,8 +31,8 @@ from jaxport.importer.traced.conditions import (
 )
 from jaxport.importer.values.host import Undecided
 from jaxport.jaxprs import Dim
-from jaxport.jaxprs.dim_text import split_sizes
-from jaxport.jaxprs.dims import evaluate, same, solve_linear, symbols
+from jaxport.jaxprs.dim_text import split_sizes, symbols
+from jaxport.jaxprs.dims import evaluate, same, solve_linear
 
 __all__ = ["Assumptions", "Bounds", "demand", "example", "place_of", "with_assumptions"]
 

@@ -11,7 +11,7 @@ from jaxport.errors import JaxportError, ModelError
 from jaxport.importer.interface import ImportedProgram
 from jaxport.importer.traced.assumptions import Assumptions, with_assumptions
 from jaxport.importer.traced.input_specs import input_specs
-from jaxport.jaxprs import dims
+from jaxport.jaxprs import Dim, dims
 
 __all__ = ["bounds_are_told"]
 
@@ -42,7 +42,7 @@ def bounds_are_told(program: ImportedProgram) -> Iterator[dict[str, object]]:
         ) from error
 
 
-def _broken(program: ImportedProgram, shapes: Mapping[str, tuple[dims.Dim, ...]]) -> tuple[str, str, str] | None:
+def _broken(program: ImportedProgram, shapes: Mapping[str, tuple[Dim, ...]]) -> tuple[str, str, str] | None:
     """Return the sizes of a call, and what the model needs instead and for which node; None if that is not known."""
 
     def traced(assumed: Assumptions) -> Assumptions:

@@ -13,8 +13,8 @@ import jax
 
 from jaxport.errors import InvalidArgument
 from jaxport.importer.values.host import SizesDiffer, SizesNeeded
-from jaxport.jaxprs.dim_text import parse, split_sizes
-from jaxport.jaxprs.dims import evaluate, same, symbols
+from jaxport.jaxprs.dim_text import parse, split_sizes, symbols
+from jaxport.jaxprs.dims import evaluate, same
 
 __all__ = ["Condition", "Equality", "Inequality", "balanced", "causes", "names_in", "needed"]
 

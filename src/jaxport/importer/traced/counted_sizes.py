@@ -24,7 +24,7 @@ from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.traced.read_sizes import ReadSizes
 from jaxport.importer.traced.zero_sizes import SUFFIX, size_text, with_zero
 from jaxport.importer.values.host import Dim, RuntimeValue, is_dim
-from jaxport.jaxprs.dims import symbols
+from jaxport.jaxprs.dim_text import symbols
 
 __all__ = ["counted_size", "counting", "counts_anew", "is_counting", "uncounted"]
 

@@ -22,7 +22,8 @@ from jaxport.importer.values.dtypes import STRING
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Recorded, Step, Variable, map_leaves, recorded, recording_scope
 from jaxport.jaxprs import Dim
-from jaxport.jaxprs.dims import evaluate, symbols
+from jaxport.jaxprs.dim_text import symbols
+from jaxport.jaxprs.dims import evaluate
 
 __all__ = ["Fixed", "RecordedProgram", "arguments", "completed", "record", "record_once"]
 

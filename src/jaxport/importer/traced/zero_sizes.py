@@ -21,7 +21,8 @@ from jaxport.importer.resolving.registry import Operator
 from jaxport.importer.traced.assumptions import Assumptions, Bounds
 from jaxport.importer.traced.conditions import names_in
 from jaxport.importer.values.host import Dim, is_dim
-from jaxport.jaxprs.dims import evaluate, known, solve_linear, symbols
+from jaxport.jaxprs.dim_text import symbols
+from jaxport.jaxprs.dims import evaluate, known, solve_linear
 
 __all__ = ["appended", "may_be_nothing", "size_text", "spelled_assumptions", "with_zero"]
 

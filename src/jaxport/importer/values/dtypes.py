@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from jaxport.errors import ModelError
+from jaxport.errors import AGAIN, ModelError
 
 __all__ = ["STRING", "canonical", "dtype_of", "from_type_string"]
 
@@ -37,7 +37,7 @@ def dtype_of(code: int, where: str = "") -> np.dtype:
             f"{code} is not an ONNX element type",
             where=where,
             why=f"the numbers run from 1 to {max(map(int, ir.DataType))}",
-            instead="export the model again; the file may be damaged",
+            instead=f"{AGAIN}; the file may be damaged",
         ) from error
 
 

@@ -15,11 +15,10 @@ from jaxport.errors import InvalidArgument, ModelError
 from jaxport.jaxprs import Array
 from jaxport.mox.edits.lora import GATE, TARGET, lora
 from jaxport.mox.edits.scaling import dora, ia3
-from jaxport.mox.programs.mox import Mox
-from jaxport.mox.querying.names import near
+from jaxport.mox.expressions import Mox, Selection
+from jaxport.mox.programs.names import near
+from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.origins import places_of
-from jaxport.mox.querying.selection import Selection
-from jaxport.mox.querying.tree import Node
 from jaxport.mox.serialize.files import load_params, metadata_of, save_params
 
 __all__ = ["load_adapter", "save_adapter", "set_adapter"]

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jaxport.blocks.callables.values import is_tracer
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array
-from jaxport.jaxprs.dataflow import producers
+from jaxport.jaxprs.walk import producers
 from jaxport.mox.edits.lora import TARGET
-from jaxport.mox.programs.mox import Mox
-from jaxport.mox.querying.match import match_of
+from jaxport.mox.expressions import Mox
+from jaxport.mox.programs.tree import Node
+from jaxport.mox.querying.calls import TracedCall, call_of
 from jaxport.mox.querying.origins import places_of
-from jaxport.mox.querying.tree import Node
 
 __all__ = ["exchanged_weight", "exchanged_weights"]
 
@@ -107,7 +107,7 @@ def _only_exchanges(node: Node) -> bool:
 
 
 def _value(mox: Mox, node: Node, path: str) -> Array | None:
-    match = match_of(mox, node)
+    match = call_of(TracedCall, mox, node)
     if not match.lengths:
         return match.computed(path)
     values: list[Any] = [match.step(step).computed(path) for step in range(math.prod(match.lengths))]

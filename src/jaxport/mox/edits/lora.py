@@ -23,9 +23,9 @@ from jaxport.blocks.block import Block
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction
 from jaxport.mox.edits.checks import check_number, check_predicate, check_whole
+from jaxport.mox.expressions import Match, factory
 from jaxport.mox.querying.kernels import Kernel, kernels
-from jaxport.mox.querying.match import Match
-from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
+from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 
 __all__ = [
     "GATE",

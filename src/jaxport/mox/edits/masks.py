@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jaxport.errors import QueryError
-from jaxport.mox.querying.tree import short_name
+from jaxport.mox.programs.tree import short_name
 
 if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
-    from jaxport.mox.querying.match import Match
+    from jaxport.mox.expressions import Match, Mox
 
 __all__ = ["activations", "trainable"]
 

@@ -13,15 +13,14 @@ from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array
 from jaxport.jaxprs.body_inputs import entered_by, runs_bodies
-from jaxport.jaxprs.dataflow import reached, readers
-from jaxport.jaxprs.walk import equations_within
+from jaxport.jaxprs.walk import equations_within, reached, readers
 from jaxport.mox.edits.exchanged import exchanged_weight, exchanged_weights
 from jaxport.mox.edits.lora import GATE, TARGET, update_of
 from jaxport.mox.edits.scaling import along, directed
-from jaxport.mox.programs.mox import Mox
-from jaxport.mox.querying.names import near
+from jaxport.mox.expressions import Mox
+from jaxport.mox.programs.names import near
+from jaxport.mox.programs.tree import Node
 from jaxport.mox.querying.origins import ParameterPlace, index_of, is_first_axis_squeezed, places_of
-from jaxport.mox.querying.tree import Node
 
 if TYPE_CHECKING:
     from jaxport.blocks.block import Block

@@ -12,10 +12,10 @@ from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction
 from jaxport.jaxprs.meshes import on_host
 from jaxport.mox.edits.checks import check_number
+from jaxport.mox.expressions import Match, factory
 from jaxport.mox.querying.kernels import kernels_to
-from jaxport.mox.querying.match import Match
 from jaxport.mox.sharding import beside
-from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
+from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 
 __all__ = ["prune"]
 

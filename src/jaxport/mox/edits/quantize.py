@@ -14,20 +14,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxport.blocks import boundary
+from jaxport.blocks.marking.boundary import boundary
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, PythonFunction
 from jaxport.jaxprs.meshes import on_host
 from jaxport.mox.edits.checks import check_number
 from jaxport.mox.edits.lora import is_adapted
-from jaxport.mox.programs.aliases import Query
+from jaxport.mox.expressions import Match, Query, factory
 from jaxport.mox.querying.kernels import kernels_to
-from jaxport.mox.querying.match import Match
 from jaxport.mox.sharding import beside
-from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
+from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 
 if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
+    from jaxport.mox.expressions import Mox
 
 __all__ = ["calibrate", "dequantize_linear", "qdq", "quantize", "quantize_linear"]
 

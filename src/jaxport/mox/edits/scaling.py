@@ -28,9 +28,9 @@ from jaxport.mox.edits.lora import (
     no_weight,
     update_of,
 )
+from jaxport.mox.expressions import Match, factory
 from jaxport.mox.querying.kernels import Kernel, kernels, summands
-from jaxport.mox.querying.match import Match
-from jaxport.mox.substitution.replacement import Factory, Original, Replacement, factory
+from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 
 __all__ = ["along", "directed", "dora", "ia3"]
 

@@ -14,10 +14,10 @@ from jaxport.columns import aligned
 from jaxport.jaxprs import Atom, Aval, Dim, aval_of
 from jaxport.jaxprs.body_inputs import runs_bodies
 from jaxport.jaxprs.walk import bodies
-from jaxport.mox.querying.tree import short_name
+from jaxport.mox.programs.tree import short_name
 
 if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
+    from jaxport.mox.programs.program import TracedProgram
 
 __all__ = ["Account", "Row", "account"]
 
@@ -78,7 +78,7 @@ def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def account(mox: Mox) -> Account:
+def account(mox: TracedProgram) -> Account:
     """Return the costs of a Mox, block by block.
 
     Symbolic dims count as 1: give arrays to `make_mox` for real figures.

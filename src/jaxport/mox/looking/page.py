@@ -17,7 +17,8 @@ from jaxport.jaxprs import Array, aval_of
 from jaxport.jaxprs.body_inputs import body_names, runs_bodies
 from jaxport.jaxprs.walk import bodies
 from jaxport.mox.looking.show import Html, count, text, title
-from jaxport.mox.querying.tree import TracedProgram, joined, name_below, short_name, value_text
+from jaxport.mox.programs.program import TracedProgram
+from jaxport.mox.programs.tree import joined, name_below, short_name, value_text
 from jaxport.printable import printable
 
 __all__ = ["html"]

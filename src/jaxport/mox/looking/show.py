@@ -12,7 +12,8 @@ from jaxport.blocks.block import Block
 from jaxport.errors import SaveError
 from jaxport.jaxprs.body_inputs import body_names, runs_bodies
 from jaxport.jaxprs.walk import bodies
-from jaxport.mox.querying.tree import TracedProgram, joined, name_below, short_name, value_text
+from jaxport.mox.programs.program import TracedProgram
+from jaxport.mox.programs.tree import joined, name_below, short_name, value_text
 from jaxport.printable import printable
 
 __all__ = ["Html", "Text", "count", "text", "title"]

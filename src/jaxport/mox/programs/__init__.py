@@ -1,1 +1,1 @@
-"""Module expressions as values: traced, called, given other types and sizes."""
+"""Traced programs: called, given other types and sizes, and as trees of their blocks."""

@@ -13,6 +13,7 @@ from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array
 from jaxport.jaxprs.alike import takes_values
+from jaxport.mox.programs.names import near
 
 __all__ = ["as_float", "check_names", "is_parameter", "with_values"]
 
@@ -37,8 +38,6 @@ def check_names(params: Mapping[str, Array], weights: Sequence[TracedWeight], wh
     Raises:
       InvalidArgument: it is none, or a path is unknown.
     """
-    from jaxport.mox.querying.names import near
-
     if not isinstance(params, Mapping):
         raise InvalidArgument(
             f"the parameters are a `{type(params).__name__}`",

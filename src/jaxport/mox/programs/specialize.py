@@ -10,8 +10,9 @@ import numpy as np
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Aval, Dim, aval_of, dims
-from jaxport.jaxprs.dataflow import producers
+from jaxport.jaxprs.dim_text import symbols
 from jaxport.jaxprs.rewrite import with_values
+from jaxport.jaxprs.walk import producers
 from jaxport.mox.programs.rewriting import TypeRewriting
 
 __all__ = ["sizes_of", "specialize"]
@@ -45,7 +46,7 @@ def sizes_of(
 
 
 def _value(dim: Dim, values: Mapping[str, int]) -> Dim | None:
-    if not dims.is_static(dim) and not dims.symbols(str(dim)) <= set(values):
+    if not dims.is_static(dim) and not symbols(str(dim)) <= set(values):
         return None
     return dims.evaluate(dim, values)
 

@@ -1,1 +1,1 @@
-"""From a query to its matches: the tree, XPath, and selections."""
+"""From a query to what it matches: XPath, sets of nodes, calls as programs, and what is known of their weights."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from jaxport.jaxprs.aliases import Dim, aval_of
-from jaxport.jaxprs.releases.names import JaxprEqn
+from jaxport.jaxprs.releases import JaxprEqn
 
 __all__ = [
     "CASTS",

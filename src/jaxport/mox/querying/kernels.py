@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,13 +18,11 @@ from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Aval, Dim, aval_of
+from jaxport.mox.programs.tree import name_below
 from jaxport.mox.querying.axes import AxisPart, joined_parts
+from jaxport.mox.querying.calls import TracedCall, call_of
 from jaxport.mox.querying.computed import ComputedWeight, computed_weights
 from jaxport.mox.querying.flow import WEIGHT, ParameterFlow, Reading
-from jaxport.mox.querying.tree import name_below
-
-if TYPE_CHECKING:
-    from jaxport.mox.querying.match import Match
 
 __all__ = ["Kernel", "Summand", "kernels", "kernels_to", "summands"]
 
@@ -101,7 +98,7 @@ class _Followed:
     flow: ParameterFlow
 
 
-def kernels(match: Match, computed: bool = False) -> list[Kernel]:
+def kernels(match: TracedCall, computed: bool = False) -> list[Kernel]:
     """Return the parameters of a block that are multiplied, convolved or looked up in; a bias is none of these.
 
     If asked for, also the weights that the block computes from several parameters, such as packed levels and their scales.
@@ -123,14 +120,14 @@ def kernels(match: Match, computed: bool = False) -> list[Kernel]:
     return used if block.method in ("", "__call__") else _as_tables(match, used)
 
 
-def _as_tables(match: Match, used: Sequence[Kernel]) -> list[Kernel]:
+def _as_tables(match: TracedCall, used: Sequence[Kernel]) -> list[Kernel]:
     """Return the kernels of another method of a module, those that calls of the module look up in as the tables they are.
 
     `embed.attend` multiplies by the table of `embed`: what is made for a table has one form, whichever method asks.
     """
-    others = [(other, other.block) for other in match.root.select(match.path, strict=False)]
-    calls = [other for other, block in others if block is not None and block.method == "__call__"]
-    found = [kernel for call in calls for kernel in kernels(call)]
+    others = match.root.tree.paths.get(match.path, ())
+    calls = [node for node in others if node.block is not None and node.block.method == "__call__"]
+    found = [kernel for node in calls for kernel in kernels(call_of(TracedCall, match.root, node))]
     tables = {kernel.path: kernel for kernel in found if kernel.is_lookup}
     plain = {"met": None, "made": None, "order": None, "is_linear": False, "_flow": None}
     return [
@@ -145,7 +142,7 @@ def _bytes(aval: Aval) -> int:
     return math.prod(aval.shape) * aval.dtype.itemsize
 
 
-def kernels_to(match: Match, change: str) -> list[Kernel]:
+def kernels_to(match: TracedCall, change: str) -> list[Kernel]:
     """Return the kernels of a block for an edit that is to change them.
 
     Raises:
@@ -161,7 +158,7 @@ def kernels_to(match: Match, change: str) -> list[Kernel]:
     return used
 
 
-def summands(match: Match, kernel: Kernel) -> list[Summand]:
+def summands(match: TracedCall, kernel: Kernel) -> list[Summand]:
     """Return the other parameters of the block that are added to the product with a kernel."""
     block, followed = match.block, kernel._flow
     if block is None or followed is None:
@@ -200,14 +197,14 @@ def _is_returned(jaxpr: jaxprs.Jaxpr, index: int) -> bool:
     return any(atom is jaxpr.invars[index] for atom in jaxpr.outvars)
 
 
-def _flow(match: Match, jaxpr: jaxprs.Jaxpr, weight: int | ComputedWeight) -> ParameterFlow:
+def _flow(match: TracedCall, jaxpr: jaxprs.Jaxpr, weight: int | ComputedWeight) -> ParameterFlow:
     block = match.block
     named = {} if block is None else block.named
     arguments = [] if block is None else [i for i in range(len(block.arguments)) if i not in named]
     return ParameterFlow(jaxpr, weight, [*named], arguments)
 
 
-def _kernel(match: Match, jaxpr: jaxprs.Jaxpr, weight: int | ComputedWeight, index: int) -> list[Kernel]:
+def _kernel(match: TracedCall, jaxpr: jaxprs.Jaxpr, weight: int | ComputedWeight, index: int) -> list[Kernel]:
     """Return a parameter, or what is computed from it, as a kernel; none if no product has whole axes of it."""
     block = match.block
     flow = _flow(match, jaxpr, weight)
@@ -260,7 +257,7 @@ def _chosen(readings: Sequence[Reading]) -> Reading | None:
     return later[0] if later else first
 
 
-def _is_linear(match: Match, flow: ParameterFlow) -> bool:
+def _is_linear(match: TracedCall, flow: ParameterFlow) -> bool:
     """Whether the only result of a block is the product with a parameter, and what is added to it."""
     block = match.block
     result = flow.results[0] if flow.results else None
@@ -291,7 +288,7 @@ class _Place:
     weight: Sequence[Dim]
 
     @classmethod
-    def of(cls, match: Match, jaxpr: jaxprs.Jaxpr, flow: ParameterFlow, reading: Reading) -> _Place | None:
+    def of(cls, match: TracedCall, jaxpr: jaxprs.Jaxpr, flow: ParameterFlow, reading: Reading) -> _Place | None:
         """Return it; None if the kernel meets no argument, or the axes of the batch are not known."""
         block = match.block
         sources = {part.source for part in reading.met.values()}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
-from collections.abc import Iterable
 from functools import cache
 
 from jaxport.errors import QueryError
 from jaxport.mox.primitives import primitives
-from jaxport.mox.querying.tree import TracedProgram
+from jaxport.mox.programs.names import near
+from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.querying.xpath import Compiled, Name
 
-__all__ = ["check", "near"]
+__all__ = ["check"]
 
 # What elements have, or may have after an edit.
 _ATTRIBUTES = frozenset({
@@ -43,17 +42,6 @@ def check(mox: TracedProgram, query: str, compiled: Compiled) -> None:
             why=near(name.text, [*known, *others]),
             instead="`print(mox)` shows what there is; `select(query, strict=False)` takes any name",
         )
-
-
-def near(word: str, known: Iterable[str], most: int = 3) -> str:
-    """Return the known names that are most like a word, as part of a message."""
-    similar = {name.lower(): name for name in sorted(known, reverse=True)}
-    nearest = difflib.get_close_matches(word.lower(), similar, n=most)
-    return (
-        f"there {'is' if len(nearest) == 1 else 'are'} {', '.join(f'`{similar[name]}`' for name in nearest)}"
-        if nearest
-        else ""
-    )
 
 
 def _is_known_elsewhere(name: Name) -> bool:

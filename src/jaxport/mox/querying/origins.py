@@ -10,10 +10,10 @@ from jaxport import jaxprs
 from jaxport.blocks.ungrouping import ungroup
 from jaxport.jaxprs import Array, Atom, aval_of
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, source_of
-from jaxport.jaxprs.dataflow import needed_equations, producers, reached
 from jaxport.jaxprs.rewrite import alone
-from jaxport.jaxprs.walk import bodies, interpret
-from jaxport.mox.querying.tree import Node, TracedProgram
+from jaxport.jaxprs.walk import bodies, interpret, needed_equations, producers, reached
+from jaxport.mox.programs.program import TracedProgram
+from jaxport.mox.programs.tree import Node
 
 __all__ = [
     "InputOrigin",

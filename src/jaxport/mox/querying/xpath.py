@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from jaxport.errors import QueryError
+from jaxport.mox.programs.tree import SPELLINGS
 from jaxport.mox.querying.regex import matches
-from jaxport.mox.querying.tree import SPELLINGS
 from jaxport.printable import printable
 
 if TYPE_CHECKING:

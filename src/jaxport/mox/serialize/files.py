@@ -16,14 +16,25 @@ from jaxport.errors import InvalidArgument, ModelError, boundary
 from jaxport.files import checked_path
 from jaxport.jaxprs import Array, dims, jaxpr_as_fun
 from jaxport.jaxprs.meshes import on_host
-from jaxport.mox.programs.mox import Mox
+from jaxport.mox.looking.show import text as shown
+from jaxport.mox.programs.program import Program, TracedProgram
 from jaxport.mox.serialize.formats import parsed, printed
 from jaxport.mox.serialize.json_values import JsonValue
-from jaxport.mox.serialize.reading import mox_from
+from jaxport.mox.serialize.reading import program_from
 from jaxport.mox.serialize.values import dtype_of
 from jaxport.mox.serialize.writing import document
 
-__all__ = ["dumps", "load", "load_params", "loads", "metadata_of", "pickled", "save", "save_params", "unpickled"]
+__all__ = [
+    "dumps",
+    "load_params",
+    "metadata_of",
+    "pickled",
+    "read_file",
+    "read_text",
+    "save",
+    "save_params",
+    "unpickled",
+]
 
 WEIGHTS = "weights_file"
 """The key of a document that names the file of its weights."""
@@ -32,7 +43,7 @@ _SUFFIX = ".safetensors"
 _SUFFIXES = {".json": "json", ".yson": "yson", ".xml": "xml"}
 
 
-def dumps(mox: Mox, format: str = "json") -> str:
+def dumps(mox: TracedProgram, format: str = "json") -> str:
     """Return a Mox as text, without the values of its weights.
 
     Args:
@@ -56,26 +67,17 @@ def dumps(mox: Mox, format: str = "json") -> str:
         return printed(document(mox), format)
 
 
-def loads(text: str, weights: Mapping[str, Array] | None = None, format: str | None = None) -> Mox:
-    """Read a Mox from text.
-
-    Args:
-      text: the text that `dumps` returned.
-      weights: the value of each weight by path: ``{**mox.params, **mox.state}``.
-      format: "json", "yson" or "xml"; detected from the text by default.
-
-    Raises:
-      ModelError: the text is malformed, truncated, hostile, or needs weights that are not given.
-    """
+def read_text(text: str, weights: Mapping[str, Array] | None, format: str | None, kind: type[Program]) -> Program:
+    """See `jaxport.mox.loads`; the result is of class `kind`."""
     with boundary("the text is no Mox", where="`loads`"):
-        return _loaded(parsed(text, format), weights or {})
+        return _loaded(parsed(text, format), weights or {}, kind)
 
 
-def _loaded(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
-    """Return the Mox of a document, after everything that its users do with it was tried: it may be hostile."""
-    mox = mox_from(document, weights)
-    str(mox)
-    mox.select("//*").paths()
+def _loaded(document: JsonValue, weights: Mapping[str, Array], kind: type[Program]) -> Program:
+    """Return the program of a document, after everything that its users do with it was tried: it may be hostile."""
+    mox = program_from(document, weights, kind)
+    shown(mox)
+    dict(mox.tree.paths)
     program, avals = jaxpr_as_fun(mox._plain(mark=False)), mox.jaxpr.in_avals
     if all(dims.all_static(aval.shape) for aval in avals):
         jax.jit(program).lower(*avals)  # the rules that infer types let pass what those that lower do not know
@@ -84,7 +86,7 @@ def _loaded(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
     return mox
 
 
-def pickled(mox: Mox) -> tuple[str, dict[str, tuple[str, np.ndarray]]]:
+def pickled(mox: TracedProgram) -> tuple[str, dict[str, tuple[str, np.ndarray]]]:
     """Return what `unpickled` makes a Mox of: its text, and the dtype and the bytes of each weight.
 
     Raises:
@@ -94,16 +96,16 @@ def pickled(mox: Mox) -> tuple[str, dict[str, tuple[str, np.ndarray]]]:
     return dumps(mox), arrays
 
 
-def unpickled(text: str, arrays: Mapping[str, tuple[str, np.ndarray]]) -> Mox:
-    """Return the Mox of `pickled`.
+def unpickled(text: str, arrays: Mapping[str, tuple[str, np.ndarray]], kind: type[Program]) -> Program:
+    """Return the program of `pickled`, of class `kind`.
 
     Raises:
       ModelError: it is malformed.
     """
-    return loads(text, {path: _restored(raw, dtype) for path, (dtype, raw) in arrays.items()})
+    return read_text(text, {path: _restored(raw, dtype) for path, (dtype, raw) in arrays.items()}, None, kind)
 
 
-def save(mox: Mox, path: str | os.PathLike[str]) -> None:
+def save(mox: TracedProgram, path: str | os.PathLike[str]) -> None:
     """Write a Mox to a file (`.json`, `.yson` or `.xml`), and its weights beside it.
 
     The weights are in `<path>.<digest of their content>.safetensors`, to which the file refers. If saving fails, the old
@@ -130,13 +132,8 @@ def _write_text(file: Path, text: str) -> None:
     file.write_text(text, encoding="utf-8", newline="\n")
 
 
-def load(path: str | os.PathLike[str]) -> Mox:
-    """Read a Mox from a file that `save` wrote.
-
-    Raises:
-      InvalidArgument: there is no such file, or its suffix is not that of a format.
-      ModelError: a file is malformed, truncated, or hostile.
-    """
+def read_file(path: str | os.PathLike[str], kind: type[Program]) -> Program:
+    """See `jaxport.mox.load`; the result is of class `kind`."""
     source = Path(checked_path(path, "the file of a Mox"))
     form = _format_of(source)
     files.existing_file(source, "the file of a Mox")
@@ -144,21 +141,21 @@ def load(path: str | os.PathLike[str]) -> Mox:
         while True:
             before = os.stat(source)
             try:
-                return _read(source, form)
+                return _read(source, form, kind)
             except (InvalidArgument, ModelError):
                 after = os.stat(source)  # a save may have put another pair in its place
                 if (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns):
                     raise
 
 
-def _read(source: Path, form: str) -> Mox:
+def _read(source: Path, form: str, kind: type[Program]) -> Program:
     text = source.read_text(encoding="utf-8")
     data = parsed(text, form)
     fields = data if isinstance(data, Mapping) else {}  # what it is instead is told where it is read
     name = fields.get(WEIGHTS)
     if name is None:  # it has no weights, or is of a version that gave them its own name
         beside = source.with_suffix(_SUFFIX)
-        return _loaded(data, load_params(beside) if beside.exists() or fields.get("weights") else {})
+        return _loaded(data, load_params(beside) if beside.exists() or fields.get("weights") else {}, kind)
     folder = Path(os.path.realpath(source)).parent
     beside = folder / str(name)
     if not isinstance(name, str) or not name or beside.name != name or "\0" in name:
@@ -172,7 +169,7 @@ def _read(source: Path, form: str) -> Mox:
         raise ModelError(
             f"the weights at `{name}` are refused", where=f"`{source}`", why="the file is a link to another folder"
         )
-    return _loaded(data, load_params(beside))
+    return _loaded(data, load_params(beside), kind)
 
 
 def _format_of(path: Path) -> str:

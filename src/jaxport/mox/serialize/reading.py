@@ -31,11 +31,12 @@ from jaxport.jaxprs import (
 )
 from jaxport.jaxprs.alike import takes_values
 from jaxport.jaxprs.body_inputs import jit_parameters
+from jaxport.jaxprs.dim_text import FUNCTIONS, parse, symbols
 from jaxport.jaxprs.meshes import in_body_of, local_type
 from jaxport.jaxprs.rewrite import traced_equation
 from jaxport.jaxprs.vmap_axes import Mapped, with_record
 from jaxport.mox.primitives import collectives, implementation, keyword_values, primitives
-from jaxport.mox.programs.mox import Mox
+from jaxport.mox.programs.program import Program
 from jaxport.mox.programs.rules import RULED, DerivativeRule, equation_of
 from jaxport.mox.serialize.json_values import (
     JsonValue,
@@ -53,15 +54,16 @@ from jaxport.mox.serialize.values import decoded, dtype_of
 from jaxport.mox.serialize.writing import FORMAT, VERSION
 from jaxport.printable import printable
 
-__all__ = ["mox_from"]
+__all__ = ["program_from"]
 
 
-def mox_from(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
-    """Return the Mox of a document.
+def program_from(document: JsonValue, weights: Mapping[str, Array], kind: type[Program]) -> Program:
+    """Return the program of a document.
 
     Args:
       document: what `document` made.
       weights: the value of each weight, by path.
+      kind: the class of the result.
 
     Raises:
       ModelError: the document is not one, or is incomplete or inconsistent.
@@ -75,7 +77,7 @@ def mox_from(document: JsonValue, weights: Mapping[str, Array]) -> Mox:
             instead="write it again with this package, or read it with the one that wrote it",
         )
     try:
-        return _Reader(document, weights).mox()
+        return _Reader(document, weights).program(kind)
     except Exception as error:
         written = str(document.get("jax", ""))
         if written not in ("", jax.__version__):
@@ -95,7 +97,7 @@ class _Reader:
             self.records.append(self.record(item))
         self.rule = cache(self._rule)
 
-    def mox(self) -> Mox:
+    def program(self, kind: type[Program]) -> Program:
         data = self.data
         jaxpr = self.body(object_of(data["program"]))
         weights = tuple(self.weight(item) for item in objects_of(data["weights"]))
@@ -117,7 +119,7 @@ class _Reader:
             kinds = {kind.name: kind for kind in inspect._ParameterKind}
             pairs = map(texts_of, list_of(data["signature"]))
             signature = inspect.Signature([inspect.Parameter(name, kinds[kind]) for name, kind in pairs])
-        return Mox(traced, str(data["name"]), signature, inputs, texts_of(data["dropped"]), None)
+        return kind(traced, str(data["name"]), signature, inputs, texts_of(data["dropped"]), None)
 
     def static(self, data: JsonValue) -> dict[int, Any]:
         """Return the leaves that are no arrays, by position."""
@@ -204,11 +206,11 @@ class _Reader:
 
     def dim(self, size: JsonValue) -> Dim:
         if isinstance(size, str):
-            return dims.evaluate(size, {name: self.symbol(name) for name in dims.symbols(size)})
+            return dims.evaluate(size, {name: self.symbol(name) for name in symbols(size)})
         return size_of(size)
 
     def symbol(self, name: str) -> Dim:
-        if name in dims.FUNCTIONS:
+        if name in FUNCTIONS:
             raise ModelError(f"`{name}` is not a valid name for a size", why="JAX has a function of this name")
         return jax_export.symbolic_shape(name, scope=self.scope)[0]
 
@@ -345,7 +347,7 @@ def _called(function: PythonFunction, params: Parameters, operands: Sequence[Ato
 def _constraint(text: str) -> str:
     """Return the constraints on sizes, after they are read: JAX's own reader multiplies out whatever it gets."""
     for side in re.split("(?:>=|<=|==)", text):
-        dims.parse(side)
+        parse(side)
     return text
 
 

@@ -19,13 +19,13 @@ from jaxport.blocks.tracing import TracedWeight
 from jaxport.errors import Refusal, Unsupported
 from jaxport.jaxprs import Atom, Aval, PythonFunction, Var, aval_of
 from jaxport.jaxprs.meshes import in_body_of, without_explicit_axes, without_meshes
-from jaxport.jaxprs.releases.primitives import implementations
+from jaxport.jaxprs.releases import implementations
 from jaxport.jaxprs.rewrite import EquationRewriting, traced_equation
 from jaxport.jaxprs.vmap_axes import Mapped, borne_by, transforms_of
 from jaxport.mox.primitives import keyword_values, primitives
-from jaxport.mox.programs.mox import Mox
+from jaxport.mox.programs.program import TracedProgram
 from jaxport.mox.programs.rules import RULED, rule_of
-from jaxport.mox.querying.tree import spelled
+from jaxport.mox.programs.tree import spelled
 from jaxport.mox.serialize.json_values import JsonValue
 from jaxport.mox.serialize.meshes import mesh_data, spec_data
 from jaxport.mox.serialize.trees import tree_data
@@ -39,7 +39,7 @@ FORMAT, VERSION = "jaxport.mox", 1
 _DEEPEST_RULE = 6
 
 
-def document(mox: Mox) -> dict[str, JsonValue]:
+def document(mox: TracedProgram) -> dict[str, JsonValue]:
     """Return the document of a Mox; the values of its weights go elsewhere.
 
     Raises:
@@ -62,7 +62,7 @@ def _portable(program: jaxprs.ClosedJaxpr) -> jaxprs.ClosedJaxpr:
 
 
 class _Writer:
-    def __init__(self, mox: Mox):
+    def __init__(self, mox: TracedProgram):
         self.mox = mox
         self.refusals: list[Refusal] = []
         self.rules: list[JsonValue] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,12 @@ from jaxport.errors import InvalidArgument, QueryError, Unsupported
 from jaxport.jaxprs import Array, Atom, JaxprEqn
 from jaxport.jaxprs.taps import tapped as taps_of
 from jaxport.jaxprs.walk import Location
-from jaxport.mox.querying.match import arguments_of, call_arguments, nested, returns_of
+from jaxport.mox.programs.program import Program
+from jaxport.mox.querying.calls import Call, TracedCall, arguments_of, call_arguments, nested, returns_of
+from jaxport.mox.querying.node_sets import NodeSet
+from jaxport.mox.substitution.editing import substituted
 from jaxport.mox.substitution.refusals import tap_refusal
-from jaxport.mox.substitution.replacement import Original, Replacement, factory
-
-if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
-    from jaxport.mox.querying.match import Match
-    from jaxport.mox.querying.selection import Selection
+from jaxport.mox.substitution.replacement import Factory, Original, Replacement
 
 __all__ = ["Captured", "capture", "tapped"]
 
@@ -46,7 +44,7 @@ class Captured(NamedTuple):
 
 
 def capture(
-    selection: Selection, inputs: bool = False, grads: Callable[[Any], Any] | None = None
+    selection: NodeSet[Program, Call], inputs: bool = False, grads: Callable[[Any], Any] | None = None
 ) -> Callable[..., dict[str, Any]]:
     """See `Mox.capture`."""
     mox = tapped(selection, inputs or grads is not None)
@@ -69,7 +67,7 @@ def capture(
     return captured
 
 
-def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[..., dict[str, list[Any]]]:
+def gradients(selection: NodeSet[Program, Call], loss: Callable[[Any], Any]) -> Callable[..., dict[str, list[Any]]]:
     """Return a function of the model's arguments: the derivatives of a loss by the results of the members, by path.
 
     Something that is zero is added to each result, as a parameter: the derivative by it is that by the result.
@@ -77,7 +75,7 @@ def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[...,
     mox = selection.mox
     numbers = {node.location: number for number, node in enumerate(selection.nodes)}
 
-    def make(match: Match) -> Replacement:
+    def make(match: TracedCall) -> Replacement:
         number = numbers[match.node.location]
         scans = sum(around.equation.primitive.name in ("scan", "while") for around in match.node.around)
         if scans > len(match.lengths) + len(match.position):
@@ -101,7 +99,7 @@ def gradients(selection: Selection, loss: Callable[[Any], Any]) -> Callable[...,
 
         return Replacement(moved, zeros, name="jaxport.mox.captured", per_example=False)
 
-    edited = selection.sub(factory(make))
+    edited = substituted(selection, Factory(make))
     new = edited.params.keys() - mox.params.keys()
 
     def derivatives(*args: Any, **kwargs: Any) -> dict[str, list[object]]:
@@ -133,7 +131,7 @@ def _name(number: int, result: int) -> str:
     return f"captured_{number}_{result}"
 
 
-def tapped(selection: Selection, inputs: bool = False) -> Mox:
+def tapped(selection: NodeSet[Program, Call], inputs: bool = False) -> Program:
     """See `Selection.tap`; with `inputs` each call is a `Captured`."""
     mox, traced = selection.mox, selection.mox.traced
     if not selection.nodes:

@@ -10,12 +10,12 @@ from jaxport.blocks.block import Block, FrozenMapping
 from jaxport.blocks.liveness import live
 from jaxport.jaxprs import JaxprEqn
 from jaxport.jaxprs.rewrite import EquationRewriting
-from jaxport.mox.programs.mox import Mox
+from jaxport.mox.programs.program import Program
 
 __all__ = ["pruned", "renamed", "with_block", "with_names"]
 
 
-def pruned(mox: Mox, gone_blocks: Iterable[str] = ()) -> Mox:
+def pruned(mox: Program, gone_blocks: Iterable[str] = ()) -> Program:
     """Eliminate dead code, and the parameters that only it used: they are in `dropped`.
 
     The state of blocks that are gone changes no more.
@@ -61,7 +61,7 @@ def with_names(block: Block, name_of: Callable[[str], str]) -> Block:
     return replace(block, weights=weights, exchanged=exchanged, config=FrozenMapping(config))
 
 
-def renamed(mox: Mox, wishes: Mapping[str, str]) -> Mox:
+def renamed(mox: Program, wishes: Mapping[str, str]) -> Program:
     """Return the Mox with new parameters renamed to what fell free since they were made, by their present names."""
     taken = {*(weight.path for weight in mox.weights), *mox.traced.input_paths, *mox.inputs}
     names: dict[str, str] = {}

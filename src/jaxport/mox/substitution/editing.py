@@ -6,37 +6,35 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
 import jax
 import jax.numpy as jnp
 from jax import core as jax_core
 
-from jaxport import blocks, jaxprs
+from jaxport import jaxprs
 from jaxport.blocks.block import Block, FrozenMapping, block_p
 from jaxport.blocks.callables.naming import unused
 from jaxport.blocks.callables.places import joined
 from jaxport.blocks.callables.values import is_tracer
-from jaxport.errors import InvalidArgument, Unsupported
+from jaxport.blocks.tracing import TracedWeight
+from jaxport.errors import InvalidArgument, QueryError, Unsupported
 from jaxport.jaxprs import Array, Atom, Aval, Effect, aval_of
 from jaxport.jaxprs.alike import same_aval
 from jaxport.jaxprs.body_inputs import DISSOLVED, PLAIN_CALLS, Widening, stacked, widened
-from jaxport.jaxprs.dataflow import used_variables
 from jaxport.jaxprs.rewrite import alone, inlined, replaced, with_operands
 from jaxport.jaxprs.vmap_axes import Levels, spread
-from jaxport.jaxprs.walk import Location, bodies
-from jaxport.mox.programs.mox import Mox
+from jaxport.jaxprs.walk import Location, bodies, used_variables
 from jaxport.mox.programs.original import Site
-from jaxport.mox.querying.match import REWRITTEN, Match, arguments_of, match_of, returns_of
+from jaxport.mox.programs.program import Program
+from jaxport.mox.programs.tree import Node
+from jaxport.mox.querying.calls import REWRITTEN, Call, TracedCall, arguments_of, returns_of
+from jaxport.mox.querying.node_sets import NodeSet, similar
 from jaxport.mox.querying.origins import stacking_scans
-from jaxport.mox.querying.tree import Node
 from jaxport.mox.substitution import placing
 from jaxport.mox.substitution.cleanup import pruned, renamed
 from jaxport.mox.substitution.refusals import refusal
-from jaxport.mox.substitution.replacement import Factory, Rewrite, Template, Templates, concrete
-
-if TYPE_CHECKING:
-    from jaxport.mox.querying.selection import Selection
+from jaxport.mox.substitution.replacement import Factory, Rewrite, Template, Templates, changes_layers, concrete
 
 __all__ = ["substituted"]
 
@@ -45,15 +43,24 @@ Jaxpr = jaxprs.Jaxpr
 JaxprEqn = jaxprs.JaxprEqn
 
 
-def substituted(selection: Selection, replacement: object) -> Mox:
+def substituted(selection: NodeSet[Program, Call], replacement: object) -> Program:
     """See `Selection.sub`."""
     mox = selection.mox
+    if not selection.nodes:
+        raise QueryError(
+            f"{selection.query} matches nothing, so nothing would be replaced",
+            where=f"`{mox.name}`",
+            why=similar(mox, selection.query),
+            instead="`print(mox)` shows what there is",
+        )
+    selection = selection.layers() if changes_layers(replacement) else selection
     refusals = [reason for node in selection.nodes if (reason := refusal(mox.tree, node)) is not None]
     if refusals:
         count = len(set(refusals))
         noun = "1 selected operation" if count == 1 else f"{count} selected operations"
         raise Unsupported(f"{noun} of `{mox.name}` cannot be replaced", refusals)
-    matches = {node.location: match_of(mox, node) for node in selection.nodes}
+    # Those that a user took from the selection run what they are, also inside the replacement.
+    matches = {match.node.location: match for match in replace(selection)}
     return _Editor(mox, matches, replacement).edited()
 
 
@@ -132,10 +139,10 @@ class _EditedBody:
         self.names.update(zip(outvars, inlined(jaxpr, operands, self.equations), strict=True))
 
 
-class _Editor:
+class _Editor(Generic[Program]):
     """One substitution."""
 
-    def __init__(self, mox: Mox, matches: Mapping[Location, Match], replacement: object):
+    def __init__(self, mox: Program, matches: Mapping[Location, TracedCall], replacement: object):
         self.mox, self.matches, self.replacement = mox, matches, replacement
         self.templates = Templates()
         self.modules = dict(mox.modules or {})
@@ -150,7 +157,7 @@ class _Editor:
         # The locations that lie on the way to a match.
         self.ways = {location[:end] for location in matches for end in range(1, len(location) + 1)}
 
-    def edited(self) -> Mox:
+    def edited(self) -> Program:
         mox, traced = self.mox, self.mox.traced
         body, outvars = self.body(mox.jaxpr.jaxpr, ())
         params = {key: v for key, v in body.inputs.items() if self.leaves[key.name].value is not None}
@@ -161,7 +168,7 @@ class _Editor:
         others = iter(moved)
         values = [leaf.value if isinstance(leaf.value, jax.Array) else next(others) for leaf in new]
         added = [
-            blocks.TracedWeight(leaf.name, value, leaf.trainable, owned=leaf.owned)
+            TracedWeight(leaf.name, value, leaf.trainable, owned=leaf.owned)
             for leaf, value in zip(new, values, strict=True)
         ]
         weights = [*mox.weights, *added]
@@ -258,7 +265,7 @@ class _Editor:
 
     # -- one match -------------------------------------------------------------------------------------------------
 
-    def replace(self, made: _EditedBody, equation: JaxprEqn, match: Match) -> None:
+    def replace(self, made: _EditedBody, equation: JaxprEqn, match: TracedCall) -> None:
         """Append the replacement of an equation."""
         if isinstance(self.replacement, Rewrite):
             made.equations.append(_rewritten(equation, self.replacement, match))
@@ -299,7 +306,7 @@ class _Editor:
         emit = self.emit_call if template.is_call else self.emit
         emit(made, equation, match, template, _NewInputs(inputs, names))
 
-    def params(self, match: Match, templates: Sequence[Template], scans: Sequence[Node]) -> list[_InputKey]:
+    def params(self, match: TracedCall, templates: Sequence[Template], scans: Sequence[Node]) -> list[_InputKey]:
         """Return the new parameters of a match: shared with other calls of the same module, stacked over the steps."""
         owner, base = self.owner(match)
         locations = tuple(scan.location for scan in scans)
@@ -340,7 +347,7 @@ class _Editor:
             keys.append(_InputKey(name, len(locations)))
         return keys
 
-    def owner(self, match: Match) -> tuple[Hashable, str]:
+    def owner(self, match: TracedCall) -> tuple[Hashable, str]:
         """Return what owns the new parameters of a match, and their path: calls of one module have the same."""
         block, location = match.block, match.node.location
         if block is not None:
@@ -355,7 +362,9 @@ class _Editor:
             self.bases[owner] = wish if block is not None else unused(wish, set(self.bases.values()))
         return owner, self.bases[owner]
 
-    def emit(self, made: _EditedBody, equation: JaxprEqn, match: Match, template: Template, new: _NewInputs) -> None:
+    def emit(
+        self, made: _EditedBody, equation: JaxprEqn, match: TracedCall, template: Template, new: _NewInputs
+    ) -> None:
         """Append a block with the body of a template."""
         results = template.site.results
         escaping = equation.outvars[results:]
@@ -407,7 +416,7 @@ class _Editor:
             self.keep_escaping(made, equation, match, results)
 
     def emit_call(
-        self, made: _EditedBody, equation: JaxprEqn, match: Match, template: Template, new: _NewInputs
+        self, made: _EditedBody, equation: JaxprEqn, match: TracedCall, template: Template, new: _NewInputs
     ) -> None:
         """Append the call of another module, which takes the place of the block as it is."""
         base, results = self.owner(match)[1], template.site.results
@@ -417,7 +426,7 @@ class _Editor:
         made.inline(jaxpr, [*equation.invars, *new.variables], equation.outvars[:results])
         self.keep_escaping(made, equation, match, results)
 
-    def keep_escaping(self, made: _EditedBody, equation: JaxprEqn, match: Match, results: int) -> None:
+    def keep_escaping(self, made: _EditedBody, equation: JaxprEqn, match: TracedCall, results: int) -> None:
         """Append the equations of a removed block whose values are used outside of it."""
         escaping = equation.outvars[results:]
         if escaping:
@@ -427,7 +436,7 @@ class _Editor:
             made.inline(escaped, equation.invars, escaping)
 
 
-def _as_block(equation: JaxprEqn, match: Match) -> JaxprEqn:
+def _as_block(equation: JaxprEqn, match: TracedCall) -> JaxprEqn:
     """Turn a wrapper that is replaced into a block with the edited body, which a call of the original then runs."""
     (body,) = bodies(equation.params)
     block = Block(
@@ -445,7 +454,7 @@ def _as_block(equation: JaxprEqn, match: Match) -> JaxprEqn:
     return equation.replace(primitive=block_p, params=params)
 
 
-def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprEqn:
+def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: TracedCall) -> JaxprEqn:
     """Return a block with another body."""
     block = equation.params.get("block")
     if block is None:
@@ -460,7 +469,7 @@ def _rewritten(equation: JaxprEqn, replacement: Rewrite, match: Match) -> JaxprE
     return equation.replace(params={"jaxpr": body, "block": replace(block, edited=True, options=options)})
 
 
-def _site(node: Node, match: Match, axes: Levels) -> Site:
+def _site(node: Node, match: TracedCall, axes: Levels) -> Site:
     """Return the original that a replacement may call: the equation, with its inner replacements."""
     equation, block = node.equation, node.block
     arguments, results = len(arguments_of(node)), len(returns_of(node))

@@ -8,13 +8,13 @@ from typing import Any
 
 from jaxport.blocks.callables.framework import Framework, Leaf
 from jaxport.jaxprs import Module, Parameters, PythonFunction
-from jaxport.mox.programs.mox import Mox
-from jaxport.mox.querying.match import Match
+from jaxport.mox.programs.program import TracedProgram
+from jaxport.mox.querying.calls import TracedCall
 
 __all__ = ["framework"]
 
 
-class Programs(Framework[Mox | Match]):
+class Programs(Framework[TracedProgram]):
     """Traced programs: they hold arrays by path, and their own blocks are found when they run."""
 
     def is_module(self, value: object) -> bool:
@@ -24,30 +24,30 @@ class Programs(Framework[Mox | Match]):
 
     def is_opaque(self, value: object) -> bool:
         """Whether a value is a Mox, which is not looked into."""
-        return isinstance(value, Mox)
+        return isinstance(value, TracedProgram)
 
     def is_root(self, value: object) -> bool:
         """Whether a value is a Mox."""
-        return isinstance(value, Mox)
+        return isinstance(value, TracedProgram)
 
-    def submodules(self, module: Mox | Match) -> Iterator[tuple[str, Module]]:
+    def submodules(self, module: TracedProgram) -> Iterator[tuple[str, Module]]:
         """Yield no modules."""
         del module
         return iter(())
 
-    def leaves(self, module: Mox | Match) -> list[Leaf]:
+    def leaves(self, module: TracedProgram) -> list[Leaf]:
         """Return the arrays that the program holds.
 
         A block that is being replaced has no arrays of its own: it calls the original.
         """
-        if isinstance(module, Match) and module.is_replaced:
+        if isinstance(module, TracedCall) and module.is_replaced:
             return []
         return [
             Leaf(weight.path, weight.value, weight.trainable, owned=weight.trainable or weight.is_held)
             for weight in module.weights
         ]
 
-    def config(self, module: Mox | Match) -> dict[str, Any]:
+    def config(self, module: TracedProgram) -> dict[str, Any]:
         """Return no fields."""
         del module
         return {}
@@ -55,7 +55,7 @@ class Programs(Framework[Mox | Match]):
     def signature(self, fn: PythonFunction, keywords: Parameters) -> inspect.Signature | None:
         """Return the signature of the traced callable."""
         del keywords
-        return fn.signature if isinstance(fn, Mox) else None
+        return fn.signature if isinstance(fn, TracedProgram) else None
 
 
 framework = Programs()

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 from jaxport import jaxprs
 from jaxport.errors import InvalidArgument
 from jaxport.jaxprs import Array, Atom, Aval, PythonFunction
-from jaxport.mox.querying.tree import Node
+from jaxport.mox.programs.tree import Node
 
 __all__ = ["Manual", "manual_around"]
 

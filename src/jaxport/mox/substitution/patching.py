@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxport.errors import InvalidArgument, QueryError
 from jaxport.jaxprs import Array
-from jaxport.mox.querying.selection import Selection
-from jaxport.mox.querying.tree import Location
-from jaxport.mox.substitution.replacement import Whole, factory
-
-if TYPE_CHECKING:
-    from jaxport.mox.programs.mox import Mox
-    from jaxport.mox.querying.match import Match
+from jaxport.jaxprs.walk import Location
+from jaxport.mox.programs.program import Program
+from jaxport.mox.querying.calls import Call, TracedCall
+from jaxport.mox.querying.node_sets import NodeSet
+from jaxport.mox.substitution.editing import substituted
+from jaxport.mox.substitution.replacement import Factory, Whole
 
 __all__ = ["patched"]
 
 
-def patched(mox: Mox, changes: Mapping[str, Any]) -> Mox:
-    """See `Mox.patch`."""
+def patched(mox: Program, changes: Sequence[tuple[NodeSet[Program, Call], Any]]) -> Program:
+    """See `Mox.patch`; each change comes with the blocks that it is for."""
     by_location: dict[Location, Any] = {}
     nodes = []
-    for query, change in changes.items():
-        root = Selection(mox, tuple(mox.tree.paths.get("", ())), "the whole model")
-        selection = mox.select(query) if query else root
+    for selection, change in changes:
         if not selection.nodes:
             raise QueryError(
                 f"{selection.query} matches nothing, so nothing would be patched",
@@ -47,11 +45,11 @@ def patched(mox: Mox, changes: Mapping[str, Any]) -> Mox:
             nodes.append(node)
     if not nodes:
         return mox
-    blocks = Selection(mox, tuple(nodes), "the patched blocks")
-    return blocks.sub(factory(lambda match: _patch(match, by_location[match.node.location])))
+    blocks = replace(changes[0][0], nodes=tuple(nodes), query="the patched blocks")
+    return substituted(blocks, Factory(lambda match: _patch(match, by_location[match.node.location])))
 
 
-def _patch(match: Match, change: object) -> Whole:
+def _patch(match: TracedCall, change: object) -> Whole:
     """Return the replacement for the results of a call."""
     if callable(change):
         return Whole(lambda *args: change(match(*args)))

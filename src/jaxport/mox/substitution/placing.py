@@ -11,8 +11,8 @@ from jaxport.jaxprs import Jaxpr, JaxprEqn, Var
 from jaxport.jaxprs.rewrite import EquationRewriting, Rewriting
 from jaxport.jaxprs.walk import with_equations
 from jaxport.mox.programs.original import original_p
-from jaxport.mox.querying.match import IN_PLACE, REPLACED
-from jaxport.mox.querying.tree import name_below
+from jaxport.mox.programs.tree import name_below
+from jaxport.mox.querying.calls import IN_PLACE, REPLACED
 from jaxport.mox.substitution.cleanup import with_block, with_names
 
 __all__ = ["as_call", "placed", "relative", "with_original"]

@@ -7,7 +7,7 @@ from jaxport.errors import Refusal
 from jaxport.jaxprs import concerns_reference
 from jaxport.jaxprs.body_inputs import DISSOLVED, body_names, takes_inputs, takes_outputs
 from jaxport.jaxprs.vmap_axes import records_of, transforms_of
-from jaxport.mox.querying.tree import Node, Tree
+from jaxport.mox.programs.tree import Node, Tree
 
 __all__ = ["refusal"]
 

@@ -5,29 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxport import blocks, jaxprs
+from jaxport import jaxprs
 from jaxport.blocks.callables.framework import public_name
 from jaxport.blocks.callables.values import NamedArrays, collect
-from jaxport.blocks.tracing import Traced
+from jaxport.blocks.tracing import Traced, TracedWeight, trace
 from jaxport.errors import InvalidArgument, JaxportError
 from jaxport.jaxprs import Array, Aval, Module, Parameters, PythonFunction
-from jaxport.mox.programs.mox import Mox
 from jaxport.mox.programs.original import Site
-from jaxport.mox.querying.match import arguments_of, nested, returns_of
+from jaxport.mox.programs.program import TracedProgram
+from jaxport.mox.programs.tree import Node, name_below
+from jaxport.mox.querying.calls import TracedCall, arguments_of, nested, returns_of
 from jaxport.mox.querying.origins import is_result
-from jaxport.mox.querying.tree import Node, name_below
 from jaxport.mox.substitution.copying import copied
 from jaxport.mox.substitution.framework import framework as programs
 from jaxport.mox.substitution.manual import manual_around
 from jaxport.mox.substitution.placing import relative
-
-if TYPE_CHECKING:
-    from jaxport.mox.querying.match import Match
 
 __all__ = [
     "Factory",
@@ -39,7 +36,6 @@ __all__ = [
     "Whole",
     "changes_layers",
     "concrete",
-    "factory",
 ]
 
 
@@ -89,7 +85,7 @@ class Whole:
 class Factory:
     """A function that makes the replacement of each match; see `factory`."""
 
-    make: Callable[[Match], Any]
+    make: PythonFunction
 
     def __call__(self, *_: object) -> NoReturn:
         """Raise an error: pass the factory to `sub`, which calls it with each match.
@@ -108,7 +104,7 @@ class Factory:
 class Original:
     """The block that a `Replacement` replaces: its call and its parameters, which is all that may differ."""
 
-    def __init__(self, match: Match):
+    def __init__(self, match: TracedCall):
         self._match = match
 
     def __call__(self, *args: object, params: Mapping[str, Array] | None = None) -> Any:
@@ -127,22 +123,7 @@ class Rewrite:
     rewrite: Callable[[jaxprs.ClosedJaxpr, str], jaxprs.ClosedJaxpr]
 
 
-def factory(make: Callable[[Match], object]) -> Factory:
-    """Mark a function that is called with each match and returns its replacement.
-
-    The match has the block's `config`, `params`, `in_avals` and `out_avals`; calling it inside the replacement runs
-    the original.
-
-    >>> import jax.numpy as jnp, jaxport
-    >>> doubled = factory(lambda match: lambda x: 2 * match(x))
-    >>> mox = jaxport.make_mox(lambda x: jnp.cos(x) + 1)(jnp.zeros(3))
-    >>> mox.sub("//cos", doubled)(jnp.zeros(3))
-    Array([3., 3., 3.], dtype=float32)
-    """
-    return Factory(make)
-
-
-def concrete(replacement: object, match: Match) -> Any:
+def concrete(replacement: Any, match: TracedCall) -> Any:
     """Return what replaces a match: a `Replacement`, a `Rewrite` or a callable.
 
     Raises:
@@ -193,7 +174,7 @@ class Template:
     """
 
     jaxpr: jaxprs.Jaxpr
-    params: tuple[blocks.TracedWeight, ...]
+    params: tuple[TracedWeight, ...]
     inputs: tuple[tuple[str, jax.ShapeDtypeStruct], ...]
     name: str
     site: Site
@@ -208,7 +189,7 @@ class Templates:
     def __init__(self) -> None:
         self._known: dict[Hashable, Template] = {}
 
-    def of(self, made: Replacement | PythonFunction, match: Match, site: Site) -> Template:
+    def of(self, made: Replacement | PythonFunction, match: TracedCall, site: Site) -> Template:
         """Return the traced replacement of a match."""
         if not isinstance(made, Replacement):
             return _traced(made, match, site)
@@ -237,13 +218,12 @@ class Templates:
         trained = made.params.keys() if made.trainable is True else made.trainable or ()
         # No call changes what is not trained: it is no statistic.
         weights_now = tuple(
-            blocks.TracedWeight(name, value, name in trained, owned=name in trained)
-            for name, value in made.params.items()
+            TracedWeight(name, value, name in trained, owned=name in trained) for name, value in made.params.items()
         )
         return Template(known.jaxpr, weights_now, known.inputs, known.name, known.site, made.config)
 
 
-def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
+def _of_replacement(made: Replacement, match: TracedCall, site: Site) -> Template:
     def run(operands: list, params: dict, inputs: dict) -> list:
         original = Original(match)
         return _call(lambda *args: made.apply(original, params, *args, **inputs), match, site, operands, made)
@@ -257,7 +237,7 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
         avals, specs = manual.specs(site.jaxpr.in_avals)
         run = manual.mapped(run, (specs, PartitionSpec(), PartitionSpec()), site.jaxpr.out_avals[: site.results])
     arguments = avals, params, dict(made.inputs)
-    traced = _trace(lambda: blocks.trace(run, arguments, state="outputs", frameworks=frameworks), match, made)
+    traced = _trace(lambda: trace(run, arguments, state="outputs", frameworks=frameworks), match, made)
     if traced.weights:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` closes over {len(traced.weights)} arrays",
@@ -276,7 +256,7 @@ def _of_replacement(made: Replacement, match: Match, site: Site) -> Template:
     return Template(body, (), named, made.name or public_name(made.apply, ()), site)
 
 
-def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
+def _traced(made: PythonFunction, match: TracedCall, site: Site) -> Template:
     method = _method_of(made, match)
 
     def run(*operands: Array) -> tuple:
@@ -288,9 +268,8 @@ def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
     if manual is not None:
         avals, specs = manual.specs(avals)
         run = manual.mapped(run, tuple(specs), site.jaxpr.out_avals[: site.results])
-    trace = lambda: blocks.trace(run, tuple(avals), state="outputs", counters=True)
-    traced = _trace(trace, match, made)
-    _refuse_changes(made.traced.state_outputs if isinstance(made, Mox) else traced.state_outputs, match)
+    traced = _trace(lambda: trace(run, tuple(avals), state="outputs", counters=True), match, made)
+    _refuse_changes(made.traced.state_outputs if isinstance(made, TracedProgram) else traced.state_outputs, match)
     jaxpr, count = traced.jaxpr.jaxpr, len(traced.weights)
     jaxpr = jaxpr if manual is None else manual.body(jaxpr)
     invars = [*jaxpr.invars[count:], *jaxpr.invars[:count]]
@@ -302,18 +281,18 @@ def _traced(made: PythonFunction, match: Match, site: Site) -> Template:
         jaxpr = relative(jaxpr, block.path)
         weights = tuple(replace(weight, path=name_below(weight.path, block.path)) for weight in weights)
     is_call = _is_call(made, jaxpr)
-    module = copied(made) if is_call and not isinstance(made, Mox) else None
+    module = copied(made) if is_call and not isinstance(made, TracedProgram) else None
     return Template(jaxpr, weights, (), _name_of(made), site, is_call=is_call, module=module)
 
 
-def _method_of(made: PythonFunction, match: Match) -> str | None:
+def _method_of(made: PythonFunction, match: TracedCall) -> str | None:
     """Return the method of a module that takes the place of a call of the same method; None if that is `__call__`."""
     method = "" if match.block is None else match.block.method
     is_other = method not in ("", "__call__") and _is_module(made) and callable(getattr(made, method, None))
     return method if is_other else None
 
 
-def _refuse_changes(changed: Sequence[str], match: Match) -> None:
+def _refuse_changes(changed: Sequence[str], match: TracedCall) -> None:
     if changed:
         raise InvalidArgument(
             f"the replacement of `{match.shown}` changes the state of its modules",
@@ -325,7 +304,7 @@ def _refuse_changes(changed: Sequence[str], match: Match) -> None:
 
 def _name_of(made: Replacement | PythonFunction) -> str:
     """Return the qualified name of a replacement."""
-    if isinstance(made, Mox):
+    if isinstance(made, TracedProgram):
         block = getattr(made, "block", None)
         return made.name if block is None else block.target
     made = made.function if isinstance(made, Whole) else made
@@ -334,7 +313,7 @@ def _name_of(made: Replacement | PythonFunction) -> str:
 
 def _is_call(made: Replacement | PythonFunction, jaxpr: jaxprs.Jaxpr) -> bool:
     """Whether a replacement is a module, or a Mox of one: all that it computes is in the block of that module."""
-    if not isinstance(made, Mox) and not _is_module(made):
+    if not isinstance(made, TracedProgram) and not _is_module(made):
         return False
     inside = [equation.params["block"] for equation in jaxpr.eqns if "block" in equation.params]
     arranging = all("block" in e.params or e.primitive.name in _ARRANGING for e in jaxpr.eqns)
@@ -361,7 +340,7 @@ def _namespaces() -> list[str]:
     return ["jax.nn", "jax.numpy", "jax.lax", *(name for framework in loaded() for name in framework.namespaces)]
 
 
-def _trace(trace: Callable[[], Traced], match: Match, made: Replacement | PythonFunction) -> Traced:
+def _trace(trace: Callable[[], Traced], match: TracedCall, made: Replacement | PythonFunction) -> Traced:
     """Return the trace; explain the errors that the user's replacement raises."""
     # While it is traced, the match stands for the original wherever the replacement holds it.
     match._sites.append((None, None))
@@ -383,11 +362,11 @@ def _trace(trace: Callable[[], Traced], match: Match, made: Replacement | Python
 
 def _shown(made: Replacement | PythonFunction) -> str:
     made = made.apply if isinstance(made, Replacement) else made.function if isinstance(made, Whole) else made
-    return f"`{made.name if isinstance(made, Mox) else public_name(made if _is_named(made) else type(made), ())}`"
+    return f"`{made.name if isinstance(made, TracedProgram) else public_name(made if _is_named(made) else type(made), ())}`"
 
 
 def _call(
-    function: PythonFunction, match: Match, site: Site, operands: list, made: Replacement | PythonFunction
+    function: PythonFunction, match: TracedCall, site: Site, operands: list, made: Replacement | PythonFunction
 ) -> list[Array]:
     """Call a replacement for one element of all batches around the block; the results are checked, in order."""
     arrays, others = operands[: site.arguments], operands[site.arguments :]
@@ -409,7 +388,7 @@ def _call(
     return results
 
 
-def _is_whole(made: Any, match: Match) -> bool:
+def _is_whole(made: Any, match: TracedCall) -> bool:
     """Whether a replacement takes the arrays of the whole batch: as a block that is of such a batch itself does."""
     if isinstance(made, Whole):
         return True
@@ -424,7 +403,7 @@ def _arguments(node: Node, arrays: Sequence[Array]) -> tuple[object, ...]:
     return tuple(groups.values()) if isinstance(groups, dict) else tuple(groups)
 
 
-def _checked(result: object, match: Match, site: Site, made: Replacement | PythonFunction) -> list[Array]:
+def _checked(result: object, match: TracedCall, site: Site, made: Replacement | PythonFunction) -> list[Array]:
     """Return the arrays of a result in the order of the original's, of the same shapes and dtypes."""
     nested_arrays = NamedArrays()
     collect(result, "", lambda _: False, nested_arrays)

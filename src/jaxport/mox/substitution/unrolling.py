@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax import lax
@@ -16,20 +15,19 @@ from jaxport.errors import InvalidArgument, QueryError, Refusal, Unsupported
 from jaxport.jaxprs import Atom, PythonFunction, aval_of, dims
 from jaxport.jaxprs.rewrite import EquationRewriting, inlined, replaced, traced, with_operands
 from jaxport.jaxprs.walk import Location, bodies, replace_bodies
-from jaxport.mox.programs.mox import Mox
+from jaxport.mox.programs.program import Program, TracedProgram
+from jaxport.mox.programs.tree import Node
+from jaxport.mox.querying.calls import Call
+from jaxport.mox.querying.node_sets import NodeSet
 from jaxport.mox.querying.origins import origin_of, stacking_scans
-from jaxport.mox.querying.tree import Node
 from jaxport.mox.substitution.cleanup import pruned, with_block, with_names
-
-if TYPE_CHECKING:
-    from jaxport.mox.querying.selection import Selection
 
 __all__ = ["unrolled"]
 
 Var = jaxprs.Var
 
 
-def unrolled(selection: Selection) -> Mox:
+def unrolled(selection: NodeSet[Program, Call]) -> Program:
     """See `Mox.unroll`."""
     mox = selection.mox
     if not selection.nodes:
@@ -48,7 +46,7 @@ def unrolled(selection: Selection) -> Mox:
     return pruned(mox.replaced(replace(mox.traced, jaxpr=jaxprs.closed(jaxpr, mox.jaxpr.consts))))
 
 
-def _scans_of(mox: Mox, node: Node) -> Sequence[Node]:
+def _scans_of(mox: TracedProgram, node: Node) -> Sequence[Node]:
     """Return a selected scan; or the scans that hand their layers to a block."""
     if node.equation.primitive.name == "scan":
         return (node,)
@@ -96,7 +94,7 @@ class _Stack:
         return path if path in self.shared else self.renamed(path, step)
 
 
-def _stack(mox: Mox, scan: Node, taken: set[str]) -> _Stack | None:
+def _stack(mox: TracedProgram, scan: Node, taken: set[str]) -> _Stack | None:
     """Return the names of the layers of a scan; None if no block in it has a slice of a parameter."""
     params = jaxprs.parameters(scan.equation)
     first = params["num_consts"] + params["num_carry"]

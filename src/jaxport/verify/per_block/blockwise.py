@@ -14,12 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.blocks import Block, block_p
+from jaxport.blocks.block import Block, block_p
 from jaxport.jaxprs import Array, Atom
 from jaxport.jaxprs.body_inputs import source_of
-from jaxport.jaxprs.dataflow import variables
 from jaxport.jaxprs.taps import Tap
-from jaxport.jaxprs.walk import Location, bodies, equations_within
+from jaxport.jaxprs.walk import Location, bodies, equations_within, variables
 from jaxport.verify.per_block.taps import measured
 from jaxport.verify.report import BlockDifference
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.blocks import Block, block_p
+from jaxport.blocks.block import Block, block_p
 from jaxport.export.exported_model import ExportedModel
 from jaxport.export.walk.sources import source_lines
 from jaxport.jaxprs import Array

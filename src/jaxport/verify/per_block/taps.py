@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxport.export.ports import is_key
 from jaxport.export.rules import BLOCK_RULES
-from jaxport.export.signature.ports import is_key
 from jaxport.jaxprs import Array, JaxprEqn
 from jaxport.jaxprs.taps import Tap, tapped
 from jaxport.onnx_facts.operation import operation_of

@@ -33,7 +33,7 @@ from jaxport.codegen.rust.tree import (
 )
 from jaxport.importer.traced.zero_sizes import may_be_nothing
 from jaxport.importer.values.host import Dim, is_dim
-from jaxport.jaxprs.releases import definitions
+from jaxport.jaxprs.releases import ragged_dot_general_impl
 
 _CALLS = "jit pjit closed_call core_call remat checkpoint custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr remat2".split()
 OF_PROGRAMS = frozenset((*_CALLS, "cond", "ragged_dot_general", "scan", "while"))
@@ -51,7 +51,7 @@ def called(body: RustBody, *values: TypedValue, outs: Outs, **params: Any) -> li
 def by_definition(body: RustBody, *values: TypedValue, outs: Outs, **params: object) -> list[TypedValue]:
     """Print a primitive as JAX defines it in terms of others."""
     specs = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in values]
-    return body.program(jax.make_jaxpr(partial(definitions.ragged_dot_general_impl, **params))(*specs), values)
+    return body.program(jax.make_jaxpr(partial(ragged_dot_general_impl, **params))(*specs), values)
 
 
 def whole(body: RustBody, value: TypedValue) -> TypedValue:
@@ -105,7 +105,6 @@ def cond(
         inner = body.inner()
         results = inner.program(branch, operands)
         blocks.append(Braces(inner.statements, together([inner.tensor(value) for value in results])))
-        body.uses_device |= inner.uses_device
     if len(branches) == 2:
         condition = node if scalar == "bool" else Binary(node, ">", Literal("0"))
         choice: Braces | IfElse = IfElse(condition, blocks[1], blocks[0])
@@ -181,7 +180,6 @@ def while_(
         results = [_where(inside, condition, new, old) for new, old in zip(results, carry, strict=True)]
     node = method(node, "into_scalar", generics="bool")
     _assign(inside, carry, results)
-    body.uses_device |= before.uses_device | inside.uses_device
     body.statements.append(While(before.statements, node, inside.statements))
     return carry
 
@@ -221,7 +219,6 @@ def scan(
         push = method(Identifier(chosen), "push", inside.tensor(value), borrows=True)
         inside.statements.append(ExpressionStatement(push))
     _assign(inside, carry, new)
-    body.uses_device |= inside.uses_device
     times = body.size(length) if is_dim(length) else Literal(str(length))
     counted: RustExpression = RustRange(Literal("0"), times, 1)
     if reverse:

@@ -25,7 +25,7 @@ from jaxport.codegen.rewriting.producers import as_tuple
 from jaxport.codegen.rewriting.steps import JOINS, renamed, variables
 from jaxport.codegen.structure.modules.loop_bodies import LONGEST, Alike, with_rounds
 from jaxport.codegen.structure.modules.scopes import element_of
-from jaxport.codegen.structure.modules.sequences import elements_of
+from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Item, Layer, Loop, Module, Op
 from jaxport.importer.values.recording import Step, Variable
 from jaxport.onnx_facts import UNARY

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from jaxport.codegen.structure.modules.sequences import rearranges, sequence_of
+from jaxport.codegen.structure.sequences import rearranges, sequence_of
 from jaxport.codegen.tree import Call, Item, Layer, Leaf, Module, Op, makers_of, readers_of
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.names import is_made_up

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jaxport.codegen.structure.modules.sequences import elements_of
+from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Call, Item, Layer, Module
 
 __all__ = ["without_wrappers"]

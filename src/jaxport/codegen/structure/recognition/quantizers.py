@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jaxport.codegen.structure.modules.sequences import elements_of
+from jaxport.codegen.structure.sequences import elements_of
 from jaxport.codegen.tree import Item, Layer, Module, Op, Weight
 from jaxport.importer.values.host import HostValue
 from jaxport.importer.values.recording import Variable

@@ -15,16 +15,7 @@ import numpy as np
 
 from jaxport.codegen.rewriting.known import diagonal_of, triangle_of
 from jaxport.codegen.rewriting.patterns import bindings, pattern, view
-from jaxport.codegen.rewriting.producers import (
-    Producers,
-    as_tuple,
-    axes_of,
-    bounds,
-    index_of,
-    is_like,
-    is_number,
-    number,
-)
+from jaxport.codegen.rewriting.producers import Producers, as_tuple, axes_of, index_of, is_like, is_number, number
 from jaxport.codegen.rewriting.step_rewriting import StepRewriting
 from jaxport.codegen.rewriting.steps import in_place
 from jaxport.codegen.structure.spelling.idioms import AS_WRITTEN, element, is_single
@@ -325,13 +316,27 @@ def _shift(x: Variable, behind: object, before: object, options: Parameters) -> 
     axis = options.get("axis", 0) % len(x.shape)
     size = x.shape[axis]
     if isinstance(size, int):
-        cut, end = bounds(behind, axis, size) or (0, 0)
-        return min(-cut, size - cut, key=abs) if end == size and bounds(before, axis, size) == (0, cut) else None
+        cut, end = _bounds(behind, axis, size) or (0, 0)
+        return min(-cut, size - cut, key=abs) if end == size and _bounds(before, axis, size) == (0, cut) else None
     (*others, first), (*more, second) = as_tuple(behind), as_tuple(before)
     if [*others, *more] != [slice(None)] * 2 * axis or not isinstance(first, slice) or not isinstance(second, slice):
         return None
     begin, is_whole = first.start, (first.stop, first.step, second.start, second.step) == (None,) * 4
     return _turned(begin, size) if is_whole and is_dim(second.stop) and bool(begin == second.stop) else None
+
+
+def _bounds(index: object, axis: int, size: int) -> tuple[int, int] | None:
+    """Return the first place and the place behind the last of a slice along an axis; None for other indices."""
+    parts = as_tuple(index)
+    if len(parts) != axis + 1 or not all(isinstance(part, slice) for part in parts):
+        return None
+    *others, part = parts
+    if any(other != slice(None) for other in others) or part.step not in (None, 1):
+        return None
+    if not all(end is None or type(end) is int for end in (part.start, part.stop)):
+        return None
+    begin, end, _ = part.indices(size)
+    return begin, end
 
 
 AS_WRITTEN.rewrite(

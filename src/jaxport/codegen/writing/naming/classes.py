@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Literal
 
+from jaxport.codegen.nodes import TreeNode, walk
 from jaxport.codegen.writing.drafts import Draft
 
 __all__ = ["distinct_names"]
@@ -20,7 +20,9 @@ ORDINARY = frozenset(
 """Functions that say nothing of a module."""
 
 
-def distinct_names(base: str, draft: Draft, first: Draft | None, owner: Owner) -> Iterator[str]:
+def distinct_names(
+    base: str, draft: Draft, first: Draft | None, owner: Owner, called: Callable[[TreeNode], str]
+) -> Iterator[str]:
     """Yield names for a class that cannot have its own, the most telling first.
 
     They tell the module around it (`DecoderLayer`), a part or a function that it has and the first class of the name has not, or
@@ -31,6 +33,7 @@ def distinct_names(base: str, draft: Draft, first: Draft | None, owner: Owner) -
       draft: the class.
       first: the class that has the name, or that was named after another difference; None if it is not made yet.
       owner: what has the name.
+      called: returns the name of the function that a node is the call of; empty for others.
     """
     known = _around(first.module.path) if first is not None else []
     for word in _around(draft.module.path):
@@ -42,7 +45,7 @@ def distinct_names(base: str, draft: Draft, first: Draft | None, owner: Owner) -
             yield f"{_camel(word)}{base}"
     if first is not None:
         for more, preposition in (((draft, first), "With"), ((first, draft), "Without")):
-            for word in _only_in(*more):
+            for word in _only_in(*more, called):
                 yield f"{base}{preposition}{_camel(word)}"
         for suffix in _suffixes(draft):
             yield f"{base}{suffix}"
@@ -61,26 +64,22 @@ def _around(path: str) -> list[str]:
     return kept[::-1]
 
 
-def _only_in(draft: Draft, other: Draft) -> list[str]:
+def _only_in(draft: Draft, other: Draft, called: Callable[[TreeNode], str]) -> list[str]:
     """Return the parts of a class, or else the functions that it calls, that another one has not."""
     parts = [
         key
         for key in draft.init
         if key not in other.init and f"{key}_0" not in other.init and not re.search(r"\d|^(table|size|factor)", key)
     ]
-    called = _called(other)
-    return parts or [word for word in _called(draft) if word not in called]
+    others = _words(other, called)
+    return parts or [word for word in _words(draft, called) if word not in others]
 
 
-def _called(draft: Draft) -> dict[str, None]:
+def _words(draft: Draft, called: Callable[[TreeNode], str]) -> dict[str, None]:
     """Return the names of the functions and methods that a class calls, in order."""
     found: dict[str, None] = {}
-    for node in ast.walk(draft.method):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
-            text = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
-        else:
-            text = str(getattr(node, "path", "") or getattr(node, "name", "")) if isinstance(node, ast.expr) else ""
-        word = re.sub(r"<.*", "", text).rstrip(":").rpartition("::")[2]
+    for node in walk([draft.method]):
+        word = re.sub(r"<.*", "", called(node)).rstrip(":").rpartition("::")[2]
         if (
             re.fullmatch(r"[a-z][a-z_]*", word)
             and word not in ORDINARY
@@ -92,7 +91,7 @@ def _called(draft: Draft) -> dict[str, None]:
 
 def _suffixes(draft: Draft) -> Iterator[str]:
     """Yield what the classes of the parts of a class are named after."""
-    for node in ast.walk(draft.trees[0]):
+    for node in walk(draft.init.values()):
         text = getattr(node, "path", "") or getattr(node, "id", "")
         named = re.search(
             r"[a-z\d](With(?:out)?[A-Z]\w*?)(?:Config)?(?:::new)?$", text if isinstance(text, str) else ""

@@ -21,8 +21,8 @@ from jaxport.export.rules.recurrent.expressions import (
 )
 from jaxport.export.rules.recurrent.sheets import FEATURE, Sheet, elementwise
 from jaxport.jaxprs import Atom, Dim, Jaxpr, JaxprEqn, Literal, Parameters, PythonFunction, Var, dims, parameters
-from jaxport.jaxprs.dataflow import variables
 from jaxport.jaxprs.identity import IdentityMap
+from jaxport.jaxprs.walk import variables
 
 if TYPE_CHECKING:
     from jax.lax import GatherDimensionNumbers

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from jaxport import jaxprs
-from jaxport.blocks import block_p
+from jaxport.blocks.block import block_p
 from jaxport.export.rules.calls import BODIES
 from jaxport.jaxprs import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from jaxport.jaxprs.dataflow import needed_equations, used_variables
 from jaxport.jaxprs.rewrite import fresh, itself, literals, with_operands
-from jaxport.jaxprs.walk import interpret
+from jaxport.jaxprs.walk import interpret, needed_equations, used_variables
 
 
 def flat(closed: ClosedJaxpr, look_at: Callable[[JaxprEqn], None]) -> Jaxpr:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxport import jaxprs
-from jaxport.blocks import Block, block_p
+from jaxport.blocks.block import Block, block_p
 from jaxport.export.emit.registry import RULES
 from jaxport.export.emit.shapes import shape_of
 from jaxport.export.emit.value import Value

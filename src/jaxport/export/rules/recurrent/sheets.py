@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxport.export.rules.recurrent.expressions import Dot, ElementLeaf, Polynomial, Unfit, indices
-from jaxport.jaxprs import dims
+from jaxport.jaxprs import Dim, dims
 
 FEATURE, FREE = -1, -2
 """Labels of axes; a number from zero on is that of an axis of the batch."""
@@ -34,7 +34,7 @@ class Sheet:
     """
 
     labels: tuple[int, ...]
-    shape: tuple[dims.Dim, ...]
+    shape: tuple[Dim, ...]
     part: np.ndarray
     local: np.ndarray
     polynomials: tuple[Polynomial, ...]
@@ -64,14 +64,14 @@ class Sheet:
         return pieces[0][1] if len(pieces) == 1 else None
 
 
-def vector(polynomial: Polynomial, labels: Sequence[int], shape: Sequence[dims.Dim]) -> Sheet:
+def vector(polynomial: Polynomial, labels: Sequence[int], shape: Sequence[Dim]) -> Sheet:
     """Return a sheet of the elements of one polynomial, in order."""
     sizes = [int(d) for d, label in zip(shape, labels, strict=True) if label == FEATURE]
     local = np.arange(int(np.prod(sizes)) if sizes else 1).reshape(sizes)
     return Sheet(tuple(labels), tuple(shape), np.zeros_like(local), local, (polynomial,))
 
 
-def leaf(kind: str, number: int, labels: Sequence[int], shape: Sequence[dims.Dim]) -> Sheet:
+def leaf(kind: str, number: int, labels: Sequence[int], shape: Sequence[Dim]) -> Sheet:
     """Return the sheet of a whole state, input or invariant."""
     count = 1
     for dim, label in zip(shape, labels, strict=True):
@@ -108,7 +108,7 @@ def elementwise(function: Callable[..., Polynomial], *sheets: Sheet) -> Sheet:
     return Sheet(tuple(labels), tuple(shape), part, local, tuple(polynomials))
 
 
-def common_label(axes: Sequence[tuple[int, dims.Dim]]) -> int:
+def common_label(axes: Sequence[tuple[int, Dim]]) -> int:
     """Return the label of an axis of several sheets, from their labels and dims; features of size one broadcast."""
     labels = {label for label, _ in axes} - {FREE}
     if len(labels) > 1:
@@ -143,7 +143,7 @@ def transposed(sheet: Sheet, permutation: Sequence[int]) -> Sheet:
     return sheet.with_features(lambda x: x.transpose(order), labels, shape)
 
 
-def reshaped(sheet: Sheet, shape: Sequence[dims.Dim]) -> Sheet:
+def reshaped(sheet: Sheet, shape: Sequence[Dim]) -> Sheet:
     """Return `sheet` with its features in other axes; the axes of the batch keep their order among them."""
     sheet = as_features(sheet, [a for a, label in enumerate(sheet.labels) if label == FREE])
     labels: list[int] = []
@@ -169,7 +169,7 @@ def reshaped(sheet: Sheet, shape: Sequence[dims.Dim]) -> Sheet:
     return sheet.with_features(lambda x: x.reshape(sizes), labels, shape)
 
 
-def broadcast(sheet: Sheet, shape: Sequence[dims.Dim], axes: Sequence[int]) -> Sheet:
+def broadcast(sheet: Sheet, shape: Sequence[Dim], axes: Sequence[int]) -> Sheet:
     """Return `sheet` with axis `i` as axis `axes[i]` of `shape`, and the same along the others."""
     labels = [FEATURE if dims.same(size, 1) else FREE for size in shape]
     drop = []

@@ -1,0 +1,1 @@
+"""A model in fewer bits: the precisions by name, and the passes that make them."""

@@ -1,0 +1,196 @@
+"""Ties: which uses of one tensor of a file are one parameter.
+
+Exporters write equal tensors once. An author ties a table of embeddings to the product at the end, or calls a module twice;
+nobody ties the zeros with which the biases of all layers begin. So, in a file whose exporter did not say it,
+
+    MatMul(x, up)    Add(·, zeros)      becomes      MatMul(x, up)    Add(·, up.zeros)
+    MatMul(y, down)  Add(·, zeros)                   MatMul(y, down)  Add(·, down.zeros)
+
+while a kernel that two products read stays one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import onnx_ir as ir
+
+from jaxport.errors import InvalidArgument
+from jaxport.importer.loading.claims import claims, with_claims
+from jaxport.importer.modules import COPIES, Scope, scopes_by_node
+from jaxport.importer.names import given_name, unique
+from jaxport.importer.tensors.roles import TRAINABLE
+from jaxport.importer.values.stored import is_uniform, originals
+from jaxport.onnx_facts import KERNEL_PRODUCTS, MATRIX_PRODUCTS
+
+__all__ = ["Ties", "untie"]
+
+Ties = Literal["auto", "keep", "none"] | Collection[str]
+"""What is tied: what an author may have tied, what the file stores once, nothing, or only the tensors of these names."""
+
+_KINDS = ("auto", "keep", "none")
+_PRODUCTS = MATRIX_PRODUCTS | KERNEL_PRODUCTS
+Use = tuple[ir.Node, int]
+
+
+def untie(model: ir.Model, ties: Ties) -> tuple[ir.Model, dict[str, str]]:
+    """Give the uses of a tensor that are not tied tensors of their own, named after the modules of the nodes that read them.
+
+    Args:
+      model: the model; it is not changed.
+      ties: see `from_onnx`.
+
+    Returns:
+      The model, a copy of it if a tensor is untied; and the names of the new tensors, each with the name of the tensor
+      that it was. The data of a tensor is shared, not copied.
+
+    Raises:
+      InvalidArgument: `ties` is no such word, or no initializer has a given name.
+    """
+    _check(ties, model.graph.initializers)
+    split = {} if ties == "keep" else _uses_apart(model, ties)
+    if not split:
+        return model, {}
+    copy = model.clone()
+    positions = {node: at for at, node in enumerate(model.graph)}
+    nodes = list(copy.graph)
+    taken = {*copy.graph.initializers, *(value.name or "" for value in copy.graph.inputs)}
+    taken |= {value.name or "" for node in copy.graph.all_nodes() for value in node.outputs}
+    copies: dict[str, str] = {}
+    for name, groups in split.items():
+        value = copy.graph.initializers[name]
+        for own_name, uses in groups:
+            renamings = [
+                node
+                for node, _ in uses
+                if own_name and _renamed(node) == own_name and not node.outputs[0].is_graph_output()
+            ]
+            own_name = own_name if renamings else unique(own_name or name, taken)
+            taken.add(own_name)
+            copies[own_name] = name
+            own = ir.Value(
+                name=own_name, shape=value.shape, type=value.type, const_value=value.const_value,
+                metadata_props=dict(value.metadata_props),
+            )  # fmt: skip
+            copy.graph.register_initializer(own)
+            for node, index in uses:
+                here = nodes[positions[node]]
+                here.replace_input_with(index, own)
+                if node in renamings:  # of the two values of that name the tensor stays
+                    here.outputs[0].replace_all_uses_with(own)
+                    copy.graph.remove(here, safe=True)
+    with_claims(copy, copies)
+    return copy, copies
+
+
+def _check(ties: Ties, names: Collection[str]) -> None:
+    if isinstance(ties, str):
+        if ties not in _KINDS:
+            kinds = ", ".join(f'"{kind}"' for kind in _KINDS)
+            raise InvalidArgument(
+                f'there is no kind of ties "{ties}"',
+                where="`ties=…`",
+                instead=f"give {kinds}, or the names of tensors that stay tied",
+            )
+        return
+    for name in ties:
+        if name not in names:
+            raise InvalidArgument(
+                f"`{name}` is not an initializer of the model",
+                where="`ties=…`",
+                instead='name initializers that stay tied, or say `ties="keep"`',
+            )
+
+
+def _uses_apart(model: ir.Model, ties: Ties) -> dict[str, list[tuple[str, list[Use]]]]:
+    """Return the groups of uses that get a tensor of their own, each with its name, by the name of the shared tensor."""
+    claimed = claims(model) if ties == "auto" else {}
+    split = {}
+    scopes: dict[ir.Node, list[Scope]] = {}
+    firsts: dict[ir.Value, ir.Value] = {}
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        uses = [(use.node, use.idx) for use in value.uses() if use.node.graph is model.graph]
+        if len(uses) < 2 or tensor is None or tensor.dtype not in TRAINABLE or name in claimed:
+            continue
+        if not is_uniform(tensor) if ties == "auto" else ties != "none" and name in ties:
+            continue
+        if not scopes:
+            scopes = scopes_by_node(model.graph)
+            firsts = originals(_read(model.graph)) if ties == "auto" else {}
+        groups: dict[Hashable, list[Use]] = {}
+        for node, index in uses:
+            groups.setdefault(_owner(value, node, scopes, firsts) if ties == "auto" else (node, index), []).append(
+                (node, index)
+            )
+        named = {key: _own_name(value, group[0][0], scopes) for key, group in groups.items()}
+        original = next((key for key, own_name in named.items() if own_name == name), next(iter(groups)))
+        if len(groups) > 1:
+            split[name] = [(named[key], group) for key, group in groups.items() if key != original]
+    return split
+
+
+def _scope(node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
+    return (scopes[node] or [("", "")])[-1][0]
+
+
+def _own_name(value: ir.Value, node: ir.Node, scopes: Mapping[ir.Node, Sequence[Scope]]) -> str:
+    """Return the name of a tensor that a node reads, by the module of the node; nothing if it has none."""
+    if renamed := _renamed(node):
+        return renamed
+    last = (value.name or "").rpartition(".")[2]
+    return f"{scope}.{last}" if (scope := _scope(node, scopes)) else ""
+
+
+def _renamed(node: ir.Node) -> str:
+    """Return the name that PyTorch's older exporter keeps in an Identity, of a tensor that it merged with equal ones; or nothing."""
+    name = node.outputs[0].name or ""
+    return name if node.op_type == "Identity" and given_name(name) else ""
+
+
+def _read(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the kernels of a graph, once for each time that they are read."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.dtype in TRAINABLE and len(tensor.shape) > 1:
+            yield from [value] * len(value.uses())
+
+
+def _owner(
+    value: ir.Value,
+    node: ir.Node,
+    scopes: Mapping[ir.Node, Sequence[Scope]],
+    firsts: Mapping[ir.Value, ir.Value],
+) -> Hashable:
+    """Return what a use of a vector belongs to: a name of its own, the kernel of its layer, the module, or the node.
+
+    A module that is called twice reads its kernel twice, or a copy of it, so that its bias stays one. `firsts` has the kernel
+    that each is a copy of.
+    """
+    if renamed := _renamed(node):
+        return renamed
+    while node.op_type in COPIES and len(following := list(node.outputs[0].uses())) == 1:
+        node = following[0].node
+    kernels = _kernels(node, value)
+    if not kernels and node.op_type in ("Add", "Sum"):
+        for operand in node.inputs:
+            maker = _origin(operand).producer() if operand is not None else None
+            if maker is not None and maker.op_type in _PRODUCTS:
+                kernels = _kernels(maker, value)
+    return tuple(firsts.get(kernel, kernel) for kernel in kernels) or _scope(node, scopes) or node
+
+
+def _origin(value: ir.Value) -> ir.Value:
+    """Return the value that another is a movement or a cast of."""
+    while (maker := value.producer()) is not None and maker.op_type in COPIES and maker.inputs[0] is not None:
+        value = maker.inputs[0]
+    return value
+
+
+def _kernels(node: ir.Node, value: ir.Value) -> tuple[ir.Value, ...]:
+    """Return the matrices and kernels that a node reads beside a vector."""
+    origins = [_origin(operand) for operand in node.inputs if operand is not None]
+    return tuple(
+        o for o in origins if o is not value and o.is_initializer() and o.shape is not None and len(o.shape) > 1
+    )

@@ -1,1 +1,0 @@
-"""What differs between releases of JAX, and the names that it keeps private."""
