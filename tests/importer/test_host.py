@@ -11,7 +11,7 @@ import pytest
 import jaxport.importer.ops  # noqa: F401  registers the helpers
 from jaxport.errors import ModelError
 from jaxport.importer.values.folding import _ROWS, fold
-from jaxport.importer.values.host import HostValue, dims_compare, host
+from jaxport.importer.values.host import HostValue, as_array, dims_compare, host
 from jaxport.importer.values.namespaces import HELPERS, cast, jnp as shared, known
 from jaxport.jaxprs import InconclusiveDimensionOperation
 
@@ -145,3 +145,9 @@ def test_folding_is_what_jax_computes(name: str, data: np.ndarray) -> None:
     ):
         assert mine.dtype == theirs.dtype, name
         np.testing.assert_array_equal(mine.data, theirs)
+
+
+@pytest.mark.parametrize(("value", "said"), [(None, "not nothing"), ([host(1)], "not a list")])
+def test_what_is_no_tensor_is_refused(value: list[HostValue] | None, said: str) -> None:
+    with pytest.raises(TypeError, match=f"a tensor is needed, {said}"):
+        as_array(value)

@@ -14,7 +14,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from jaxport.errors import NotInstalled, ValueNotKnown
+from jaxport.errors import ModelError, NotInstalled, ValueNotKnown
 from jaxport.importer import from_onnx
 from jaxport.importer.ops import images
 from tests.importer.models import model, needs_newest_onnx, program
@@ -465,3 +465,11 @@ def test_quantization_divides_as_the_specification_does(scale):
     x = NUMBERS.reshape(-1, count)
     wanted = np.clip(np.rint(x / np.asarray([0.0371, 0.0123][:count], np.float32)), -128, 127)
     np.testing.assert_array_equal(jax.jit(program)(x), wanted)
+
+
+@needs_newest_onnx
+def test_attention_of_joined_heads_has_to_say_how_many() -> None:
+    arrays = [np.zeros((1, 2, 8), np.float32)] * 3
+    program = from_onnx(node_model("Attention", arrays, 1, 23))
+    with pytest.raises(ModelError, match="the number of heads is not given"):
+        program(*arrays)
