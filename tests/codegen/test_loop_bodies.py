@@ -84,3 +84,17 @@ def test_what_a_condition_does_not_read_has_no_name(tmp_path: Path) -> None:
     code = program.to_source(tmp_path, framework="nnx").code
     assert "_, x_2, _ = carry\n            return x_2" in code
     np.testing.assert_allclose(load(tmp_path).load()(ROWS * 8), halved(ROWS * 8), rtol=1e-6)
+
+
+def beams(logits: jax.Array) -> jax.Array:
+    def step(scores: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        best, at = lax.top_k((scores[:, None] + row).reshape(-1), 2)
+        return best, at
+
+    return lax.scan(step, jnp.zeros(2), logits)[1]
+
+
+def test_several_results_in_a_loop_print_in_rust() -> None:
+    """JAX returns a list where the recorded step has a tuple."""
+    code = jaxport.from_onnx(jaxport.to_onnx(beams, [ROWS]).proto).to_source(framework="burn").code
+    assert "= top_k(" in code.partition("for t in 0..5 {")[2], code

@@ -372,8 +372,10 @@ def _called(function: RecordedFunction, args: Sequence[object], environment: Env
     inner = Environment(environment.items())
 
     def bind(tree: object, values: object) -> None:
-        leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
-        for leaf, value in zip(leaves, structure.flatten_up_to(values), strict=True):
+        leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
+        for leaf, value in zip(
+            leaves, jax.tree.leaves(values), strict=True
+        ):  # JAX returns lists where steps have tuples
             if isinstance(leaf, Variable):
                 inner[leaf] = value
 
