@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
 
 import jaxport
@@ -55,6 +56,28 @@ def joined(x: jax.Array) -> jax.Array:
 def test_bodies_compute_the_same(function: PythonFunction, framework: str, tmp_path: Path) -> None:
     exported = jaxport.to_onnx(function, [ROWS])
     check(exported.proto, {exported.input_names[0]: ROWS}, tmp_path, framework)
+
+
+class Frames(nnx.Module):
+    """Convolutions of frames and of what is kept of them."""
+
+    def __init__(self, *, rngs: nnx.Rngs):
+        self.frame, self.kept = (nnx.Conv(features, 4, (3, 3), rngs=rngs) for features in (3, 4))
+        self.norm = nnx.GroupNorm(4, 2, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        def step(kept: jax.Array, frame: jax.Array) -> tuple[jax.Array, jax.Array]:
+            kept = jnp.tanh(self.norm(self.frame(frame) + self.kept(kept)))
+            return kept, kept.mean(axis=(1, 2))
+
+        return lax.scan(step, jnp.zeros((2, 5, 6, 4)), x)[1]
+
+
+@pytest.mark.parametrize("framework", ["nnx", "equinox"])
+def test_layers_in_a_body_keep_their_layout(framework: str, tmp_path: Path) -> None:
+    frames = np.random.default_rng(0).standard_normal((3, 2, 5, 6, 3)).astype(np.float32)
+    exported = jaxport.to_onnx(Frames(rngs=nnx.Rngs(0)), [frames])
+    check(exported.proto, {exported.input_names[0]: frames}, tmp_path, framework)
 
 
 def written(function: PythonFunction, *inputs: np.ndarray) -> str:

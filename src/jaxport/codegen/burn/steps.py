@@ -372,10 +372,9 @@ def _called(function: RecordedFunction, args: Sequence[object], environment: Env
     inner = Environment(environment.items())
 
     def bind(tree: object, values: object) -> None:
+        # Leaf by leaf: JAX returns lists where steps have tuples.
         leaves = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
-        for leaf, value in zip(
-            leaves, jax.tree.leaves(values), strict=True
-        ):  # JAX returns lists where steps have tuples
+        for leaf, value in zip(leaves, jax.tree.leaves(values), strict=True):
             if isinstance(leaf, Variable):
                 inner[leaf] = value
 

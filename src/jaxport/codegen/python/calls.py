@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jax.typing import DTypeLike
 
-from jaxport.codegen.python.functions import LOOP_ARGUMENTS, Printer, with_inferred_size
+from jaxport.codegen.python.functions import Printer, with_inferred_size
 from jaxport.codegen.python.sizes import sizes_in_python
-from jaxport.codegen.rewriting.steps import JOINS, leaves
+from jaxport.codegen.rewriting.steps import JOINS
 from jaxport.codegen.writing.dialect import Dialect
 from jaxport.codegen.writing.literals import attribute, call, dtype_expression, name, number, restored
 from jaxport.codegen.writing.naming.names import ModuleNames
@@ -20,7 +20,7 @@ from jaxport.codegen.writing.size_names import SizeStatement
 from jaxport.codegen.writing.statements import LONGEST_DISTANT, LONGEST_INLINE, CellText, SizeName, begin_in, stored_as
 from jaxport.importer.values.dtypes import canonical
 from jaxport.importer.values.host import HostValue, has_stand_ins, is_dim
-from jaxport.importer.values.recording import Function, Step, Variable
+from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["PythonCalls"]
 
@@ -70,12 +70,8 @@ class PythonCalls(Printer):
         key = stored_as(self.tables, value, self.names.fields)
         return restored(value.data, self.library.frozen(attribute(f"self.{key}")))
 
-    def nested(self, step: Step) -> list[ast.stmt]:
-        functions = [leaf for leaf in leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]
-        return [self.definition(one, LOOP_ARGUMENTS.get(step.name, ())) for one in functions if not self.is_short(one)]
-
-    def room(self, step: Step, following: Sequence[Step]) -> int:  # noqa: ARG002
-        """Return how many characters of a step of a nested function may stand in its only reader: as in a method."""
+    def longest(self, step: Step, following: Sequence[Step]) -> int:  # noqa: ARG002
+        """Return how many characters a step of a nested function has at most in its only reader: as many as in a method."""
         return LONGEST_INLINE if len(following) < 2 else LONGEST_DISTANT
 
     def invoked(self, called: ast.expr, arguments: list[ast.expr], sizes: Sequence[str]) -> ast.expr:

@@ -102,8 +102,8 @@ class Printer:
         for at, step in enumerate(steps):
             output = step.outputs
             is_once = isinstance(output, Variable) and uses[output] == 1 and output in readers
-            room = self.room(step, steps[at + 1 : readers[output] + 1]) if is_once else 0
-            statements = list(self.step(step, uses, room))
+            longest = self.longest(step, steps[at + 1 : readers[output] + 1]) if is_once else 0
+            statements = list(self.step(step, uses, longest))
             around = (getattr(step.node, "name", None) or "").rpartition("/")[0]
             if around and around != scope and statements:
                 scope = self.comments[statements[0]] = around
@@ -111,26 +111,30 @@ class Printer:
         body.append(ast.Return(self.value(result)))
         return body
 
-    def room(self, step: Step, following: Sequence[Step]) -> int:
-        """Return how many characters of a step may stand in its only reader: the last of the steps that follow, or the result."""
+    def longest(self, step: Step, following: Sequence[Step]) -> int:
+        """Return how many characters a step has at most where its only reader, the last of the steps that follow or the result, has it
+        in its own expression.
+        """
         return LONGEST_INLINE if all(one.node is step.node for one in following) and len(following) < 2 else 0
 
-    def step(self, step: Step, uses: Counter[Variable], room: int) -> Iterator[ast.stmt]:
-        """Yield the statements of one step: none if its value is written where it is read, which has so much `room`."""
-        functions = list(_functions(step))
-        for function in functions:
-            if not self.is_short(function):
-                yield self.definition(function, LOOP_ARGUMENTS.get(step.name, ()))
+    def step(self, step: Step, uses: Counter[Variable], longest: int) -> Iterator[ast.stmt]:
+        """Yield the statements of one step; if it is no longer than `longest`, it is written where it is read."""
+        yield from self.nested(step)
         expression = self.expression(step)
         if isinstance(step.outputs, Variable):
             variable = step.outputs
-            if len(ast.unparse(expression)) <= room:
+            if len(ast.unparse(expression)) <= longest:
                 self.names.expressions[variable] = expression
                 return
             target: ast.expr = ast.Name(self.names.bind(variable, self.names.default(step)), ast.Store())
         else:
             target = self.target(step.outputs, uses, self.names.default(step))
         yield ast.Assign([target], expression, lineno=0)
+
+    def nested(self, step: Step) -> list[ast.stmt]:
+        """Return the functions that are defined for a step."""
+        roles = LOOP_ARGUMENTS.get(step.name, ())
+        return [self.definition(function, roles) for function in _functions(step) if not self.is_short(function)]
 
     def target(self, tree: object, uses: Counter[Variable], default: str | Sequence[str]) -> ast.expr:
         """Return the target that the outputs of a call are assigned to: a name, or a pattern of names.
@@ -321,6 +325,5 @@ def _is_single(value: float) -> bool:
         return float(np.asarray(value).astype(np.float32)) == value
 
 
-def _functions(tree: object) -> Iterator[Function]:
-    trees = (tree.args, tree.kwargs) if isinstance(tree, Step) else (tree,)
-    return (leaf for leaf in jax.tree.leaves(trees) if isinstance(leaf, Function))
+def _functions(step: Step) -> list[Function]:
+    return [leaf for leaf in jax.tree.leaves((step.args, step.kwargs)) if isinstance(leaf, Function)]

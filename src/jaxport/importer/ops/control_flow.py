@@ -191,9 +191,9 @@ def _scanned(
     passed = [] if rows is None else rows.in_order()
 
     def step(*values: Tensor) -> Carry:
-        given = values[: len(state)], values[len(state) :] if counts else (host(0), *values[len(state) :])
-        state_now, (iteration, *row) = given
-        go, *results = body(iteration, host(True), *state_now, *row)
+        row = values[len(state) :]
+        iteration, *row = row if counts else (host(0), *row)
+        go, *results = body(iteration, host(True), *values[: len(state)], *row)
         if not isinstance(go, HostValue) or not go:
             raise _NotStructured
         return tuple(results)
