@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxport.codegen.burn.crate import to_crate
 from jaxport.codegen.burn.rules.drawing import draws
+from jaxport.codegen.burn.rules.registry import PRIMITIVES
 from jaxport.codegen.burn.source import CrateSource, crate_source
 from jaxport.codegen.equinox import EQUINOX
 from jaxport.codegen.flax import NNX
@@ -94,7 +95,10 @@ def _printed(
                 recorded = record(program, inputs)
             else:
                 is_rust = framework == "burn"
-                recorded = record_fused(program, inputs, strict=strict, reads_sizes=is_rust, has_helpers=not is_rust)
+                recorded = record_fused(
+                    program, inputs, strict=strict, reads_sizes=is_rust, has_helpers=not is_rust,
+                    primitives=PRIMITIVES.keys() if is_rust else None,
+                )  # fmt: skip
             recorded = simplified(recorded)
         if framework == "burn":
             crate = to_crate(recorded)
