@@ -306,7 +306,10 @@ def _is_mask(tensor: ir.TensorProtocol, may_train: bool) -> bool:
 
 
 def kernels(body: Body, candidates: Iterable[ir.Value]) -> set[ir.Value]:
-    """Return the values that are only kernels of two-dimensional convolutions, and may be kept in any layout."""
+    """Return the values that are only kernels of two-dimensional convolutions, and may be kept in any layout.
+
+    Nodes may read their shapes and types, too: PyTorch's exporter writes zeros of the type of the kernel for no bias.
+    """
     uses: dict[ir.Value, bool] = {value: len(body.initializers[value].shape) == 4 for value in candidates}
     for value in body.outputs:
         uses[value] = False
@@ -314,7 +317,7 @@ def kernels(body: Body, candidates: Iterable[ir.Value]) -> set[ir.Value]:
         for index, value in enumerate(node.inputs):
             if value in uses:
                 convolves = isinstance(node.target, Operator) and node.target.name in CONVOLUTIONS
-                uses[value] &= convolves and index == 1
+                uses[value] &= (convolves and index == 1) or node.input_mark(index) == "shape only"
         for inner in node.bodies():
             uses |= dict.fromkeys(inner.captured, False)
     return {value for value, only in uses.items() if only}

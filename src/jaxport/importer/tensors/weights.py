@@ -77,7 +77,7 @@ class Weights(Mapping[str, jax.Array]):
         self.initializers: dict[str, ir.Value] = {value.name or "": value for value in chosen}
         self.kernels = kernels(body, chosen)
         for node in body.nodes:
-            if len(node.inputs) > 1 and node.inputs[1] in self.kernels:
+            if not self.kernels.isdisjoint(node.inputs):
                 node.kernel_layout = HWIO
         self._read: dict[bool, dict[str, jax.Array]] = {False: {}, True: {}}
         self._untrained: dict[bool, dict[ir.Value, jax.Array]] = {}
