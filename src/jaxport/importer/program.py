@@ -368,7 +368,8 @@ class Program:
     def roles(self) -> dict[str, Role]:
         """What each initializer is, by name: a "parameter", a "statistic", or a "constant".
 
-        Training changes parameters; calls in training mode change statistics, such as those of batch normalization. In
+        Training changes parameters. Statistics are other state of the model: what calls in training mode change, such as
+        the averages of batch normalization, and the buffers in the state dict of a module of PyTorch. In
         a file that jaxport exported, the metadata says which is which. In other files it follows from the way
         operators use a tensor, and from the names that exporters give.
 

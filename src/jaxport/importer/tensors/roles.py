@@ -1,7 +1,7 @@
 """What the values of a model are: which inputs decide shapes, and which initializers are parameters.
 
-This is the only definition of a parameter. An initializer is a parameter, which training changes, a statistic, which calls
-change, or a constant. The metadata of a file of ours says it (`jaxport.roles`); elsewhere the places where it is used do,
+This is the only definition of a parameter. An initializer is a parameter, which training changes, a statistic, which is
+other state of the model, such as what calls in training change, or a constant. The metadata of a file of ours says it (`jaxport.roles`); elsewhere the places where it is used do,
 and the name that its exporter gave it. Neither its size nor whether a `Constant` node held it decides.
 """
 
@@ -110,8 +110,9 @@ PYTORCH = "pytorch"
 """The producer whose exporters name initializers as the state dict does."""
 _COMPUTED = re.compile(r"/.*/Constant(_\d+)?_output_0")
 """The names of tensors that PyTorch's traced code made, such as a number that it computes with."""
-_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
-"""The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer."""
+_KIND, _PERSISTENT = (f"pkg.torch.export.graph_signature.InputSpec.{key}" for key in ("kind", "persistent"))
+"""The metadata of an initializer in which PyTorch's newer exporter says what it is: a parameter, or a buffer, and whether the
+state dict has that."""
 _OF_PADDLE = re.compile(r"[a-z]\w*_\d+\.[wb]_\d+")
 """The names that PaddlePaddle gives parameters: `conv2d_0.w_0`."""
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
@@ -133,7 +134,7 @@ def _scales(body: Body) -> set[ir.Value]:
 def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[ir.Value, Role]:
     """Return the roles that follow from the nodes that use initializers, and from names that an exporter did not make up.
 
-    PyTorch's newer exporter tells parameters and buffers apart. Elsewhere a tensor is no parameter if a node uses it as a
+    PyTorch's newer exporter tells parameters and buffers apart; a buffer that the state dict has is a statistic. Elsewhere a tensor is no parameter if a node uses it as a
     constant: as an exponent, a scale, a mask, the frequencies of sines and cosines, the initial state of a loop, or only to
     compare with; or if it is the table of sines of positions, or a window. One number may be anything, so it is one only
     where operators have their weights. What is no weight of an operator needs an owner: a table in which rows are looked up,
@@ -156,7 +157,8 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
         if value in scales:
             return "constant"
         if kind:
-            return "parameter" if kind == "PARAMETER" else "constant"
+            is_state = value.metadata_props.get(_PERSISTENT) == "True"
+            return "parameter" if kind == "PARAMETER" else "statistic" if is_state else "constant"
         if of_pytorch and _COMPUTED.fullmatch(name):
             return "constant"
         if "setting" in kinds or value in compared or (kinds == {"state"} and not named):
