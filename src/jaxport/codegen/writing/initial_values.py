@@ -24,6 +24,7 @@ __all__ = ["Start", "begun", "filled", "starts"]
 
 Start = Literal["zeros", "ones", "random"]
 
+
 def starts(root: Module) -> dict[str, Start]:
     """Return how parameters begin, by name: matrices are random, what is multiplied with is ones, and all else zeros.
 

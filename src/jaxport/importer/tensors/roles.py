@@ -18,7 +18,7 @@ from jaxport.importer.names import given_name
 from jaxport.importer.resolving.graph import Body, BodyFunction, BoundNode
 from jaxport.importer.resolving.registry import Operator
 from jaxport.importer.tensors.tables import is_table, is_window
-from jaxport.importer.values.stored import tensor_value
+from jaxport.importer.values.stored import FOLDED, tensor_value
 from jaxport.onnx_facts import (
     ARITHMETIC,
     COMPARISONS,
@@ -115,8 +115,6 @@ _KIND, _PERSISTENT = (f"pkg.torch.export.graph_signature.InputSpec.{key}" for ke
 state dict has that."""
 _OF_PADDLE = re.compile(r"[a-z]\w*_\d+\.[wb]_\d+")
 """The names that PaddlePaddle gives parameters: `conv2d_0.w_0`."""
-_FOLDED = "pkg.onnxscript.optimizer.folded_from"
-"""The metadata of an initializer that PyTorch's newer exporter computed: a number of a module's code has a path, too."""
 _PATH = re.compile(r"(\w+\.)+[A-Za-z_]\w*", re.ASCII)
 _OF_TENSORFLOW = "ReadVariableOp"
 """What the name of a tensor has in it that was a variable of TensorFlow."""
@@ -172,7 +170,7 @@ def _by_use(body: Body, values: Collection[ir.Value], of_pytorch: bool) -> dict[
         if "mask" in kinds and _is_mask(tensor, may_train=named or looked_up):
             return "constant"
         if tensor.size <= 1:
-            return "parameter" if tensor.size and named and _FOLDED not in value.metadata_props else "constant"
+            return "parameter" if tensor.size and named and FOLDED not in value.metadata_props else "constant"
         array = tensor_value(tensor).data
         if (not is_path and (is_table(array) or is_window(array))) or _BUFFER.fullmatch(given_name(name)):
             return "constant"
