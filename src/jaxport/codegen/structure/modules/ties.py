@@ -8,7 +8,6 @@ Before and after:
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
@@ -19,7 +18,7 @@ from jaxport.codegen.structure.modules.scopes import chain_of_path
 from jaxport.codegen.tree import Leaf, Op, readers_of
 from jaxport.importer.calls import Chain, called
 from jaxport.importer.interface import ImportedProgram
-from jaxport.importer.names import given_name, unique
+from jaxport.importer.names import given_name, unique, without_positions
 from jaxport.importer.values.recording import Step, Variable
 
 __all__ = ["copies", "owned_by_elements", "place_shared", "shared"]
@@ -162,19 +161,10 @@ def owned_by_elements(ops: Sequence[Op], names: Mapping[Variable, str], chains: 
     return {
         variable
         for variable, paths in places.items()
-        if len({tuple(map(_without_positions, path)) for path in paths}) == 1 < len(paths)
+        if len({tuple(map(without_positions, path)) for path in paths}) == 1 < len(paths)
         if (
             variable not in multiplied
             if names[variable].startswith(COMPUTED) or not given_name(names[variable])
             else any(part.isdigit() for part in names[variable].split("."))
         )
     }
-
-
-def _without_positions(path: str) -> str:
-    """Return a path without the positions of elements in lists.
-
-    >>> _without_positions("encoder.layers.0.norm")
-    'encoder.layers..norm'
-    """
-    return re.sub(r"(?<=[._])\d+(?=[._]|$)", "", path)
