@@ -5,6 +5,7 @@ Nothing else in the package imports PyTorch.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import json
@@ -124,14 +125,27 @@ def _torch() -> Any:
 
 @contextmanager
 def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Put a module into evaluation mode, and back."""
-    modes = {part: part.training for part in module.modules()}
-    module.eval()
+    """Put a module into evaluation mode, and back, without what it has kept of earlier calls in that mode."""
+    with _unchanged(module):
+        module.train().eval()
+        yield
+
+
+@contextmanager
+def _unchanged(module: torch.nn.Module) -> Iterator[None]:
+    """Restore the attributes of a module and of its parts, such as a cache that a call fills: a trace would read constants."""
+    held = {part: dict(vars(part)) for part in module.modules()}
+    containers = [one for own in held.values() for one in own.values() if isinstance(one, dict | list | set)]
+    contents = [copy.copy(one) for one in containers]
     try:
         yield
     finally:
-        for part, training in modes.items():
-            part.training = training
+        for part, own in held.items():
+            vars(part).clear()
+            vars(part).update(own)
+        for container, content in zip(containers, contents, strict=True):
+            container.clear()
+            (container.extend if isinstance(container, list) else container.update)(content)
 
 
 @dataclass(frozen=True)
@@ -166,7 +180,8 @@ class _ModuleCall:
     def outputs(self) -> Any:
         """What the module returns."""
         args, kwargs = self.arguments
-        return self.module(*args, **kwargs)
+        with _unchanged(self.module):
+            return self.module(*args, **kwargs)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -366,13 +381,16 @@ def _traced(call: _ModuleCall) -> torch.export.ExportedProgram:
     # Sizes that only have names may have any bounds; those of one name are unified afterwards.
     dynamic = lambda dim: torch.export.Dim.DYNAMIC if isinstance(dim, str) else dim
     args, kwargs = call.arguments
-    with boundary(
-        f"PyTorch cannot trace `{call.name}`",
-        where="`torch.export.export`",
-        instead="change the module so that `torch.export.export` traces it: sizes that it takes for numbers are not open, such "
-        "as the number of steps of an LSTM (`torch.onnx.export(..., dynamo=False)` and `jaxport.from_onnx` keep it open), and an "
-        "output that is no tensor, such as a cache, is left out by an argument of the module",
-        kind=ExportError,
+    with (
+        boundary(
+            f"PyTorch cannot trace `{call.name}`",
+            where="`torch.export.export`",
+            instead="change the module so that `torch.export.export` traces it: sizes that it takes for numbers are not open, such "
+            "as the number of steps of an LSTM (`torch.onnx.export(..., dynamo=False)` and `jaxport.from_onnx` keep it open), and an "
+            "output that is no tensor, such as a cache, is left out by an argument of the module",
+            kind=ExportError,
+        ),
+        _unchanged(call.module),
     ):
         return torch.export.export(
             call.module, args, kwargs, dynamic_shapes=call.shapes and _mapped(dynamic, call.shapes), strict=False
@@ -442,8 +460,10 @@ def _claim(model: ir.Model, module: torch.nn.Module) -> None:
             tensors[name].name = first[parameter]  # which renames the entry of the graph, too
     trained = [name for name, parameter in parameters.items() if name in tensors and parameter.requires_grad]
     frozen = [name for name, parameter in parameters.items() if name in tensors and not parameter.requires_grad]
-    model.metadata_props[ROLES] = json.dumps({"parameter": trained, "constant": frozen})
-    model.metadata_props[STATE_DICT] = json.dumps([*module.state_dict()])
+    entries = [*module.state_dict()]
+    states = [name for name, _ in module.named_buffers() if name in tensors and name in entries]
+    model.metadata_props[ROLES] = json.dumps({"parameter": trained, "statistic": states, "constant": frozen})
+    model.metadata_props[STATE_DICT] = json.dumps(entries)
 
 
 class _Beside(Comparison):

@@ -167,7 +167,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
     is_random = any(layer.kind == "Dropout" for layer in layers)
     parameters = {key for key, weight in weights.items() if weight.trained}
     # A weight may have another name in the tree; one that is computed from the file's is nobody's to leave out.
-    left_out = set() if trained is None else {*program.weights} - {*trained}
+    left_out = set() if trained is None else {*program.weights} - {*trained} - program.weights.states
     fixed = {key for key in parameters if weights[key].file in left_out}
     parts_trained = prefixes(parameters - fixed, fixed) if fixed else None
     loading = [

@@ -20,7 +20,7 @@ from jaxport.importer.tensors.weights import Weights
 from jaxport.importer.values.host import Key, RuntimeValue, Tensor
 from jaxport.jaxprs import Array
 
-__all__ = ["ImportedProgram", "in_model_order", "rebuilt", "with_all_weights"]
+__all__ = ["ImportedProgram", "in_model_order", "rebuilt", "with_all_weights", "with_states"]
 
 
 class ImportedProgram(Protocol):
@@ -129,3 +129,9 @@ def with_all_weights(program: ImportedProgram) -> ImportedProgram:
     if len(weights) == len(program.weights):
         return program
     return program._variant(trainable=[*weights])
+
+
+def with_states(program: ImportedProgram) -> ImportedProgram:
+    """Return the same program with its statistics as arguments beside the parameters; itself if it has none."""
+    states = [name for name, role in program.weights.roles.items() if role == "statistic"]
+    return program._variant(states=states) if states else program

@@ -134,17 +134,18 @@ class Program:
         batch: bool | Mapping[str, int | None] = False,
         shardings: weights.Shardings | None = None,
         keeps_order: bool = False,
+        states: Collection[str] = (),
     ):
         model, self._untied = untie(model, ties)
         self.model = model
         self._options = {"ties": "keep", "sizes": sizes, "limits": limits, "batch": batch, "shardings": shardings}
-        self._options["keeps_order"] = keeps_order
+        self._options |= {"keeps_order": keeps_order, "states": states}
         self._trainable = trainable
         self.limits = limits or Limits()
         self.body: Body = resolve(model, self.limits)
         set_bounds(self.body, sizes or {})
         self._static = static_values(self.body)
-        self.weights = weights.Weights(self.body, model, self._static, trainable, shardings)
+        self.weights = weights.Weights(self.body, model, self._static, trainable, shardings, states)
         if keeps_order:
             keep_order(self.body)
             self.weights.kernels = set()
@@ -354,7 +355,8 @@ class Program:
 
     def _variant(self, model: ir.Model | None = None, **options: object) -> Program:
         """Return the program of another model, or with other options: its own are what is left out."""
-        changed: dict[str, Any] = {"trainable": list(self.weights), **self._options, **options}
+        trained = [name for name in self.weights if name not in self.weights.states]
+        changed: dict[str, Any] = {"trainable": trained, **self._options, **options}
         return Program(self.model if model is None else model, **changed)
 
     @property
@@ -366,7 +368,8 @@ class Program:
     def roles(self) -> dict[str, Role]:
         """What each initializer is, by name: a "parameter", a "statistic", or a "constant".
 
-        Training changes parameters; calls in training mode change statistics, such as those of batch normalization. In
+        Training changes parameters. Statistics are other state of the model: what calls in training mode change, such as
+        the averages of batch normalization, and the buffers in the state dict of a module of PyTorch. In
         a file that jaxport exported, the metadata says which is which. In other files it follows from the way
         operators use a tensor, and from the names that exporters give.
 

@@ -13,7 +13,8 @@ from jaxport.onnx_facts import ROLES, STATE_DICT
 __all__ = ["Role", "claims", "state_dict_names", "with_claims"]
 
 Role = Literal["parameter", "statistic", "constant"]
-"""What an initializer is: training changes a parameter, calls in training change a statistic, nothing changes a constant."""
+"""What an initializer is: training changes a parameter, a statistic is other state of the model, such as what calls in training
+change, and nothing changes a constant."""
 
 MOST_CLAIMS = 2**24
 """The longest text of roles that is read."""

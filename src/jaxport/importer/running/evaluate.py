@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
+from typing import Any
 
 import jax
 import numpy as np
@@ -45,7 +46,7 @@ from jaxport.importer.traced.assumptions import demand
 from jaxport.importer.traced.counted_sizes import counted_size, is_counting, uncounted
 from jaxport.importer.values.dtypes import STRING, canonical
 from jaxport.importer.values.host import HostValue, Key, RuntimeValue, as_array, is_dim
-from jaxport.importer.values.image_layout import ImageLayout
+from jaxport.importer.values.image_layout import HWIO, OIHW, ImageLayout, order
 from jaxport.importer.values.namespaces import cast, known, random
 from jaxport.importer.values.recording import Recorded, active, check_size
 from jaxport.importer.values.stored import tensor_value
@@ -216,6 +217,11 @@ def _run_nodes(nodes: Sequence[BoundNode], scope: EvaluationScope, forget: bool 
             scope.forget(value)
 
 
+def _spec_in_file(kernel: Any) -> Any:
+    """Return the shape and dtype of a kernel, with its axes in the model's order."""
+    return jax.ShapeDtypeStruct([kernel.shape[axis] for axis in order(HWIO, OIHW)], kernel.dtype)
+
+
 _OF_INPUTS = (
     AttributeError,  # of an omitted input
     TypeError,
@@ -306,6 +312,8 @@ def _run_node(node: BoundNode, scope: EvaluationScope) -> None:
             inputs, attributes = arrangement.inputs, arrangement.attributes
         else:
             inputs = [None if value is None else scope[value] for value in node.inputs]
+            if node.kernel_layout != OIHW:  # which only convolutions know
+                inputs = [_spec_in_file(x) if node.input_mark(at) == "shape only" else x for at, x in enumerate(inputs)]
         layout = ImageLayout(kernel=node.kernel_layout) if arrangement is None else arrangement.layout
         is_plain = recording is None and recorder is None
         if is_plain and (product := of_halves(node, inputs, attributes, layout, scope)) is not None:
