@@ -1,6 +1,6 @@
 """Whether linear constraints have a solution in integers: Pugh's Omega test.
 
-A constraint is a `Sum` that is zero, or one that is not negative. Equations are solved by Euclid's algorithm on their factors.
+A constraint is a `LinearSum` that is zero, or one that is not negative. Equations are solved by Euclid's algorithm on their factors.
 Of inequalities one variable after another is eliminated: exactly where a factor is 1, else by the solutions that surely remain
 (the dark shadow), and by those between (splinters), so that the answer is that of trying all integers.
 """
@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-__all__ = ["Sum", "TooMany", "has_solution"]
+__all__ = ["LinearSum", "TooMany", "has_solution"]
 
 MOST_STEPS = 4000
 """Eliminations after which nothing is decided."""
@@ -27,7 +27,7 @@ class TooMany(Exception):
 
 
 @dataclass(frozen=True)
-class Sum:
+class LinearSum:
     """A sum of integers with whole factors.
 
     Attributes:
@@ -41,47 +41,51 @@ class Sum:
     def __hash__(self) -> int:
         return hash((frozenset(self.terms.items()), self.number))
 
-    def __add__(self, other: Sum | int) -> Sum:
+    def __add__(self, other: LinearSum | int) -> LinearSum:
         if isinstance(other, int):
-            return Sum(self.terms, self.number + other)
+            return LinearSum(self.terms, self.number + other)
         terms = dict(self.terms)
         for key, factor in other.terms.items():
             terms[key] = terms.get(key, 0) + factor
-        return Sum({key: factor for key, factor in terms.items() if factor}, self.number + other.number)
+        return LinearSum({key: factor for key, factor in terms.items() if factor}, self.number + other.number)
 
-    def __mul__(self, factor: int) -> Sum:
-        return Sum({key: own * factor for key, own in self.terms.items() if factor}, self.number * factor)
+    def __mul__(self, factor: int) -> LinearSum:
+        return LinearSum({key: own * factor for key, own in self.terms.items() if factor}, self.number * factor)
 
-    def __sub__(self, other: Sum | int) -> Sum:
+    def __sub__(self, other: LinearSum | int) -> LinearSum:
         return self + other * -1
 
-    def __neg__(self) -> Sum:
+    def __neg__(self) -> LinearSum:
         return self * -1
 
-    def replaced(self, key: Key, other: Sum) -> Sum:
+    def replaced(self, key: Key, other: LinearSum) -> LinearSum:
         """Return the sum with another one in place of an integer."""
         factor = self.terms.get(key, 0)
-        return Sum({own: n for own, n in self.terms.items() if own != key}, self.number) + other * factor if factor else self
+        return (
+            LinearSum({own: n for own, n in self.terms.items() if own != key}, self.number) + other * factor
+            if factor
+            else self
+        )
 
 
-def has_solution(zero: Iterable[Sum], not_negative: Iterable[Sum]) -> bool:
+def has_solution(zero: Iterable[LinearSum], not_negative: Iterable[LinearSum]) -> bool:
     """Whether there are integers for which sums are zero, and others are not negative.
 
     Raises:
       TooMany: that takes too many steps.
 
-    >>> n, m = Sum({"n": 1}), Sum({"m": 1})
+    >>> n, m = LinearSum({"n": 1}), LinearSum({"m": 1})
     >>> has_solution([n * 2 - m * 4 - 1], []), has_solution([n * 3 - m * 2], [n - 1, -n + 2])
     (False, True)
     """
-    return _Search().has_solution([*zero], [*not_negative])
+    return _OmegaTest().has_solution([*zero], [*not_negative])
 
 
-class _Search:
-    def __init__(self):
+class _OmegaTest:
+    def __init__(self) -> None:
         self.steps = 0
 
-    def has_solution(self, zero: list[Sum], rest: list[Sum]) -> bool:
+    def has_solution(self, zero: list[LinearSum], rest: list[LinearSum]) -> bool:
         self.steps += 1
         if self.steps > MOST_STEPS or len(rest) > MOST_CONSTRAINTS:
             raise TooMany
@@ -97,8 +101,8 @@ class _Search:
             key, factor = min(equation.terms.items(), key=lambda item: (abs(item[1]), str(item[0])))
             # With `key` as another integer minus whole parts of the rest, factors of the rest become remainders.
             parts = {own: -(n // factor) for own, n in equation.terms.items() if own != key and n // factor}
-            shift = Sum(parts, -(equation.number // factor))
-            solved = shift if abs(factor) == divisor else shift + Sum({key: 1})
+            shift = LinearSum(parts, -(equation.number // factor))
+            solved = shift if abs(factor) == divisor else shift + LinearSum({key: 1})
             zero = [one.replaced(key, solved) for one in (*zero, equation)]
             rest = [one.replaced(key, solved) for one in rest]
         tight = _tightened(rest)
@@ -109,9 +113,9 @@ class _Search:
             return self.has_solution(equal, rest)
         return self._eliminated(rest)
 
-    def _eliminated(self, rest: list[Sum]) -> bool:
+    def _eliminated(self, rest: list[LinearSum]) -> bool:
         """Whether inequalities of which none contradicts another have a solution."""
-        signs: dict[Key, tuple[list[Sum], list[Sum]]] = {}
+        signs: dict[Key, tuple[list[LinearSum], list[LinearSum]]] = {}
         for one in rest:
             for key, factor in one.terms.items():
                 signs.setdefault(key, ([], []))[factor < 0].append(one)
@@ -144,7 +148,7 @@ class _Search:
         )
 
 
-def _tightened(rest: Iterable[Sum]) -> tuple[list[Sum], list[Sum]] | None:
+def _tightened(rest: Iterable[LinearSum]) -> tuple[list[LinearSum], list[LinearSum]] | None:
     """Return inequalities in integers, each once, and the equations that two of them make; None if they contradict."""
     least: dict[frozenset[tuple[Key, int]], int] = {}
     for one in rest:
@@ -160,9 +164,9 @@ def _tightened(rest: Iterable[Sum]) -> tuple[list[Sum], list[Sum]] | None:
     for terms, number in least.items():
         opposite = least.get(frozenset((key, -factor) for key, factor in terms))
         if opposite is None or number + opposite > 0:
-            kept.append(Sum(dict(terms), number))
+            kept.append(LinearSum(dict(terms), number))
         elif number + opposite < 0:
             return None
         else:
-            equal.append(Sum(dict(terms), number))
+            equal.append(LinearSum(dict(terms), number))
     return kept, equal
