@@ -72,11 +72,11 @@ def resized_along(
     xp = np if isinstance(at, np.ndarray) else jnp
     column = [-1 if a == axis else 1 for a in range(x.ndim)]
     if mode == "nearest":
-        half = np.float32(0.5 + 1e-6)  # as near to the middle ONNX Runtime sees it as there
-        rounded = {
-            "round_prefer_floor": lambda: xp.ceil(at - half),
-            "round_prefer_ceil": lambda: xp.floor(at + half),
-            "floor": lambda: xp.floor(at),
+        below = xp.floor(at)
+        rounded = {  # as near to the middle of two elements ONNX Runtime sees a position as there
+            "round_prefer_floor": lambda: below + (at - below > np.float32(0.5 + 1e-6)),
+            "round_prefer_ceil": lambda: below + (at - below >= np.float32(0.5 - 1e-6)),
+            "floor": lambda: below,
             "ceil": lambda: xp.ceil(at),
         }[nearest]()
         y = jnp.take(x, xp.clip(rounded, 0, n - 1).astype(int), axis=axis, mode="clip")
