@@ -87,7 +87,7 @@ class Classes(ABC, Generic[Library, Definition, Expression, Statement]):
       known_sizes: the names of sizes that arguments of the model have.
       result: the values that the model returns.
       outputs: the names of its results.
-      checks, fixed: what has to hold of its sizes, and those that have to be a number.
+      checks, fixed: what has to hold of its sizes, and those that have to be a number, or another size.
       roles: the names of the arguments of modules whose values differ between calls.
       starts: how parameters begin, by name.
       drafts: the class of each module, as it was drafted.

@@ -21,6 +21,7 @@ from jaxport.importer.traced.recorded_program import Fixed
 from jaxport.importer.traced.zero_sizes import size_text
 from jaxport.importer.values.host import Dim, HostValue, is_dim
 from jaxport.importer.values.recording import Variable
+from jaxport.jaxprs.dim_text import symbols
 from jaxport.sizes.conditions import SizeComparison
 
 __all__ = [
@@ -116,7 +117,7 @@ def size_statements(
       arguments: the variables that the names of arguments stand for.
       names: the sizes.
       checks: of the model itself, what has to hold of its sizes; inside it, inputs are as they have to be.
-      fixed: by argument and axis, the sizes of the model's inputs that have to be a number.
+      fixed: by argument and axis, the sizes of the model's inputs that have to be a number, or another size.
 
     Returns:
       The statements, and the names that no argument has as the size of an axis.
@@ -124,18 +125,22 @@ def size_statements(
     Raises:
       InvalidArgument: there are such names, of the model itself.
     """
-    wanted = set(names)
+    others = [(argument, axis, *found) for argument, axes in (fixed or {}).items() for axis, found in axes.items()]
+    wanted = set(names).union(*(symbols(made) for *_, made in others if isinstance(made, str)))
     shapes = {
         name: [size_text(size) for size in tree.shape] for name, tree in arguments.items() if isinstance(tree, Variable)
     }
-    statements: list[SizeStatement] = []
-    for argument, axes in (fixed or {}).items():
-        for axis, (size, number) in axes.items():
-            statements.append(RefusedSize(AxisSize(argument, axis), "!=", number, f"{size} has to be {number}"))
+    statements: list[SizeStatement] = [
+        RefusedSize(AxisSize(argument, axis), "!=", number, f"{size} has to be {number}")
+        for argument, axis, size, number in others
+        if isinstance(number, int)
+    ]
+    read_from: set[tuple[str, int]] = set()
     for argument, sizes in shapes.items():
         read: list[str] = []
-        for size in sizes:
+        for axis, size in enumerate(sizes):
             read.append(size if size in wanted else "_")
+            read_from |= {(argument, axis)} if size in wanted else set()
             wanted -= {size}
         if {*read} - {"_"}:
             statements.append(ReadShape((*read,), argument))
@@ -143,9 +148,15 @@ def size_statements(
         linear = LINEAR.fullmatch(size)
         if linear is not None and linear["name"] in wanted:
             wanted -= {linear["name"]}
+            read_from.add((argument, axis))
             statements += _solved(argument, axis, linear)[0 if checks is not None else -1 :]
     if checks is not None and wanted:
         raise _unreadable(min(wanted))
+    statements += [
+        RefusedSize(AxisSize(argument, axis), "!=", made, f"{argument}.shape[{axis}] has to be {made}")
+        for argument, axis, _, made in others
+        if isinstance(made, str) and (argument, axis) not in read_from
+    ]
     statements += [
         RefusedSize(
             one.left, _REFUSED[one.symbol], one.right, f"{one.left} has to be {_HAS_TO_BE[one.symbol]}{one.right}"

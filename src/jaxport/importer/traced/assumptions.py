@@ -53,6 +53,7 @@ class Assumptions:
       because: the node that needs it, by the text of the assumption.
       read: the names of sizes that are elements of inputs. A check of such an input may ask for any equality.
       empty: the names of sizes that may be 0; others are 1 or more.
+      places: the axes of inputs that names are the sizes of.
     """
 
     constraints: tuple[str, ...] = ()
@@ -60,6 +61,7 @@ class Assumptions:
     because: Mapping[str, str] = field(default_factory=dict)
     read: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
+    places: Mapping[str, int] = field(default_factory=dict)
 
     def symbol(self, name: str, scope: jax.export.SymbolicScope) -> Dim:
         """Return what stands for a name in a scope."""
@@ -275,7 +277,7 @@ def _strengthened(assumed: Assumptions, conditions: Sequence[Condition], where: 
             continue
         is_read = bool(symbols(f"{condition.left} + {condition.right}") & assumed.read)
         found = _solutions(condition._replace(broadcasts=False) if is_read else condition)
-        found = found or (_of_sum(condition, assumed.read) if is_read else {})
+        found = found or (_of_sum(condition, assumed.read) if is_read else _of_axis(condition, assumed.places))
         if len(found) == 1:
             ((name, text),) = found.items()
             assumed, done = assumed.with_size(name, text, where), done | {name}
@@ -301,6 +303,23 @@ def _of_sum(condition: Equality, names: Collection[str]) -> dict[str, str]:
         if len(terms) > 1 and terms[0] in names and set(terms[1:]) <= {*names} - {terms[0]}:
             return {terms[0]: " - ".join([other, *terms[1:]])}
     return {}
+
+
+def _of_axis(condition: Equality, places: Mapping[str, int]) -> dict[str, str]:
+    """Return a size in place of another one of the same axis, which is equal to it, or a factor of what it divides.
+
+    Exporters name the axes of each input apart, as a batch of tokens and that of their mask.
+
+    >>> axes = {"batch": 0, "seq": 1, "masks": 0, "keys": 1}
+    >>> _of_axis(Equality("mod(masks*keys, batch)", "0", False), axes), _of_axis(Equality("keys", "seq", True), axes)
+    ({'masks': 'batch'}, {'keys': 'seq'})
+    """
+    divided = re.fullmatch(r"mod\((\w+(?:\*\w+)*), (\w+)\)", condition.left) if condition.right == "0" else None
+    sides = (condition.left, condition.right) if divided is None else divided.groups()
+    names = {one for side in sides for one in side.split("*") if one in places}
+    stays = sides[1] if divided is not None else next((one for one in places if one in names), "")
+    alike = [one for one in names - {stays} if places[one] == places.get(stays)]
+    return {alike[0]: stays} if len(alike) == 1 and (divided is not None or names == {*sides}) else {}
 
 
 def _of_product(condition: Equality) -> str | None:
