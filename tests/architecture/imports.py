@@ -20,8 +20,9 @@ MAY_SEE: dict[str, frozenset[str]] = {
     "deprecations": frozenset(),
     "phases": frozenset({"printable"}),
     "onnx_facts": frozenset(),
-    "graph": frozenset({"errors", "onnx_facts", "jaxprs"}),
+    "graph": frozenset({"errors", "onnx_facts", "jaxprs", "sizes"}),
     "jaxprs": frozenset({"errors"}),
+    "sizes": frozenset({"errors", "jaxprs"}),
     "files": frozenset({"errors"}),
     "saving": frozenset({"errors", "files", "phases"}),
     "blocks": frozenset({"errors", "jaxprs", "phases"}),
@@ -43,9 +44,21 @@ MAY_SEE: dict[str, frozenset[str]] = {
         }
     ),
     "importer": frozenset(
-        {"columns", "errors", "onnx_facts", "graph", "jaxprs", "files", "saving", "blocks", "phases", "printable"}
+        {
+            "columns",
+            "errors",
+            "onnx_facts",
+            "graph",
+            "jaxprs",
+            "files",
+            "saving",
+            "sizes",
+            "blocks",
+            "phases",
+            "printable",
+        }
     ),
-    "codegen": frozenset({"blocks", "errors", "onnx_facts", "graph", "files", "jaxprs", "importer", "phases"}),
+    "codegen": frozenset({"blocks", "errors", "onnx_facts", "graph", "files", "jaxprs", "importer", "phases", "sizes"}),
 }
 
 # Convenience methods and annotations that look upward, each with its reason: (file, part that it sees).

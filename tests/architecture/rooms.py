@@ -20,6 +20,7 @@ ROOMS: dict[str, str] = {
     "traced running explain program",
     "jaxprs": "aliases identity dim_text releases walk dims rewrite alike body_inputs taps vmap_axes meshes",
     "mox": "primitives programs querying looking serialize substitution sharding expressions make edits writing_back",
+    "sizes": "integers sums conditions",
     "verify": "comparing precision decoding sampling size_choice given conditioning report running per_block importing verifying",
 }
 

@@ -150,7 +150,7 @@ def to_modules(recorded: RecordedProgram, dialect: Dialect, trained: Collection[
         )
     inputs = model_arguments(recorded, {*reserved, *sizes})
     fixed = {recorded.inputs[key]: axes for key, axes in recorded.fixed.items() if key in recorded.inputs}
-    classes = PythonClasses(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checked, fixed)
+    classes = PythonClasses(dialect, reserved, inputs, sizes, result, outputs, recorded.assumed.checks, fixed)
     made = classes.print(tree, _root_name(program.modules.type, program.name))
     nodes = [node for definition in classes.definitions for node in ast.walk(definition)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}

@@ -137,11 +137,11 @@ def to_source(recorded: RecordedProgram) -> Source:
         assert isinstance(last, ast.Return)
         assert isinstance(last.value, ast.Tuple)
         body[-1] = ast.Return(call("Outputs", *last.value.elts))
-    bounds = recorded.assumed.checked
-    wanted = sizes & {*printer.dims, *bounds}
+    checks = recorded.assumed.checks
+    wanted = (sizes & {*printer.dims}).union(*(one.names for one in checks))
     shaped = {argument: recorded.inputs[key] for key, argument in arguments.items()}
     fixed = {arguments[key]: axes for key, axes in recorded.fixed.items() if key in arguments}
-    reading, _ = size_statements(shaped, wanted, bounds, fixed)
+    reading, _ = size_statements(shaped, wanted, checks, fixed)
     lines = []
     for statement in (*sizes_in_python(reading), *body):
         scope = printer.comments.get(statement)
