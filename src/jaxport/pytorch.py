@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -105,6 +105,8 @@ def from_torch(
             boundary(f"the graph of `{call.name}` cannot be imported", instead="file a report with the module"),
         ):
             program = Program(model, trainable=trainable, ties=ties, limits=limits)
+            if trainable is None and (trained := _trained(program, module)) is not None:
+                program = Program(model, trainable=trained, ties=ties, limits=limits)
         if verify:
             _compared(program, call).raise_if_failed()
     return program
@@ -448,7 +450,7 @@ def _output_names(outputs: object) -> list[str] | None:
 
 
 def _claim(model: ir.Model, module: torch.nn.Module) -> None:
-    """Write into the metadata of a model which tensors are parameters, and the names of the state dict.
+    """Write into the metadata of a model which tensors are parameters, and the names of the state dict, with what is tied.
 
     A tied parameter gets the name that `named_parameters` gives it: that of its first place.
     """
@@ -458,12 +460,26 @@ def _claim(model: ir.Model, module: torch.nn.Module) -> None:
     for name, parameter in parameters.items():
         if name in tensors and first[parameter] not in tensors:
             tensors[name].name = first[parameter]  # which renames the entry of the graph, too
-    trained = [name for name, parameter in parameters.items() if name in tensors and parameter.requires_grad]
-    frozen = [name for name, parameter in parameters.items() if name in tensors and not parameter.requires_grad]
-    entries = [*module.state_dict()]
-    states = [name for name, _ in module.named_buffers() if name in tensors and name in entries]
-    model.metadata_props[ROLES] = json.dumps({"parameter": trained, "statistic": states, "constant": frozen})
-    model.metadata_props[STATE_DICT] = json.dumps(entries)
+    state = module.state_dict(keep_vars=True)
+    states = [name for name, _ in module.named_buffers() if name in tensors and name in state]
+    roles = {"parameter": [name for name in parameters if name in tensors], "statistic": states}
+    model.metadata_props[ROLES] = json.dumps(roles)
+    places = {name: _place(value) for name, value in state.items()}
+    firsts = {places[name]: name for name in reversed([*state])}
+    model.metadata_props[STATE_DICT] = json.dumps({name: firsts[place] for name, place in places.items()})
+
+
+def _place(value: Any) -> Hashable:
+    """Return what tells an entry of a state dict from others: tied ones are at one place."""
+    if not isinstance(value, _torch().Tensor) or not value.numel() or not value.data_ptr():
+        return id(value)
+    return value.data_ptr(), value.shape, value.stride(), value.dtype
+
+
+def _trained(program: Program, module: torch.nn.Module) -> list[str] | None:
+    """Return the parameters of a program that require gradients in its module; None if all do."""
+    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    return [name for name in program.weights if name not in frozen] if frozen & {*program.weights} else None
 
 
 class _Beside(Comparison):

@@ -144,7 +144,7 @@ def test_svm_classifier(kernel: str, probabilities: bool) -> None:
 
 
 @pytest.mark.parametrize("probabilities", [False, True])
-@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
+@pytest.mark.parametrize("transform", ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_svm_classifier_of_two_classes(probabilities: bool, transform: str, sign: int) -> None:
     attributes: dict[str, Any] = {
@@ -158,15 +158,18 @@ def test_svm_classifier_of_two_classes(probabilities: bool, transform: str, sign
     check("SVMClassifier", X, outputs=BOTH, version=1, tolerance=1e-4, **attributes)
 
 
-def test_svm_classifier_without_support_vectors() -> None:
+@pytest.mark.parametrize(
+    "weights", [WEIGHTS, WEIGHTS[:6], [0.4, 0.1, 0.2, 0.3, 0.1, 0.2]], ids=["three", "two", "positive"]
+)
+def test_svm_classifier_without_support_vectors(weights: list[float]) -> None:
     check(
         "SVMClassifier",
         X,
         outputs=BOTH,
         version=1,
-        coefficients=WEIGHTS,
+        coefficients=weights,
         rho=[0.1],
-        classlabels_ints=[4, 5, 6],
+        classlabels_ints=[4, 5, 6][: len(weights) // 3],
         kernel_params=[0.0, 0.0, 0.0],
     )
 

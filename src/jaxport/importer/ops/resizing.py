@@ -251,9 +251,7 @@ def grid_positions(at, n, align_corners, padding, rounded):
 def reflected(at, n, align_corners):
     """Reflect positions at both ends of an axis until they are inside."""
     low, high = (0.0, n - 1.0) if align_corners else (-0.5, n - 0.5)
-    if low == high:
-        return jnp.zeros_like(at)
-    span = high - low
+    span = jnp.maximum(high - low, 1.0)  # where there is one element, it is read whatever the position
     away = jnp.mod(at - low, 2 * span)
     return jnp.where((at < low) | (at > high), low + jnp.minimum(away, 2 * span - away), at)
 
