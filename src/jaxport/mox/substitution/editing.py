@@ -369,7 +369,8 @@ class _Editor(Generic[Program]):
         results = template.site.results
         escaping = equation.outvars[results:]
         base = self.owner(match)[1]
-        jaxpr, escaped = placing.with_original(placing.placed(template.jaxpr, base, new.names), equation, results)
+        placed = placing.placed(template.jaxpr, base, new.names)
+        jaxpr, escaped = placing.with_original(placed, equation, results)
         operands, used = [*equation.invars, *new.variables], used_variables(jaxpr)
         kept = [
             index for index in range(len(operands)) if index < template.site.arguments or jaxpr.invars[index] in used
@@ -386,6 +387,7 @@ class _Editor(Generic[Program]):
             method="",
             config=FrozenMapping(config),
             weights=FrozenMapping(weights),
+            options=FrozenMapping(placing.options_around(placed, equation)),
             exchanged=FrozenMapping({} if old is None else old.exchanged),
             arguments=arguments_of(match.node),
             results=results,
@@ -393,7 +395,11 @@ class _Editor(Generic[Program]):
             axes=template.site.axes,
             returns=returns_of(match.node),
             edited=True,
-        ).with_inputs(kept)
+        )
+        if template.keeps:
+            own = match.block or replace(block, target=match.type)
+            block = replace(block, target=own.target, kind=own.kind, method=own.method, config=own.config)
+        block = block.with_inputs(kept)
         inner = jaxprs.Jaxpr(
             (),
             [jaxpr.invars[index] for index in kept],
